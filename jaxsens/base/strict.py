@@ -16,15 +16,7 @@ from datetime import date, time
 from functools import cache
 from typing import Annotated, Any, ParamSpec, TypeVar, dataclass_transform, get_args, get_type_hints
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    PlainValidator,
-    ValidationError,
-    ValidationInfo,
-    create_model,
-    field_validator,
-)
+import pydantic
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from jaxsens.base import inputs
@@ -36,7 +28,7 @@ T = TypeVar("T")
 Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
 
-STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+STRICT = pydantic.ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 """Rejects unknown keys, 3.7 or "3" for a whole number, and "false" for a Boolean."""
 
 
@@ -51,7 +43,7 @@ def config(cls: C) -> C:
     may raise another `InputError`.
     """
     # Defaults are checked too, because checks convert values: the name of a weighting becomes the weighting.
-    options: ConfigDict = {**STRICT, "arbitrary_types_allowed": True, "validate_default": True}
+    options: pydantic.ConfigDict = {**STRICT, "arbitrary_types_allowed": True, "validate_default": True}
     made: Any = pydantic_dataclass(cls, frozen=True, config=options)
     names = tuple(one.name for one in dataclasses.fields(made) if not one.kw_only)
     validate = made.__init__
@@ -63,7 +55,7 @@ def config(cls: C) -> C:
         given = dict(zip(names, args, strict=False)) | given
         try:
             validate(self, **given)
-        except ValidationError as error:
+        except pydantic.ValidationError as error:
             with collecting(cls.__name__) as problems:
                 note_errors(error, "", problems, made)
 
@@ -105,15 +97,15 @@ def field_errors() -> Iterator[Problems]:
         raise _FieldErrors(problems.messages)
 
 
-def checked_by(check: Callable[..., Any], **options: Any) -> PlainValidator:
+def checked_by(check: Callable[..., Any], **options: Any) -> pydantic.PlainValidator:
     """Returns the validator of a field. `check` is like the functions of `jaxsens.base.inputs`:
     check(name, value, problems=problems, **options)."""
 
-    def validate(value: Any, info: ValidationInfo) -> Any:
+    def validate(value: Any, info: pydantic.ValidationInfo) -> Any:
         with field_errors() as problems:
             return check(info.field_name, value, problems=problems, **options)
 
-    return PlainValidator(validate)
+    return pydantic.PlainValidator(validate)
 
 
 def typed(
@@ -236,7 +228,7 @@ def read_fields(
             model.model_validate(table, context=context)
         else:
             model.model_validate_json(json.dumps(table, default=str), context=context)
-    except ValidationError as error:
+    except pydantic.ValidationError as error:
         note_errors(error, path, problems, kind)
     given = table if isinstance(table, Mapping) else {}
     for field in dataclasses.fields(kind):
@@ -261,10 +253,10 @@ def read_table(kind: type[T], table: object, path: str, problems: Problems, **co
 
 
 @cache
-def _fields_model(kind: type) -> type[BaseModel]:
+def _fields_model(kind: type) -> type[pydantic.BaseModel]:
     """Returns a model with a dataclass's fields, which stores valid values in the context's dictionary `sound`."""
 
-    def keep(cls: type, value: Any, info: ValidationInfo) -> Any:
+    def keep(cls: type, value: Any, info: pydantic.ValidationInfo) -> Any:
         info.context["sound"][info.field_name] = value  # pyright: ignore[reportOptionalSubscript]
         return value
 
@@ -272,8 +264,8 @@ def _fields_model(kind: type) -> type[BaseModel]:
     for field in dataclasses.fields(kind):
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         fields[field.name] = (hints[field.name], ... if required else None)
-    validators: dict[str, Any] = {"keep_the_sound": field_validator("*")(classmethod(keep))}
-    return create_model(kind.__name__, __config__=STRICT, __validators__=validators, **fields)
+    validators: dict[str, Any] = {"keep_the_sound": pydantic.field_validator("*")(classmethod(keep))}
+    return pydantic.create_model(kind.__name__, __config__=STRICT, __validators__=validators, **fields)
 
 
 def _dates(table: object, path: str) -> Iterator[str]:
@@ -324,7 +316,7 @@ def naming_arguments(function: Callable[Given, Returned]) -> Callable[Given, Ret
 # Messages
 
 
-def note_errors(error: ValidationError, path: str, problems: Problems, kind: type) -> None:
+def note_errors(error: pydantic.ValidationError, path: str, problems: Problems, kind: type) -> None:
     """Adds each of pydantic's errors about a dataclass. Errors about the members of one union become one."""
     remedies: dict[str, list[str]] = {}
     for detail in error.errors(include_url=False):

@@ -9,18 +9,9 @@ from typing import Literal, cast
 from jaxsens import logic
 from jaxsens.base.errors import Problems, no_rule
 from jaxsens.base.strict import naming_arguments
+from jaxsens.constructions import conditions
 from jaxsens.constructions.compiled import CompiledTransformer, Promise, make
-from jaxsens.constructions.conditions import (
-    CONDITIONS,
-    Condition,
-    ConditionName,
-    Read,
-    check_choices,
-    power,
-    refuse,
-    table_row,
-    theorem,
-)
+from jaxsens.constructions.conditions import Condition, ConditionName, Read
 from jaxsens.constructions.network import Affine, Builder, ResidualNetwork, total
 from jaxsens.constructions.operators import comparison, neighbour, predicate, predicate_embedding, since
 from jaxsens.logic.formulas import shortened
@@ -67,11 +58,13 @@ def compile_formula(
         text=shortened(checked, LONGEST_TEXT),
         condition=condition,
         autoregressive=autoregressive,
-        theorem=theorem(checked, wanted),
-        table_row=table_row(checked),
+        theorem=conditions.theorem(checked, wanted),
+        table_row=conditions.table_row(checked),
         exact=wanted.promises or not used,
     )
-    return make(builder.network, wanted.weighting(power(checked, wanted)), dtype, output, read, promise)
+    return make(
+        builder.network, wanted.weighting(conditions.power(checked, wanted)), dtype, output, read, promise
+    )
 
 
 def translate(builder: Builder, formula: logic.Formula) -> Affine:
@@ -156,7 +149,7 @@ def _checked(
     if not named or len(set(symbols)) < max(2, len(symbols)):
         remedy = 'a text or a list of at least two different symbols, "01" or ["a", "b"]'
         problems.add("alphabet", alphabet, remedy)
-    check_choices(condition, autoregressive, dtype, read, problems)
+    conditions.check_choices(condition, autoregressive, dtype, read, problems)
     if isinstance(formula, str):
         try:
             formula = logic.parse(formula)
@@ -177,7 +170,7 @@ def _checked(
             if number > 1
         ]
         # With an unknown condition, say at least what is wrong in every condition.
-        known = condition if condition in tuple(CONDITIONS) else "temperature"
-        refuse(formula, Condition(cast("ConditionName", known), autoregressive is True), problems)
+        known = condition if condition in tuple(conditions.CONDITIONS) else "temperature"
+        conditions.refuse(formula, Condition(cast("ConditionName", known), autoregressive is True), problems)
     problems.raise_if_any()
     return cast("logic.Formula", formula)

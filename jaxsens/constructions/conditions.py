@@ -11,18 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from jaxsens import logic
 from jaxsens.base.errors import Problems
 from jaxsens.base.inputs import choice
 from jaxsens.base.precision import DTYPES
-from jaxsens.logic import (
-    CountComparison,
-    CountPredicate,
-    Formula,
-    operators,
-    predicates,
-    subformulas,
-    violations,
-)
 from jaxsens.models.parts.schedules import Schedule
 from jaxsens.models.parts.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Weighting
 
@@ -94,31 +86,31 @@ def check_choices(
     choice("autoregressive", autoregressive, (True, False), problems)
 
 
-def power(formula: Formula, condition: Condition) -> float:
+def power(formula: logic.Formula, condition: Condition) -> float:
     """The power of the temperature, 1/n^power (1/i^power in an autoregressive network), that a formula needs."""
-    used = operators(formula)
+    used = logic.operators(formula)
     if condition.name in ("unbounded", "bounded-softmax") or not used:
         return 0.0
     if condition.autoregressive:
         return 1.0 if used <= {"#L"} else 2.0
-    cubic = condition.name == "temperature-bounded" and any(map(needs_table, subformulas(formula)))
+    cubic = condition.name == "temperature-bounded" and any(map(needs_table, logic.subformulas(formula)))
     return 3.0 if cubic else 1.0
 
 
-def needs_table(part: Formula) -> bool:
+def needs_table(part: logic.Formula) -> bool:
     """Whether the bounded construction must look up a count.
 
     It must for a predicate of a count, and to add counts of both directions. Every other comparison is decided by the
     sign of an average.
     """
-    return isinstance(part, CountPredicate) or (
-        isinstance(part, CountComparison) and len(part.directions) > 1
+    return isinstance(part, logic.CountPredicate) or (
+        isinstance(part, logic.CountComparison) and len(part.directions) > 1
     )
 
 
-def theorem(formula: Formula, condition: Condition) -> str:
+def theorem(formula: logic.Formula, condition: Condition) -> str:
     """Which statement of Yang et al. (2026) gives the network of this formula in this condition."""
-    used = operators(formula)
+    used = logic.operators(formula)
     counts, temporal = used & {"#L", "#R"}, used - {"#L", "#R"}
     if not used:
         return "no attention: the formula looks at one position"
@@ -152,9 +144,9 @@ def theorem(formula: Formula, condition: Condition) -> str:
             return f"{simulated}, with the scores {f'of Corollary 18(b) for {signs}' if counts else f'of {grown}'}"
 
 
-def table_row(formula: Formula) -> str:
+def table_row(formula: logic.Formula) -> str:
     """The row of the paper's table of results (Fig. 1) that the formula belongs to."""
-    used = operators(formula)
+    used = logic.operators(formula)
     if used & {"#L", "#R"}:
         return "counting"
     if not used:
@@ -162,12 +154,12 @@ def table_row(formula: Formula) -> str:
     return f"LTL[{','.join(sign for sign in ('Y', 'X', 'S', 'U') if sign in used)}]"
 
 
-def refuse(formula: Formula, condition: Condition, problems: Problems) -> None:
+def refuse(formula: logic.Formula, condition: Condition, problems: Problems) -> None:
     """Notes every reason why the formula has no network in this condition."""
-    used = operators(formula)
+    used = logic.operators(formula)
     counts = sorted(used & {"#L", "#R"})
     if condition.autoregressive:
-        for violation in violations(formula, "past"):
+        for violation in logic.violations(formula, "past"):
             problems.messages.append(f"autoregressive: {violation}")
     if condition.name in ("leftmost-hard", "rightmost-hard") and counts:
         problems.add(
@@ -184,8 +176,8 @@ def refuse(formula: Formula, condition: Condition, problems: Problems) -> None:
         "bounded-softmax": "the control divides i by n, which an autoregressive network does not know: "
         "autoregressive=False",
     }
-    if any(isinstance(part, CountPredicate) for part in subformulas(formula)):
-        listed = ", ".join(map(str, predicates(formula)))
+    if any(isinstance(part, logic.CountPredicate) for part in logic.subformulas(formula)):
+        listed = ", ".join(map(str, logic.predicates(formula)))
         remedies["temperature-bounded"] = (
             f"predicates of a count ({listed}) are looked up in a table whose bounded keys depend on n: "
             'condition="temperature", or autoregressive=False'

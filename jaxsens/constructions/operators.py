@@ -9,15 +9,8 @@ from typing import Literal
 import numpy as np
 
 from jaxsens.base.errors import InputError
-from jaxsens.constructions.lemmas import (
-    KAPPA,
-    LEFTMOST,
-    RIGHTMOST,
-    linear_gap_error,
-    lookup_sharpness,
-    lookup_weight_error,
-    value_error,
-)
+from jaxsens.constructions import lemmas
+from jaxsens.constructions.lemmas import KAPPA
 from jaxsens.constructions.network import MASK_OF, Affine, Builder, Mask, Pair, total
 from jaxsens.constructions.rounding import AT_LEAST_ZERO, EQUALS_ZERO, ROUND, ReluForm, Unit
 from jaxsens.logic import CountComparison, CountPredicate, Predicate
@@ -31,7 +24,7 @@ NEIGHBOUR_ERROR = 1 / 32
 Candidates of the right parity are 2 apart and lose 2 KAPPA per step; one of the wrong parity loses as much. All others
 together weigh less than 1/255 + 1/256, and values lie in [-2, 1]."""
 
-SINCE_ERROR = value_error(linear_gap_error(KAPPA, simple=True))
+SINCE_ERROR = lemmas.value_error(lemmas.linear_gap_error(KAPPA, simple=True))
 """1/8, by Lemma 8 for values in [0, 1]: after the temperature, scores fall by at least KAPPA per position."""
 
 
@@ -78,7 +71,7 @@ def _nearest(builder: Builder, wanted: Affine, gap: float, mask: OneSided) -> li
     one = Affine(constant=1.0)
     if not condition.autoregressive:
         # Lemma 8(b), (c): wanted + slope gap j/n to the right, - to the left, at temperature 1/n.
-        tie = {"future": RIGHTMOST, "past": LEFTMOST}[mask]
+        tie = {"future": lemmas.RIGHTMOST, "past": lemmas.LEFTMOST}[mask]
         length = builder.position("length") if condition.name == "unbounded" else one
         scale = (KAPPA / tie.fall_off(gap, 1)) * length
         return [(scale, wanted), (scale, float(tie.terms(gap, 1, 1)) * builder.position("fraction"))]
@@ -133,7 +126,7 @@ def predicate(builder: Builder, formula: CountPredicate, counted: Affine) -> Aff
     """theta(C): a table look-up of C with the values theta(1), theta(2), ..., and theta(0) where C = 0 (trap T15)."""
     direction, theta = formula.count.sign, formula.predicate
     ratio, inverse = builder.ratio(direction, counted), builder.inverse(direction)
-    sharpness = max(KAPPA, lookup_sharpness(1))
+    sharpness = max(KAPPA, lemmas.lookup_sharpness(1))
     pairs = builder.table(ratio, inverse, sharpness)
     found = builder.look_up(pairs, predicate_embedding(builder, theta), boolean_error(sharpness), sharpness)
     none = _is_zero(builder, direction, counted, sharpness)
@@ -142,7 +135,7 @@ def predicate(builder: Builder, formula: CountPredicate, counted: Affine) -> Aff
 
 def boolean_error(sharpness: float) -> float:
     """How far the look-up of a value in [0, 1] may be from the value at the count (Lemma 7)."""
-    return value_error(lookup_weight_error(sharpness))
+    return lemmas.value_error(lemmas.lookup_weight_error(sharpness))
 
 
 @dataclass(frozen=True)
@@ -216,13 +209,13 @@ def _looked_up(
 
     If embeddings are bounded, C_k / n is looked up instead.
     """
-    sharpness = lookup_sharpness(formula.weight)
+    sharpness = lemmas.lookup_sharpness(formula.weight)
     for (weight, count), what in zip(formula.terms, counted, strict=True):
         ratio, inverse = builder.ratio(count.sign, what), builder.inverse(count.sign)
         pairs = builder.table(ratio, inverse, sharpness)
         key, error = ("looked up", count.sign, what, sharpness), 1 / (4 * formula.weight)
         found = builder.once(key, builder.look_up, pairs, builder.index_value(), error, sharpness)
-        yield weight, found, _is_zero(builder, count.sign, what, lookup_sharpness(1))
+        yield weight, found, _is_zero(builder, count.sign, what, lemmas.lookup_sharpness(1))
 
 
 def _sign_of_average(

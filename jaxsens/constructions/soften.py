@@ -26,13 +26,8 @@ from jaxtyping import Float
 from jaxsens.base import inputs
 from jaxsens.base.errors import InputError, Problems
 from jaxsens.base.strict import naming_arguments
-from jaxsens.constructions.uniform_tieless import (
-    UniformTieless,
-    all_inputs,
-    batches,
-    check_measurable,
-    measure,
-)
+from jaxsens.constructions import uniform_tieless
+from jaxsens.constructions.uniform_tieless import UniformTieless
 from jaxsens.models.parts.schedules import Schedule
 from jaxsens.models.parts.weighting import Softmax
 from jaxsens.models.transformer.config import TransformerConfig
@@ -137,9 +132,9 @@ def soften(
     """
     problems = Problems("soften")
     epsilon = inputs.number("epsilon", epsilon, problems, above=0, below=math.inf)
-    check_measurable(model, n, words, problems)
+    uniform_tieless.check_measurable(model, n, words, problems)
     problems.raise_if_any()
-    measured, parameters = measure(model, n, words), model.parameters
+    measured, parameters = uniform_tieless.measure(model, n, words), model.parameters
     constants, within = norm_constants(parameters), epsilon / head_gain(parameters)
     theorem_tau = theorem_temperature(
         constants, model.config.layers, measured.n, measured.gap, measured.x_max, within
@@ -170,11 +165,11 @@ def largest_difference(soft: Transformer, hard: Transformer, words: ArrayLike | 
         tried = np.atleast_2d(np.asarray(words))
         check_tokens(hard.config, tried)
     elif isinstance(soft, SoftenedTransformer):
-        tried = all_inputs(hard.config, soft.promise.measured.n)
+        tried = uniform_tieless.all_inputs(hard.config, soft.promise.measured.n)
     else:
         raise InputError("words = None: give words, or a model that `soften` made")
     largest = 0.0
-    for batch in batches(hard.config, tried):
+    for batch in uniform_tieless.batches(hard.config, tried):
         pairs = [(soft.activations(batch), hard.activations(batch))]
         if hard.config.logits is not None:
             pairs.append((soft(batch), hard(batch)))

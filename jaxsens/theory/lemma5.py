@@ -55,20 +55,13 @@ from jaxsens.base.inputs import Norm
 from jaxsens.base.sealed import SavedResult
 from jaxsens.base.strict import naming_arguments
 from jaxsens.base.told import facts
+from jaxsens.models.parts import weighting as weightings
 from jaxsens.models.parts.masks import SlidingWindow
-from jaxsens.models.parts.weighting import (
-    SOFTMAXES,
-    AdaptiveSoftmax,
-    Entmax,
-    HardWeighting,
-    Sigmoid,
-    Sparsemax,
-    Weighting,
-)
 from jaxsens.models.transformer.config import LayerConfig, TransformerConfig
 from jaxsens.models.transformer.layers import readout_position
 from jaxsens.models.transformer.module import Transformer, check_runs
 from jaxsens.models.transformer.parameters import LayerParameters, needed
+from jaxsens.theory import rules
 from jaxsens.theory.lipschitz import (
     OUTWARD,
     activation_lipschitz,
@@ -81,31 +74,22 @@ from jaxsens.theory.lipschitz import (
     plus,
     times,
 )
-from jaxsens.theory.rules import (
-    inverse_temperatures,
-    norm_where,
-    output_size,
-    rounded,
-    score_terms,
-    softmax_config,
-    visible_keys,
-)
 
 LOG2 = math.log(2)
 
 
-def why_not(weighting: Weighting) -> str:
+def why_not(weighting: weightings.Weighting) -> str:
     """Why there is no bound for a layer that is not softmax (docs/attention-variants.md derives each reason)."""
     match weighting:
-        case HardWeighting():
+        case weightings.HardWeighting():
             return "one key may take all the weight, however small the logits are"
-        case Sparsemax() | Entmax():
+        case weightings.Sparsemax() | weightings.Entmax():
             return (
                 "one key may keep a fixed share of the weight at every length, however small the logits are"
             )
-        case Sigmoid() if weighting.log_bias > -1:
+        case weightings.Sigmoid() if weighting.log_bias > -1:
             return "no weight is divided by n"
-        case Sigmoid() | AdaptiveSoftmax():
+        case weightings.Sigmoid() | weightings.AdaptiveSoftmax():
             return "Lemma 5's argument applies to this weighting, but its constants are not worked out here"
         case _:
             return "there is no bound on the weights of another weighting"
@@ -175,14 +159,14 @@ def _constants_of_layer(
     layer: LayerConfig, dtype: str, parameters: LayerParameters, n: int, log_f: float
 ) -> tuple[LayerConstants, float]:
     """One layer's constants, and the bound F on its output."""
-    norm = norm_where(layer.layer_norm == "pre", parameters.attention_norm)
+    norm = rules.norm_where(layer.layer_norm == "pre", parameters.attention_norm)
     log_lambda, log_z = log_layer_norm(layer.layer_norm_epsilon, norm, log_f)
     value, output = (np.asarray(m, np.float64) for m in (parameters.value, parameters.output))
     log_values = log(np.array([operator_norm(v @ w) for v, w in zip(value, output, strict=True)]))
     log_radius = times(log_values, log_z)
     log_map, log_next = _map_constants(layer, parameters, float(plus(log_f, *log_radius)))
     bound, log_query, log_key = _score_constants(layer, parameters, log_z)
-    log_inverse = log(inverse_temperatures(layer, n, dtype))
+    log_inverse = log(rules.inverse_temperatures(layer, n, dtype))
     with np.errstate(over="ignore"):
         a = np.exp(times(plus(bound[:, None], log(_added(layer, parameters, n, dtype))), log_inverse)) * (
             1 + OUTWARD
@@ -203,13 +187,13 @@ def _added(
     Of ALiBi: the slope times the largest visible distance. Of a relative bias: the table's largest entry minus its
     smallest, for every row.
     """
-    terms = score_terms(layer)
+    terms = rules.score_terms(layer)
     total = np.zeros((layer.heads, n))
     if terms.penalises is not None:
-        start, stop = visible_keys(layer.mask, n)
+        start, stop = rules.visible_keys(layer.mask, n)
         row = np.arange(n)
         farthest = np.maximum(row - start, stop - 1 - row).astype(np.float64)
-        total += rounded(terms.penalises.slopes(layer.heads), dtype)[:, None] * farthest / 2
+        total += rules.rounded(terms.penalises.slopes(layer.heads), dtype)[:, None] * farthest / 2
     if terms.bias is not None:
         table = np.asarray(needed(parameters.relative_bias, "relative_bias"), np.float64)
         total += np.ptp(table, axis=1, keepdims=True) * (1 + OUTWARD) / 2
@@ -219,18 +203,18 @@ def _added(
 def _map_constants(layer: LayerConfig, parameters: LayerParameters, log_in: float) -> tuple[float, float]:
     """From x + attention, bounded by e^log_in, to the layer's output: its log Lipschitz constant and log bound."""
     before, after, epsilon = layer.layer_norm == "pre", layer.layer_norm == "post", layer.layer_norm_epsilon
-    log_lipschitz, log_f = log_layer_norm(epsilon, norm_where(after, parameters.attention_norm), log_in)
+    log_lipschitz, log_f = log_layer_norm(epsilon, rules.norm_where(after, parameters.attention_norm), log_in)
     if not layer.feed_forward:
         return log_lipschitz, log_f
     parts = (np.asarray(needed(getattr(parameters, name), name)) for name in ("w1", "b1", "w2", "b2"))
     log_w1, log_b1, log_w2, log_b2 = (log(operator_norm(part)) for part in parts)
-    inner, log_inner = log_layer_norm(epsilon, norm_where(before, parameters.feed_forward_norm), log_f)
+    inner, log_inner = log_layer_norm(epsilon, rules.norm_where(before, parameters.feed_forward_norm), log_f)
     log_hidden = plus(times(log_w1, log_inner), log_b1)
     if layer.activation == "tanh":
         log_hidden = min(log_hidden, 0.5 * math.log(layer.feed_forward))
     gain = times(log_w1, log_w2, math.log(activation_lipschitz(layer.activation)), inner)
     log_f = float(plus(log_f, times(log_w2, log_hidden), log_b2))
-    last, log_f = log_layer_norm(epsilon, norm_where(after, parameters.feed_forward_norm), log_f)
+    last, log_f = log_layer_norm(epsilon, rules.norm_where(after, parameters.feed_forward_norm), log_f)
     return float(times(log_lipschitz, plus(0.0, gain), last)), log_f
 
 
@@ -249,7 +233,7 @@ def _score_constants(
             return log(np.abs(a).sum(axis=1) * (1 + OUTWARD)), log_query, log_key
         case "dot-product":
             pairs = list(zip(query, key, strict=True))
-            if score_terms(layer).turns is None:
+            if rules.score_terms(layer).turns is None:
                 products = [operator_norm(q @ k.T) for q, k in pairs]
             else:
                 products = [operator_norm(q) * operator_norm(k) for q, k in pairs]
@@ -285,7 +269,7 @@ def next_layer(
             here to show that.
     """
     n = len(now.log_rows)
-    start, stop = visible_keys(layer.mask, n)
+    start, stop = rules.visible_keys(layer.mask, n)
     row, seen = np.arange(n), (stop - start).astype(np.float64)
     to_itself = (start <= row) & (row < stop)
     others = seen - to_itself > 0
@@ -532,12 +516,16 @@ def lemma5(
             which no bound on the logits makes weights O(1/n), and models with a part that has no rule here.
     """
     with collecting("lemma5") as problems:
-        config = softmax_config(model, problems, why_not, SOFTMAXES)
+        config = rules.softmax_config(model, problems, why_not, weightings.SOFTMAXES)
         n = inputs.length(n, problems)
         inputs.norm(norm, problems)
         vocabulary, alphabet, size = None, 0, None
         if config is not None:
-            vocabulary, alphabet, size = config.vocabulary_size, config.alphabet_size, output_size(config)
+            vocabulary, alphabet, size = (
+                config.vocabulary_size,
+                config.alphabet_size,
+                rules.output_size(config),
+            )
             if n:
                 check_runs(config, n, problems)
         chosen = np.arange(alphabet)

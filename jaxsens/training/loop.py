@@ -16,20 +16,12 @@ from jaxsens.base.files import only_inside, place_of
 from jaxsens.base.precision import numerics
 from jaxsens.base.stopping import ENDING, StopRequest, noting
 from jaxsens.base.strict import naming_arguments
-from jaxsens.training import checkpoints, storage
+from jaxsens.training import checkpoints, events, storage
 from jaxsens.training.checkpoints import TrainedModel, load_checkpoint
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.data import batches
 from jaxsens.training.evaluation import accuracy, cross_entropy
-from jaxsens.training.events import (
-    Evaluated,
-    Note,
-    Saved,
-    Stepped,
-    TrainingDiverged,
-    TrainingInterrupted,
-    Watcher,
-)
+from jaxsens.training.events import TrainingDiverged, TrainingInterrupted, Watcher
 from jaxsens.training.optimiser import StepConfig, initial_state, learning_rate, run_steps
 from jaxsens.training.records import METRICS, EvaluationTable, Records
 
@@ -89,7 +81,7 @@ class _Training:
     ) -> None:
         tell = (lambda event: None) if progress is None else progress
         self.config, self.directory, self.tell, self.request = config, directory, tell, request
-        resumed = checkpoints.resume(directory, config, lambda text: tell(Note(text)))
+        resumed = checkpoints.resume(directory, config, lambda text: tell(events.Note(text)))
         # If a signal comes during the evaluations of step 0, step 0 is saved: without a checkpoint, every run would
         # start them again.
         self.saved, self.step = -1, 0
@@ -100,7 +92,7 @@ class _Training:
             self.step, state, then, tables = resumed
             self.saved = self.step if then == config else -1
             ended = self.step == config.optimiser.steps
-            tell(Note(f"{'ended before, at' if ended else 'goes on from'} step {self.step}"))
+            tell(events.Note(f"{'ended before, at' if ended else 'goes on from'} step {self.step}"))
         # The steps take the memory of their state over: it must be nobody else's.
         self.state = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), state)
         self.metrics = Records(directory / "metrics.csv", METRICS, tables.get("metrics", ()))
@@ -111,7 +103,9 @@ class _Training:
             self._write_tables()
         if self.evaluations.dropped:
             tell(
-                Note(f"evaluation.csv: {self.evaluations.dropped} rows dropped, not asked for by this config")
+                events.Note(
+                    f"evaluation.csv: {self.evaluations.dropped} rows dropped, not asked for by this config"
+                )
             )
         self.steps = StepConfig(config.model, config.task, config.optimiser)
 
@@ -148,14 +142,14 @@ class _Training:
                 f"optimiser.learning_rate = {self.config.optimiser.learning_rate!r}: the loss or its gradient is not "
                 f"finite at step {first}; give a smaller one, a longer warmup or a smaller clip"
             )
-        self.tell(Stepped(self.step, self.config.optimiser.steps, length, loss, optimum))
+        self.tell(events.Stepped(self.step, self.config.optimiser.steps, length, loss, optimum))
 
     def _save(self) -> None:
         tables = {"metrics": self.metrics.rows, "evaluations": self.evaluations.rows}
         path = checkpoints.save(self.directory, self.config, self.step, self.state, tables)
         self._write_tables()
         self.saved = self.step
-        self.tell(Saved(self.step, path))
+        self.tell(events.Saved(self.step, path))
 
     def _write_tables(self) -> None:
         self.metrics.write()
@@ -172,4 +166,4 @@ class _Training:
             self.evaluations.add_result(self.step, result)
             self.saved = min(self.saved, self.step - 1)  # this step's checkpoint, if any, lacks the result
             self.evaluations.write()
-            self.tell(Evaluated(self.step, result))
+            self.tell(events.Evaluated(self.step, result))
