@@ -191,16 +191,10 @@ def paper_constants(config: TransformerConfig, parameters: TransformerParameters
         matrices = (layer.query, layer.key, layer.value, layer.output, layer.w1, layer.b1, layer.w2, layer.b2)
         present = [m for m in map(_absolute, matrices) if m is not None]
         p = max([1.0, *(float(m.max(initial=0)) for m in present)])
-        into, out = (d * p, sizes.feed_forward * p) if sizes.feed_forward else (0.0, 0.0)
-        found.append(
-            _constants(
-                value=sizes.heads * sizes.head_width * d * p**2,
-                score=3 * math.sqrt(sizes.head_width) * d**2 * p**2,
-                into=into,
-                out=out,
-                bias=p if sizes.feed_forward else 0.0,
-            )
-        )
+        value = sizes.heads * sizes.head_width * d * p**2
+        score = 3 * math.sqrt(sizes.head_width) * d**2 * p**2
+        into, out, bias = (d * p, sizes.feed_forward * p, p) if sizes.feed_forward else (0.0, 0.0, 0.0)
+        found.append(_constants(value, score, into, out, bias))
     return _worst(found)
 
 
@@ -214,18 +208,11 @@ def norm_constants(parameters: TransformerParameters) -> Constants:
     found = []
     for layer in parameters.layers:
         sizes = LayerSizes.of(layer)
-        bias = max(
-            (float(np.abs(b).max(initial=0)) for b in (layer.b1, layer.b2) if b is not None), default=0.0
-        )
-        found.append(
-            _constants(
-                value=float(sizes.value.sum(axis=(0, 1)).max()),
-                score=3 * float(sizes.score.sum(axis=(1, 2)).max()),
-                into=_gain(sizes.into),
-                out=_gain(sizes.out),
-                bias=bias,
-            )
-        )
+        biases = (b for b in map(_absolute, (layer.b1, layer.b2)) if b is not None)
+        bias = max((float(b.max(initial=0)) for b in biases), default=0.0)
+        value = float(sizes.value.sum(axis=(0, 1)).max())
+        score = 3 * float(sizes.score.sum(axis=(1, 2)).max())
+        found.append(_constants(value, score, _gain(sizes.into), _gain(sizes.out), bias))
     return _worst(found)
 
 

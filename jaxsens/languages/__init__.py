@@ -5,24 +5,15 @@ Pure NumPy. Of jaxsens, this package imports `logic`, and modules that everythin
 
 from __future__ import annotations
 
-from jaxsens.languages.base import Language, Words
-from jaxsens.languages.dyck import ClosingChoice, Dyck
-from jaxsens.languages.flip_flop import FlipFlop
-from jaxsens.languages.formula import FormulaLanguage
-from jaxsens.languages.named import NAMES, language
-from jaxsens.languages.simple import EqualBlocks, Majority, OneStar, Parity
-
-__all__ = [
-    "NAMES",
-    "ClosingChoice",
-    "Dyck",
-    "EqualBlocks",
-    "FlipFlop",
-    "FormulaLanguage",
-    "Language",
-    "Majority",
-    "OneStar",
-    "Parity",
-    "Words",
-    "language",
-]
+from jaxsens.languages.base import Language as Language
+from jaxsens.languages.base import Words as Words
+from jaxsens.languages.dyck import ClosingChoice as ClosingChoice
+from jaxsens.languages.dyck import Dyck as Dyck
+from jaxsens.languages.flip_flop import FlipFlop as FlipFlop
+from jaxsens.languages.formula import FormulaLanguage as FormulaLanguage
+from jaxsens.languages.named import NAMES as NAMES
+from jaxsens.languages.named import language as language
+from jaxsens.languages.simple import EqualBlocks as EqualBlocks
+from jaxsens.languages.simple import Majority as Majority
+from jaxsens.languages.simple import OneStar as OneStar
+from jaxsens.languages.simple import Parity as Parity

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import math
 import os
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,14 +17,7 @@ from jaxsens.base.precision import DTYPES, numerics
 from jaxsens.base.strict import naming_arguments
 from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.architecture import Architecture, Output, PublishedTransformer
-from jaxsens.pretrained.families.family import (
-    Family,
-    StoredTensor,
-    Tensor,
-    matched,
-    parameters_of,
-    stored_tensors,
-)
+from jaxsens.pretrained.families.family import Family, parameters_of, stored_tensors
 from jaxsens.pretrained.families.options import Options
 from jaxsens.pretrained.folder import CONFIG, TOKENIZER, existing_folder
 from jaxsens.pretrained.model import PretrainedModel
@@ -75,12 +67,12 @@ def load_pretrained(
     problems.raise_if_any()
     if family is None or architecture is None or tokenizer is None:
         raise RuntimeError("a part is missing without an error")
-    found = _found(family, architecture, stored, output, problems)
+    found = family.found(architecture, stored, output, problems)
     needed = sum(math.prod(tensor.shape) for tensor in found) * np.dtype(dtype).itemsize
     check_fits("folder", str(here.path), needed, "the model", "give a smaller one", problems)
     problems.raise_if_any()
     if output == "logits" and architecture.tied:
-        _check_tied(family, stored, found, problems)
+        family.check_tied(stored, found, problems)
         problems.raise_if_any()
     with numerics(dtype):
         parameters = parameters_of(found, architecture.layers, dtype)
@@ -121,59 +113,3 @@ def _architecture(family: Family, table: Mapping[str, Any], problems: Problems) 
     options.finish(family.name)
     problems.extend(own)
     return None if own else architecture
-
-
-def _found(
-    family: Family,
-    architecture: Architecture,
-    stored: Mapping[str, StoredTensor],
-    output: Output,
-    problems: Problems,
-) -> dict[Tensor, StoredTensor]:
-    """Returns the stored tensor of each parameter, after checking all of them."""
-    wanted = list(family.tensors(architecture))
-    if output == "logits":
-        head = list(family.head(architecture))
-        if not architecture.tied:
-            shape = (architecture.symbols, architecture.width)
-            head.append(Tensor(("head", "matrix"), family.head_matrix, shape, transposed=True))
-        others = _other_heads(family, head, stored)
-        if others is not None:
-            problems.add(
-                "output", output, f"{others}, not that of {family.language_model}; use output='hidden'"
-            )
-            return {}
-        wanted += head
-    return matched(wanted, stored, family.prefix, (*family.buffers, *family.heads), problems)
-
-
-def _other_heads(family: Family, head: list[Tensor], stored: Mapping[str, StoredTensor]) -> str | None:
-    """Returns what the folder has instead of the language-model head, or None if it has it.
-
-    A head that is only the embedding's transpose is there, unless the folder has another head.
-    """
-    own = {name for tensor in head for name in tensor.names} | set(family.head_matrix)
-    if not own.isdisjoint(stored):
-        return None
-    known = re.compile("|".join(family.heads))
-    others = sorted({name.split(".")[0] for name in stored if known.match(name) and "pooler" not in name})
-    if others:
-        return f"the folder has the head {' and '.join(others)}"
-    return "the folder has no head" if head else None
-
-
-def _check_tied(
-    family: Family,
-    stored: Mapping[str, StoredTensor],
-    found: Mapping[Tensor, StoredTensor],
-    problems: Problems,
-) -> None:
-    """Adds an error if the head's matrix is stored too, and differs from the embedding that it is said to be."""
-    (embedding,) = (one for tensor, one in found.items() if tensor.place == ("embedding",))
-    for name in family.head_matrix:
-        own = stored.get(name)
-        if own is None:
-            continue
-        if own.shape != embedding.shape or not np.array_equal(own.read("float32"), embedding.read("float32")):
-            remedy = f"true, but {name} is stored and differs from {embedding.name}; write false to use it"
-            problems.add(f"{CONFIG}: tie_word_embeddings", True, remedy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens.base.errors import InputError, Problems
-from jaxsens.pretrained.families.architecture import Architecture
+from jaxsens.pretrained.families.architecture import Architecture, Output
 from jaxsens.pretrained.families.options import QUANTISED, Options
 
 WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
@@ -149,53 +149,6 @@ class Tensor:
         return np.ascontiguousarray(stored.T if self.transposed else stored)
 
 
-def matched(
-    wanted: Sequence[Tensor],
-    stored: Mapping[str, StoredTensor],
-    prefix: str,
-    harmless: Iterable[str],
-    problems: Problems,
-) -> dict[Tensor, StoredTensor]:
-    """Returns the stored tensor of each parameter.
-
-    Args:
-        wanted: the parameters.
-        stored: the tensors of the folder, by name.
-        prefix: what may stand before the names of tensors.
-        harmless: regular expressions of names that need not be used.
-        problems: collects the errors: tensors that are missing, of another shape or dtype, or unknown.
-    """
-    names = {tensor: [part for one in tensor.names for part in (prefix + one, one)] for tensor in wanted}
-    found = {
-        tensor: stored[name]
-        for tensor, own in names.items()
-        if (name := next((one for one in own if one in stored), None)) is not None
-    }
-    known = re.compile("|".join(harmless) or "(?!)")
-    used = {one for own in names.values() for one in own}
-    shapes = {
-        f"{one.name} {one.shape} instead of {tensor.shape}"
-        for tensor, one in found.items()
-        if one.shape != tensor.shape
-    }
-    missing = {one.names[0] for one in wanted if one not in found}
-    dtypes = {f"{one.name} {one.dtype}" for one in found.values() if one.dtype not in WIDTHS}
-    unknown = {name for name in stored if name not in used and not known.match(name)}
-    for kind, listed, remedy in (
-        ("missing", missing, "download the model again, or correct config.json"),
-        ("of another shape", shapes, "config.json says so; it belongs to another model"),
-        ("of another dtype", dtypes, QUANTISED),
-        ("unknown", unknown, "a forward pass by config.json does not read them; another architecture may"),
-    ):
-        if listed:
-            first = " and ".join(sorted(listed)[:2])
-            count = f"{len(listed)} tensors are" if len(listed) > 1 else "a tensor is"
-            problems.messages.append(
-                f"{count} {kind}: {first}{', among others' * (len(listed) > 2)}: {remedy}"
-            )
-    return found
-
-
 def parameters_of(found: Mapping[Tensor, StoredTensor], layers: int, dtype: str) -> dict[str, Any]:
     """Returns the tree of parameters: arrays of JAX in the dtype, read one tensor at a time.
 
@@ -300,6 +253,91 @@ class Family:
             yield from _norm(("head", "norm"), self.head_parts["norm"], a.width, True)
         if self.head_biases:
             yield Tensor(("head", "bias"), self.head_biases, (a.symbols,))
+
+    def found(
+        self, a: Architecture, stored: Mapping[str, StoredTensor], output: Output, problems: Problems
+    ) -> dict[Tensor, StoredTensor]:
+        """Returns the stored tensor of each parameter, after checking all of them."""
+        wanted = list(self.tensors(a))
+        if output == "logits":
+            head = list(self.head(a))
+            if not a.tied:
+                shape = (a.symbols, a.width)
+                head.append(Tensor(("head", "matrix"), self.head_matrix, shape, transposed=True))
+            others = self._other_heads(head, stored)
+            if others is not None:
+                remedy = f"{others}, not that of {self.language_model}; use output='hidden'"
+                problems.add("output", output, remedy)
+                return {}
+            wanted += head
+        return self._matched(wanted, stored, problems)
+
+    def _matched(
+        self, wanted: Sequence[Tensor], stored: Mapping[str, StoredTensor], problems: Problems
+    ) -> dict[Tensor, StoredTensor]:
+        """The stored tensor of each parameter. Notes those that are missing, of another shape or dtype, or unknown."""
+        names = {
+            tensor: [part for one in tensor.names for part in (self.prefix + one, one)] for tensor in wanted
+        }
+        found = {
+            tensor: stored[name]
+            for tensor, own in names.items()
+            if (name := next((one for one in own if one in stored), None)) is not None
+        }
+        known = re.compile("|".join((*self.buffers, *self.heads)))
+        used = {one for own in names.values() for one in own}
+        shapes = {
+            f"{one.name} {one.shape} instead of {tensor.shape}"
+            for tensor, one in found.items()
+            if one.shape != tensor.shape
+        }
+        missing = {one.names[0] for one in wanted if one not in found}
+        dtypes = {f"{one.name} {one.dtype}" for one in found.values() if one.dtype not in WIDTHS}
+        unknown = {name for name in stored if name not in used and not known.match(name)}
+        for kind, listed, remedy in (
+            ("missing", missing, "download the model again, or correct config.json"),
+            ("of another shape", shapes, "config.json says so; it belongs to another model"),
+            ("of another dtype", dtypes, QUANTISED),
+            (
+                "unknown",
+                unknown,
+                "a forward pass by config.json does not read them; another architecture may",
+            ),
+        ):
+            if listed:
+                first = " and ".join(sorted(listed)[:2])
+                count = f"{len(listed)} tensors are" if len(listed) > 1 else "a tensor is"
+                problems.messages.append(
+                    f"{count} {kind}: {first}{', among others' * (len(listed) > 2)}: {remedy}"
+                )
+        return found
+
+    def _other_heads(self, head: list[Tensor], stored: Mapping[str, StoredTensor]) -> str | None:
+        """Returns what the folder has instead of the language-model head, or None if it has it.
+
+        A head that is only the embedding's transpose is there, unless the folder has another head.
+        """
+        own = {name for tensor in head for name in tensor.names} | set(self.head_matrix)
+        if not own.isdisjoint(stored):
+            return None
+        known = re.compile("|".join(self.heads))
+        others = sorted({name.split(".")[0] for name in stored if known.match(name) and "pooler" not in name})
+        if others:
+            return f"the folder has the head {' and '.join(others)}"
+        return "the folder has no head" if head else None
+
+    def check_tied(
+        self, stored: Mapping[str, StoredTensor], found: Mapping[Tensor, StoredTensor], problems: Problems
+    ) -> None:
+        """Adds an error if the head's matrix is stored too, and differs from the embedding that it is said to be."""
+        (embedding,) = (one for tensor, one in found.items() if tensor.place == ("embedding",))
+        for own in (stored[name] for name in self.head_matrix if name in stored):
+            same = own.shape == embedding.shape
+            if not same or not np.array_equal(own.read("float32"), embedding.read("float32")):
+                remedy = (
+                    f"true, but {own.name} is stored and differs from {embedding.name}; write false to use it"
+                )
+                problems.add("config.json: tie_word_embeddings", True, remedy)
 
     def _map(self, place: Place, name: str, inputs: int, outputs: int, bias: bool) -> Iterator[Tensor]:
         """The tensors of a linear map, stored as PyTorch does, (outputs, inputs), unless `stacked`."""
