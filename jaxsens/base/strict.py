@@ -69,15 +69,12 @@ def later(default: Any) -> Any:
     At its default it is left out of what describes the config (`config_tables.plain`), so that the keys of those points
     stay as they were.
     """
-    return dataclasses.field(default=default, metadata={_LATER: True})
+    return dataclasses.field(default=default, metadata={"later": True})
 
 
 def is_later(field: dataclasses.Field[Any], value: object) -> bool:
     """Returns whether a field made by `later` has its default."""
-    return bool(field.metadata.get(_LATER)) and value == field.default
-
-
-_LATER = "later"
+    return bool(field.metadata.get("later")) and value == field.default
 
 
 class _FieldErrors(ValueError):

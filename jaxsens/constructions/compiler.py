@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, cast
 
 from jaxsens import logic
-from jaxsens.base.errors import Problems, no_rule
+from jaxsens.base.errors import collecting, no_rule
 from jaxsens.base.strict import naming_arguments
 from jaxsens.constructions import conditions
 from jaxsens.constructions.compiled import CompiledTransformer, Promise, make
@@ -49,7 +49,38 @@ def compile_formula(
     Raises:
         InputError: With every reason why the formula cannot be compiled in this condition.
     """
-    checked = _checked(formula, alphabet, condition, autoregressive, dtype, read)
+    with collecting("compile_formula") as problems:
+        symbols = list(alphabet) if isinstance(alphabet, str | list | tuple) else []
+        named = all(isinstance(name, str) and name for name in symbols)
+        if not named or len(set(symbols)) < max(2, len(symbols)):
+            remedy = 'a text or a list of at least two different symbols, "01" or ["a", "b"]'
+            problems.add("alphabet", alphabet, remedy)
+        conditions.check_choices(condition, autoregressive, dtype, read, problems)
+        if isinstance(formula, str):
+            try:
+                formula = logic.parse(formula)
+            except logic.FormulaSyntaxError as error:
+                problems.messages.append(str(error))
+        elif not isinstance(formula, logic.Formula):
+            problems.add("formula", formula, 'a formula, or its text such as "Y Q_1"')
+        if isinstance(formula, logic.Formula):
+            if symbols and named:
+                found = logic.violations(formula, alphabet=symbols)
+                problems.messages += [f"formula: {violation}" for violation in found]
+            # Two families of one name would give two position components of one name.
+            families = dict.fromkeys(each.family for each in logic.predicates(formula))
+            names = Counter(family.name for family in families)
+            problems.messages += [
+                f"formula: {number} different families of predicates are called {name}: give each a name of its own"
+                for name, number in names.items()
+                if number > 1
+            ]
+            # With an unknown condition, say at least what is wrong in every condition.
+            known = condition if condition in tuple(conditions.CONDITIONS) else "temperature"
+            conditions.refuse(
+                formula, Condition(cast("ConditionName", known), autoregressive is True), problems
+            )
+    checked = cast("logic.Formula", formula)
     wanted, used = Condition(condition, autoregressive), logic.operators(checked)
     reciprocals = used <= {"#L", "#R"} and condition != "temperature-bounded"
     builder = Builder(ResidualNetwork(tuple(alphabet)), wanted, reciprocals, digits=dtype == "float32")
@@ -132,45 +163,3 @@ def _all(builder: Builder, forms: list[Affine]) -> Affine:
     if len(forms) == 1:
         return forms[0]
     return builder.network.rectify((total(forms) - (len(forms) - 1.0), 1.0))
-
-
-def _checked(
-    formula: str | logic.Formula,
-    alphabet: Sequence[str],
-    condition: str,
-    autoregressive: bool,
-    dtype: str,
-    read: str,
-) -> logic.Formula:
-    """The formula, once every argument that cannot be used has been refused."""
-    problems = Problems("compile_formula")
-    symbols = list(alphabet) if isinstance(alphabet, str | list | tuple) else []
-    named = all(isinstance(name, str) and name for name in symbols)
-    if not named or len(set(symbols)) < max(2, len(symbols)):
-        remedy = 'a text or a list of at least two different symbols, "01" or ["a", "b"]'
-        problems.add("alphabet", alphabet, remedy)
-    conditions.check_choices(condition, autoregressive, dtype, read, problems)
-    if isinstance(formula, str):
-        try:
-            formula = logic.parse(formula)
-        except logic.FormulaSyntaxError as error:
-            problems.messages.append(str(error))
-    elif not isinstance(formula, logic.Formula):
-        problems.add("formula", formula, 'a formula, or its text such as "Y Q_1"')
-    if isinstance(formula, logic.Formula):
-        if symbols and named:
-            found = logic.violations(formula, alphabet=symbols)
-            problems.messages += [f"formula: {violation}" for violation in found]
-        # Two families of one name would give two position components of one name.
-        families = dict.fromkeys(each.family for each in logic.predicates(formula))
-        names = Counter(family.name for family in families)
-        problems.messages += [
-            f"formula: {number} different families of predicates are called {name}: give each a name of its own"
-            for name, number in names.items()
-            if number > 1
-        ]
-        # With an unknown condition, say at least what is wrong in every condition.
-        known = condition if condition in tuple(conditions.CONDITIONS) else "temperature"
-        conditions.refuse(formula, Condition(cast("ConditionName", known), autoregressive is True), problems)
-    problems.raise_if_any()
-    return cast("logic.Formula", formula)

@@ -133,7 +133,8 @@ class FormulaLanguage(Language):
         n = checked_count(self.name, n=n)
         found = self._unrolled(n)
         if found is None:
-            raise InputError(f"{self.name}: n = {n}: {self._too_large(n)}: count its words by `member`")
+            why = f"{shortened(self.formula)} has no automaton of few states for {n} symbols"
+            raise InputError(f"{self.name}: n = {n}: {why}: count its words by `member`")
         return found.accepted(n)
 
     @property
@@ -235,9 +236,6 @@ class FormulaLanguage(Language):
 
     def _unrolled(self, n: int) -> Automaton | None:
         return unrolled(self.formula, self.symbols, n)
-
-    def _too_large(self, n: int) -> str:
-        return f"{shortened(self.formula)} has no automaton of few states for {n} symbols"
 
     def _uniform(
         self, kind: Literal["members", "non-members"], count: int, n: int, generator: Generator

@@ -251,11 +251,8 @@ class TrainConfig:
         if self.model.logits is None:
             outputs = logits_of(self.language, self.task)
             object.__setattr__(self, "model", self.model.replace(logits=outputs))
-        problems = Problems("TrainConfig")
-        _check(
-            self.task, self.language, self.model, {name: getattr(self, name) for name in _TABLES}, problems
-        )
-        problems.raise_if_any()
+        with collecting("TrainConfig") as problems:
+            _check(vars(self), problems)
 
     @property
     def boundary(self) -> int:
@@ -287,14 +284,15 @@ class TrainConfig:
         seed = inputs.count("seed", table.get("seed", 0), problems)
         learned = _read_language(table.get("language"), problems)
         model = _read_model(table.get("model", {}), learned, task, problems)
-        tables: dict[str, Any] = {
-            name: read_table(kind, table.get(name, {}), name, problems) for name, kind in _TABLES.items()
+        parts: dict[str, Any] = {
+            "task": task,
+            "language": learned,
+            "model": model,
+            **{name: read_table(kind, table.get(name, {}), name, problems) for name, kind in _TABLES.items()},
         }
-        _check(task, learned, model, tables, problems)
+        _check(parts, problems)
         problems.raise_if_any()
-        if learned is None or model is None:
-            raise InputError(f"{subject}: cannot be used")
-        return cls(language=learned, model=model, task=task, seed=seed, **tables)
+        return cls(seed=seed, **parts)
 
     def table(self) -> dict[str, Any]:
         """The whole config with every default written out, as JSON values that `from_table` reads."""
@@ -315,20 +313,15 @@ def logits_of(language: Language, task: Task) -> int:
     return language.outcomes if task == "prediction" else 2
 
 
-def _check(
-    task: Task,
-    learned: Language | None,
-    model: NetworkConfig | None,
-    tables: Mapping[str, Any],
-    problems: Problems,
-) -> None:
+def _check(parts: Mapping[str, Any], problems: Problems) -> None:
     """Notes what is wrong with the parts together. A part that could not be read is None."""
+    task, model = parts["task"], parts["model"]
     if model is not None and task in _TASKS:
         _check_task(model, task, problems)
-        if learned is not None:
-            _check_outputs(model, learned, task, problems)
-    _check_calls(tables, problems)
-    data, evaluation = tables["data"], tables["evaluation"]
+        if parts["language"] is not None:
+            _check_outputs(model, parts["language"], task, problems)
+    _check_calls(parts, problems)
+    data, evaluation = parts["data"], parts["evaluation"]
     for name, n in (
         *(("data.lengths", n) for n in (data.lengths[1:] if data else ())),
         *(("evaluation.lengths", n) for n in (evaluation.lengths if evaluation and evaluation.every else ())),

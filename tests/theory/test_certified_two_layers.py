@@ -18,7 +18,7 @@ from jaxsens.models.transformer.layers import trace
 from jaxsens.theory.certified import two_layers
 from jaxsens.theory.certified.averages import Counts, Weights
 from jaxsens.theory.certified.bound import certified_bound
-from jaxsens.theory.certified.first_layer import FirstLayer, folded, output_range, relaxed_map
+from jaxsens.theory.certified.first_layer import FirstLayer, folded, relaxed_map
 from jaxsens.theory.certified.intervals import Ball
 from jaxsens.theory.certified.setting import settle
 from jaxsens.theory.certified.two_layers import AttendedHead, HeadMove, Readout, keys_of
@@ -114,8 +114,8 @@ def known(name: str, counts: Counts | None) -> Known:
 def test_directions_of_the_first_layer_hold_all_words(name, counts):
     facts = known(name, counts)
     f = np.random.default_rng(0).normal(size=(facts.setting.config.width, 7))
-    held = output_range(facts.first, f)
-    at_readout = [output_range(readout.row, f)[0, readout.kind] for readout in facts.readouts]
+    held = facts.first.output_range(f)
+    at_readout = [readout.row.output_range(f)[0, readout.kind] for readout in facts.readouts]
     for index, word in enumerate(facts.words):
         assert inside(facts.two.x[index] @ f, held[np.arange(N), facts.slots(index)])
         assert inside(facts.two.x[index][-1] @ f, at_readout[word[-1]])
@@ -150,7 +150,7 @@ def test_a_planted_narrow_range_of_scores_is_caught(monkeypatch):
 def test_values_and_outputs_of_all_words_are_in_their_ranges(name, counts):
     facts = known(name, counts)
     u = np.random.default_rng(1).normal(size=(facts.setting.config.width, 3))
-    carried = [output_range(facts.first, head.carried @ u) for head in facts.readouts[0].heads]
+    carried = [facts.first.output_range(head.carried @ u) for head in facts.readouts[0].heads]
     ranges = [readout.ranges() for readout in facts.readouts]
     for index, word in enumerate(facts.words):
         for h, held in enumerate(carried):

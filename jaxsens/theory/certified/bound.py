@@ -17,7 +17,7 @@ from jaxsens.base.told import facts
 from jaxsens.models.transformer.layers import readout_position
 from jaxsens.models.transformer.module import Transformer, check_length
 from jaxsens.theory.certified.averages import Counts
-from jaxsens.theory.certified.first_layer import FirstLayer, asked, changes
+from jaxsens.theory.certified.first_layer import FirstLayer
 from jaxsens.theory.certified.intervals import MARGIN, TERMS, Ball, ball, gain, norm_bound, times, up
 from jaxsens.theory.certified.layerwise import LayerRanges, through
 from jaxsens.theory.certified.setting import BOUND, Setting, settle
@@ -154,8 +154,8 @@ def certified_bound(
     columns = None if columns is None else np.unique(columns)
     # Overflow shows as infinities and NaN, which `_one_class` takes for no bound.
     with np.errstate(all="ignore"):
-        setting = settle(model, n, chosen, at_readout, fixed, columns)
-        return _certified(setting, classes, fixed, norm, _of_lemma5(model, n, chosen, columns, norm))
+        setting = replace(settle(model, n, chosen, at_readout, fixed, columns), norm=norm)
+        return _certified(setting, classes, fixed, _of_lemma5(model, n, chosen, columns, norm))
 
 
 def _of_lemma5(
@@ -169,7 +169,7 @@ def _of_lemma5(
 
 
 def _certified(
-    setting: Setting, classes: int | None, fixed: Mapping[int, int], norm: str, known: float
+    setting: Setting, classes: int | None, fixed: Mapping[int, int], known: float
 ) -> CertifiedBound:
     """The bound class by class; `known` is a bound on every flip."""
     n = setting.n
@@ -177,20 +177,21 @@ def _certified(
     found, results, ranges, how = np.full(n, -np.inf), [], [], ""
     for least, most, counts in parts:
         stopping.check()
-        by_position, outputs, how = _one_class(replace(setting, counts=counts), norm)
+        by_position, outputs, how = _one_class(replace(setting, counts=counts))
         ranges.append(outputs)
         found = np.maximum(found, by_position)
         results.append((least, most, min(known, float(np.nanmax(by_position, initial=0.0)))))
     hull = ball(np.min([x.lo for x in ranges], axis=0), np.max([x.hi for x in ranges], axis=0))
-    diameter = _width(hull, norm)
+    diameter = _width(setting, hull)
     if len(parts) > 1 and classes is not None:
         # Multipliers are picked by a rule, so a class's bound may exceed that of all words together.
-        whole, outputs, _ = _one_class(setting, norm)
-        found, diameter = np.minimum(found, whole), min(diameter, _width(outputs, norm))
+        whole, outputs, _ = _one_class(setting)
+        found, diameter = np.minimum(found, whole), min(diameter, _width(setting, outputs))
     found[list(fixed)] = np.nan
     if known < np.nanmax(found, initial=0.0):
         found, how = np.minimum(found, known), "Lemma 5"
-    return CertifiedBound(float(np.nanmax(found, initial=0.0)), found, how, diameter, n, norm, tuple(results))
+    largest = float(np.nanmax(found, initial=0.0))
+    return CertifiedBound(largest, found, how, diameter, n, setting.norm, tuple(results))
 
 
 def _classes_for(setting: Setting) -> int:
@@ -209,13 +210,11 @@ def _classes(setting: Setting, number: int) -> list[tuple[int, int, Counts | Non
     return [(a, b - int(b < setting.n), Counts(a, b, setting.n)) for a, b in pairwise(edges.tolist())]
 
 
-def _one_class(
-    setting: Setting, norm: str
-) -> tuple[Float[np.ndarray, " n"], Float[Ball, "symbols outputs"], str]:
+def _one_class(setting: Setting) -> tuple[Float[np.ndarray, " n"], Float[Ball, "symbols outputs"], str]:
     """The bound for each position, NaN at the readout only, the outputs' ranges and what was used."""
-    found, outputs, how = (two_layers if _two_plain(setting) else _by_layers)(setting, norm)
+    found, outputs, how = (two_layers if _two_plain(setting) else _by_layers)(setting)
     # Where numbers overflowed, and wherever it is less, the diameter of the outputs stands.
-    found = np.minimum(np.where(np.isnan(found), np.inf, found), _width(outputs, norm))
+    found = np.minimum(np.where(np.isnan(found), np.inf, found), _width(setting, outputs))
     if setting.readout is not None:
         found[setting.readout] = np.nan
     return found, outputs, how
@@ -228,9 +227,7 @@ def _two_plain(setting: Setting) -> bool:
     return plain and config.layers == 2 and config.scores == "dot-product"
 
 
-def _by_layers(
-    setting: Setting, norm: str
-) -> tuple[Float[np.ndarray, " n"], Float[Ball, "symbols outputs"], str]:
+def _by_layers(setting: Setting) -> tuple[Float[np.ndarray, " n"], Float[Ball, "symbols outputs"], str]:
     """The bound for each position by norms, layer by layer, and the ranges of the outputs for each readout symbol."""
     n, r, layers = setting.n, setting.readout, setting.config.layers
     level = LayerRanges(setting.points, np.zeros(n))  # points, which no other position's flip moves
@@ -241,11 +238,11 @@ def _by_layers(
     moved = np.zeros((n if r is None else 1, n)) if level.jumps is None else level.jumps
     if r is None:
         change, mean = _of_mean(setting, level.y, moved)
-        return up(change * gain(setting.out, norm)), times(mean, setting.out), HOW_NORMS
-    change = up(moved[0] * gain(setting.out, norm))
+        return up(change * gain(setting.out, setting.norm)), times(mean, setting.out), HOW_NORMS
+    change = up(moved[0] * gain(setting.out, setting.norm))
     row = (level.y[r] if layers == 0 else level.y[0])[setting.allowed[r]]
     if layers == 1 and setting.config.layer_norm == "none":
-        return np.fmin(one_layer(setting, norm), change), times(row, setting.out), HOW_ONE
+        return np.fmin(one_layer(setting), change), times(row, setting.out), HOW_ONE
     return change, times(row, setting.out), HOW_NORMS
 
 
@@ -263,19 +260,19 @@ def _of_mean(
     return up(up(moved.sum(axis=0) + own) / n), mean[None]
 
 
-def one_layer(setting: Setting, norm: str) -> Float[np.ndarray, " n"]:
+def one_layer(setting: Setting) -> Float[np.ndarray, " n"]:
     """The bound of a flip at each position for one layer without layer normalisation: the readout row alone."""
     r = int(setting.readout or 0)
     row = FirstLayer(setting, np.array([r]))
     found = np.zeros(setting.n)
-    for a, b, change in changes(row, np.arange(setting.n), asked(row, setting.out, supported=True)):
-        sizes = norm_bound(change.size[0], norm)[setting.allowed[r]].max(axis=0)
+    for a, b, change in row.changes(np.arange(setting.n), row.asked(setting.out, supported=True)):
+        sizes = norm_bound(change.size[0], setting.norm)[setting.allowed[r]].max(axis=0)
         possible = setting.allowed[:, a] & setting.allowed[:, b]
         found = np.maximum(found, np.where(possible, sizes, 0.0))
     return found
 
 
-def _width(outputs: Float[Ball, "symbols outputs"], norm: str) -> float:
+def _width(setting: Setting, outputs: Float[Ball, "symbols outputs"]) -> float:
     """The largest distance between two outputs of one symbol at the readout; inf where numbers overflowed."""
-    found = float(np.max(up(2 * norm_bound(outputs.rad * (1 + MARGIN), norm))))
+    found = float(np.max(up(2 * norm_bound(outputs.rad * (1 + MARGIN), setting.norm))))
     return np.inf if np.isnan(found) else found

@@ -61,40 +61,48 @@ class Sums(NamedTuple):
     free: Float[np.ndarray, "heads rows kinds"]
 
 
-class FirstLayer:
-    """The first layer at some rows, over all words of a class.
+class Directions(NamedTuple):
+    """Directions f of x + sum_h b W_O, per row, as directions of the heads' averages.
 
     Attributes:
-        setting: the model.
-        projections: queries, keys and values, which are points up to rounding.
-        positions: the rows' positions.
-        weights: of each head, the unnormalised weights; None where they are too many to be kept.
-        sums: of each head and row.
-        b: of each head and row, the average's coordinates.
-        h: the pre-activations.
-        y: the layer's output.
+        u: W_O^h f.
+        b: b.u over all words.
+        slack: at least the rounding of v.u and b.u, by the sizes of all that is added up in u.
     """
 
-    def __init__(self, setting: Setting, positions: Int[np.ndarray, " rows"]) -> None:
-        """The ranges of the first layer's rows. O(n kinds) a row, kind and direction."""
-        self.setting, self.positions, heads = setting, positions, setting.config.layer(0).heads
-        self.projections = project(setting, 0, setting.points)
-        rows, sums, weights = [], [], []
-        for block in blocks(setting, positions):
-            weights = [self.projections.weights(h, block) for h in range(heads)]
-            rows.append(rows_of(setting.points, self.projections, block, weights))
-            each = [(w.shift, *total_range(w), total_range(replace(w, counts=None))[0]) for w in weights]
-            sums.append(np.array(each).reshape(heads, 4, len(block), setting.slots))
-        self.weights = weights if len(rows) == 1 else None
-        self.sums = Sums(*np.concatenate(sums, axis=2).swapaxes(0, 1))
-        self.b: Float[Ball, "heads rows kinds head_width"] = joined((row.b for row in rows), axis=1)
-        self.h: Float[Ball, "rows kinds feed_forward"] = joined(needed(row.h, "w1") for row in rows)
-        self.y: Float[Ball, "rows kinds width"] = joined(row.y for row in rows)
+    u: Float[np.ndarray, "heads rows kinds head_width p"]
+    b: Float[Ball, "heads rows kinds p"]
+    slack: Float[np.ndarray, "heads rows kinds p"]
 
-    @cached_property
-    def slopes(self) -> Float[Ball, "rows kinds feed_forward"]:
-        """D: the activation's slopes."""
-        return slopes(self.setting.config.layer(0).activation, self.h)
+
+class Asked(NamedTuple):
+    """Directions f of the rows' outputs whose changes are asked for.
+
+    Attributes:
+        moving: those of `bent_map` as directions of x + sum_h b W_O.
+        bend: |W_2 f|, which the hidden units' changes times the radius of D are multiplied by.
+        rho: the radius of D.
+    """
+
+    moving: Directions
+    bend: Float[np.ndarray, "*rows_kinds feed_forward p"]
+    rho: Float[np.ndarray, "rows kinds feed_forward"]
+
+
+class Flipped(NamedTuple):
+    """What flips between two symbols change in every row.
+
+    Attributes:
+        e: exp(s - shift) of the two symbols; 0 in rows that do not see the key.
+        v: the values of the two symbols.
+        others: at least the sum of the other keys' exponentials.
+        seen: whether the row sees the key.
+    """
+
+    e: Float[Ball, "heads rows kinds flips 2"]
+    v: Float[np.ndarray, "heads flips 2 head_width"]
+    others: Float[np.ndarray, "heads rows kinds flips"]
+    seen: Bool[np.ndarray, "rows flips"]
 
 
 def folded(
@@ -144,148 +152,135 @@ def bent_map(
     return np.concatenate([g, w1], axis=-1), np.concatenate([sizes, abs(w1)], axis=-1), bend
 
 
-class Directions(NamedTuple):
-    """Directions f of x + sum_h b W_O, per row, as directions of the heads' averages.
+class FirstLayer:
+    """The first layer at some rows, over all words of a class.
 
     Attributes:
-        u: W_O^h f.
-        b: b.u over all words.
-        slack: at least the rounding of v.u and b.u, by the sizes of all that is added up in u.
+        setting: the model.
+        projections: queries, keys and values, which are points up to rounding.
+        positions: the rows' positions.
+        weights: of each head, the unnormalised weights; None where they are too many to be kept.
+        sums: of each head and row.
+        b: of each head and row, the average's coordinates.
+        h: the pre-activations.
+        y: the layer's output.
     """
 
-    u: Float[np.ndarray, "heads rows kinds head_width p"]
-    b: Float[Ball, "heads rows kinds p"]
-    slack: Float[np.ndarray, "heads rows kinds p"]
+    def __init__(self, setting: Setting, positions: Int[np.ndarray, " rows"]) -> None:
+        """The ranges of the first layer's rows. O(n kinds) a row, kind and direction."""
+        self.setting, self.positions, heads = setting, positions, setting.config.layer(0).heads
+        self.projections = project(setting, 0, setting.points)
+        rows, sums, weights = [], [], []
+        for block in blocks(setting, positions):
+            weights = [self.projections.weights(h, block) for h in range(heads)]
+            rows.append(rows_of(setting.points, self.projections, block, weights))
+            each = [(w.shift, *total_range(w), total_range(replace(w, counts=None))[0]) for w in weights]
+            sums.append(np.array(each).reshape(heads, 4, len(block), setting.slots))
+        self.weights = weights if len(rows) == 1 else None
+        self.sums = Sums(*np.concatenate(sums, axis=2).swapaxes(0, 1))
+        self.b: Float[Ball, "heads rows kinds head_width"] = joined((row.b for row in rows), axis=1)
+        self.h: Float[Ball, "rows kinds feed_forward"] = joined(needed(row.h, "w1") for row in rows)
+        self.y: Float[Ball, "rows kinds width"] = joined(row.y for row in rows)
 
+    @cached_property
+    def slopes(self) -> Float[Ball, "rows kinds feed_forward"]:
+        """D: the activation's slopes."""
+        return slopes(self.setting.config.layer(0).activation, self.h)
 
-def directions(
-    first: FirstLayer,
-    f: Float[np.ndarray, "*rows_kinds width p"],
-    size: Float[np.ndarray, "*rows_kinds width p"],
-    supported: bool,
-) -> Directions:
-    """Prepares directions f, shared or for every row, with `size` at least |f| and all that is added up in it.
+    def directions(
+        self,
+        f: Float[np.ndarray, "*rows_kinds width p"],
+        size: Float[np.ndarray, "*rows_kinds width p"],
+        supported: bool,
+    ) -> Directions:
+        """Prepares directions f, shared or for every row, with `size` at least |f| and all that is added up in it.
 
-    `supported` bounds b.u by its support over all words as well as by the box of b, at O(n kinds) a row and direction.
-    """
-    shape = (*first.y.shape[:2], *f.shape[-2:])
-    (output,) = first.setting.matrices(0, "output")
-    u = np.einsum("hcd,rsdp->hrscp", output, np.broadcast_to(f, shape), optimize=True)
-    sizes = np.einsum("hcd,rsdp->hrsp", abs(output), np.broadcast_to(size, shape), optimize=True)
-    values, axes = first.projections.values, (1, 2, 3)
-    largest = np.maximum(values.size.max(axis=axes), first.b.size.max(axis=axes))
-    slack = (4 * MARGIN * largest + values.rad.max(axis=axes))[:, None, None, None] * sizes
-    mid, rad = (np.einsum("hrsc,hrscp->hrsp", *of) for of in ((first.b.mid, u), (first.b.rad, abs(u))))
-    b = Ball(mid, rad)
-    if supported:
-        whole = stacked(_support(first, h, of_head) for h, of_head in enumerate(u))
-        b = ball(np.maximum(b.lo, whole.lo), np.minimum(b.hi, whole.hi))
-    return Directions(u, Ball(b.mid, b.rad + slack), slack)
+        `supported` bounds b.u by its support over all words as well as by the box of b, at O(n kinds) a row and
+        direction.
+        """
+        shape = (*self.y.shape[:2], *f.shape[-2:])
+        (output,) = self.setting.matrices(0, "output")
+        u = np.einsum("hcd,rsdp->hrscp", output, np.broadcast_to(f, shape), optimize=True)
+        sizes = np.einsum("hcd,rsdp->hrsp", abs(output), np.broadcast_to(size, shape), optimize=True)
+        values, axes = self.projections.values, (1, 2, 3)
+        largest = np.maximum(values.size.max(axis=axes), self.b.size.max(axis=axes))
+        slack = (4 * MARGIN * largest + values.rad.max(axis=axes))[:, None, None, None] * sizes
+        mid, rad = (np.einsum("hrsc,hrscp->hrsp", *of) for of in ((self.b.mid, u), (self.b.rad, abs(u))))
+        b = Ball(mid, rad)
+        if supported:
+            whole = stacked(self._support(h, of_head) for h, of_head in enumerate(u))
+            b = ball(np.maximum(b.lo, whole.lo), np.minimum(b.hi, whole.hi))
+        return Directions(u, Ball(b.mid, b.rad + slack), slack)
 
+    def _support(
+        self, h: int, u: Float[np.ndarray, "rows kinds head_width p"]
+    ) -> Float[Ball, "rows kinds p"]:
+        """The range of b.u over all words, by support functions; the rounding of v.u is in the slack."""
+        kinds, p = self.setting.slots, u.shape[-1]
+        values, found, start = np.swapaxes(self.projections.values.mid[h], 0, 1), [], 0
+        for block in blocks(self.setting, self.positions):
+            weights = self.weights[h] if self.weights else self.projections.weights(h, block)
+            part = np.moveaxis(
+                u[start : start + len(block)].reshape(len(block) * kinds, u.shape[2], p), -1, 0
+            )
+            start += len(block)
+            found.append(direction_range(weights, part, values).map(np.transpose))
+        return joined(found).map(lambda part: part.reshape(u.shape[0], kinds, p))
 
-def _support(
-    first: FirstLayer, h: int, u: Float[np.ndarray, "rows kinds head_width p"]
-) -> Float[Ball, "rows kinds p"]:
-    """The range of b.u over all words, by support functions; the rounding of v.u is in the slack."""
-    kinds, p = first.setting.slots, u.shape[-1]
-    values, found, start = np.swapaxes(first.projections.values.mid[h], 0, 1), [], 0
-    for block in blocks(first.setting, first.positions):
-        weights = first.weights[h] if first.weights else first.projections.weights(h, block)
-        part = np.moveaxis(u[start : start + len(block)].reshape(len(block) * kinds, u.shape[2], p), -1, 0)
-        start += len(block)
-        found.append(direction_range(weights, part, values).map(np.transpose))
-    return joined(found).map(lambda part: part.reshape(u.shape[0], kinds, p))
+    def output_range(self, f: Float[np.ndarray, "*rows_kinds width p"]) -> Float[Ball, "rows kinds p"]:
+        """The range of f.y_j over all words: the activation relaxed by lines, then supports of averages."""
+        own = self.setting.points[self.positions]
+        g, sizes, constant = relaxed_map(self.setting, 0, self.h, f)
+        ready = self.directions(g, sizes, supported=True)
+        shape = (*self.y.shape[:2], *f.shape[-2:])
+        base = np.einsum("rsd,rsdp->rsp", own.mid, np.broadcast_to(g, shape))
+        size = np.einsum("rsd,rsdp->rsp", abs(own.mid), np.broadcast_to(sizes, shape)) * (4 * MARGIN)
+        found = plus(Ball(base, size), constant, *(ready.b[h] for h in range(len(ready.u))))
+        return Ball(found.mid, up(found.rad))
 
+    def asked(self, f: Float[np.ndarray, "*rows_kinds width p"], supported: bool) -> Asked:
+        """Prepares directions of the output, shared or for every row, for `changes`."""
+        g, sizes, bend = bent_map(self.setting, 0, self.slopes, f)
+        return Asked(self.directions(g, sizes, supported), bend, self.slopes.rad)
 
-def output_range(
-    first: FirstLayer, f: Float[np.ndarray, "*rows_kinds width p"]
-) -> Float[Ball, "rows kinds p"]:
-    """The range of f.y_j over all words: the activation relaxed by lines, then supports of averages."""
-    own = first.setting.points[first.positions]
-    g, sizes, constant = relaxed_map(first.setting, 0, first.h, f)
-    ready = directions(first, g, sizes, supported=True)
-    shape = (*first.y.shape[:2], *f.shape[-2:])
-    base = np.einsum("rsd,rsdp->rsp", own.mid, np.broadcast_to(g, shape))
-    size = np.einsum("rsd,rsdp->rsp", abs(own.mid), np.broadcast_to(sizes, shape)) * (4 * MARGIN)
-    found = plus(Ball(base, size), constant, *(ready.b[h] for h in range(len(ready.u))))
-    return Ball(found.mid, up(found.rad))
+    def changes(
+        self, flips: Int[np.ndarray, " flips"], f: Asked
+    ) -> Iterator[tuple[int, int, Float[Ball, "rows kinds flips p"]]]:
+        """For each unordered pair of kinds, the change of f.y_j for a flip at each of `flips` between them.
 
+        Entries of rows j = i, and of kinds that cannot stand somewhere, mean nothing.
+        """
+        setting, values = self.setting, self.projections.values
+        e = stacked(self._exponentials(h, flips) for h in range(len(f.moving.u)))
+        least = np.min(np.where(setting.allowed[flips], e.mid + e.rad, np.inf), axis=-1)
+        free = self.sums.free[..., None]
+        others = np.maximum(free - least - 2 * MARGIN * free, 0.0)
+        seen = setting.visible(0, self.positions, flips)
+        for a, b in combinations(range(setting.slots), 2):
+            stopping.check()
+            if not (setting.allowed[:, a] & setting.allowed[:, b]).any():
+                continue
+            data = Flipped(e[..., (a, b)], values.mid[:, flips][:, :, (a, b)], others, seen)
+            # Neither setting may be held over a yield: the caller computes in between.
+            if f.moving.u.size * len(flips) < ON_HOST:
+                with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+                    change = output_change(np, data, self.sums, f)
+            else:
+                with numerics("float64"):
+                    change = jax.tree.map(np.asarray, _compiled(data, self.sums, f))
+            yield a, b, change
 
-class Asked(NamedTuple):
-    """Directions f of the rows' outputs whose changes are asked for.
-
-    Attributes:
-        moving: those of `bent_map` as directions of x + sum_h b W_O.
-        bend: |W_2 f|, which the hidden units' changes times the radius of D are multiplied by.
-        rho: the radius of D.
-    """
-
-    moving: Directions
-    bend: Float[np.ndarray, "*rows_kinds feed_forward p"]
-    rho: Float[np.ndarray, "rows kinds feed_forward"]
-
-
-def asked(first: FirstLayer, f: Float[np.ndarray, "*rows_kinds width p"], supported: bool) -> Asked:
-    """Prepares directions of the output, shared or for every row, for `changes`."""
-    g, sizes, bend = bent_map(first.setting, 0, first.slopes, f)
-    return Asked(directions(first, g, sizes, supported), bend, first.slopes.rad)
-
-
-class Flipped(NamedTuple):
-    """What flips between two symbols change in every row.
-
-    Attributes:
-        e: exp(s - shift) of the two symbols; 0 in rows that do not see the key.
-        v: the values of the two symbols.
-        others: at least the sum of the other keys' exponentials.
-        seen: whether the row sees the key.
-    """
-
-    e: Float[Ball, "heads rows kinds flips 2"]
-    v: Float[np.ndarray, "heads flips 2 head_width"]
-    others: Float[np.ndarray, "heads rows kinds flips"]
-    seen: Bool[np.ndarray, "rows flips"]
-
-
-def changes(
-    first: FirstLayer, flips: Int[np.ndarray, " flips"], f: Asked
-) -> Iterator[tuple[int, int, Float[Ball, "rows kinds flips p"]]]:
-    """For each unordered pair of kinds, the change of f.y_j for a flip at each of `flips` between them.
-
-    Entries of rows j = i, and of kinds that cannot stand somewhere, mean nothing.
-    """
-    setting, values = first.setting, first.projections.values
-    e = stacked(_exponentials(first, h, flips) for h in range(len(f.moving.u)))
-    least = np.min(np.where(setting.allowed[flips], e.mid + e.rad, np.inf), axis=-1)
-    free = first.sums.free[..., None]
-    others = np.maximum(free - least - 2 * MARGIN * free, 0.0)
-    seen = setting.visible(0, first.positions, flips)
-    for a, b in combinations(range(setting.slots), 2):
-        stopping.check()
-        if not (setting.allowed[:, a] & setting.allowed[:, b]).any():
-            continue
-        data = Flipped(e[..., (a, b)], values.mid[:, flips][:, :, (a, b)], others, seen)
-        # Neither setting may be held over a yield: the caller computes in between.
-        if f.moving.u.size * len(flips) < ON_HOST:
-            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-                change = output_change(np, data, first.sums, f)
-        else:
-            with numerics("float64"):
-                change = jax.tree.map(np.asarray, _compiled(data, first.sums, f))
-        yield a, b, change
-
-
-def _exponentials(
-    first: FirstLayer, h: int, flips: Int[np.ndarray, " flips"]
-) -> Float[Ball, "rows kinds flips kinds"]:
-    """exp(score - shift) of every row with keys at `flips`."""
-    setting, s = first.setting, first.projections.scores(h, first.positions, flips)
-    relative = plus(s, exact(-first.sums.shift[h].reshape(-1))[..., None, None])
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        p = ball(np.exp(relative.lo) * (1 - MARGIN), np.exp(relative.hi) * (1 + MARGIN) + FLOOR)
-    from_row = setting.visible(0, first.positions, flips)[:, None, None, :]
-    shape = (len(first.positions), setting.slots, setting.slots, len(flips))
-    return p.map(lambda part: np.moveaxis(np.where(from_row, part.reshape(shape), 0.0), 2, 3))
+    def _exponentials(
+        self, h: int, flips: Int[np.ndarray, " flips"]
+    ) -> Float[Ball, "rows kinds flips kinds"]:
+        """exp(score - shift) of every row with keys at `flips`."""
+        setting, s = self.setting, self.projections.scores(h, self.positions, flips)
+        relative = plus(s, exact(-self.sums.shift[h].reshape(-1))[..., None, None])
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            p = ball(np.exp(relative.lo) * (1 - MARGIN), np.exp(relative.hi) * (1 + MARGIN) + FLOOR)
+        from_row = setting.visible(0, self.positions, flips)[:, None, None, :]
+        shape = (len(self.positions), setting.slots, setting.slots, len(flips))
+        return p.map(lambda part: np.moveaxis(np.where(from_row, part.reshape(shape), 0.0), 2, 3))
 
 
 def average_change(

@@ -65,6 +65,7 @@ class Setting:
         layers: parameters, NumPy float64; w1, b1, w2 and b2 are there in every layer.
         out: the linear map from y_r to the outputs that enter the norm.
         counts: the class of words that is spoken of; None for all words.
+        norm: of changes of the outputs.
     """
 
     config: TransformerConfig
@@ -76,6 +77,7 @@ class Setting:
     layers: tuple[LayerParameters, ...]
     out: Float[np.ndarray, "width outputs"]
     counts: Counts | None = None
+    norm: str = "l2"
 
     @property
     def slots(self) -> int:

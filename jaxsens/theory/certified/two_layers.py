@@ -28,14 +28,7 @@ from jaxtyping import Bool, Float, Int
 
 from jaxsens.base import stopping
 from jaxsens.theory.certified.averages import average_range, average_sup, total_range
-from jaxsens.theory.certified.first_layer import (
-    FirstLayer,
-    asked,
-    bent_map,
-    changes,
-    output_range,
-    relaxed_map,
-)
+from jaxsens.theory.certified.first_layer import FirstLayer, bent_map, relaxed_map
 from jaxsens.theory.certified.intervals import MARGIN, Ball, norm_bound, plus, scaled, slopes, stacked, up
 from jaxsens.theory.certified.layerwise import others_sum
 from jaxsens.theory.certified.setting import Setting, dot_products
@@ -93,7 +86,7 @@ class AttendedHead:
 
 
 def two_layers(
-    setting: Setting, norm: str
+    setting: Setting,
 ) -> tuple[Float[np.ndarray, " n"], Float[Ball, "readout_symbols outputs"], str]:
     """Two layers without normalisation, with dot products in the second, for one class of words. O(n^2 kinds d_ff d).
 
@@ -111,7 +104,7 @@ def two_layers(
         second = Readout(first, row, int(kind), heads)
         h, y = second.ranges()
         outputs.append(y)
-        moved = np.maximum(moved, second.moved(h, norm))
+        moved = np.maximum(moved, second.moved(h))
         possible = setting.allowed.T[None]
         width = max([width, *(float(np.max(head.scores.rad, where=possible, initial=0)) for head in heads)])
     return moved, stacked(outputs), f"two layers; score half-width {width:.3g}"
@@ -126,7 +119,7 @@ def keys_of(first: FirstLayer, h: int) -> Keys:
     where = np.zeros(1, int) if rotary is None else np.arange(setting.n)
     every = np.broadcast_to(matrix, (len(where), *matrix.shape))
     turn = setting.turned(layer, Ball(every, np.zeros_like(every)), where).mid[:, None]
-    box = output_range(first, turn)
+    box = first.output_range(turn)
     mean = box.mid.mean(axis=(0, 1))
     return Keys(turn, mean, Ball(box.mid - mean, box.rad + MARGIN * (abs(box.mid) + abs(mean))))
 
@@ -144,10 +137,10 @@ def score_range(
     row; the third, a product of two small terms, is bounded coordinate by coordinate.
     """
     n, kinds, width = keys.relative.shape
-    q = output_range(row, query_matrix)[0, kind]
+    q = row.output_range(query_matrix)[0, kind]
     flat = keys.relative.mid.reshape(-1, width).T
-    along = output_range(first, keys.matrix @ q.mid[:, None])[..., 0]
-    side = output_range(row, query_matrix @ flat)[0, kind]
+    along = first.output_range(keys.matrix @ q.mid[:, None])[..., 0]
+    side = row.output_range(query_matrix @ flat)[0, kind]
     side = Ball(side.mid - q.mid @ flat, side.rad + 4 * MARGIN * (abs(q.mid) @ abs(flat)))
     both = up(keys.relative.rad + MARGIN * keys.relative.size) @ q.rad
     # The rounding of the directions asked about, by the sizes of all that is added up in them.
@@ -179,9 +172,9 @@ class Readout:
         """The range of g.(y_r + sum_h b W_O) over all words; `sizes` is at least |g| and all that is added up in it."""
         parts = []
         for head in self.heads:
-            payload = output_range(self.first, head.carried @ g)
+            payload = self.first.output_range(head.carried @ g)
             parts.append(average_range(head.weights, payload)[0])
-        found = plus(output_range(self.row, g)[0, self.kind], *parts)
+        found = plus(self.row.output_range(g)[0, self.kind], *parts)
         return Ball(found.mid, up(found.rad + 64 * MARGIN * (self.reach() @ sizes)))
 
     def ranges(self) -> tuple[Float[Ball, " feed_forward"], Float[Ball, " outputs"]]:
@@ -197,7 +190,7 @@ class Readout:
         y = plus(self.attended_range(g, sizes), constant)
         return h, Ball(y.mid, up(y.rad))
 
-    def moved(self, h: Float[Ball, " feed_forward"], norm: str) -> Float[np.ndarray, " n"]:
+    def moved(self, h: Float[Ball, " feed_forward"]) -> Float[np.ndarray, " n"]:
         """The norm of the output's change for a flip at each position; `h` are the pre-activations.
 
         As in the first layer, the change is that of g = f + W_1 diag(D_mid) W_2 f, and |W_2 f| rho |w_1.dc| for what is
@@ -212,7 +205,7 @@ class Readout:
         slack = 16 * MARGIN * (box.rad @ sizes)
         n, p = setting.n, g.shape[1]
         moves = [HeadMove(self, head, g, sizes) for head in self.heads]
-        of_row = asked(self.row, g, supported=True)
+        of_row = self.row.asked(g, supported=True)
         # Entries per flip: of this layer's heads, and of the first layer's changes of the keys' directions.
         each = n * setting.slots * len(self.heads) * (p + len(g))
         each = max(each, *(head.of_keys.moving.b.mid.size for head in moves))
@@ -221,14 +214,16 @@ class Readout:
         for start in range(0, n, size):
             # The last block is filled up: one shape is one compilation.
             flips = np.minimum(np.arange(start, start + size), n - 1)
-            every = (changes(self.row, flips, of_row), *(move.over(flips) for move in moves))
+            every = (self.row.changes(flips, of_row), *(move.over(flips) for move in moves))
             for (a, b, own), *of_heads in zip(*every, strict=True):
                 moved: Float[np.ndarray, "flips p"] = (
                     own[0, self.kind].size + slack + np.sum(of_heads, axis=0)
                 )
                 change = up(moved[:, :count] + moved[:, count:] @ bend)
                 possible = setting.allowed[flips, a] & setting.allowed[flips, b]
-                change = np.where(possible & (flips != self.row.positions[0]), norm_bound(change, norm), 0.0)
+                change = np.where(
+                    possible & (flips != self.row.positions[0]), norm_bound(change, setting.norm), 0.0
+                )
                 found[flips] = np.maximum(found[flips], change)
         return found
 
@@ -256,7 +251,7 @@ class HeadMove:
         """For directions g; `sizes` is at least |g| and all that is added up in it."""
         self.readout, self.head = readout, head
         first, e = readout.first, head.weights
-        payload = output_range(first, head.carried @ g)
+        payload = first.output_range(head.carried @ g)
         payload = Ball(payload.mid, payload.rad + 64 * MARGIN * (readout.reach() @ sizes))
         b = average_range(e, payload)[0]
         self.away = np.maximum(up(np.maximum(payload.hi - b.lo, b.hi - payload.lo)), 0.0)
@@ -268,8 +263,8 @@ class HeadMove:
         matrix = head.keys.matrix
         carried = np.broadcast_to(head.carried @ g, (*matrix.shape[:2], *g.shape))
         of_keys = np.concatenate([carried, matrix, matrix @ head.query.mid[:, None]], axis=-1)
-        self.of_keys = asked(first, of_keys, supported=False)
-        self.of_query = asked(readout.row, head.query_matrix, supported=True)
+        self.of_keys = first.asked(of_keys, supported=False)
+        self.of_query = readout.row.asked(head.query_matrix, supported=True)
         travel = 2 * first.y.rad.max(axis=(0, 1))
         self.value_slack = 8 * MARGIN * (travel @ (head.carried_size @ sizes))
         of_scores = travel @ np.max(abs(matrix), axis=(0, 1)) @ head.query.size
@@ -282,7 +277,7 @@ class HeadMove:
         # Key i stays as it is on the segment, and changes its symbol at the end.
         moving = np.ones((len(flips), first.setting.n), bool)
         moving[np.arange(len(flips)), flips] = False
-        every = zip(changes(first, flips, self.of_keys), changes(row, flips, self.of_query), strict=True)
+        every = zip(first.changes(flips, self.of_keys), row.changes(flips, self.of_query), strict=True)
         for (a, b, change), (_, _, dq) in every:
             ds = self.score_change(change[..., p:], dq[0, kind], moving)
             segment = self.segment_change(change[..., :p], ds, moving)
