@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -79,7 +79,8 @@ def resolved(
     return np.asarray(resolution, np.float64) <= np.maximum(RESOLVED * sizes, SMALLEST)
 
 
-class EngineTolerance(NamedTuple):
+@dataclass(frozen=True)
+class EngineTolerance:
     """The largest difference allowed from the sensitivity in wider arithmetic: |a - b| <= relative |b| + absolute y.
 
     y is the largest activation of any layer, times the factor by which scores were sharpened.
@@ -87,11 +88,14 @@ class EngineTolerance(NamedTuple):
 
     relative: float
     absolute: float
+    reason: str
 
 
-SUBTRACTED = {"float64": EngineTolerance(1e-9, 1e-14), "float32": EngineTolerance(1e-4, 1e-5)}
-"""The tolerance of engines that run the model on the flipped input, by dtype. Two outputs are subtracted, each rounded
-some dozen times."""
+SUBTRACTED = {
+    "float64": EngineTolerance(1e-9, 1e-14, "two outputs, each rounded some dozen times, are subtracted"),
+    "float32": EngineTolerance(1e-4, 1e-5, "two outputs, each rounded some dozen times, are subtracted"),
+}
+"""The tolerance of engines that run the model on the flipped input, by dtype."""
 
 
 LOW_PRECISION = ("bfloat16", "float16", "torch.bfloat16", "torch.float16")
