@@ -32,8 +32,28 @@ from jaxsens.base.files import takes_no_more, try_writing_to, write_bytes
 from jaxsens.base.processes import has_ended, own_mark
 from jaxsens.cli.shared import Text, default
 
-CacheFolder = Annotated[Text, default("in the user's cache folder", "DIR")]
+CacheFolder = Annotated[
+    Text,
+    default(
+        "in the user's cache folder",
+        "DIR",
+        "Where compiled programs are kept for later commands, in a folder for each version of jaxlib, backend and "
+        "processor; off to keep none.",
+    ),
+]
 """The option --compilation-cache."""
+
+
+@dataclass(frozen=True)
+class CacheOptions:
+    """The option --compilation-cache, behind options of other groups.
+
+    Attributes:
+        compilation_cache: the folder; None for the user's.
+    """
+
+    compilation_cache: CacheFolder = None
+
 
 _SUFFIX = "-cache"
 _EVENTS = "/jax/compilation_cache/"

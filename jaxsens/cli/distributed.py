@@ -21,6 +21,7 @@ from jaxsens.cli.shared import (
     Count,
     Flag,
     Number,
+    OptionGroup,
     Text,
     default,
     flags_named,
@@ -36,10 +37,11 @@ if TYPE_CHECKING:
     from jaxsens.experiments.sweep.sweep import Sweep
 
 _SHARE_ABOVE = 60
+_PLACE = ("coordinator", "processes", "process")
 
 
 @dataclass(frozen=True)
-class InJob:
+class InJob(OptionGroup):
     """Options of a job of several processes.
 
     Attributes:
@@ -60,33 +62,24 @@ class InJob:
     @property
     def asked(self) -> bool:
         """Whether there is such a job."""
-        return self.distributed or any(given is not None for given in self._place)
+        return not self.given().keys() <= {"share_above"}
 
     @property
     def again(self) -> str:
         """The options as they were given, with a blank in front."""
-        names = ("--coordinator", "--processes", "--process")
-        given = [
-            str(part) for pair in zip(names, self._place, strict=True) if pair[1] is not None for part in pair
-        ]
-        above = [] if self.share_above == _SHARE_ABOVE else ["--share-above", str(self.share_above)]
-        return f" {shlex.join(['--distributed', *given, *above])}" if self.asked else ""
-
-    @property
-    def _place(self) -> tuple[str | None, int | None, int | None]:
-        return self.coordinator, self.processes, self.process
+        given = {"--distributed": None} | self.flags() | {"--distributed": None}
+        parts = [str(part) for pair in given.items() for part in pair if part is not None]
+        return f" {shlex.join(parts)}" if self.asked else ""
 
     def check(self) -> None:
         """Raises InputError for options that do not go together."""
         with collecting("sweep") as problems:
             if self.coordinator is not None and ":" not in self.coordinator:
                 problems.add("--coordinator", self.coordinator, "HOST:PORT, the same for all processes")
-            given = [value is not None for value in self._place]
-            if any(given) and not all(given):
-                value = next(value for value in self._place if value is not None)
-                problems.add(
-                    "--distributed", value, "all of --coordinator, --processes and --process, or none"
-                )
+            place = {key: value for key, value in self.given().items() if key in _PLACE}
+            if 0 < len(place) < len(_PLACE):
+                advice = "all of --coordinator, --processes and --process, or none"
+                problems.add("--distributed", next(iter(place.values())), advice)
             elif self.process is not None and self.process not in range(self.processes or 0):
                 problems.add("--process", self.process, f"from 0 to --processes - 1, of {self.processes}")
 

@@ -1,9 +1,12 @@
-"""`jaxsens sweep` and `jaxsens report`."""
+"""`jaxsens sweep`, `jaxsens report` and `jaxsens status`."""
 
 from __future__ import annotations
 
+import json
 import shlex
+import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from rich.console import Console
 
+from jaxsens.base import stopping
 from jaxsens.base.files import only_inside
 from jaxsens.cli import trained
 from jaxsens.cli.compilation import CacheFolder, again, programs_kept
@@ -33,6 +37,10 @@ if TYPE_CHECKING:
     from jaxsens.experiments.jobs.job import Job, Outcome
     from jaxsens.experiments.sweep.points import Point
     from jaxsens.experiments.sweep.sweep import Sweep
+
+
+WATCH_SECONDS = 10.0
+"""The seconds between two looks at a sweep."""
 
 
 def sweep(
@@ -61,8 +69,6 @@ def sweep(
         shard: Measure part K of M of the points, for job arrays. Parts count from 0: 0/16 to 15/16. The last part to
             finish writes the report.
         list_points: List the points and bounds, with their state, and exit.
-        compilation_cache: Where compiled programs are kept for later commands, in a folder for each version of jaxlib,
-            backend and processor; off to keep none.
         quiet: Print only failures and warnings.
         job: Options of a job of several processes.
     """
@@ -191,3 +197,42 @@ def _report_all(directory: Path, quiet: bool) -> None:
     console = Console(quiet=quiet)
     console.print(summary_table(fits))
     say(console, f"{page}")
+
+
+def status(
+    directory: Directory,
+    /,
+    *,
+    json_output: Annotated[Flag, tyro.conf.arg(name="json", help_behavior_hint="")] = False,
+    quick: Flag = False,
+    watch: Flag = False,
+) -> int:
+    """Print the state of a sweep, running or not, from any machine that sees its directory.
+
+    Every record is read, and its seal checked.
+
+    Args:
+        directory: The --out of `jaxsens sweep`.
+        json_output: Print JSON, for scripts; its "state" is finished, running, failed or stopped.
+        quick: Go by the names of files, without checking seals; the last line says how many were not checked.
+        watch: Print the state again every 10 s, as long as somebody is at work.
+    """
+    from jaxsens.experiments.sweep.status import sweep_status
+
+    while True:
+        found = sweep_status(directory, quick)
+        if json_output:
+            print(json.dumps(asdict(found), indent=None if watch else 1), flush=True)
+        else:
+            say(Console(), "\n".join(found.lines()))
+        if not watch or found.state != "running":
+            return 0
+        _pause(WATCH_SECONDS)
+
+
+def _pause(seconds: float) -> None:
+    """Waits, and raises `Stopped` soon after a signal."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        stopping.check()
+        time.sleep(0.1)
