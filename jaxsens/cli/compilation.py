@@ -43,18 +43,6 @@ CacheFolder = Annotated[
 ]
 """The option --compilation-cache."""
 
-
-@dataclass(frozen=True)
-class CacheOptions:
-    """The option --compilation-cache, behind options of other groups.
-
-    Attributes:
-        compilation_cache: the folder; None for the user's.
-    """
-
-    compilation_cache: CacheFolder = None
-
-
 _SUFFIX = "-cache"
 _EVENTS = "/jax/compilation_cache/"
 _FORGET_SECONDS = 30 * 24 * 3600
@@ -213,11 +201,8 @@ def _working_folder() -> Iterator[Path]:
     for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         if has_ended(left.name.removeprefix(prefix).rpartition("-")[0]):
             shutil.rmtree(left, ignore_errors=True)
-    own = Path(tempfile.mkdtemp(prefix=f"{prefix}{own_mark()}-"))
-    try:
-        yield own
-    finally:
-        shutil.rmtree(own, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f"{prefix}{own_mark()}-", ignore_cleanup_errors=True) as own:
+        yield Path(own)
 
 
 @contextmanager

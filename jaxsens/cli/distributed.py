@@ -6,10 +6,9 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
@@ -30,10 +29,10 @@ from jaxsens.cli.shared import (
     say_why_ended,
 )
 from jaxsens.cli.supervise import LOST, end_with_parent, is_worker, supervise
+from jaxsens.cli.sweeping import SweepOptions, report_all, told_done
 
 if TYPE_CHECKING:
     from jaxsens.experiments.jobs.job import Outcome
-    from jaxsens.experiments.sweep.points import Point
     from jaxsens.experiments.sweep.sweep import Sweep
 
 _SHARE_ABOVE = 60
@@ -88,28 +87,15 @@ NO_JOB = InJob()
 """The options where there is no job."""
 
 
-def sweep_in_job(
-    options: InJob,
-    load: Callable[[], tuple[Sweep, Sequence[Point]]],
-    out: Path,
-    again: str,
-    quiet: bool,
-    cache: str | None,
-    report: Callable[[], None],
-) -> int:
+def sweep_in_job(options: InJob, asked: SweepOptions) -> int:
     """Runs a sweep in a job, and returns the exit code. See `jaxsens sweep`.
 
     Args:
         options: of the job.
-        load: returns the sweep and the points that the job is to measure.
-        out: the directory.
-        again: the command that resumes this one, without the options of the job.
-        quiet: whether to print only failures and warnings.
-        cache: where compiled programs are kept.
-        report: writes the tables and the report.
+        asked: of the sweep.
     """
+    quiet, again = asked.quiet, asked.again + options.again
     options.check()
-    again += options.again
     if not is_worker():
         return supervise([*shlex.split(again)[1:], *(["--quiet"] if quiet else [])], again)
     end_with_parent()
@@ -123,18 +109,20 @@ def sweep_in_job(
         progress = Console(stderr=True, quiet=quiet)
         number, count = jax.process_index(), jax.process_count()
         say(progress, f"process {number} of {count}")
-        sweep, chosen = load()
-        with flags_named({"directory": "--out"}), programs_kept(cache):
-            outcomes = distributed.measure(sweep, out, chosen, progress, options.share_above)
+        sweep, chosen = asked.load()
+        with flags_named({"directory": "--out"}), programs_kept(asked.compilation_cache):
+            outcomes = distributed.measure(sweep, asked.out, chosen, progress, options.share_above)
         say_failures(Console(stderr=True), *outcomes)
         last = outcomes[-1]
         if last.ended_early:
-            say_why_ended(Console(stderr=True), last, _done(outcomes), again)
+            say_why_ended(
+                Console(stderr=True), last, told_done(outcomes[0].finished, outcomes[0].planned), again
+            )
             return last.exit_code
         say(progress, "waiting for the other processes")
         distributed.wait_for_all()
         if number == 0:
-            outcomes += _after_all(sweep, out, progress, report)
+            outcomes += _after_all(sweep, asked, progress)
         return max(outcome.exit_code for outcome in outcomes)
 
     code = _ended(work, again)
@@ -144,22 +132,19 @@ def sweep_in_job(
     os._exit(code)  # The usual end of a process would wait for the others.
 
 
-def _after_all(sweep: Sweep, out: Path, progress: Console, report: Callable[[], None]) -> list[Outcome]:
+def _after_all(sweep: Sweep, asked: SweepOptions, progress: Console) -> list[Outcome]:
     """Writes the tables and the report of what all processes measured."""
     from jaxsens.experiments.jobs.job import run
     from jaxsens.experiments.sweep.sweep import BoundsJob, PointsJob
 
+    out = asked.out
     jobs = [PointsJob(sweep, out), *([BoundsJob(sweep, out)] if sweep.bounds is not None else [])]
     ended: list[Outcome] = [run(job, progress, []) for job in jobs]
     if any(outcome.finished < outcome.planned for outcome in ended):
-        say(progress, _done(ended))
+        say(progress, told_done(ended[0].finished, ended[0].planned))
     if ended[0].finished:
-        report()
+        report_all(out, asked.quiet)
     return ended
-
-
-def _done(outcomes: Sequence[Outcome]) -> str:
-    return f"{outcomes[0].finished} of {outcomes[0].planned} points are done"
 
 
 def _ended(work: Callable[[], int], again: str) -> int:

@@ -11,7 +11,7 @@ import tyro
 
 from jaxsens.asked.measures import LogProbability
 from jaxsens.base.errors import collecting
-from jaxsens.cli.compilation import CacheOptions, programs_kept
+from jaxsens.cli.compilation import programs_kept
 from jaxsens.cli.measuring import MEASURED_BY, MeasuringOptions, OutputOptions
 from jaxsens.cli.models import ConstructedOptions, InputOptions, ModelOptions, PublishedOptions
 from jaxsens.cli.shared import flag, flags_named
@@ -27,20 +27,18 @@ def measure(
     published: tyro.conf.OmitArgPrefixes[PublishedOptions] = PublishedOptions(),  # noqa: B008, RUF100 - frozen
     measuring: tyro.conf.OmitArgPrefixes[MeasuringOptions] = MeasuringOptions(),  # noqa: B008, RUF100 - frozen
     output: tyro.conf.OmitArgPrefixes[OutputOptions] = OutputOptions(),  # noqa: B008, RUF100 - frozen
-    cache: Annotated[CacheOptions, tyro.conf.arg(name="")] = CacheOptions(),  # noqa: B008, RUF100 - frozen
 ) -> int:
     """Measure one model with random, constructed, trained or published weights on one input, and print the result.
 
     For example: jaxsens measure --alphabet-size 2 --n 64
 
     Args:
-        asked: The model's folder or config, and its input.
+        asked: The model's folder or config, its input, and where programs are kept.
         model: Of a network with random weights.
         constructed: Of constructed weights.
         published: Of a published model.
         measuring: How flips are measured.
         output: What is printed and written.
-        cache: Where compiled programs are kept.
     """
     options = {**model.table(), **constructed.table()}
     # Report the errors that can be found without loading JAX first.
@@ -49,8 +47,9 @@ def measure(
             asked.check(problems)
             published.check_absent(problems)
         else:
-            others = {flag(key): value for key, value in options.items() if key != "dtype"}
-            published.check(measuring, others | asked.flags(), problems)
+            given = {flag(key): value for key, value in options.items()} | asked.flags()
+            others = {key: given[key] for key in given if key not in ("--dtype", "--compilation-cache")}
+            published.check(measuring, others, problems)
         for each in (model, constructed, published):
             each.check_choices(problems)
         model.check(problems)
@@ -63,7 +62,7 @@ def measure(
 
     output.check_nothing_is_lost(measuring.resume)
     try:
-        with programs_kept(cache.compilation_cache), keeping(output.keep):
+        with programs_kept(asked.compilation_cache), keeping(output.keep):
             if (folder := published.pretrained) is None:
                 told = _of_words(asked, options, measuring, output)
             else:

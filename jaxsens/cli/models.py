@@ -13,6 +13,7 @@ from jaxsens.asked.measures import KL, Decision, LogProbability
 from jaxsens.base.errors import InputError, Problems, collecting
 from jaxsens.base.files import read_within, rest_within
 from jaxsens.base.strict import messages
+from jaxsens.cli.compilation import CacheFolder
 from jaxsens.cli.measuring import MeasuringOptions
 from jaxsens.cli.shared import (
     Count,
@@ -45,7 +46,7 @@ _CONDITIONS = one_of(*_SHARP, "leftmost-hard", "rightmost-hard")
 
 @dataclass(frozen=True)
 class InputOptions(OptionGroup):
-    """The model's config and its input.
+    """The model's config and its input, and where programs are kept.
 
     Attributes:
         checkpoint: The directory of a trained model: the --out of `jaxsens train`.
@@ -64,6 +65,7 @@ class InputOptions(OptionGroup):
     inputs: Number = 1
     config: Annotated[File, default("")] = None
     variant: Annotated[Text, default("")] = None
+    compilation_cache: CacheFolder = None
 
     def check(self, problems: Problems) -> None:
         """Adds the errors that do not depend on the model."""
