@@ -65,7 +65,6 @@ def import_all() -> None:
     """Imports what the command imports on its way, without using any device."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import jaxsens.cli.status
         import jaxsens.cli.sweep
         import jaxsens.experiments.report.data
         import jaxsens.experiments.report.report

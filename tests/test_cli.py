@@ -18,7 +18,7 @@ import pytest
 import jaxsens
 from jaxsens import Transformer, TransformerConfig, construction, flip_sensitivity, load_result
 from jaxsens.cli import main
-from jaxsens.cli.measure import ModelOptions
+from jaxsens.cli.models import ModelOptions
 from jaxsens.experiments.report import report
 from jaxsens.experiments.sweep import points as sweep_points
 from jaxsens.experiments.sweep import sweep as sweeps

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from jaxsens.cli import main, shared
+from jaxsens.cli import constructed, main
 from jaxsens.experiments.constructed import restrictions_table
 from jaxsens.experiments.jobs import job
 from jaxsens.experiments.sweep import points as sweep_points
@@ -114,7 +114,7 @@ def test_what_was_computed_is_printed_where_it_cannot_be_written(tmp_path, monke
     found = restrictions_table.RestrictionRow("0", 1, 64, 1.0, accepted=True, largest_change=0.0)
     monkeypatch.setattr(restrictions_table, "measure_restriction", lambda *arguments: found)
     monkeypatch.setattr(restrictions_table, "table", lambda rows: "| the table |")
-    monkeypatch.setattr(shared, "write_text", full)
+    monkeypatch.setattr(constructed, "write_text", full)
     assert main(["restrictions", "--quiet", "--out", str(tmp_path / "x.md")]) == 1
     out, err = capsys.readouterr()
     assert out == "| the table |\n"

@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from jaxsens.cli import main
+from jaxsens.cli.distributed import InJob
 from jaxsens.cli.supervise import LOST, _explained, _Log
 from tests.distributed_stress import Stress, start, table, write_config
 
@@ -23,6 +24,22 @@ def ended(processes: list[subprocess.Popen[str]]) -> list[str]:
             process.wait()
     assert [process.returncode for process in processes] == [0] * len(processes), "\n".join(logs)
     return logs
+
+
+@pytest.mark.parametrize(
+    ("job", "again"),
+    [
+        (InJob(), ""),
+        (InJob(share_above=5), ""),
+        (InJob(distributed=True, share_above=5), " --distributed --share-above 5"),
+        (
+            InJob(coordinator="a:1", processes=2, process=0),
+            " --distributed --coordinator a:1 --processes 2 --process 0",
+        ),
+    ],
+)
+def test_a_job_is_asked_for_by_its_options_and_is_resumed_by_the_same(job, again):
+    assert (job.asked, job.again) == (bool(again), again)
 
 
 @pytest.mark.long

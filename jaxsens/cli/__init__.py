@@ -1,4 +1,4 @@
-"""The `jaxsens` command. Each module holds one or two subcommands. Slow imports happen where they are used."""
+"""The `jaxsens` command. Each module holds a few subcommands. Slow imports happen where they are used."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _main(arguments: Sequence[str] | None) -> int:
 
     from jaxsens.base.errors import InputError
     from jaxsens.base.files import takes_no_more
-    from jaxsens.cli import constructed, measure, status, sweep, trained
+    from jaxsens.cli import constructed, measure, sweep, trained
     from jaxsens.cli.shared import Folded, note_command_line, warnings_in_words
 
     arguments = sys.argv[1:] if arguments is None else list(arguments)
@@ -69,7 +69,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         "generalisation": trained.generalisation,
         "sharpness": trained.sharpness,
         "report": sweep.report,
-        "status": status.status,
+        "status": sweep.status,
         "constructions": constructed.constructions,
         "restrictions": constructed.restrictions,
     }

@@ -31,7 +31,15 @@ from jaxsens.base.errors import Problems
 from jaxsens.base.files import has_ended, own_mark, takes_no_more, try_writing_to, write_bytes
 from jaxsens.cli.shared import Text, default
 
-CacheFolder = Annotated[Text, default("in the user's cache folder", "DIR")]
+CacheFolder = Annotated[
+    Text,
+    default(
+        "in the user's cache folder",
+        "DIR",
+        "Where compiled programs are kept for later commands, in a folder for each version of jaxlib, backend and "
+        "processor; off to keep none.",
+    ),
+]
 """The option --compilation-cache."""
 
 _SUFFIX = "-cache"
@@ -192,11 +200,8 @@ def _working_folder() -> Iterator[Path]:
     for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         if has_ended(left.name.removeprefix(prefix).rpartition("-")[0]):
             shutil.rmtree(left, ignore_errors=True)
-    own = Path(tempfile.mkdtemp(prefix=f"{prefix}{own_mark()}-"))
-    try:
-        yield own
-    finally:
-        shutil.rmtree(own, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f"{prefix}{own_mark()}-", ignore_cleanup_errors=True) as own:
+        yield Path(own)
 
 
 @contextmanager

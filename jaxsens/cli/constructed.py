@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from rich.console import Console
 
 from jaxsens.base.errors import InputError, Problems, collecting
+from jaxsens.base.files import write_text
+from jaxsens.base.stopping import Stopped
 from jaxsens.cli.compilation import CacheFolder, programs_kept
-from jaxsens.cli.shared import Count, File, Flag, check_table, default, put_out, rows_folder
+from jaxsens.cli.shared import (
+    Count,
+    File,
+    Flag,
+    check_output,
+    default,
+    say_failures,
+    say_why_ended,
+    write_output,
+)
+
+if TYPE_CHECKING:
+    from jaxsens.experiments.jobs.job import RowsJob
 
 
 def constructions(
@@ -31,8 +47,6 @@ def constructions(
         measure: Measure sensitivity and exactness, and print a Markdown table. Takes minutes per construction.
         out: Write the table to this file. If the command is stopped, running it again resumes it.
         cap: The longest words on which to test exactness; time grows quadratically.
-        compilation_cache: Where compiled programs are kept for later commands, in a folder for each version of jaxlib,
-            backend and processor; off to keep none.
         quiet: Do not print progress.
     """
     from jaxsens.experiments.constructed.report import details, markdown, overview
@@ -43,15 +57,13 @@ def constructions(
         Console(highlight=False).print(overview() if name is None else details(name))
         return 0
     from jaxsens.experiments.constructed.constructions_table import CAP, constructions_job, plan_of
-    from jaxsens.experiments.jobs.job import run
 
     with collecting("constructions") as problems:
-        check_table("--out", out, problems)
+        _check_table(out, problems)
     plan = plan_of(name, CAP if cap is None else cap)
-    job = constructions_job(plan, rows_folder(out))
     with programs_kept(compilation_cache):
-        outcome = run(job, Console(stderr=True, quiet=quiet))
-    return put_out(out, markdown(outcome.records, plan), outcome, job)
+        job = constructions_job(plan, _rows_folder(out))
+        return _tabulate(job, lambda rows: markdown(rows, plan), out, quiet)[0]
 
 
 def restrictions(
@@ -74,12 +86,9 @@ def restrictions(
         longest: The greatest input length.
         free_fraction: The smallest share of inputs to leave free.
         out: Write the table to this file. If the command is stopped, running it again resumes it.
-        compilation_cache: Where compiled programs are kept for later commands, in a folder for each version of jaxlib,
-            backend and processor; off to keep none.
         quiet: Do not print progress.
     """
     from jaxsens.experiments.constructed.restrictions_table import LENGTHS, MODELS, restrictions_job, table
-    from jaxsens.experiments.jobs.job import run
 
     problems = Problems("restrictions")
     if models is not None and not 1 <= models <= MODELS:
@@ -89,11 +98,56 @@ def restrictions(
         problems.add("--longest", longest, f"at least {LENGTHS[0]}")
     if not 0 < free_fraction < 1:
         problems.add("--free-fraction", free_fraction, "a share between 0 and 1")
-    check_table("--out", out, problems)
+    _check_table(out, problems)
     problems.raise_if_any()
-    job = restrictions_job(range(models or MODELS), lengths, free_fraction, rows_folder(out))
     with programs_kept(compilation_cache):
-        outcome = run(job, Console(stderr=True, quiet=quiet))
-    sound = all(row.accepted and row.largest_change == 0 for row in outcome.records)
-    code = put_out(out, table(outcome.records) + "\n", outcome, job)
-    return code if sound else 1
+        job = restrictions_job(range(models or MODELS), lengths, free_fraction, _rows_folder(out))
+        code, rows = _tabulate(job, lambda rows: f"{table(rows)}\n", out, quiet)
+    return code if all(row.accepted and row.largest_change == 0 for row in rows) else 1
+
+
+def _rows_folder(out: Path | None) -> Path | None:
+    """The folder that keeps the finished rows of a table until it is written to the --out file."""
+    return None if out is None else out.with_name(f"{out.name}.rows")
+
+
+def _check_table(out: Path | None, problems: Problems) -> None:
+    """Collects an error if a table cannot be written to --out, or its rows cannot be kept next to it until then."""
+    from jaxsens.experiments.jobs.job import holds_only_rows
+
+    check_output("--out", out, problems)
+    folder = _rows_folder(out)
+    if folder is not None and not holds_only_rows(folder):
+        advice = f"another name: {folder}, where rows would be kept, holds something else"
+        problems.add("--out", str(out), advice)
+
+
+def _tabulate(
+    job: RowsJob[Any, Any], table: Callable[[Sequence[Any]], str], out: Path | None, quiet: bool
+) -> tuple[int, Sequence[Any]]:
+    """Computes a table, and prints it or writes it to --out. Returns the exit code and the rows.
+
+    A job that ended early leaves its rows, and no table. Once the table is written, the rows are no longer kept.
+
+    Raises:
+        Stopped: if a signal ended a job early that keeps no rows.
+    """
+    from jaxsens.experiments.jobs.job import run
+
+    outcome, console = run(job, Console(stderr=True, quiet=quiet)), Console(stderr=True)
+    code, rows = outcome.exit_code, outcome.records
+    if outcome.ended_early and out is not None:
+        kept = f"{outcome.finished} of {outcome.planned} rows are kept in {_rows_folder(out)}"
+        say_why_ended(console, outcome, kept, "run the same command again")
+        return code, rows
+    if outcome.stopped_by is not None:
+        raise Stopped(outcome.stopped_by)
+    say_failures(console, outcome)
+    text = table(rows)
+    if out is None:
+        print(text, end="")
+    elif write_output("--out", out, lambda: write_text(out, text), text):
+        code = 1
+    elif code == 0:
+        job.forget()
+    return code, rows

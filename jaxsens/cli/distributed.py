@@ -6,10 +6,9 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
@@ -21,6 +20,7 @@ from jaxsens.cli.shared import (
     Count,
     Flag,
     Number,
+    OptionGroup,
     Text,
     default,
     flags_named,
@@ -29,17 +29,18 @@ from jaxsens.cli.shared import (
     say_why_ended,
 )
 from jaxsens.cli.supervise import LOST, end_with_parent, is_worker, supervise
+from jaxsens.cli.sweeping import SweepOptions, report_all, told_done
 
 if TYPE_CHECKING:
     from jaxsens.experiments.jobs.job import Outcome
-    from jaxsens.experiments.sweep.points import Point
     from jaxsens.experiments.sweep.sweep import Sweep
 
 _SHARE_ABOVE = 60
+_PLACE = ("coordinator", "processes", "process")
 
 
 @dataclass(frozen=True)
-class InJob:
+class InJob(OptionGroup):
     """Options of a job of several processes.
 
     Attributes:
@@ -60,33 +61,24 @@ class InJob:
     @property
     def asked(self) -> bool:
         """Whether there is such a job."""
-        return self.distributed or any(given is not None for given in self._place)
+        return not self.given().keys() <= {"share_above"}
 
     @property
     def again(self) -> str:
         """The options as they were given, with a blank in front."""
-        names = ("--coordinator", "--processes", "--process")
-        given = [
-            str(part) for pair in zip(names, self._place, strict=True) if pair[1] is not None for part in pair
-        ]
-        above = [] if self.share_above == _SHARE_ABOVE else ["--share-above", str(self.share_above)]
-        return f" {shlex.join(['--distributed', *given, *above])}" if self.asked else ""
-
-    @property
-    def _place(self) -> tuple[str | None, int | None, int | None]:
-        return self.coordinator, self.processes, self.process
+        given = {"--distributed": None} | self.flags() | {"--distributed": None}
+        parts = [str(part) for pair in given.items() for part in pair if part is not None]
+        return f" {shlex.join(parts)}" if self.asked else ""
 
     def check(self) -> None:
         """Raises InputError for options that do not go together."""
         with collecting("sweep") as problems:
             if self.coordinator is not None and ":" not in self.coordinator:
                 problems.add("--coordinator", self.coordinator, "HOST:PORT, the same for all processes")
-            given = [value is not None for value in self._place]
-            if any(given) and not all(given):
-                value = next(value for value in self._place if value is not None)
-                problems.add(
-                    "--distributed", value, "all of --coordinator, --processes and --process, or none"
-                )
+            place = {key: value for key, value in self.given().items() if key in _PLACE}
+            if 0 < len(place) < len(_PLACE):
+                advice = "all of --coordinator, --processes and --process, or none"
+                problems.add("--distributed", next(iter(place.values())), advice)
             elif self.process is not None and self.process not in range(self.processes or 0):
                 problems.add("--process", self.process, f"from 0 to --processes - 1, of {self.processes}")
 
@@ -95,28 +87,15 @@ NO_JOB = InJob()
 """The options where there is no job."""
 
 
-def sweep_in_job(
-    options: InJob,
-    load: Callable[[], tuple[Sweep, Sequence[Point]]],
-    out: Path,
-    again: str,
-    quiet: bool,
-    cache: str | None,
-    report: Callable[[], None],
-) -> int:
+def sweep_in_job(options: InJob, asked: SweepOptions) -> int:
     """Runs a sweep in a job, and returns the exit code. See `jaxsens sweep`.
 
     Args:
         options: of the job.
-        load: returns the sweep and the points that the job is to measure.
-        out: the directory.
-        again: the command that resumes this one, without the options of the job.
-        quiet: whether to print only failures and warnings.
-        cache: where compiled programs are kept.
-        report: writes the tables and the report.
+        asked: of the sweep.
     """
+    quiet, again = asked.quiet, asked.again + options.again
     options.check()
-    again += options.again
     if not is_worker():
         return supervise([*shlex.split(again)[1:], *(["--quiet"] if quiet else [])], again)
     end_with_parent()
@@ -130,18 +109,20 @@ def sweep_in_job(
         progress = Console(stderr=True, quiet=quiet)
         number, count = jax.process_index(), jax.process_count()
         say(progress, f"process {number} of {count}")
-        sweep, chosen = load()
-        with flags_named({"directory": "--out"}), programs_kept(cache):
-            outcomes = distributed.measure(sweep, out, chosen, progress, options.share_above)
+        sweep, chosen = asked.load()
+        with flags_named({"directory": "--out"}), programs_kept(asked.compilation_cache):
+            outcomes = distributed.measure(sweep, asked.out, chosen, progress, options.share_above)
         say_failures(Console(stderr=True), *outcomes)
         last = outcomes[-1]
         if last.ended_early:
-            say_why_ended(Console(stderr=True), last, _done(outcomes), again)
+            say_why_ended(
+                Console(stderr=True), last, told_done(outcomes[0].finished, outcomes[0].planned), again
+            )
             return last.exit_code
         say(progress, "waiting for the other processes")
         distributed.wait_for_all()
         if number == 0:
-            outcomes += _after_all(sweep, out, progress, report)
+            outcomes += _after_all(sweep, asked, progress)
         return max(outcome.exit_code for outcome in outcomes)
 
     code = _ended(work, again)
@@ -151,22 +132,19 @@ def sweep_in_job(
     os._exit(code)  # The usual end of a process would wait for the others.
 
 
-def _after_all(sweep: Sweep, out: Path, progress: Console, report: Callable[[], None]) -> list[Outcome]:
+def _after_all(sweep: Sweep, asked: SweepOptions, progress: Console) -> list[Outcome]:
     """Writes the tables and the report of what all processes measured."""
     from jaxsens.experiments.jobs.job import run
     from jaxsens.experiments.sweep.sweep import BoundsJob, PointsJob
 
+    out = asked.out
     jobs = [PointsJob(sweep, out), *([BoundsJob(sweep, out)] if sweep.bounds is not None else [])]
     ended: list[Outcome] = [run(job, progress, []) for job in jobs]
     if any(outcome.finished < outcome.planned for outcome in ended):
-        say(progress, _done(ended))
+        say(progress, told_done(ended[0].finished, ended[0].planned))
     if ended[0].finished:
-        report()
+        report_all(out, asked.quiet)
     return ended
-
-
-def _done(outcomes: Sequence[Outcome]) -> str:
-    return f"{outcomes[0].finished} of {outcomes[0].planned} points are done"
 
 
 def _ended(work: Callable[[], int], again: str) -> int:

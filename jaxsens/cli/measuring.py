@@ -44,6 +44,9 @@ MEASURED_BY = {
 }
 """The arguments of `flip_sensitivity`, and the fields, whose errors name the option instead."""
 
+_WRITTEN_BY = {method: flag(method.removeprefix("to_")) for method in METHODS.values()}
+"""The option for each method of a result that writes a file."""
+
 
 def _kinds(base: Any) -> str:
     return f"{{{','.join(base.kinds)}}} [FIELD=VALUE ...]"
@@ -101,7 +104,7 @@ class MeasuringOptions:
     def _partial(self) -> FlipSensitivity | None:
         from jaxsens.sensitivity.results.result import load_result
 
-        # One that is missing is the --save of this command (`check_options`), which was not stopped before.
+        # One that is missing is the --save of this command, which was not stopped before.
         if self.resume is None or not os.path.lexists(self.resume):
             return None
         with flags_named({"path": "--resume"}):
@@ -131,73 +134,61 @@ class OutputOptions:
     svg: Annotated[File, default("not written")] = None
     quiet: Flag = False
 
-    def keep(self, partial: FlipSensitivity) -> None:
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files to write, by the method of a result that writes them."""
+        given = {method: getattr(self, method.removeprefix("to_")) for method in _WRITTEN_BY}
+        return {method: path for method, path in given.items() if path is not None}
+
+    def check(self, resume: Path | None, problems: Problems) -> None:
+        """Adds the errors in files that do not depend on the model.
+
+        Args:
+            resume: the file of --resume. One that is the --save of this command may be missing.
+            problems: collects the errors.
+        """
+        for method, path in self.files.items():
+            check_ending(method, path, problems, _WRITTEN_BY[method], _WRITTEN_BY)
+            check_output(_WRITTEN_BY[method], path, problems)
+        if resume is not None and resume != self.save and not resume.is_file():
+            problems.add(
+                "--resume", str(resume), "no such file; give the --save of the command that was stopped"
+            )
+        if self.quiet and not self.files:
+            problems.add("--quiet", True, "give --save or --html too; otherwise the result is lost")
+
+    def check_nothing_is_lost(self, resume: Path | None) -> None:
+        """Raises InputError if --save has flips of a command that was stopped, which this one does not `resume`."""
+        from jaxsens.sensitivity.results.result import load_result
+
+        if self.save is None or resume is not None or not self.save.is_file():
+            return
+        found = None
+        with suppress(InputError):  # What else is there is replaced, as the user asks.
+            found = load_result(self.save)
+        if found is not None and not found.complete:
+            path = str(self.save)
+            held = f"{len(found)} of {found.requested} flips of a measurement that was stopped"
+            remedy = f"it holds {held}: add --resume {shlex.quote(path)} to go on, or remove it"
+            raise InputError(f"measure: --save = {path!r}: {remedy}")
+
+    def keep(self, kept: FlipSensitivity) -> None:
         """Writes the flips of a measurement that was stopped, and prints how to go on from them."""
-        told = f"jaxsens: stopped; {len(partial)} of {partial.requested} flips were measured"
-        if self.save is None or not len(partial):
-            why = "--save FILE keeps them" if len(partial) else "run the same command again"
+        path, told = self.save, f"jaxsens: stopped; {len(kept)} of {kept.requested} flips were measured"
+        if path is None or not len(kept):
+            why = "--save FILE keeps them" if len(kept) else "run the same command again"
             print(f"{told}; nothing was written: {why}", file=sys.stderr, flush=True)
-        elif write_output("--save", self.save, _saving(partial, self.save)) == 0:
-            again = command_line("--resume", str(self.save))
-            print(f"{told}, and are kept in {self.save}. To go on: {again}", file=sys.stderr, flush=True)
+        elif write_output("--save", path, lambda: kept.save(path)) == 0:
+            again = command_line("--resume", str(path))
+            print(f"{told}, and are kept in {path}. To go on: {again}", file=sys.stderr, flush=True)
 
     def write(self, result: FlipSensitivity, title: str) -> int:
         """Writes the files asked for. Returns the exit code."""
-        code = 0 if self.save is None else write_output("--save", self.save, _saving(result, self.save))
-        for option, path, write in (
-            ("--html", self.html, result.to_html),
-            ("--png", self.png, result.to_png),
-            ("--svg", self.svg, result.to_svg),
-        ):
-            if path is not None:
-                code = write_output(option, path, partial(write, path, title=title)) or code
+        code = 0
+        for method, path in self.files.items():
+            named = {} if method == "save" else {"title": title}
+            code = (
+                write_output(_WRITTEN_BY[method], path, partial(getattr(result, method), path, **named))
+                or code
+            )
         return code
-
-    @property
-    def files(self) -> dict[str, Path]:
-        """The files to write, by the method that writes them."""
-        given = {"save": self.save, "to_html": self.html, "to_png": self.png, "to_svg": self.svg}
-        return {method: path for method, path in given.items() if path is not None}
-
-
-def _saving(result: FlipSensitivity, path: Path) -> Any:
-    return lambda: result.save(path)
-
-
-def check_options(measuring: MeasuringOptions, output: OutputOptions, problems: Problems) -> None:
-    """Collects the errors in these options that do not depend on the model."""
-    for option, value in {"--seed": measuring.seed, "--top": output.top}.items():
-        if value < 0:
-            problems.add(option, value, "at least 0")
-    measuring.asked(problems)
-    options = {method: f"--{method.removeprefix('to_')}" for method in METHODS.values()}
-    for method, path in output.files.items():
-        check_ending(method, path, problems, options[method], options)
-        check_output(options[method], path, problems)
-    _check_resumed(measuring, output.save, problems)
-    if output.quiet and not output.files:
-        problems.add("--quiet", True, "give --save or --html too; otherwise the result is lost")
-
-
-def check_nothing_is_lost(measuring: MeasuringOptions, output: OutputOptions) -> None:
-    """Raises InputError if --save has flips of a command that was stopped, and this one does not go on from them."""
-    from jaxsens.sensitivity.results.result import load_result
-
-    path = output.save
-    if path is None or measuring.resume is not None or not path.is_file():
-        return
-    found = None
-    with suppress(InputError):  # What else is there is replaced, as the user asks.
-        found = load_result(path)
-    if found is not None and not found.complete:
-        held = f"{len(found)} of {found.requested} flips of a measurement that was stopped"
-        remedy = f"it holds {held}: add --resume {shlex.quote(str(path))} to go on, or remove it"
-        raise InputError(f"measure: --save = {str(path)!r}: {remedy}")
-
-
-def _check_resumed(measuring: MeasuringOptions, save: Path | None, problems: Problems) -> None:
-    path = measuring.resume
-    if path is None or path == save:
-        return
-    if not path.is_file():
-        problems.add("--resume", str(path), "no such file; give the --save of the command that was stopped")

@@ -21,12 +21,11 @@ from rich.console import Console
 from tyro.constructors import PrimitiveConstructorSpec
 
 from jaxsens.base.errors import InputError, Problems, collecting
-from jaxsens.base.files import remedy, takes_no_more, try_writing_to, write_text
-from jaxsens.base.stopping import Stopped
+from jaxsens.base.files import remedy, takes_no_more, try_writing_to
 from jaxsens.base.told import say
 
 if TYPE_CHECKING:
-    from jaxsens.experiments.jobs.job import Outcome, RowsJob
+    from jaxsens.experiments.jobs.job import Outcome
 
 
 def _whole(words: list[str]) -> int:
@@ -59,7 +58,7 @@ def _spec(
 
 
 class UnknownChoice(str):
-    """A word that is none of the names that an option takes. `check_choices` reports it, with all other errors."""
+    """A word that is none of an option's names. `OptionGroup.check_choices` reports it, with all other errors."""
 
     known: tuple[str, ...]
 
@@ -77,12 +76,26 @@ def one_of(*names: str) -> Any:
     return _spec(f"{{{','.join(names)}}}", read)
 
 
-def check_choices(options: Any, problems: Problems) -> None:
-    """Collects an error for every option, of a dataclass of them, that is none of the names it takes."""
-    for field in dataclasses.fields(options):
-        value = getattr(options, field.name)
-        if isinstance(value, UnknownChoice):
-            problems.add(flag(field.name), str(value), f"one of {', '.join(value.known)}")
+@dataclasses.dataclass(frozen=True)
+class OptionGroup:
+    """A group of options of a command; the default of each is what it has where it was not given."""
+
+    def given(self) -> dict[str, Any]:
+        """Returns the values of the options that were given, by name."""
+        values = [(field, getattr(self, field.name)) for field in dataclasses.fields(self)]
+        return {field.name: value for field, value in values if value != field.default}
+
+    def flags(self) -> dict[str, Any]:
+        """Returns them by what a user calls them, as messages show them."""
+        return {
+            flag(key): str(value) if isinstance(value, Path) else value for key, value in self.given().items()
+        }
+
+    def check_choices(self, problems: Problems) -> None:
+        """Adds an error for every option that is none of the names it takes."""
+        for option, value in self.flags().items():
+            if isinstance(value, UnknownChoice):
+                problems.add(option, str(value), f"one of {', '.join(value.known)}")
 
 
 def check_there(option: str, path: Path | None, problems: Problems) -> None:
@@ -91,10 +104,10 @@ def check_there(option: str, path: Path | None, problems: Problems) -> None:
         problems.add(option, str(path), "no such file or directory")
 
 
-def default(words: str, metavar: str | None = None) -> Any:
-    """Sets the default that help states for an option, and the metavar of its value."""
+def default(words: str, metavar: str | None = None, about: str | None = None) -> Any:
+    """Sets the default that help states for an option, the metavar of its value, and what help says about it."""
     hint = f"(default: {words})" if words else ""
-    return tyro.conf.arg(help_behavior_hint=hint, metavar=metavar)
+    return tyro.conf.arg(help_behavior_hint=hint, metavar=metavar, help=about)
 
 
 Text = Annotated[str | None, _spec("NAME", lambda words: words[0])]
@@ -109,8 +122,8 @@ Directory = tyro.conf.Positional[Annotated[Path, _spec("DIR", _named), tyro.conf
 
 
 def flag(key: str) -> str:
-    """Returns the option for a key: `batch_size` gives `--batch-size`."""
-    return f"--{key.replace('_', '-')}"
+    """Returns the option for a key: `batch_size` gives `--batch-size`. A checkpoint stands without one."""
+    return "CHECKPOINT" if key == "checkpoint" else f"--{key.replace('_', '-')}"
 
 
 @contextmanager
@@ -256,45 +269,3 @@ def write_output(option: str, path: Path, write: Callable[[], None], text: str =
         )
         return 1
     return 0
-
-
-def rows_folder(path: Path | None) -> Path | None:
-    """Returns the folder that keeps the finished rows of a table until it is written to the --out file."""
-    return None if path is None else path.with_name(f"{path.name}.rows")
-
-
-def check_table(option: str, path: Path | None, problems: Problems) -> None:
-    """Collects an error if a table cannot be written to a file, or its rows cannot be kept next to it until then."""
-    from jaxsens.experiments.jobs.job import holds_only_rows
-
-    check_output(option, path, problems)
-    folder = rows_folder(path)
-    if folder is not None and not holds_only_rows(folder):
-        problems.add(
-            option, str(path), f"another name: {folder}, where rows would be kept, holds something else"
-        )
-
-
-def put_out(path: Path | None, table: str, outcome: Outcome, job: RowsJob[Any, Any]) -> int:
-    """Prints a table, or writes it to the --out file, after which its rows are no longer kept. Returns the exit code.
-
-    A job that ended early leaves its rows and no table.
-
-    Raises:
-        Stopped: if a signal ended a job early that keeps no rows.
-    """
-    console, folder = Console(stderr=True), rows_folder(path)
-    if outcome.ended_early and folder is not None:
-        kept = f"{outcome.finished} of {outcome.planned} rows are kept in {folder}"
-        say_why_ended(console, outcome, kept, "run the same command again")
-        return outcome.exit_code
-    if outcome.stopped_by is not None:
-        raise Stopped(outcome.stopped_by)
-    say_failures(console, outcome)
-    if path is None:
-        print(table, end="")
-        return outcome.exit_code
-    code = write_output("--out", path, lambda: write_text(path, table), table) or outcome.exit_code
-    if code == 0:
-        job.forget()
-    return code

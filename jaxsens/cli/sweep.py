@@ -1,33 +1,32 @@
-"""`jaxsens sweep` and `jaxsens report`."""
+"""`jaxsens sweep`, `jaxsens report` and `jaxsens status`."""
 
 from __future__ import annotations
 
+import json
 import shlex
+import time
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from rich.console import Console
 
-from jaxsens.base.files import only_inside
+from jaxsens.base import stopping
 from jaxsens.cli import trained
-from jaxsens.cli.compilation import CacheFolder, again, programs_kept
+from jaxsens.cli.compilation import programs_kept
 from jaxsens.cli.distributed import NO_JOB, InJob, sweep_in_job
 from jaxsens.cli.shared import (
-    Config,
     Directory,
     Flag,
-    Out,
-    Text,
     check_folder,
-    default,
     flags_named,
     say,
     say_failures,
     say_why_ended,
 )
+from jaxsens.cli.sweeping import SweepOptions, report_all, told_done
 
 if TYPE_CHECKING:
     from jaxsens.experiments.jobs.job import Job, Outcome
@@ -35,18 +34,12 @@ if TYPE_CHECKING:
     from jaxsens.experiments.sweep.sweep import Sweep
 
 
+WATCH_SECONDS = 10.0
+"""The seconds between two looks at a sweep."""
+
+
 def sweep(
-    config: Config,
-    /,
-    *,
-    out: Out,
-    only: tyro.conf.UseAppendAction[
-        Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE", help_behavior_hint="(default: all)")]
-    ] = (),
-    shard: Annotated[Text, default("all", "K/M")] = None,
-    list_points: Annotated[Flag, tyro.conf.arg(name="list", help_behavior_hint="")] = False,
-    compilation_cache: CacheFolder = None,
-    quiet: Flag = False,
+    asked: Annotated[SweepOptions, tyro.conf.arg(name="")],
     job: Annotated[InJob, tyro.conf.arg(name="")] = NO_JOB,
 ) -> int:
     """Measure every variant at every length with every seed, then write tables, plots and report.html.
@@ -54,34 +47,23 @@ def sweep(
     Run it again to resume: finished points are kept.
 
     Args:
-        config: A TOML file; see configs/.
-        out: The output directory. To extend a sweep, reuse its directory with a config that adds lengths, seeds,
-            variants or statistics.
-        only: Measure only these points: variant=NAME, n=LENGTH or seed=SEED; separate values by commas; repeatable.
-        shard: Measure part K of M of the points, for job arrays. Parts count from 0: 0/16 to 15/16. The last part to
-            finish writes the report.
-        list_points: List the points and bounds, with their state, and exit.
-        compilation_cache: Where compiled programs are kept for later commands, in a folder for each version of jaxlib,
-            backend and processor; off to keep none.
-        quiet: Print only failures and warnings.
+        asked: What is measured, and where it is kept.
         job: Options of a job of several processes.
     """
-    if not list_points:
+    out, quiet, resume = asked.out, asked.quiet, asked.again
+    if not asked.list_points:
         check_folder("sweep", out)
-    parts = [part for value in only for part in ("--only", value)] + (["--shard", shard] if shard else [])
-    resume = again("sweep", config, out, compilation_cache, *parts)
-    if job.asked and not list_points:
-        load, report = partial(_load, config, only, shard), partial(_report_all, out, quiet)
-        return sweep_in_job(job, load, out, resume, quiet, compilation_cache, report)
+    if job.asked and not asked.list_points:
+        return sweep_in_job(job, asked)
     from jaxsens.experiments.jobs.job import why_unwritable
     from jaxsens.experiments.sweep.sweep import BoundsJob, PointsJob
 
-    loaded, chosen = _load(config, only, shard)
-    if list_points:
+    loaded, chosen = asked.load()
+    if asked.list_points:
         return _list(loaded, chosen, out)
     console = Console(stderr=True)
     progress = Console(stderr=True, quiet=quiet)
-    with flags_named({"directory": "--out"}), programs_kept(compilation_cache) as programs:
+    with flags_named({"directory": "--out"}), programs_kept(asked.compilation_cache) as programs:
         outcomes = _run(loaded, out, chosen, progress)
     if any(outcome.computed for outcome in outcomes):
         say(progress, f"{programs}")
@@ -91,29 +73,20 @@ def sweep(
     bounded = last.finished if len(outcomes) > 1 else _count(bounds)
     if len(outcomes) > 1 and finished < first.planned:
         finished = _count(PointsJob(loaded, out))  # other processes measured while this one computed bounds
-    done = _done(finished, first.planned, bounded, len(bounds.items))
+    done = told_done(finished, first.planned, bounded, len(bounds.items))
     if last.ended_early:
         say_why_ended(console, last, done, resume)
     elif finished == 0:
         say(console, "no point could be measured")
-    elif shard is not None and (finished < first.planned or bounded < len(bounds.items)):
+    elif asked.shard is not None and (finished < first.planned or bounded < len(bounds.items)):
         say(progress, f"{done}; `{shlex.join(['jaxsens', 'report', str(out)])}` plots them")
     else:
         try:
-            _report_all(out, quiet)
+            report_all(out, quiet)
         except OSError as error:
             say(console, f"stopped: {why_unwritable(error, out)}. {done}. To resume: {resume}")
             return 1
     return next((outcome.exit_code for outcome in outcomes[::-1] if outcome.exit_code), 0)
-
-
-def _load(config: Path, only: Sequence[str], shard: str | None) -> tuple[Sweep, Sequence[Point]]:
-    """Returns the sweep of a config, and the points that are chosen of it."""
-    from jaxsens.experiments.sweep.config import load_sweep_config
-    from jaxsens.experiments.sweep.points import select
-
-    loaded = load_sweep_config(config)
-    return loaded, select(loaded.points, only, shard)
 
 
 def _run(loaded: Sweep, out: Path, chosen: Sequence[Point], progress: Console) -> list[Outcome]:
@@ -142,7 +115,7 @@ def report(directory: Directory, /, *, quiet: Flag = False) -> int:
     if is_theorem6(directory):
         trained.write_report(directory, quiet)
         return 0
-    _report_all(directory, quiet)
+    report_all(directory, quiet)
     return 0
 
 
@@ -160,7 +133,7 @@ def _list(loaded: Sweep, chosen: Sequence[Point], out: Path) -> int:
         for state, item in zip(states, items, strict=True):
             say(console, f"{state:8} {item}  {job.path(item)}")
         counts += [states.count("done"), len(states)]
-    say(console, _done(*counts))
+    say(console, told_done(*counts))
     return 0
 
 
@@ -169,25 +142,40 @@ def _count(job: Job[Any, Any]) -> int:
     return [job.state(item) for item in job.items].count("done")
 
 
-def _done(points: int, of_points: int, bounds: int, of_bounds: int) -> str:
-    """Describes how much is done."""
-    beside = f" and {bounds} of {of_bounds} bounds" if of_bounds else ""
-    return f"{points} of {of_points} points{beside} are done"
+def status(
+    directory: Directory,
+    /,
+    *,
+    json_output: Annotated[Flag, tyro.conf.arg(name="json", help_behavior_hint="")] = False,
+    quick: Flag = False,
+    watch: Flag = False,
+) -> int:
+    """Print the state of a sweep, running or not, from any machine that sees its directory.
+
+    Every record is read, and its seal checked.
+
+    Args:
+        directory: The --out of `jaxsens sweep`.
+        json_output: Print JSON, for scripts; its "state" is finished, running, failed or stopped.
+        quick: Go by the names of files, without checking seals; the last line says how many were not checked.
+        watch: Print the state again every 10 s, as long as somebody is at work.
+    """
+    from jaxsens.experiments.sweep.status import sweep_status
+
+    while True:
+        found = sweep_status(directory, quick)
+        if json_output:
+            print(json.dumps(asdict(found), indent=None if watch else 1), flush=True)
+        else:
+            say(Console(), "\n".join(found.lines()))
+        if not watch or found.state != "running":
+            return 0
+        _pause(WATCH_SECONDS)
 
 
-def _report_all(directory: Path, quiet: bool) -> None:
-    """Writes the tables and the report of all that a sweep directory holds."""
-    from jaxsens.experiments.report.data import load_sweep
-    from jaxsens.experiments.report.page import summary_table
-    from jaxsens.experiments.report.report import write_report
-    from jaxsens.experiments.sweep.sweep import write_bounds_csv, write_points_csv
-
-    data = load_sweep(directory)
-    with only_inside(directory):
-        write_points_csv(directory, data.metadata, data.plan)
-        if data.plan.bounds:
-            write_bounds_csv(directory, data.bounds)
-    page, fits = write_report(data, directory)
-    console = Console(quiet=quiet)
-    console.print(summary_table(fits))
-    say(console, f"{page}")
+def _pause(seconds: float) -> None:
+    """Waits, and raises `Stopped` soon after a signal."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        stopping.check()
+        time.sleep(0.1)

@@ -11,7 +11,8 @@ import pytest
 
 from jaxsens.base.errors import InputError
 from jaxsens.base.files import own_mark
-from jaxsens.cli import main, status
+from jaxsens.cli import main
+from jaxsens.cli import sweep as command
 from jaxsens.experiments.jobs import claims
 from jaxsens.experiments.sweep import points as sweep_points
 from jaxsens.experiments.sweep.points import select
@@ -70,10 +71,10 @@ def test_a_sweep_is_watched_as_long_as_somebody_is_at_work(sweep, tmp_path, monk
             waited.append(seconds)
             at_work.close()
 
-        monkeypatch.setattr(status, "_pause", wait)
+        monkeypatch.setattr(command, "_pause", wait)
         assert main(["status", "--watch", str(tmp_path)]) == 0
     states = [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if "points" in line]
-    assert (states, waited) == (["running", "stopped"], [status.WATCH_SECONDS])
+    assert (states, waited) == (["running", "stopped"], [command.WATCH_SECONDS])
 
 
 def test_what_is_under_way_and_the_time_left(sweep, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 import jaxsens
 from jaxsens.base.errors import InputError
-from jaxsens.experiments.single.single import at_most_of
+from jaxsens.experiments.single.told import at_most_of, told_of_words
 from jaxsens.sensitivity import flip_sensitivity
 from jaxsens.sensitivity.checks.output import check_estimates_finite
 from jaxsens.sensitivity.pictures.picture import fragment
@@ -114,14 +115,15 @@ def test_signed_changes_below_resolution_are_a_dotted_range():
 
 
 def test_the_commands_summary_says_at_most_and_its_json_too(capsys):
-    from jaxsens.cli.measure import _print_summary
-    from jaxsens.experiments.single.single import model_source, summarise
+    from jaxsens.experiments.single.single import model_source
 
     source = model_source(None, None, {"alphabet_size": 2})
-    summary = summarise(FLOOR, source, 2)
+    run = FLOOR.run._replace(versions={"device": "cpu"})
+    told = told_of_words(dataclasses.replace(FLOOR, run=run), source, 2)
+    summary = told.summary
     assert json.loads(json.dumps(summary))["at_most"]["max"] == pytest.approx(1.3e-7)
     assert summary["unresolved"] == 3
-    _print_summary({**summary, "versions": {"device": "cpu"}})
+    told.print()
     text = capsys.readouterr().out
     for said in ("mean l2", "at most 1.13333e-07", "at most 1.3e-07", "not resolved"):
         assert said in text

@@ -13,6 +13,7 @@ import pytest
 import jaxsens
 from jaxsens.cli import measure as command
 from jaxsens.cli.measuring import OutputOptions
+from jaxsens.cli.models import InputOptions, ModelOptions
 from jaxsens.sensitivity.placement import progress
 from jaxsens.sensitivity.placement.progress import Bar, telling
 
@@ -132,7 +133,7 @@ def test_the_command_has_the_same_bar_unless_it_is_to_be_quiet(quiet, asked, mon
         return original(*arguments, **options)
 
     monkeypatch.setattr("jaxsens.sensitivity.flip_sensitivity.flip_sensitivity", recorded)
-    model = command.ModelOptions(alphabet_size=2, width=4, heads=1, layers=1, feed_forward=4)
+    model = ModelOptions(alphabet_size=2, width=4, heads=1, layers=1, feed_forward=4)
     output = OutputOptions(quiet=quiet, save=tmp_path / "flips.parquet")
-    command.measure(n=4, model=model, output=output)
+    command.measure(InputOptions(n=4), model, output=output)
     assert seen == [asked]

@@ -1,25 +1,21 @@
-"""One measurement from the command line: a model table, an input, and what is said of the result."""
+"""One measurement from the command line: its model and its input."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.asked.measures import Decision
 from jaxsens.base.errors import InputError, Problems
 from jaxsens.base.memory import TOKEN_BYTES, check_fits
 from jaxsens.base.strict import did_you_mean, read_table, read_toml
 from jaxsens.experiments.sweep.config import BUILT_IN, TABLES, Variant, check_label
 from jaxsens.experiments.sweep.sources import ModelSource, changed, keys_of, read_source
 from jaxsens.experiments.sweep.words import RandomWords
-from jaxsens.sensitivity.results.at_most import ceiling
-from jaxsens.sensitivity.results.result import FlipSensitivity
 
-_QUANTILES = (0.1, 0.5, 0.9, 0.99)
 _MADE = ("formula", "construction", "checkpoint")
 _ONLY_CONSTRUCTED = ("alphabet", "condition", "read", "autoregressive")
 _AS_TRAINED = "a checkpoint is as it was trained"
@@ -125,87 +121,3 @@ def input_tokens(
         problems.add("--tokens", word, f"symbols ({known}), one a character or with blanks between")
     problems.raise_if_any()
     return source.symbols.with_end(np.array([[names.index(part) for part in parts]], dtype=np.int64))
-
-
-def summarise(result: FlipSensitivity, source: ModelSource, top: int) -> dict[str, Any]:
-    """What is said of a result, as JSON values.
-
-    `top` lists its largest flips, the largest first, and the first of equals first; -1 is the symbol of a deletion, and
-    flips of groups have lists of positions and symbols. `symbols` are the names of the
-    tokens 0, 1, 2 ... `training` is `source.training`. `estimate` says how good an estimate is; None if all flips were
-    measured. `unresolved` counts the flips that the arithmetic does not resolve, and `at_most` has those statistics,
-    with what they are at most, that their rounding may decide.
-    """
-    largest = np.argsort(-result.norms, kind="stable")[:top]
-    behind = "before" if result.asked.flips.copies else "replaces"  # an insertion leaves the symbol behind it
-    average = result.average_sensitivity if isinstance(result.measure, Decision) else None
-    blurred, resolved = at_most_of(result, _QUANTILES), result.resolved
-    if average is not None and (most := ceiling(result, lambda one: one.average_sensitivity)) is not None:
-        blurred["average_sensitivity"] = most
-    return {
-        "n": result.n,
-        "inputs": len(result.tokens),
-        "flips": len(result),
-        "population": result.population,
-        "measure": result.measure.table(),
-        "engine": {"name": result.engine.name, "reason": result.engine.reason},
-        "dtype": result.dtype,
-        "mean": result.mean,
-        "max": result.max,
-        "average_sensitivity": average,
-        "unresolved": result.unresolved,
-        "at_most": blurred,
-        "estimate": estimate_facts(result),
-        "quantiles": {f"q{100 * q:g}": result.quantile(q) for q in _QUANTILES},
-        "top": [
-            {
-                "input": int(result.inputs[k]),
-                "position": position,
-                "symbol": symbol,
-                behind: result.tokens[result.inputs[k], position].tolist(),
-                "norm": float(result.norms[k]),
-                **({} if resolved[k] else {"at_most": float(result.norms[k] + result.resolution[k])}),
-            }
-            for k in largest
-            for position, symbol in [place_and_symbol(result, int(k))]
-        ],
-        "model": source.expanded,
-        "tokens": result.tokens.tolist(),
-        "versions": result.run.versions,
-        "symbols": source.names,
-        "training": source.training,
-    }
-
-
-def at_most_of(result: FlipSensitivity, quantiles: Sequence[float] = ()) -> dict[str, float]:
-    """Returns what the mean, the largest and quantiles are at most: those that rounding may move by over 1 %."""
-    asked = {"mean": "mean", "max": "max", **{f"q{100 * q:g}": q for q in quantiles}}
-    found = {name: result.at_most(statistic) for name, statistic in asked.items()}
-    return {name: most for name, most in found.items() if most is not None}
-
-
-def unresolved_facts(flips: int) -> dict[str, str]:
-    """Returns how many flips the arithmetic does not resolve, for a list of facts; nothing if it resolves all."""
-    if not flips:
-        return {}
-    return {"not resolved": f"{flips} flips, whose changes are below the rounding of the arithmetic"}
-
-
-def place_and_symbol(result: FlipSensitivity, k: int) -> tuple[int, int] | tuple[list[int], list[int]]:
-    """Returns the position of flip k and the symbol that it inserts; for a group, lists of all of them."""
-    joint, insertion = result.flips.joint, result.flips.insertion
-    if joint is None or insertion is None:
-        return int(result.positions[k]), int(result.symbols[k])
-    both = joint.columns(result.positions[k : k + 1], insertion[k : k + 1])
-    return list(both["positions"][0]), list(both["symbols"][0])
-
-
-def estimate_facts(result: FlipSensitivity) -> dict[str, str] | None:
-    """What is said of how good an estimate is, by keys of JSON; None if all flips were measured."""
-    if result.accuracy is None:
-        return None
-    return {
-        "mean_over_all_flips": result.mean_interval().told(6),
-        "accuracy": str(result.accuracy),
-        "not_measured": f"{int((~result.exact).sum())} flips; {result.accuracy.exceeding_told}",
-    }

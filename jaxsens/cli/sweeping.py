@@ -1,0 +1,84 @@
+"""What `jaxsens sweep` is asked for, whether one process measures or a job of several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+from rich.console import Console
+
+from jaxsens.base.files import only_inside
+from jaxsens.cli.compilation import CacheFolder, again
+from jaxsens.cli.shared import Config, Flag, Out, Text, default, say
+
+if TYPE_CHECKING:
+    from jaxsens.experiments.sweep.points import Point
+    from jaxsens.experiments.sweep.sweep import Sweep
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """What is measured, and where it is kept.
+
+    Attributes:
+        config: A TOML file; see configs/.
+        out: The output directory. To extend a sweep, reuse its directory with a config that adds lengths, seeds,
+            variants or statistics.
+        only: Measure only these points: variant=NAME, n=LENGTH or seed=SEED; separate values by commas; repeatable.
+        shard: Measure part K of M of the points, for job arrays. Parts count from 0: 0/16 to 15/16. The last part to
+            finish writes the report.
+        list_points: List the points and bounds, with their state, and exit.
+        quiet: Print only failures and warnings.
+    """
+
+    config: Config
+    out: Out
+    only: tyro.conf.UseAppendAction[
+        Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE", help_behavior_hint="(default: all)")]
+    ] = ()
+    shard: Annotated[Text, default("all", "K/M")] = None
+    list_points: Annotated[Flag, tyro.conf.arg(name="list", help_behavior_hint="")] = False
+    compilation_cache: CacheFolder = None
+    quiet: Flag = False
+
+    @property
+    def again(self) -> str:
+        """The line for the shell that goes on with it, without the options of a job."""
+        parts = [part for value in self.only for part in ("--only", value)]
+        parts += ["--shard", self.shard] if self.shard else []
+        return again("sweep", self.config, self.out, self.compilation_cache, *parts)
+
+    def load(self) -> tuple[Sweep, Sequence[Point]]:
+        """Returns the sweep of the config, and the points that are chosen of it."""
+        from jaxsens.experiments.sweep.config import load_sweep_config
+        from jaxsens.experiments.sweep.points import select
+
+        loaded = load_sweep_config(self.config)
+        return loaded, select(loaded.points, self.only, self.shard)
+
+
+def told_done(points: int, of_points: int, bounds: int = 0, of_bounds: int = 0) -> str:
+    """Returns how much is done, in words."""
+    beside = f" and {bounds} of {of_bounds} bounds" if of_bounds else ""
+    return f"{points} of {of_points} points{beside} are done"
+
+
+def report_all(directory: Path, quiet: bool) -> None:
+    """Writes the tables and the report of all that a sweep directory holds."""
+    from jaxsens.experiments.report.data import load_sweep
+    from jaxsens.experiments.report.page import summary_table
+    from jaxsens.experiments.report.report import write_report
+    from jaxsens.experiments.sweep.sweep import write_bounds_csv, write_points_csv
+
+    data = load_sweep(directory)
+    with only_inside(directory):
+        write_points_csv(directory, data.metadata, data.plan)
+        if data.plan.bounds:
+            write_bounds_csv(directory, data.bounds)
+    page, fits = write_report(data, directory)
+    console = Console(quiet=quiet)
+    console.print(summary_table(fits))
+    say(console, f"{page}")
