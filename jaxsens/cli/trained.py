@@ -71,16 +71,19 @@ def theorem6(config: Config, /, *, given: Running) -> int:
     """
     check_folder("theorem6", given.out)
     from jaxsens.experiments.theorem6.config import load_theorem6_config
+    from jaxsens.experiments.theorem6.results import complete, read_plan
     from jaxsens.experiments.theorem6.run import run_theorem6
 
     def report(outcome: Outcome) -> None:
-        if outcome.finished and not outcome.ended_early:
+        if outcome.ended_early:
+            return
+        if complete(outcome.records, read_plan(given.out)):
             write_report(given.out, given.quiet)
-        elif not outcome.ended_early:
+        else:
             say(Console(stderr=True), "nothing could be evaluated")
 
     compute = partial(run_theorem6, load_theorem6_config(config), given.out)
-    return given.run(compute, report, "models and lengths", given.again("theorem6", config))
+    return given.run(compute, report, "measurements", given.again("theorem6", config))
 
 
 def write_report(directory: Path, quiet: bool) -> None:

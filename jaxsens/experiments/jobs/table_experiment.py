@@ -13,11 +13,11 @@ from pydantic import ConfigDict
 
 from jaxsens.base.errors import Problems
 from jaxsens.base.strict import STRICT, parse_toml, read_table, read_toml
-from jaxsens.experiments.jobs.job import Item, Kept, RowsJob, write_table, write_table_page
+from jaxsens.experiments.jobs.job import Given, Kept, RowsJob, write_table, write_table_page
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableExperiment(abc.ABC, Generic[Item, Kept]):
+class TableExperiment(abc.ABC, Generic[Given, Kept]):
     """An experiment as its config describes it: the keys and tables of the file are the fields of the class.
 
     Attributes:
@@ -52,7 +52,7 @@ class TableExperiment(abc.ABC, Generic[Item, Kept]):
         return cast("Self", made)
 
     @abc.abstractmethod
-    def job(self, folder: Path) -> RowsJob[Item, Kept]:
+    def job(self, folder: Path) -> RowsJob[Given, Kept]:
         """What computes the rows; what is done is kept in `folder`."""
 
     @abc.abstractmethod

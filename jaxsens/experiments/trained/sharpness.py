@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import AfterValidator
@@ -33,7 +33,7 @@ from jaxsens.base.errors import Problems, collecting
 from jaxsens.base.sealed import digest
 from jaxsens.base.strict import Positive, checked_by, field_names
 from jaxsens.base.told import markdown_table
-from jaxsens.experiments.jobs.job import RowsJob
+from jaxsens.experiments.jobs.job import Named, RowsJob
 from jaxsens.experiments.jobs.table_experiment import TableExperiment
 from jaxsens.experiments.sweep.config import Lengths, Seeds
 from jaxsens.models.config_tables import plain, read_config
@@ -98,20 +98,6 @@ class SharpnessRow:
         return "sharpness " + ", ".join(f"{name} {value:.2g}" for name, value in means.items())
 
 
-class PlannedLength(NamedTuple):
-    """All models of one length, which are trained together."""
-
-    n: int
-
-    @property
-    def group(self) -> tuple[str, int]:
-        """The time depends on the length."""
-        return "models", self.n
-
-    def __str__(self) -> str:
-        return f"n = {self.n}"
-
-
 def _model(name: str, table: Any, problems: Problems) -> TransformerConfig | None:
     if not isinstance(table, dict):
         problems.add(name, table, "a table")
@@ -126,7 +112,7 @@ def _model(name: str, table: Any, problems: Problems) -> TransformerConfig | Non
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharpnessExperiment(TableExperiment[PlannedLength, SharpnessRow]):
+class SharpnessExperiment(TableExperiment[int, SharpnessRow]):
     """The config of `jaxsens sharpness`.
 
     Attributes:
@@ -162,13 +148,13 @@ class SharpnessExperiment(TableExperiment[PlannedLength, SharpnessRow]):
         with collecting("config") as problems:
             check_runs(self.model, self.lengths[-1], problems)
 
-    def job(self, folder: Path) -> RowsJob[PlannedLength, SharpnessRow]:
+    def job(self, folder: Path) -> RowsJob[int, SharpnessRow]:
         """Trains the models of each length and measures them. What is measured is kept in `folder`."""
         unused = ("lengths", "title", "claim", "fitted_below", "model")
         settings = {name: value for name, value in asdict(self).items() if name not in unused}
         described = {"config": digest({**settings, "model": plain(self.model)})}
-        items = [PlannedLength(n) for n in self.lengths]
-        return RowsJob(items, partial(_measured, self), SharpnessRow, described, folder / "rows")
+        items = [Named(f"n = {n}", n, ("models", n)) for n in self.lengths]
+        return RowsJob(items, partial(_measured, self), SharpnessRow, described, folder, "rows")
 
     def listed(self, rows: Sequence[SharpnessRow]) -> Iterator[dict[str, Any]]:
         """A line for each model."""
@@ -210,16 +196,10 @@ def _mean(values: Sequence[float | None]) -> str:
     return f"{np.mean(known):.3g}" if known else ""
 
 
-def _measured(experiment: SharpnessExperiment, planned: PlannedLength) -> SharpnessRow:
-    found = train_functions(
-        experiment.model,
-        experiment.functions,
-        planned.n,
-        experiment.seeds,
-        experiment.optimiser,
-        experiment.batch,
-    )
-    return SharpnessRow(planned.n, tuple(measure_model(experiment, planned.n, trained) for trained in found))
+def _measured(experiment: SharpnessExperiment, n: int) -> SharpnessRow:
+    given = (experiment.functions, n, experiment.seeds, experiment.optimiser, experiment.batch)
+    found = train_functions(experiment.model, *given)
+    return SharpnessRow(n, tuple(measure_model(experiment, n, trained) for trained in found))
 
 
 def measure_model(experiment: SharpnessExperiment, n: int, trained: Trained) -> SharpModel:
