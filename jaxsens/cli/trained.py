@@ -15,7 +15,7 @@ from jaxsens.cli.shared import Config, check_folder, flags_named, say
 
 if TYPE_CHECKING:
     from jaxsens.experiments.jobs.job import Outcome
-    from jaxsens.experiments.jobs.table_experiment import TableExperiment
+    from jaxsens.experiments.trained.table_experiment import TableExperiment
 
 
 def train(config: Config, /, *, given: Running) -> int:
@@ -138,14 +138,10 @@ def _tabulated(command: str, kind: type[TableExperiment[Any, Any]], config: Path
     def report(outcome: Outcome) -> None:
         if not outcome.records or (outcome.unwritable and not given.out.is_dir()):
             return
-        from jaxsens.experiments.report.panels import write_figure
-        from jaxsens.experiments.trained.figures import figure_of
-
         with only_inside(given.out):
-            table = experiment.write(given.out, outcome.records)
-            figure = write_figure(given.out, experiment.stem, figure_of(experiment, outcome.records))
-        for text in (table, f"{figure}"):
-            say(Console(quiet=given.quiet), text)
+            written = experiment.write(given.out, outcome.records)
+        for text in written:
+            say(Console(quiet=given.quiet), f"{text}")
 
     def compute(progress: Console) -> Outcome:
         with only_inside(given.out):

@@ -14,7 +14,7 @@ from jaxsens.experiments.theorem6.results import (
     CONFIG,
     PLAN,
     ROWS_FOLDER,
-    Measured,
+    KeptRow,
     PlannedModel,
     PredictionRow,
     RecognitionRow,
@@ -48,7 +48,7 @@ def planned(name: str, settings: dict, task: Task = "prediction", trained: int |
     )
 
 
-def cell(model: PlannedModel, n: int, share: float, sensitivity: Callable[[int], float]) -> list[Measured]:
+def cell(model: PlannedModel, n: int, share: float, sensitivity: Callable[[int], float]) -> list[KeptRow]:
     """The rows of a length at which a model is this share of the way from the optimum to chance."""
     lines, found = lines_of(model.learned, n), []
     for seed in SEEDS:
@@ -67,7 +67,7 @@ def cell(model: PlannedModel, n: int, share: float, sensitivity: Callable[[int],
         changes = sensitivity(n) * (1 + 0.1 * seed), 2 * sensitivity(n)
         flips = SensitivityRow(model.name, n, seed, 1, 32, n - 1, *changes)
         versions = {"jax": "0.10.2", "device": "cpu: cpu"}
-        found += [Measured(row, 0.5), Measured(flips, 0.0, "vmap (asked for)", "float32", versions)]
+        found += [KeptRow(row, 0.5), KeptRow(flips, 0.0, "vmap (asked for)", "float32", versions)]
     return found
 
 
@@ -96,7 +96,7 @@ def alone(settings: dict, lengths: Sequence[int], share: float = 0.5) -> Theorem
 
 
 def _data(
-    models: Sequence[PlannedModel], measured: Sequence[Measured], lengths: Sequence[int]
+    models: Sequence[PlannedModel], measured: Sequence[KeptRow], lengths: Sequence[int]
 ) -> Theorem6Data:
     plan = Theorem6Plan(
         config="lengths = [16]\n",
@@ -118,7 +118,7 @@ def write(data: Theorem6Data, directory: Path) -> None:
     data.plan.write(directory / PLAN)
     write_text(directory / CONFIG, data.plan.config)
     made = {f"{one.row.model} n={one.row.n} seed={one.row.seed} {one.row.of}": one for one in data.measured}
-    job = RowsJob(data.plan.items, None, Measured, {}, directory, ROWS_FOLDER)
+    job = RowsJob(data.plan.items, None, KeptRow, {}, directory, ROWS_FOLDER)
     for item in job.items:
         if item.name in made:
             job.keep(item, made[item.name])

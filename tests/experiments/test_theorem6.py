@@ -31,10 +31,10 @@ from jaxsens.experiments.theorem6.config import Theorem6, load_theorem6_config, 
 from jaxsens.experiments.theorem6.recurrent_parity import exact_parity_rnn
 from jaxsens.experiments.theorem6.results import (
     ROWS_FOLDER,
-    Measured,
-    Place,
+    KeptRow,
     PlannedModel,
     Row,
+    RowPlace,
     complete,
     is_theorem6,
     lines_of,
@@ -98,13 +98,13 @@ def planned(task: Task, language: Language, name: str = "lstm", fingerprint: str
 
 def row_of(task: Task, language: Language, model: Any, n: int, seed: int, of: str | None = None) -> Any:
     """A row of a model for a task, by default the row of the task."""
-    return measure(Place(planned(task, language), n, seed, of or task), model, EVALUATION).row
+    return measure(RowPlace(planned(task, language), n, seed, of or task), model, EVALUATION).row
 
 
 def item_of(out: Path, text: str) -> Path:
     """The file of the row of this name."""
     plan = read_plan(out)
-    job = RowsJob(plan.items, None, Measured, {}, out, ROWS_FOLDER)
+    job = RowsJob(plan.items, None, KeptRow, {}, out, ROWS_FOLDER)
     found = job.path(next(item for item in job.items if item.name == text))
     assert found is not None
     return found
@@ -186,7 +186,7 @@ def test_where_a_row_is_kept_depends_on_what_its_numbers_depend_on():
     def places(p=0.5, fingerprint="f", n=8, **changes):
         plan = Theorem6Job(dataclasses.replace(EVALUATION, lengths=(n,), **changes), Path("out")).plan
         models = (planned("prediction", Parity(p), "a", fingerprint),)
-        job = RowsJob(dataclasses.replace(plan, models=models).items, None, Measured, {}, Path("out"))
+        job = RowsJob(dataclasses.replace(plan, models=models).items, None, KeptRow, {}, Path("out"))
         assert [item.name for item in job.items[:2]] == [f"a n={n} seed=0 {of}" for of in OF]
         return [job.path(item) for item in job.items[:2]]
 

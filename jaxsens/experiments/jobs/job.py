@@ -586,9 +586,3 @@ def write_table(
     # As objects: in a column with None, whole numbers would become floats.
     frame = pd.DataFrame(list(rows), columns=list(columns), dtype=object)
     write_text(path, frame.to_csv(index=False, na_rep=missing, lineterminator="\n"))
-
-
-def write_table_page(path: Path, title: str, claim: str, table: str) -> None:
-    """Writes a Markdown table below its title and the claim that it is about, if there are any."""
-    parts = (f"# {title}" if title else "", claim.strip(), table)
-    write_text(path, "\n\n".join(filter(None, parts)) + "\n")

@@ -37,8 +37,8 @@ from jaxsens.experiments.sweep.sweep import KEY_COLUMNS
 from jaxsens.experiments.theorem6.recurrent_parity import NEVER
 from jaxsens.experiments.theorem6.results import (
     ROWS,
+    KeptRow,
     Lines,
-    Measured,
     PlannedModel,
     Row,
     SensitivityRow,
@@ -162,7 +162,7 @@ class Theorem6Data:
     """Everything that the report shows: what the config asks for, and the models evaluated at each length."""
 
     plan: Theorem6Plan
-    measured: tuple[Measured, ...]
+    measured: tuple[KeptRow, ...]
 
     @cached_property
     def evaluated(self) -> set[tuple[str, int]]:

@@ -118,7 +118,7 @@ ROWS: dict[str, type[Row]] = {kind.of: kind for kind in (PredictionRow, Recognit
 
 
 @dataclass(frozen=True)
-class Measured:
+class KeptRow:
     """A row as it is kept.
 
     Attributes:
@@ -171,7 +171,7 @@ class PlannedModel:
         return language(**self.language)
 
 
-class Place(NamedTuple):
+class RowPlace(NamedTuple):
     """What a row is of: a model at a length, with a seed, and one of `ROWS`."""
 
     model: PlannedModel
@@ -180,7 +180,7 @@ class Place(NamedTuple):
     of: str
 
 
-def measure(place: Place, model: Any, experiment: Theorem6, progress: Progress | None = None) -> Measured:
+def measure(place: RowPlace, model: Any, experiment: Theorem6, progress: Progress | None = None) -> KeptRow:
     """Evaluates a model, or measures its flips.
 
     Args:
@@ -201,7 +201,7 @@ def measure(place: Place, model: Any, experiment: Theorem6, progress: Progress |
         evaluate = cross_entropy if of == "prediction" else accuracy
         _, *found = astuple(evaluate(model, planned.learned, n, experiment.words, seed))
     row = ROWS[of](planned.name, n, seed, *found)
-    return Measured(row, time.perf_counter() - began, **told)
+    return KeptRow(row, time.perf_counter() - began, **told)
 
 
 def tokens_to_flip(
@@ -280,17 +280,17 @@ class Theorem6Plan(Record):
         return tuple((model, n) for n in self.lengths for model in self.models)
 
     @property
-    def items(self) -> list[Named[Place]]:
+    def items(self) -> list[Named[RowPlace]]:
         """The rows of all models that could be trained, by model and length as in `cells`."""
         return [
-            self._item(Place(model, n, seed, of))
+            self._item(RowPlace(model, n, seed, of))
             for model, n in self.cells
             if not model.failure
             for seed in self.seeds
             for of in (model.task, "sensitivity")
         ]
 
-    def _item(self, place: Place) -> Named[Place]:
+    def _item(self, place: RowPlace) -> Named[RowPlace]:
         """A row, with everything else that determines its numbers."""
         model, n, seed, of = place
         settings = {"model": model.fingerprint, "language": model.language, "task": model.task}
@@ -329,19 +329,19 @@ def read_plan(directory: str | os.PathLike[str]) -> Theorem6Plan:
         raise InputError(f"{error}; {_AGAIN}") from error
 
 
-def read_rows(directory: str | os.PathLike[str], plan: Theorem6Plan) -> list[Measured]:
+def read_rows(directory: str | os.PathLike[str], plan: Theorem6Plan) -> list[KeptRow]:
     """The finished rows of a plan, in its order. Raises InputError if a file is damaged."""
-    job = RowsJob(plan.items, None, Measured, {}, Path(directory), ROWS_FOLDER)
+    job = RowsJob(plan.items, None, KeptRow, {}, Path(directory), ROWS_FOLDER)
     return [*read_finished(job.items, job.read, _AGAIN)]
 
 
-def complete(measured: Sequence[Measured], plan: Theorem6Plan) -> tuple[Measured, ...]:
+def complete(measured: Sequence[KeptRow], plan: Theorem6Plan) -> tuple[KeptRow, ...]:
     """Those of models at lengths at which every row of the plan is there."""
     had = Counter((one.row.model, one.row.n) for one in measured)
     return tuple(one for one in measured if had[one.row.model, one.row.n] == 2 * len(plan.seeds))
 
 
-def write_tables(directory: Path, measured: Iterable[Measured], plan: Theorem6Plan) -> None:
+def write_tables(directory: Path, measured: Iterable[KeptRow], plan: Theorem6Plan) -> None:
     """Writes the three CSV files, by model, length and seed.
 
     One without rows is not written, and one of an earlier config that stands in its place is removed.

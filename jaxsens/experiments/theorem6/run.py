@@ -27,9 +27,9 @@ from jaxsens.experiments.theorem6.results import (
     CONFIG,
     PLAN,
     ROWS_FOLDER,
-    Measured,
-    Place,
+    KeptRow,
     PlannedModel,
+    RowPlace,
     Theorem6Plan,
     measure,
     models_folder,
@@ -59,7 +59,7 @@ def run_theorem6(experiment: Theorem6, directory: Path, console: Console) -> Out
     return run(Theorem6Job(experiment, directory), console)
 
 
-class Theorem6Job(RowsJob[Place, Measured]):
+class Theorem6Job(RowsJob[RowPlace, KeptRow]):
     """Makes the models ready, then measures their rows, short words first."""
 
     def __init__(self, experiment: Theorem6, directory: Path) -> None:
@@ -71,7 +71,7 @@ class Theorem6Job(RowsJob[Place, Measured]):
             measure=experiment.measure.table(),
             models=tuple(map(_planned, experiment.models)),
         )
-        super().__init__(self.plan.items, None, Measured, {}, directory, ROWS_FOLDER)
+        super().__init__(self.plan.items, None, KeptRow, {}, directory, ROWS_FOLDER)
 
     def prepare(self, console: Console, failures: list[Failure]) -> None:
         """Trains the models. Only the rows of those that could be trained are left to measure."""
@@ -94,12 +94,12 @@ class Theorem6Job(RowsJob[Place, Measured]):
         write_config(self.directory / CONFIG, self.experiment.text)
         self.plan.write(self.directory / PLAN)
 
-    def measure(self, item: Named[Place], reporter: Reporter) -> Measured:
+    def measure(self, item: Named[RowPlace], reporter: Reporter) -> KeptRow:
         """Evaluates a model."""
         model, inside = self._models[item.given.model.name], partial(reporter.inside, str(item))
         return measure(item.given, model, self.experiment, inside)
 
-    def write_tables(self, records: Sequence[Measured]) -> None:
+    def write_tables(self, records: Sequence[KeptRow]) -> None:
         """Writes the three CSV files."""
         write_tables(self.directory, records, self.plan)
 

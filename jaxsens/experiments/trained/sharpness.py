@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from pydantic import AfterValidator
 
 from jaxsens.asked.flips import Substitute
@@ -34,8 +36,9 @@ from jaxsens.base.sealed import digest
 from jaxsens.base.strict import Positive, checked_by, field_names
 from jaxsens.base.told import markdown_table
 from jaxsens.experiments.jobs.job import Named, RowsJob
-from jaxsens.experiments.jobs.table_experiment import TableExperiment
+from jaxsens.experiments.report.panels import grid, line_style
 from jaxsens.experiments.sweep.config import Lengths, Seeds
+from jaxsens.experiments.trained.table_experiment import TableExperiment
 from jaxsens.models.config_tables import plain, read_config
 from jaxsens.models.parts.initialisation import generator
 from jaxsens.models.transformer.config import TransformerConfig
@@ -181,6 +184,38 @@ class SharpnessExperiment(TableExperiment[int, SharpnessRow]):
             slopes.append(f"{function}: slope of the sharpness against n {text}")
         return "\n".join([markdown_table(("function", "n", "fitted", *_MEANS), lines), "", *slopes])
 
+    def figure(self, rows: Sequence[SharpnessRow]) -> Figure:
+        """A dot for each fitted model and a line through the means, for each function."""
+        shown = [name for name in _PANELS if name != "blowup" or self.model.layer_norm != "none"]
+        heading = self.title or "Sharpness of trained models"
+        with grid(heading, len(shown), len(shown), (4.4, 4.2)) as (figure, places):
+            for axes, name in zip(places, shown, strict=True):
+                self._draw(axes, name, rows)
+            places[0].legend(fontsize=9)
+        return figure
+
+    def _draw(self, axes: Axes, name: str, rows: Sequence[SharpnessRow]) -> None:
+        for k, function in enumerate(self.functions):
+            style = line_style(k)
+            found = {n: models for n, models in self.fitted(rows, function).items() if models}
+            means = [np.mean([getattr(model, name) for model in models]) for models in found.values()]
+            points = [(n, getattr(model, name)) for n, models in found.items() for model in models]
+            if not points:
+                continue
+            axes.plot([*found], means, color=style.colour, marker=style.marker, markersize=5, label=function)
+            axes.plot(*zip(*points, strict=True), color=style.colour, marker=".", linestyle="", alpha=0.4)
+        axes.set_yscale("log")
+        axes.set_xlabel("length n")
+        axes.set_title(_PANELS[name], fontsize=10)
+        axes.set_xticks(self.lengths)
+
+
+_PANELS = {
+    "sharpness": "sharpness: rise of the loss under noise",
+    "blowup": "layer-norm blow-up",
+    "sensitivity": "sensitivity of the output",
+}
+"""The panels of the figure, by what is measured of a model."""
 
 _MEANS = {
     "sharpness": "sharpness",
