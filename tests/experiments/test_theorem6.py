@@ -308,7 +308,7 @@ def test_a_row_that_fails_does_not_stop_the_others_and_leaves_its_length_incompl
         return measure(place, *rest)
 
     out = tmp_path / "out"
-    monkeypatch.setattr(theorem6, "measure", failing)
+    monkeypatch.setattr(theorem6_results, "measure", failing)
     outcome = run_theorem6(experiment, out, quiet())
     told = ["rnn n=4 seed=1 sensitivity: ValueError: no such luck"]
     assert [str(failure) for failure in outcome.failures] == told
@@ -394,7 +394,7 @@ def test_ctrl_c_while_evaluating_leaves_what_was_measured(experiment, tmp_path, 
         return measure(place, *rest)
 
     out = tmp_path / "out"
-    monkeypatch.setattr(theorem6, "measure", interrupted)
+    monkeypatch.setattr(theorem6_results, "measure", interrupted)
     outcome = run_theorem6(experiment, out, quiet())
     assert (outcome.stopped_by, outcome.exit_code, outcome.finished) == (signal.SIGINT, 130, 8)
     rows: list[Row] = [one.row for one in read_rows(out, read_plan(out))]

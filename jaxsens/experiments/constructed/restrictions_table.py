@@ -110,7 +110,7 @@ def restrictions_job(
         free_fraction: the least share of inputs to leave free.
         folder: where rows are kept for a run that goes on with a stopped one.
     """
-    items = [
+    items: list[Named[Place]] = [
         Named(
             f"{_described(number)}, depth {depth}, n = {n}",
             (number, depth, n),

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
@@ -47,6 +48,7 @@ from jaxsens.experiments.report.panels import LineStyle, variant_styles
 from jaxsens.experiments.report.texts import text
 from jaxsens.experiments.sweep.attention import AttentionTable
 from jaxsens.experiments.sweep.points import AVERAGE_SENSITIVITY, PER_POSITION
+from jaxsens.experiments.sweep.sources import Weights
 from jaxsens.experiments.sweep.sweep import SweepPlan
 
 DEFAULT_TITLE = "Flip sensitivity against input length"
@@ -239,7 +241,7 @@ def _networks(data: SweepData) -> str:
     if len(by_weights) == 1:
         return text(f"networks-{next(iter(by_weights))}")
     listed = ["networks with random weights"] if "random" in by_weights else []
-    for kind in ("constructed", "trained"):
+    for kind in get_args(Weights)[1:]:
         if kind in by_weights:
             listed.append(f"{text(f'networks-{kind}')} ({enumeration(by_weights[kind])})")
     return f"{' and on '.join(listed)}, all with the same inputs"

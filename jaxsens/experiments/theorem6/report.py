@@ -311,39 +311,31 @@ def sentences(group: Group) -> tuple[str, ...]:
     """A sentence a model: how its cross-entropy at the longest prefixes compares with chance and with the optimum, or
     its accuracy and margin on the longest words."""
     tell = _prediction_sentence if group.task == "prediction" else _recognition_sentence
-    return tuple(tell(group, model) for model in group.names)
+    return tuple(tell(group, model, group.longest(model)) for model in group.names)
 
 
-def _prediction_sentence(group: Group, model: str) -> str:
-    n = group.longest(model)
+def _prediction_sentence(group: Group, model: str, n: int) -> str:
     lines, (value, _) = group.lines[n], group.estimate(model, n, "cross_entropy", "standard_error")
-    text = f"{model}: after n = {n} symbols the cross-entropy is {value:.4f}, "
+    told = {"model": model, "n": n, "value": value, **lines._asdict()}
     if group.has_choice and lines.choice_bound:
         choice, _ = group.estimate(model, n, "choice", "choice_error")
-        return text + (
-            f"{value - lines.optimum:.4f} above the optimum {lines.optimum:.4f}; Theorem 6 predicts at least "
-            f"{lines.choice_bound:.4f} for soft attention in the limit of long inputs. Choosing which bracket to close "
-            f"costs {100 * choice / lines.choice_bound:.0f} % of what a blind guess costs."
-        )
-    distance = abs(value - lines.unigram)
+        share = 100 * choice / lines.choice_bound
+        return text("predicts-brackets", **told, above=value - lines.optimum, share=share)
+    distance, way = abs(value - lines.unigram), lines.unigram - lines.optimum
     far = f"{distance:.4f} nats" if lines.unigram <= _LEAST else f"{100 * distance / lines.unigram:.1f} %"
-    text += f"{far} {'below' if value < lines.unigram else 'above'} the unigram level {lines.unigram:.4f}; "
-    way = lines.unigram - lines.optimum
+    told |= {"far": far, "side": "below" if value < lines.unigram else "above"}
     if way <= _LEAST:
-        return text + "the optimum is the same: the prefix carries no information about what follows."
+        return text("predicts-without-a-way", **told)
     percent = round(100 * (value - lines.optimum) / way)
+    part = f"{percent} % of the way from the optimum to chance".replace("-", "\N{MINUS SIGN}")
     # A model that is worse than chance is not part of the way to it.
-    place = "worse than chance." if percent > 100 else f"{percent} % of the way from the optimum to chance."
-    return text + f"the optimum is {lines.optimum:.4f}. This is {place}".replace("-", "\N{MINUS SIGN}")
+    return text("predicts", **told, part="worse than chance" if percent > 100 else part)
 
 
-def _recognition_sentence(group: Group, model: str) -> str:
-    n = group.longest(model)
+def _recognition_sentence(group: Group, model: str, n: int) -> str:
     share, margin = (spreads(group.scores, model, column)[n].median for column in ("accuracy", "margin"))
-    text = f"{margin:.3g}".replace("-", "\N{MINUS SIGN}")
-    return (
-        f"{model}: at n = {n} it labels {100 * share:.0f} % of the words correctly, with a margin of {text}."
-    )
+    told = f"{margin:.3g}".replace("-", "\N{MINUS SIGN}")
+    return text("recognises", model=model, n=n, percent=100 * share, margin=told)
 
 
 def model_table(data: Theorem6Data) -> ReportTable:

@@ -190,17 +190,18 @@ def measure(place: RowPlace, model: Any, experiment: Theorem6, progress: Progres
         progress: called with the flips under way.
     """
     planned, n, seed, of = place
-    began, told = time.perf_counter(), {}
+    began = time.perf_counter()
+    told: dict[str, Any] = {}
     if of == "sensitivity":
         words = tokens_to_flip(planned.task, planned.learned, n, experiment.inputs, seed)
         placement = experiment.placement.placement()
         result = experiment.measure.flip_sensitivity(model, words, seed, progress, placement)
-        found = (experiment.inputs, len(result), result.population, result.mean, result.max)
+        numbers = (experiment.inputs, len(result), result.population, result.mean, result.max)
         told = {"engine": str(result.engine), "dtype": result.dtype, "versions": result.run.versions}
     else:
         evaluate = cross_entropy if of == "prediction" else accuracy
-        _, *found = astuple(evaluate(model, planned.learned, n, experiment.words, seed))
-    row = ROWS[of](planned.name, n, seed, *found)
+        numbers = astuple(evaluate(model, planned.learned, n, experiment.words, seed))[1:]
+    row: Any = ROWS[of](planned.name, n, seed, *numbers)  # pyright: ignore[reportArgumentType] - its columns
     return KeptRow(row, time.perf_counter() - began, **told)
 
 

@@ -22,19 +22,8 @@ from jaxsens.base.told import say
 from jaxsens.experiments.jobs.job import Failure, Named, Outcome, RowsJob, one_line, run
 from jaxsens.experiments.jobs.progress import Reporter, watching
 from jaxsens.experiments.sweep.sweep import row_of, write_config
+from jaxsens.experiments.theorem6 import results
 from jaxsens.experiments.theorem6.config import ModelEntry, Theorem6
-from jaxsens.experiments.theorem6.results import (
-    CONFIG,
-    PLAN,
-    ROWS_FOLDER,
-    KeptRow,
-    PlannedModel,
-    RowPlace,
-    Theorem6Plan,
-    measure,
-    models_folder,
-    write_tables,
-)
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.training.checkpoints import check_directory
 from jaxsens.training.loop import train
@@ -49,7 +38,7 @@ def run_theorem6(experiment: Theorem6, directory: Path, console: Console) -> Out
     problems = Problems(str(directory))
     for entry in experiment.models:
         if entry.config is not None:
-            folder = models_folder(directory, entry.name)
+            folder = results.models_folder(directory, entry.name)
             try:
                 check_directory(folder, entry.config)
             except InputError as error:
@@ -59,19 +48,19 @@ def run_theorem6(experiment: Theorem6, directory: Path, console: Console) -> Out
     return run(Theorem6Job(experiment, directory), console)
 
 
-class Theorem6Job(RowsJob[RowPlace, KeptRow]):
+class Theorem6Job(RowsJob[results.RowPlace, results.KeptRow]):
     """Makes the models ready, then measures their rows, short words first."""
 
     def __init__(self, experiment: Theorem6, directory: Path) -> None:
         told = ("title", "claim", "lengths", "seeds", "words", "inputs", "fit_from")
         self.experiment, self._models = experiment, dict[str, Any]()
-        self.plan = Theorem6Plan(
+        self.plan = results.Theorem6Plan(
             config=experiment.text,
             **row_of(experiment, told),
             measure=experiment.measure.table(),
             models=tuple(map(_planned, experiment.models)),
         )
-        super().__init__(self.plan.items, None, KeptRow, {}, directory, ROWS_FOLDER)
+        super().__init__(self.plan.items, None, results.KeptRow, {}, directory, results.ROWS_FOLDER)
 
     def prepare(self, console: Console, failures: list[Failure]) -> None:
         """Trains the models. Only the rows of those that could be trained are left to measure."""
@@ -91,17 +80,17 @@ class Theorem6Job(RowsJob[RowPlace, KeptRow]):
         self.plan = replace(self.plan, models=tuple(models))
         self.items = self.plan.items
         # Together, and after the training: what was there before stays as it is for as long as nothing replaces it.
-        write_config(self.directory / CONFIG, self.experiment.text)
-        self.plan.write(self.directory / PLAN)
+        write_config(self.directory / results.CONFIG, self.experiment.text)
+        self.plan.write(self.directory / results.PLAN)
 
-    def measure(self, item: Named[RowPlace], reporter: Reporter) -> KeptRow:
+    def measure(self, item: Named[results.RowPlace], reporter: Reporter) -> results.KeptRow:
         """Evaluates a model."""
         model, inside = self._models[item.given.model.name], partial(reporter.inside, str(item))
-        return measure(item.given, model, self.experiment, inside)
+        return results.measure(item.given, model, self.experiment, inside)
 
-    def write_tables(self, records: Sequence[KeptRow]) -> None:
+    def write_tables(self, records: Sequence[results.KeptRow]) -> None:
         """Writes the three CSV files."""
-        write_tables(self.directory, records, self.plan)
+        results.write_tables(self.directory, records, self.plan)
 
     def _made(self, entry: ModelEntry, console: Console) -> tuple[Any, dict[str, Any]]:
         """A model, trained to the end, and what the plan says of it."""
@@ -110,14 +99,14 @@ class Theorem6Job(RowsJob[RowPlace, KeptRow]):
             return model, {"fingerprint": f"exact_parity_rnn({p!r}, {model.config.dtype})"}
         steps = entry.config.optimiser.steps
         with watching(console, steps, entry.name) as watch:
-            trained = train(entry.config, models_folder(self.directory, entry.name), watch)
+            trained = train(entry.config, results.models_folder(self.directory, entry.name), watch)
         return trained.model, {"fingerprint": trained.fingerprint, "steps": steps}
 
 
-def _planned(entry: ModelEntry) -> PlannedModel:
+def _planned(entry: ModelEntry) -> results.PlannedModel:
     """What is known of a model before it is trained."""
     config, settings = entry.config, dict(entry.language.settings)
-    planned = PlannedModel(entry.name, entry.description, entry.task, settings)
+    planned = results.PlannedModel(entry.name, entry.description, entry.task, settings)
     if config is None:
         return planned
     bounded = config.model.bounded if isinstance(config.model, TransformerConfig) else True
