@@ -137,13 +137,14 @@ def test_a_stopped_table_goes_on_with_the_rows_that_it_has(tmp_path, monkeypatch
     arguments = ["restrictions", "--models", "1", "--longest", "128", "--out", str(tmp_path / "table.md")]
     measured = []
 
-    def row(planned, free_fraction):
-        measured.append(planned)
+    def row(place, free_fraction):
+        measured.append(place)
         if len(measured) == 3:
             os.kill(os.getpid(), signal.SIGTERM)
-        refusal = "too long" if planned.depth == 2 else ""  # its numbers are NaN
+        _, depth, n = place
+        refusal = "too long" if depth == 2 else ""  # its numbers are NaN
         share = {} if refusal else {"accepted": True, "largest_change": 0.0, "free_fraction": 0.5, "c": 1}
-        return restrictions_table.RestrictionRow("0", planned.depth, planned.n, 1.0, refusal=refusal, **share)
+        return restrictions_table.RestrictionRow("0", depth, n, 1.0, refusal=refusal, **share)
 
     monkeypatch.setattr(restrictions_table, "measure_restriction", row)
     assert main(arguments) == 143
@@ -162,12 +163,11 @@ def test_a_stopped_table_goes_on_with_the_rows_that_it_has(tmp_path, monkeypatch
 
 
 def test_rows_of_another_table_stay(tmp_path, monkeypatch):
-    def row(planned, free_fraction):
-        if planned.n == 128:
+    def row(place, free_fraction):
+        _, depth, n = place
+        if n == 128:
             os.kill(os.getpid(), signal.SIGTERM)
-        return restrictions_table.RestrictionRow(
-            "0", planned.depth, planned.n, 1.0, accepted=True, largest_change=0.0
-        )
+        return restrictions_table.RestrictionRow("0", depth, n, 1.0, accepted=True, largest_change=0.0)
 
     monkeypatch.setattr(restrictions_table, "measure_restriction", row)
     out = ["--models", "1", "--out", str(tmp_path / "t.md")]

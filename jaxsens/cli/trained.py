@@ -17,7 +17,7 @@ from jaxsens.cli.shared import Config, Flag, Out, check_folder, flags_named, say
 
 if TYPE_CHECKING:
     from jaxsens.experiments.jobs.job import Outcome
-    from jaxsens.experiments.jobs.table_experiment import TableExperiment
+    from jaxsens.experiments.trained.table_experiment import TableExperiment
 
 
 @dataclass(frozen=True)
@@ -120,16 +120,19 @@ def theorem6(config: Config, /, *, given: Running) -> int:
     """
     check_folder("theorem6", given.out)
     from jaxsens.experiments.theorem6.config import load_theorem6_config
+    from jaxsens.experiments.theorem6.results import complete, read_plan
     from jaxsens.experiments.theorem6.run import run_theorem6
 
     def report(outcome: Outcome) -> None:
-        if outcome.finished and not outcome.ended_early:
+        if outcome.ended_early:
+            return
+        if complete(outcome.records, read_plan(given.out)):
             write_report(given.out, given.quiet)
-        elif not outcome.ended_early:
+        else:
             say(Console(stderr=True), "nothing could be evaluated")
 
     compute = partial(run_theorem6, load_theorem6_config(config), given.out)
-    return given.run(compute, report, "models and lengths", given.again("theorem6", config))
+    return given.run(compute, report, "measurements", given.again("theorem6", config))
 
 
 def write_report(directory: Path, quiet: bool) -> None:
@@ -184,14 +187,10 @@ def _tabulated(command: str, kind: type[TableExperiment[Any, Any]], config: Path
     def report(outcome: Outcome) -> None:
         if not outcome.records or (outcome.unwritable and not given.out.is_dir()):
             return
-        from jaxsens.experiments.report.panels import write_figure
-        from jaxsens.experiments.trained.figures import figure_of
-
         with only_inside(given.out):
-            table = experiment.write(given.out, outcome.records)
-            figure = write_figure(given.out, experiment.stem, figure_of(experiment, outcome.records))
-        for text in (table, f"{figure}"):
-            say(Console(quiet=given.quiet), text)
+            written = experiment.write(given.out, outcome.records)
+        for text in written:
+            say(Console(quiet=given.quiet), f"{text}")
 
     def compute(progress: Console) -> Outcome:
         with only_inside(given.out):

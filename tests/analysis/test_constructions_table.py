@@ -140,10 +140,10 @@ def test_a_row_that_fails_does_not_stop_the_others(monkeypatch):
 def test_a_row_is_kept_as_it_was_measured_and_read_back(tmp_path):
     plan = plan_of("since", 50)
     job = constructions_job(plan, tmp_path)
-    assert len({str(item) for item in plan.rows}) == len(plan.rows)
-    control = next(item for item in plan.rows if item.read == "everything")
-    for item in (plan.rows[0], control):
+    assert len({str(item) for item in job.items}) == len(plan.rows)
+    control = next(item for item in job.items if item.given[2] == "everything")
+    for item in (job.items[0], control):
         computed = job.compute(item, reporter=None)  # pyright: ignore[reportArgumentType] - not used
         assert constructions_job(plan, tmp_path).read(item) == computed
     with pytest.raises(FileNotFoundError):
-        constructions_job(plan_of("since", 60), tmp_path).read(plan.rows[0])
+        constructions_job(plan_of("since", 60), tmp_path).read(job.items[0])

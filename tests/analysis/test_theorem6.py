@@ -193,7 +193,7 @@ def test_where_the_prefix_says_nothing_there_is_no_way_to_chance(
     write(data, tmp_path)
     assert write_theorem6_report(tmp_path)[0].is_file()
     last = lengths[-1]
-    data = dataclasses.replace(data, cells=tuple(cell for cell in data.cells if cell.n <= last))
+    data = dataclasses.replace(data, measured=tuple(one for one in data.measured if one.row.n <= last))
     (group,) = data.groups
     (sentence,) = sentences(group)
     assert text in sentence
@@ -251,11 +251,11 @@ def test_figures_of_an_earlier_report_that_this_one_does_not_have_are_removed(tm
 
 def test_what_is_missing_is_said_and_the_rest_is_shown():
     data = without(DATA, "parity-lstm", 1024)
-    failed = dataclasses.replace(data.plan.models[-1], failure="the loss is not finite", keys={})
+    failed = dataclasses.replace(data.plan.models[-1], failure="the loss is not finite")
     data = dataclasses.replace(
         data,
         plan=dataclasses.replace(data.plan, models=(*data.plan.models[:-1], failed)),
-        cells=tuple(cell for cell in data.cells if cell.model != failed.name),
+        measured=tuple(one for one in data.measured if one.row.model != failed.name),
     )
     report = build_theorem6_report(data)
     assert report.warning == (
@@ -266,9 +266,9 @@ def test_what_is_missing_is_said_and_the_rest_is_shown():
     assert len(report.figures) == 6
 
 
-def test_a_directory_without_the_experiment_or_without_cells_is_refused(tmp_path):
+def test_a_directory_without_the_experiment_or_without_a_complete_length_is_refused(tmp_path):
     with pytest.raises(InputError, match="no models were trained here"):
         load_theorem6(tmp_path)
-    write(dataclasses.replace(DATA, cells=()), tmp_path)
+    write(dataclasses.replace(DATA, measured=DATA.measured[:5]), tmp_path)
     with pytest.raises(InputError, match="no model was evaluated here yet"):
         load_theorem6(tmp_path)

@@ -7,22 +7,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jaxsens.base.files import write_text
+from jaxsens.experiments.jobs.job import RowsJob
 from jaxsens.experiments.sweep.points import Measurement
 from jaxsens.experiments.theorem6.report import Theorem6Data
 from jaxsens.experiments.theorem6.results import (
     CONFIG,
     PLAN,
-    Cell,
+    ROWS_FOLDER,
+    KeptRow,
     PlannedModel,
     PredictionRow,
     RecognitionRow,
     SensitivityRow,
     Theorem6Plan,
-    cell_path,
     lines_of,
     write_tables,
 )
-from jaxsens.languages import language
+from jaxsens.training.config import Task
 
 LENGTHS = (16, 64, 256, 1024)
 SEEDS = (0, 1, 2)
@@ -33,13 +34,7 @@ FALLING: Callable[[int], float] = lambda n: 3 / n  # noqa: E731
 LEVEL: Callable[[int], float] = lambda n: 8.0  # noqa: E731
 
 
-def planned(
-    name: str,
-    settings: dict,
-    task: str = "prediction",
-    trained: int | None = 128,
-    lengths: Sequence[int] = LENGTHS,
-) -> PlannedModel:
+def planned(name: str, settings: dict, task: Task = "prediction", trained: int | None = 128) -> PlannedModel:
     """A model that could be trained."""
     return PlannedModel(
         name=name,
@@ -49,15 +44,13 @@ def planned(
         bounded=True,
         longest_trained=trained,
         steps=None if trained is None else 600,
-        keys={n: f"{name}{n}" for n in lengths},
+        fingerprint=f"of {name}",
     )
 
 
-def cell(model: PlannedModel, n: int, share: float, sensitivity: Callable[[int], float]) -> Cell:
-    """A cell whose model is this share of the way from the optimum to chance."""
-    made = language(**model.language)
-    lines = lines_of(made, n)
-    prediction, recognition = [], []
+def cell(model: PlannedModel, n: int, share: float, sensitivity: Callable[[int], float]) -> list[KeptRow]:
+    """The rows of a length at which a model is this share of the way from the optimum to chance."""
+    lines, found = lines_of(model.learned, n), []
     for seed in SEEDS:
         wobble = 1 + 0.002 * (seed - 1)
         if model.task == "prediction":
@@ -67,30 +60,15 @@ def cell(model: PlannedModel, n: int, share: float, sensitivity: Callable[[int],
             error = None if choice is None else 0.002
             value *= wobble
             excess = value - lines.optimum
-            prediction.append(PredictionRow(model.name, n, seed, 64, value, excess, 0.01, choice, error))
+            row = PredictionRow(model.name, n, seed, 64, value, excess, 0.01, choice, error)
         else:
             right = 1 - share / 2
-            recognition.append(
-                RecognitionRow(model.name, n, seed, 64, right, 0.01, 5 * (1 - share) * wobble, 0.1)
-            )
-    rows = [
-        SensitivityRow(
-            model.name, n, seed, 1, 32, n - 1, sensitivity(n) * (1 + 0.1 * seed), 2 * sensitivity(n)
-        )
-        for seed in SEEDS
-    ]
-    return Cell(
-        key=model.keys[n],
-        model=model.name,
-        n=n,
-        prediction=tuple(prediction),
-        recognition=tuple(recognition),
-        sensitivity=tuple(rows),
-        engine="vmap (asked for)",
-        dtype="float32",
-        versions={"jax": "0.10.2", "device": "cpu: cpu"},
-        seconds=1.5,
-    )
+            row = RecognitionRow(model.name, n, seed, 64, right, 0.01, 5 * (1 - share) * wobble, 0.1)
+        changes = sensitivity(n) * (1 + 0.1 * seed), 2 * sensitivity(n)
+        flips = SensitivityRow(model.name, n, seed, 1, 32, n - 1, *changes)
+        versions = {"jax": "0.10.2", "device": "cpu: cpu"}
+        found += [KeptRow(row, 0.5), KeptRow(flips, 0.0, "vmap (asked for)", "float32", versions)]
+    return found
 
 
 def experiment(tasks: Sequence[str] = ("parity", "2dyck", "recognition")) -> Theorem6Data:
@@ -98,7 +76,7 @@ def experiment(tasks: Sequence[str] = ("parity", "2dyck", "recognition")) -> The
     models, cells = [], []
     for task in tasks:
         settings = DYCK if task == "2dyck" else PARITY
-        kind = "recognition" if task == "recognition" else "prediction"
+        kind: Task = "recognition" if task == "recognition" else "prediction"
         soft, lstm = (
             planned(f"{task}-transformer", settings, kind),
             planned(f"{task}-lstm", settings, kind, 40),
@@ -107,17 +85,19 @@ def experiment(tasks: Sequence[str] = ("parity", "2dyck", "recognition")) -> The
         if task == "parity":
             pair.append((planned("exact", settings, kind, None), 0.0, LEVEL))
         models += [model for model, _, _ in pair]
-        cells += [cell(model, n, share, law) for model, share, law in pair for n in LENGTHS]
+        cells += [row for model, share, law in pair for n in LENGTHS for row in cell(model, n, share, law)]
     return _data(models, cells, LENGTHS)
 
 
 def alone(settings: dict, lengths: Sequence[int], share: float = 0.5) -> Theorem6Data:
     """One model on a language, this share of the way from the optimum to chance."""
-    model = planned("soft", settings, lengths=lengths)
-    return _data([model], [cell(model, n, share, FALLING) for n in lengths], lengths)
+    model = planned("soft", settings)
+    return _data([model], [row for n in lengths for row in cell(model, n, share, FALLING)], lengths)
 
 
-def _data(models: Sequence[PlannedModel], cells: Sequence[Cell], lengths: Sequence[int]) -> Theorem6Data:
+def _data(
+    models: Sequence[PlannedModel], measured: Sequence[KeptRow], lengths: Sequence[int]
+) -> Theorem6Data:
     plan = Theorem6Plan(
         config="lengths = [16]\n",
         title="Synthetic",
@@ -130,19 +110,22 @@ def _data(models: Sequence[PlannedModel], cells: Sequence[Cell], lengths: Sequen
         measure=Measurement().table(),
         models=tuple(models),
     )
-    return Theorem6Data(plan, tuple(cells))
+    return Theorem6Data(plan, tuple(measured))
 
 
 def write(data: Theorem6Data, directory: Path) -> None:
     """Writes the experiment into a directory, as if it had been run."""
     data.plan.write(directory / PLAN)
     write_text(directory / CONFIG, data.plan.config)
-    for one in data.cells:
-        one.write(cell_path(directory, one.model, one.n))
-    write_tables(directory, data.cells, data.plan)
+    made = {f"{one.row.model} n={one.row.n} seed={one.row.seed} {one.row.of}": one for one in data.measured}
+    job = RowsJob(data.plan.items, None, KeptRow, {}, directory, ROWS_FOLDER)
+    for item in job.items:
+        if item.name in made:
+            job.keep(item, made[item.name])
+    write_tables(directory, data.measured, data.plan)
 
 
 def without(data: Theorem6Data, model: str, n: int) -> Theorem6Data:
-    """The experiment before this cell was measured."""
-    left = tuple(one for one in data.cells if (one.model, one.n) != (model, n))
-    return dataclasses.replace(data, cells=left)
+    """The experiment before a model was evaluated at a length."""
+    left = tuple(one for one in data.measured if (one.row.model, one.row.n) != (model, n))
+    return dataclasses.replace(data, measured=left)

@@ -14,7 +14,6 @@ from jaxsens import InputError
 from jaxsens.cli import main
 from jaxsens.experiments.jobs.job import run
 from jaxsens.experiments.theorem6.recurrent_parity import exact_parity_rnn
-from jaxsens.experiments.trained.figures import generalisation_figure
 from jaxsens.experiments.trained.generalisation import Generalisation
 from jaxsens.languages import language
 from jaxsens.models.transformer.module import Transformer
@@ -54,7 +53,7 @@ width = 3
 def test_every_language_is_trained_with_every_seed_and_what_is_done_is_kept(tmp_path, capsys):
     experiment = Generalisation.parse(TINY)
     assert experiment.lengths == ((2, 4), (7, 9))
-    assert [str(each) for each in experiment.trainings] == [
+    assert [str(each) for each in experiment.job(tmp_path).items] == [
         f"{name}, rnn, seed {seed}" for name in ("ends-in-b", "more-b") for seed in (0, 1)
     ]
     console = Console(file=io.StringIO())
@@ -69,13 +68,13 @@ def test_every_language_is_trained_with_every_seed_and_what_is_done_is_kept(tmp_
     assert (again.computed, again.records) == (0, outcome.records)
     other = Generalisation.parse(TINY.replace("words = 8", "words = 16"))
     assert run(other.job(tmp_path), console).computed == 4
-    table = experiment.write(tmp_path, outcome.records).splitlines()
+    table = experiment.write(tmp_path, outcome.records)[0].splitlines()
     lines = (tmp_path / "accuracy.csv").read_text().splitlines()
     assert len(lines) == 1 + 4 * 2
     assert lines[1].startswith("ends-in-b,rnn,0,1,4,16,")
     means = [np.mean([row.accuracies[k] for row in outcome.records[:2]]) for k in (0, 1)]
     assert table[2].startswith(f"| ends-in-b | rnn | {means[0]:.3f} [")
-    figure = generalisation_figure(experiment, outcome.records)
+    figure = experiment.figure(outcome.records)
     written = [text.get_text() for text in figure.axes[0].texts]
     assert f"{means[0]:.2f}" in written
     (tmp_path / "tiny.toml").write_text(TINY)

@@ -14,7 +14,6 @@ from rich.console import Console
 from jaxsens import InputError
 from jaxsens.cli import main
 from jaxsens.experiments.jobs.job import run
-from jaxsens.experiments.trained.figures import sharpness_figure
 from jaxsens.experiments.trained.sharpness import SharpnessExperiment, measure_model, slope
 from jaxsens.models.transformer import layers
 from jaxsens.models.transformer.parameters import initialise
@@ -122,7 +121,7 @@ def test_the_job_keeps_what_is_done_and_writes_tables(tmp_path, capsys):
     assert (again.computed, again.records) == (0, outcome.records)
     more = SharpnessExperiment.parse(TINY.replace("draws = 3", "draws = 4"))
     assert more.job(tmp_path).state(more.job(tmp_path).items[0]) == "missing"
-    table = experiment.write(tmp_path, outcome.records)
+    table, _ = experiment.write(tmp_path, outcome.records)
     lines = (tmp_path / "sharpness.csv").read_text().splitlines()
     assert lines[0].startswith("function,n,seed,loss,sharpness")
     assert len(lines) == 1 + 2 * 4
@@ -131,7 +130,7 @@ def test_the_job_keeps_what_is_done_and_writes_tables(tmp_path, capsys):
     assert "parity: slope of the sharpness against n" in table
     strict = SharpnessExperiment.parse(TINY.replace("fitted_below = 10.0", "fitted_below = 1e-9"))
     assert "| parity | 3 | 0 of 2 |  |  |  |  |" in strict.markdown(outcome.records)
-    assert len(sharpness_figure(experiment, outcome.records).axes) == 3
+    assert len(experiment.figure(outcome.records).axes) == 3
     (tmp_path / "tiny.toml").write_text(TINY)
     command = ["sharpness", str(tmp_path / "tiny.toml"), "--out", str(tmp_path)]
     assert main([*command, "--compilation-cache", "off"]) == 0

@@ -1,4 +1,4 @@
-"""The Theorem 6 experiment: what a cell holds, and that any run goes on where the last one ended."""
+"""The Theorem 6 experiment: what a row holds, and that any run goes on where the last one ended."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from jaxsens.asked.engines import Vmap
 from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import L1
 from jaxsens.base.errors import InputError
-from jaxsens.experiments.jobs.job import Outcome
+from jaxsens.experiments.jobs.job import Outcome, RowsJob
 from jaxsens.experiments.sweep import points as sweep_points
 from jaxsens.experiments.sweep.placement_table import PlacementTable
 from jaxsens.experiments.sweep.points import Measurement
@@ -29,22 +30,26 @@ from jaxsens.experiments.theorem6 import run as theorem6
 from jaxsens.experiments.theorem6.config import Theorem6, load_theorem6_config, parse_theorem6_config
 from jaxsens.experiments.theorem6.recurrent_parity import exact_parity_rnn
 from jaxsens.experiments.theorem6.results import (
-    Cell,
-    Subject,
-    cell_path,
+    ROWS_FOLDER,
+    KeptRow,
+    PlannedModel,
+    Row,
+    RowPlace,
+    complete,
     is_theorem6,
     lines_of,
-    measure_cell,
+    measure,
     models_folder,
-    read_cells,
     read_plan,
+    read_rows,
     tokens_to_flip,
 )
-from jaxsens.experiments.theorem6.run import run_theorem6
-from jaxsens.languages import Dyck, Parity
+from jaxsens.experiments.theorem6.run import Theorem6Job, run_theorem6
+from jaxsens.languages import Dyck, Language, Parity
 from jaxsens.models.networks.baselines import LSTM
 from jaxsens.models.networks.baselines_config import LSTMConfig
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
+from jaxsens.training.config import Task
 from jaxsens.training.evaluation import accuracy, cross_entropy
 from jaxsens.training.events import TrainingInterrupted
 from tests.disks import files_of_at_most
@@ -87,11 +92,29 @@ def tables(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.glob("*.csv")}
 
 
-def test_a_cell_of_a_predicting_model_is_what_the_library_says_seed_by_seed():
+def planned(task: Task, language: Language, name: str = "lstm", fingerprint: str = "f") -> PlannedModel:
+    return PlannedModel(name, "", task, dict(language.settings), fingerprint=fingerprint)
+
+
+def row_of(task: Task, language: Language, model: Any, n: int, seed: int, of: str | None = None) -> Any:
+    """A row of a model for a task, by default the row of the task."""
+    return measure(RowPlace(planned(task, language), n, seed, of or task), model, EVALUATION).row
+
+
+def item_of(out: Path, text: str) -> Path:
+    """The file of the row of this name."""
+    plan = read_plan(out)
+    job = RowsJob(plan.items, None, KeptRow, {}, out, ROWS_FOLDER)
+    found = job.path(next(item for item in job.items if item.name == text))
+    assert found is not None
+    return found
+
+
+def test_rows_of_a_predicting_model_are_what_the_library_says():
     model, parity = lstm(3), Parity(0.3)
-    cell = measure_cell(Subject("lstm", "prediction", parity, model, "f"), 9, EVALUATION)
-    assert cell.recognition == ()
-    for row, flips, seed in zip(cell.prediction, cell.sensitivity, (0, 3), strict=True):
+    for seed in (0, 3):
+        row = row_of("prediction", parity, model, 9, seed)
+        flips = row_of("prediction", parity, model, 9, seed, "sensitivity")
         expected = cross_entropy(model, parity, 9, words=8, seed=seed)
         assert (row.cross_entropy, row.excess) == (expected.mean, expected.excess)
         assert (row.standard_error, row.choice) == (expected.standard_error, None)
@@ -104,10 +127,10 @@ def test_a_cell_of_a_predicting_model_is_what_the_library_says_seed_by_seed():
 
 
 @pytest.mark.long
-def test_a_run_stopped_in_every_part_of_its_first_cell_still_comes_to_the_cells_end(
+def test_a_run_stopped_after_every_row_of_its_first_length_still_comes_to_its_end(
     experiment, finished, tmp_path, monkeypatch
 ):
-    """Preempted after every part that it finishes, it does each of them once."""
+    """Preempted after every row that it finishes, it does each of them once."""
     places = {"cross_entropy": theorem6_results, "flip_sensitivity": sweep_points}
     done, original = [], {name: getattr(module, name) for name, module in places.items()}
 
@@ -123,35 +146,33 @@ def test_a_run_stopped_in_every_part_of_its_first_cell_still_comes_to_the_cells_
     for name, module in places.items():
         monkeypatch.setattr(module, name, ends_with_a_signal(name))
     runs = 0
-    while not cell_path(tmp_path / "out", "lstm", 2).exists():
+    while runs < 4:
         outcome = run_theorem6(experiment, tmp_path / "out", quiet())
         assert outcome.exit_code == 143
         runs += 1
-        assert len(done) == runs, "a run did more than one part, or none"
+        assert len(done) == runs, "a run did more than one row, or none"
     assert done == ["cross_entropy", "flip_sensitivity"] * 2
     for name, module in places.items():
         monkeypatch.setattr(module, name, original[name])
-    assert run_theorem6(experiment, tmp_path / "out", quiet()).finished == 6
+    assert run_theorem6(experiment, tmp_path / "out", quiet()).finished == 24
     assert tables(tmp_path / "out") == tables(finished[0])
-    assert not list((tmp_path / "out" / "cells").rglob(".*"))
+    assert not list((tmp_path / "out" / ROWS_FOLDER).rglob(".*"))
 
 
-def test_a_cell_of_a_recognising_model_holds_accuracy_and_margin():
+def test_a_row_of_a_recognising_model_holds_accuracy_and_margin():
     model, dyck = lstm(2, alphabet=4), Dyck(2, 0.4)
-    cell = measure_cell(Subject("lstm", "recognition", dyck, model, "f"), 8, EVALUATION)
-    assert cell.prediction == ()
+    row = row_of("recognition", dyck, model, 8, 3)
     expected = accuracy(model, dyck, 8, words=8, seed=3)
-    assert (cell.recognition[1].accuracy, cell.recognition[1].margin) == (expected.accuracy, expected.margin)
+    assert (row.accuracy, row.margin) == (expected.accuracy, expected.margin)
     tokens = tokens_to_flip("recognition", dyck, 8, 2, 0)
     assert (tokens[:, -1] == 4).all()
-    assert (
-        cell.sensitivity[0].population == 2 * 8 * 3
-    )  # the boundary symbol is read out, all others are flipped
+    flips = row_of("recognition", dyck, model, 8, 0, "sensitivity")
+    assert flips.population == 2 * 8 * 3  # the boundary symbol is read out, all others are flipped
 
 
 def test_brackets_have_a_choice_and_the_line_of_theorem_6():
     model, dyck = lstm(5, alphabet=4), Dyck(2, 0.4)
-    row = measure_cell(Subject("lstm", "prediction", dyck, model, "f"), 8, EVALUATION).prediction[0]
+    row = row_of("prediction", dyck, model, 8, 0)
     expected = cross_entropy(model, dyck, 8, words=8, seed=0)
     assert (row.choice, row.choice_error) == (expected.choice, expected.choice_standard_error)
     lines = lines_of(dyck, 8)
@@ -161,33 +182,35 @@ def test_brackets_have_a_choice_and_the_line_of_theorem_6():
     assert lines_of(Parity(0.4), 8).bound is None
 
 
-def test_the_key_of_a_cell_depends_on_what_its_numbers_depend_on():
-    def key(name="a", p=0.5, fingerprint="f", n=8, **changes):
-        subject = Subject(name, "prediction", Parity(p), None, fingerprint)
-        return subject.key(n, dataclasses.replace(EVALUATION, **changes))
+def test_where_a_row_is_kept_depends_on_what_its_numbers_depend_on():
+    def places(p=0.5, fingerprint="f", n=8, **changes):
+        plan = Theorem6Job(dataclasses.replace(EVALUATION, lengths=(n,), **changes), Path("out")).plan
+        models = (planned("prediction", Parity(p), "a", fingerprint),)
+        job = RowsJob(dataclasses.replace(plan, models=models).items, None, KeptRow, {}, Path("out"))
+        assert [item.name for item in job.items[:2]] == [f"a n={n} seed=0 {of}" for of in OF]
+        return [job.path(item) for item in job.items[:2]]
 
-    keys = [
-        key(),
-        key(n=9),
-        key(fingerprint="g"),
-        key(p=0.4),
-        key(words=9),
-        key(seeds=(0, 4)),
-        key(inputs=1),
-        key(measure=Measurement(Substitute(sample=6), engine=Vmap())),
-        key(measure=Measurement(Substitute(sample=5), L1(), Vmap())),
-    ]
-    assert len(set(keys)) == len(keys)
-    assert key(name="b") == keys[0]
+    OF = ("prediction", "sensitivity")
+    first, both = places(), [places(n=9), places(fingerprint="g"), places(p=0.4)]
+    measures = (
+        Measurement(Substitute(sample=6), engine=Vmap()),
+        Measurement(Substitute(sample=5), L1(), Vmap()),
+    )
+    flips = [places(inputs=1), *(places(measure=one) for one in measures)]
+    words = [places(words=9)]
+    assert len({each[0] for each in (first, *both, *words)}) == 5
+    assert len({each[1] for each in (first, *both, *flips)}) == 7
+    assert {each[0] for each in flips} == {first[0]}
+    assert {each[1] for each in words} == {first[1]}
     placement = PlacementTable(memory_budget=10**6, batch_size=2)
-    assert key(placement=placement, title="t", lengths=(8, 9)) == keys[0]
+    assert places(placement=placement, title="t", seeds=(0, 4)) == first
 
 
 def test_a_run_trains_evaluates_and_writes_tables_and_the_next_one_keeps_everything(
     experiment, finished, out
 ):
     _, outcome = finished
-    assert (outcome.finished, outcome.planned, outcome.failures, outcome.exit_code) == (6, 6, (), 0)
+    assert (outcome.finished, outcome.planned, outcome.failures, outcome.exit_code) == (24, 24, (), 0)
     rows = list(csv.DictReader(io.StringIO((out / "cross_entropy.csv").read_text())))
     assert [(row["model"], row["n"], row["seed"]) for row in rows[:3]] == [
         ("lstm", "2", "0"), ("lstm", "2", "1"), ("lstm", "4", "0"),
@@ -203,24 +226,24 @@ def test_a_run_trains_evaluates_and_writes_tables_and_the_next_one_keeps_everyth
     assert is_theorem6(out)
     written = tables(out)
     again = quiet()
-    assert run_theorem6(experiment, out, again).finished == 6
-    assert "6 of 6 were done before" in printed(again)
+    assert run_theorem6(experiment, out, again).finished == 24
+    assert "24 of 24 were done before" in printed(again)
     assert "loss" not in printed(again)
     assert tables(out) == written
 
 
-def test_a_damaged_cell_is_measured_again_and_a_missing_one_too(experiment, out):
+def test_a_damaged_row_is_measured_again_and_a_missing_one_too(experiment, out):
     written = tables(out)
-    damaged = cell_path(out, "lstm", 4)
+    damaged = item_of(out, "lstm n=4 seed=0 prediction")
     damaged.write_text(damaged.read_text().replace('"words": 4', '"words": 5'))
-    cell_path(out, "rnn", 6).unlink()
-    with pytest.raises(InputError, match=r"n=4\.json: .*run `jaxsens theorem6` again"):
-        read_cells(out, read_plan(out))
+    item_of(out, "rnn n=6 seed=1 sensitivity").unlink()
+    with pytest.raises(InputError, match=rf"{damaged.name}: .*run `jaxsens theorem6` again"):
+        read_rows(out, read_plan(out))
     console = quiet()
-    assert run_theorem6(experiment, out, console).finished == 6
-    assert "damaged, computed again: lstm n=4: " in printed(console)
+    assert run_theorem6(experiment, out, console).finished == 24
+    assert "damaged, computed again: lstm n=4 seed=0 prediction: " in printed(console)
     assert "does not match its checksum" in printed(console)
-    assert "4 of 6 were done before" in printed(console)
+    assert "22 of 24 were done before" in printed(console)
     assert tables(out) == written
 
 
@@ -232,9 +255,9 @@ def test_a_training_that_fails_does_not_stop_the_others(experiment, tmp_path, mo
     out, console = tmp_path / "out", quiet()
     outcome = run_theorem6(experiment, out, console)
     assert [str(failure) for failure in outcome.failures] == ["lstm: no such luck"]
-    assert (outcome.exit_code, outcome.finished) == (1, 3)
+    assert (outcome.exit_code, outcome.finished) == (1, 12)
     model, exact = read_plan(out).models
-    assert (model.failure, model.keys, model.steps, exact.steps) == ("no such luck", {}, None, None)
+    assert (model.failure, model.fingerprint, model.steps, exact.steps) == ("no such luck", "", None, None)
     monkeypatch.undo()
     run_theorem6(experiment, out, console)
     assert [model.steps for model in read_plan(out).models] == [4, None]
@@ -249,20 +272,20 @@ def test_a_checkpoint_that_cannot_be_kept_ends_the_experiment_and_is_no_failed_m
     why = f"File too large: nothing more can be kept in {out}; raise the limit on the size of a file (ulimit -f)"
     assert (outcome.unwritable, outcome.failures, outcome.exit_code) == (why, (), 1)
     assert outcome.finished == 0
-    assert run_theorem6(experiment, out, quiet()).finished == 2
+    assert run_theorem6(experiment, out, quiet()).finished == 8
 
 
 def test_a_disk_that_takes_no_more_ends_the_evaluation_and_keeps_what_is_done(
     experiment, tmp_path, monkeypatch
 ):
-    def full(cell, path, write=Cell.write):
-        if cell.n == 4:
+    def full(job, item, row, keep=RowsJob.keep):
+        if row.row.n == 4:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        write(cell, path)
+        keep(job, item, row)
 
-    monkeypatch.setattr(Cell, "write", full)
+    monkeypatch.setattr(RowsJob, "keep", full)
     outcome = run_theorem6(experiment, tmp_path / "out", quiet())
-    assert (outcome.finished, outcome.failures, outcome.exit_code) == (2, (), 1)
+    assert (outcome.finished, outcome.failures, outcome.exit_code) == (8, (), 1)
     assert "make room there" in outcome.unwritable
 
 
@@ -276,16 +299,23 @@ def test_another_evaluation_never_stands_beside_the_report_of_the_one_before(exp
     assert not (out / "report.html").exists()
 
 
-def test_a_cell_that_fails_does_not_stop_the_others(experiment, tmp_path, monkeypatch):
-    def failing(subject, n, evaluation, *rest):
-        if (subject.name, n) == ("rnn", 4):
+def test_a_row_that_fails_does_not_stop_the_others_and_leaves_its_length_incomplete(
+    experiment, tmp_path, monkeypatch
+):
+    def failing(place, *rest):
+        if (place.model.name, place.n, place.seed, place.of) == ("rnn", 4, 1, "sensitivity"):
             raise ValueError("no such luck")
-        return measure_cell(subject, n, evaluation, *rest)
+        return measure(place, *rest)
 
-    monkeypatch.setattr(theorem6, "measure_cell", failing)
-    outcome = run_theorem6(experiment, tmp_path / "out", quiet())
-    assert [str(failure) for failure in outcome.failures] == ["rnn n=4: ValueError: no such luck"]
-    assert (outcome.exit_code, outcome.finished) == (1, 5)
+    out = tmp_path / "out"
+    monkeypatch.setattr(theorem6_results, "measure", failing)
+    outcome = run_theorem6(experiment, out, quiet())
+    told = ["rnn n=4 seed=1 sensitivity: ValueError: no such luck"]
+    assert [str(failure) for failure in outcome.failures] == told
+    assert (outcome.exit_code, outcome.finished) == (1, 23)
+    plan = read_plan(out)
+    known = {(one.row.model, one.row.n) for one in complete(read_rows(out, plan), plan)}
+    assert known == {(name, n) for name in ("lstm", "rnn") for n in (2, 4, 6)} - {("rnn", 4)}
 
 
 def test_a_directory_with_another_training_is_refused_before_anything_is_trained(experiment, out, tmp_path):
@@ -298,7 +328,7 @@ def test_a_directory_with_another_training_is_refused_before_anything_is_trained
     assert f"or remove {models_folder(out, 'lstm')} to train it again" in str(caught.value)
     assert (out / "theorem6.toml").read_text() == written
     shutil.rmtree(models_folder(out, "lstm"))
-    assert run_theorem6(other, out, quiet()).finished == 6
+    assert run_theorem6(other, out, quiet()).finished == 24
     assert (out / "theorem6.toml").read_text() != written
 
 
@@ -358,18 +388,17 @@ def test_a_table_that_a_changed_config_has_no_rows_for_is_removed(experiment, tm
 
 
 def test_ctrl_c_while_evaluating_leaves_what_was_measured(experiment, tmp_path, monkeypatch):
-    def interrupted(subject, n, evaluation, *rest):
-        if n == 4:
+    def interrupted(place, *rest):
+        if place.n == 4:
             raise KeyboardInterrupt
-        return measure_cell(subject, n, evaluation, *rest)
+        return measure(place, *rest)
 
-    monkeypatch.setattr(theorem6, "measure_cell", interrupted)
-    outcome = run_theorem6(experiment, tmp_path / "out", quiet())
-    assert (outcome.stopped_by, outcome.exit_code, outcome.finished) == (signal.SIGINT, 130, 2)
-    assert [(cell.model, cell.n) for cell in read_cells(tmp_path / "out", read_plan(tmp_path / "out"))] == [
-        ("lstm", 2),
-        ("rnn", 2),
-    ]
+    out = tmp_path / "out"
+    monkeypatch.setattr(theorem6_results, "measure", interrupted)
+    outcome = run_theorem6(experiment, out, quiet())
+    assert (outcome.stopped_by, outcome.exit_code, outcome.finished) == (signal.SIGINT, 130, 8)
+    rows: list[Row] = [one.row for one in read_rows(out, read_plan(out))]
+    assert [(row.model, row.n) for row in rows] == [("lstm", 2)] * 4 + [("rnn", 2)] * 4
 
 
 @pytest.mark.long
@@ -399,13 +428,13 @@ def test_sigterm_while_training_is_saved_and_the_next_run_goes_on(tmp_path):
     console = quiet()
     assert (
         run_theorem6(load_theorem6_config(tmp_path / "theorem6.toml"), tmp_path / "out", console).finished
-        == 6
+        == 24
     )
     assert f"lstm: goes on from step {step}" in printed(console)
 
 
 def test_the_exact_network_moves_by_the_same_at_every_length():
-    subject = Subject("rnn", "prediction", Parity(0.5), exact_parity_rnn(0.5), "exact")
-    short, long = (measure_cell(subject, n, EVALUATION) for n in (8, 200))
-    assert short.sensitivity[0].mean == long.sensitivity[1].max > 10
-    assert long.prediction[0].excess == pytest.approx(0, abs=1e-12)
+    given = ("prediction", Parity(0.5), exact_parity_rnn(0.5))
+    short, long = row_of(*given, 8, 0, "sensitivity"), row_of(*given, 200, 3, "sensitivity")
+    assert short.mean == long.max > 10
+    assert row_of(*given, 200, 0).excess == pytest.approx(0, abs=1e-12)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +27,7 @@ from jaxsens.constructions.compiled import CompiledTransformer, Promise, Read
 from jaxsens.constructions.compiler import compile_formula
 from jaxsens.constructions.conditions import Condition
 from jaxsens.constructions.dyck import brackets, dyck
-from jaxsens.experiments.jobs.job import RowsJob
+from jaxsens.experiments.jobs.job import Named, RowsJob
 from jaxsens.logic import Formula, evaluate_tokens, named_formula, parse
 from jaxsens.logic.library import LETTERS
 from jaxsens.models.networks.baselines_config import Dtype
@@ -167,22 +167,8 @@ REFINEMENTS = 4
 """How often the interval from the longest exact length tried to the shortest inexact one is halved."""
 
 
-class PlannedRow(NamedTuple):
-    """A row of the table: a construction in a condition, and which coordinates of its output are measured."""
-
-    case: TableCase
-    condition: Condition
-    read: Read
-
-    @property
-    def group(self) -> tuple[str, int]:
-        """All rows are of one group and length."""
-        return "rows", 1
-
-    def __str__(self) -> str:
-        decoder = ", autoregressive" if self.condition.autoregressive else ""
-        read = "" if self.read == "output" else f", {self.read}"
-        return f"{self.case.name}, {self.condition.name}{decoder}{read}"
+Place = tuple[TableCase, Condition, Read]
+"""A row of the table: a construction in a condition, and which coordinates of its output are measured."""
 
 
 @dataclass(frozen=True)
@@ -201,13 +187,13 @@ class TablePlan:
     cap: int = CAP
 
     @property
-    def rows(self) -> tuple[PlannedRow, ...]:
+    def rows(self) -> tuple[Place, ...]:
         """The rows of the table, in its order.
 
         The control has two: its rounded output hardly moves, so what the rounding reads is measured, and everything.
         """
         return tuple(
-            PlannedRow(case, condition, read)
+            (case, condition, read)
             for case in self.cases
             for condition in case.conditions
             for read in (("output",) if condition.promises else ("before-rounding", "everything"))
@@ -275,13 +261,19 @@ def plan_of(name: str | None = None, cap: int = CAP) -> TablePlan:
     return TablePlan(cases, cap=cap)
 
 
-def constructions_job(plan: TablePlan, folder: Path | None = None) -> RowsJob[PlannedRow, TableRow]:
+def constructions_job(plan: TablePlan, folder: Path | None = None) -> RowsJob[Place, TableRow]:
     """Measures the rows of the table. A row takes up to a minute on two cores.
 
     Rows are kept in `folder`, if there is one, for a run that goes on with a stopped one.
     """
     settings = {"lengths": plan.lengths, "cap": plan.cap}
-    return RowsJob(plan.rows, lambda row: measure_row(*row, plan), TableRow, settings, folder)
+    items = [Named(_name(*row), row) for row in plan.rows]
+    return RowsJob(items, lambda row: measure_row(*row, plan), TableRow, settings, folder)
+
+
+def _name(case: TableCase, condition: Condition, read: Read) -> str:
+    decoder = ", autoregressive" if condition.autoregressive else ""
+    return f"{case.name}, {condition.name}{decoder}{'' if read == 'output' else f', {read}'}"
 
 
 def measure_row(case: TableCase, condition: Condition, read: Read, plan: TablePlan) -> TableRow:

@@ -9,13 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from jaxsens.base import stopping
 from jaxsens.base.told import markdown_table
-from jaxsens.experiments.jobs.job import RowsJob
+from jaxsens.experiments.jobs.job import Named, RowsJob
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.models.transformer.module import Transformer
 from jaxsens.theory.hard_attention.checker import check
@@ -95,25 +95,13 @@ def _described(number: int) -> str:
     return f"{number}: {', '.join(named)}"
 
 
-class PlannedRestriction(NamedTuple):
-    """A row of the table: a model by its number, at a depth and a length."""
-
-    number: int
-    depth: int
-    n: int
-
-    @property
-    def group(self) -> tuple[str, int]:
-        """The model with its depth, and the length."""
-        return f"{self.number}, depth {self.depth}", self.n
-
-    def __str__(self) -> str:
-        return f"{_described(self.number)}, depth {self.depth}, n = {self.n}"
+Place = tuple[int, int, int]
+"""A row of the table: a model by its number, a depth and a length."""
 
 
 def restrictions_job(
     numbers: Sequence[int], lengths: Sequence[int], free_fraction: float, folder: Path | None = None
-) -> RowsJob[PlannedRestriction, RestrictionRow]:
+) -> RowsJob[Place, RestrictionRow]:
     """Restricts, checks and measures random models at every depth and length.
 
     Args:
@@ -122,22 +110,29 @@ def restrictions_job(
         free_fraction: the least share of inputs to leave free.
         folder: where rows are kept for a run that goes on with a stopped one.
     """
-    items = [PlannedRestriction(*each) for each in product(numbers, DEPTHS, lengths)]
+    items: list[Named[Place]] = [
+        Named(
+            f"{_described(number)}, depth {depth}, n = {n}",
+            (number, depth, n),
+            (f"{number}, depth {depth}", n),
+        )
+        for number, depth, n in product(numbers, DEPTHS, lengths)
+    ]
     settings = {"free_fraction": free_fraction}
     return RowsJob(
-        items, lambda item: measure_restriction(item, free_fraction), RestrictionRow, settings, folder
+        items, lambda place: measure_restriction(place, free_fraction), RestrictionRow, settings, folder
     )
 
 
-def measure_restriction(planned: PlannedRestriction, free_fraction: float) -> RestrictionRow:
+def measure_restriction(place: Place, free_fraction: float) -> RestrictionRow:
     """One row of the table."""
-    model, n = random_model(planned.number, planned.depth), planned.n
-    place = {"model": _described(planned.number), "depth": planned.depth, "n": n}
+    number, depth, n = place
+    model, told = random_model(number, depth), {"model": _described(number), "depth": depth, "n": n}
     start = time.perf_counter()
     try:
         restriction = restrict(model, n, free_fraction)
     except RestrictionRefused as error:
-        return RestrictionRow(**place, seconds=time.perf_counter() - start, refusal=str(error))
+        return RestrictionRow(**told, seconds=time.perf_counter() - start, refusal=str(error))
     seconds = time.perf_counter() - start
     verdict = check(restriction, model, free_fraction)
     change, words = largest_change(restriction, model)
@@ -147,7 +142,7 @@ def measure_restriction(planned: PlannedRestriction, free_fraction: float) -> Re
             misclassified_pair(model, language, n)
             found.append(language)
     return RestrictionRow(
-        **place,
+        **told,
         seconds=seconds,
         free_fraction=restriction.free_fraction,
         c=restriction.c,

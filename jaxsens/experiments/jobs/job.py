@@ -18,7 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
@@ -70,6 +70,7 @@ class Computed(Protocol):
 
 Item = TypeVar("Item", bound=Planned)
 Kept = TypeVar("Kept", bound=Computed)
+Given = TypeVar("Given")
 
 _TABLES_EVERY = 30.0
 _TABLES_SHARE = 0.05  # of the time, for tables in between, which take minutes where there are many items
@@ -468,37 +469,61 @@ def holds_only_rows(folder: Path) -> bool:
     return folder.is_dir() and all(_ROW_FILE.fullmatch(one.name) for one in folder.iterdir())
 
 
-class RowsJob(Job[Item, Kept]):
-    """A job that makes one table: each row is a dataclass that a function makes of its item.
+@dataclass(frozen=True)
+class Named(Generic[Given]):
+    """An item of a job that is known by its name, which no other item of the job has.
+
+    Attributes:
+        name: for messages, and for the item's key.
+        given: what the item is computed from.
+        group: its group and its length n: see `TimeLeft`.
+        settings: what else determines its record, as JSON values.
+    """
+
+    name: str
+    given: Given = field(compare=False)
+    group: tuple[str, int] = field(default=("rows", 1), compare=False)
+    settings: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class RowsJob(Job[Named[Given], Kept]):
+    """A job that makes one table: each row is a dataclass that a function makes of what its item is given.
 
     Args:
-        items: The rows to come. No two have the same text.
-        measure: Computes a row.
+        items: The rows to come.
+        compute: Computes a row; None for a job that only reads, or has another `measure`.
         row: The class of the rows.
-        settings: What else determines the rows, as JSON values.
-        folder: Where rows are kept, so that a stopped job can go on; None for memory only.
+        settings: What determines all rows, as JSON values.
+        directory: Where rows are kept, so that a stopped job can go on; None for memory only.
+        folder: In the directory.
     """
 
     def __init__(
         self,
-        items: Sequence[Item],
-        measure: Callable[[Item], Kept],
+        items: Sequence[Named[Given]],
+        compute: Callable[[Given], Kept] | None,
         row: type[Kept],
         settings: Mapping[str, Any],
-        folder: Path | None,
+        directory: Path | None,
+        folder: str = ".",
     ) -> None:
-        super().__init__(items, Path() if folder is None else folder)
-        self.folders = () if folder is None else (".",)
-        self._measure, self._row, self._settings, self._folder = measure, row, settings, folder
+        super().__init__(items, directory or Path())
+        self.folders = () if directory is None else (folder,)
+        self._compute, self._row, self._settings = compute, row, settings
+        self._folder = None if directory is None else directory / folder
 
-    def _key(self, item: Item) -> str:
-        return digest({"format": _ROW_FORMAT, "row": self._row.__name__, "item": str(item), **self._settings})
+    def _key(self, item: Named[Given]) -> str:
+        told = {"format": _ROW_FORMAT, "row": self._row.__name__, "item": item.name}
+        return digest({**told, **self._settings, **item.settings})
 
-    def path(self, item: Item) -> Path | None:
+    def path(self, item: Named[Given]) -> Path | None:
         """Where a row is kept, if it is."""
         return None if self._folder is None else self._folder / f"{self._key(item)[:12]}.json"
 
-    def read(self, item: Item) -> Kept:
+    def read(self, item: Named[Given]) -> Kept:
         """Reads a row."""
         path = self.path(item)
         if path is None:
@@ -515,13 +540,23 @@ class RowsJob(Job[Item, Kept]):
             with suppress(OSError):
                 self._folder.rmdir()
 
-    def compute(self, item: Item, reporter: Reporter) -> Kept:
-        """Calls the function, and keeps what it returns."""
-        row: Any = self._measure(item)
+    def measure(self, item: Named[Given], reporter: Reporter) -> Kept:
+        """Computes a row."""
+        if self._compute is None:
+            raise NotImplementedError(f"{item} is only read")
+        return self._compute(item.given)
+
+    def compute(self, item: Named[Given], reporter: Reporter) -> Kept:
+        """Computes a row and keeps it."""
+        row = self.measure(item, reporter)
+        self.keep(item, row)
+        return row
+
+    def keep(self, item: Named[Given], row: Any) -> None:
+        """Writes a row."""
         path = self.path(item)
         if path is not None:
             write_sealed(path, _ROW, {"key": self._key(item), "row": asdict(row)})
-        return row
 
 
 def read_finished(items: Iterable[Place], read: Callable[[Place], Found], again: str) -> Iterator[Found]:
@@ -551,9 +586,3 @@ def write_table(
     # As objects: in a column with None, whole numbers would become floats.
     frame = pd.DataFrame(list(rows), columns=list(columns), dtype=object)
     write_text(path, frame.to_csv(index=False, na_rep=missing, lineterminator="\n"))
-
-
-def write_table_page(path: Path, title: str, claim: str, table: str) -> None:
-    """Writes a Markdown table below its title and the claim that it is about, if there are any."""
-    parts = (f"# {title}" if title else "", claim.strip(), table)
-    write_text(path, "\n\n".join(filter(None, parts)) + "\n")

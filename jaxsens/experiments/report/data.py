@@ -80,12 +80,9 @@ class ProfileBuilder:
         far rounding puts these off."""
         bins = min(BINS, n)
         cell = np.asarray(positions, dtype=np.int64) * bins // n
-        errors = _errors(norms, resolution)
-        sums = [
-            np.bincount(cell, each, minlength=bins) for each in (np.asarray(norms, dtype=np.float64), errors)
-        ]
+        weights = (np.asarray(norms, dtype=np.float64), _errors(norms, resolution), None)
         total = self._totals.setdefault((variant, n), np.zeros((3, bins)))
-        total += np.stack([*sums, np.bincount(cell, minlength=bins)])
+        total += np.stack([np.bincount(cell, each, minlength=bins) for each in weights])
 
     def profiles(self) -> Profiles:
         """The means over all flips added so far, sorted by variant and length."""
@@ -98,11 +95,8 @@ class ProfileBuilder:
 
 def _errors(norms: ArrayLike, resolution: ArrayLike) -> Float[np.ndarray, " flips"]:
     """The resolutions of the flips that are not resolved; 0 for the others, which hardly move a mean."""
-    values, bounds = (
-        np.asarray(norms, np.float64),
-        np.broadcast_to(np.asarray(resolution, np.float64), np.shape(norms)),
-    )
-    return np.where(resolved(values, bounds), 0.0, bounds)
+    bounds = np.broadcast_to(np.asarray(resolution, np.float64), np.shape(norms))
+    return np.where(resolved(np.asarray(norms, np.float64), bounds), 0.0, bounds)
 
 
 def half_octave(distances: Int[np.ndarray, " flips"]) -> Int[np.ndarray, " flips"]:
@@ -120,7 +114,7 @@ class DistanceBuilder:
     """
 
     def __init__(self) -> None:
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[tuple[Any, ...]] = []
 
     def add(
         self,
@@ -138,24 +132,13 @@ class DistanceBuilder:
         if row is None:
             return
         apart = np.abs(np.asarray(positions, np.int64) - row)
-        cells, values = half_octave(apart), np.asarray(norms, np.float64)
-        errors = _errors(norms, resolution)
-        for cell in np.unique(cells):
+        values, errors, cells = np.asarray(norms, np.float64), _errors(norms, resolution), half_octave(apart)
+        for cell, flips in zip(*np.unique(cells, return_counts=True), strict=True):
             inside = cells == cell
-            mean, error = float(values[inside].mean()), float(errors[inside].mean())
-            known = bool(resolved(np.array(mean), np.array(error)))
-            self._rows.append(
-                {
-                    "variant": variant,
-                    "n": n,
-                    "seed": seed,
-                    "distance": 0.0 if cell == 0 else float(np.exp(np.log(apart[inside]).mean())),
-                    "flips": int(inside.sum()),
-                    "mean": mean if known else mean + error,
-                    "mean_is": "exact" if known else "at most",
-                    "cell": int(cell),
-                }
-            )
+            mean, error = np.array(values[inside].mean()), np.array(errors[inside].mean())
+            distance = 0.0 if cell == 0 else np.exp(np.log(apart[inside]).mean())
+            told = (float(mean), "exact") if resolved(mean, error) else (float(mean + error), "at most")
+            self._rows.append((variant, n, seed, distance, flips, *told, cell))
 
     def table(self) -> pandas.DataFrame:
         """A row for each point and cell. A cell has one distance in all seeds, so that they can be compared."""

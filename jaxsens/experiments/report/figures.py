@@ -174,10 +174,11 @@ def sensitivity_panel(
         lines.append(measured_line(points, variant, statistic, label, style))
     lengths = sorted({int(n) for n in points["n"]})
     title = COUNT_TITLES.get(statistic) or statistic_name(statistic)
+    each = " per position" if statistic == PER_POSITION else ""
     return Panel(
         title=title[:1].upper() + title[1:],
         findings=growth_lines(list(of_statistic.values())),
-        y_label=COUNT_LABELS.get(statistic) or change_label(norm),
+        y_label=change_label(norm) if statistic not in OF_DECISIONS else f"number of flips{each}",
         lines=lines,
         guides=_slope_guides(lines, lengths, slopes_of(statistic)),
         ticks=lengths,
@@ -296,21 +297,13 @@ def change_label(norm: str, lines: int = 1) -> str:
     return label.format(between)
 
 
-COUNT_LABELS = {
-    AVERAGE_SENSITIVITY: "number of flips",
-    PER_POSITION: "number of flips per position",
-    **dict.fromkeys(EXTREMES, "number of flips"),
-}
-"""What the statistics of decisions count, for an axis."""
-
-
 COUNT_TITLES = {
     AVERAGE_SENSITIVITY: "average sensitivity",
     PER_POSITION: "average sensitivity per position",
     EXTREMES[0]: "smallest sensitivity of an input",
     EXTREMES[1]: "largest sensitivity of an input",
 }
-"""The titles of their panels, for which `statistic_name` is too long."""
+"""The titles of the panels of decisions, for which `statistic_name` is too long."""
 
 
 def slopes_of(statistic: str) -> dict[str, float]:

@@ -251,13 +251,12 @@ def fit_exponent(
     than three lengths has no slope.
     """
     n, value, seed = np.asarray(lengths, np.float64), np.asarray(values, np.float64), np.asarray(seeds)
-    long_enough = n >= minimum_length
-    not_resolved = long_enough & (np.zeros(n.shape, bool) if blurred is None else np.asarray(blurred, bool))
-    one_sided_too = long_enough & (np.zeros(n.shape, bool) if bounds is None else np.asarray(bounds, bool))
-    one_sided_too &= ~not_resolved
+    long_enough, none = n >= minimum_length, np.zeros(n.shape, bool)
+    not_resolved = long_enough & np.asarray(none if blurred is None else blurred, bool)
+    one_sided_too = long_enough & np.asarray(none if bounds is None else bounds, bool) & ~not_resolved
     chosen = long_enough & ~one_sided_too & ~not_resolved
-    every_seed = np.unique(seed[long_enough]).size
-    omitted = _Omitted(int(np.sum(one_sided_too)), n[not_resolved], np.unique(n[long_enough]).size)
+    every_seed, every_length = (np.unique(each[long_enough]).size for each in (seed, n))
+    omitted = int(np.sum(one_sided_too)), n[not_resolved]
     n, value, seed = n[chosen], value[chosen], seed[chosen]
     slopes, kept = [], np.zeros(n.shape, bool)
     for one in np.unique(seed):
@@ -277,9 +276,9 @@ def fit_exponent(
         seeds=len(slopes),
         values=value.size,
         zeros=int(np.sum(value == 0)),
-        note=_note(value, every_seed, len(slopes), omitted),
-        bounds=omitted.bounds,
-        unresolved=omitted.blurred.size,
+        note=_note(value, *omitted, every_length, every_seed, len(slopes)),
+        bounds=omitted[0],
+        unresolved=omitted[1].size,
         local=local,
         drift=drift,
     )
@@ -356,26 +355,16 @@ def t_interval(values: Sequence[float]) -> tuple[float, float]:
     return centre - half, centre + half
 
 
-@dataclass(frozen=True)
-class _Omitted:
-    """The values that do not enter a fit: how many are only bounds, the lengths of those that are not resolved, one for
-    each, and the number of all lengths."""
-
-    bounds: int
-    blurred: Float[np.ndarray, " blurred"]
-    lengths: int
-
-    def told(self) -> str:
-        """Returns at which lengths the arithmetic does not resolve values."""
-        at = np.unique(self.blurred)
-        which = ", ".join(f"{n:g}" for n in at)
-        told = f"values at {at.size} of {self.lengths} lengths are below what the arithmetic resolves"
-        return f"{told}, left out: {which}"
-
-
-def _note(value: Float[np.ndarray, " points"], seeds: int, fitted: int, omitted: _Omitted) -> str:
+def _note(
+    value: Float[np.ndarray, " points"],
+    bounds: int,
+    not_resolved: Float[np.ndarray, " blurred"],
+    lengths: int,
+    seeds: int,
+    fitted: int,
+) -> str:
     """What a reader of the fit must know about omitted values and NaN results; `fitted` of the seeds have a slope."""
-    bounds, blurred = omitted.bounds, omitted.blurred.size
+    blurred, at = not_resolved.size, np.unique(not_resolved)
     if not value.size and bounds and not blurred:
         return f"all {bounds} values are the extremes of samples, which are only bounds: no exponent"
     if not value.size and blurred and not bounds:
@@ -383,7 +372,11 @@ def _note(value: Float[np.ndarray, " points"], seeds: int, fitted: int, omitted:
     zeros, missing, values = int(np.sum(value == 0)), int(np.sum(np.isnan(value))), value.size
     if values and zeros == values and not bounds and not blurred:
         return "exactly 0 at every length: no exponent"
-    parts = [omitted.told()] if blurred else []
+    parts = []
+    if blurred:
+        which = ", ".join(f"{n:g}" for n in at)
+        told = f"values at {at.size} of {lengths} lengths are below what the arithmetic resolves"
+        parts.append(f"{told}, left out: {which}")
     if bounds:
         parts.append(
             f"{bounds} of {bounds + values} values are the extremes of samples, only bounds, left out"

@@ -200,17 +200,18 @@ def add_heading(figure: Figure, text: str) -> None:
 
 def png_bytes(figure: Figure, dpi: int = 150) -> bytes:
     """The figure as a PNG file."""
-    content = io.BytesIO()
-    with figure_settings():
-        figure.savefig(content, format="png", dpi=dpi)
-    return content.getvalue()
+    return _saved(figure, format="png", dpi=dpi)
 
 
 def svg_bytes(figure: Figure) -> bytes:
     """The figure as an SVG file. The same figure gives the same bytes: there is no date and no random id."""
+    return _saved(figure, format="svg", metadata={"Date": None})
+
+
+def _saved(figure: Figure, **options: Any) -> bytes:
     content = io.BytesIO()
     with figure_settings():
-        figure.savefig(content, format="svg", metadata={"Date": None})
+        figure.savefig(content, **options)
     return content.getvalue()
 
 

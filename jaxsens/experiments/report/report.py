@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
 from jaxsens.asked.measures import Decision
 from jaxsens.asked.positions import READOUT
-from jaxsens.base.errors import rule_for
 from jaxsens.base.files import only_inside
 from jaxsens.experiments.report.attention import attention_data, attention_sections
 from jaxsens.experiments.report.bounds import BoundsData, bounds_sections
@@ -48,32 +48,10 @@ from jaxsens.experiments.report.panels import LineStyle, variant_styles
 from jaxsens.experiments.report.texts import text
 from jaxsens.experiments.sweep.attention import AttentionTable
 from jaxsens.experiments.sweep.points import AVERAGE_SENSITIVITY, PER_POSITION
+from jaxsens.experiments.sweep.sources import Weights
 from jaxsens.experiments.sweep.sweep import SweepPlan
 
 DEFAULT_TITLE = "Flip sensitivity against input length"
-
-WHAT_IS_FLIPPED = {
-    "substitute": "{symbol} of an input of n symbols is exchanged for another (a flip)",
-    "delete": "{symbol} of an input of n symbols is deleted (a flip)",
-    "insert": "one symbol more is inserted into an input of n symbols (a flip)",
-    "repeat": "{symbol} of an input of n symbols is repeated, {copies} in all (a flip)",
-}
-"""What x′ is, by the kind of flips, or what they do."""
-
-HEADINGS = {
-    "substitute": "{symbol} is exchanged",
-    "delete": "{symbol} is deleted",
-    "insert": "one symbol more is inserted into the input",
-    "repeat": "{symbol} is repeated",
-}
-"""As `WHAT_IS_FLIPPED`, for the heading of a figure."""
-
-RANDOM_NETWORKS = "networks that share their weights and inputs and differ in one choice only"
-
-UNSEEDED_NETWORKS = {
-    "constructed": "networks with constructed weights, which do not depend on the seed",
-    "trained": "networks with trained weights, which do not depend on the seed",
-}
 
 FILES = {
     "points.csv": "points.csv",
@@ -173,7 +151,7 @@ def distances_of(data: SweepData) -> Distances | None:
 def _introduction(data: SweepData, flips: str) -> list[str]:
     """What was measured, and what is known of it."""
     asked = data.plan.asked
-    told = {"edit": _edit(data.plan, WHAT_IS_FLIPPED), "flips": flips, "networks": _networks(data)}
+    told = {"edit": _edit(data.plan, "flip"), "flips": flips, "networks": _networks(data)}
     replaced = asked.flips.edit == "substitute"
     if data.decisions is None or not isinstance(asked.measure, Decision):
         return [text("measured", **told), text("known") if replaced else text("known-of-edits")]
@@ -183,15 +161,12 @@ def _introduction(data: SweepData, flips: str) -> list[str]:
     return [text("decisions", threshold=threshold, **told), *known]
 
 
-def _edit(plan: SweepPlan, told: Mapping[str, str]) -> str:
-    """What a flip does, in the words of `told`."""
+def _edit(plan: SweepPlan, told: str) -> str:
+    """What a flip does, as a "flip" in a sentence or as the "heading" of a figure."""
     flips = plan.asked.flips
     kind = flips.kind if flips.edit != "substitute" else flips.edit
-    words = rule_for("the report", "flips", kind, told)
-    copies = f"{1 + flips.copies} copies"
-    return words.format(
-        symbol="the symbol at the readout" if _of_readout(plan) else "one symbol", copies=copies
-    )
+    symbol = "the symbol at the readout" if _of_readout(plan) else "one symbol"
+    return text(f"{told}-{kind}", symbol=symbol, copies=f"{1 + flips.copies} copies")
 
 
 def _of_readout(plan: SweepPlan) -> bool:
@@ -250,7 +225,7 @@ def _sensitivity_figures(
     what = (
         "How much does the output change" if data.decisions is None else "How often does the decision change"
     )
-    heading = f"{what} when {_edit(data.plan, HEADINGS)}?"
+    heading = f"{what} when {_edit(data.plan, 'heading')}?"
     figures = [sensitivity_figure(data.points, fits, styles, statistics=main, norm=norm, heading=heading)]
     others = [name for name in data.plan.statistics if name not in main]
     if others:
@@ -263,16 +238,12 @@ def _networks(data: SweepData) -> str:
     by_weights: dict[str, list[str]] = {}
     for variant in data.variants:
         by_weights.setdefault(variant.weights, []).append(variant.name)
-    if set(by_weights) == {"random"}:
-        return RANDOM_NETWORKS
     if len(by_weights) == 1:
-        return UNSEEDED_NETWORKS[next(iter(by_weights))]
+        return text(f"networks-{next(iter(by_weights))}")
     listed = ["networks with random weights"] if "random" in by_weights else []
-    listed += [
-        f"{text} ({enumeration(by_weights[kind])})"
-        for kind, text in UNSEEDED_NETWORKS.items()
-        if kind in by_weights
-    ]
+    for kind in get_args(Weights)[1:]:
+        if kind in by_weights:
+            listed.append(f"{text(f'networks-{kind}')} ({enumeration(by_weights[kind])})")
     return f"{' and on '.join(listed)}, all with the same inputs"
 
 

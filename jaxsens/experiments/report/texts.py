@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
+from jaxsens.base.errors import rule_for
+
 
 def text(name: str, **values: object) -> str:
     """Returns the text of this name on one line, with `values` in the places that braces mark."""
-    return _texts()[name].format(**values)
+    return rule_for("the report", "text", name, _texts()).format(**values)
 
 
 @cache

@@ -36,13 +36,17 @@ from jaxsens.experiments.report.texts import text
 from jaxsens.experiments.sweep.sweep import KEY_COLUMNS
 from jaxsens.experiments.theorem6.recurrent_parity import NEVER
 from jaxsens.experiments.theorem6.results import (
-    Cell,
+    ROWS,
+    KeptRow,
     Lines,
     PlannedModel,
+    Row,
+    SensitivityRow,
     Theorem6Plan,
+    complete,
     lines_of,
-    read_cells,
     read_plan,
+    read_rows,
 )
 from jaxsens.languages import Dyck, Language
 
@@ -69,7 +73,7 @@ class Group:
         language: of the words.
         models: as planned, in the order of the config.
         slug: for the names of files.
-        cells: what was measured of these models.
+        rows: what was measured of these models.
         fit_from: the length from which exponents are fitted.
     """
 
@@ -77,7 +81,7 @@ class Group:
     language: Language
     models: tuple[PlannedModel, ...]
     slug: str
-    cells: tuple[Cell, ...]
+    rows: tuple[Row, ...]
     fit_from: int
 
     @property
@@ -109,7 +113,7 @@ class Group:
     @cached_property
     def lines(self) -> dict[int, Lines]:
         """What cross-entropy is compared with, by length: all lengths at which a model of the group was evaluated."""
-        return {n: lines_of(self.language, n) for n in sorted({cell.n for cell in self.cells})}
+        return {n: lines_of(self.language, n) for n in sorted({row.n for row in self.rows})}
 
     @cached_property
     def scores(self) -> pandas.DataFrame:
@@ -144,12 +148,12 @@ class Group:
 
     def longest(self, model: str) -> int:
         """The longest words on which a model was evaluated."""
-        return max(cell.n for cell in self.cells if cell.model == model)
+        return max(row.n for row in self.rows if row.model == model)
 
     def _table(self, kind: str) -> pandas.DataFrame:
         import pandas as pd
 
-        rows = [dataclasses.asdict(row) for cell in self.cells for row in getattr(cell, kind)]
+        rows = [dataclasses.asdict(row) for row in self.rows if isinstance(row, ROWS[kind])]
         return pd.DataFrame(rows).rename(columns={"model": "variant"})
 
 
@@ -158,23 +162,28 @@ class Theorem6Data:
     """Everything that the report shows: what the config asks for, and the models evaluated at each length."""
 
     plan: Theorem6Plan
-    cells: tuple[Cell, ...]
+    measured: tuple[KeptRow, ...]
+
+    @cached_property
+    def evaluated(self) -> set[tuple[str, int]]:
+        """The models with the lengths at which they are evaluated."""
+        return {(one.row.model, one.row.n) for one in self.measured}
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """The groups with at least one cell, in the order of the config."""
-        measured = {cell.model for cell in self.cells}
+        """The groups with at least one row, in the order of the config."""
+        known = {model for model, _ in self.evaluated}
         found: dict[tuple[str, str], list[PlannedModel]] = {}
         for model in self.plan.models:
-            if model.name in measured:
+            if model.name in known:
                 found.setdefault((model.task, str(sorted(model.language.items()))), []).append(model)
         return tuple(
             Group(
                 task,
-                models[0].made_language(),
+                models[0].learned,
                 tuple(models),
                 f"{task}-{k}",
-                tuple(cell for cell in self.cells if cell.model in {model.name for model in models}),
+                tuple(one.row for one in self.measured if one.row.model in {model.name for model in models}),
                 self.plan.fit_from,
             )
             for k, ((task, _), models) in enumerate(found.items(), start=1)
@@ -182,18 +191,18 @@ class Theorem6Data:
 
 
 def load_theorem6(directory: str | os.PathLike[str]) -> Theorem6Data:
-    """Reads everything that the report of a directory shows.
+    """Reads everything that the report of a directory shows: models at lengths at which nothing is missing.
 
     Raises:
         InputError: if this is not a directory of the experiment, or no model was evaluated yet.
     """
     plan = read_plan(directory)
-    cells = read_cells(directory, plan)
-    if not cells:
+    measured = complete(read_rows(directory, plan), plan)
+    if not measured:
         raise InputError(
             f"directory = {str(directory)!r}: no model was evaluated here yet; run `jaxsens theorem6` again"
         )
-    return Theorem6Data(plan, tuple(cells))
+    return Theorem6Data(plan, measured)
 
 
 def write_theorem6_report(
@@ -254,10 +263,9 @@ def found(data: Theorem6Data) -> tuple[str, ...]:
 def missing_text(data: Theorem6Data) -> str:
     """Which models and lengths are missing, and why models could not be trained; empty if nothing is missing."""
     failed = {model.name: model.failure for model in data.plan.models if model.failure}
-    evaluated = {(cell.model, cell.n) for cell in data.cells}
     lacking: dict[str, list[int]] = {}
     for model, n in data.plan.cells:
-        if model.name not in failed and (model.name, n) not in evaluated:
+        if model.name not in failed and (model.name, n) not in data.evaluated:
             lacking.setdefault(model.name, []).append(n)
     listed = [f"{name} at n = {', '.join(map(str, lengths))}" for name, lengths in lacking.items()]
     parts = [f"{name} could not be trained ({failure})" for name, failure in failed.items()]
@@ -271,7 +279,7 @@ def _sections(data: Theorem6Data, group: Group) -> list[Section]:
     else:
         about = "Recognising", recognition_figure(group), recognition_table(group)
     verb, figure, table = about
-    rows = [row for cell in group.cells for row in cell.sensitivity]
+    rows = [row for row in group.rows if isinstance(row, SensitivityRow)]
     sampled = any(row.flips < row.population for row in rows)
     by_hand = [model.name for model in group.models if model.longest_trained is None]
     sensitivity = sensitivity_figure(
@@ -303,39 +311,31 @@ def sentences(group: Group) -> tuple[str, ...]:
     """A sentence a model: how its cross-entropy at the longest prefixes compares with chance and with the optimum, or
     its accuracy and margin on the longest words."""
     tell = _prediction_sentence if group.task == "prediction" else _recognition_sentence
-    return tuple(tell(group, model) for model in group.names)
+    return tuple(tell(group, model, group.longest(model)) for model in group.names)
 
 
-def _prediction_sentence(group: Group, model: str) -> str:
-    n = group.longest(model)
+def _prediction_sentence(group: Group, model: str, n: int) -> str:
     lines, (value, _) = group.lines[n], group.estimate(model, n, "cross_entropy", "standard_error")
-    text = f"{model}: after n = {n} symbols the cross-entropy is {value:.4f}, "
+    told = {"model": model, "n": n, "value": value, **lines._asdict()}
     if group.has_choice and lines.choice_bound:
         choice, _ = group.estimate(model, n, "choice", "choice_error")
-        return text + (
-            f"{value - lines.optimum:.4f} above the optimum {lines.optimum:.4f}; Theorem 6 predicts at least "
-            f"{lines.choice_bound:.4f} for soft attention in the limit of long inputs. Choosing which bracket to close "
-            f"costs {100 * choice / lines.choice_bound:.0f} % of what a blind guess costs."
-        )
-    distance = abs(value - lines.unigram)
+        share = 100 * choice / lines.choice_bound
+        return text("predicts-brackets", **told, above=value - lines.optimum, share=share)
+    distance, way = abs(value - lines.unigram), lines.unigram - lines.optimum
     far = f"{distance:.4f} nats" if lines.unigram <= _LEAST else f"{100 * distance / lines.unigram:.1f} %"
-    text += f"{far} {'below' if value < lines.unigram else 'above'} the unigram level {lines.unigram:.4f}; "
-    way = lines.unigram - lines.optimum
+    told |= {"far": far, "side": "below" if value < lines.unigram else "above"}
     if way <= _LEAST:
-        return text + "the optimum is the same: the prefix carries no information about what follows."
+        return text("predicts-without-a-way", **told)
     percent = round(100 * (value - lines.optimum) / way)
+    part = f"{percent} % of the way from the optimum to chance".replace("-", "\N{MINUS SIGN}")
     # A model that is worse than chance is not part of the way to it.
-    place = "worse than chance." if percent > 100 else f"{percent} % of the way from the optimum to chance."
-    return text + f"the optimum is {lines.optimum:.4f}. This is {place}".replace("-", "\N{MINUS SIGN}")
+    return text("predicts", **told, part="worse than chance" if percent > 100 else part)
 
 
-def _recognition_sentence(group: Group, model: str) -> str:
-    n = group.longest(model)
+def _recognition_sentence(group: Group, model: str, n: int) -> str:
     share, margin = (spreads(group.scores, model, column)[n].median for column in ("accuracy", "margin"))
-    text = f"{margin:.3g}".replace("-", "\N{MINUS SIGN}")
-    return (
-        f"{model}: at n = {n} it labels {100 * share:.0f} % of the words correctly, with a margin of {text}."
-    )
+    told = f"{margin:.3g}".replace("-", "\N{MINUS SIGN}")
+    return text("recognises", model=model, n=n, percent=100 * share, margin=told)
 
 
 def model_table(data: Theorem6Data) -> ReportTable:
@@ -344,7 +344,7 @@ def model_table(data: Theorem6Data) -> ReportTable:
         "model": lambda model: model.name,
         "what it is": lambda model: model.description,
         "task": lambda model: model.task,
-        "language": lambda model: model.made_language().name,
+        "language": lambda model: model.learned.name,
         "position embeddings": lambda model: boundedness(model.bounded),
         "longest trained on": lambda model: _or_dash(model.longest_trained),
         "steps": lambda model: _or_dash(model.steps),
@@ -395,20 +395,20 @@ def recognition_table(group: Group) -> ReportTable:
 
 def run_table(data: Theorem6Data) -> ReportTable:
     """What was run and on what."""
-    plan, cells = data.plan, data.cells
-    flips = [(row.flips, row.population) for cell in cells for row in cell.sensitivity]
+    plan, measured = data.plan, [one for one in data.measured if isinstance(one.row, SensitivityRow)]
+    flips = [(row.flips, row.population) for one in measured if isinstance(row := one.row, SensitivityRow)]
     values = {
-        "engine": [cell.engine for cell in cells],
-        "number format": [cell.dtype for cell in cells],
-        **{name: [cell.versions[name] for cell in cells] for name in cells[0].versions},
+        "engine": [one.engine for one in measured],
+        "number format": [one.dtype for one in measured],
+        **{name: [one.versions[name] for one in measured] for name in measured[0].versions},
     }
     rows = [
-        ("models and lengths", f"{len(cells)} of {len(plan.cells)}"),
+        ("models and lengths", f"{len(data.evaluated)} of {len(plan.cells)}"),
         ("seeds", ", ".join(map(str, plan.seeds))),
         ("words per length and seed", str(plan.words)),
         ("words per length and seed whose flips are measured", str(plan.inputs)),
         ("flips", flips_text(*map(sum, zip(*flips, strict=True)))),
-        ("time of evaluation", duration(sum(cell.seconds for cell in cells))),
+        ("time of evaluation", duration(sum(one.seconds for one in data.measured))),
         *((name, "; ".join(dict.fromkeys(texts))) for name, texts in values.items()),
     ]
     return ReportTable("", (), rows)

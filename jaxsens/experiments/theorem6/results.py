@@ -1,12 +1,9 @@
-"""What the Theorem 6 experiment measures and keeps: the plan, the cells, and the tables of them.
-
-A cell is everything that is measured of one model at one length.
+"""What the Theorem 6 experiment measures and keeps: the plan, the rows, and the tables of them.
 
 DIR/theorem6.toml       the config as it was given, when its models were trained last
-DIR/theorem6.json       the plan of that config: every model, and every cell with its key
+DIR/theorem6.json       the plan of that config: every model with its fingerprint, and what is measured of it
 DIR/models/NAME/        the checkpoints and metrics of a trained model
-DIR/cells/NAME/n=64.json    everything measured of one model at one length
-DIR/cells/NAME/.n=64.parts.json     what is measured of it, as long as that is not everything
+DIR/rows/               a file a row: what was measured of one model at one length with one seed
 DIR/cross_entropy.csv, DIR/recognition.csv, DIR/sensitivity.csv    a row a model, length and seed
 """
 
@@ -14,9 +11,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, astuple, dataclass, field
-from functools import partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -24,9 +22,8 @@ import numpy as np
 from jaxtyping import Int
 
 from jaxsens.base.errors import InputError
-from jaxsens.base.sealed import DamagedFile, digest
-from jaxsens.base.stopping import check
-from jaxsens.experiments.jobs.job import Record, read_finished, write_table
+from jaxsens.base.sealed import DamagedFile
+from jaxsens.experiments.jobs.job import Named, Record, RowsJob, read_finished, write_table
 from jaxsens.experiments.theorem6.config import Theorem6
 from jaxsens.languages import Dyck, Language, language
 from jaxsens.models.parts.initialisation import generator
@@ -35,44 +32,11 @@ from jaxsens.training.config import Task
 from jaxsens.training.data import with_boundary
 from jaxsens.training.evaluation import accuracy, cross_entropy
 
-FORMAT = 1
-"""Raised when the meaning of a cell's key, or of the numbers behind it, changes."""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A model ready to be evaluated.
-
-    Attributes:
-        name: in the experiment.
-        task: what it was made for.
-        language: of the words it is evaluated on.
-        model: the module.
-        fingerprint: of its parameters: the same text for the same ones.
-    """
-
-    name: str
-    task: Task
-    language: Language
-    model: Any
-    fingerprint: str
-
-    def key(self, n: int, experiment: Theorem6) -> str:
-        """SHA-256 of everything that determines the numbers of its cell at length n."""
-        described = {
-            "format": FORMAT,
-            "model": self.fingerprint,
-            "task": self.task,
-            "language": self.language.settings,
-            "n": n,
-            **{name: getattr(experiment, name) for name in ("seeds", "words", "inputs")},
-            **experiment.measure.expanded(n),
-        }
-        return digest(described)
-
 
 @dataclass(frozen=True)
 class _Row:
+    of: ClassVar[str]
+    file: ClassVar[str]
     model: str
     n: int
     seed: int
@@ -92,12 +56,16 @@ class PredictionRow(_Row):
         choice_error: the standard error of that.
     """
 
+    of, file = "prediction", "cross_entropy.csv"
     words: int
     cross_entropy: float
     excess: float
     standard_error: float
     choice: float | None
     choice_error: float | None
+
+    def __str__(self) -> str:
+        return f"cross-entropy {self.cross_entropy:.4g}"
 
 
 @dataclass(frozen=True)
@@ -111,11 +79,15 @@ class RecognitionRow(_Row):
         accuracy_error, margin_error: their standard errors.
     """
 
+    of, file = "recognition", "recognition.csv"
     words: int
     accuracy: float
     accuracy_error: float
     margin: float
     margin_error: float
+
+    def __str__(self) -> str:
+        return f"accuracy {self.accuracy:.3g}"
 
 
 @dataclass(frozen=True)
@@ -128,139 +100,109 @@ class SensitivityRow(_Row):
         mean, max: over them.
     """
 
+    of, file = "sensitivity", "sensitivity.csv"
     inputs: int
     flips: int
     population: int
     mean: float
     max: float
 
+    def __str__(self) -> str:
+        return f"sensitivity {self.mean:.3g}"
+
+
+Row = PredictionRow | RecognitionRow | SensitivityRow
+
+ROWS: dict[str, type[Row]] = {kind.of: kind for kind in (PredictionRow, RecognitionRow, SensitivityRow)}
+"""What a row may be of: the task of its model, or the sensitivity."""
+
 
 @dataclass(frozen=True)
-class Cell(Record):
-    """What was measured of one model at one length: a row a seed in each tuple that suits its task.
+class KeptRow:
+    """A row as it is kept.
 
     Attributes:
-        key: see `Subject.key`.
-        engine: which engine measured the flips, and why.
-        dtype: of the arithmetic.
-        versions: of Python, the packages that matter and the device.
-        seconds: wall time, compilation included, over all runs that it took.
+        row: the numbers.
+        seconds: wall time, compilation included.
+        engine: which engine measured the flips, and why; empty for other rows.
+        dtype: of the arithmetic that measured the flips.
+        versions: of Python, the packages that matter and the device that measured the flips.
     """
 
-    kind: ClassVar[str] = "cell of theorem6"
-    key: str
-    model: str
-    n: int
-    prediction: tuple[PredictionRow, ...]
-    recognition: tuple[RecognitionRow, ...]
-    sensitivity: tuple[SensitivityRow, ...]
-    engine: str
-    dtype: str
-    versions: dict[str, str]
+    row: Row
     seconds: float
+    engine: str = ""
+    dtype: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
 
     def summary(self) -> str:
         """One line for the progress."""
-        parts = []
-        if self.prediction:
-            parts.append(f"cross-entropy {np.mean([row.cross_entropy for row in self.prediction]):.4g}")
-        if self.recognition:
-            parts.append(f"accuracy {np.mean([row.accuracy for row in self.recognition]):.3g}")
-        return ", ".join([*parts, f"sensitivity {np.mean([row.mean for row in self.sensitivity]):.3g}"])
+        return str(self.row)
 
 
 @dataclass(frozen=True)
-class Parts(Record):
-    """What is measured of a cell so far: a run that is stopped again and again still comes to the cell's end.
+class PlannedModel:
+    """A model of the experiment.
 
-    parts: by name, what was found, and the seconds that it took.
+    Attributes:
+        name, description: as in the config.
+        task: what it is for: "prediction" or "recognition".
+        language: the name and options of what it learns.
+        bounded: whether its position embeddings stay bounded as n grows; True where it has none.
+        longest_trained: the largest number of symbols it was trained on; None for the hand-set network.
+        steps: how many steps it was trained; None where it was not trained, or could not be to the end.
+        fingerprint: of its parameters: the same text for the same ones; empty where it could not be trained.
+        failure: why it could not; empty where it could.
     """
 
-    kind: ClassVar[str] = "parts of a cell of theorem6"
-    key: str = ""
-    parts: dict[str, tuple[dict[str, Any], float]] = field(default_factory=dict)
+    name: str
+    description: str
+    task: Task
+    language: dict[str, Any]
+    bounded: bool = True
+    longest_trained: int | None = None
+    steps: int | None = None
+    fingerprint: str = ""
+    failure: str = ""
 
-    @classmethod
-    def kept(cls, path: Path | None, key: str, note: Callable[[str], None]) -> Parts:
-        """Those of the cell of this key that are kept at `path`, if any. A damaged file is noted, and counts for
-        nothing."""
-        try:
-            return cls(key) if path is None else cls.read(path, key)
-        except FileNotFoundError:
-            pass
-        except DamagedFile as error:
-            note(f"damaged, computed again: {error}")
-        return cls(key)
-
-    def of(self, name: str, path: Path | None, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The part of this name; computed, and kept at `path`, if it is not there yet."""
-        if name not in self.parts:
-            check()
-            began = time.perf_counter()
-            found = compute()
-            self.parts[name] = found, time.perf_counter() - began
-            if path is not None:
-                self.write(path)
-        return self.parts[name][0]
+    @cached_property
+    def learned(self) -> Language:
+        """The language."""
+        return language(**self.language)
 
 
-def measure_cell(
-    subject: Subject,
-    n: int,
-    experiment: Theorem6,
-    progress: Progress | None = None,
-    path: Path | None = None,
-    note: Callable[[str], None] = lambda text: None,
-) -> Cell:
-    """Evaluates a model at one length, seed by seed.
+class RowPlace(NamedTuple):
+    """What a row is of: a model at a length, with a seed, and one of `ROWS`."""
+
+    model: PlannedModel
+    n: int
+    seed: int
+    of: str
+
+
+def measure(place: RowPlace, model: Any, experiment: Theorem6, progress: Progress | None = None) -> KeptRow:
+    """Evaluates a model, or measures its flips.
 
     Args:
-        subject: the model.
-        n: symbols of a word.
+        place: at which length, with which seed, and what of it.
+        model: the module that the place names.
         experiment: says what is evaluated.
-        progress: called with the flips of the seed under way.
-        path: where the parts of the cell are kept until it is whole; None for nowhere.
-        note: called with what is wrong with that file, if it is damaged.
+        progress: called with the flips under way.
     """
-    key = subject.key(n, experiment)
-    parts = Parts.kept(path, key, note)
-    predicts = subject.task == "prediction"
-    answers, flips = [], []
-    for seed in experiment.seeds:
-        answer = partial(_answered, subject, n, seed, experiment)
-        answers.append(parts.of(f"{subject.task}, seed {seed}", path, answer))
-        measured = partial(_sensitivity, subject, n, seed, experiment, progress)
-        flips.append(parts.of(f"sensitivity, seed {seed}", path, measured))
-    return Cell(
-        key=key,
-        model=subject.name,
-        n=n,
-        prediction=tuple(PredictionRow(**row) for row in answers if predicts),
-        recognition=tuple(RecognitionRow(**row) for row in answers if not predicts),
-        sensitivity=tuple(SensitivityRow(**part["row"]) for part in flips),
-        seconds=sum(seconds for _, seconds in parts.parts.values()),
-        **{name: flips[-1][name] for name in ("engine", "dtype", "versions")},
-    )
-
-
-def _answered(subject: Subject, n: int, seed: int, experiment: Theorem6) -> dict[str, Any]:
-    """A `PredictionRow` or `RecognitionRow` as a table."""
-    predicts = subject.task == "prediction"
-    evaluate, row = (cross_entropy, PredictionRow) if predicts else (accuracy, RecognitionRow)
-    _, *found = astuple(evaluate(subject.model, subject.language, n, experiment.words, seed))
-    return asdict(row(subject.name, n, seed, *found))
-
-
-def _sensitivity(
-    subject: Subject, n: int, seed: int, experiment: Theorem6, progress: Progress | None
-) -> dict[str, Any]:
-    """A `SensitivityRow` as a table, and how it was measured."""
-    words = tokens_to_flip(subject.task, subject.language, n, experiment.inputs, seed)
-    placement = experiment.placement.placement()
-    result = experiment.measure.flip_sensitivity(subject.model, words, seed, progress, placement)
-    numbers = (len(result), result.population, result.mean, result.max)
-    row = asdict(SensitivityRow(subject.name, n, seed, experiment.inputs, *numbers))
-    return {"row": row, "engine": str(result.engine), "dtype": result.dtype, "versions": result.run.versions}
+    planned, n, seed, of = place
+    began = time.perf_counter()
+    told: dict[str, Any] = {}
+    if of == "sensitivity":
+        words = tokens_to_flip(planned.task, planned.learned, n, experiment.inputs, seed)
+        placement = experiment.placement.placement()
+        result = experiment.measure.flip_sensitivity(model, words, seed, progress, placement)
+        numbers = (experiment.inputs, len(result), result.population, result.mean, result.max)
+        told = {"engine": str(result.engine), "dtype": result.dtype, "versions": result.run.versions}
+    else:
+        evaluate = cross_entropy if of == "prediction" else accuracy
+        numbers = astuple(evaluate(model, planned.learned, n, experiment.words, seed))[1:]
+    row: Any = ROWS[of](planned.name, n, seed, *numbers)  # pyright: ignore[reportArgumentType] - its columns
+    return KeptRow(row, time.perf_counter() - began, **told)
 
 
 def tokens_to_flip(
@@ -276,72 +218,6 @@ def tokens_to_flip(
     else:
         words, _ = language.sample_labelled(count, n, draw)
     return with_boundary(words, language, task)
-
-
-# The directory
-
-_MODELS = "models"
-PLAN = "theorem6.json"
-CONFIG = "theorem6.toml"
-_AGAIN = "run `jaxsens theorem6` again: what is trained and measured is kept"
-
-_TABLES = {
-    "cross_entropy.csv": "prediction",
-    "recognition.csv": "recognition",
-    "sensitivity.csv": "sensitivity",
-}
-
-
-@dataclass(frozen=True)
-class PlannedModel:
-    """A model of the experiment.
-
-    Attributes:
-        name, description: as in the config.
-        task: "prediction" or "recognition".
-        language: its settings, as `jaxsens.languages.language` takes them.
-        bounded: whether its position embeddings stay bounded; True where it has none.
-        longest_trained: the largest number of symbols it was trained on; None for the hand-set network.
-        steps: how many steps it was trained; None where it was not trained, or could not be to the end.
-        keys: of its cells by length; empty where it could not be trained.
-        failure: why it could not; empty where it could.
-    """
-
-    name: str
-    description: str
-    task: str
-    language: dict[str, Any]
-    bounded: bool
-    longest_trained: int | None
-    steps: int | None
-    keys: dict[int, str]
-    failure: str = ""
-
-    def made_language(self) -> Language:
-        """The language."""
-        return language(**self.language)
-
-
-@dataclass(frozen=True)
-class Theorem6Plan(Record):
-    """Everything about the experiment except its numbers. `config` is the config as it was given."""
-
-    kind: ClassVar[str] = "plan of theorem6"
-    config: str
-    title: str
-    claim: str
-    lengths: tuple[int, ...]
-    seeds: tuple[int, ...]
-    words: int
-    inputs: int
-    fit_from: int
-    measure: dict[str, Any]
-    models: tuple[PlannedModel, ...]
-
-    @property
-    def cells(self) -> tuple[tuple[PlannedModel, int], ...]:
-        """Every model and length, by rising length: the whole picture is there early."""
-        return tuple((model, n) for n in self.lengths for model in self.models)
 
 
 class Lines(NamedTuple):
@@ -374,6 +250,56 @@ def lines_of(learned: Language, n: int) -> Lines:
     )
 
 
+# The directory
+
+_MODELS = "models"
+ROWS_FOLDER = "rows"
+PLAN = "theorem6.json"
+CONFIG = "theorem6.toml"
+_AGAIN = "run `jaxsens theorem6` again: what is trained and measured is kept"
+
+
+@dataclass(frozen=True)
+class Theorem6Plan(Record):
+    """Everything about the experiment except its numbers. `config` is the config as it was given."""
+
+    kind: ClassVar[str] = "plan of theorem6"
+    config: str
+    title: str
+    claim: str
+    lengths: tuple[int, ...]
+    seeds: tuple[int, ...]
+    words: int
+    inputs: int
+    fit_from: int
+    measure: dict[str, Any]
+    models: tuple[PlannedModel, ...]
+
+    @property
+    def cells(self) -> tuple[tuple[PlannedModel, int], ...]:
+        """Every model and length, by rising length: the whole picture is there early."""
+        return tuple((model, n) for n in self.lengths for model in self.models)
+
+    @property
+    def items(self) -> list[Named[RowPlace]]:
+        """The rows of all models that could be trained, by model and length as in `cells`."""
+        return [
+            self._item(RowPlace(model, n, seed, of))
+            for model, n in self.cells
+            if not model.failure
+            for seed in self.seeds
+            for of in (model.task, "sensitivity")
+        ]
+
+    def _item(self, place: RowPlace) -> Named[RowPlace]:
+        """A row, with everything else that determines its numbers."""
+        model, n, seed, of = place
+        settings = {"model": model.fingerprint, "language": model.language, "task": model.task}
+        flips = {"inputs": self.inputs, "measure": self.measure}
+        settings |= flips if of == "sensitivity" else {"words": self.words}
+        return Named(f"{model.name} n={n} seed={seed} {of}", place, (f"{model.name} {of}", n), settings)
+
+
 def models_folder(directory: Path, name: str) -> Path:
     """Where the training of a model is kept."""
     return directory / _MODELS / name
@@ -404,39 +330,31 @@ def read_plan(directory: str | os.PathLike[str]) -> Theorem6Plan:
         raise InputError(f"{error}; {_AGAIN}") from error
 
 
-def cell_path(directory: Path, model: str, n: int) -> Path:
-    """Where a cell is kept."""
-    return directory / "cells" / model / f"n={n}.json"
+def read_rows(directory: str | os.PathLike[str], plan: Theorem6Plan) -> list[KeptRow]:
+    """The finished rows of a plan, in its order. Raises InputError if a file is damaged."""
+    job = RowsJob(plan.items, None, KeptRow, {}, Path(directory), ROWS_FOLDER)
+    return [*read_finished(job.items, job.read, _AGAIN)]
 
 
-def read_cells(directory: str | os.PathLike[str], plan: Theorem6Plan) -> list[Cell]:
-    """The finished cells of a plan, in its order. Raises InputError if a file is damaged."""
-
-    def read(planned: tuple[PlannedModel, int]) -> Cell:
-        model, n = planned
-        return Cell.read(cell_path(Path(directory), model.name, n), model.keys[n])
-
-    trained = [(model, n) for model, n in plan.cells if n in model.keys]
-    return [*read_finished(trained, read, _AGAIN)]
+def complete(measured: Sequence[KeptRow], plan: Theorem6Plan) -> tuple[KeptRow, ...]:
+    """Those of models at lengths at which every row of the plan is there."""
+    had = Counter((one.row.model, one.row.n) for one in measured)
+    return tuple(one for one in measured if had[one.row.model, one.row.n] == 2 * len(plan.seeds))
 
 
-def write_tables(directory: Path, cells: Iterable[Cell], plan: Theorem6Plan) -> None:
+def write_tables(directory: Path, measured: Iterable[KeptRow], plan: Theorem6Plan) -> None:
     """Writes the three CSV files, by model, length and seed.
 
     One without rows is not written, and one of an earlier config that stands in its place is removed.
     """
-    cells = list(cells)
-    order = {model.name: k for k, model in enumerate(plan.models)}
-    languages = {model.name: model.made_language() for model in plan.models}
-    lines = {(cell.model, cell.n): lines_of(languages[cell.model], cell.n) for cell in cells}
-    for file, name in _TABLES.items():
-        rows = [
-            asdict(row) | (lines[cell.model, cell.n]._asdict() if name == "prediction" else {})
-            for cell in cells
-            for row in getattr(cell, name)
-        ]
-        rows.sort(key=lambda row: (order[row["model"]], row["n"], row["seed"]))
+    models, every = {model.name: model for model in plan.models}, [one.row for one in measured]
+    order = [*models]
+    every.sort(key=lambda row: (order.index(row.model), row.n, row.seed))
+    lines = {(row.model, row.n): lines_of(models[row.model].learned, row.n)._asdict() for row in every}
+    for kind in ROWS.values():
+        added = lines if kind is PredictionRow else {}
+        rows = [asdict(row) | added.get((row.model, row.n), {}) for row in every if isinstance(row, kind)]
         if rows:
-            write_table(directory / file, list(rows[0]), rows)
+            write_table(directory / kind.file, list(rows[0]), rows)
         else:
-            (directory / file).unlink(missing_ok=True)
+            (directory / kind.file).unlink(missing_ok=True)

@@ -1,15 +1,16 @@
 """The Theorem 6 experiment as a job: trains every model, or goes on with it, and evaluates each at every length.
 
 All state is in the files: what was killed is resumed by running it again. Trainings go on from their newest checkpoint,
-and what is evaluated is kept by model and length.
+and what is evaluated is kept row by row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from rich.console import Console
 
@@ -18,22 +19,11 @@ from jaxsens.base.files import takes_no_more
 from jaxsens.base.stopping import check
 from jaxsens.base.strict import messages
 from jaxsens.base.told import say
-from jaxsens.experiments.jobs.job import Failure, Job, Outcome, one_line, run
+from jaxsens.experiments.jobs.job import Failure, Named, Outcome, RowsJob, one_line, run
 from jaxsens.experiments.jobs.progress import Reporter, watching
 from jaxsens.experiments.sweep.sweep import row_of, write_config
+from jaxsens.experiments.theorem6 import results
 from jaxsens.experiments.theorem6.config import ModelEntry, Theorem6
-from jaxsens.experiments.theorem6.results import (
-    CONFIG,
-    PLAN,
-    Cell,
-    PlannedModel,
-    Subject,
-    Theorem6Plan,
-    cell_path,
-    measure_cell,
-    models_folder,
-    write_tables,
-)
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.training.checkpoints import check_directory
 from jaxsens.training.loop import train
@@ -48,7 +38,7 @@ def run_theorem6(experiment: Theorem6, directory: Path, console: Console) -> Out
     problems = Problems(str(directory))
     for entry in experiment.models:
         if entry.config is not None:
-            folder = models_folder(directory, entry.name)
+            folder = results.models_folder(directory, entry.name)
             try:
                 check_directory(folder, entry.config)
             except InputError as error:
@@ -58,97 +48,66 @@ def run_theorem6(experiment: Theorem6, directory: Path, console: Console) -> Out
     return run(Theorem6Job(experiment, directory), console)
 
 
-class CellPlace(NamedTuple):
-    """A model, by its name, at a length."""
-
-    model: str
-    n: int
-
-    @property
-    def group(self) -> tuple[str, int]:
-        """The model and the length."""
-        return self.model, self.n
-
-    def __str__(self) -> str:
-        return f"{self.model} n={self.n}"
-
-
-class Theorem6Job(Job[CellPlace, Cell]):
-    """Makes the models ready, then measures their cells, short words first."""
-
-    folders = ("cells",)
+class Theorem6Job(RowsJob[results.RowPlace, results.KeptRow]):
+    """Makes the models ready, then measures their rows, short words first."""
 
     def __init__(self, experiment: Theorem6, directory: Path) -> None:
-        every = [CellPlace(entry.name, n) for n in experiment.lengths for entry in experiment.models]
-        super().__init__(every, directory)
-        self.experiment = experiment
-        self._subjects: dict[str, Subject] = {}
+        told = ("title", "claim", "lengths", "seeds", "words", "inputs", "fit_from")
+        self.experiment, self._models = experiment, dict[str, Any]()
+        self.plan = results.Theorem6Plan(
+            config=experiment.text,
+            **row_of(experiment, told),
+            measure=experiment.measure.table(),
+            models=tuple(map(_planned, experiment.models)),
+        )
+        super().__init__(self.plan.items, None, results.KeptRow, {}, directory, results.ROWS_FOLDER)
 
     def prepare(self, console: Console, failures: list[Failure]) -> None:
-        """Trains the models. Only the cells of those that could be trained are left to measure."""
-        for entry in self.experiment.models:
+        """Trains the models. Only the rows of those that could be trained are left to measure."""
+        models = []
+        for entry, planned in zip(self.experiment.models, self.plan.models, strict=True):
             check()
             try:
-                self._subjects[entry.name] = self._subject(entry, console)
+                model, found = self._made(entry, console)
             except Exception as error:  # whatever one training raises, the others are done
                 if takes_no_more(error):
                     raise
                 failures.append(Failure(entry.name, one_line(error)))
                 say(console, f"failed: {failures[-1]}")
-        self.items = [place for place in self.items if place.model in self._subjects]
-        told = {str(failure.item): failure.message for failure in failures}
-        self._plan = Theorem6Plan(
-            config=self.experiment.text,
-            **row_of(self.experiment, ("title", "claim", "lengths", "seeds", "words", "inputs", "fit_from")),
-            measure=self.experiment.measure.table(),
-            models=tuple(self._planned(entry, told.get(entry.name, "")) for entry in self.experiment.models),
-        )
+                model, found = None, {"failure": failures[-1].message}
+            self._models[entry.name] = model
+            models.append(replace(planned, **found))
+        self.plan = replace(self.plan, models=tuple(models))
+        self.items = self.plan.items
         # Together, and after the training: what was there before stays as it is for as long as nothing replaces it.
-        write_config(self.directory / CONFIG, self.experiment.text)
-        self._plan.write(self.directory / PLAN)
+        write_config(self.directory / results.CONFIG, self.experiment.text)
+        self.plan.write(self.directory / results.PLAN)
 
-    def path(self, item: CellPlace) -> Path:
-        """Where a cell is kept."""
-        return cell_path(self.directory, item.model, item.n)
+    def measure(self, item: Named[results.RowPlace], reporter: Reporter) -> results.KeptRow:
+        """Evaluates a model."""
+        model, inside = self._models[item.given.model.name], partial(reporter.inside, str(item))
+        return results.measure(item.given, model, self.experiment, inside)
 
-    def read(self, item: CellPlace) -> Cell:
-        """Reads a cell."""
-        return Cell.read(self.path(item), self._subjects[item.model].key(item.n, self.experiment))
-
-    def compute(self, item: CellPlace, reporter: Reporter) -> Cell:
-        """Measures a cell, part by part."""
-        parts = self.path(item).with_name(f".n={item.n}.parts.json")
-        subject, inside = self._subjects[item.model], partial(reporter.inside, str(item))
-        cell = measure_cell(subject, item.n, self.experiment, inside, parts, reporter.note)
-        cell.write(self.path(item))
-        parts.unlink(missing_ok=True)
-        return cell
-
-    def write_tables(self, records: Sequence[Cell]) -> None:
+    def write_tables(self, records: Sequence[results.KeptRow]) -> None:
         """Writes the three CSV files."""
-        write_tables(self.directory, records, self._plan)
+        results.write_tables(self.directory, records, self.plan)
 
-    def _subject(self, entry: ModelEntry, console: Console) -> Subject:
+    def _made(self, entry: ModelEntry, console: Console) -> tuple[Any, dict[str, Any]]:
+        """A model, trained to the end, and what the plan says of it."""
         if entry.config is None:
             model, p = entry.untrained(), entry.language.settings["end_probability"]
-            fingerprint = f"exact_parity_rnn({p!r}, {model.config.dtype})"
-        else:
-            with watching(console, entry.config.optimiser.steps, entry.name) as watch:
-                trained = train(entry.config, models_folder(self.directory, entry.name), watch)
-            model, fingerprint = trained.model, trained.fingerprint
-        return Subject(entry.name, entry.task, entry.language, model, fingerprint)
+            return model, {"fingerprint": f"exact_parity_rnn({p!r}, {model.config.dtype})"}
+        steps = entry.config.optimiser.steps
+        with watching(console, steps, entry.name) as watch:
+            trained = train(entry.config, results.models_folder(self.directory, entry.name), watch)
+        return trained.model, {"fingerprint": trained.fingerprint, "steps": steps}
 
-    def _planned(self, entry: ModelEntry, failure: str) -> PlannedModel:
-        config, subject = entry.config, self._subjects.get(entry.name)
-        network = None if config is None else config.model
-        return PlannedModel(
-            name=entry.name,
-            description=entry.description,
-            task=entry.task,
-            language=dict(entry.language.settings),
-            bounded=network.bounded if isinstance(network, TransformerConfig) else True,
-            longest_trained=None if config is None else config.data.lengths[1],
-            steps=None if config is None or subject is None else config.optimiser.steps,
-            keys={n: subject.key(n, self.experiment) for n in self.experiment.lengths} if subject else {},
-            failure=failure,
-        )
+
+def _planned(entry: ModelEntry) -> results.PlannedModel:
+    """What is known of a model before it is trained."""
+    config, settings = entry.config, dict(entry.language.settings)
+    planned = results.PlannedModel(entry.name, entry.description, entry.task, settings)
+    if config is None:
+        return planned
+    bounded = config.model.bounded if isinstance(config.model, TransformerConfig) else True
+    return replace(planned, bounded=bounded, longest_trained=config.data.lengths[1])

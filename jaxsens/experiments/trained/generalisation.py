@@ -23,9 +23,10 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from pydantic import Field
 
 from jaxsens.base.errors import InputError, Problems, collecting
@@ -33,9 +34,10 @@ from jaxsens.base.inputs import count, is_count
 from jaxsens.base.sealed import digest
 from jaxsens.base.strict import Positive, checked_by, messages
 from jaxsens.base.told import markdown_table
-from jaxsens.experiments.jobs.job import RowsJob
-from jaxsens.experiments.jobs.table_experiment import TableExperiment
+from jaxsens.experiments.jobs.job import Named, RowsJob
+from jaxsens.experiments.report.panels import grid
 from jaxsens.experiments.sweep.config import NAME, NAME_RULE, Seeds
+from jaxsens.experiments.trained.table_experiment import TableExperiment
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.evaluation import accuracy, next_symbols
 from jaxsens.training.loop import train
@@ -61,20 +63,8 @@ def _bins(name: str, value: Any, problems: Problems) -> tuple[Bin, ...]:
     return found
 
 
-class PlannedTraining(NamedTuple):
-    """A training: a language's label, a model's label and a seed."""
-
-    language: str
-    model: str
-    seed: int
-
-    @property
-    def group(self) -> tuple[str, int]:
-        """Trainings of one model take about equally long."""
-        return self.model, 1
-
-    def __str__(self) -> str:
-        return f"{self.language}, {self.model}, seed {self.seed}"
+Place = tuple[str, str, int]
+"""A training: a language's label, a model's label and a seed."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +93,7 @@ class GeneralisationRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generalisation(TableExperiment[PlannedTraining, GeneralisationRow]):
+class Generalisation(TableExperiment[Place, GeneralisationRow]):
     """The config of `jaxsens generalisation`.
 
     Attributes:
@@ -139,9 +129,9 @@ class Generalisation(TableExperiment[PlannedTraining, GeneralisationRow]):
         return tuple(_lengths(pair, self.lengths_per_bin) for pair in self.bins)
 
     @cached_property
-    def trainings(self) -> dict[PlannedTraining, TrainConfig]:
+    def trainings(self) -> dict[Place, TrainConfig]:
         """The config of each training, by what it is called."""
-        found: dict[PlannedTraining, TrainConfig] = {}
+        found: dict[Place, TrainConfig] = {}
         with collecting("config") as problems:
             languages, models = (
                 _labelled(name, getattr(self, name), problems) for name in ("language", "model")
@@ -153,16 +143,17 @@ class Generalisation(TableExperiment[PlannedTraining, GeneralisationRow]):
                 problems.messages += [f"{own.subject}: {message}" for message in own.messages]
                 if config is not None:
                     made = {seed: dataclasses.replace(config, seed=seed) for seed in self.seeds}
-                    found |= {PlannedTraining(language, model, seed): each for seed, each in made.items()}
+                    found |= {(language, model, seed): each for seed, each in made.items()}
             problems.messages[:] = dict.fromkeys(problems.messages)
         return found
 
-    def job(self, folder: Path) -> RowsJob[PlannedTraining, GeneralisationRow]:
+    def job(self, folder: Path) -> RowsJob[Place, GeneralisationRow]:
         """Trains what is not trained to the end, and evaluates what is not evaluated yet. All is kept in `folder`."""
-        described = {str(each): config.table() for each, config in self.trainings.items()}
+        names = {place: "{}, {}, seed {}".format(*place) for place in self.trainings}
+        described = {names[place]: config.table() for place, config in self.trainings.items()}
         settings = {"lengths": self.lengths, "words": self.words, "trainings": digest(described)}
-        measure = partial(_trained, self, folder)
-        return RowsJob(tuple(self.trainings), measure, GeneralisationRow, settings, folder / "rows")
+        items = [Named(name, place, (place[1], 1)) for place, name in names.items()]
+        return RowsJob(items, partial(_trained, self, folder), GeneralisationRow, settings, folder, "rows")
 
     def listed(self, rows: Sequence[GeneralisationRow]) -> Iterator[dict[str, Any]]:
         """A line for each trained model and bin."""
@@ -187,6 +178,34 @@ class Generalisation(TableExperiment[PlannedTraining, GeneralisationRow]):
         return markdown_table(
             ["language", "model", *(f"{least} to {largest}" for least, largest in self.bins)], lines
         )
+
+    def figure(self, rows: Sequence[GeneralisationRow]) -> Figure:
+        """A panel for each bin: models by languages, with the mean accuracy over the seeds in each cell."""
+        languages = list(dict.fromkeys(row.language for row in rows))
+        models = list(dict.fromkeys(row.model for row in rows))
+        bins = self.bins
+        heading, size = self.title or "Accuracy by length", (0.75 * len(languages) + 0.5, 0.5 * len(models))
+        with grid(heading, len(bins), len(bins), size, (1.6, 1.9), sharey=True) as (figure, places):
+            image = None
+            for k, (axes, (least, largest)) in enumerate(zip(places, bins, strict=True)):
+                means = np.full((len(models), len(languages)), np.nan)
+                for i, j in np.ndindex(*means.shape):
+                    shown = (models[i], languages[j])
+                    found = [row.accuracies[k] for row in rows if (row.model, row.language) == shown]
+                    if found:
+                        means[i, j] = np.mean(found)
+                        colour = "white" if means[i, j] < 0.6 else "black"
+                        axes.text(j, i, f"{means[i, j]:.2f}", ha="center", va="center", color=colour)
+                image = axes.imshow(means, vmin=0, vmax=1, cmap="viridis", aspect="auto")
+                axes.set_title(f"{least} to {largest} symbols", fontsize=10)
+                axes.set_xticks(range(len(languages)), languages, rotation=35, ha="right")
+                axes.set_yticks(range(len(models)), models)
+                axes.tick_params(length=0)
+                for spine in axes.spines.values():
+                    spine.set_visible(False)
+            if image is not None:
+                figure.colorbar(image, ax=places, label="share of words all right", shrink=0.9)
+        return figure
 
 
 def _lengths(pair: Bin, number: int) -> tuple[int, ...]:
@@ -241,19 +260,16 @@ def _training(
     return config
 
 
-def _trained(experiment: Generalisation, folder: Path, planned: PlannedTraining) -> GeneralisationRow:
-    config = experiment.trainings[planned]
-    place = folder / "models" / planned.language / planned.model / f"seed={planned.seed}"
-    model = train(config, place)
+def _trained(experiment: Generalisation, folder: Path, place: Place) -> GeneralisationRow:
+    config, (language, name, seed) = experiment.trainings[place], place
+    model = train(config, folder / "models" / language / name / f"seed={seed}")
     accuracies, errors = [], []
     for lengths in experiment.lengths:
         found = [_right(config, model, n, experiment.words) for n in lengths]
         shares, each = np.array(found).T
         accuracies.append(float(shares.mean()))
         errors.append(float(np.sqrt(np.sum(each**2)) / len(each)))
-    return GeneralisationRow(
-        *planned, experiment.lengths, tuple(accuracies), tuple(errors), model.fingerprint
-    )
+    return GeneralisationRow(*place, experiment.lengths, tuple(accuracies), tuple(errors), model.fingerprint)
 
 
 def _right(config: TrainConfig, model: Any, n: int, words: int) -> tuple[float, float]:

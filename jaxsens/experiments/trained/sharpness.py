@@ -22,9 +22,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from pydantic import AfterValidator
 
 from jaxsens.asked.flips import Substitute
@@ -33,9 +35,10 @@ from jaxsens.base.errors import Problems, collecting
 from jaxsens.base.sealed import digest
 from jaxsens.base.strict import Positive, checked_by, field_names
 from jaxsens.base.told import markdown_table
-from jaxsens.experiments.jobs.job import RowsJob
-from jaxsens.experiments.jobs.table_experiment import TableExperiment
+from jaxsens.experiments.jobs.job import Named, RowsJob
+from jaxsens.experiments.report.panels import grid, line_style
 from jaxsens.experiments.sweep.config import Lengths, Seeds
+from jaxsens.experiments.trained.table_experiment import TableExperiment
 from jaxsens.models.config_tables import plain, read_config
 from jaxsens.models.parts.initialisation import generator
 from jaxsens.models.transformer.config import TransformerConfig
@@ -98,20 +101,6 @@ class SharpnessRow:
         return "sharpness " + ", ".join(f"{name} {value:.2g}" for name, value in means.items())
 
 
-class PlannedLength(NamedTuple):
-    """All models of one length, which are trained together."""
-
-    n: int
-
-    @property
-    def group(self) -> tuple[str, int]:
-        """The time depends on the length."""
-        return "models", self.n
-
-    def __str__(self) -> str:
-        return f"n = {self.n}"
-
-
 def _model(name: str, table: Any, problems: Problems) -> TransformerConfig | None:
     if not isinstance(table, dict):
         problems.add(name, table, "a table")
@@ -126,7 +115,7 @@ def _model(name: str, table: Any, problems: Problems) -> TransformerConfig | Non
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharpnessExperiment(TableExperiment[PlannedLength, SharpnessRow]):
+class SharpnessExperiment(TableExperiment[int, SharpnessRow]):
     """The config of `jaxsens sharpness`.
 
     Attributes:
@@ -162,13 +151,13 @@ class SharpnessExperiment(TableExperiment[PlannedLength, SharpnessRow]):
         with collecting("config") as problems:
             check_runs(self.model, self.lengths[-1], problems)
 
-    def job(self, folder: Path) -> RowsJob[PlannedLength, SharpnessRow]:
+    def job(self, folder: Path) -> RowsJob[int, SharpnessRow]:
         """Trains the models of each length and measures them. What is measured is kept in `folder`."""
         unused = ("lengths", "title", "claim", "fitted_below", "model")
         settings = {name: value for name, value in asdict(self).items() if name not in unused}
         described = {"config": digest({**settings, "model": plain(self.model)})}
-        items = [PlannedLength(n) for n in self.lengths]
-        return RowsJob(items, partial(_measured, self), SharpnessRow, described, folder / "rows")
+        items = [Named(f"n = {n}", n, ("models", n)) for n in self.lengths]
+        return RowsJob(items, partial(_measured, self), SharpnessRow, described, folder, "rows")
 
     def listed(self, rows: Sequence[SharpnessRow]) -> Iterator[dict[str, Any]]:
         """A line for each model."""
@@ -195,6 +184,38 @@ class SharpnessExperiment(TableExperiment[PlannedLength, SharpnessRow]):
             slopes.append(f"{function}: slope of the sharpness against n {text}")
         return "\n".join([markdown_table(("function", "n", "fitted", *_MEANS), lines), "", *slopes])
 
+    def figure(self, rows: Sequence[SharpnessRow]) -> Figure:
+        """A dot for each fitted model and a line through the means, for each function."""
+        shown = [name for name in _PANELS if name != "blowup" or self.model.layer_norm != "none"]
+        heading = self.title or "Sharpness of trained models"
+        with grid(heading, len(shown), len(shown), (4.4, 4.2)) as (figure, places):
+            for axes, name in zip(places, shown, strict=True):
+                self._draw(axes, name, rows)
+            places[0].legend(fontsize=9)
+        return figure
+
+    def _draw(self, axes: Axes, name: str, rows: Sequence[SharpnessRow]) -> None:
+        for k, function in enumerate(self.functions):
+            style = line_style(k)
+            found = {n: models for n, models in self.fitted(rows, function).items() if models}
+            means = [np.mean([getattr(model, name) for model in models]) for models in found.values()]
+            points = [(n, getattr(model, name)) for n, models in found.items() for model in models]
+            if not points:
+                continue
+            axes.plot([*found], means, color=style.colour, marker=style.marker, markersize=5, label=function)
+            axes.plot(*zip(*points, strict=True), color=style.colour, marker=".", linestyle="", alpha=0.4)
+        axes.set_yscale("log")
+        axes.set_xlabel("length n")
+        axes.set_title(_PANELS[name], fontsize=10)
+        axes.set_xticks(self.lengths)
+
+
+_PANELS = {
+    "sharpness": "sharpness: rise of the loss under noise",
+    "blowup": "layer-norm blow-up",
+    "sensitivity": "sensitivity of the output",
+}
+"""The panels of the figure, by what is measured of a model."""
 
 _MEANS = {
     "sharpness": "sharpness",
@@ -210,16 +231,10 @@ def _mean(values: Sequence[float | None]) -> str:
     return f"{np.mean(known):.3g}" if known else ""
 
 
-def _measured(experiment: SharpnessExperiment, planned: PlannedLength) -> SharpnessRow:
-    found = train_functions(
-        experiment.model,
-        experiment.functions,
-        planned.n,
-        experiment.seeds,
-        experiment.optimiser,
-        experiment.batch,
-    )
-    return SharpnessRow(planned.n, tuple(measure_model(experiment, planned.n, trained) for trained in found))
+def _measured(experiment: SharpnessExperiment, n: int) -> SharpnessRow:
+    given = (experiment.functions, n, experiment.seeds, experiment.optimiser, experiment.batch)
+    found = train_functions(experiment.model, *given)
+    return SharpnessRow(n, tuple(measure_model(experiment, n, trained) for trained in found))
 
 
 def measure_model(experiment: SharpnessExperiment, n: int, trained: Trained) -> SharpModel:

@@ -1,4 +1,4 @@
-"""Experiments that train and measure in parts, a row each, and write the rows as CSV and as a Markdown table."""
+"""Experiments that train and measure in parts, a row each, and write the rows as CSV, Markdown table and figure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, cast
 
+from matplotlib.figure import Figure
 from pydantic import ConfigDict
 
 from jaxsens.base.errors import Problems
+from jaxsens.base.files import write_text
 from jaxsens.base.strict import STRICT, parse_toml, read_table, read_toml
-from jaxsens.experiments.jobs.job import Item, Kept, RowsJob, write_table, write_table_page
+from jaxsens.experiments.jobs.job import Given, Kept, RowsJob, write_table
+from jaxsens.experiments.report.panels import write_figure
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableExperiment(abc.ABC, Generic[Item, Kept]):
+class TableExperiment(abc.ABC, Generic[Given, Kept]):
     """An experiment as its config describes it: the keys and tables of the file are the fields of the class.
 
     Attributes:
-        stem: of the files that are written: STEM.csv and STEM.md.
+        stem: of the files that are written: STEM.csv, STEM.md, STEM.svg and STEM.png.
         parts: what its rows are of, for messages.
         columns: of the CSV file.
         title, claim: of the figure and of the Markdown file, for the reader; may be empty.
@@ -52,7 +55,7 @@ class TableExperiment(abc.ABC, Generic[Item, Kept]):
         return cast("Self", made)
 
     @abc.abstractmethod
-    def job(self, folder: Path) -> RowsJob[Item, Kept]:
+    def job(self, folder: Path) -> RowsJob[Given, Kept]:
         """What computes the rows; what is done is kept in `folder`."""
 
     @abc.abstractmethod
@@ -63,9 +66,14 @@ class TableExperiment(abc.ABC, Generic[Item, Kept]):
     def markdown(self, rows: Sequence[Kept]) -> str:
         """The rows as a Markdown table."""
 
-    def write(self, folder: Path, rows: Sequence[Kept]) -> str:
-        """Writes both files, each atomically; returns the Markdown table."""
+    @abc.abstractmethod
+    def figure(self, rows: Sequence[Kept]) -> Figure:
+        """The rows as a figure."""
+
+    def write(self, folder: Path, rows: Sequence[Kept]) -> tuple[str, Path]:
+        """Writes the files, each atomically; returns the Markdown table, and the figure's path."""
         table = self.markdown(rows)
         write_table(folder / f"{self.stem}.csv", self.columns, self.listed(rows))
-        write_table_page(folder / f"{self.stem}.md", self.title, self.claim, table)
-        return table
+        above = (f"# {self.title}" if self.title else "", self.claim.strip())
+        write_text(folder / f"{self.stem}.md", "\n\n".join(filter(None, (*above, table))) + "\n")
+        return table, write_figure(folder, self.stem, self.figure(rows))
