@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from jaxsens.base.errors import InputError
 from jaxsens.base.sealed import DamagedFile, read_sealed, write_sealed
@@ -57,6 +57,24 @@ class SavedResult:
     @classmethod
     def _read(cls, table: dict[str, Any]) -> dict[str, Any]:
         return table
+
+
+Result = TypeVar("Result", bound=SavedResult)
+
+
+def reader(kind: type[Result], name: str) -> Callable[[str | os.PathLike[str]], Result]:
+    """Returns the public function of this name that reads results of a kind; for the module of the kind."""
+
+    def load(path: str | os.PathLike[str]) -> Result:
+        return kind.load(path)
+
+    load.__doc__ = (
+        f"Reads what `{kind.__name__}.save` wrote.\n\n"
+        "Raises:\n    InputError: if the file is missing, damaged, or no such result.\n"
+    )
+    load.__module__, load.__name__, load.__qualname__ = kind.__module__, name, name
+    load.__annotations__["return"] = kind.__name__
+    return load
 
 
 def encoded(value: Any) -> Any:
