@@ -26,7 +26,6 @@ def request(**changed: Any) -> Request:
         "outputs": None,
         "model": "a model",
         "weights": "its weights",
-        "program": None,
         "counts": (),
     }
     return Request(**{**fields, **changed})

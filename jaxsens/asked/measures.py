@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -380,6 +381,17 @@ class Decision(Measure):
         return values, self.resolution(formulas.as_vector(old).astype(dy.dtype), dy, error)
 
 
+@dataclasses.dataclass(frozen=True)
+class Forgotten:
+    """A function of a saved result: its program's SHA-256 is known, and nothing can be computed."""
+
+    program: str
+
+    def __call__(self, *outputs: Any) -> Any:
+        """Raises an InputError: files hold no functions."""
+        raise InputError("measure: the function of a saved result is not kept; give it again")
+
+
 class OfFunction(Measure, abc.ABC):
     """A user's function of the outputs."""
 
@@ -446,8 +458,18 @@ class OfFunction(Measure, abc.ABC):
         return values, self.of_changes(y, dy, error)[1] + rounding
 
     def table(self) -> dict[str, Any]:
-        """The kind alone: a function has no JSON value. `jaxsens.asked.request` adds its program."""
-        return {"kind": self.kind}
+        """The kind, and of a result's measure the function's program: a function has no JSON value."""
+        return {"kind": self.kind} | ({"program": self.program} if self.program is not None else {})
+
+    @property
+    def program(self) -> str | None:
+        """SHA-256 of the function's program, if the measure is that of a result (`without_function`)."""
+        return self.function.program if isinstance(self.function, Forgotten) else None
+
+    def without_function(self, program: str) -> Measure:
+        """Returns the measure for a result, which holds no function of the user's: programs go with their functions."""
+        made: Any = type(self)
+        return made(Forgotten(program))
 
 
 @kind_of(Measure, "function")
@@ -570,6 +592,11 @@ class LogProbability(OfFunction):
 
     _of_new = Function._of_new
     between = Function.between
+
+    def without_function(self, program: str) -> Measure:
+        """The measure: its function is this package's."""
+        del program
+        return self
 
     def table(self) -> dict[str, Any]:
         """Its kind and token."""

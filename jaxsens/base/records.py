@@ -78,11 +78,14 @@ def reader(kind: type[Result], name: str) -> Callable[[str | os.PathLike[str]], 
 
 
 def encoded(value: Any) -> Any:
-    """Returns JSON values. An array becomes an object of its dtype, shape and values; float32 survives as float64."""
+    """Returns JSON values. An array becomes an object of its dtype, shape and values; float32 survives as float64. An
+    object with a `table`, which says what is asked, becomes that."""
     import numpy as np
 
     if isinstance(value, np.ndarray):
         return {"dtype": value.dtype.str, "shape": list(value.shape), "values": value.ravel().tolist()}
+    if hasattr(value, "table"):
+        return encoded(value.table())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: encoded(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from jaxsens.asked.engines import AskedEngine, Auto, Difference, FirstOrder
 from jaxsens.asked.flips import Flips
 from jaxsens.asked.measures import Decision, Measure, OfFunction, balancing_threshold
-from jaxsens.asked.request import Request, without_function
+from jaxsens.asked.request import Request
 from jaxsens.asked.value import read
 from jaxsens.base import inputs, stopping
 from jaxsens.base.errors import PrecisionWarning, collecting
@@ -258,16 +258,16 @@ def _asked(
         InputError: for a function that does not give one finite number.
     """
     weights = weights_of(subject)
-    program = checked_function(measure, subject, words) if isinstance(measure, OfFunction) else None
+    if isinstance(measure, OfFunction):
+        measure = measure.without_function(checked_function(measure, subject, words))
     return Request(
         flips=call.flips,
-        measure=without_function(measure, program),
+        measure=measure,
         engine=call.engine,
         readout=subject.readout,
         outputs=measure.chosen(subject.outputs),
         model=fingerprint(subject, words.shape[1], weights),
         weights=weights,
-        program=program,
         counts=tuple(np.bincount(flips.inputs, minlength=len(words)).tolist()),
     )
 

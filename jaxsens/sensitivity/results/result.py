@@ -7,10 +7,10 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -22,8 +22,9 @@ from jaxsens.base.errors import InputError, collecting
 from jaxsens.base.files import check_ending, write_bytes, write_text
 from jaxsens.base.inputs import choice, is_count
 from jaxsens.base.precision import resolved
+from jaxsens.base.records import decoded, encoded
 from jaxsens.sensitivity.engines.engine import EngineChoice
-from jaxsens.sensitivity.flips.flip_table import DELETED, DELETED_NAME, FlipTable, Joint
+from jaxsens.sensitivity.flips.flip_table import DELETED, DELETED_NAME, FlipTable
 from jaxsens.sensitivity.pictures.view import ResultView, flipped_by, flipped_input, input_view
 from jaxsens.sensitivity.results.accuracy import Accuracy, accuracy_of
 from jaxsens.sensitivity.results.at_most import ceiling, told
@@ -69,7 +70,8 @@ class Interval(NamedTuple):
         return "no interval: too little was measured at random"
 
 
-class Provenance(NamedTuple):
+@dataclass(frozen=True)
+class Provenance:
     """What computed a result.
 
     Attributes:
@@ -88,7 +90,7 @@ class Provenance(NamedTuple):
     def of_inputs(self, start: int, stop: int) -> Provenance:
         """Returns what computed the part of some inputs."""
         scales = None if self.scales is None else self.scales[start:stop]
-        return self._replace(scales=None if not any(scales or ()) else scales)
+        return dataclasses.replace(self, scales=scales if any(scales or ()) else None)
 
 
 @dataclass(frozen=True)
@@ -104,21 +106,6 @@ class ResultPart:
     alphabet: tuple[int, ...]
     engine: EngineChoice
     asked: Request
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns a JSON object for `from_json`."""
-        return {
-            "inputs": self.inputs,
-            "alphabet": list(self.alphabet),
-            "engine": self.engine.as_json(),
-            "asked": self.asked.as_json(),
-        }
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> ResultPart:
-        """Returns the part from a JSON object made by `as_json`."""
-        engine, asked = EngineChoice.from_json(fields["engine"]), Request.from_json(fields["asked"])
-        return cls(fields["inputs"], tuple(fields["alphabet"]), engine, asked)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +150,7 @@ class FlipSensitivity:
     names: Mapping[int, str] | None = None
     lengths: tuple[int, ...] | None = None
     parts: tuple[ResultPart, ...] | None = None
+    __pydantic_config__: ClassVar[Any] = {"arbitrary_types_allowed": True}
 
     @property
     def norms(self) -> Float[np.ndarray, " flips"]:
@@ -775,19 +763,14 @@ class FlipSensitivity:
 
     def description(self) -> dict[str, Any]:
         """Returns everything except the flips, as JSON."""
-        return {
-            "tokens": self.tokens.tolist(),
-            "alphabet": list(self.alphabet),
-            "populations": self.flips.populations.tolist(),
-            "asked": self.asked.as_json(),
-            "engine": self.engine.as_json(),
-            "run": self.run._asdict(),
-            **({} if self.lengths is None else {"lengths": list(self.lengths)}),
-            **({} if self.parts is None else {"parts": [part.as_json() for part in self.parts]}),
-            **({} if self.estimated is None else {"estimated": {"sketch": self.estimated.sketch}}),
-            **({} if self.names is None else {"names": [[k, name] for k, name in self.names.items()]}),
-            **({} if self.flips.joint is None else {"joint": self.flips.joint.as_json()}),
-        }
+
+        def others(part: Any, above: str) -> dict[str, Any]:
+            names = [field.name for field in dataclasses.fields(part)]
+            return {name: getattr(part, name) for name in names if above + name not in _COLUMNS.values()}
+
+        flips = {"flips": others(self.flips, "flips.")}
+        estimated = {} if self.estimated is None else {"estimated": others(self.estimated, "estimated.")}
+        return encoded({**others(self, ""), **flips, **estimated})
 
     def save(self, path: str | os.PathLike[str], **metadata: Any) -> None:
         """Writes one Parquet file, atomically: one row per flip, and `description()` in the file's metadata.
@@ -834,14 +817,18 @@ class FlipSensitivity:
         )
 
 
-_COLUMNS = ("input", "position", "symbol", "value", "resolution")
-"""The columns of every result's file."""
-
-_OF_GROUPS = "insertion"
-"""A further column for flips of groups."""
-
-_OF_ESTIMATES = {"estimate": "estimates", "stratum": "stratum", "compared": "compared"}
-"""Further columns of an estimated result, and the fields of `Estimated` that they hold."""
+_COLUMNS = {
+    "input": "flips.inputs",
+    "position": "flips.positions",
+    "symbol": "flips.symbols",
+    "value": "values",
+    "resolution": "resolution",
+    "insertion": "flips.insertion",
+    "estimate": "estimated.estimates",
+    "stratum": "estimated.stratum",
+    "compared": "estimated.compared",
+}
+"""The columns of a result's file, and the fields that they hold. Not every result has the last four."""
 
 
 def load_result(path: str | os.PathLike[str]) -> FlipSensitivity:
@@ -857,48 +844,29 @@ def save_with_metadata(
     result: FlipSensitivity, path: str | os.PathLike[str], metadata: Mapping[str, Any], clear: bool = True
 ) -> None:
     """Does what `FlipSensitivity.save` does. `clear` is as for `jaxsens.base.files.atomic_path`."""
-    arrays = result.inputs, result.positions, result.symbols, result.values, result.resolution
-    columns: dict[str, Any] = dict(zip(_COLUMNS, arrays, strict=True))
-    if result.flips.insertion is not None:
-        columns[_OF_GROUPS] = result.flips.insertion
-    if result.estimated is not None:
-        columns |= {name: getattr(result.estimated, field) for name, field in _OF_ESTIMATES.items()}
+    columns = dict[str, np.ndarray]()
+    for name, place in _COLUMNS.items():
+        held = reduce(lambda part, field: getattr(part, field, None), place.split("."), result)
+        columns |= {} if held is None else {name: held}
     write_columns(path, columns, result.description(), metadata, clear)
 
 
 def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, dict[str, Any]]:
     """Returns a saved result and its further metadata. Raises as `load_result` does."""
-    columns, fields, metadata = read_columns(path, _COLUMNS, (_OF_GROUPS, *_OF_ESTIMATES))
-    estimated = None
+    from pydantic import TypeAdapter, ValidationError
+
+    names = (*_COLUMNS,)
+    columns, fields, metadata = read_columns(path, names[:5], names[5:])
     try:
-        if "estimated" in fields:
-            arrays = {field: columns[name] for name, field in _OF_ESTIMATES.items()}
-            estimated = Estimated(**arrays, sketch=fields["estimated"]["sketch"])
-        flips = FlipTable(
-            *(columns[name] for name in _COLUMNS[:3]),
-            populations=np.asarray(fields["populations"], np.int64),
-            alphabet=tuple(fields["alphabet"]),
-            joint=Joint.from_json(fields["joint"]) if "joint" in fields else None,
-            insertion=columns.get(_OF_GROUPS),
-        )
-        result = FlipSensitivity(
-            values=columns["value"],
-            resolution=columns["resolution"],
-            flips=flips,
-            tokens=np.asarray(fields["tokens"], np.int32),
-            asked=Request.from_json(fields["asked"]),
-            engine=EngineChoice.from_json(fields["engine"]),
-            run=_run_of(fields["run"]),
-            estimated=estimated,
-            names=dict(fields["names"]) if "names" in fields else None,
-            lengths=tuple(fields["lengths"]) if "lengths" in fields else None,
-            parts=tuple(map(ResultPart.from_json, fields["parts"])) if "parts" in fields else None,
-        )
-    except (KeyError, TypeError, ValueError) as error:
+        table = decoded(fields)
+        for name, column in columns.items():
+            *above, last = _COLUMNS[name].split(".")
+            (table[above[0]] if above else table)[last] = column
+        return TypeAdapter(FlipSensitivity).validate_python(table), metadata
+    except (KeyError, TypeError, ValidationError) as error:
         raise InputError(
             f"path = {str(path)!r}: not what this version of jaxsens writes ({error!r}); measure it again"
         ) from error
-    return result, metadata
 
 
 def _check_picture(method: str, path: str | os.PathLike[str], by: object, title: object) -> None:
@@ -912,8 +880,3 @@ def _check_picture(method: str, path: str | os.PathLike[str], by: object, title:
 def _check_unit(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
         raise InputError(f"{name} = {value!r}: a number from 0 to 1")
-
-
-def _run_of(fields: Mapping[str, Any]) -> Provenance:
-    scales = fields["scales"]
-    return Provenance(**{**fields, "scales": None if scales is None else tuple(scales)})
