@@ -36,7 +36,8 @@ from jaxsens.experiments.sweep.status import sweep_status
 from jaxsens.experiments.sweep.sweep import PLAN, PointsJob, Sweep, check_grows, write_points_csv
 from jaxsens.sensitivity.engines.engine import EngineChoice
 from jaxsens.sensitivity.flips.flip_table import FlipTable
-from jaxsens.sensitivity.results.result import FlipSensitivity, Provenance
+from jaxsens.sensitivity.results.measured import Provenance
+from jaxsens.sensitivity.results.result import FlipSensitivity
 
 MIB = 2**20
 LENGTHS = tuple(range(8, 88, 8))

@@ -48,7 +48,8 @@ from jaxsens.sensitivity.placement import placement as placing
 from jaxsens.sensitivity.placement.placement import Placement, checked_placement
 from jaxsens.sensitivity.placement.progress import telling
 from jaxsens.sensitivity.results.estimated import Estimated, strata
-from jaxsens.sensitivity.results.result import FlipSensitivity, Provenance
+from jaxsens.sensitivity.results.measured import Provenance
+from jaxsens.sensitivity.results.result import FlipSensitivity
 from jaxsens.sensitivity.results.resuming import (
     MeasurementInterrupted,
     check_resumable,

@@ -14,7 +14,8 @@ from jaxsens import InputError, load_result
 from jaxsens.base.sealed import digest
 from jaxsens.sensitivity.engines.engine import EngineChoice
 from jaxsens.sensitivity.flips.flip_table import FlipTable
-from jaxsens.sensitivity.results.result import FlipSensitivity, Provenance, load_with_metadata
+from jaxsens.sensitivity.results.measured import Provenance
+from jaxsens.sensitivity.results.result import FlipSensitivity, load_with_metadata
 from tests.made_results import request
 
 ARRAYS = ("values", "resolution", "inputs", "positions", "symbols", "tokens")

@@ -12,7 +12,8 @@ from jaxsens.base.errors import InputError, Problems
 from jaxsens.sensitivity.engines.engine import EngineChoice
 from jaxsens.sensitivity.flips.flip_table import FlipTable, Joint
 from jaxsens.sensitivity.results.estimated import TOP, Estimated
-from jaxsens.sensitivity.results.result import FlipSensitivity, Provenance, ResultPart
+from jaxsens.sensitivity.results.measured import Provenance, ResultPart
+from jaxsens.sensitivity.results.result import FlipSensitivity
 
 PADDING = -1
 """What stands in `FlipSensitivity.tokens` after the end of a shorter input."""
