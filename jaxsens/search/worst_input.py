@@ -25,7 +25,7 @@ from jaxsens.search.checkpoint import Checkpoint, identity
 from jaxsens.search.local_search import Measurements, Restart, SearchProgress, climb
 from jaxsens.search.problem import Problem, problem_of, search_space
 from jaxsens.search.result import SearchInterrupted, WorstInput
-from jaxsens.sensitivity.digits.resolution import beyond_precision, checked_scores
+from jaxsens.sensitivity.digits.resolution import beyond_precision, forward_pass, unresolved_scores
 from jaxsens.sensitivity.placement.placement import Placement, checked_placement
 from jaxsens.sensitivity.subjects.adapters import Measurable, measurable
 
@@ -119,7 +119,8 @@ def worst_input(
         if devices.group is not None:
             devices.agree((identity(problem), exact, restarts, budget, checkpoint is None))
         first = space.word(np.full((1, len(space.free)), space.alphabet[0]))
-        blurred = checked_scores(problem.subject, first, problem.engine.widens).doubt
+        passed = forward_pass(problem.subject, first)
+        blurred = unresolved_scores(problem.subject, space.n, passed, problem.engine.widens)
         if blurred is not None and imprecise is None:
             warnings.warn(blurred, PrecisionWarning, stacklevel=3)
         if _enumerable(problem, exact):

@@ -29,12 +29,17 @@ from jaxsens.models.transformer.module import activation_bytes
 from jaxsens.sensitivity.checks.functions import checked_function
 from jaxsens.sensitivity.checks.index_check import check_reads
 from jaxsens.sensitivity.checks.output import check_estimates_finite, check_finite, checked_output
-from jaxsens.sensitivity.checks.premises import premises
 from jaxsens.sensitivity.choice import choose
 from jaxsens.sensitivity.digits.alone import called_alone, check_alone, warn_of_no_change
 from jaxsens.sensitivity.digits.doubt import output_doubts
 from jaxsens.sensitivity.digits.refined import HOW, refined
-from jaxsens.sensitivity.digits.resolution import beyond_precision, checked_scores, warn_if_unresolved
+from jaxsens.sensitivity.digits.resolution import (
+    ForwardPass,
+    beyond_precision,
+    forward_pass,
+    unresolved_scores,
+    warn_if_unresolved,
+)
 from jaxsens.sensitivity.engines.edits import edit_of
 from jaxsens.sensitivity.engines.engine import Engine, EngineChoice
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
@@ -196,19 +201,20 @@ def _measured_words(
         tell = _telling_duration(call.progress, words.shape, counted, wished)
         subject, dtype = checked_output(subject, words, measure, edit.longer, tell)
         runner, choice = choose(subject, *wished)
-        output = _warn_of_rounding(subject, words, runner)
+        passed = forward_pass(subject, words)
+        _warn_of_rounding(subject, words.shape[1], passed, runner)
         flips = selection.flips(words)
-        flips = dataclasses.replace(flips, alphabet=selection.alphabet)
         told = check_reads(subject, words, flips, edit)
         choice = choice if told is None else dataclasses.replace(choice, why=f"{choice.why}; {told}")
         asked = _asked(subject, words, flips, call, measure)
         call.placement.agree((words.shape, words.tobytes(), asked, call.partial is None))
-        run = Provenance(dtype, versions(), *premises(model, output, runner, len(words)))
+        first = _first_output(subject, words, measure, passed)
+        run = Provenance(dtype, versions(), _name(model), _scales(runner, first, len(words)))
         names, nothing = _names(subject, words, flips), np.full(len(flips), np.nan)
         whole = FlipSensitivity(nothing, nothing, flips, words, asked, choice, run, names=names)
         if isinstance(runner, FirstOrderEngine):
             return _estimated(subject, whole, runner, call)
-        found = _measured(subject, whole, runner, call)
+        found = _measured(subject, whole, runner, call, first)
     warn_if_unresolved(found, stacklevel=4)
     return found
 
@@ -236,18 +242,38 @@ def _telling_duration(
     return tell
 
 
-def _warn_of_rounding(subject: Measurable, words: np.ndarray, runner: Engine) -> np.ndarray:
-    """Warns if the input is too long for a model that promises to be exact, or the scores too large for the dtype.
-    Returns the output on the first input.
-
-    Raises:
-        InputError: if the output on one of the inputs is not finite.
-    """
-    blurred, output = checked_scores(subject, words, runner.widens)
-    said = beyond_precision(subject, words.shape[1]) or blurred
+def _warn_of_rounding(subject: Measurable, n: int, passed: ForwardPass | None, runner: Engine) -> None:
+    """Warns if inputs are too long for a model that promises to be exact, or the scores too large for the dtype."""
+    said = beyond_precision(subject, n) or unresolved_scores(subject, n, passed, runner.widens)
     if said is not None:
         warnings.warn(said, PrecisionWarning, stacklevel=5)
-    return called_alone(subject, words[0]) if output is None else output
+
+
+def _first_output(
+    subject: Measurable, words: np.ndarray, measure: Measure, passed: ForwardPass | None
+) -> np.ndarray | None:
+    """Returns the output on the first input without a flip, if its size is told beside changes; otherwise None."""
+    if measure.unflipped is None:
+        return None
+    return called_alone(subject, words[0]) if passed is None else passed.output
+
+
+def _scales(runner: Engine, first: np.ndarray | None, inputs: int) -> tuple[float | None, ...] | None:
+    """Returns the field `scales` of a run, from the output on the first input."""
+    if first is None:
+        return None
+    scale = runner.measure.scale(first if runner.outputs is None else first[list(runner.outputs)])
+    return None if scale is None else (scale, *[None] * (inputs - 1))
+
+
+def _name(model: Any) -> str | None:
+    """Returns the name that a model has; that of a function, or of the model's class; None for a lambda."""
+    if isinstance(model, tuple) and model:
+        return _name(model[0])
+    own = getattr(model, "name", None) or getattr(model, "__name__", None)
+    if isinstance(own, str):
+        return None if own == "<lambda>" else own
+    return type(model).__name__
 
 
 def _asked(
@@ -282,7 +308,9 @@ def _names(subject: Measurable, words: np.ndarray, flips: FlipTable) -> dict[int
     return dict(zip(ids, subject.token_names(ids), strict=True))
 
 
-def _measured(subject: Measurable, whole: FlipSensitivity, runner: Engine, call: _Call) -> FlipSensitivity:
+def _measured(
+    subject: Measurable, whole: FlipSensitivity, runner: Engine, call: _Call, first: np.ndarray | None
+) -> FlipSensitivity:
     """Returns the result on all flips, reusing those of a partial result and measuring the others.
 
     Args:
@@ -290,6 +318,7 @@ def _measured(subject: Measurable, whole: FlipSensitivity, runner: Engine, call:
         whole: the result without values.
         runner: the engine.
         call: the arguments.
+        first: the output on the first input, if it is known.
 
     Raises:
         MeasurementInterrupted: on Ctrl-C, with the finished flips.
@@ -302,7 +331,7 @@ def _measured(subject: Measurable, whole: FlipSensitivity, runner: Engine, call:
     if flips.joint is not None:
         tables = flips.joint.members(words.shape[1]), flips.joint.insertions
         parameters = (parameters, *map(jnp.asarray, tables))
-    first, second = flips.edits
+    what, by_what = flips.edits
     try:
         with handed_over(lambda: begun.unfinished(so_far)):
             with stopping.noting(signal.SIGINT), telling(call.progress) as told:
@@ -311,8 +340,8 @@ def _measured(subject: Measurable, whole: FlipSensitivity, runner: Engine, call:
                     parameters,
                     words,
                     flips.inputs[rest],
-                    first[rest],
-                    second[rest],
+                    what[rest],
+                    by_what[rest],
                     call.placement,
                     _counting_from(len(known), told),
                     output_doubts(subject, words),
@@ -320,7 +349,7 @@ def _measured(subject: Measurable, whole: FlipSensitivity, runner: Engine, call:
                 )
             values = begun.with_known(values)
             check_finite(values[:, 0], flips.positions, whole.measure)
-            values, elsewhere = _refined(runner, subject, whole, values, elsewhere)
+            values, elsewhere = _refined(runner, subject, whole, values, elsewhere, first)
     except KeyboardInterrupt as stop:
         number = getattr(stop, "signal", signal.SIGINT)
         raise MeasurementInterrupted(begun.unfinished(so_far), number) from stop
@@ -387,6 +416,7 @@ def _refined(
     whole: FlipSensitivity,
     values: Float[np.ndarray, "flips 2"],
     elsewhere: dict[str, int],
+    first: np.ndarray | None,
 ) -> tuple[Float[np.ndarray, "flips 2"], dict[str, int]]:
     """Returns the values with those of `refined` flips in their place, and the counts with theirs.
 
@@ -394,7 +424,7 @@ def _refined(
     jaxsens transformer is neither called nor warned of: with hard attention, exact zeros are what is measured.
     """
     given = whole.tokens, whole.flips, edit_of(whole.asked.flips)
-    moved = check_alone(subject, *given, values[:, 0], runner)
+    moved = check_alone(subject, *given, values[:, 0], runner, first)
     with stopping.noting(signal.SIGINT):
         flips_found, found = refined(runner, subject, *given, values)
     if len(flips_found):

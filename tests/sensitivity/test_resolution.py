@@ -14,7 +14,7 @@ from jaxsens.base.errors import InputError
 from jaxsens.base.precision import numerics
 from jaxsens.models.parts.schedules import SCHEDULES
 from jaxsens.models.parts.weighting import AdaptiveSoftmax
-from jaxsens.sensitivity.digits.resolution import checked_scores
+from jaxsens.sensitivity.digits.resolution import forward_pass, unresolved_scores
 from jaxsens.sensitivity.subjects.adapters import Measurable, measurable
 
 
@@ -29,7 +29,7 @@ def words(n: int) -> np.ndarray:
 
 def told(subject: Measurable, n: int) -> str | None:
     with numerics(subject.dtype):
-        return checked_scores(subject, words(n), widens=False).doubt
+        return unresolved_scores(subject, n, forward_pass(subject, words(n)), widens=False)
 
 
 def test_scores_beyond_the_dtype_are_warned_of_once_with_layer_and_remedy():

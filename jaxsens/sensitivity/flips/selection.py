@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -98,7 +98,7 @@ class Selection:
                 "symbols, are excluded by default; give a longer input, or positions, as in "
                 f"flips=jaxsens.{type(self.asked).__name__}(positions=[0])"
             )
-        return found
+        return replace(found, alphabet=self.alphabet)
 
 
 class _Inserted(NamedTuple):
