@@ -47,11 +47,11 @@ def identity(problem: Problem) -> dict[str, Any]:
         "n": space.n,
         "flips": space.alphabet.tolist(),
         "fixed": {str(position): symbol for position, symbol in sorted(space.fixed.items())},
-        "objective": problem.objective,
+        "objective": problem.search.objective,
         "measure": problem.norm.table(),
         "outputs": None if outputs is None else list(outputs),
         "engine": problem.choice.name,
-        "seed": problem.seed,
+        "seed": problem.search.seed,
         "start": space.start_words.tolist(),
     }
 
@@ -64,7 +64,6 @@ class Checkpoint:
 
     Attributes:
         problem: What is searched.
-        path: The file; None for none.
         latest: The latest state; at first that in the file, if there is one.
 
     Raises:
@@ -72,11 +71,15 @@ class Checkpoint:
     """
 
     problem: Problem
-    path: str | os.PathLike[str] | None
     latest: SearchState = field(default=SearchState(), init=False)
     _written: float = field(default=0.0, init=False)
     _unsaved: bool = field(default=False, init=False)
     _keeps: bool = field(default=True, init=False)
+
+    @property
+    def path(self) -> str | os.PathLike[str] | None:
+        """The file; None for none."""
+        return self.problem.search.checkpoint
 
     def __post_init__(self) -> None:
         if self.path is None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from jaxsens.asked.engines import AskedEngine, Auto, Difference, FirstOrder
 from jaxsens.asked.flips import Flips
@@ -47,7 +47,7 @@ from jaxsens.sensitivity.engines.vmap import compiled_output
 from jaxsens.sensitivity.estimates.estimate import estimated
 from jaxsens.sensitivity.estimates.verify import verified, warn_if_far
 from jaxsens.sensitivity.explain import warn_if_long
-from jaxsens.sensitivity.flips.flip_table import DELETED, FlipTable
+from jaxsens.sensitivity.flips.flip_table import FlipTable
 from jaxsens.sensitivity.flips.selection import Selection, default_flips, select
 from jaxsens.sensitivity.placement import placement as placing
 from jaxsens.sensitivity.placement.placement import Placement, checked_placement
@@ -56,11 +56,11 @@ from jaxsens.sensitivity.results.estimated import Estimated, strata
 from jaxsens.sensitivity.results.measured import Provenance
 from jaxsens.sensitivity.results.result import FlipSensitivity
 from jaxsens.sensitivity.results.resuming import (
+    Begun,
     MeasurementInterrupted,
     check_resumable,
     fingerprint,
     handed_over,
-    merged,
     taken_over,
     weights_of,
 )
@@ -210,7 +210,8 @@ def _measured_words(
         call.placement.agree((words.shape, words.tobytes(), asked, call.partial is None))
         first = _first_output(subject, words, measure, passed)
         run = Provenance(dtype, versions(), _name(model), _scales(runner, first, len(words)))
-        names, nothing = _names(subject, words, flips), np.full(len(flips), np.nan)
+        inserted = flips.symbols if flips.joint is None else flips.joint.insertions
+        names, nothing = subject.names_of(words, inserted), np.full(len(flips), np.nan)
         whole = FlipSensitivity(nothing, nothing, flips, words, asked, choice, run, names=names)
         if isinstance(runner, FirstOrderEngine):
             return _estimated(subject, whole, runner, call)
@@ -299,15 +300,6 @@ def _asked(
     )
 
 
-def _names(subject: Measurable, words: np.ndarray, flips: FlipTable) -> dict[int, str] | None:
-    """Returns how to write every symbol of the inputs and flips; None for a model that knows numbers only."""
-    if subject.token_names is None:
-        return None
-    inserted = flips.symbols if flips.joint is None else flips.joint.insertions
-    ids = [one for one in np.union1d(words, inserted).tolist() if one != DELETED]
-    return dict(zip(ids, subject.token_names(ids), strict=True))
-
-
 def _measured(
     subject: Measurable, whole: FlipSensitivity, runner: Engine, call: _Call, first: np.ndarray | None
 ) -> FlipSensitivity:
@@ -325,7 +317,7 @@ def _measured(
     """
     flips, words = whole.flips, whole.tokens
     known = np.zeros(0, int) if call.partial is None else taken_over(call.partial, whole)
-    begun = _Begun(whole, call.partial, known)
+    begun = Begun(whole, call.partial, known)
     rest, so_far = begun.rest, placing.Finished()
     parameters = jax.tree.map(jnp.asarray, subject.parameters)
     if flips.joint is not None:
@@ -354,60 +346,6 @@ def _measured(
         number = getattr(stop, "signal", signal.SIGINT)
         raise MeasurementInterrupted(begun.unfinished(so_far), number) from stop
     return begun.result(values, np.ones(len(flips), bool), elsewhere)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Begun:
-    """A measurement of flips that has begun.
-
-    Attributes:
-        whole: its result, without values.
-        partial: the result of the interrupted call that is completed, or None.
-        known: which flips that result holds.
-    """
-
-    whole: FlipSensitivity
-    partial: FlipSensitivity | None
-    known: Int[np.ndarray, " known"]
-
-    @property
-    def rest(self) -> Int[np.ndarray, " rest"]:
-        """The flips that are not known."""
-        return np.delete(np.arange(len(self.whole)), self.known)
-
-    def with_known(self, values: Float[np.ndarray, "rest 2"]) -> Float[np.ndarray, "flips 2"]:
-        """Returns the values of all flips, from those of the rest."""
-        if self.partial is None:
-            return values
-        before = np.stack([self.partial.values, self.partial.resolution], axis=1)
-        return merged(self.known, before, self.rest, values)
-
-    def result(
-        self,
-        values: Float[np.ndarray, "flips 2"],
-        finished: Bool[np.ndarray, " flips"],
-        elsewhere: dict[str, int],
-    ) -> FlipSensitivity:
-        """Returns the result on the finished flips."""
-        choice = self.whole.engine if self.partial is None else self.partial.engine
-        values, resolution = values[finished].T
-        return dataclasses.replace(
-            self.whole,
-            values=values if self.whole.measure.signed else np.abs(values),
-            resolution=resolution,
-            flips=self.whole.flips.part(finished),
-            engine=choice.after(elsewhere, len(self.whole)),
-        )
-
-    def unfinished(self, so_far: placing.Finished) -> FlipSensitivity:
-        """Returns the partial result. It has never all flips: when all are measured, they are not yet checked, and the
-        last is left out, so that nobody takes it for whole."""
-        found, rest, finished = so_far.copy(), self.rest, np.ones(len(self.whole), bool)
-        nothing = np.full((len(rest), 2), np.nan, np.float32), np.zeros(len(rest), bool)
-        values, done = nothing if found.values is None or found.done is None else (found.values, found.done)
-        finished[rest] = done
-        finished[-1:] &= not finished.all()
-        return self.result(self.with_known(values), finished, found.elsewhere)
 
 
 def _refined(

@@ -108,7 +108,7 @@ def test_a_model_whose_output_is_nan_is_refused_by_every_engine(where, engine):
     with pytest.raises(InputError, match="output on input 0 is not finite in float32; look for NaN"):
         jaxsens.flip_sensitivity(broken, words(16), engine=engine)
     with pytest.raises(InputError, match="is not finite"):
-        jaxsens.worst_input(broken, 16, engine=engine, exact=False, budget=1)
+        jaxsens.worst_input(broken, 16, search=jaxsens.Search(exact=False, budget=1), engine=engine)
 
 
 def test_the_input_that_gives_no_number_is_named():

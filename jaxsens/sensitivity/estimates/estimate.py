@@ -223,7 +223,7 @@ def estimated(
         if together:
             total[:, block.start : block.stop] = changes[:, : count - block.start]
         elif isinstance(engine.measure, Norm):
-            total = combined_norm(total, changes, engine.measure)
+            total = engine.measure.combined(total, engine.measure.of_array(changes))
     return _of_changes(engine, subject, words, flips, total) if together else total
 
 
@@ -254,13 +254,6 @@ def _of_changes(
             dy = jnp.asarray(changes[chosen], y.dtype)
             found[chosen] = engine.of_changes(y, dy, jnp.zeros(len(dy), y.dtype))[0]
     return found
-
-
-def combined_norm(
-    so_far: Float[np.ndarray, " flips"], changes: Float[np.ndarray, "flips outputs"], norm: Norm
-) -> Float[np.ndarray, " flips"]:
-    """Returns the norm over the outputs so far, whose norm is given, and some more."""
-    return norm.combined(so_far, norm.of_array(changes))
 
 
 def _share(progress: placement.Progress, k: int, blocks: int) -> Callable[[int, int], None]:

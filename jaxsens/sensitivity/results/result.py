@@ -112,12 +112,12 @@ class FlipSensitivity(MeasuredFlips):
         Raises:
             InputError: for another statistic.
         """
-        if statistic == "max" or statistic == "mean":
-            return ceiling(self, attrgetter(statistic))
         if isinstance(statistic, str):
-            raise InputError(
-                f'statistic = {statistic!r}: "max", "mean", or a number from 0 to 1 for a quantile'
-            )
+            if statistic not in ("max", "mean"):
+                raise InputError(
+                    f'statistic = {statistic!r}: "max", "mean", or a number from 0 to 1 for a quantile'
+                )
+            return ceiling(self, attrgetter(statistic))
         _check_unit("statistic", statistic)
         return ceiling(self, lambda one: one.quantile(statistic))
 

@@ -236,16 +236,8 @@ def influence_matrix(
         outputs=chosen,
         dtype=subject.dtype,
         versions=versions(),
-        names=_names(subject, words),
+        names=subject.names_of(words),
     )
-
-
-def _names(subject: Measurable, words: Int[np.ndarray, "1 n"]) -> dict[int, str] | None:
-    """Returns how to write every symbol of the input; None for a model that knows numbers only."""
-    if subject.token_names is None:
-        return None
-    ids = np.unique(words).tolist()
-    return dict(zip(ids, subject.token_names(ids), strict=True))
 
 
 def _rows_of(

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import Norm, read_norm
 from jaxsens.base import inputs
-from jaxsens.base.errors import Problems
+from jaxsens.base.errors import InputError, Problems
 from jaxsens.base.inputs import array_of
 from jaxsens.base.notebook import facts
 from jaxsens.base.precision import numerics
@@ -175,13 +175,23 @@ def layer_changes(
         InputError: naming every unusable argument; also if there is nothing to flip, or an activation is not finite.
     """
     config, words, listed, norm = _checked(model, tokens, flips, measure, keep, placement)
-    kept, placement = _kept(listed, keep), placement or Placement()
+    kept, placement = np.zeros(0, int) if keep is None else np.asarray(keep, int), placement or Placement()
+    beyond = kept[(kept < 0) | (kept >= len(listed))]
+    if len(beyond):
+        raise InputError(
+            f"layer_changes: keep = {beyond[0]}: indices from 0 to {len(listed) - 1}: there are {len(listed)} flips"
+        )
     with numerics(config.dtype):
         placement.agree(
             (fingerprint(measurable(model), words.shape[1]), words.tobytes(), norm, kept.tobytes())
         )
         found = _measured(model, words, norm, listed, kept, placement)
-    _check_finite(found["own"] + found["others_mean"], listed)
+    bad = np.argwhere(~np.isfinite(found["own"] + found["others_mean"]))
+    if len(bad):
+        raise InputError(
+            f"layer_changes: model = 'y^({bad[0, 1]}) not finite under the flip of position "
+            f"{listed.positions[bad[0, 0]]}': smaller weights, or float64"
+        )
     return LayerChanges(
         **found,
         positions=listed.positions,
@@ -256,27 +266,3 @@ def _checked(
     if config is None or selection is None or norm is None:
         raise TypeError("unusable arguments without an error")
     return config, words, selection.flips(words), norm
-
-
-def _kept(flips: FlipTable, keep: Any) -> np.ndarray:
-    """Returns the indices of the flips to keep, once the number of flips is known."""
-    problems = Problems("layer_changes")
-    kept = np.zeros(0, int) if keep is None else np.asarray(keep, int)
-    if len(kept) and (kept.min() < 0 or kept.max() >= len(flips)):
-        wrong = kept.min() if kept.min() < 0 else kept.max()
-        problems.add("keep", int(wrong), f"indices from 0 to {len(flips) - 1}: there are {len(flips)} flips")
-    problems.raise_if_any()
-    return kept
-
-
-def _check_finite(sums: np.ndarray, flips: FlipTable) -> None:
-    problems = Problems("layer_changes")
-    bad = ~np.isfinite(sums)
-    if bad.any():
-        f, k = np.argwhere(bad)[0]
-        problems.add(
-            "model",
-            f"y^({k}) not finite under the flip of position {flips.positions[f]}",
-            "smaller weights, or float64",
-        )
-    problems.raise_if_any()
