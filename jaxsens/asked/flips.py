@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
 
+from jaxsens.asked.engines import Seed
 from jaxsens.asked.positions import checked_positions
 from jaxsens.asked.value import Answer, kind_of
 from jaxsens.base import inputs
@@ -122,11 +123,6 @@ def _pairs(name: str, value: Any, problems: Problems) -> Any:
     return tuple(sorted({(int(position), int(symbol)) for position, symbol in pairs}))
 
 
-def _seed(name: str, value: Any, problems: Problems) -> int:
-    del name
-    return inputs.seed(value, problems)
-
-
 # What a user may give; the objects hold tuples.
 Symbols = Annotated[int | Sequence[int] | np.ndarray | Mapping[int, Any] | None, checked_by(_symbols)]
 Ids = Annotated[Sequence[int] | np.ndarray | None, checked_by(_ids)]
@@ -134,7 +130,6 @@ OptionalId = Annotated[int | None, checked_by(inputs.optional_count, least=0)]
 Positions = Annotated[Sequence[int | float | str] | np.ndarray | None, checked_by(checked_positions)]
 OptionalGroups = Annotated[Sequence[Sequence[int]] | None, checked_by(_groups)]
 PositionSymbols = Annotated[Sequence[tuple[int, int]] | np.ndarray, checked_by(_pairs)]
-Seed = Annotated[int, checked_by(_seed)]
 
 
 CHOSEN = "to symbols chosen for each of them"

@@ -7,18 +7,17 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from jaxsens.base.errors import InputError
-from jaxsens.base.sealed import DamagedFile, digest, read_sealed, write_sealed
+from jaxsens.base.sealed import DamagedFile, read_sealed, write_sealed
 from jaxsens.search.local_search import SearchState
 from jaxsens.search.problem import Problem
+from jaxsens.sensitivity.results.resuming import weights_of
 
 KIND = "checkpoint of worst_input"
-FORMAT = 2
+FORMAT = 3
 """Increased when a search would go on in another way than before."""
 
 _REMEDY = "delete it, or name another file"
@@ -34,16 +33,13 @@ def identity(problem: Problem) -> dict[str, Any]:
     notices from the outputs if a function holds other numbers.
     """
     subject, space, outputs = problem.subject, problem.space, problem.engine.outputs
-    leaves = jax.tree.leaves(problem.parameters)
-    are_keys = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves]
-    numbers = [jax.random.key_data(leaf) if key else leaf for leaf, key in zip(leaves, are_keys, strict=True)]
     # The config of a jaxsens transformer says where it is read.
     readout = {} if subject.config is not None else {"readout": subject.readout}
     return {
         **readout,
         "format": FORMAT,
         "model": type(subject.apply).__name__ if subject.config is None else repr(subject.config),
-        "parameters": digest({}, map(np.asarray, numbers)),
+        "parameters": weights_of(subject),
         "n": space.n,
         "flips": space.alphabet.tolist(),
         "fixed": {str(position): symbol for position, symbol in sorted(space.fixed.items())},

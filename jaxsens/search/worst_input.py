@@ -84,9 +84,13 @@ def worst_input(
         n = inputs.length(n, problems)
         if inputs.readout(readout, subject.readout, n, problems):
             subject = subject.reading(readout)
-        search = _checked_search(search, problems)
+        if not isinstance(search, Search | None):
+            problems.add("search", search, "jaxsens.Search(restarts=4), or None")
+        search = search if isinstance(search, Search) else Search()
         space = search_space(subject, n, alphabet, search, problems)
-        norm, how = read_norm(measure, problems), _exact_engine(engine, problems)
+        norm, how = read_norm(measure, problems), read(AskedEngine, engine, problems)
+        if isinstance(how, AskedEngine) and not how.exact:
+            problems.add("engine", how, "an engine that measures: auto, vmap, incremental or difference")
         devices = checked_placement(placement, problems)
         inputs.progress(progress, 1, "a SearchProgress, or None", problems, bar=False)
     imprecise = beyond_precision(subject, space.n)
@@ -102,22 +106,11 @@ def worst_input(
         blurred = unresolved_scores(problem.subject, space.n, passed, problem.engine.widens)
         if blurred is not None and imprecise is None:
             warnings.warn(blurred, PrecisionWarning, stacklevel=3)
-        return _enumerated(problem, progress) if _enumerable(problem) else _searched(problem, progress)
-
-
-def _checked_search(value: Any, problems: Problems) -> Search:
-    """Returns the argument `search`, or the default one; adds an error for anything else."""
-    if value is not None and not isinstance(value, Search):
-        problems.add("search", value, "jaxsens.Search(restarts=4), or None")
-    return value if isinstance(value, Search) else Search()
-
-
-def _exact_engine(value: Any, problems: Problems) -> Any:
-    """Returns the engine, which must measure every flip; None after adding an error."""
-    found = read(AskedEngine, value, problems)
-    if found is not None and not found.exact:
-        problems.add("engine", found, "an engine that measures: auto, vmap, incremental or difference")
-    return found
+        if not _enumerable(problem):
+            return _searched(problem, progress)
+        measurements = Measurements(problem, budget=None)
+        measurements.measure(enumeration.largest_word(problem, progress))
+        return _result(measurements, problem.space.count, (), 0)
 
 
 def _alphabet(subject: Measurable, flips: Any, problems: Problems) -> Int[np.ndarray, " symbols"]:
@@ -149,12 +142,6 @@ def _enumerable(problem: Problem) -> bool:
             f"worst_input: exact = True: {refused}; search with exact=False, or take a smaller n"
         )
     return refused is None
-
-
-def _enumerated(problem: Problem, progress: Callable[[SearchProgress], None] | None) -> WorstInput:
-    measurements = Measurements(problem, budget=None)
-    measurements.measure(enumeration.largest_word(problem, progress))
-    return _result(measurements, problem.space.count, (), 0)
 
 
 def _searched(problem: Problem, progress: Callable[[SearchProgress], None] | None) -> WorstInput:

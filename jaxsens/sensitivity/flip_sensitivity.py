@@ -327,17 +327,10 @@ def _measured(
     try:
         with handed_over(lambda: begun.unfinished(so_far)):
             with stopping.noting(signal.SIGINT), telling(call.progress) as told:
+                counted = told and (lambda done, total: told(len(known) + done, len(known) + total))
+                doubts, where = output_doubts(subject, words), (flips.inputs[rest], what[rest], by_what[rest])
                 values, elsewhere = placing.measure(
-                    runner,
-                    parameters,
-                    words,
-                    flips.inputs[rest],
-                    what[rest],
-                    by_what[rest],
-                    call.placement,
-                    _counting_from(len(known), told),
-                    output_doubts(subject, words),
-                    so_far,
+                    runner, parameters, words, *where, call.placement, counted, doubts, so_far
                 )
             values = begun.with_known(values)
             check_finite(values[:, 0], flips.positions, whole.measure)
@@ -413,11 +406,6 @@ def _estimated(
     )
     warn_if_far(result, subject, stacklevel=6)
     return result
-
-
-def _counting_from(known: int, progress: placing.Progress | None) -> placing.Progress | None:
-    """Returns the progress function over all flips, of which `known` are done."""
-    return progress and (lambda done, total: progress(known + done, known + total))
 
 
 _PREPARED_BYTES = 160

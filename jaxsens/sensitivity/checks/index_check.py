@@ -285,6 +285,9 @@ def _compiled_check(
     def finding(*leaves: Any) -> Any:
         return checkify.checkify(jaxpr_as_fun(flat), errors=checkify.index_checks)(*leaves)[0]
 
+    def failing(words: Any, happened: Any) -> Any:
+        return jnp.any(jnp.stack([jnp.zeros(len(words), bool), *happened]), axis=0)
+
     try:
         given = jax.tree.unflatten(structure, shapes), jax.ShapeDtypeStruct((n,), jnp.int32)
         flat = inlined(jax.make_jaxpr(apply)(*given))
@@ -293,7 +296,7 @@ def _compiled_check(
         needed, _ = dce_jaxpr(whole.jaxpr, happened, instantiate=True)
         operations = max(_operations(needed, n), n)
         rows = int(max(1, min(_LARGEST_BATCH, _BATCH_OPERATIONS / operations)))
-        failed = jax.jit(_over_words(ClosedJaxpr(needed, whole.consts), _any))
+        failed = jax.jit(_over_words(ClosedJaxpr(needed, whole.consts), failing))
         failed.trace(given[0], jax.ShapeDtypeStruct((rows, n), jnp.int32))
     except Exception:  # noqa: BLE001 - whatever checkify fails with: there are primitives it has no rule for
         # The model itself was traced before, so checkify cannot trace it (shard_map, some custom primitives). The model
@@ -374,11 +377,6 @@ def _over_words(program: ClosedJaxpr, combined: Callable[[Any, Any], Any]) -> Ca
         return combined(words, jax.vmap(lambda word: jaxpr_as_fun(program)(*leaves, word))(words))
 
     return of_words
-
-
-def _any(words: Any, happened: Any) -> Any:
-    """Returns of which words an error of any kind happened."""
-    return jnp.any(jnp.stack([jnp.zeros(len(words), bool), *happened]), axis=0)
 
 
 def _operations(program: Any, n: int) -> float:

@@ -207,7 +207,9 @@ def estimated(
     blocks = [range(first, first + size) for first in range(0, count, size)]
     together = engine.scalar is None and not engine.of_norm
     if together:
-        _check_table(engine, len(flips), count)
+        with collecting("flip_sensitivity") as problems:
+            what = f"the estimated change of {count} outputs by {len(flips)} flips"
+            check_fits("measure", engine.measure, table_bytes(len(flips), count), what, REMEDY, problems)
     total = np.zeros((len(flips), count) if together else len(flips))
     for k, block in enumerate(blocks):
         rows = jnp.asarray(combinations(asked, engine, outputs, block), jnp.result_type(float))
@@ -230,12 +232,6 @@ def estimated(
 def table_bytes(flips: int, count: int) -> int:
     """Returns the memory for the estimated change of `count` outputs by all flips at once, and of those of a block."""
     return 2 * 8 * flips * count
-
-
-def _check_table(engine: FirstOrderEngine, flips: int, count: int) -> None:
-    with collecting("flip_sensitivity") as problems:
-        what = f"the estimated change of {count} outputs by {flips} flips"
-        check_fits("measure", engine.measure, table_bytes(flips, count), what, REMEDY, problems)
 
 
 def _of_changes(

@@ -131,7 +131,9 @@ def select(
         problems: collects the errors.
     """
     n = words.shape[1]
-    _check_within(flips, n, problems)
+    last = max((group[-1] for group in flips.groups or ()), default=-1)
+    if n and last >= n:
+        problems.add("flips: groups: position", last, f"positions from 0 to {n - 1}")
     if isinstance(flips, Pairs):
         return _of_pairs(flips, subject, words, problems)
     if isinstance(flips, Substitute) and (lists := flips.by_position) is not None:
@@ -144,13 +146,6 @@ def select(
     inserted = _inserted(flips, subject, words, problems)
     kept = _kept(flips, subject, words, where, problems)
     return Selection(flips, inserted.lists, np.where(kept, inserted.rows, -1))
-
-
-def _check_within(flips: Flips, n: int, problems: Problems) -> None:
-    """Adds an error for a group that has positions beyond the input."""
-    last = max((group[-1] for group in flips.groups or ()), default=-1)
-    if n and last >= n:
-        problems.add("flips: groups: position", last, f"positions from 0 to {n - 1}")
 
 
 def _places(

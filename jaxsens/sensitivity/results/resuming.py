@@ -97,7 +97,8 @@ def taken_over(partial: FlipSensitivity, call: FlipSensitivity) -> Int[np.ndarra
     """
     problems = Problems("flip_sensitivity: resume")
     for name, before, now in _compared(partial, call):
-        if not _same(before, now):
+        alike = np.array_equal(before, now) if isinstance(before, np.ndarray) else before == now
+        if not alike:
             problems.add(name, _short(before), f"this call has {_short(now)!r}; repeat the interrupted call")
     problems.raise_if_any()
     # Both are sorted in the same way, so one search finds them all.
@@ -127,10 +128,6 @@ def _compared(partial: FlipSensitivity, call: FlipSensitivity) -> list[tuple[str
         ("measure, its program as SHA-256,", partial.asked.program, call.asked.program),
     ]
     return [*pairs, *(other or programs)]
-
-
-def _same(one: Any, other: Any) -> bool:
-    return np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
 
 
 def _keys(flips: FlipTable, call: FlipSensitivity) -> Int[np.ndarray, " flips"]:
@@ -224,7 +221,8 @@ def weights_of(subject: Measurable) -> str:
     """Returns the SHA-256 of a model's parameters, by path; of a PyTorch module with its description."""
     found = hashlib.sha256((subject.torch.digest() if subject.torch is not None else "").encode())
     for path, leaf in jax.tree_util.tree_flatten_with_path(subject.parameters)[0]:
-        array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+        is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        array = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
         found.update(f"{jax.tree_util.keystr(path)} {array.dtype.str} {array.shape}".encode())
         found.update(array.tobytes())
     return found.hexdigest()
@@ -250,7 +248,3 @@ def _program(apply: Any, structure: Any, shapes: tuple[Any, ...], n: int, wide: 
     tokens = jax.ShapeDtypeStruct((n,), np.int32)
     lowered = jax.jit(program).lower(jax.tree.unflatten(structure, shapes), tokens)
     return hashlib.sha256(lowered.as_text().encode()).hexdigest()
-
-
-def _is_key(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

@@ -116,12 +116,6 @@ class Measurable:
             )
         return self if own else dataclasses.replace(self, readout=plain_numbers(readout))
 
-    def chosen_outputs(self, outputs: Sequence[int] | str | None) -> tuple[int, ...] | None:
-        """Returns the output coordinates that enter the norm: those given, otherwise the model's; None means all."""
-        if outputs is None:
-            return self.outputs
-        return None if isinstance(outputs, str) else tuple(int(k) for k in outputs)
-
     def names_of(self, *symbols: Int[np.ndarray, "*shape"]) -> dict[int, str] | None:
         """Returns how to write every symbol of these arrays; None for a model that knows numbers only."""
         if self.token_names is None:
