@@ -134,7 +134,7 @@ class InfluenceMatrix(SavedResult):
         Raises:
             InputError: for another statistic, or something else than axes.
         """
-        from jaxsens.sensitivity.pictures.influence_plot import draw_influence
+        from jaxsens.sensitivity.pictures.plot import draw_influence
 
         written = None if self.names is None else [self.names[int(symbol)] for symbol in self.tokens]
         return draw_influence(self.matrix(statistic), self.measure, written, axes)
