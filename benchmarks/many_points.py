@@ -113,7 +113,7 @@ def made_up(point: Point, rng: np.random.Generator) -> FlipSensitivity:
     )
     measure = point.measure
     asked = Request(
-        measure.flips, measure.measure, measure.engine, "last", None, "model", "weights", None, (n - 1,)
+        measure.flips, measure.measure, measure.engine, "last", None, "model", "weights", (n - 1,)
     )
     return FlipSensitivity(
         values=(rng.random(n - 1) / n).astype(np.float32),

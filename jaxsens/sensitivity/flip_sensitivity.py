@@ -145,7 +145,7 @@ def flip_sensitivity(
     """
     tokens = encoded(model, tokens)
     rows = rows_of_several_lengths(tokens)
-    partial = check_resumable(resume) if rows is None else None
+    partial = check_resumable(resume, rows is not None)
     subject = measurable(model)
     with collecting("flip_sensitivity") as problems:
         call = _Call(
@@ -162,7 +162,7 @@ def flip_sensitivity(
             again = lambda row, own, told: flip_sensitivity(  # noqa: E731 - of the other arguments
                 model, row, own, measure, readout=readout, engine=engine, placement=placement, progress=told
             )
-            return one_after_another(again, rows, subject, call.flips, readout, progress, resume)
+            return one_after_another(again, rows, subject, call.flips, readout, progress)
         words, subject = checked_input(subject, tokens, readout, problems)
         selection = None if call.flips is None else select(call.flips, subject, words, problems)
     if selection is None:

@@ -258,7 +258,7 @@ def test_starts_are_used_first_and_hold_what_is_fixed():
 def test_every_start_is_a_word_and_depends_on_seed_and_number_alone(k, seed):
     with numerics("float64"):
         task = STARTING.setdefault("task", problem(model_of(), 6))
-    task = dataclasses.replace(task, seed=seed)
+    task = dataclasses.replace(task, search=dataclasses.replace(task.search, seed=seed))
     word = start_of(task, k)
     assert set(word.tolist()) <= {0, 1, 2}
     np.testing.assert_array_equal(word, start_of(task, k))

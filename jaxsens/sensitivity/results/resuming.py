@@ -62,10 +62,17 @@ def handed_over(partial: Callable[[], FlipSensitivity]) -> Iterator[None]:
         yield
 
 
-def check_resumable(partial: object) -> FlipSensitivity | None:
-    """Returns the partial result, or None if there is none; rejects anything else."""
+def check_resumable(partial: object, several_lengths: bool) -> FlipSensitivity | None:
+    """Returns the partial result, or None if there is none; rejects anything else, and any for inputs of several
+    lengths."""
     if partial is None:
         return None
+    if several_lengths:
+        raise InputError(
+            f"flip_sensitivity: resume = {partial!r}: not with inputs of several lengths; complete the "
+            "input that was begun by itself, resume=partial.of_input(k), and put the results together: "
+            "jaxsens.concat(results)"
+        )
     if not isinstance(partial, FlipSensitivity):
         held = getattr(partial, "partial", None)
         remedy = (

@@ -248,15 +248,14 @@ def _rows_of(
     Raises:
         InputError: as `checked_output` does; for a model without rows, and outputs that rows lack.
     """
+    visible = subject.config is not None or subject.given_layers is not None
+    # As a model whose last row is read, one of rows is checked like any other.
+    checked_output(subject if visible else dataclasses.replace(subject, readout="last"), words, measure)
     if subject.config is not None:
-        checked_output(subject, words, measure)
         return TransformerRows(subject.config)
     if subject.given_layers is not None:
-        checked_output(subject, words, measure)
         return LayeredRows(subject.given_layers)
     tokens = jax.ShapeDtypeStruct(words[0].shape, jnp.int32)
-    # As a model whose last row is read, it is checked like any other.
-    checked_output(dataclasses.replace(subject, readout="last"), words, measure)
     shape = jax.eval_shape(subject.apply, jax.tree.map(jnp.asarray, subject.parameters), tokens).shape
     if len(shape) != 2:
         raise InputError(
