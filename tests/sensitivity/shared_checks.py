@@ -130,7 +130,15 @@ def check_layers() -> None:
         for mesh in (None, jaxsens.global_mesh())
     )
     for name in ("own", "others_max", "others_mean", "changes"):
-        np.testing.assert_array_equal(getattr(together, name), getattr(alone, name))
+        np.testing.assert_allclose(getattr(together, name), getattr(alone, name), rtol=1e-9, atol=1e-12)
+
+
+def check_influence() -> None:
+    alone, together = (
+        jaxsens.influence_matrix(model(), WORDS[0], placement=jaxsens.Placement(mesh, batch_size=3))
+        for mesh in (None, jaxsens.global_mesh())
+    )
+    np.testing.assert_allclose(together.norms, alone.norms, rtol=1e-9, atol=1e-12)
 
 
 def check_interrupt_in_one() -> None:
