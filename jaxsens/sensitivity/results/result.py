@@ -6,13 +6,14 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cache, cached_property, reduce
 from numbers import Real
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from pydantic import TypeAdapter
 
 from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import Decision
@@ -613,8 +614,6 @@ def save_with_metadata(
 
 def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, dict[str, Any]]:
     """Returns a saved result and its further metadata. Raises as `load_result` does."""
-    from pydantic import TypeAdapter, ValidationError
-
     names = (*COLUMNS,)
     columns, fields, metadata = read_columns(path, names[:5], names[5:])
     try:
@@ -622,11 +621,17 @@ def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, d
         for name, column in columns.items():
             *above, last = COLUMNS[name].split(".")
             (table[above[0]] if above else table)[last] = column
-        return TypeAdapter(FlipSensitivity).validate_python(table), metadata
-    except (KeyError, TypeError, ValidationError) as error:
+        return _reader().validate_python(table), metadata
+    except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"path = {str(path)!r}: not what this version of jaxsens writes ({error!r}); measure it again"
         ) from error
+
+
+@cache
+def _reader() -> TypeAdapter[FlipSensitivity]:
+    """Returns what makes a result of a table. To build it takes longer than to read a small result."""
+    return TypeAdapter(FlipSensitivity)
 
 
 def _check_unit(name: str, value: object) -> None:
