@@ -36,7 +36,8 @@ from jaxsens.experiments.sweep.status import sweep_status
 from jaxsens.experiments.sweep.sweep import PLAN, PointsJob, Sweep, check_grows, write_points_csv
 from jaxsens.sensitivity.engines.engine import EngineChoice
 from jaxsens.sensitivity.flips.flip_table import FlipTable
-from jaxsens.sensitivity.results.result import FlipSensitivity, Provenance
+from jaxsens.sensitivity.results.measured import Provenance
+from jaxsens.sensitivity.results.result import FlipSensitivity
 
 MIB = 2**20
 LENGTHS = tuple(range(8, 88, 8))
@@ -112,7 +113,7 @@ def made_up(point: Point, rng: np.random.Generator) -> FlipSensitivity:
     )
     measure = point.measure
     asked = Request(
-        measure.flips, measure.measure, measure.engine, "last", None, "model", "weights", None, (n - 1,)
+        measure.flips, measure.measure, measure.engine, "last", None, "model", "weights", (n - 1,)
     )
     return FlipSensitivity(
         values=(rng.random(n - 1) / n).astype(np.float32),

@@ -24,6 +24,7 @@ from .asked.measures import Decision as Decision
 from .asked.measures import Function as Function
 from .asked.measures import LInf as LInf
 from .asked.measures import LogProbability as LogProbability
+from .asked.search import Search as Search
 from .base.errors import DurationWarning as DurationWarning
 from .base.errors import EngineRefusal as EngineRefusal
 from .base.errors import EstimateWarning as EstimateWarning

@@ -13,7 +13,8 @@ from jaxsens.asked.measures import L2
 from jaxsens.asked.request import Request
 from jaxsens.sensitivity.engines.engine import EngineChoice
 from jaxsens.sensitivity.flips.flip_table import FlipTable
-from jaxsens.sensitivity.results.result import FlipSensitivity, Provenance
+from jaxsens.sensitivity.results.measured import Provenance
+from jaxsens.sensitivity.results.result import FlipSensitivity
 
 
 def request(**changed: Any) -> Request:
@@ -26,7 +27,6 @@ def request(**changed: Any) -> Request:
         "outputs": None,
         "model": "a model",
         "weights": "its weights",
-        "program": None,
         "counts": (),
     }
     return Request(**{**fields, **changed})

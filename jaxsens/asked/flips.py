@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
 
+from jaxsens.asked.engines import Seed
 from jaxsens.asked.positions import checked_positions
 from jaxsens.asked.value import Answer, kind_of
 from jaxsens.base import inputs
@@ -122,11 +123,6 @@ def _pairs(name: str, value: Any, problems: Problems) -> Any:
     return tuple(sorted({(int(position), int(symbol)) for position, symbol in pairs}))
 
 
-def _seed(name: str, value: Any, problems: Problems) -> int:
-    del name
-    return inputs.seed(value, problems)
-
-
 # What a user may give; the objects hold tuples.
 Symbols = Annotated[int | Sequence[int] | np.ndarray | Mapping[int, Any] | None, checked_by(_symbols)]
 Ids = Annotated[Sequence[int] | np.ndarray | None, checked_by(_ids)]
@@ -134,7 +130,10 @@ OptionalId = Annotated[int | None, checked_by(inputs.optional_count, least=0)]
 Positions = Annotated[Sequence[int | float | str] | np.ndarray | None, checked_by(checked_positions)]
 OptionalGroups = Annotated[Sequence[Sequence[int]] | None, checked_by(_groups)]
 PositionSymbols = Annotated[Sequence[tuple[int, int]] | np.ndarray, checked_by(_pairs)]
-Seed = Annotated[int, checked_by(_seed)]
+
+
+CHOSEN = "to symbols chosen for each of them"
+"""By what positions are flipped, in words, where that differs from one to the next."""
 
 
 class Flips(Answer, abc.ABC):
@@ -200,6 +199,10 @@ class Flips(Answer, abc.ABC):
     def listed(self) -> bool:
         """Whether the positions are given, and all flips there are measured."""
         return self.positions is not None and self.sample is None
+
+    def told(self, inserted: str) -> str:
+        """Returns by what each position is flipped, in words; `inserted` are all symbols that are inserted anywhere."""
+        return f"{'each' if self.groups is None else 'in groups'} to {inserted}"
 
     def drawing(self, sample: int | None, seed: int = 0) -> Any:
         """Returns the same flips with another sample; None for all of them."""
@@ -285,6 +288,10 @@ class Substitute(Flips):
             fields["symbols"] = {position: list(ids) for position, ids in self.by_position.items()}
         return fields
 
+    def told(self, inserted: str) -> str:
+        """To these symbols, or those of each position."""
+        return super().told(inserted) if self.by_position is None else CHOSEN
+
 
 @kind_of(Flips, "neighbours")
 class Neighbours(Flips):
@@ -306,6 +313,10 @@ class Neighbours(Flips):
     sample: OptionalPositive = dataclasses.field(default=None, kw_only=True)
     seed: Seed = dataclasses.field(default=0, kw_only=True)
     groups: OptionalGroups = dataclasses.field(default=None, kw_only=True)
+
+    def told(self, inserted: str) -> str:
+        """To the k most alike."""
+        return super().told(f"the {self.k} symbols most like its own")
 
 
 @kind_of(Flips, "mask")
@@ -349,6 +360,10 @@ class Delete(Flips):
         """-1."""
         return -1
 
+    def told(self, inserted: str) -> str:
+        """Deleted."""
+        return "each deleted"
+
 
 @kind_of(Flips, "insert")
 class Insert(Flips):
@@ -379,6 +394,10 @@ class Insert(Flips):
         """1."""
         return 1
 
+    def told(self, inserted: str) -> str:
+        """With a symbol before it."""
+        return f"each with one of {inserted} inserted before it"
+
 
 @kind_of(Flips, "repeat")
 class Repeat(Flips):
@@ -408,6 +427,10 @@ class Repeat(Flips):
         """The number of copies added."""
         return self.times
 
+    def told(self, inserted: str) -> str:
+        """Repeated, so often."""
+        return f"each repeated {self.times} time{'s' if self.times != 1 else ''}"
+
 
 @kind_of(Flips, "pairs")
 class Pairs(Flips):
@@ -433,3 +456,7 @@ class Pairs(Flips):
 
     def _written(self) -> dict[str, Any]:
         return {**super()._written(), "flips": list(self.flips)}
+
+    def told(self, inserted: str) -> str:
+        """To symbols of its own."""
+        return CHOSEN

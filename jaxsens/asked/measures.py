@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
 
 MEDIAN = "median"
 """The threshold that makes a decision balanced."""
+
+
+def _formulas() -> Any:
+    """Returns `jaxsens.asked.formulas`, which needs JAX, so that it is loaded only where something is measured."""
+    from jaxsens.asked import formulas
+
+    return formulas
 
 
 def _outputs(name: str, value: Any, problems: Problems) -> Any:
@@ -131,10 +139,8 @@ class Measure(Answer, abc.ABC):
         error: Float[Array, " flips"],
     ) -> tuple[Float[Array, " flips"], Float[Array, " flips"]]:
         """Returns `of_changes` where both outputs are known, as the model returns them."""
-        from jaxsens.asked.formulas import as_vector
-
         del new
-        return self.of_changes(as_vector(old).astype(dy.dtype), dy, error)
+        return self.of_changes(_formulas().as_vector(old).astype(dy.dtype), dy, error)
 
     def between(self, y: Float[Array, " outputs"], new: Float[Array, " outputs"]) -> Float[Array, ""]:
         """Returns the number of two outputs, whose difference is formed here."""
@@ -217,9 +223,7 @@ class L2(Norm):
 
     def of(self, dy: Any) -> Any:
         """The norm, without underflow."""
-        from jaxsens.asked.formulas import l2
-
-        return l2(dy)
+        return _formulas().l2(dy)
 
     def combined(self, so_far: Any, part: Any) -> Any:
         """Their root mean square sum."""
@@ -238,9 +242,7 @@ class L1(Norm):
 
     def of(self, dy: Any) -> Any:
         """The norm."""
-        from jaxsens.asked.formulas import l1
-
-        return l1(dy)
+        return _formulas().l1(dy)
 
     def resolution(self, y: Any, dy: Any, error: Any) -> Any:
         """The l1 norm of an error is at most sqrt(outputs) times its l2 norm."""
@@ -264,19 +266,43 @@ class LInf(Norm):
 
     def of(self, dy: Any) -> Any:
         """The norm."""
-        from jaxsens.asked.formulas import linf
-
-        return linf(dy)
+        return _formulas().linf(dy)
 
     def combined(self, so_far: Any, part: Any) -> Any:
         """The larger one."""
         return np.maximum(so_far, part)
 
 
+class Distance(Measure, abc.ABC):
+    """A distance of y' from y.
+
+    Attributes:
+        formula: the functions of `jaxsens.asked.formulas` for the distance, and for how far it may be off.
+    """
+
+    formula: ClassVar[tuple[str, str]]
+
+    @property
+    def options(self) -> dict[str, float]:
+        """What the functions are given besides."""
+        return {}
+
+    def values(self, y: Any, dy: Any) -> Any:
+        """The distances."""
+        formulas = _formulas()
+        return formulas.each(getattr(formulas, self.formula[0]), y, dy, **self.options)
+
+    def resolution(self, y: Any, dy: Any, error: Any) -> Any:
+        """How far they may be off."""
+        formulas = _formulas()
+        return formulas.resolution_of_each(getattr(formulas, self.formula[1]), y, dy, error, **self.options)
+
+
 @kind_of(Measure, "cosine")
-class Cosine(Measure):
+class Cosine(Distance):
     """The cosine distance 1 - cos(y, y'), from 0 to 2."""
 
+    formula: ClassVar[tuple[str, str]] = ("cosine_distance", "cosine_resolution")
     symbol: ClassVar[str] = "1 − cos(y(x), y(x′))"
     label: ClassVar[str] = "cosine distance of the outputs,{}1 − cos(y(x), y(x′))"
     unit: ClassVar[str] = "from 0 to 2"
@@ -284,44 +310,21 @@ class Cosine(Measure):
     largest: ClassVar[float] = 2.0
     outputs: Outputs = None
 
-    def values(self, y: Any, dy: Any) -> Any:
-        """By `formulas.cosine_distance`."""
-        from jaxsens.asked.formulas import cosine_distance, each
-
-        return each(cosine_distance, y, dy)
-
-    def resolution(self, y: Any, dy: Any, error: Any) -> Any:
-        """By `formulas.cosine_resolution`."""
-        from jaxsens.asked.formulas import cosine_resolution, resolution_of_each
-
-        return resolution_of_each(cosine_resolution, y, dy, error)
-
 
 @kind_of(Measure, "kl")
-class KL(Measure):
+class KL(Distance):
     """The divergence KL(softmax(y) || softmax(y')) in nats."""
 
+    formula: ClassVar[tuple[str, str]] = ("kl_divergence", "kl_resolution")
     symbol: ClassVar[str] = "KL(softmax y(x) ‖ softmax y(x′))"
     label: ClassVar[str] = "divergence of the outputs (nats),{}KL(y(x) ‖ y(x′))"
     unit: ClassVar[str] = "in nats"
     least_outputs: ClassVar[int] = 2
     outputs: Outputs = None
 
-    def values(self, y: Any, dy: Any) -> Any:
-        """By `formulas.kl_divergence`."""
-        from jaxsens.asked.formulas import each, kl_divergence
-
-        return each(kl_divergence, y, dy)
-
-    def resolution(self, y: Any, dy: Any, error: Any) -> Any:
-        """By `formulas.kl_resolution`."""
-        from jaxsens.asked.formulas import kl_resolution, resolution_of_each
-
-        return resolution_of_each(kl_resolution, y, dy, error)
-
 
 @kind_of(Measure, "decision")
-class Decision(Measure):
+class Decision(Distance):
     """1 if the largest output is another one (the first of equals), otherwise 0.
 
     Its sum over the flips of an input is the Boolean sensitivity (`FlipSensitivity.sensitive_flips`). No first-order
@@ -333,6 +336,7 @@ class Decision(Measure):
         outputs: as for every measure (`Measure`).
     """
 
+    formula: ClassVar[tuple[str, str]] = ("decision_changes", "decision_resolution")
     symbol: ClassVar[str] = "change of decision"
     label: ClassVar[str] = "share of flips that change{}the decision"
     unit: ClassVar[str] = "1 if the largest output y is another one, otherwise 0"
@@ -353,31 +357,30 @@ class Decision(Measure):
             )
 
     @property
-    def _number(self) -> float:
+    def options(self) -> dict[str, float]:
+        """The threshold."""
         if isinstance(self.threshold, str):
             raise TypeError("the threshold is not resolved")
-        return self.threshold
-
-    def values(self, y: Any, dy: Any) -> Any:
-        """By `formulas.decision_changes`."""
-        from jaxsens.asked.formulas import decision_changes, each
-
-        return each(decision_changes, y, dy, threshold=self._number)
-
-    def resolution(self, y: Any, dy: Any, error: Any) -> Any:
-        """By `formulas.decision_resolution`."""
-        from jaxsens.asked.formulas import decision_resolution, resolution_of_each
-
-        return resolution_of_each(decision_resolution, y, dy, error, threshold=self._number)
+        return {"threshold": self.threshold}
 
     def of_outputs(self, old: Any, new: Any, dy: Any, error: Any) -> tuple[Any, Any]:
         """The decisions of the outputs themselves: y + (y' - y) may be an ulp off y', and not tie with what y' ties
         with. Integers are compared exactly."""
-        from jaxsens.asked import formulas
-
-        changed = formulas.decided_otherwise(old, new, self._number).astype(dy.dtype)
+        formulas = _formulas()
+        changed = formulas.decided_otherwise(old, new, **self.options).astype(dy.dtype)
         values = formulas.where_finite(formulas.as_vector(new), changed)
         return values, self.resolution(formulas.as_vector(old).astype(dy.dtype), dy, error)
+
+
+@dataclasses.dataclass(frozen=True)
+class Forgotten:
+    """A function of a saved result: its program's SHA-256 is known, and nothing can be computed."""
+
+    program: str
+
+    def __call__(self, *outputs: Any) -> Any:
+        """Raises an InputError: files hold no functions."""
+        raise InputError("measure: the function of a saved result is not kept; give it again")
 
 
 class OfFunction(Measure, abc.ABC):
@@ -402,9 +405,9 @@ class OfFunction(Measure, abc.ABC):
         """f of the output; None for a function of two."""
         import jax.numpy as jnp
 
-        from jaxsens.asked.formulas import as_vector, value_of
-
-        return None if self.arguments > 1 else float(value_of(self.function, as_vector(jnp.asarray(y))))
+        if self.arguments > 1:
+            return None
+        return float(_formulas().value_of(self.function, _formulas().as_vector(jnp.asarray(y))))
 
     @abc.abstractmethod
     def _of_new(self, y: Any) -> tuple[Callable[[Any], Any], Any]:
@@ -424,20 +427,18 @@ class OfFunction(Measure, abc.ABC):
         """f's change, with the digits of dy where f is smooth (`change_of`)."""
         import jax
 
-        from jaxsens.asked import formulas
         from jaxsens.asked.change_of import change_and_doubt
 
         f, start = self._of_new(y)
         found, doubt = jax.vmap(lambda change, e: change_and_doubt(f, y, change, e))(dy, error)
-        return formulas.where_finite(dy, start + found), doubt
+        return _formulas().where_finite(dy, start + found), doubt
 
     def of_outputs(self, old: Any, new: Any, dy: Any, error: Any) -> tuple[Any, Any]:
         """f of the outputs themselves: y + (y' - y) may be an ulp off y', on the other side of a step."""
         import jax
         import jax.numpy as jnp
 
-        from jaxsens.asked import formulas
-
+        formulas = _formulas()
         y, after = formulas.as_exact_vector(old), formulas.as_exact_vector(new)
         f, start = self._of_new(y)
         reached = jax.vmap(f)(after)
@@ -446,8 +447,18 @@ class OfFunction(Measure, abc.ABC):
         return values, self.of_changes(y, dy, error)[1] + rounding
 
     def table(self) -> dict[str, Any]:
-        """The kind alone: a function has no JSON value. `jaxsens.asked.request` adds its program."""
-        return {"kind": self.kind}
+        """The kind, and of a result's measure the function's program: a function has no JSON value."""
+        return {"kind": self.kind} | ({"program": self.program} if self.program is not None else {})
+
+    @property
+    def program(self) -> str | None:
+        """SHA-256 of the function's program, if the measure is that of a result (`without_function`)."""
+        return self.function.program if isinstance(self.function, Forgotten) else None
+
+    def without_function(self, program: str) -> Measure:
+        """Returns the measure for a result, which holds no function of the user's: programs go with their functions."""
+        made: Any = type(self)
+        return made(Forgotten(program))
 
 
 @kind_of(Measure, "function")
@@ -478,14 +489,11 @@ class Function(OfFunction):
     def _of_new(self, y: Any) -> tuple[Callable[[Any], Any], Any]:
         import jax.numpy as jnp
 
-        from jaxsens.asked.formulas import value_of
-
-        return (lambda at: value_of(self.function, at)), jnp.zeros((), y.dtype)
+        return (lambda at: _formulas().value_of(self.function, at)), jnp.zeros((), y.dtype)
 
     def between(self, y: Any, new: Any) -> Any:
         """f(y') - f(y)."""
-        from jaxsens.asked.formulas import value_of
-
+        value_of = _formulas().value_of
         return value_of(self.function, new) - value_of(self.function, y)
 
 
@@ -514,17 +522,14 @@ class Comparison(OfFunction):
         return self.f
 
     def _of_new(self, y: Any) -> tuple[Callable[[Any], Any], Any]:
-        from jaxsens.asked.formulas import value_of
-
-        of_new = lambda new: value_of(lambda at: self.f(y, at), new)  # noqa: E731 - a closure over y
+        of_new = lambda new: _formulas().value_of(lambda at: self.f(y, at), new)  # noqa: E731 - a closure over y
         return of_new, of_new(y)
 
     def of_outputs(self, old: Any, new: Any, dy: Any, error: Any) -> tuple[Any, Any]:
         """f of both outputs, without a sum of changes."""
         import jax
 
-        from jaxsens.asked import formulas
-
+        formulas = _formulas()
         y, after = formulas.as_exact_vector(old), formulas.as_exact_vector(new)
         values = formulas.where_finite(after, jax.vmap(self._of_new(y)[0])(after))
         return values, super().of_outputs(old, new, dy, error)[1]
@@ -570,6 +575,11 @@ class LogProbability(OfFunction):
 
     _of_new = Function._of_new
     between = Function.between
+
+    def without_function(self, program: str) -> Measure:
+        """The measure: its function is this package's."""
+        del program
+        return self
 
     def table(self) -> dict[str, Any]:
         """Its kind and token."""

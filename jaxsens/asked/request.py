@@ -5,31 +5,27 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import PlainValidator
 
 from jaxsens.asked.engines import AskedEngine
 from jaxsens.asked.flips import Flips
-from jaxsens.asked.measures import Comparison, Function, Measure
+from jaxsens.asked.measures import Comparison, Forgotten, Function, Measure, OfFunction
 from jaxsens.asked.value import read
-from jaxsens.base.errors import InputError, Problems
+from jaxsens.base.errors import collecting
 
 
-@dataclass(frozen=True)
-class Forgotten:
-    """A function of a saved result: its program's SHA-256 is known, and nothing can be computed."""
+def _from_file(base: Any) -> PlainValidator:
+    """Returns the validator of a field that files hold as an answer's `table`."""
 
-    program: str
+    def answer(value: Any) -> Any:
+        if isinstance(value, Mapping) and "program" in value:
+            return base.kinds[value["kind"]](Forgotten(value["program"]))
+        with collecting("asked") as problems:
+            return read(base, value, problems, file=True)
 
-    def __call__(self, *outputs: Any) -> Any:
-        """Raises an InputError: files hold no functions."""
-        raise InputError("measure: the function of a saved result is not kept; give it again")
-
-
-def without_function(measure: Measure, program: str | None) -> Measure:
-    """Returns the measure for a result, which holds no function of the user's: programs go with their functions."""
-    if program is not None and isinstance(measure, Function | Comparison):
-        return type(measure)(Forgotten(program))
-    return measure
+    return PlainValidator(answer)
 
 
 @dataclass(frozen=True)
@@ -44,19 +40,22 @@ class Request:
         outputs: the output coordinates that were measured; None for all.
         model: SHA-256 of the model's parameters and its function (`jaxsens.sensitivity.results.resuming.fingerprint`).
         weights: SHA-256 of the parameters alone, whatever the inputs' length.
-        program: SHA-256 of the program of the measure's function; None for another measure.
         counts: the number of flips requested for each input.
     """
 
-    flips: Flips
-    measure: Measure
-    engine: AskedEngine
+    flips: Annotated[Flips, _from_file(Flips)]
+    measure: Annotated[Measure, _from_file(Measure)]
+    engine: Annotated[AskedEngine, _from_file(AskedEngine)]
     readout: int | str | None
     outputs: tuple[int, ...] | None
     model: str
     weights: str
-    program: str | None
     counts: tuple[int, ...]
+
+    @property
+    def program(self) -> str | None:
+        """SHA-256 of the program of the measure's function; None for another measure."""
+        return self.measure.program if isinstance(self.measure, OfFunction) else None
 
     def of_input(self, k: int) -> Request:
         """Returns the request for input k."""
@@ -72,41 +71,3 @@ class Request:
             "engine": self.engine,
             "readout": self.readout,
         }
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns a JSON object for `from_json`."""
-        return {
-            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)},
-            "flips": self.flips.table(),
-            "measure": self.measure.table(),
-            "engine": self.engine.table(),
-        }
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Request:
-        """Returns the request from a JSON object made by `as_json`.
-
-        Raises:
-            InputError: for anything else.
-        """
-        problems = Problems("asked")
-        measure = dict(fields["measure"])
-        known = Measure.kinds.get(measure.get("kind", ""))
-        if known is Function or known is Comparison:
-            made: Any = known(Forgotten(fields["program"]))
-        else:
-            made = read(Measure, measure, problems, file=True)
-        flips = read(Flips, fields["flips"], problems, file=True)
-        engine = read(AskedEngine, fields["engine"], problems, file=True)
-        problems.raise_if_any()
-        outputs = fields["outputs"]
-        return cls(
-            **{
-                **fields,
-                "flips": flips,
-                "measure": made,
-                "engine": engine,
-                "outputs": None if outputs is None else tuple(outputs),
-                "counts": tuple(fields["counts"]),
-            }
-        )

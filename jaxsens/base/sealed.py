@@ -11,8 +11,8 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from jaxsens.base.errors import InputError
 from jaxsens.base.files import keep_text
@@ -112,12 +112,33 @@ class SavedResult:
             raise InputError(f"path = {str(path)!r}: {error}; {advice}") from error
 
 
+Result = TypeVar("Result", bound=SavedResult)
+
+
+def reader(kind: type[Result], name: str) -> Callable[[str | os.PathLike[str]], Result]:
+    """Returns the public function of this name that reads results of a kind; for the module of the kind."""
+
+    def load(path: str | os.PathLike[str]) -> Result:
+        return kind.load(path)
+
+    load.__doc__ = (
+        f"Reads what `{kind.__name__}.save` wrote.\n\n"
+        "Raises:\n    InputError: if the file is missing, damaged, or no such result.\n"
+    )
+    load.__module__, load.__name__, load.__qualname__ = kind.__module__, name, name
+    load.__annotations__["return"] = kind.__name__
+    return load
+
+
 def encoded(value: Any) -> Any:
-    """Returns JSON values. An array becomes an object of its dtype, shape and values; float32 survives as float64."""
+    """Returns JSON values. An array becomes an object of its dtype, shape and values; float32 survives as float64. An
+    object with a `table`, which says what is asked, becomes that."""
     import numpy as np
 
     if isinstance(value, np.ndarray):
         return {"dtype": value.dtype.str, "shape": list(value.shape), "values": value.ravel().tolist()}
+    if hasattr(value, "table"):
+        return encoded(value.table())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: encoded(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):

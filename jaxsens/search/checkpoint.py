@@ -7,18 +7,17 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from jaxsens.base.errors import InputError
-from jaxsens.base.sealed import DamagedFile, digest, read_sealed, write_sealed
+from jaxsens.base.sealed import DamagedFile, read_sealed, write_sealed
 from jaxsens.search.local_search import SearchState
 from jaxsens.search.problem import Problem
+from jaxsens.sensitivity.results.resuming import weights_of
 
 KIND = "checkpoint of worst_input"
-FORMAT = 2
+FORMAT = 3
 """Increased when a search would go on in another way than before."""
 
 _REMEDY = "delete it, or name another file"
@@ -34,24 +33,21 @@ def identity(problem: Problem) -> dict[str, Any]:
     notices from the outputs if a function holds other numbers.
     """
     subject, space, outputs = problem.subject, problem.space, problem.engine.outputs
-    leaves = jax.tree.leaves(problem.parameters)
-    are_keys = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves]
-    numbers = [jax.random.key_data(leaf) if key else leaf for leaf, key in zip(leaves, are_keys, strict=True)]
     # The config of a jaxsens transformer says where it is read.
     readout = {} if subject.config is not None else {"readout": subject.readout}
     return {
         **readout,
         "format": FORMAT,
         "model": type(subject.apply).__name__ if subject.config is None else repr(subject.config),
-        "parameters": digest({}, map(np.asarray, numbers)),
+        "parameters": weights_of(subject),
         "n": space.n,
         "flips": space.alphabet.tolist(),
         "fixed": {str(position): symbol for position, symbol in sorted(space.fixed.items())},
-        "objective": problem.objective,
+        "objective": problem.search.objective,
         "measure": problem.norm.table(),
         "outputs": None if outputs is None else list(outputs),
         "engine": problem.choice.name,
-        "seed": problem.seed,
+        "seed": problem.search.seed,
         "start": space.start_words.tolist(),
     }
 
@@ -64,7 +60,6 @@ class Checkpoint:
 
     Attributes:
         problem: What is searched.
-        path: The file; None for none.
         latest: The latest state; at first that in the file, if there is one.
 
     Raises:
@@ -72,11 +67,15 @@ class Checkpoint:
     """
 
     problem: Problem
-    path: str | os.PathLike[str] | None
     latest: SearchState = field(default=SearchState(), init=False)
     _written: float = field(default=0.0, init=False)
     _unsaved: bool = field(default=False, init=False)
     _keeps: bool = field(default=True, init=False)
+
+    @property
+    def path(self) -> str | os.PathLike[str] | None:
+        """The file; None for none."""
+        return self.problem.search.checkpoint
 
     def __post_init__(self) -> None:
         if self.path is None:

@@ -77,7 +77,7 @@ def _strides(size: int, free: int) -> Int[np.ndarray, " free"]:
 def _objective(problem: Problem, outputs: Float[np.ndarray, "words outputs"]) -> Float[np.ndarray, " words"]:
     """The largest sensitivity of every word, or the sum over its flips, which is largest where the mean is."""
     size, words = len(problem.space.alphabet), len(outputs)
-    merge = np.maximum if problem.objective == "max" else np.add
+    merge = np.maximum if problem.search.objective == "max" else np.add
     found = np.zeros(words)
     for stride in _strides(size, len(problem.space.free))[problem.space.is_flipped]:
         for start in range(0, words // size, _PAIRS):

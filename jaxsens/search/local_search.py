@@ -177,7 +177,7 @@ def climb(
         measurements: Measures words.
         note: Called with every state, including the first one.
     """
-    step = CLIMBS[problem.objective]
+    step = CLIMBS[problem.search.objective]
     at = None if state.tokens is None else problem.measure(np.array(state.tokens, np.int32))
     try:
         while len(state.finished) < starts:
@@ -187,7 +187,7 @@ def climb(
                 at = measurements.measure(start_of(problem, k))
                 state = replace(state, steps=0, idle=0, begun=state.used)
             else:
-                rng = np.random.default_rng([problem.seed, k, state.steps + 1])
+                rng = np.random.default_rng([problem.search.seed, k, state.steps + 1])
                 led = step(measurements, at, state.idle, rng)
                 if led is None:
                     done = state.at(measurements).restart(problem, converged=True)
@@ -215,7 +215,7 @@ def start_of(problem: Problem, k: int) -> Int[np.ndarray, " n"]:
     structured = _structured(problem, drawn // 2) if drawn % 2 else None
     if structured is not None:
         return space.word(space.alphabet[structured])
-    return space.word(np.random.default_rng([problem.seed, k]).choice(space.alphabet, len(space.free)))
+    return space.word(np.random.default_rng([problem.search.seed, k]).choice(space.alphabet, len(space.free)))
 
 
 def _structured(problem: Problem, k: int) -> Int[np.ndarray, " free"] | None:

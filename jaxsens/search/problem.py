@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from jaxsens.asked.engines import AskedEngine
 from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import Norm
+from jaxsens.asked.search import Search
 from jaxsens.base import inputs
 from jaxsens.base.errors import Problems
 from jaxsens.base.memory import TOKEN_BYTES, check_fits
@@ -90,8 +91,7 @@ def search_space(
     subject: Measurable,
     n: int,
     alphabet: Int[np.ndarray, " symbols"],
-    fixed: Any,
-    start: Any,
+    search: Search,
     problems: Problems,
 ) -> SearchSpace:
     """The words to search. Notes a length that cannot be searched, and unusable `fixed` and `start`.
@@ -102,6 +102,7 @@ def search_space(
         n = 0
     if n:
         subject.check_length(n, problems)
+    fixed, start = search.fixed, search.start
     held = inputs.fixed(fixed, n, subject.vocabulary_size, problems)
     everywhere = places(n, subject.position_read(n))
     flipped = everywhere[~np.isin(everywhere, list(held))]
@@ -147,10 +148,9 @@ class Problem:
         choice: The engine's name, and why it was chosen.
         parameters: The model's parameters, on the device.
         devices: Where flips are measured, and in how much memory.
-        objective: "max" or "mean", over the flips of a word.
+        search: Which word is looked for, and how.
         norm: What is measured of a change.
         dtype: The dtype of the arithmetic.
-        seed: The seed of everything drawn at random.
     """
 
     subject: Measurable
@@ -159,10 +159,9 @@ class Problem:
     choice: EngineChoice
     parameters: Any
     devices: placement.Placement
-    objective: str
+    search: Search
     norm: Norm
     dtype: str
-    seed: int
 
     def sizes(self, changes: Float[np.ndarray, "*shape outputs"]) -> Float[np.ndarray, "*shape"]:
         """The norm over the last axis, in float64."""
@@ -217,11 +216,10 @@ class Problem:
 def problem_of(
     subject: Measurable,
     space: SearchSpace,
-    objective: str,
+    search: Search,
     norm: Norm,
     engine: AskedEngine,
     devices: placement.Placement,
-    seed: int = 0,
 ) -> Problem:
     """The problem, after trying the model on a word. Call and use it within `numerics(subject.dtype)`.
 
@@ -231,10 +229,10 @@ def problem_of(
     first = space.word(np.full((1, len(space.free)), space.alphabet[0]))
     subject, dtype = checked_output(subject, first, norm)
     if subject.vocabulary_size is None:
-        check_searched_reads(subject, *space.tried(seed))
+        check_searched_reads(subject, *space.tried(search.seed))
     runner, choice = choose(subject, engine, Substitute(), norm, space.n)
     parameters = jax.tree.map(jnp.asarray, subject.parameters)
-    return Problem(subject, space, runner, choice, parameters, devices, objective, norm, dtype, seed)
+    return Problem(subject, space, runner, choice, parameters, devices, search, norm, dtype)
 
 
 @dataclass(frozen=True)
@@ -259,7 +257,7 @@ class Measured:
     def value(self) -> float:
         """The objective: the largest or the mean sensitivity of the word's flips."""
         flips = self.norms[self.problem.space.is_flipped]
-        return float(flips.max() if self.problem.objective == "max" else flips.mean())
+        return float(flips.max() if self.problem.search.objective == "max" else flips.mean())
 
     @cached_property
     def largest(self) -> tuple[int, int]:

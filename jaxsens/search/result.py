@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.base.sealed import SavedResult
+from jaxsens.base.sealed import SavedResult, reader
 from jaxsens.base.told import facts
 from jaxsens.search.local_search import Restart
 from jaxsens.sensitivity.engines.engine import EngineChoice
@@ -115,13 +114,7 @@ class WorstInput(SavedResult):
         )
 
 
-def load_worst_input(path: str | os.PathLike[str]) -> WorstInput:
-    """Reads what `WorstInput.save` wrote.
-
-    Raises:
-        InputError: If the file is missing, damaged, or not such a result.
-    """
-    return WorstInput.load(path)
+load_worst_input = reader(WorstInput, "load_worst_input")
 
 
 class SearchInterrupted(KeyboardInterrupt):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -14,6 +13,7 @@ from jaxtyping import Int
 from jaxsens.asked.engines import AskedEngine
 from jaxsens.asked.flips import Flips, Substitute
 from jaxsens.asked.measures import read_norm
+from jaxsens.asked.search import Search
 from jaxsens.asked.value import read
 from jaxsens.base import inputs, stopping
 from jaxsens.base.errors import InputError, PrecisionWarning, Problems, collecting
@@ -25,7 +25,7 @@ from jaxsens.search.checkpoint import Checkpoint, identity
 from jaxsens.search.local_search import Measurements, Restart, SearchProgress, climb
 from jaxsens.search.problem import Problem, problem_of, search_space
 from jaxsens.search.result import SearchInterrupted, WorstInput
-from jaxsens.sensitivity.digits.resolution import beyond_precision, checked_scores
+from jaxsens.sensitivity.digits.resolution import beyond_precision, forward_pass, unresolved_scores
 from jaxsens.sensitivity.placement.placement import Placement, checked_placement
 from jaxsens.sensitivity.subjects.adapters import Measurable, measurable
 
@@ -37,15 +37,8 @@ def worst_input(
     flips: Any = None,
     measure: Any = "l2",
     *,
-    fixed: Mapping[int, int] | None = None,
-    objective: Literal["max", "mean"] = "max",
+    search: Search | None = None,
     readout: int | Literal["auto", "last", "mean"] | None = "auto",
-    exact: bool | None = None,
-    restarts: int = 8,
-    budget: int | None = None,
-    start: Any = None,
-    seed: int = 0,
-    checkpoint: str | os.PathLike[str] | None = None,
     engine: Any = "auto",
     placement: Placement | None = None,
     progress: Callable[[SearchProgress], None] | None = None,
@@ -65,20 +58,9 @@ def worst_input(
         flips: A `Substitute` of an alphabet or ids: words are made of its symbols, but of an alphabet not those that
             the model reserves. Known for jaxsens models.
         measure: A norm: `L2`, `L1` or `LInf`.
-        fixed: {0-based position: symbol} for positions that are the same in all words and are not flipped, such as an
-            end-of-sequence symbol, {n - 1: alphabet_size}. The readout position is not flipped either, but its symbol
-            is searched with the others unless it is fixed.
-        objective: "max", the largest sensitivity of a word's flips, or "mean", their mean.
+        search: Which word is looked for, and how (`Search`); by default the one with the largest flip, among all words
+            if there are few.
         readout: Where the model reads its output, as for `flip_sensitivity`.
-        exact: True to enumerate all words, with one forward pass each (up to 2^24 words, if all outputs fit the memory
-            budget). False to search. None to enumerate up to 2^16 words, and to search if there are more. The next six
-            arguments apply to a search.
-        restarts: The number of words to start from, in addition to `start`: random and structured ones in turn.
-        budget: Stop after this many measurements of all flips of a word; None to stop when every start has converged.
-        start: Words to start from, (n,) or (words, n).
-        seed: Seed of everything that is drawn at random.
-        checkpoint: A file that keeps the state of the search. Called again with the same arguments, the search goes on
-            from there and ends as if it had not been stopped. With a larger budget or more restarts it goes further.
         engine: As for `flip_sensitivity`.
         placement: As for `flip_sensitivity`; in an enumeration a batch is of words. In a distributed job, with
             `jaxsens.global_mesh()`, the processes share the flips of each word and all return the whole result; the
@@ -102,37 +84,33 @@ def worst_input(
         n = inputs.length(n, problems)
         if inputs.readout(readout, subject.readout, n, problems):
             subject = subject.reading(readout)
-        space = search_space(subject, n, alphabet, fixed, start, problems)
-        norm, how = read_norm(measure, problems), _exact_engine(engine, problems)
+        if not isinstance(search, Search | None):
+            problems.add("search", search, "jaxsens.Search(restarts=4), or None")
+        search = search if isinstance(search, Search) else Search()
+        space = search_space(subject, n, alphabet, search, problems)
+        norm, how = read_norm(measure, problems), read(AskedEngine, engine, problems)
+        if isinstance(how, AskedEngine) and not how.exact:
+            problems.add("engine", how, "an engine that measures: auto, vmap, incremental or difference")
         devices = checked_placement(placement, problems)
-        inputs.choice("objective", objective, ("max", "mean"), problems)
-        inputs.choice("exact", exact, (None, True, False), problems)
-        restarts = inputs.count("restarts", restarts, problems, least=1 if start is None else 0)
-        budget = inputs.optional_count("budget", budget, problems)
-        seed = inputs.seed(seed, problems)
         inputs.progress(progress, 1, "a SearchProgress, or None", problems, bar=False)
     imprecise = beyond_precision(subject, space.n)
     if imprecise is not None:
         warnings.warn(imprecise, PrecisionWarning, stacklevel=3)
     with stopping.noting(signal.SIGINT), numerics(subject.dtype):
-        problem = problem_of(subject, space, objective, norm, how, devices, seed)
+        problem = problem_of(subject, space, search, norm, how, devices)
         if devices.group is not None:
-            devices.agree((identity(problem), exact, restarts, budget, checkpoint is None))
+            local = search.exact, search.restarts, search.budget, search.checkpoint is None
+            devices.agree((identity(problem), *local))
         first = space.word(np.full((1, len(space.free)), space.alphabet[0]))
-        blurred = checked_scores(problem.subject, first, problem.engine.widens).doubt
+        passed = forward_pass(problem.subject, first)
+        blurred = unresolved_scores(problem.subject, space.n, passed, problem.engine.widens)
         if blurred is not None and imprecise is None:
             warnings.warn(blurred, PrecisionWarning, stacklevel=3)
-        if _enumerable(problem, exact):
-            return _enumerated(problem, progress)
-        return _searched(problem, len(space.start_words) + restarts, budget, checkpoint, progress)
-
-
-def _exact_engine(value: Any, problems: Problems) -> Any:
-    """Returns the engine, which must measure every flip; None after adding an error."""
-    found = read(AskedEngine, value, problems)
-    if found is not None and not found.exact:
-        problems.add("engine", found, "an engine that measures: auto, vmap, incremental or difference")
-    return found
+        if not _enumerable(problem):
+            return _searched(problem, progress)
+        measurements = Measurements(problem, budget=None)
+        measurements.measure(enumeration.largest_word(problem, progress))
+        return _result(measurements, problem.space.count, (), 0)
 
 
 def _alphabet(subject: Measurable, flips: Any, problems: Problems) -> Int[np.ndarray, " symbols"]:
@@ -153,8 +131,9 @@ def _alphabet(subject: Measurable, flips: Any, problems: Problems) -> Int[np.nda
     return found[~np.isin(found, subject.reserved)]
 
 
-def _enumerable(problem: Problem, exact: bool | None) -> bool:
+def _enumerable(problem: Problem) -> bool:
     """Whether to enumerate all words. Raises InputError if that is asked for and cannot be done."""
+    exact = problem.search.exact
     if exact is False:
         return False
     refused = enumeration.refusal(problem, enumeration.LARGEST if exact else enumeration.SMALL)
@@ -165,24 +144,12 @@ def _enumerable(problem: Problem, exact: bool | None) -> bool:
     return refused is None
 
 
-def _enumerated(problem: Problem, progress: Callable[[SearchProgress], None] | None) -> WorstInput:
-    measurements = Measurements(problem, budget=None)
-    measurements.measure(enumeration.largest_word(problem, progress))
-    return _result(measurements, problem.space.count, (), 0)
-
-
-def _searched(
-    problem: Problem,
-    starts: int,
-    budget: int | None,
-    checkpoint: str | os.PathLike[str] | None,
-    progress: Callable[[SearchProgress], None] | None,
-) -> WorstInput:
-    kept = Checkpoint(problem, checkpoint)
-    latest = kept.latest
+def _searched(problem: Problem, progress: Callable[[SearchProgress], None] | None) -> WorstInput:
+    kept, budget = Checkpoint(problem), problem.search.budget
+    latest, starts = kept.latest, len(problem.space.start_words) + problem.search.restarts
     if (budget is not None and latest.used > budget) or len(latest.finished) > starts:
         raise InputError(
-            f"checkpoint = {str(checkpoint)!r}: {latest.used} measurements and {len(latest.finished)} starts are done, "
+            f"checkpoint = {str(kept.path)!r}: {latest.used} measurements and {len(latest.finished)} starts are done, "
             "more than asked for; give a larger budget or more restarts, or name another file"
         )
     measurements = Measurements(problem, budget, latest.used, latest.best, list(latest.history), progress)
@@ -213,7 +180,7 @@ def _result(measurements: Measurements, words: int, restarts: tuple[Restart, ...
         tokens=np.array(best.tokens, np.int32),
         position=best.position,
         symbol=best.symbol,
-        objective=problem.objective,
+        objective=problem.search.objective,
         exact=words > 0,
         alphabet=tuple(space.alphabet.tolist()),
         fixed=tuple(space.fixed.items()),
@@ -225,7 +192,7 @@ def _result(measurements: Measurements, words: int, restarts: tuple[Restart, ...
         restarts=restarts,
         starts=starts,
         history=tuple(measurements.history),
-        seed=problem.seed,
+        seed=problem.search.seed,
         engine=problem.choice,
         dtype=problem.dtype,
         versions=versions(),

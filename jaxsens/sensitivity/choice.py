@@ -127,8 +127,8 @@ def _best(subject: Measurable, forward: VmapEngine, n: int) -> tuple[Engine, Eng
     if config is None or refused is not None:
         return forward, EngineChoice("vmap", f"one forward pass per flip suits every model; {refused}")
     carried, how = _carried(measure, outputs, config, n)
-    if _exact(subject, outputs):
-        # Constructed networks are deep and narrow, and changes are 0 or 1, so subtracting is exact.
+    if outputs is not None and set(outputs) <= set(subject.exact_outputs):
+        # Constructed networks are deep and narrow, and changes are exactly 0 or 1, so subtracting is exact.
         reason = "a constructed network's output, exactly 0 or 1; it compiles sooner, and depth costs it less"
         return forward, EngineChoice("vmap", reason)
     digits = lost_digits(subject, config, n)
@@ -210,8 +210,3 @@ def seconds(engine: Engine, subject: Measurable, config: TransformerConfig, n: i
 
 def _eps(subject: Measurable) -> float:
     return float(jnp.finfo(subject.dtype).eps)
-
-
-def _exact(subject: Measurable, outputs: tuple[int, ...] | None) -> bool:
-    """Returns whether the model promises that every measured output is exactly 0 or 1."""
-    return outputs is not None and set(outputs) <= set(subject.exact_outputs)

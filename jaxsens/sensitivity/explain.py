@@ -132,21 +132,16 @@ def explain(
         raise TypeError("unusable flips without an error")
     if isinstance(what, Decision) and isinstance(what.threshold, str):
         what = replace(what, threshold=0.0)  # which costs the same
-    platform = jax.default_backend()
     with numerics(subject.dtype):
         if subject.config is None:
             subject, _, _ = traced_output(subject, n)
-        replacing = edit_of(flipped) == SUBSTITUTE
+        work, replacing = _Work(subject, n, count, jax.default_backend()), edit_of(flipped) == SUBSTITUTE
         if isinstance(asked, FirstOrder) and replacing:
-            return _of_estimate(subject, asked, what, n, count, platform)
+            return work.estimated(first_order_engine(subject, asked, what))
         runner, choice = choose(subject, asked, flipped, what, n)
         given = _abstract_input(runner, subject, n)
-        cost = runner.cost(*given, platform)
-        prepared = jax.eval_shape(runner.prepare, *given)
-        found = _explanation(choice, subject, n, count, cost, prepared, platform)
-        if not replacing:
-            return found
-        return replace(found, first_order=_instead(subject, what, n, count, platform))
+        found = work.by(choice, runner.cost(*given, work.platform), jax.eval_shape(runner.prepare, *given))
+        return replace(found, first_order=work.estimated_instead(what)) if replacing else found
 
 
 def warn_if_long(
@@ -168,13 +163,13 @@ def warn_if_long(
         return
     expected = 0.0 if subject.config is None else n * subject.config.width * _ROW_NUMBER
     if expected <= _PATIENCE:  # tracing so long an input would already take long
-        engine, platform = chosen(), jax.default_backend()
+        engine, work = chosen(), _Work(subject, n, flips, jax.default_backend())
         if isinstance(engine, FirstOrderEngine):
-            cost, _, _ = _estimate_cost(engine, subject, n, platform)
+            cost, _, _ = work.of_estimate(engine)
         else:
-            cost = engine.cost(*_abstract_input(engine, subject, n), platform)
-        read = flips * n if isinstance(engine, VmapEngine) else 0
-        expected = _seconds(replace(cost, prepare=batch * cost.prepare), flips, subject, read)
+            cost = engine.cost(*_abstract_input(engine, subject, n), work.platform)
+        passes = isinstance(engine, VmapEngine)
+        expected = work.seconds(replace(cost, prepare=batch * cost.prepare), passes)
     if expected > _PATIENCE:
         warnings.warn(
             f"n = {n}: measuring {flips} flips will take about {duration(expected)} or more, by what it computes; "
@@ -212,72 +207,67 @@ def _count_flips(
     return selection.number(word, own=known is not None or of_alphabet)
 
 
-def _explanation(
-    choice: EngineChoice,
-    subject: Measurable,
-    n: int,
-    flips: int,
-    cost: EngineCost,
-    prepared: Any,
-    platform: str,
-) -> Explanation:
-    """Returns what a cost means on this machine; `prepared` is abstract."""
-    kept = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(prepared))
-    block = min(cost.block_bytes, DEFAULT_MEMORY.get(platform, 2**31))
-    operations, read = cost.prepare + flips * cost.per_flip, flips * n if choice.name == "vmap" else 0
-    seconds = _seconds(cost, flips, subject, read)
-    return Explanation(choice, n, flips, operations, kept + block, seconds)
+@dataclass(frozen=True)
+class _Work:
+    """The flips of an input of length n, which are to be measured on "cpu", "gpu" or "tpu"."""
 
+    subject: Measurable
+    n: int
+    flips: int
+    platform: str
 
-def _seconds(cost: EngineCost, flips: int, subject: Measurable, read: int = 0) -> float:
-    """Returns the seconds of the operations, or of reading this many symbols if that takes longer: forward passes of a
-    function without matrix products do little else."""
-    rate = _matmul_rate(subject.dtype) * cost.efficiency
-    return max((cost.prepare + flips * cost.per_flip) / rate, read * _READING)
+    @property
+    def budget(self) -> int:
+        """The memory that a block may take, by default."""
+        return DEFAULT_MEMORY.get(self.platform, 2**31)
 
+    def by(self, choice: EngineChoice, cost: EngineCost, prepared: Any) -> Explanation:
+        """Returns what a cost means on this machine; `prepared` is abstract."""
+        kept = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(prepared))
+        memory, operations = (
+            kept + min(cost.block_bytes, self.budget),
+            cost.prepare + self.flips * cost.per_flip,
+        )
+        seconds = self.seconds(cost, passes=choice.name == "vmap")
+        return Explanation(choice, self.n, self.flips, operations, memory, seconds)
 
-def _of_estimate(
-    subject: Measurable, asked: FirstOrder, measure: Measure, n: int, flips: int, platform: str
-) -> Explanation:
-    """Returns what an estimate of all outputs costs, without the verified flips.
+    def seconds(self, cost: EngineCost, passes: bool = False) -> float:
+        """Returns the seconds of the operations, or of reading all symbols by forward passes if that takes longer:
+        those of a function without matrix products do little else."""
+        rate = _matmul_rate(self.subject.dtype) * cost.efficiency
+        read = self.flips * self.n if passes else 0
+        return max((cost.prepare + self.flips * cost.per_flip) / rate, read * _READING)
 
-    Raises:
-        EngineRefusal: if the first-order engine cannot serve the model.
-    """
-    engine = first_order_engine(subject, asked, measure)
-    cost, pair, count = _estimate_cost(engine, subject, n, platform)
-    choice = EngineChoice(NAME, f"an estimate of {count} output{'s' if count > 1 else ''}")
-    found = _explanation(choice, subject, n, flips, cost, abstract_estimate(engine, pair, n), platform)
-    if engine.of_norm:
-        return found
-    return replace(found, memory=found.memory + table_bytes(flips, count))
+    def of_estimate(self, engine: FirstOrderEngine, scalar: bool = False) -> tuple[EngineCost, Any, int]:
+        """Returns the cost of an estimate of all outputs, or of one scalar, a block's parameters, and the number of
+        combinations."""
+        size = output_size(self.subject, self.n)
+        count = 1 if scalar else len(engine.outputs or range(size))
+        given = engine, self.subject.parameters, self.n, size, count, self.budget, self.platform
+        return *estimate_cost(*given), count
 
+    def estimated(self, engine: FirstOrderEngine) -> Explanation:
+        """Returns what an estimate of all outputs costs, without the verified flips."""
+        cost, pair, count = self.of_estimate(engine)
+        choice = EngineChoice(NAME, f"an estimate of {count} output{'s' if count > 1 else ''}")
+        found = self.by(choice, cost, abstract_estimate(engine, pair, self.n))
+        if engine.of_norm:
+            return found
+        return replace(found, memory=found.memory + table_bytes(self.flips, count))
 
-def _estimate_cost(
-    engine: FirstOrderEngine, subject: Measurable, n: int, platform: str, scalar: bool = False
-) -> tuple[EngineCost, Any, int]:
-    """Returns the cost of an estimate of all outputs, or of one scalar, a block's parameters, and the number of
-    combinations."""
-    size = output_size(subject, n)
-    count = 1 if scalar else len(engine.outputs or range(size))
-    budget = DEFAULT_MEMORY.get(platform, 2**31)
-    return *estimate_cost(engine, subject.parameters, n, size, count, budget, platform), count
-
-
-def _instead(subject: Measurable, measure: Measure, n: int, flips: int, platform: str) -> str | None:
-    """Returns what the first-order engine would cost and give up, or None if it cannot serve the model."""
-    try:
-        engine = first_order_engine(subject, FirstOrder(), measure)
-        whole, pair, _ = _estimate_cost(engine, subject, n, platform)
-        abstract_estimate(engine, pair, n)  # refuses a model without a derivative
-    except EngineRefusal:
-        return None
-    one = _estimate_cost(engine, subject, n, platform, scalar=True)[0]
-    all_outputs, scalar = (_seconds(cost, flips, subject) for cost in (whole, one))
-    return (
-        f'engine="{NAME}" would take about {all_outputs:.2g} s for all outputs, {scalar:.2g} s for a scalar, '
-        "besides the verified flips; the other flips would be estimates, whose error it measures on a sample"
-    )
+    def estimated_instead(self, measure: Measure) -> str | None:
+        """Returns what the first-order engine would cost and give up, or None if it cannot serve the model."""
+        try:
+            engine = first_order_engine(self.subject, FirstOrder(), measure)
+            whole, pair, _ = self.of_estimate(engine)
+            abstract_estimate(engine, pair, self.n)  # refuses a model without a derivative
+        except EngineRefusal:
+            return None
+        all_outputs, scalar = map(self.seconds, (whole, self.of_estimate(engine, scalar=True)[0]))
+        return (
+            f'engine="{NAME}" would take about {all_outputs:.2g} s for all outputs, {scalar:.2g} s for a scalar, '
+            "besides the verified flips; the other flips would be estimates, whose error it measures on a sample"
+        )
 
 
 @lru_cache(maxsize=4)

@@ -11,12 +11,12 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from jaxsens.asked.engines import AskedEngine, Auto, Difference, FirstOrder
 from jaxsens.asked.flips import Flips
 from jaxsens.asked.measures import Decision, Measure, OfFunction, balancing_threshold
-from jaxsens.asked.request import Request, without_function
+from jaxsens.asked.request import Request
 from jaxsens.asked.value import read
 from jaxsens.base import inputs, stopping
 from jaxsens.base.errors import PrecisionWarning, collecting
@@ -29,12 +29,17 @@ from jaxsens.models.transformer.module import activation_bytes
 from jaxsens.sensitivity.checks.functions import checked_function
 from jaxsens.sensitivity.checks.index_check import check_reads
 from jaxsens.sensitivity.checks.output import check_estimates_finite, check_finite, checked_output
-from jaxsens.sensitivity.checks.premises import premises
 from jaxsens.sensitivity.choice import choose
 from jaxsens.sensitivity.digits.alone import called_alone, check_alone, warn_of_no_change
 from jaxsens.sensitivity.digits.doubt import output_doubts
 from jaxsens.sensitivity.digits.refined import HOW, refined
-from jaxsens.sensitivity.digits.resolution import beyond_precision, checked_scores, warn_if_unresolved
+from jaxsens.sensitivity.digits.resolution import (
+    ForwardPass,
+    beyond_precision,
+    forward_pass,
+    unresolved_scores,
+    warn_if_unresolved,
+)
 from jaxsens.sensitivity.engines.edits import edit_of
 from jaxsens.sensitivity.engines.engine import Engine, EngineChoice
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
@@ -42,19 +47,20 @@ from jaxsens.sensitivity.engines.vmap import compiled_output
 from jaxsens.sensitivity.estimates.estimate import estimated
 from jaxsens.sensitivity.estimates.verify import verified, warn_if_far
 from jaxsens.sensitivity.explain import warn_if_long
-from jaxsens.sensitivity.flips.flip_table import DELETED, FlipTable
+from jaxsens.sensitivity.flips.flip_table import FlipTable
 from jaxsens.sensitivity.flips.selection import Selection, default_flips, select
 from jaxsens.sensitivity.placement import placement as placing
 from jaxsens.sensitivity.placement.placement import Placement, checked_placement
 from jaxsens.sensitivity.placement.progress import telling
 from jaxsens.sensitivity.results.estimated import Estimated, strata
-from jaxsens.sensitivity.results.result import FlipSensitivity, Provenance
+from jaxsens.sensitivity.results.measured import Provenance
+from jaxsens.sensitivity.results.result import FlipSensitivity
 from jaxsens.sensitivity.results.resuming import (
+    Begun,
     MeasurementInterrupted,
     check_resumable,
     fingerprint,
     handed_over,
-    merged,
     taken_over,
     weights_of,
 )
@@ -139,7 +145,7 @@ def flip_sensitivity(
     """
     tokens = encoded(model, tokens)
     rows = rows_of_several_lengths(tokens)
-    partial = check_resumable(resume) if rows is None else None
+    partial = check_resumable(resume, rows is not None)
     subject = measurable(model)
     with collecting("flip_sensitivity") as problems:
         call = _Call(
@@ -156,7 +162,7 @@ def flip_sensitivity(
             again = lambda row, own, told: flip_sensitivity(  # noqa: E731 - of the other arguments
                 model, row, own, measure, readout=readout, engine=engine, placement=placement, progress=told
             )
-            return one_after_another(again, rows, subject, call.flips, readout, progress, resume)
+            return one_after_another(again, rows, subject, call.flips, readout, progress)
         words, subject = checked_input(subject, tokens, readout, problems)
         selection = None if call.flips is None else select(call.flips, subject, words, problems)
     if selection is None:
@@ -195,19 +201,21 @@ def _measured_words(
         tell = _telling_duration(call.progress, words.shape, counted, wished)
         subject, dtype = checked_output(subject, words, measure, edit.longer, tell)
         runner, choice = choose(subject, *wished)
-        output = _warn_of_rounding(subject, words, runner)
+        passed = forward_pass(subject, words)
+        _warn_of_rounding(subject, words.shape[1], passed, runner)
         flips = selection.flips(words)
-        flips = dataclasses.replace(flips, alphabet=selection.alphabet)
         told = check_reads(subject, words, flips, edit)
         choice = choice if told is None else dataclasses.replace(choice, why=f"{choice.why}; {told}")
         asked = _asked(subject, words, flips, call, measure)
         call.placement.agree((words.shape, words.tobytes(), asked, call.partial is None))
-        run = Provenance(dtype, versions(), *premises(model, output, runner, len(words)))
-        names, nothing = _names(subject, words, flips), np.full(len(flips), np.nan)
+        first = _first_output(subject, words, measure, passed)
+        run = Provenance(dtype, versions(), _name(model), _scales(runner, first, len(words)))
+        inserted = flips.symbols if flips.joint is None else flips.joint.insertions
+        names, nothing = subject.names_of(words, inserted), np.full(len(flips), np.nan)
         whole = FlipSensitivity(nothing, nothing, flips, words, asked, choice, run, names=names)
         if isinstance(runner, FirstOrderEngine):
             return _estimated(subject, whole, runner, call)
-        found = _measured(subject, whole, runner, call)
+        found = _measured(subject, whole, runner, call, first)
     warn_if_unresolved(found, stacklevel=4)
     return found
 
@@ -235,18 +243,38 @@ def _telling_duration(
     return tell
 
 
-def _warn_of_rounding(subject: Measurable, words: np.ndarray, runner: Engine) -> np.ndarray:
-    """Warns if the input is too long for a model that promises to be exact, or the scores too large for the dtype.
-    Returns the output on the first input.
-
-    Raises:
-        InputError: if the output on one of the inputs is not finite.
-    """
-    blurred, output = checked_scores(subject, words, runner.widens)
-    said = beyond_precision(subject, words.shape[1]) or blurred
+def _warn_of_rounding(subject: Measurable, n: int, passed: ForwardPass | None, runner: Engine) -> None:
+    """Warns if inputs are too long for a model that promises to be exact, or the scores too large for the dtype."""
+    said = beyond_precision(subject, n) or unresolved_scores(subject, n, passed, runner.widens)
     if said is not None:
         warnings.warn(said, PrecisionWarning, stacklevel=5)
-    return called_alone(subject, words[0]) if output is None else output
+
+
+def _first_output(
+    subject: Measurable, words: np.ndarray, measure: Measure, passed: ForwardPass | None
+) -> np.ndarray | None:
+    """Returns the output on the first input without a flip, if its size is told beside changes; otherwise None."""
+    if measure.unflipped is None:
+        return None
+    return called_alone(subject, words[0]) if passed is None else passed.output
+
+
+def _scales(runner: Engine, first: np.ndarray | None, inputs: int) -> tuple[float | None, ...] | None:
+    """Returns the field `scales` of a run, from the output on the first input."""
+    if first is None:
+        return None
+    scale = runner.measure.scale(first if runner.outputs is None else first[list(runner.outputs)])
+    return None if scale is None else (scale, *[None] * (inputs - 1))
+
+
+def _name(model: Any) -> str | None:
+    """Returns the name that a model has; that of a function, or of the model's class; None for a lambda."""
+    if isinstance(model, tuple) and model:
+        return _name(model[0])
+    own = getattr(model, "name", None) or getattr(model, "__name__", None)
+    if isinstance(own, str):
+        return None if own == "<lambda>" else own
+    return type(model).__name__
 
 
 def _asked(
@@ -258,30 +286,23 @@ def _asked(
         InputError: for a function that does not give one finite number.
     """
     weights = weights_of(subject)
-    program = checked_function(measure, subject, words) if isinstance(measure, OfFunction) else None
+    if isinstance(measure, OfFunction):
+        measure = measure.without_function(checked_function(measure, subject, words))
     return Request(
         flips=call.flips,
-        measure=without_function(measure, program),
+        measure=measure,
         engine=call.engine,
         readout=subject.readout,
         outputs=measure.chosen(subject.outputs),
         model=fingerprint(subject, words.shape[1], weights),
         weights=weights,
-        program=program,
         counts=tuple(np.bincount(flips.inputs, minlength=len(words)).tolist()),
     )
 
 
-def _names(subject: Measurable, words: np.ndarray, flips: FlipTable) -> dict[int, str] | None:
-    """Returns how to write every symbol of the inputs and flips; None for a model that knows numbers only."""
-    if subject.token_names is None:
-        return None
-    inserted = flips.symbols if flips.joint is None else flips.joint.insertions
-    ids = [one for one in np.union1d(words, inserted).tolist() if one != DELETED]
-    return dict(zip(ids, subject.token_names(ids), strict=True))
-
-
-def _measured(subject: Measurable, whole: FlipSensitivity, runner: Engine, call: _Call) -> FlipSensitivity:
+def _measured(
+    subject: Measurable, whole: FlipSensitivity, runner: Engine, call: _Call, first: np.ndarray | None
+) -> FlipSensitivity:
     """Returns the result on all flips, reusing those of a partial result and measuring the others.
 
     Args:
@@ -289,95 +310,35 @@ def _measured(subject: Measurable, whole: FlipSensitivity, runner: Engine, call:
         whole: the result without values.
         runner: the engine.
         call: the arguments.
+        first: the output on the first input, if it is known.
 
     Raises:
         MeasurementInterrupted: on Ctrl-C, with the finished flips.
     """
     flips, words = whole.flips, whole.tokens
     known = np.zeros(0, int) if call.partial is None else taken_over(call.partial, whole)
-    begun = _Begun(whole, call.partial, known)
+    begun = Begun(whole, call.partial, known)
     rest, so_far = begun.rest, placing.Finished()
     parameters = jax.tree.map(jnp.asarray, subject.parameters)
     if flips.joint is not None:
         tables = flips.joint.members(words.shape[1]), flips.joint.insertions
         parameters = (parameters, *map(jnp.asarray, tables))
-    first, second = flips.edits
+    what, by_what = flips.edits
     try:
         with handed_over(lambda: begun.unfinished(so_far)):
             with stopping.noting(signal.SIGINT), telling(call.progress) as told:
+                counted = told and (lambda done, total: told(len(known) + done, len(known) + total))
+                doubts, where = output_doubts(subject, words), (flips.inputs[rest], what[rest], by_what[rest])
                 values, elsewhere = placing.measure(
-                    runner,
-                    parameters,
-                    words,
-                    flips.inputs[rest],
-                    first[rest],
-                    second[rest],
-                    call.placement,
-                    _counting_from(len(known), told),
-                    output_doubts(subject, words),
-                    so_far,
+                    runner, parameters, words, *where, call.placement, counted, doubts, so_far
                 )
             values = begun.with_known(values)
             check_finite(values[:, 0], flips.positions, whole.measure)
-            values, elsewhere = _refined(runner, subject, whole, values, elsewhere)
+            values, elsewhere = _refined(runner, subject, whole, values, elsewhere, first)
     except KeyboardInterrupt as stop:
         number = getattr(stop, "signal", signal.SIGINT)
         raise MeasurementInterrupted(begun.unfinished(so_far), number) from stop
     return begun.result(values, np.ones(len(flips), bool), elsewhere)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Begun:
-    """A measurement of flips that has begun.
-
-    Attributes:
-        whole: its result, without values.
-        partial: the result of the interrupted call that is completed, or None.
-        known: which flips that result holds.
-    """
-
-    whole: FlipSensitivity
-    partial: FlipSensitivity | None
-    known: Int[np.ndarray, " known"]
-
-    @property
-    def rest(self) -> Int[np.ndarray, " rest"]:
-        """The flips that are not known."""
-        return np.delete(np.arange(len(self.whole)), self.known)
-
-    def with_known(self, values: Float[np.ndarray, "rest 2"]) -> Float[np.ndarray, "flips 2"]:
-        """Returns the values of all flips, from those of the rest."""
-        if self.partial is None:
-            return values
-        before = np.stack([self.partial.values, self.partial.resolution], axis=1)
-        return merged(self.known, before, self.rest, values)
-
-    def result(
-        self,
-        values: Float[np.ndarray, "flips 2"],
-        finished: Bool[np.ndarray, " flips"],
-        elsewhere: dict[str, int],
-    ) -> FlipSensitivity:
-        """Returns the result on the finished flips."""
-        choice = self.whole.engine if self.partial is None else self.partial.engine
-        values, resolution = values[finished].T
-        return dataclasses.replace(
-            self.whole,
-            values=values if self.whole.measure.signed else np.abs(values),
-            resolution=resolution,
-            flips=self.whole.flips.part(finished),
-            engine=choice.after(elsewhere, len(self.whole)),
-        )
-
-    def unfinished(self, so_far: placing.Finished) -> FlipSensitivity:
-        """Returns the partial result. It has never all flips: when all are measured, they are not yet checked, and the
-        last is left out, so that nobody takes it for whole."""
-        found, rest, finished = so_far.copy(), self.rest, np.ones(len(self.whole), bool)
-        nothing = np.full((len(rest), 2), np.nan, np.float32), np.zeros(len(rest), bool)
-        values, done = nothing if found.values is None or found.done is None else (found.values, found.done)
-        finished[rest] = done
-        finished[-1:] &= not finished.all()
-        return self.result(self.with_known(values), finished, found.elsewhere)
 
 
 def _refined(
@@ -386,6 +347,7 @@ def _refined(
     whole: FlipSensitivity,
     values: Float[np.ndarray, "flips 2"],
     elsewhere: dict[str, int],
+    first: np.ndarray | None,
 ) -> tuple[Float[np.ndarray, "flips 2"], dict[str, int]]:
     """Returns the values with those of `refined` flips in their place, and the counts with theirs.
 
@@ -393,7 +355,7 @@ def _refined(
     jaxsens transformer is neither called nor warned of: with hard attention, exact zeros are what is measured.
     """
     given = whole.tokens, whole.flips, edit_of(whole.asked.flips)
-    moved = check_alone(subject, *given, values[:, 0], runner)
+    moved = check_alone(subject, *given, values[:, 0], runner, first)
     with stopping.noting(signal.SIGINT):
         flips_found, found = refined(runner, subject, *given, values)
     if len(flips_found):
@@ -444,11 +406,6 @@ def _estimated(
     )
     warn_if_far(result, subject, stacklevel=6)
     return result
-
-
-def _counting_from(known: int, progress: placing.Progress | None) -> placing.Progress | None:
-    """Returns the progress function over all flips, of which `known` are done."""
-    return progress and (lambda done, total: progress(known + done, known + total))
 
 
 _PREPARED_BYTES = 160

@@ -53,7 +53,6 @@ def one_after_another(
     flips: Flips,
     readout: Any,
     progress: Any,
-    partial: FlipSensitivity | None,
 ) -> FlipSensitivity:
     """Measures each input by itself, and puts the results together.
 
@@ -62,18 +61,12 @@ def one_after_another(
         rows: the inputs.
         subject: the model.
         flips: what is flipped.
-        readout, progress, partial: the arguments of `flip_sensitivity`; `partial` is `resume`.
+        readout, progress: the arguments of `flip_sensitivity`.
 
     Raises:
         InputError: naming the input that cannot be measured, before anything is.
         MeasurementInterrupted: on Ctrl-C, with the inputs that were begun.
     """
-    if partial is not None:
-        raise InputError(
-            f"flip_sensitivity: resume = {partial!r}: not with inputs of several lengths; complete the "
-            "input that was begun by itself, resume=partial.of_input(k), and put the results together: "
-            "jaxsens.concat(results)"
-        )
     planned = _planned(rows, subject, flips, readout)
     total, done, found = sum(row.count for row in planned), 0, []
     with telling(progress) as told:

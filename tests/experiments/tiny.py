@@ -16,7 +16,8 @@ from jaxsens.experiments.sweep.config import parse_sweep_config
 from jaxsens.experiments.sweep.sweep import Sweep
 from jaxsens.sensitivity.engines.engine import EngineChoice
 from jaxsens.sensitivity.flips.flip_table import FlipTable
-from jaxsens.sensitivity.results.result import FlipSensitivity, Provenance
+from jaxsens.sensitivity.results.measured import Provenance
+from jaxsens.sensitivity.results.result import FlipSensitivity
 from tests.made_results import request
 
 TINY = """

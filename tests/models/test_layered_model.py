@@ -87,5 +87,8 @@ def test_the_embeddings_of_a_transformer_are_a_row_for_each_symbol():
 
 def test_a_search_leaves_out_reserved_symbols_unless_they_are_named():
     model = named()
-    assert list(jaxsens.worst_input(model, 3, 3, exact=True).alphabet) == [0, 1]
-    assert list(jaxsens.worst_input(model, 3, flips=[1, 2], exact=True).alphabet) == [1, 2]
+    assert list(jaxsens.worst_input(model, 3, 3, search=jaxsens.Search(exact=True)).alphabet) == [0, 1]
+    assert list(jaxsens.worst_input(model, 3, search=jaxsens.Search(exact=True), flips=[1, 2]).alphabet) == [
+        1,
+        2,
+    ]

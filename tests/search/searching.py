@@ -45,9 +45,13 @@ def truth(model: Any, words: np.ndarray, **options: Any) -> tuple[np.ndarray, np
 
 
 def problem(
-    model: Any, n: int, objective: str = "max", norm: Norm | None = None, engine: AskedEngine | None = None
+    model: Any, n: int, objective: Any = "max", norm: Norm | None = None, engine: AskedEngine | None = None
 ) -> Problem:
     """The problem as `worst_input` makes it. For use within `numerics`."""
     subject = measurable(model)
-    space = search_space(subject, n, np.arange(subject.alphabet_size or 0), None, None, Problems("test"))
-    return problem_of(subject, space, objective, norm or L2(), engine or Auto(), Placement(ONE))
+    space = search_space(
+        subject, n, np.arange(subject.alphabet_size or 0), jaxsens.Search(), Problems("test")
+    )
+    return problem_of(
+        subject, space, jaxsens.Search(objective=objective), norm or L2(), engine or Auto(), Placement(ONE)
+    )

@@ -58,7 +58,9 @@ def assert_is_the_largest(found: WorstInput, model: Any, words: np.ndarray, **op
 def test_the_largest_of_all_words_is_found(case):
     model = model_of(**{"alphabet_size": 2, **case})
     for objective in ("max", "mean"):
-        found = worst_input(model, 4, objective=objective, engine="vmap", placement=Placement(ONE))
+        found = worst_input(
+            model, 4, search=jaxsens.Search(objective=objective), engine="vmap", placement=Placement(ONE)
+        )
         assert_is_the_largest(found, model, words_over(2, 4), engine="vmap")
 
 
@@ -67,12 +69,7 @@ def test_three_symbols_fixed_positions_norms_and_outputs(norm):
     model = model_of()
     fixed, measure = {0: 1, 4: 3}, Measure.kinds[norm](outputs=[4, 1])
     found = worst_input(
-        model,
-        5,
-        measure=measure,
-        fixed=fixed,
-        engine="vmap",
-        placement=Placement(ONE),
+        model, 5, search=jaxsens.Search(fixed=fixed), measure=measure, engine="vmap", placement=Placement(ONE)
     )
     assert found.positions == (1, 2, 3)
     assert found.fixed == ((0, 1), (4, 3))
@@ -81,7 +78,7 @@ def test_three_symbols_fixed_positions_norms_and_outputs(norm):
 
 def test_with_an_end_symbol_the_value_is_that_of_flip_sensitivity_as_it_is():
     model = model_of()
-    found = worst_input(model, 4, fixed={3: 3}, placement=Placement(ONE))
+    found = worst_input(model, 4, search=jaxsens.Search(fixed={3: 3}), placement=Placement(ONE))
     again = jaxsens.flip_sensitivity(model, found.tokens, placement=jaxsens.Placement(ONE))
     np.testing.assert_allclose(again.max, found.value, rtol=1e-12)
     assert (again.argmax.position, again.argmax.symbol) == (found.position, found.symbol)
@@ -125,11 +122,11 @@ def test_devices_batches_and_memory_change_nothing(monkeypatch):
 
 def test_too_many_words_are_searched_or_refused():
     model = model_of()
-    assert not worst_input(model, 12, budget=2, placement=Placement(ONE)).exact
+    assert not worst_input(model, 12, search=jaxsens.Search(budget=2), placement=Placement(ONE)).exact
     with pytest.raises(jaxsens.InputError, match=r"exact = True: 3\^60 words are more than 16777216"):
-        worst_input(model, 60, exact=True, placement=Placement(ONE))
+        worst_input(model, 60, search=jaxsens.Search(exact=True), placement=Placement(ONE))
     with pytest.raises(jaxsens.InputError, match=r"all words take \d+ bytes, more than memory_budget = 9000"):
-        worst_input(model, 5, exact=True, placement=Placement(ONE, memory_budget=9000))
+        worst_input(model, 5, search=jaxsens.Search(exact=True), placement=Placement(ONE, memory_budget=9000))
 
 
 def test_an_output_that_is_not_finite_is_refused():

@@ -67,7 +67,9 @@ def test_two_measurements_tell_what_a_flip_does_after_every_change(engine):
 def test_a_local_maximum_is_one():
     # Of every neighbour of the pair: the same flip after one change, and all flips at either end.
     model = model_of(layers=2)
-    found = worst_input(model, 6, exact=False, restarts=2, engine="vmap", placement=Placement(ONE))
+    found = worst_input(
+        model, 6, search=jaxsens.Search(exact=False, restarts=2), engine="vmap", placement=Placement(ONE)
+    )
     with numerics("float64"):
         task = problem(model, 6, engine=Vmap())
         for end in found.restarts:
@@ -96,10 +98,11 @@ def test_most_searches_reach_the_maximum_and_none_exceeds_it(objective, options,
     reached = []
     for seed in range(8):
         model = model_of(seed, alphabet_size=2, **options)
-        given = {"objective": objective, "engine": "vmap", "placement": Placement(ONE)}
-        exact = worst_input(model, 8, **given)
+        given = {"engine": "vmap", "placement": Placement(ONE)}
+        exact = worst_input(model, 8, search=jaxsens.Search(objective=objective), **given)
         # Half of the starts that a search has by default must do.
-        found = worst_input(model, 8, exact=False, seed=seed, restarts=4, **given)
+        search = jaxsens.Search(objective=objective, exact=False, seed=seed, restarts=4)
+        found = worst_input(model, 8, search=search, **given)
         assert exact.exact
         assert not found.exact
         assert found.converged
@@ -113,7 +116,11 @@ def test_most_searches_reach_the_maximum_and_none_exceeds_it(objective, options,
 def test_the_value_is_what_flip_sensitivity_measures_and_above_random_words(objective):
     model = model_of(layers=2)
     found = worst_input(
-        model, 16, objective=objective, restarts=2, budget=40, engine="vmap", placement=Placement(ONE)
+        model,
+        16,
+        search=jaxsens.Search(objective=objective, restarts=2, budget=40),
+        engine="vmap",
+        placement=Placement(ONE),
     )
     largest, mean = truth(model, found.tokens[None], engine="vmap")
     np.testing.assert_allclose(found.value, (largest if objective == "max" else mean)[0], rtol=1e-12)
@@ -128,7 +135,9 @@ def test_plateaus_are_walked_on():
         first = jax.numpy.argmax(tokens == 1)
         return jax.numpy.where(jax.numpy.any(tokens == 1), first**2 * 1.0, 0.0)
 
-    found = worst_input(model, 20, 2, restarts=4, exact=False, engine="vmap", placement=Placement(ONE))
+    found = worst_input(
+        model, 20, 2, search=jaxsens.Search(restarts=4, exact=False), engine="vmap", placement=Placement(ONE)
+    )
     # 1 at the last position but one, all before it 0, and 1 at the first: from 18^2 to 0; the readout is not flipped.
     assert found.value == 19**2
 
@@ -139,7 +148,11 @@ def test_a_constant_model_ends_the_search():
 
     for objective in ("max", "mean"):
         found = worst_input(
-            model, 20, 2, objective=objective, restarts=2, exact=False, placement=Placement(ONE)
+            model,
+            20,
+            2,
+            search=jaxsens.Search(objective=objective, restarts=2, exact=False),
+            placement=Placement(ONE),
         )
         assert found.value == 0
         assert found.converged
@@ -147,7 +160,7 @@ def test_a_constant_model_ends_the_search():
 
 def test_float32_models():
     model = model_of(dtype="float32")
-    found = worst_input(model, 16, restarts=2, budget=20, placement=Placement(ONE))
+    found = worst_input(model, 16, search=jaxsens.Search(restarts=2, budget=20), placement=Placement(ONE))
     assert found.dtype == "float32"
     np.testing.assert_allclose(truth(model, found.tokens[None])[0][0], found.value, rtol=1e-6)
 
@@ -156,10 +169,14 @@ def test_float32_models():
 def test_the_folded_engine_serves_the_search():
     config = jaxsens.TransformerConfig(2, width=8, heads=2, layers=2, feed_forward=16, dtype="float64")
     model = jaxsens.Transformer(config)
-    found = worst_input(model, 512, budget=7, engine="difference", placement=Placement(ONE))
+    found = worst_input(
+        model, 512, search=jaxsens.Search(budget=7), engine="difference", placement=Placement(ONE)
+    )
     assert "folded" in found.engine.reason
     np.testing.assert_allclose(truth(model, found.tokens[None])[0][0], found.value, rtol=1e-9)
-    plain = worst_input(model, 512, budget=7, start=found.tokens, restarts=0, placement=Placement(ONE))
+    plain = worst_input(
+        model, 512, search=jaxsens.Search(budget=7, start=found.tokens, restarts=0), placement=Placement(ONE)
+    )
     assert plain.value >= found.value
 
 
@@ -175,18 +192,14 @@ def test_the_budget_is_kept_and_a_larger_one_begins_alike(objective, monkeypatch
         return measure(self, word)
 
     monkeypatch.setattr(Problem, "measure", counting)
-    options = {
-        "objective": objective,
-        "exact": False,
-        "restarts": 2,
-        "engine": "vmap",
-        "placement": Placement(ONE),
-    }
-    whole = worst_input(model, 6, **options)
+    options = {"engine": "vmap", "placement": Placement(ONE)}
+    search = jaxsens.Search(objective=objective, exact=False, restarts=2)
+    whole = worst_input(model, 6, search=search, **options)
     for budget in (1, 2, 3, 5, whole.measurements, whole.measurements + 5):
         counted.clear()
         seen = []
-        found = worst_input(model, 6, budget=budget, progress=seen.append, **options)
+        limited = dataclasses.replace(search, budget=budget)
+        found = worst_input(model, 6, search=limited, progress=seen.append, **options)
         assert found.measurements == len(counted) == len(seen) == min(budget, whole.measurements)
         assert [step.done for step in seen] == list(range(1, len(seen) + 1))
         assert {step.total for step in seen} == {budget}
@@ -203,14 +216,22 @@ def test_seeds_are_reproducible_and_differ():
 
     def words(seed: int) -> list[tuple[int, ...]]:
         found = worst_input(
-            model, 14, exact=False, restarts=3, budget=9, seed=seed, engine="vmap", placement=Placement(ONE)
+            model,
+            14,
+            search=jaxsens.Search(exact=False, restarts=3, budget=9, seed=seed),
+            engine="vmap",
+            placement=Placement(ONE),
         )
         assert found.description() == again(seed).description()
         return [end.start for end in found.restarts]
 
     def again(seed: int):
         return worst_input(
-            model, 14, exact=False, restarts=3, budget=9, seed=seed, engine="vmap", placement=Placement(ONE)
+            model,
+            14,
+            search=jaxsens.Search(exact=False, restarts=3, budget=9, seed=seed),
+            engine="vmap",
+            placement=Placement(ONE),
         )
 
     assert words(1)[0] != words(2)[0]
@@ -220,7 +241,11 @@ def test_starts_are_used_first_and_hold_what_is_fixed():
     model = model_of()
     starts = np.array([[0, 1, 2, 0, 1, 3], [2, 2, 2, 2, 2, 3]])
     found = worst_input(
-        model, 6, fixed={5: 3}, start=starts, restarts=3, exact=False, engine="vmap", placement=Placement(ONE)
+        model,
+        6,
+        search=jaxsens.Search(fixed={5: 3}, start=starts, restarts=3, exact=False),
+        engine="vmap",
+        placement=Placement(ONE),
     )
     assert [end.start for end in found.restarts][:2] == [tuple(word) for word in starts.tolist()]
     assert len(found.restarts) == 5
@@ -233,7 +258,7 @@ def test_starts_are_used_first_and_hold_what_is_fixed():
 def test_every_start_is_a_word_and_depends_on_seed_and_number_alone(k, seed):
     with numerics("float64"):
         task = STARTING.setdefault("task", problem(model_of(), 6))
-    task = dataclasses.replace(task, seed=seed)
+    task = dataclasses.replace(task, search=dataclasses.replace(task.search, seed=seed))
     word = start_of(task, k)
     assert set(word.tolist()) <= {0, 1, 2}
     np.testing.assert_array_equal(word, start_of(task, k))
@@ -264,9 +289,7 @@ def test_a_result_is_read_back_as_it_was(tmp_path):
     found = worst_input(
         model_of(),
         14,
-        budget=as_numpy(3),
-        seed=as_numpy(0),
-        fixed={13: 3},
+        search=jaxsens.Search(budget=as_numpy(3), seed=as_numpy(0), fixed={13: 3}),
         engine="vmap",
         placement=Placement(ONE),
     )
@@ -295,11 +318,13 @@ ONE_LAYER = jaxsens.TransformerConfig(2, width=6, heads=2, layers=1, feed_forwar
 
 def test_a_budget_that_ends_between_two_starts_leaves_a_search_that_has_not_converged():
     model = jaxsens.Transformer(ONE_LAYER, seed=0)
-    whole = worst_input(model, 9, exact=False, restarts=3, seed=0)
+    whole = worst_input(model, 9, search=jaxsens.Search(exact=False, restarts=3, seed=0))
     assert whole.converged
     assert whole.starts == len(whole.restarts) == 3
-    first = worst_input(model, 9, exact=False, restarts=1, seed=0)
-    stopped = worst_input(model, 9, exact=False, restarts=3, seed=0, budget=first.measurements)
+    first = worst_input(model, 9, search=jaxsens.Search(exact=False, restarts=1, seed=0))
+    stopped = worst_input(
+        model, 9, search=jaxsens.Search(exact=False, restarts=3, seed=0, budget=first.measurements)
+    )
     assert stopped.restarts == first.restarts
     assert first.converged
     assert not stopped.converged

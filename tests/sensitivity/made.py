@@ -13,7 +13,8 @@ from jaxsens.asked.value import read
 from jaxsens.base.errors import Problems
 from jaxsens.sensitivity.engines.engine import EngineChoice
 from jaxsens.sensitivity.flips.flip_table import FlipTable
-from jaxsens.sensitivity.results.result import FlipSensitivity, Provenance
+from jaxsens.sensitivity.results.measured import Provenance
+from jaxsens.sensitivity.results.result import FlipSensitivity
 from tests.made_results import made_result, request
 
 

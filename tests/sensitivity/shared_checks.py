@@ -99,24 +99,25 @@ def check_estimate() -> None:
 
 def check_search() -> None:
     mesh, kept = jaxsens.global_mesh(), FOLDER / "search"
-    for options in ({}, {"exact": False, "restarts": 2}):
-        alone = jaxsens.worst_input(model(), 5, engine="vmap", **options)
+    for search in (None, jaxsens.Search(exact=False, restarts=2)):
+        alone = jaxsens.worst_input(model(), 5, search=search, engine="vmap")
         together = jaxsens.worst_input(
-            model(), 5, engine="vmap", **options, placement=jaxsens.Placement(mesh)
+            model(), 5, search=search, engine="vmap", placement=jaxsens.Placement(mesh)
         )
         np.testing.assert_allclose(together.value, alone.value, rtol=1e-9)
     first = jaxsens.worst_input(
         model(),
         5,
+        search=jaxsens.Search(exact=False, restarts=2, budget=3, checkpoint=kept),
         engine="vmap",
-        exact=False,
-        restarts=2,
-        budget=3,
-        checkpoint=kept,
         placement=jaxsens.Placement(mesh),
     )
     further = jaxsens.worst_input(
-        model(), 5, engine="vmap", exact=False, restarts=2, checkpoint=kept, placement=jaxsens.Placement(mesh)
+        model(),
+        5,
+        search=jaxsens.Search(exact=False, restarts=2, checkpoint=kept),
+        engine="vmap",
+        placement=jaxsens.Placement(mesh),
     )
     assert first.measurements == 3
     assert dataclasses.replace(further, history=()).value == together.value
@@ -129,7 +130,15 @@ def check_layers() -> None:
         for mesh in (None, jaxsens.global_mesh())
     )
     for name in ("own", "others_max", "others_mean", "changes"):
-        np.testing.assert_array_equal(getattr(together, name), getattr(alone, name))
+        np.testing.assert_allclose(getattr(together, name), getattr(alone, name), rtol=1e-9, atol=1e-12)
+
+
+def check_influence() -> None:
+    alone, together = (
+        jaxsens.influence_matrix(model(), WORDS[0], placement=jaxsens.Placement(mesh, batch_size=3))
+        for mesh in (None, jaxsens.global_mesh())
+    )
+    np.testing.assert_allclose(together.norms, alone.norms, rtol=1e-9, atol=1e-12)
 
 
 def check_interrupt_in_one() -> None:

@@ -145,8 +145,8 @@ def test_explain_counts_the_flips_that_the_readout_leaves(readout, flips):
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_the_worst_input_of_rows_is_that_of_the_row_selected(exact):
-    found = jaxsens.worst_input(rows, 4, 2, readout=0, exact=exact)
-    expected = jaxsens.worst_input(lambda t: rows(t)[0], 4, 2, readout=0, exact=exact)
+    found = jaxsens.worst_input(rows, 4, 2, search=jaxsens.Search(exact=exact), readout=0)
+    expected = jaxsens.worst_input(lambda t: rows(t)[0], 4, 2, search=jaxsens.Search(exact=exact), readout=0)
     assert found.positions == (1, 2, 3)
     assert found.value == pytest.approx(expected.value, rel=1e-5)
     with pytest.raises(jaxsens.InputError, match="readout = 4: a position from 0 to 3"):
@@ -154,8 +154,8 @@ def test_the_worst_input_of_rows_is_that_of_the_row_selected(exact):
 
 
 def test_a_search_goes_on_only_where_it_read(tmp_path):
-    options: dict[str, Any] = {"exact": False, "restarts": 1, "checkpoint": tmp_path / "search.json"}
-    jaxsens.worst_input(vector, 4, 2, readout=0, **options)
-    assert jaxsens.worst_input(vector, 4, 2, readout=0, **options).positions == (1, 2, 3)
+    search = jaxsens.Search(exact=False, restarts=1, checkpoint=tmp_path / "search.json")
+    jaxsens.worst_input(vector, 4, 2, readout=0, search=search)
+    assert jaxsens.worst_input(vector, 4, 2, readout=0, search=search).positions == (1, 2, 3)
     with pytest.raises(jaxsens.InputError, match="readout"):
-        jaxsens.worst_input(vector, 4, 2, readout=1, **options)
+        jaxsens.worst_input(vector, 4, 2, readout=1, search=search)

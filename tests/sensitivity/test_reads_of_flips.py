@@ -150,9 +150,11 @@ def test_the_influence_matrix_refuses_a_symbol_in_the_middle():
 
 def test_the_search_for_the_worst_input_refuses_a_symbol_in_the_middle():
     with pytest.raises(jaxsens.InputError, match="flips: with 1 inserted"):
-        jaxsens.worst_input(lambda t: THREE[jnp.where(t == 1, 3, 0)].mean(0), 4, 3, exact=True)
+        jaxsens.worst_input(
+            lambda t: THREE[jnp.where(t == 1, 3, 0)].mean(0), 4, 3, search=jaxsens.Search(exact=True)
+        )
     with pytest.raises(jaxsens.InputError, match=r"index 3 of axis 0"):
-        jaxsens.worst_input(AT_SEVERAL["a pair"], 4, 3, exact=True)
+        jaxsens.worst_input(AT_SEVERAL["a pair"], 4, 3, search=jaxsens.Search(exact=True))
 
 
 def test_indices_that_depend_on_little_of_the_model_are_checked_by_little_of_it():

@@ -14,7 +14,7 @@ from jaxsens.base.errors import InputError
 from jaxsens.base.precision import numerics
 from jaxsens.models.parts.schedules import SCHEDULES
 from jaxsens.models.parts.weighting import AdaptiveSoftmax
-from jaxsens.sensitivity.digits.resolution import checked_scores
+from jaxsens.sensitivity.digits.resolution import forward_pass, unresolved_scores
 from jaxsens.sensitivity.subjects.adapters import Measurable, measurable
 
 
@@ -29,7 +29,7 @@ def words(n: int) -> np.ndarray:
 
 def told(subject: Measurable, n: int) -> str | None:
     with numerics(subject.dtype):
-        return checked_scores(subject, words(n), widens=False).doubt
+        return unresolved_scores(subject, n, forward_pass(subject, words(n)), widens=False)
 
 
 def test_scores_beyond_the_dtype_are_warned_of_once_with_layer_and_remedy():
@@ -108,7 +108,7 @@ def test_a_model_whose_output_is_nan_is_refused_by_every_engine(where, engine):
     with pytest.raises(InputError, match="output on input 0 is not finite in float32; look for NaN"):
         jaxsens.flip_sensitivity(broken, words(16), engine=engine)
     with pytest.raises(InputError, match="is not finite"):
-        jaxsens.worst_input(broken, 16, engine=engine, exact=False, budget=1)
+        jaxsens.worst_input(broken, 16, search=jaxsens.Search(exact=False, budget=1), engine=engine)
 
 
 def test_the_input_that_gives_no_number_is_named():

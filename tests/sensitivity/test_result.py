@@ -130,7 +130,7 @@ def test_the_part_of_a_sample_that_happens_to_have_all_flips_of_its_input_is_exh
 
 
 def test_the_flips_of_each_input_are_saved(result, sampled):
-    assert sampled.description()["populations"] == [5, 16]
+    assert sampled.description()["flips"]["populations"]["values"] == [5, 16]
     assert result.flips.populations.tolist() == [39, 39]
 
 

@@ -14,7 +14,8 @@ from jaxsens import InputError, load_result
 from jaxsens.base.sealed import digest
 from jaxsens.sensitivity.engines.engine import EngineChoice
 from jaxsens.sensitivity.flips.flip_table import FlipTable
-from jaxsens.sensitivity.results.result import FlipSensitivity, Provenance, load_with_metadata
+from jaxsens.sensitivity.results.measured import Provenance
+from jaxsens.sensitivity.results.result import FlipSensitivity, load_with_metadata
 from tests.made_results import request
 
 ARRAYS = ("values", "resolution", "inputs", "positions", "symbols", "tokens")
@@ -125,9 +126,7 @@ def test_a_checksum_does_not_make_a_result_of_another_table(result, tmp_path):
         arrays = (result.inputs, result.positions, result.symbols, result.values, result.resolution)
         return {**metadata, "checksum": digest(without(metadata, "checksum"), arrays)}
 
-    with pytest.raises(
-        InputError, match=r"not what this version of jaxsens writes \(KeyError\('populations'\)"
-    ):
+    with pytest.raises(InputError, match=r"not what this version of jaxsens writes \(KeyError\('flips'\)"):
         load_result(stored_as(tmp_path / "r.parquet", result, change))
 
 

@@ -19,7 +19,8 @@ from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import L2
 from jaxsens.base import stopping
 from jaxsens.base.precision import numerics
-from jaxsens.sensitivity.results.result import FlipSensitivity, Provenance
+from jaxsens.sensitivity.results.measured import Provenance
+from jaxsens.sensitivity.results.result import FlipSensitivity
 from jaxsens.sensitivity.results.resuming import fingerprint, keeping, weights_of
 from jaxsens.sensitivity.subjects.adapters import measurable
 from tests.small_models import small as config_of

@@ -25,7 +25,7 @@ from jaxsens.sensitivity.flips.flip_table import (
     flips_of_groups,
     flips_of_lists,
 )
-from jaxsens.sensitivity.flips.nearest import nearest_symbols
+from jaxsens.sensitivity.flips.selection import nearest_symbols
 from jaxsens.sensitivity.placement.placement import Placement
 from jaxsens.sensitivity.subjects.adapters import measurable
 from tests import reference

@@ -20,7 +20,8 @@ from jaxsens.sensitivity.pictures import picture
 from jaxsens.sensitivity.pictures.pieces import text_pieces
 from jaxsens.sensitivity.pictures.text_picture import text_figure
 from jaxsens.sensitivity.results.estimated import Estimated
-from jaxsens.sensitivity.results.result import FlipSensitivity, Provenance
+from jaxsens.sensitivity.results.measured import Provenance
+from jaxsens.sensitivity.results.result import FlipSensitivity
 from tests.sensitivity.made import made
 
 NAMES = {0: "[CLS]", 1: "un", 2: "##do", 3: "<b>", 4: "a"}

@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict, Field
 
 from jaxsens.asked.engines import Auto
+from jaxsens.asked.search import Search
 from jaxsens.base import stopping
 from jaxsens.base.errors import InputError, shortened
 from jaxsens.base.precision import SUBTRACTED
@@ -255,16 +256,18 @@ def _worst(
 ) -> dict[str, Any]:
     from jaxsens.search.worst_input import worst_input
 
+    bounds = bound.bounds
+    search = Search(
+        fixed=_fixed(bound), restarts=bounds.restarts, budget=bounds.budget, seed=bound.point.seed
+    )
+
     measure = bound.point.measure
     found = worst_input(
         model,
         bound.point.n,
+        search=search,
         measure=measure.measure,
-        restarts=bound.bounds.restarts,
-        budget=bound.bounds.budget,
-        seed=bound.point.seed,
         engine=measure.engine if measure.engine.exact else Auto(),
-        fixed=_fixed(bound),
         placement=placement.placement(),
         progress=None if progress is None else lambda now: progress(now.done, now.total),
     )

@@ -285,6 +285,9 @@ def _compiled_check(
     def finding(*leaves: Any) -> Any:
         return checkify.checkify(jaxpr_as_fun(flat), errors=checkify.index_checks)(*leaves)[0]
 
+    def failing(words: Any, happened: Any) -> Any:
+        return jnp.any(jnp.stack([jnp.zeros(len(words), bool), *happened]), axis=0)
+
     try:
         given = jax.tree.unflatten(structure, shapes), jax.ShapeDtypeStruct((n,), jnp.int32)
         flat = inlined(jax.make_jaxpr(apply)(*given))
@@ -293,13 +296,14 @@ def _compiled_check(
         needed, _ = dce_jaxpr(whole.jaxpr, happened, instantiate=True)
         operations = max(_operations(needed, n), n)
         rows = int(max(1, min(_LARGEST_BATCH, _BATCH_OPERATIONS / operations)))
-        failed = jax.jit(_failing(ClosedJaxpr(needed, whole.consts)))
+        failed = jax.jit(_over_words(ClosedJaxpr(needed, whole.consts), failing))
         failed.trace(given[0], jax.ShapeDtypeStruct((rows, n), jnp.int32))
     except Exception:  # noqa: BLE001 - whatever checkify fails with: there are primitives it has no rule for
         # The model itself was traced before, so checkify cannot trace it (shard_map, some custom primitives). The model
         # is measured without a check of its indices.
         return None
-    errors = jax.jit(_errors(whole, jax.tree.structure(returned)))
+    structure = jax.tree.structure(returned)
+    errors = jax.jit(_over_words(whole, lambda words, leaves: jax.tree.unflatten(structure, leaves)))
     return _Check(failed, errors, rows, operations, _operations(whole.jaxpr, n))
 
 
@@ -364,24 +368,15 @@ def _without_calls(parameter: Any) -> Any:
     return parameter
 
 
-def _failing(program: ClosedJaxpr) -> Callable[[Any, Any], Any]:
-    """Returns `_Check.failed` of a program from parameters and a word to whether each kind of error happened."""
+def _over_words(program: ClosedJaxpr, combined: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Returns a function of parameters and words: what a program from parameters and a word returns of each of them,
+    `combined` with the words."""
 
-    def failed(parameters: Any, words: Any) -> Any:
-        happened = jax.vmap(lambda word: jaxpr_as_fun(program)(*jax.tree.leaves(parameters), word))(words)
-        return jnp.any(jnp.stack([jnp.zeros(len(words), bool), *happened]), axis=0)
+    def of_words(parameters: Any, words: Any) -> Any:
+        leaves = jax.tree.leaves(parameters)
+        return combined(words, jax.vmap(lambda word: jaxpr_as_fun(program)(*leaves, word))(words))
 
-    return failed
-
-
-def _errors(program: ClosedJaxpr, structure: Any) -> Callable[[Any, Any], Any]:
-    """Returns `_Check.errors` of a program from parameters and a word to the leaves of checkify's error."""
-
-    def errors(parameters: Any, words: Any) -> Any:
-        leaves = jax.vmap(lambda word: jaxpr_as_fun(program)(*jax.tree.leaves(parameters), word))(words)
-        return jax.tree.unflatten(structure, leaves)
-
-    return errors
+    return of_words
 
 
 def _operations(program: Any, n: int) -> float:

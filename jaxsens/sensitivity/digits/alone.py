@@ -41,6 +41,7 @@ def check_alone(
     edit: Edit,
     values: Float[np.ndarray, "flips *rows"],
     engine: Engine,
+    first: Float[np.ndarray, "*rows outputs"] | None = None,
 ) -> bool:
     """Measures a few of the flips alone, and rejects a model for which that differs from `values`.
 
@@ -49,6 +50,7 @@ def check_alone(
 
     Args:
         values: what was measured of each flip, or of each row (flips, n) of a model that returns rows (n, d).
+        first: the output on the first input, if it is known.
 
     Returns:
         Whether the output of any of these flips changed, if only in its last bit. True if none was called.
@@ -64,7 +66,10 @@ def check_alone(
     named = [len(values) - 1 - int(np.argmax(sizes[::-1])), len(values) - 1]
     others = np.random.default_rng(len(values)).permutation(len(values)).tolist()
     chosen = np.array(list(dict.fromkeys([*named, *others]))[:MEASURED_ALONE])
-    before = {b: called_alone(subject, words[b]) for b in np.unique(flips.inputs[chosen]).tolist()}
+    before = {} if first is None else {0: first}
+    for b in np.unique(flips.inputs[chosen]).tolist():
+        if b not in before:
+            before[b] = called_alone(subject, words[b])
     moved = False
     for k, word in zip(chosen.tolist(), edited(words, flips, edit, chosen), strict=True):
         y, new = before[int(flips.inputs[k])], called_alone(subject, word)

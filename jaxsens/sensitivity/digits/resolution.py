@@ -22,56 +22,52 @@ if TYPE_CHECKING:
     from jaxsens.sensitivity.results.result import FlipSensitivity
 
 
-class Scores(NamedTuple):
-    """Why a transformer's scores are not resolved, or None; and its output on the first input."""
+class ForwardPass(NamedTuple):
+    """A forward pass of a transformer on each of some inputs: the output on the first of them, and the largest
+    |log-normaliser| of each layer on any."""
 
-    doubt: str | None
-    output: Float[np.ndarray, " outputs"] | None
+    output: Float[np.ndarray, " outputs"]
+    largest: Float[np.ndarray, " layers"]
 
 
-def checked_scores(subject: Measurable, words: Int[np.ndarray, "batch n"], widens: bool) -> Scores:
-    """Returns why a jaxsens transformer's dtype cannot resolve its scores on these inputs, if it cannot, and its first
-    output; nothing of other models.
+def forward_pass(subject: Measurable, words: Int[np.ndarray, "batch n"]) -> ForwardPass | None:
+    """Runs a jaxsens transformer once on each input, compiled once per shape; None of other models.
 
-    With `widens`, float64 is assumed: the engine measures in float64 what float32 does not resolve.
-
-    The limit is `precision.UNRESOLVED`. Only scores of keys with weight matter, so the check uses the log-normaliser of
-    each row, which is within log n of the largest score and is part of every forward pass. In the last layer only the
-    readout row matters. The cost is one forward pass per input, compiled once per shape; O(n) with one layer.
-
-    Hard weightings compare scores of any size and are skipped, as are sparsemax, entmax and a constructed model
-    up to its `exact_length`, where it promises to be exact. Call it within `numerics(subject.dtype)`.
+    Call it within `numerics(subject.dtype)`. In the last layer only the readout row is computed: O(n) with one layer.
 
     Raises:
         InputError: if the output on one of the inputs is not finite.
     """
     config = subject.config
     if config is None:
-        return Scores(None, None)
-    largest, first = np.zeros(config.layers), None
-    for k, word in enumerate(words):
-        output, sizes = _pass(config, subject.parameters, word)
-        first = np.asarray(output) if first is None else first
+        return None
+    passes = [_pass(config, subject.parameters, word) for word in words]
+    for k, (output, _) in enumerate(passes):
         if not np.all(np.isfinite(output)):
             raise InputError(
                 f"model: its output on input {k} is not finite in {subject.dtype}; look for NaN in its parameters, or "
                 "use float64 or smaller weights"
             )
-        largest = np.maximum(largest, np.asarray(sizes, np.float64))
-    return Scores(_unresolved(subject, config, words.shape[1], largest, widens), first)
+    largest = np.max(np.array([sizes for _, sizes in passes], np.float64), axis=0, initial=0)
+    return ForwardPass(np.asarray(passes[0][0]), largest)
 
 
-def _unresolved(
-    subject: Measurable,
-    config: TransformerConfig,
-    n: int,
-    largest: Float[np.ndarray, " layers"],
-    widens: bool,
-) -> str | None:
-    """Returns why scores of these sizes cannot be resolved, or None."""
-    if subject.exact_length is not None and n <= subject.exact_length:
+def unresolved_scores(subject: Measurable, n: int, passed: ForwardPass | None, widens: bool) -> str | None:
+    """Returns why a jaxsens transformer's dtype cannot resolve its scores on inputs of length n, if it cannot.
+
+    With `widens`, float64 is assumed: the engine measures in float64 what float32 does not resolve.
+
+    The limit is `precision.UNRESOLVED`. Only scores of keys with weight matter, so the check uses the log-normaliser of
+    each row, which is within log n of the largest score and is part of every forward pass. In the last layer only the
+    readout row matters.
+
+    Hard weightings compare scores of any size and are skipped, as are sparsemax, entmax and a constructed model
+    up to its `exact_length`, where it promises to be exact.
+    """
+    config = subject.config
+    if config is None or passed is None or (subject.exact_length is not None and n <= subject.exact_length):
         return None
-    dtype = "float64" if widens else subject.dtype
+    largest, dtype = passed.largest, "float64" if widens else subject.dtype
     error = largest * np.finfo(dtype).eps
     if not np.any(error > UNRESOLVED):
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -50,15 +50,6 @@ class EngineChoice:
         for how, count in elsewhere.items():
             counts[how] = counts.get(how, 0) + count
         return replace(self, elsewhere=tuple(counts.items()), flips=flips if counts else 0)
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns a JSON object for `from_json`."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, table: Mapping[str, Any]) -> EngineChoice:
-        """Returns the choice from a JSON object made by `as_json`."""
-        return cls(**{**table, "elsewhere": tuple((how, count) for how, count in table["elsewhere"])})
 
     def __str__(self) -> str:
         return f"{self.name} ({self.reason})"

@@ -207,7 +207,9 @@ def estimated(
     blocks = [range(first, first + size) for first in range(0, count, size)]
     together = engine.scalar is None and not engine.of_norm
     if together:
-        _check_table(engine, len(flips), count)
+        with collecting("flip_sensitivity") as problems:
+            what = f"the estimated change of {count} outputs by {len(flips)} flips"
+            check_fits("measure", engine.measure, table_bytes(len(flips), count), what, REMEDY, problems)
     total = np.zeros((len(flips), count) if together else len(flips))
     for k, block in enumerate(blocks):
         rows = jnp.asarray(combinations(asked, engine, outputs, block), jnp.result_type(float))
@@ -223,19 +225,13 @@ def estimated(
         if together:
             total[:, block.start : block.stop] = changes[:, : count - block.start]
         elif isinstance(engine.measure, Norm):
-            total = combined_norm(total, changes, engine.measure)
+            total = engine.measure.combined(total, engine.measure.of_array(changes))
     return _of_changes(engine, subject, words, flips, total) if together else total
 
 
 def table_bytes(flips: int, count: int) -> int:
     """Returns the memory for the estimated change of `count` outputs by all flips at once, and of those of a block."""
     return 2 * 8 * flips * count
-
-
-def _check_table(engine: FirstOrderEngine, flips: int, count: int) -> None:
-    with collecting("flip_sensitivity") as problems:
-        what = f"the estimated change of {count} outputs by {flips} flips"
-        check_fits("measure", engine.measure, table_bytes(flips, count), what, REMEDY, problems)
 
 
 def _of_changes(
@@ -254,13 +250,6 @@ def _of_changes(
             dy = jnp.asarray(changes[chosen], y.dtype)
             found[chosen] = engine.of_changes(y, dy, jnp.zeros(len(dy), y.dtype))[0]
     return found
-
-
-def combined_norm(
-    so_far: Float[np.ndarray, " flips"], changes: Float[np.ndarray, "flips outputs"], norm: Norm
-) -> Float[np.ndarray, " flips"]:
-    """Returns the norm over the outputs so far, whose norm is given, and some more."""
-    return norm.combined(so_far, norm.of_array(changes))
 
 
 def _share(progress: placement.Progress, k: int, blocks: int) -> Callable[[int, int], None]:

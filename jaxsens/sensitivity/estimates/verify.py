@@ -18,7 +18,7 @@ from jaxsens.sensitivity.engines.engine import Engine
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.engines.incremental import IncrementalEngine, incremental_engine
 from jaxsens.sensitivity.engines.vmap import VmapEngine, compiled_output
-from jaxsens.sensitivity.estimates.estimate import combinations, combined_norm
+from jaxsens.sensitivity.estimates.estimate import combinations
 from jaxsens.sensitivity.estimates.widening import with_parameters_in
 from jaxsens.sensitivity.flips.flip_table import FlipTable
 from jaxsens.sensitivity.placement import placement
@@ -83,12 +83,10 @@ def verified(
             return values, values, how
         changes = placement.measure_changes(*given)[0].astype(np.float64)
     picked = changes if engine.outputs is None else changes[:, list(engine.outputs)]
-    zero = np.zeros(len(chosen))
-    exact = combined_norm(zero, picked, norm)
+    exact = norm.of_array(picked)
     if asked.sketch is None:
         return exact, exact, how
-    sketched = combined_norm(zero, changes @ combinations(asked, engine, changes.shape[1]).T, norm)
-    return exact, sketched, how
+    return exact, norm.of_array(changes @ combinations(asked, engine, changes.shape[1]).T), how
 
 
 def _within_rounding(result: FlipSensitivity, subject: Measurable) -> bool:

@@ -7,7 +7,7 @@ it by O(1) in every model, and would hide the scaling of the rest. Flips of grou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -57,17 +57,6 @@ class Joint:
 
     groups: tuple[tuple[int, ...], ...]
     insertions: Int[np.ndarray, "insertions largest"]
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns a JSON object for `from_json`."""
-        return {"groups": [list(group) for group in self.groups], "insertions": self.insertions.tolist()}
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Joint:
-        """Returns the groups from a JSON object made by `as_json`."""
-        groups = tuple(tuple(group) for group in fields["groups"])
-        largest = max(map(len, groups))
-        return cls(groups, np.array(fields["insertions"], np.int32).reshape(-1, largest))
 
     def members(self, beyond: int) -> Int[np.ndarray, "groups largest"]:
         """Returns the positions of each group, and `beyond` after the last."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 
 from jaxsens.asked.flips import Delete, Flips, Insert, Mask, Neighbours, Pairs, Repeat, Substitute
 from jaxsens.asked.positions import positions_at
@@ -24,8 +24,13 @@ from jaxsens.sensitivity.flips.flip_table import (
     flips_of_groups,
     flips_of_lists,
 )
-from jaxsens.sensitivity.flips.nearest import nearest_symbols
 from jaxsens.sensitivity.subjects.adapters import Measurable
+
+_BLOCK = 2**24
+"""The number of cosines held at once."""
+
+_DECIMALS = 6
+"""The digits of cosines that are compared: those that float32 keeps, whatever the order of its sums."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +98,7 @@ class Selection:
                 "symbols, are excluded by default; give a longer input, or positions, as in "
                 f"flips=jaxsens.{type(self.asked).__name__}(positions=[0])"
             )
-        return found
+        return replace(found, alphabet=self.alphabet)
 
 
 class _Inserted(NamedTuple):
@@ -126,7 +131,9 @@ def select(
         problems: collects the errors.
     """
     n = words.shape[1]
-    _check_within(flips, n, problems)
+    last = max((group[-1] for group in flips.groups or ()), default=-1)
+    if n and last >= n:
+        problems.add("flips: groups: position", last, f"positions from 0 to {n - 1}")
     if isinstance(flips, Pairs):
         return _of_pairs(flips, subject, words, problems)
     if isinstance(flips, Substitute) and (lists := flips.by_position) is not None:
@@ -139,13 +146,6 @@ def select(
     inserted = _inserted(flips, subject, words, problems)
     kept = _kept(flips, subject, words, where, problems)
     return Selection(flips, inserted.lists, np.where(kept, inserted.rows, -1))
-
-
-def _check_within(flips: Flips, n: int, problems: Problems) -> None:
-    """Adds an error for a group that has positions beyond the input."""
-    last = max((group[-1] for group in flips.groups or ()), default=-1)
-    if n and last >= n:
-        problems.add("flips: groups: position", last, f"positions from 0 to {n - 1}")
 
 
 def _places(
@@ -246,6 +246,34 @@ def _nearest(
     different, rows = np.unique(words, return_inverse=True)
     nearest = nearest_symbols(table, different, flips.k, allowed)
     return _Inserted(Lists.of([*nearest]), rows.reshape(words.shape))
+
+
+def nearest_symbols(
+    table: Float[np.ndarray, "symbols width"],
+    tokens: Int[np.ndarray, " tokens"],
+    k: int,
+    allowed: Int[np.ndarray, " allowed"],
+) -> Int[np.ndarray, "tokens k"]:
+    """Returns for each token the k symbols of `allowed` other than it whose rows have the largest cosine with its row.
+
+    The nearest come first, and of symbols whose cosines agree to six decimals those of smaller ids. A row of zeros has
+    the cosine 0 with all others. `allowed` is sorted and has at least k symbols besides each token.
+    """
+    rows = np.asarray(table, np.float32)
+    sizes = np.linalg.norm(rows, axis=1, keepdims=True)
+    units = rows / np.where(sizes > 0, sizes, 1)
+    others = np.ascontiguousarray(units[allowed].T)
+    found = np.empty((len(tokens), k), int)
+    step = max(1, _BLOCK // len(allowed))
+    for first in range(0, len(tokens), step):
+        block = tokens[first : first + step]
+        cosines = np.round(units[block] @ others, _DECIMALS)
+        cosines[block[:, None] == allowed] = -np.inf
+        least = np.partition(cosines, len(allowed) - k, axis=1)[:, len(allowed) - k]
+        for row, (own, limit) in enumerate(zip(cosines, least, strict=True)):
+            near = np.flatnonzero(own >= limit)
+            found[first + row] = allowed[near[np.argsort(-own[near], kind="stable")[:k]]]
+    return found
 
 
 def _masked(flips: Mask, subject: Measurable, problems: Problems) -> _Inserted:

@@ -128,14 +128,18 @@ def page(view: ResultView, by: By | None, title: str) -> str:
             mean of decisions.
         title: of the page.
     """
-    return _template().render(whole=True, title=title, view=view, **vars(shown_parts(view, by, MOST_ON_PAGE)))
+    return _rendered(view, by, MOST_ON_PAGE, title)
 
 
 def fragment(view: ResultView, by: By | None = None) -> str:
     """Returns what a notebook shows; its first positions only if there are many. Arguments as for `page`."""
-    return _template().render(
-        whole=False, title="", view=view, **vars(shown_parts(view, by, MOST_IN_NOTEBOOK))
-    )
+    return _rendered(view, by, MOST_IN_NOTEBOOK)
+
+
+def _rendered(view: ResultView, by: By | None, most: int, title: str | None = None) -> str:
+    """Returns a page with a title, or without one what stands on a page of its own."""
+    shown = vars(shown_parts(view, by, most))
+    return _template().render(whole=title is not None, title=title or "", view=view, **shown)
 
 
 @cache

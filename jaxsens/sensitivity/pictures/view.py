@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxsens.asked.flips import Delete, Flips, Insert, Mask, Neighbours, Pairs, Repeat, Substitute
 from jaxsens.asked.measures import Measure
-from jaxsens.base.errors import no_rule
 from jaxsens.base.precision import RESOLVED, SMALLEST, resolved
 from jaxsens.sensitivity.flips.flip_table import DELETED, DELETED_NAME
-
-MOST_NAMED = 6
-"""Up to this many symbols are named where it is said what was inserted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,38 +111,6 @@ def flipped_input(alphabet: Sequence[int], groups: bool, copies: int = 0) -> str
     replaced = ["with another token at the position"] if any(one != DELETED for one in alphabet) else []
     deleted = ["without the position"] if DELETED in alphabet else []
     return f"the text {' or '.join([*replaced, *deleted])}"
-
-
-def flipped_by(flips: Flips, alphabet: Sequence[int], name: Callable[[int], str]) -> str:
-    """Returns by what each position is flipped, in words.
-
-    Args:
-        flips: what was flipped.
-        alphabet: all that is inserted anywhere.
-        name: how to write a symbol.
-    """
-    each = "each" if flips.groups is None else "in groups"
-    few = list(alphabet)
-    listed = ", ".join(repr(name(one)) for one in few) if len(few) <= MOST_NAMED else f"{len(few):,} symbols"
-    match flips:
-        case Pairs():
-            return "to symbols chosen for each of them"
-        case Substitute():
-            return (
-                f"{each} to {listed}" if flips.by_position is None else "to symbols chosen for each of them"
-            )
-        case Neighbours():
-            return f"{each} to the {flips.k} symbols most like its own"
-        case Mask():
-            return f"{each} to {listed}"
-        case Delete():
-            return f"{each} deleted"
-        case Insert():
-            return f"each with one of {listed} inserted before it"
-        case Repeat():
-            return f"each repeated {flips.times} time{'s' if flips.times != 1 else ''}"
-        case _:
-            raise no_rule("picture", "flips", type(flips).__name__, Flips.kinds)
 
 
 def input_view(

@@ -11,42 +11,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from jaxtyping import Bool, Float
 
-from jaxsens.asked.measures import Measure
 from jaxsens.base.precision import RESOLVED, SMALLEST
+from jaxsens.sensitivity.results.measured import MeasuredFlips
 
-
-class Blurred(Protocol):
-    """A dataclass of values with their resolutions: `jaxsens.sensitivity.results.result.FlipSensitivity`."""
-
-    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
-
-    @property
-    def norms(self) -> Float[np.ndarray, " flips"]:
-        """One norm a flip: the size of its value."""
-        ...
-
-    @property
-    def measure(self) -> Measure:
-        """What they are."""
-        ...
-
-    @property
-    def resolution(self) -> Float[np.ndarray, " flips"]:
-        """A bound of their rounding."""
-        ...
-
-    @property
-    def resolved(self) -> Bool[np.ndarray, " flips"]:
-        """Which are known to 1 %."""
-        ...
-
-
-Result = TypeVar("Result", bound=Blurred)
+Result = TypeVar("Result", bound=MeasuredFlips)
 
 
 def ceiling(result: Result, statistic: Callable[[Result], float]) -> float | None:

@@ -12,7 +12,8 @@ from jaxsens.base.errors import InputError, Problems
 from jaxsens.sensitivity.engines.engine import EngineChoice
 from jaxsens.sensitivity.flips.flip_table import FlipTable, Joint
 from jaxsens.sensitivity.results.estimated import TOP, Estimated
-from jaxsens.sensitivity.results.result import FlipSensitivity, Provenance, ResultPart
+from jaxsens.sensitivity.results.measured import Provenance, ResultPart
+from jaxsens.sensitivity.results.result import FlipSensitivity
 
 PADDING = -1
 """What stands in `FlipSensitivity.tokens` after the end of a shorter input."""
@@ -43,6 +44,7 @@ def concat(results: Sequence[FlipSensitivity]) -> FlipSensitivity:
         tokens[start : start + len(one.tokens), : one.n] = one.tokens
     first = np.repeat(np.cumsum(counts) - counts, [len(one) for one in results])
     joint, insertion = _joint(results)
+    known = [one.names for one in results if one.names is not None]
     parts = tuple(part for one in results for part in _parts(one))
     flips = FlipTable(
         np.concatenate([one.inputs for one in results]) + first,
@@ -60,22 +62,25 @@ def concat(results: Sequence[FlipSensitivity]) -> FlipSensitivity:
         tokens=tokens,
         asked=results[0].asked,
         engine=_engine(parts),
-        run=Provenance(results[0].dtype, _versions(results), _model(results), _scales(results)),
+        run=_run(results),
         estimated=_estimated(results),
-        names=_names(results),
+        names={symbol: name for names in known for symbol, name in names.items()} if known else None,
         lengths=tuple(lengths) if len(set(lengths)) > 1 else None,
         parts=parts,
     )
 
 
-def _model(results: Sequence[FlipSensitivity]) -> str | None:
+def _run(results: Sequence[FlipSensitivity]) -> Provenance:
+    """Returns what computed the results, with every version, and all of them where they differ."""
+    keys = dict.fromkeys(key for one in results for key in one.run.versions)
+    versions = {
+        key: ", ".join(dict.fromkeys(one.run.versions[key] for one in results if key in one.run.versions))
+        for key in keys
+    }
     names = {one.run.model for one in results}
-    return names.pop() if len(names) == 1 else None
-
-
-def _scales(results: Sequence[FlipSensitivity]) -> tuple[float | None, ...] | None:
     scales = [scale for one in results for scale in one.run.scales or [None] * len(one.tokens)]
-    return tuple(scales) if any(scales) else None
+    model = names.pop() if len(names) == 1 else None
+    return Provenance(results[0].dtype, versions, model, tuple(scales) if any(scales) else None)
 
 
 def _checked(results: Any) -> list[FlipSensitivity]:
@@ -89,7 +94,7 @@ def _checked(results: Any) -> list[FlipSensitivity]:
         )
     problems = Problems("concat")
     for k, one in enumerate(found[1:], 1):
-        for name, own, first in _compared(one, found[0]):
+        for (name, own), first in zip(_alike(one).items(), _alike(found[0]).values(), strict=True):
             if own != first:
                 problems.add(
                     f"results[{k}]: {name}", own, f"that of results[0] is {first!r}; measure them alike"
@@ -97,13 +102,6 @@ def _checked(results: Any) -> list[FlipSensitivity]:
     problems.raise_if_any()
     _check_programs(found, problems)
     return found
-
-
-def _compared(one: FlipSensitivity, first: FlipSensitivity) -> list[tuple[str, Any, Any]]:
-    return [
-        (name, of_one, of_first)
-        for (name, of_one), of_first in zip(_alike(one).items(), _alike(first).values(), strict=True)
-    ]
 
 
 def _alike(result: FlipSensitivity) -> dict[str, Any]:
@@ -149,20 +147,6 @@ def _engine(parts: Sequence[ResultPart]) -> EngineChoice:
         return engines[0]
     names = ", ".join(dict.fromkeys(one.name for one in engines))
     return EngineChoice(names, "; ".join(dict.fromkeys(one.reason for one in engines)))
-
-
-def _versions(results: Sequence[FlipSensitivity]) -> dict[str, str]:
-    """Returns every version, and all of them where they differ."""
-    keys = dict.fromkeys(key for one in results for key in one.run.versions)
-    return {
-        key: ", ".join(dict.fromkeys(one.run.versions[key] for one in results if key in one.run.versions))
-        for key in keys
-    }
-
-
-def _names(results: Sequence[FlipSensitivity]) -> dict[int, str] | None:
-    known = [one.names for one in results if one.names is not None]
-    return {symbol: name for names in known for symbol, name in names.items()} if known else None
 
 
 def _estimated(results: Sequence[FlipSensitivity]) -> Estimated | None:

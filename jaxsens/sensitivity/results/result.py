@@ -1,35 +1,31 @@
-"""The result of a measurement: one norm per flip, how it was measured, and statistics."""
+"""The result of a measurement: its record, with statistics, tables and pictures."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, reduce
 from numbers import Real
-from pathlib import Path
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
+from pydantic import TypeAdapter
 
 from jaxsens.asked.flips import Substitute
-from jaxsens.asked.measures import Decision, Measure
-from jaxsens.asked.request import Request
+from jaxsens.asked.measures import Decision
 from jaxsens.base.errors import InputError, collecting
-from jaxsens.base.files import check_ending, write_bytes, write_text
-from jaxsens.base.inputs import choice, is_count
-from jaxsens.base.precision import resolved
-from jaxsens.sensitivity.engines.engine import EngineChoice
-from jaxsens.sensitivity.flips.flip_table import DELETED, DELETED_NAME, FlipTable, Joint
-from jaxsens.sensitivity.pictures.view import ResultView, flipped_by, flipped_input, input_view
+from jaxsens.base.files import check_ending, write_bytes
+from jaxsens.base.inputs import choice
+from jaxsens.base.sealed import decoded
+from jaxsens.sensitivity.pictures.view import ResultView, flipped_input, input_view
 from jaxsens.sensitivity.results.accuracy import Accuracy, accuracy_of
 from jaxsens.sensitivity.results.at_most import ceiling, told
-from jaxsens.sensitivity.results.decisions import distribution, influences
-from jaxsens.sensitivity.results.estimated import FIRST_ORDER, Estimated
 from jaxsens.sensitivity.results.mean_ends import MeasuredSample, decision_ends, mean_ends
+from jaxsens.sensitivity.results.measured import COLUMNS, MeasuredFlips
 from jaxsens.sensitivity.results.result_file import read_columns, write_columns
 from jaxsens.sensitivity.results.stratified import quantile_bounds, stratified_mean
 
@@ -37,9 +33,14 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+    from jaxsens.sensitivity.pictures.picture import By
 
 MOST_CELLS = 10**7
 """The largest table that `FlipSensitivity.profile` returns: 80 MB in float64."""
+
+
+MOST_NAMED = 6
+"""Up to this many symbols are named where it is said what was inserted."""
 
 
 class Flip(NamedTuple):
@@ -69,60 +70,8 @@ class Interval(NamedTuple):
         return "no interval: too little was measured at random"
 
 
-class Provenance(NamedTuple):
-    """What computed a result.
-
-    Attributes:
-        dtype: that of the arithmetic.
-        versions: of jaxsens, jax and numpy, and the device.
-        model: what the model is called; None if unknown.
-        scales: for each input without a flip the size of the output as it is measured, or f of it; None where it is
-            unknown: a measurement knows that of its first input, for norms and functions of the output.
-    """
-
-    dtype: str
-    versions: dict[str, str]
-    model: str | None = None
-    scales: tuple[float | None, ...] | None = None
-
-    def of_inputs(self, start: int, stop: int) -> Provenance:
-        """Returns what computed the part of some inputs."""
-        scales = None if self.scales is None else self.scales[start:stop]
-        return self._replace(scales=None if not any(scales or ()) else scales)
-
-
-@dataclass(frozen=True)
-class ResultPart:
-    """A measurement that a result was put together from, by `concat`: the fields that hold for its inputs only.
-
-    Attributes:
-        inputs: their number. The inputs of parts follow each other.
-        alphabet, engine, asked: as in its result.
-    """
-
-    inputs: int
-    alphabet: tuple[int, ...]
-    engine: EngineChoice
-    asked: Request
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns a JSON object for `from_json`."""
-        return {
-            "inputs": self.inputs,
-            "alphabet": list(self.alphabet),
-            "engine": self.engine.as_json(),
-            "asked": self.asked.as_json(),
-        }
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> ResultPart:
-        """Returns the part from a JSON object made by `as_json`."""
-        engine, asked = EngineChoice.from_json(fields["engine"]), Request.from_json(fields["asked"])
-        return cls(fields["inputs"], tuple(fields["alphabet"]), engine, asked)
-
-
 @dataclass(frozen=True, eq=False)
-class FlipSensitivity:
+class FlipSensitivity(MeasuredFlips):
     """||y_r(x) - y_r(x')||, or what else was measured, for flips x' of the inputs x.
 
     Attributes:
@@ -152,79 +101,6 @@ class FlipSensitivity:
     maximum is that of the measured flips; `accuracy` compares estimates with exact values.
     """
 
-    values: Float[np.ndarray, " flips"]
-    resolution: Float[np.ndarray, " flips"]
-    flips: FlipTable
-    tokens: Int[np.ndarray, "batch n"]
-    asked: Request
-    engine: EngineChoice
-    run: Provenance
-    estimated: Estimated | None = None
-    names: Mapping[int, str] | None = None
-    lengths: tuple[int, ...] | None = None
-    parts: tuple[ResultPart, ...] | None = None
-
-    @property
-    def norms(self) -> Float[np.ndarray, " flips"]:
-        """The sensitivities: the sizes of `values`."""
-        return np.abs(self.values) if self.measure.signed else self.values
-
-    @property
-    def inputs(self) -> Int[np.ndarray, " flips"]:
-        """The row of `tokens` to which each flip belongs."""
-        return self.flips.inputs
-
-    @property
-    def positions(self) -> Int[np.ndarray, " flips"]:
-        """The 0-based positions flipped; those before which a symbol is inserted; the first of a group."""
-        return self.flips.positions
-
-    @property
-    def symbols(self) -> Int[np.ndarray, " flips"]:
-        """The symbols inserted; -1 for a deleted position; that of the first position of a group."""
-        return self.flips.symbols
-
-    @property
-    def alphabet(self) -> tuple[int, ...]:
-        """The symbols that flips may insert, sorted."""
-        return self.flips.alphabet
-
-    @property
-    def population(self) -> int:
-        """The number of all flips; more than `len(result)` for a random sample or a partial result."""
-        return self.flips.population
-
-    @property
-    def measure(self) -> Measure:
-        """What was measured of the change in the output."""
-        return self.asked.measure
-
-    @property
-    def readout(self) -> int | str | None:
-        """Where the model reads its output: a 0-based position, "last" or "mean"; None if unspecified."""
-        return self.asked.readout
-
-    @property
-    def dtype(self) -> str:
-        """The dtype of the arithmetic."""
-        return self.run.dtype
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    @property
-    def resolved(self) -> Bool[np.ndarray, " flips"]:
-        """Which changes are known to 1 % of themselves (`jaxsens.base.precision.RESOLVED`), or below 1e-300, which is
-        taken for 0. The others are at most their norm plus their `resolution`. Estimates count as resolved: see
-        `accuracy`.
-        """
-        return resolved(self.norms, self.resolution)
-
-    @cached_property
-    def unresolved(self) -> int:
-        """The number of flips that are not `resolved`."""
-        return int(np.sum(~self.resolved))
-
     def at_most(self, statistic: Literal["max", "mean"] | float) -> float | None:
         """Returns what a statistic is at most, if rounding may move it by over 1 %; None if it is resolved.
 
@@ -237,44 +113,14 @@ class FlipSensitivity:
         Raises:
             InputError: for another statistic.
         """
-        match statistic:
-            case "max":
-                return ceiling(self, lambda one: one.max)
-            case "mean":
-                return ceiling(self, lambda one: one.mean)
-            case str():
+        if isinstance(statistic, str):
+            if statistic not in ("max", "mean"):
                 raise InputError(
                     f'statistic = {statistic!r}: "max", "mean", or a number from 0 to 1 for a quantile'
                 )
-            case q:
-                _check_unit("statistic", q)
-                return ceiling(self, lambda one: one.quantile(q))
-
-    @property
-    def n(self) -> int:
-        """The length of the inputs; of the longest if lengths differ."""
-        return self.tokens.shape[1]
-
-    @property
-    def exhaustive(self) -> bool:
-        """Whether the result has all flips, rather than a sample; an estimated result has estimates of some."""
-        return len(self) == self.population
-
-    @property
-    def complete(self) -> bool:
-        """Whether all requested flips were measured; False for an interrupted measurement."""
-        return len(self) == self.requested
-
-    @property
-    def requested(self) -> int:
-        """The number of flips that were requested: more than `len(result)` for a partial result."""
-        asked = [self.asked] if self.parts is None else [part.asked for part in self.parts]
-        return sum(sum(one.counts) for one in asked)
-
-    @property
-    def exact(self) -> Bool[np.ndarray, " flips"]:
-        """Which norms were measured rather than estimated."""
-        return np.ones(len(self), bool) if self.estimated is None else self.estimated.measured
+            return ceiling(self, attrgetter(statistic))
+        _check_unit("statistic", statistic)
+        return ceiling(self, lambda one: one.quantile(statistic))
 
     @cached_property
     def accuracy(self) -> Accuracy | None:
@@ -362,8 +208,8 @@ class FlipSensitivity:
             InputError: as `sensitive_flips` does, and for a random sample of the flips.
         """
         self._check_decisions("sensitivity_distribution", whole=True)
-        flips = np.bincount(self.inputs, minlength=len(self.tokens))
-        return distribution(self.sensitive_flips, flips)
+        most = int(np.bincount(self.inputs, minlength=len(self.tokens)).max())
+        return np.bincount(self.sensitive_flips.astype(np.int64), minlength=most + 1) / len(self.tokens)
 
     @property
     def influences(self) -> Float[np.ndarray, " n"]:
@@ -379,7 +225,10 @@ class FlipSensitivity:
         if self.flips.joint is not None:
             raise InputError("influences: flips of groups are not flips of positions; use to_pandas()")
         lengths = np.array([self.length(k) for k in range(len(self.tokens))])
-        return influences(self.positions, self.norms, lengths)
+        inputs = (lengths[:, None] > np.arange(self.n)).sum(axis=0)
+        flipped = np.bincount(self.positions, minlength=self.n) > 0
+        changing = np.bincount(self.positions, weights=self.norms, minlength=self.n)
+        return np.where(flipped, changing / inputs, np.nan)
 
     def _check_decisions(self, name: str, *, whole: bool = False) -> None:
         """Rejects a result of another norm, a partial one, and with `whole` a random sample of the flips."""
@@ -550,67 +399,6 @@ class FlipSensitivity:
         table[self.inputs, self.positions, np.searchsorted(self.alphabet, self.symbols)] = self.norms
         return table[0] if batch == 1 else table
 
-    def of_input(self, k: int) -> FlipSensitivity:
-        """Returns the part of the result for input k, as a separate result.
-
-        For a sample, this part is itself a uniform sample of the input's flips.
-
-        Raises:
-            InputError: if there is no input k.
-        """
-        if not is_count(k) or k >= len(self.tokens):
-            raise InputError(f"k = {k}: an input from 0 to {len(self.tokens) - 1}")
-        if self.parts is not None:
-            own = int(self._part_of_each_input()[k])
-            first = sum(part.inputs for part in self.parts[:own])
-            return self._of_inputs(first, first + self.parts[own].inputs, self.parts[own]).of_input(k - first)
-        found = self._of_inputs(k, k + 1, None)
-        return dataclasses.replace(found, asked=found.asked.of_input(k))
-
-    def _of_inputs(self, start: int, stop: int, part: ResultPart | None) -> FlipSensitivity:
-        """Returns the part of the result for some inputs, and the fields that a measurement of its own has."""
-        mine = slice(*np.searchsorted(self.inputs, [start, stop]))
-        lengths = {self.length(k) for k in range(start, stop)}
-        estimated = None if self.estimated is None else self.estimated.part(mine)
-        if part is not None and part.engine.name != FIRST_ORDER:
-            estimated = None  # all of it was measured; other parts were estimated
-        return dataclasses.replace(
-            self,
-            values=self.values[mine],
-            resolution=self.resolution[mine],
-            flips=self.flips.of_inputs(start, stop, None if part is None else part.alphabet),
-            tokens=self.tokens[start:stop, : max(lengths)],
-            asked=self.asked if part is None else part.asked,
-            engine=self.engine if part is None else part.engine,
-            run=self.run.of_inputs(start, stop),
-            estimated=estimated,
-            lengths=None,
-            parts=None,
-        )
-
-    def length(self, k: int) -> int:
-        """Returns the length of input k."""
-        return self.n if self.lengths is None else self.lengths[k]
-
-    def _part_of_each_input(self) -> Int[np.ndarray, " batch"]:
-        parts = self.parts or ()
-        return np.repeat(np.arange(len(parts)), [part.inputs for part in parts])
-
-    def _part_of_each_flip(self) -> Int[np.ndarray, " flips"] | None:
-        return None if self.parts is None else self._part_of_each_input()[self.inputs]
-
-    def _weighted_parts(self) -> list[FlipSensitivity] | None:
-        """Returns the results of the parts if they were sampled or estimated each by itself; otherwise None.
-
-        None of a partial result, too: its flips are not a random sample, and a part may have none.
-        """
-        if self.parts is None or not self.complete or (self.exhaustive and self.exact.all()):
-            return None
-        ends = np.cumsum([part.inputs for part in self.parts]).tolist()
-        return [
-            self._of_inputs(end - part.inputs, end, part) for part, end in zip(self.parts, ends, strict=True)
-        ]
-
     def to_pandas(self) -> pd.DataFrame:
         """Returns a table with the columns input, position, symbol, norm, resolution; value if it has
         a sign; and for an estimated result estimate, and exact: whether the norm was measured. If the
@@ -641,16 +429,6 @@ class FlipSensitivity:
                 columns["replacement"] = [self._written(np.array(one)) for one in both["symbols"]]
             columns |= both
         return pd.DataFrame(columns)
-
-    def _written(self, symbols: Int[np.ndarray, " symbols"]) -> str:
-        """Returns how to write several symbols, with blanks between them."""
-        return " ".join(self._strings(symbols))
-
-    def _strings(self, symbols: Int[np.ndarray, " flips"]) -> np.ndarray:
-        """Returns how to write each symbol."""
-        names = {DELETED: DELETED_NAME, **(self.names or {})}
-        found, place = np.unique(symbols, return_inverse=True)
-        return np.array([names.get(int(one), str(one)) for one in found], object)[place]
 
     def view(self) -> ResultView:
         """Returns the result by position, with the strings of its symbols, as pictures show it."""
@@ -685,9 +463,10 @@ class FlipSensitivity:
     def _flipped_by(self) -> str:
         """Returns by what positions were flipped, in words; empty if it is not the same in all parts."""
         asked = [self.asked] if self.parts is None else [part.asked for part in self.parts]
-        names = {DELETED: DELETED_NAME, **(self.names or {})}
-        name = lambda symbol: names.get(symbol, str(symbol))  # noqa: E731 - a closure over the names
-        found = {flipped_by(one.flips, self.alphabet, name) for one in asked}
+        few = len(self.alphabet) <= MOST_NAMED
+        named = map(repr, self._strings(np.array(self.alphabet)).tolist()) if few else ()
+        inserted = ", ".join(named) if few else f"{len(self.alphabet):,} symbols"
+        found = {one.flips.told(inserted) for one in asked}
         return found.pop() if len(found) == 1 else ""
 
     def plot(self, axes: Any = None) -> list[Axes]:
@@ -712,11 +491,7 @@ class FlipSensitivity:
         return draw_profile(self.view(), axes)
 
     def to_html(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        by: Literal["largest", "mean"] | None = None,
-        title: str = "Sensitivity by token",
+        self, path: str | os.PathLike[str], *, by: By | None = None, title: str = "Sensitivity by token"
     ) -> None:
         """Writes a page with the text, its tokens coloured by sensitivity, and the most sensitive of them, atomically.
 
@@ -734,15 +509,10 @@ class FlipSensitivity:
         """
         from jaxsens.sensitivity.pictures.picture import page
 
-        _check_picture("to_html", path, by, title)
-        write_text(Path(path), page(self.view(), by, title))
+        self._draw("to_html", path, by, title, lambda: page(self.view(), by, title).encode())
 
     def to_png(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        by: Literal["largest", "mean"] | None = None,
-        title: str = "Sensitivity by token",
+        self, path: str | os.PathLike[str], *, by: By | None = None, title: str = "Sensitivity by token"
     ) -> None:
         """Writes the coloured text of `to_html` as a picture, drawn by Matplotlib with 200 dots per inch, atomically.
 
@@ -751,43 +521,31 @@ class FlipSensitivity:
         """
         from jaxsens.sensitivity.pictures.text_picture import picture_bytes
 
-        _check_picture("to_png", path, by, title)
-        write_bytes(path, picture_bytes(self.view(), by, title, "png"))
+        self._draw("to_png", path, by, title, lambda: picture_bytes(self.view(), by, title, "png"))
 
     def to_svg(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        by: Literal["largest", "mean"] | None = None,
-        title: str = "Sensitivity by token",
+        self, path: str | os.PathLike[str], *, by: By | None = None, title: str = "Sensitivity by token"
     ) -> None:
         """Writes the picture of `to_png` as SVG, atomically; the path ends in .svg."""
         from jaxsens.sensitivity.pictures.text_picture import picture_bytes
 
-        _check_picture("to_svg", path, by, title)
-        write_bytes(path, picture_bytes(self.view(), by, title, "svg"))
+        self._draw("to_svg", path, by, title, lambda: picture_bytes(self.view(), by, title, "svg"))
+
+    def _draw(
+        self, method: str, path: str | os.PathLike[str], by: Any, title: Any, made: Callable[[], bytes]
+    ) -> None:
+        with collecting(method) as problems:
+            check_ending(method, path, problems)
+            choice("by", by, ("largest", "mean", None), problems)
+            if not isinstance(title, str):
+                problems.add("title", title, "a text")
+        write_bytes(path, made())
 
     def _repr_html_(self) -> str:
         """What a notebook shows: as `to_html`, with 1500 positions at most."""
         from jaxsens.sensitivity.pictures.picture import fragment
 
         return fragment(self.view())
-
-    def description(self) -> dict[str, Any]:
-        """Returns everything except the flips, as JSON."""
-        return {
-            "tokens": self.tokens.tolist(),
-            "alphabet": list(self.alphabet),
-            "populations": self.flips.populations.tolist(),
-            "asked": self.asked.as_json(),
-            "engine": self.engine.as_json(),
-            "run": self.run._asdict(),
-            **({} if self.lengths is None else {"lengths": list(self.lengths)}),
-            **({} if self.parts is None else {"parts": [part.as_json() for part in self.parts]}),
-            **({} if self.estimated is None else {"estimated": {"sketch": self.estimated.sketch}}),
-            **({} if self.names is None else {"names": [[k, name] for k, name in self.names.items()]}),
-            **({} if self.flips.joint is None else {"joint": self.flips.joint.as_json()}),
-        }
 
     def save(self, path: str | os.PathLike[str], **metadata: Any) -> None:
         """Writes one Parquet file, atomically: one row per flip, and `description()` in the file's metadata.
@@ -834,16 +592,6 @@ class FlipSensitivity:
         )
 
 
-_COLUMNS = ("input", "position", "symbol", "value", "resolution")
-"""The columns of every result's file."""
-
-_OF_GROUPS = "insertion"
-"""A further column for flips of groups."""
-
-_OF_ESTIMATES = {"estimate": "estimates", "stratum": "stratum", "compared": "compared"}
-"""Further columns of an estimated result, and the fields of `Estimated` that they hold."""
-
-
 def load_result(path: str | os.PathLike[str]) -> FlipSensitivity:
     """Reads a result written by `FlipSensitivity.save`, and verifies its checksum.
 
@@ -857,63 +605,35 @@ def save_with_metadata(
     result: FlipSensitivity, path: str | os.PathLike[str], metadata: Mapping[str, Any], clear: bool = True
 ) -> None:
     """Does what `FlipSensitivity.save` does. `clear` is as for `jaxsens.base.files.atomic_path`."""
-    arrays = result.inputs, result.positions, result.symbols, result.values, result.resolution
-    columns: dict[str, Any] = dict(zip(_COLUMNS, arrays, strict=True))
-    if result.flips.insertion is not None:
-        columns[_OF_GROUPS] = result.flips.insertion
-    if result.estimated is not None:
-        columns |= {name: getattr(result.estimated, field) for name, field in _OF_ESTIMATES.items()}
+    columns = dict[str, np.ndarray]()
+    for name, place in COLUMNS.items():
+        held = reduce(lambda part, field: getattr(part, field, None), place.split("."), result)
+        columns |= {} if held is None else {name: held}
     write_columns(path, columns, result.description(), metadata, clear)
 
 
 def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, dict[str, Any]]:
     """Returns a saved result and its further metadata. Raises as `load_result` does."""
-    columns, fields, metadata = read_columns(path, _COLUMNS, (_OF_GROUPS, *_OF_ESTIMATES))
-    estimated = None
+    names = (*COLUMNS,)
+    columns, fields, metadata = read_columns(path, names[:5], names[5:])
     try:
-        if "estimated" in fields:
-            arrays = {field: columns[name] for name, field in _OF_ESTIMATES.items()}
-            estimated = Estimated(**arrays, sketch=fields["estimated"]["sketch"])
-        flips = FlipTable(
-            *(columns[name] for name in _COLUMNS[:3]),
-            populations=np.asarray(fields["populations"], np.int64),
-            alphabet=tuple(fields["alphabet"]),
-            joint=Joint.from_json(fields["joint"]) if "joint" in fields else None,
-            insertion=columns.get(_OF_GROUPS),
-        )
-        result = FlipSensitivity(
-            values=columns["value"],
-            resolution=columns["resolution"],
-            flips=flips,
-            tokens=np.asarray(fields["tokens"], np.int32),
-            asked=Request.from_json(fields["asked"]),
-            engine=EngineChoice.from_json(fields["engine"]),
-            run=_run_of(fields["run"]),
-            estimated=estimated,
-            names=dict(fields["names"]) if "names" in fields else None,
-            lengths=tuple(fields["lengths"]) if "lengths" in fields else None,
-            parts=tuple(map(ResultPart.from_json, fields["parts"])) if "parts" in fields else None,
-        )
+        table = decoded(fields)
+        for name, column in columns.items():
+            *above, last = COLUMNS[name].split(".")
+            (table[above[0]] if above else table)[last] = column
+        return _reader().validate_python(table), metadata
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"path = {str(path)!r}: not what this version of jaxsens writes ({error!r}); measure it again"
         ) from error
-    return result, metadata
 
 
-def _check_picture(method: str, path: str | os.PathLike[str], by: object, title: object) -> None:
-    with collecting(method) as problems:
-        check_ending(method, path, problems)
-        choice("by", by, ("largest", "mean", None), problems)
-        if not isinstance(title, str):
-            problems.add("title", title, "a text")
+@cache
+def _reader() -> TypeAdapter[FlipSensitivity]:
+    """Returns what makes a result of a table. To build it takes longer than to read a small result."""
+    return TypeAdapter(FlipSensitivity)
 
 
 def _check_unit(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
         raise InputError(f"{name} = {value!r}: a number from 0 to 1")
-
-
-def _run_of(fields: Mapping[str, Any]) -> Provenance:
-    scales = fields["scales"]
-    return Provenance(**{**fields, "scales": None if scales is None else tuple(scales)})

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from jaxsens.base import stopping
 from jaxsens.base.errors import InputError, Problems
 from jaxsens.base.programs import kept
 from jaxsens.sensitivity.flips.flip_table import FlipTable
+from jaxsens.sensitivity.placement.placement import Finished
 from jaxsens.sensitivity.results.result import FlipSensitivity
 from jaxsens.sensitivity.subjects.adapters import Measurable
 
@@ -59,10 +62,17 @@ def handed_over(partial: Callable[[], FlipSensitivity]) -> Iterator[None]:
         yield
 
 
-def check_resumable(partial: object) -> FlipSensitivity | None:
-    """Returns the partial result, or None if there is none; rejects anything else."""
+def check_resumable(partial: object, several_lengths: bool) -> FlipSensitivity | None:
+    """Returns the partial result, or None if there is none; rejects anything else, and any for inputs of several
+    lengths."""
     if partial is None:
         return None
+    if several_lengths:
+        raise InputError(
+            f"flip_sensitivity: resume = {partial!r}: not with inputs of several lengths; complete the "
+            "input that was begun by itself, resume=partial.of_input(k), and put the results together: "
+            "jaxsens.concat(results)"
+        )
     if not isinstance(partial, FlipSensitivity):
         held = getattr(partial, "partial", None)
         remedy = (
@@ -94,7 +104,8 @@ def taken_over(partial: FlipSensitivity, call: FlipSensitivity) -> Int[np.ndarra
     """
     problems = Problems("flip_sensitivity: resume")
     for name, before, now in _compared(partial, call):
-        if not _same(before, now):
+        alike = np.array_equal(before, now) if isinstance(before, np.ndarray) else before == now
+        if not alike:
             problems.add(name, _short(before), f"this call has {_short(now)!r}; repeat the interrupted call")
     problems.raise_if_any()
     # Both are sorted in the same way, so one search finds them all.
@@ -126,10 +137,6 @@ def _compared(partial: FlipSensitivity, call: FlipSensitivity) -> list[tuple[str
     return [*pairs, *(other or programs)]
 
 
-def _same(one: Any, other: Any) -> bool:
-    return np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
-
-
 def _keys(flips: FlipTable, call: FlipSensitivity) -> Int[np.ndarray, " flips"]:
     """Returns one number per flip, increasing with input, position and symbol, or for groups insertion."""
     last, kinds, joint = np.searchsorted(call.alphabet, flips.symbols), len(call.alphabet), call.flips.joint
@@ -140,26 +147,70 @@ def _keys(flips: FlipTable, call: FlipSensitivity) -> Int[np.ndarray, " flips"]:
     )
 
 
-def merged(
-    known: Int[np.ndarray, " known"],
-    before: Float[np.ndarray, "known *columns"],
-    rest: Int[np.ndarray, " rest"],
-    values: Float[np.ndarray, "rest *columns"],
-) -> Float[np.ndarray, "flips *columns"]:
-    """Returns the values of all flips, from the known ones and the rest."""
-    if not len(rest):
-        return before
-    dtype = np.promote_types(before.dtype, values.dtype) if len(known) else values.dtype
-    every = np.full((len(known) + len(rest), *before.shape[1:]), np.nan, dtype)
-    every[known], every[rest] = before, values
-    return every
-
-
 def _short(value: Any) -> Any:
     """Returns a value as shown in a message."""
     if isinstance(value, np.ndarray):
         return f"shape {value.shape}, beginning with {value.ravel()[:8].tolist()}"
     return value
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A measurement of flips that has begun.
+
+    Attributes:
+        whole: its result, without values.
+        partial: the result of the interrupted call that is completed, or None.
+        known: which flips that result holds.
+    """
+
+    whole: FlipSensitivity
+    partial: FlipSensitivity | None
+    known: Int[np.ndarray, " known"]
+
+    @property
+    def rest(self) -> Int[np.ndarray, " rest"]:
+        """The flips that are not known."""
+        return np.delete(np.arange(len(self.whole)), self.known)
+
+    def with_known(self, values: Float[np.ndarray, "rest 2"]) -> Float[np.ndarray, "flips 2"]:
+        """Returns the values of all flips, from those of the rest."""
+        if self.partial is None:
+            return values
+        before, rest = np.stack([self.partial.values, self.partial.resolution], axis=1), self.rest
+        if not len(rest):
+            return before
+        dtype = np.promote_types(before.dtype, values.dtype) if len(self.known) else values.dtype
+        every = np.full((len(self.whole), 2), np.nan, dtype)
+        every[self.known], every[rest] = before, values
+        return every
+
+    def result(
+        self,
+        values: Float[np.ndarray, "flips 2"],
+        finished: Bool[np.ndarray, " flips"],
+        elsewhere: dict[str, int],
+    ) -> FlipSensitivity:
+        """Returns the result on the finished flips."""
+        choice = self.whole.engine if self.partial is None else self.partial.engine
+        values, resolution = values[finished].T
+        return dataclasses.replace(
+            self.whole,
+            values=values if self.whole.measure.signed else np.abs(values),
+            resolution=resolution,
+            flips=self.whole.flips.part(finished),
+            engine=choice.after(elsewhere, len(self.whole)),
+        )
+
+    def unfinished(self, so_far: Finished) -> FlipSensitivity:
+        """Returns the partial result. It has never all flips: when all are measured, they are not yet checked, and the
+        last is left out, so that nobody takes it for whole."""
+        found, rest, finished = so_far.copy(), self.rest, np.ones(len(self.whole), bool)
+        nothing = np.full((len(rest), 2), np.nan, np.float32), np.zeros(len(rest), bool)
+        values, done = nothing if found.values is None or found.done is None else (found.values, found.done)
+        finished[rest] = done
+        finished[-1:] &= not finished.all()
+        return self.result(self.with_known(values), finished, found.elsewhere)
 
 
 def fingerprint(subject: Measurable, n: int, weights: str | None = None) -> str:
@@ -177,7 +228,8 @@ def weights_of(subject: Measurable) -> str:
     """Returns the SHA-256 of a model's parameters, by path; of a PyTorch module with its description."""
     found = hashlib.sha256((subject.torch.digest() if subject.torch is not None else "").encode())
     for path, leaf in jax.tree_util.tree_flatten_with_path(subject.parameters)[0]:
-        array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+        is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        array = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
         found.update(f"{jax.tree_util.keystr(path)} {array.dtype.str} {array.shape}".encode())
         found.update(array.tobytes())
     return found.hexdigest()
@@ -203,7 +255,3 @@ def _program(apply: Any, structure: Any, shapes: tuple[Any, ...], n: int, wide: 
     tokens = jax.ShapeDtypeStruct((n,), np.int32)
     lowered = jax.jit(program).lower(jax.tree.unflatten(structure, shapes), tokens)
     return hashlib.sha256(lowered.as_text().encode()).hexdigest()
-
-
-def _is_key(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

@@ -166,7 +166,11 @@ def attention_statistics(
         parameters = jax.tree.map(jnp.asarray, subject.parameters)
         found = jax.device_get(_statistics(attending, read, parameters, jnp.asarray(words[0])))
     for k, layer in enumerate(found):
-        _check_finite(k, layer["total"])
+        if not np.isfinite(layer["total"]).all():
+            raise InputError(
+                f"attention_statistics: model: attention weights of layer {k} are not finite; use float64, or smaller "
+                "weights"
+            )
         # Without weight on any key there is nothing to take a statistic of.
         weightless = layer["total"] == 0
         layer.update({name: np.where(weightless, np.nan, layer[name]) for name in OF_ROWS})
@@ -174,14 +178,6 @@ def attention_statistics(
     return AttentionStatistics(
         **parts, readout=place, tokens=words[0], dtype=subject.dtype, versions=versions()
     )
-
-
-def _check_finite(layer: int, totals: Float[np.ndarray, "heads n"]) -> None:
-    if not np.isfinite(totals).all():
-        raise InputError(
-            f"attention_statistics: model: attention weights of layer {layer} are not finite; use float64, or smaller "
-            "weights"
-        )
 
 
 def _check_size(attending: TransformerConfig | Layered, n: int, dtype: str, problems: Problems) -> None:

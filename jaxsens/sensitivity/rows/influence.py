@@ -7,7 +7,6 @@ rows, which takes n times the memory but the same forward passes: a function and
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,63 +14,36 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Bool, Float, Int
 
 from jaxsens.asked.engines import AskedEngine, Auto, Vmap
-from jaxsens.asked.formulas import difference
-from jaxsens.asked.measures import Measure, Norm, read_norm
+from jaxsens.asked.measures import Measure, read_norm
 from jaxsens.asked.value import read
 from jaxsens.base import inputs
 from jaxsens.base.errors import EngineRefusal, InputError, collecting
 from jaxsens.base.inputs import FEWER_FLIPS
 from jaxsens.base.memory import FLIP_BYTES, check_fits
 from jaxsens.base.precision import numerics
-from jaxsens.base.programs import compiled
-from jaxsens.base.sealed import SavedResult
+from jaxsens.base.sealed import SavedResult, reader
 from jaxsens.base.strict import naming_arguments
 from jaxsens.base.told import facts
 from jaxsens.base.versions import versions
 from jaxsens.models.parts.masks import Span, mask_of
-from jaxsens.models.transformer import layers
-from jaxsens.models.transformer.config import TransformerConfig
-from jaxsens.models.transformer.layered import Layered, rows_of
 from jaxsens.sensitivity.checks.index_check import check_reads
 from jaxsens.sensitivity.checks.output import checked_output
 from jaxsens.sensitivity.digits.alone import check_alone
 from jaxsens.sensitivity.engines.edits import SUBSTITUTE, read_substitution
-from jaxsens.sensitivity.engines.vmap import VmapEngine, batch_symbols
-from jaxsens.sensitivity.flips.flip_table import FlipTable
+from jaxsens.sensitivity.engines.vmap import VmapEngine
 from jaxsens.sensitivity.flips.selection import default_flips, select
 from jaxsens.sensitivity.placement.placement import Placement, checked_placement
+from jaxsens.sensitivity.results.resuming import fingerprint
+from jaxsens.sensitivity.rows.rows import LayeredRows, TransformerRows, changes_of_rows
 from jaxsens.sensitivity.subjects.adapters import Measurable, checked_input, measurable
 from jaxsens.sensitivity.subjects.texts import encoded
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
-
-
-@dataclass(frozen=True)
-class TransformerRows:
-    """The output of every row of a jaxsens transformer: y^(L), or the logits that its head gives of each row."""
-
-    config: TransformerConfig
-
-    def __call__(self, parameters: Any, tokens: Any) -> Any:
-        """The rows of one input."""
-        y = layers.activations(self.config, parameters, tokens)
-        return jax.vmap(lambda row: layers.through_head(self.config, parameters, row))(y)
-
-
-@dataclass(frozen=True)
-class LayeredRows:
-    """The output of every row of a model whose attention is visible."""
-
-    model: Layered
-
-    def __call__(self, parameters: Any, tokens: Any) -> Any:
-        """The rows of one input."""
-        return rows_of(self.model, jax.tree.map(jnp.asarray, parameters), tokens)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +134,7 @@ class InfluenceMatrix(SavedResult):
         Raises:
             InputError: for another statistic, or something else than axes.
         """
-        from jaxsens.sensitivity.pictures.influence_plot import draw_influence
+        from jaxsens.sensitivity.pictures.plot import draw_influence
 
         written = None if self.names is None else [self.names[int(symbol)] for symbol in self.tokens]
         return draw_influence(self.matrix(statistic), self.measure, written, axes)
@@ -182,13 +154,7 @@ class InfluenceMatrix(SavedResult):
         return f"InfluenceMatrix(n={self.n}, {len(self.positions)} flips, {self.measure}; max={self.norms.max():.4g})"
 
 
-def load_influence_matrix(path: str | os.PathLike[str]) -> InfluenceMatrix:
-    """Reads what `InfluenceMatrix.save` wrote.
-
-    Raises:
-        InputError: if the file is missing, damaged, or no such result.
-    """
-    return InfluenceMatrix.load(path)
+load_influence_matrix = reader(InfluenceMatrix, "load_influence_matrix")
 
 
 @naming_arguments
@@ -214,7 +180,7 @@ def influence_matrix(
             By default all positions but those that hold special symbols or the end-of-sequence symbol.
         measure: a norm of the change of a row: `L2`, `L1` or `LInf`.
         engine: `Vmap`, or "auto" for the same. The others carry the change of the one row that is read.
-        placement: its `batch_size` is used; the flips are not spread over devices.
+        placement: as for `flip_sensitivity`.
 
     Returns:
         An `InfluenceMatrix`.
@@ -248,7 +214,8 @@ def influence_matrix(
         rows = _rows_of(subject, words, norm)
         table = selection.flips(words)
         check_reads(subject, words, table)
-        norms = _measured(rows, subject.parameters, words[0], table, norm, chosen, devices.batch_size)
+        devices.agree((fingerprint(subject, words.shape[1]), words.tobytes(), norm))
+        norms = changes_of_rows(rows, subject.parameters, words, table, norm, chosen, devices)
         if subject.given_layers is None:
             runner = VmapEngine(norm, chosen, subject.apply)
             check_alone(subject, words, table, SUBSTITUTE, norms, runner)
@@ -269,16 +236,8 @@ def influence_matrix(
         outputs=chosen,
         dtype=subject.dtype,
         versions=versions(),
-        names=_names(subject, words),
+        names=subject.names_of(words),
     )
-
-
-def _names(subject: Measurable, words: Int[np.ndarray, "1 n"]) -> dict[int, str] | None:
-    """Returns how to write every symbol of the input; None for a model that knows numbers only."""
-    if subject.token_names is None:
-        return None
-    ids = np.unique(words).tolist()
-    return dict(zip(ids, subject.token_names(ids), strict=True))
 
 
 def _rows_of(
@@ -289,15 +248,14 @@ def _rows_of(
     Raises:
         InputError: as `checked_output` does; for a model without rows, and outputs that rows lack.
     """
+    visible = subject.config is not None or subject.given_layers is not None
+    # As a model whose last row is read, one of rows is checked like any other.
+    checked_output(subject if visible else dataclasses.replace(subject, readout="last"), words, measure)
     if subject.config is not None:
-        checked_output(subject, words, measure)
         return TransformerRows(subject.config)
     if subject.given_layers is not None:
-        checked_output(subject, words, measure)
         return LayeredRows(subject.given_layers)
     tokens = jax.ShapeDtypeStruct(words[0].shape, jnp.int32)
-    # As a model whose last row is read, it is checked like any other.
-    checked_output(dataclasses.replace(subject, readout="last"), words, measure)
     shape = jax.eval_shape(subject.apply, jax.tree.map(jnp.asarray, subject.parameters), tokens).shape
     if len(shape) != 2:
         raise InputError(
@@ -327,51 +285,3 @@ def _reached(
             reach = mask.rows_that_see(reach, n)
         row[reach[0] : reach[1]] = True
     return found[of_flip]
-
-
-def _measured(
-    rows: Callable[[Any, Any], Any],
-    parameters: Any,
-    word: Int[np.ndarray, " n"],
-    flips: FlipTable,
-    measure: Norm,
-    chosen: tuple[int, ...] | None,
-    batch_size: int | None,
-) -> Float[np.ndarray, "flips n"]:
-    """Returns the norm of every row's change under every flip, in batches."""
-    n, count = len(word), len(flips)
-    batch = min(batch_size or max(1, batch_symbols(jax.default_backend()) // n), count)
-    parameters, tokens = jax.tree.map(jnp.asarray, parameters), jnp.asarray(word)
-    before = _before(rows, parameters, tokens)
-    found = np.zeros((count, n), jnp.promote_types(before.dtype, jnp.float32))
-    for start in range(0, count, batch):
-        # The last batch is padded with its last flip, so that all batches use one compiled program.
-        full = np.minimum(np.arange(start, start + batch), count - 1)
-        where = jnp.asarray(flips.positions[full]), jnp.asarray(flips.symbols[full])
-        part = np.asarray(_batch(rows, measure, chosen, parameters, tokens, before, *where))
-        found[start : start + batch] = part[: count - start]
-    return found
-
-
-@compiled(static=1)
-def _before(rows: Callable[[Any, Any], Any], parameters: Any, tokens: Int[Array, " n"]) -> Array:
-    return rows(parameters, tokens)
-
-
-@compiled(static=3)
-def _batch(
-    rows: Callable[[Any, Any], Any],
-    measure: Norm,
-    chosen: tuple[int, ...] | None,
-    parameters: Any,
-    tokens: Int[Array, " n"],
-    before: Float[Array, "n outputs"],
-    positions: Int[Array, " flips"],
-    symbols: Int[Array, " flips"],
-) -> Float[Array, "flips n"]:
-    def one(position: Array, symbol: Array) -> Array:
-        y = rows(parameters, tokens.at[position].set(symbol.astype(tokens.dtype)))
-        change = difference(y, before)
-        return measure.of(change if chosen is None else change[:, jnp.asarray(chosen)])
-
-    return jax.vmap(one)(positions, symbols)

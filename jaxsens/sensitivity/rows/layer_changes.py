@@ -6,47 +6,39 @@ that of every other row y_j^(k), which is O(1/n) under softmax without masks. Th
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
 from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import Norm, read_norm
-from jaxsens.base import inputs, stopping
-from jaxsens.base.errors import Problems
+from jaxsens.base import inputs
+from jaxsens.base.errors import InputError, Problems
 from jaxsens.base.inputs import array_of
 from jaxsens.base.precision import numerics
-from jaxsens.base.programs import compiled
-from jaxsens.base.sealed import SavedResult
+from jaxsens.base.sealed import SavedResult, reader
 from jaxsens.base.strict import naming_arguments
 from jaxsens.base.told import facts
 from jaxsens.base.versions import versions
 from jaxsens.models.networks.given import instead_of
-from jaxsens.models.transformer import layers
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.models.transformer.module import Transformer, check_runs
-from jaxsens.models.transformer.parameters import TransformerParameters
 from jaxsens.sensitivity.engines.edits import read_substitution
 from jaxsens.sensitivity.flips.flip_table import FlipTable
 from jaxsens.sensitivity.flips.selection import select
 from jaxsens.sensitivity.placement.placement import Placement, checked_placement
-from jaxsens.sensitivity.placement.process_group import ProcessGroup
 from jaxsens.sensitivity.results.resuming import fingerprint
+from jaxsens.sensitivity.rows.rows import TransformerLevels, changes_of_rows
 from jaxsens.sensitivity.subjects.adapters import measurable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SYMBOLS_AT_ONCE = 2**12
-"""The default number of symbols in a batch of flipped words: larger batches do not fit in a CPU's cache."""
+NUMBERS_AT_ONCE = 2**24
+"""The rows' changes that are held at once, before only those of kept flips are: 128 MB in float64."""
 
 
 class LayerChange(NamedTuple):
@@ -108,18 +100,10 @@ class LayerChanges(SavedResult):
 
     def to_rows(self) -> list[LayerChange]:
         """Returns one row per flip and layer, sorted by position, symbol, layer."""
-        return [
-            LayerChange(
-                int(self.positions[f]),
-                int(self.symbols[f]),
-                k,
-                float(self.own[f, k]),
-                float(self.others_max[f, k]),
-                float(self.others_mean[f, k]),
-            )
-            for f in range(len(self))
-            for k in range(self.layers + 1)
-        ]
+        flip, layer = np.indices(self.own.shape).reshape(2, -1)
+        places = self.positions[flip], self.symbols[flip], layer
+        sizes = self.own.ravel(), self.others_max.ravel(), self.others_mean.ravel()
+        return [LayerChange(*row) for row in zip(*(one.tolist() for one in (*places, *sizes)), strict=True)]
 
     def plot(self, axes: Axes | None = None) -> Axes:
         """Draws the mean change of the flipped row and of the others against the layer, on a logarithmic axis, into new
@@ -156,13 +140,7 @@ class LayerChanges(SavedResult):
         return f"LayerChanges(n={self.n}, {len(self)} flips, L={self.layers}, {self.measure}; last layer: {last})"
 
 
-def load_layer_changes(path: str | os.PathLike[str]) -> LayerChanges:
-    """Reads what `LayerChanges.save` wrote.
-
-    Raises:
-        InputError: if the file is missing, damaged, or no such result.
-    """
-    return LayerChanges.load(path)
+load_layer_changes = reader(LayerChanges, "load_layer_changes")
 
 
 @naming_arguments
@@ -187,9 +165,7 @@ def layer_changes(
             other symbol of the alphabet.
         measure: a norm of the change of a row: `L2`, `L1` or `LInf`.
         keep: the flips whose rows to keep, as 0-based indices; flips are sorted by position, then symbol.
-        placement: the devices to spread batches over, and the number of flips of each; by default JAX's default device.
-            In a distributed job, with `jaxsens.global_mesh()`, all processes make the same call, share the flips and
-            return the whole result.
+        placement: as for `flip_sensitivity`.
 
     Returns:
         A `LayerChanges`.
@@ -198,23 +174,30 @@ def layer_changes(
         KeyboardInterrupt: on Ctrl-C; what was measured is lost. All processes of the mesh stop.
         InputError: naming every unusable argument; also if there is nothing to flip, or an activation is not finite.
     """
-    config, word, listed, norm = _checked(model, tokens, flips, measure, keep, placement)
-    kept = _kept(listed, keep)
-    batch_size, mesh = (None, None) if placement is None else (placement.batch_size, placement.mesh)
-    batch = min(batch_size or max(1, SYMBOLS_AT_ONCE // len(word)), len(listed))
+    config, words, listed, norm = _checked(model, tokens, flips, measure, keep, placement)
+    kept, placement = np.zeros(0, int) if keep is None else np.asarray(keep, int), placement or Placement()
+    beyond = kept[(kept < 0) | (kept >= len(listed))]
+    if len(beyond):
+        raise InputError(
+            f"layer_changes: keep = {beyond[0]}: indices from 0 to {len(listed) - 1}: there are {len(listed)} flips"
+        )
     with numerics(config.dtype):
-        found = _measured(model, word, norm, listed, kept, batch, mesh)
-    own, largest, mean, rows = found.own, found.largest, found.mean, found.rows
-    _check_finite(own + mean, listed)
+        placement.agree(
+            (fingerprint(measurable(model), words.shape[1]), words.tobytes(), norm, kept.tobytes())
+        )
+        found = _measured(model, words, norm, listed, kept, placement)
+    bad = np.argwhere(~np.isfinite(found["own"] + found["others_mean"]))
+    if len(bad):
+        raise InputError(
+            f"layer_changes: model = 'y^({bad[0, 1]}) not finite under the flip of position "
+            f"{listed.positions[bad[0, 0]]}': smaller weights, or float64"
+        )
     return LayerChanges(
-        own=own,
-        others_max=largest,
-        others_mean=mean,
+        **found,
         positions=listed.positions,
         symbols=listed.symbols,
         kept=kept,
-        changes=rows,
-        tokens=word,
+        tokens=words[0],
         population=listed.population,
         measure=norm.kind,
         dtype=config.dtype,
@@ -222,129 +205,40 @@ def layer_changes(
     )
 
 
-class _Found:
-    """The changes of some flips; zeros for the others."""
-
-    def __init__(self, flips: int, kept: int, layers: int, n: int, dtype: str) -> None:
-        self.own, self.largest = np.zeros((flips, layers + 1), dtype), np.zeros((flips, layers + 1), dtype)
-        self.mean = np.zeros((flips, layers + 1))
-        self.rows = np.zeros((kept, layers + 1, n), dtype)
-
-    def note(self, size: np.ndarray, start: int, where: np.ndarray, kept: np.ndarray) -> None:
-        """Notes a batch: the norms of the changes of all rows under the flips from `start` on, at these positions."""
-        each, part = np.arange(len(where)), slice(start, start + len(where))
-        size = size[: len(where)]
-        chosen = np.flatnonzero((kept >= start) & (kept < start + len(where)))
-        self.rows[chosen] = size[kept[chosen] - start]
-        self.own[part] = size[each, :, where]
-        others = size.copy()
-        others[each, :, where] = 0
-        self.largest[part] = others.max(axis=2)
-        self.mean[part] = others.sum(axis=2, dtype=np.float64) / max(1, size.shape[2] - 1)
-
-    def with_those_of(self, group: ProcessGroup) -> None:
-        """Adds what the other processes have found: every flip is that of one process."""
-        for name, mine in vars(self).items():
-            group.meet()
-            # Bits are merged, so that not even the sign of a zero changes.
-            parts = [part.view(np.uint8) for part in group.gather(mine)]
-            setattr(self, name, np.bitwise_or.reduce(parts).view(mine.dtype).reshape(mine.shape))
-
-
 def _measured(
     model: Transformer,
-    word: np.ndarray,
+    words: Int[np.ndarray, "1 n"],
     norm: Norm,
     flips: FlipTable,
-    kept: np.ndarray,
-    batch: int,
-    mesh: Mesh | None,
-) -> _Found:
-    """Returns the changes of all flips, in batches that are dealt in turn to the devices of the mesh."""
-    config = model.config
-    found = _Found(len(flips), len(kept), config.layers, len(word), config.dtype)
-    group = None if mesh is None else ProcessGroup.of(mesh)
-    if group is None:
-        own = [None] if mesh is None else list(mesh.devices.flat)
-        _measure_on(own, range(len(own)), len(own), model, word, norm, flips, kept, batch, found)
-        return found
-    what = (fingerprint(measurable(model), len(word)), word.tobytes(), norm, batch, kept.tobytes())
-    listed = flips.positions.tobytes() + flips.symbols.tobytes()
-    with stopping.noting(signal.SIGINT), group.together(repr(what).encode() + listed):
-        own, columns = list(group.local.devices.flat), group.columns[group.rank].tolist()
-        _measure_on(own, columns, group.mesh.size, model, word, norm, flips, kept, batch, found)
-        found.with_those_of(group)
-    return found
-
-
-def _measure_on(
-    devices: Sequence[Any],
-    numbers: Sequence[int],
-    count: int,
-    model: Transformer,
-    word: np.ndarray,
-    norm: Norm,
-    flips: FlipTable,
-    kept: np.ndarray,
-    batch: int,
-    found: _Found,
-) -> None:
-    """Measures every `count`-th batch from number k on, for each of some devices and its number k.
-
-    A device of None is the default one. All devices compute at once.
-    """
-    config = model.config
-    given = []
-    for device in devices:
-        parameters, tokens = jax.device_put((model.parameters, word), device)
-        given.append((parameters, tokens, _levels(config, parameters, tokens)))
-    for first in range(0, len(flips), count * batch):
-        begun = []
-        for k, (parameters, tokens, before) in zip(numbers, given, strict=True):
-            start = first + k * batch
-            if start < len(flips):
-                # The last batch is padded with its last flip, so that all batches use one compiled program.
-                full = np.minimum(np.arange(start, start + batch), len(flips) - 1)
-                where = flips.positions[full], flips.symbols[full]
-                begun.append((start, _batch(config, norm, parameters, tokens, before, *where)))
-        for start, size in begun:
-            found.note(np.asarray(size), start, flips.positions[start : start + batch], kept)
-
-
-def levels(
-    config: TransformerConfig, parameters: TransformerParameters, tokens: Int[Array, " n"]
-) -> Float[Array, "layers+1 n width"]:
-    """y^(0), ..., y^(L) at every position."""
-    traced, last = layers.trace(config, parameters, tokens)
-    return jnp.stack([*(one.x for one in traced), last])
-
-
-_levels = compiled(static=1)(levels)
-
-
-@compiled(static=2)
-def _batch(
-    config: TransformerConfig,
-    norm: Norm,
-    parameters: TransformerParameters,
-    tokens: Array,
-    before: Array,
-    positions: Any,
-    symbols: Any,
-) -> Array:
-    """Returns the norms of the changes of all rows in all layers under each flip: (flips, layers + 1, n)."""
-
-    def one(position: Array, symbol: Array) -> Array:
-        after = levels(config, parameters, tokens.at[position].set(symbol.astype(tokens.dtype)))
-        return norm.of(after - before)
-
-    return jax.vmap(one)(positions, symbols)
+    kept: Int[np.ndarray, " kept"],
+    placement: Placement,
+) -> dict[str, np.ndarray]:
+    """Returns what a result has of every flip and layer, and of every row under the flips that are `kept`."""
+    count, n, levels = len(flips), words.shape[1], model.config.layers + 1
+    at_once = min(count, max(1, NUMBERS_AT_ONCE // (levels * n)))
+    rows = np.zeros((len(kept), levels, n), model.config.dtype)
+    parts: list[tuple[np.ndarray, ...]] = []
+    for start in range(0, count, at_once):
+        # The last part is filled up with its last flip, so that one program serves all parts.
+        part = flips.part(np.minimum(np.arange(start, start + at_once), count - 1))
+        apply = TransformerLevels(model.config)
+        sizes = changes_of_rows(apply, model.parameters, words, part, norm, None, placement)[: count - start]
+        chosen = np.flatnonzero((kept >= start) & (kept < start + at_once))
+        rows[chosen] = sizes[kept[chosen] - start]
+        flip, where = np.arange(len(sizes)), part.positions[: len(sizes)]
+        own = sizes[flip, :, where]
+        sizes[flip, :, where] = 0
+        parts.append((own, sizes.max(axis=2), sizes.sum(axis=2, dtype=np.float64) / max(1, n - 1)))
+    names = ("own", "others_max", "others_mean")
+    return {"changes": rows} | {
+        name: np.concatenate(found) for name, found in zip(names, zip(*parts, strict=True), strict=True)
+    }
 
 
 def _checked(
     model: Any, tokens: Any, flips: Any, measure: Any, keep: Any, placement: Any
 ) -> tuple[TransformerConfig, np.ndarray, FlipTable, Norm]:
-    """Returns the config, the word, the flips and the norm; raises all errors together."""
+    """Returns the config, the input, the flips and the norm; raises all errors together."""
     problems = Problems("layer_changes")
     config = model.config if isinstance(model, Transformer) else None
     if config is None:
@@ -371,28 +265,4 @@ def _checked(
     problems.raise_if_any()
     if config is None or selection is None or norm is None:
         raise TypeError("unusable arguments without an error")
-    return config, words[0], selection.flips(words), norm
-
-
-def _kept(flips: FlipTable, keep: Any) -> np.ndarray:
-    """Returns the indices of the flips to keep, once the number of flips is known."""
-    problems = Problems("layer_changes")
-    kept = np.zeros(0, int) if keep is None else np.asarray(keep, int)
-    if len(kept) and (kept.min() < 0 or kept.max() >= len(flips)):
-        wrong = kept.min() if kept.min() < 0 else kept.max()
-        problems.add("keep", int(wrong), f"indices from 0 to {len(flips) - 1}: there are {len(flips)} flips")
-    problems.raise_if_any()
-    return kept
-
-
-def _check_finite(sums: np.ndarray, flips: FlipTable) -> None:
-    problems = Problems("layer_changes")
-    bad = ~np.isfinite(sums)
-    if bad.any():
-        f, k = np.argwhere(bad)[0]
-        problems.add(
-            "model",
-            f"y^({k}) not finite under the flip of position {flips.positions[f]}",
-            "smaller weights, or float64",
-        )
-    problems.raise_if_any()
+    return config, words, selection.flips(words), norm

@@ -116,11 +116,13 @@ class Measurable:
             )
         return self if own else dataclasses.replace(self, readout=plain_numbers(readout))
 
-    def chosen_outputs(self, outputs: Sequence[int] | str | None) -> tuple[int, ...] | None:
-        """Returns the output coordinates that enter the norm: those given, otherwise the model's; None means all."""
-        if outputs is None:
-            return self.outputs
-        return None if isinstance(outputs, str) else tuple(int(k) for k in outputs)
+    def names_of(self, *symbols: Int[np.ndarray, "*shape"]) -> dict[int, str] | None:
+        """Returns how to write every symbol of these arrays; None for a model that knows numbers only."""
+        if self.token_names is None:
+            return None
+        ids = np.unique(np.concatenate([one.ravel() for one in symbols]))
+        known = ids[ids >= 0].tolist()
+        return dict(zip(known, self.token_names(known), strict=True))
 
     @property
     def dtype(self) -> str:
@@ -202,21 +204,6 @@ class LinenApply:
 
 
 @dataclass(frozen=True)
-class PytreeApply:
-    """A callable pytree (an Equinox module, a `jax.tree_util.Partial`) or any other callable (a single leaf).
-
-    Array leaves are parameters; every other leaf is part of the function.
-    """
-
-    structure: Hashable
-    fixed: tuple[Any, ...]
-
-    def __call__(self, parameters: Any, tokens: Any) -> Any:
-        """Rebuilds the pytree and calls it."""
-        return _put_together(self.structure, self.fixed, parameters)(tokens)
-
-
-@dataclass(frozen=True)
 class TorchApply:
     """A PyTorch module, which JAX calls. It has no parameters that JAX can see."""
 
@@ -238,7 +225,8 @@ class TorchApply:
 
 @dataclass(frozen=True)
 class PairApply:
-    """A function of (parameters, tokens) with its parameters. Only the arrays among them are arguments."""
+    """A function of (parameters, tokens) with its parameters, a pytree. Only the arrays among them are arguments; every
+    other leaf is part of the function."""
 
     function: Callable[[Any, Any], Any]
     structure: Hashable
@@ -246,11 +234,13 @@ class PairApply:
 
     def __call__(self, parameters: Any, tokens: Any) -> Any:
         """Calls the function."""
-        return self.function(_put_together(self.structure, self.fixed, parameters), tokens)
+        given = iter(parameters)
+        leaves = [next(given) if leaf is _ARRAY else leaf for leaf in self.fixed]
+        return self.function(jax.tree.unflatten(self.structure, leaves), tokens)  # pyright: ignore[reportArgumentType]
 
 
 class _ArrayPlace:
-    """Marks the place of an array leaf in `PytreeApply.fixed`."""
+    """Marks the place of an array leaf in `PairApply.fixed`."""
 
 
 _ARRAY = _ArrayPlace()
@@ -414,26 +404,24 @@ def _from_torch_model(model: TorchModel) -> Measurable:
 
 
 def _from_callable(model: Any) -> Measurable:
+    """A callable pytree (an Equinox module, a `jax.tree_util.Partial`), or any other callable, which is a single leaf:
+    the pair of a call and the callable."""
     arrays, structure, fixed = _taken_apart(model)
-    apply = PytreeApply(structure, fixed)
+    apply = PairApply(_called, structure, fixed)
     _check_hashable(apply, type(model).__name__)
     return Measurable(apply, arrays, call=model)
+
+
+def _called(model: Callable[[Any], Any], tokens: Any) -> Any:
+    return model(tokens)
 
 
 def _taken_apart(tree: Any) -> tuple[list[Any], Hashable, tuple[Any, ...]]:
     """Returns the array leaves of a pytree, its structure, and its leaves with a mark in place of each array."""
     leaves, structure = jax.tree.flatten(tree)
     arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array | np.ndarray)]
-    return (
-        arrays,
-        structure,
-        tuple(_ARRAY if isinstance(leaf, jax.Array | np.ndarray) else leaf for leaf in leaves),
-    )
-
-
-def _put_together(structure: Any, fixed: tuple[Any, ...], arrays: Any) -> Any:
-    given = iter(arrays)
-    return jax.tree.unflatten(structure, [next(given) if leaf is _ARRAY else leaf for leaf in fixed])
+    fixed = (_ARRAY if isinstance(leaf, jax.Array | np.ndarray) else leaf for leaf in leaves)
+    return arrays, structure, tuple(fixed)
 
 
 def _check_hashable(apply: Any, model: str) -> None:

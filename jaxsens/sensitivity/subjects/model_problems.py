@@ -166,25 +166,20 @@ def check_is_array(output: Any) -> None:
         fields = (
             [field.name for field in dataclasses.fields(output)] if dataclasses.is_dataclass(output) else []
         )
-        part, has = (
-            f".{_likeliest(fields)}",
-            f"a {name}" + (f" with {', '.join(fields)}" if fields else ""),
-        )
+        likeliest = "logits" if "logits" in fields or not fields else fields[0]
+        part, has = f".{likeliest}", f"a {name}" + (f" with {', '.join(fields)}" if fields else "")
     raise InputError(
         f"model: it returns {has}; an array is needed. Select the one to measure"
         + lines(f"lambda tokens: network(tokens){part}")
     )
 
 
-def _likeliest(names: list[Any]) -> Any:
-    return "logits" if "logits" in names or not names else names[0]
-
-
 def raised(error: Exception, n: int) -> str:
     """Returns the message for an exception that a model raised when called on tokens of shape (n,)."""
     said = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = f"{type(error).__name__}: {said[0].rstrip('.')}" if said else type(error).__name__
-    home = next((name for name in map(_of_module, _modules(error.__traceback__)) if name), None)
+    rooms = (module.split(".")[0] for module in _modules(error.__traceback__))
+    home = next((_ELSEWHERE[room] for room in rooms if room in _ELSEWHERE), None)
     if home is not None:
         return f"model: it calls {home}, which JAX cannot trace. Let JAX call it{_called_elsewhere(home)}"
     if isinstance(error, _UNTRACEABLE):
@@ -223,7 +218,3 @@ def _modules(trace: TracebackType | None) -> list[str]:
         found.append(str(trace.tb_frame.f_globals.get("__name__", "")))
         trace = trace.tb_next
     return found
-
-
-def _of_module(name: str) -> str | None:
-    return _ELSEWHERE.get(name.split(".")[0])

@@ -1,0 +1,260 @@
+"""The record of a measurement: one value per flip, what was asked, and how it was measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from jaxsens.asked.measures import Measure
+from jaxsens.asked.request import Request
+from jaxsens.base.errors import InputError
+from jaxsens.base.inputs import is_count
+from jaxsens.base.precision import resolved
+from jaxsens.base.sealed import encoded
+from jaxsens.sensitivity.engines.engine import EngineChoice
+from jaxsens.sensitivity.flips.flip_table import DELETED, DELETED_NAME, FlipTable
+from jaxsens.sensitivity.results.estimated import FIRST_ORDER, Estimated
+
+COLUMNS = {
+    "input": "flips.inputs",
+    "position": "flips.positions",
+    "symbol": "flips.symbols",
+    "value": "values",
+    "resolution": "resolution",
+    "insertion": "flips.insertion",
+    "estimate": "estimated.estimates",
+    "stratum": "estimated.stratum",
+    "compared": "estimated.compared",
+}
+"""The columns of a result's file, and the fields that they hold. Not every result has the last four."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What computed a result.
+
+    Attributes:
+        dtype: that of the arithmetic.
+        versions: of jaxsens, jax and numpy, and the device.
+        model: what the model is called; None if unknown.
+        scales: for each input without a flip the size of the output as it is measured, or f of it; None where it is
+            unknown: a measurement knows that of its first input, for norms and functions of the output.
+    """
+
+    dtype: str
+    versions: dict[str, str]
+    model: str | None = None
+    scales: tuple[float | None, ...] | None = None
+
+    def of_inputs(self, start: int, stop: int) -> Provenance:
+        """Returns what computed the part of some inputs."""
+        scales = None if self.scales is None else self.scales[start:stop]
+        return dataclasses.replace(self, scales=scales if any(scales or ()) else None)
+
+
+@dataclass(frozen=True)
+class ResultPart:
+    """A measurement that a result was put together from, by `concat`: the fields that hold for its inputs only.
+
+    Attributes:
+        inputs: their number. The inputs of parts follow each other.
+        alphabet, engine, asked: as in its result.
+    """
+
+    inputs: int
+    alphabet: tuple[int, ...]
+    engine: EngineChoice
+    asked: Request
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredFlips:
+    """What a measurement found, without statistics: `jaxsens.FlipSensitivity`, whose fields and columns these are."""
+
+    values: Float[np.ndarray, " flips"]
+    resolution: Float[np.ndarray, " flips"]
+    flips: FlipTable
+    tokens: Int[np.ndarray, "batch n"]
+    asked: Request
+    engine: EngineChoice
+    run: Provenance
+    estimated: Estimated | None = None
+    names: Mapping[int, str] | None = None
+    lengths: tuple[int, ...] | None = None
+    parts: tuple[ResultPart, ...] | None = None
+    __pydantic_config__: ClassVar[Any] = {"arbitrary_types_allowed": True}
+
+    @property
+    def norms(self) -> Float[np.ndarray, " flips"]:
+        """The sensitivities: the sizes of `values`."""
+        return np.abs(self.values) if self.measure.signed else self.values
+
+    @property
+    def inputs(self) -> Int[np.ndarray, " flips"]:
+        """The row of `tokens` to which each flip belongs."""
+        return self.flips.inputs
+
+    @property
+    def positions(self) -> Int[np.ndarray, " flips"]:
+        """The 0-based positions flipped; those before which a symbol is inserted; the first of a group."""
+        return self.flips.positions
+
+    @property
+    def symbols(self) -> Int[np.ndarray, " flips"]:
+        """The symbols inserted; -1 for a deleted position; that of the first position of a group."""
+        return self.flips.symbols
+
+    @property
+    def alphabet(self) -> tuple[int, ...]:
+        """The symbols that flips may insert, sorted."""
+        return self.flips.alphabet
+
+    @property
+    def population(self) -> int:
+        """The number of all flips; more than `len(result)` for a random sample or a partial result."""
+        return self.flips.population
+
+    @property
+    def measure(self) -> Measure:
+        """What was measured of the change in the output."""
+        return self.asked.measure
+
+    @property
+    def readout(self) -> int | str | None:
+        """Where the model reads its output: a 0-based position, "last" or "mean"; None if unspecified."""
+        return self.asked.readout
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the arithmetic."""
+        return self.run.dtype
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def resolved(self) -> Bool[np.ndarray, " flips"]:
+        """Which changes are known to 1 % of themselves (`jaxsens.base.precision.RESOLVED`), or below 1e-300, which is
+        taken for 0. The others are at most their norm plus their `resolution`. Estimates count as resolved: see
+        `accuracy`.
+        """
+        return resolved(self.norms, self.resolution)
+
+    @cached_property
+    def unresolved(self) -> int:
+        """The number of flips that are not `resolved`."""
+        return int(np.sum(~self.resolved))
+
+    @property
+    def n(self) -> int:
+        """The length of the inputs; of the longest if lengths differ."""
+        return self.tokens.shape[1]
+
+    @property
+    def exhaustive(self) -> bool:
+        """Whether the result has all flips, rather than a sample; an estimated result has estimates of some."""
+        return len(self) == self.population
+
+    @property
+    def complete(self) -> bool:
+        """Whether all requested flips were measured; False for an interrupted measurement."""
+        return len(self) == self.requested
+
+    @property
+    def requested(self) -> int:
+        """The number of flips that were requested: more than `len(result)` for a partial result."""
+        asked = [self.asked] if self.parts is None else [part.asked for part in self.parts]
+        return sum(sum(one.counts) for one in asked)
+
+    @property
+    def exact(self) -> Bool[np.ndarray, " flips"]:
+        """Which norms were measured rather than estimated."""
+        return np.ones(len(self), bool) if self.estimated is None else self.estimated.measured
+
+    def of_input(self, k: int) -> Self:
+        """Returns the part of the result for input k, as a separate result.
+
+        For a sample, this part is itself a uniform sample of the input's flips.
+
+        Raises:
+            InputError: if there is no input k.
+        """
+        if not is_count(k) or k >= len(self.tokens):
+            raise InputError(f"k = {k}: an input from 0 to {len(self.tokens) - 1}")
+        if self.parts is not None:
+            own = int(self._part_of_each_input()[k])
+            first = sum(part.inputs for part in self.parts[:own])
+            return self._of_inputs(first, first + self.parts[own].inputs, self.parts[own]).of_input(k - first)
+        found = self._of_inputs(k, k + 1, None)
+        return dataclasses.replace(found, asked=found.asked.of_input(k))
+
+    def _of_inputs(self, start: int, stop: int, part: ResultPart | None) -> Self:
+        """Returns the part of the result for some inputs, and the fields that a measurement of its own has."""
+        mine = slice(*np.searchsorted(self.inputs, [start, stop]))
+        lengths = {self.length(k) for k in range(start, stop)}
+        estimated = None if self.estimated is None else self.estimated.part(mine)
+        if part is not None and part.engine.name != FIRST_ORDER:
+            estimated = None  # all of it was measured; other parts were estimated
+        return dataclasses.replace(
+            self,
+            values=self.values[mine],
+            resolution=self.resolution[mine],
+            flips=self.flips.of_inputs(start, stop, None if part is None else part.alphabet),
+            tokens=self.tokens[start:stop, : max(lengths)],
+            asked=self.asked if part is None else part.asked,
+            engine=self.engine if part is None else part.engine,
+            run=self.run.of_inputs(start, stop),
+            estimated=estimated,
+            lengths=None,
+            parts=None,
+        )
+
+    def length(self, k: int) -> int:
+        """Returns the length of input k."""
+        return self.n if self.lengths is None else self.lengths[k]
+
+    def _part_of_each_input(self) -> Int[np.ndarray, " batch"]:
+        parts = self.parts or ()
+        return np.repeat(np.arange(len(parts)), [part.inputs for part in parts])
+
+    def _part_of_each_flip(self) -> Int[np.ndarray, " flips"] | None:
+        return None if self.parts is None else self._part_of_each_input()[self.inputs]
+
+    def _weighted_parts(self) -> list[Self] | None:
+        """Returns the results of the parts if they were sampled or estimated each by itself; otherwise None.
+
+        None of a partial result, too: its flips are not a random sample, and a part may have none.
+        """
+        if self.parts is None or not self.complete or (self.exhaustive and self.exact.all()):
+            return None
+        ends = np.cumsum([part.inputs for part in self.parts]).tolist()
+        return [
+            self._of_inputs(end - part.inputs, end, part) for part, end in zip(self.parts, ends, strict=True)
+        ]
+
+    def _written(self, symbols: Int[np.ndarray, " symbols"]) -> str:
+        """Returns how to write several symbols, with blanks between them."""
+        return " ".join(self._strings(symbols))
+
+    def _strings(self, symbols: Int[np.ndarray, " flips"]) -> np.ndarray:
+        """Returns how to write each symbol."""
+        names = {DELETED: DELETED_NAME, **(self.names or {})}
+        found, place = np.unique(symbols, return_inverse=True)
+        return np.array([names.get(int(one), str(one)) for one in found], object)[place]
+
+    def description(self) -> dict[str, Any]:
+        """Returns everything except the flips, as JSON."""
+
+        def others(part: Any, above: str) -> dict[str, Any]:
+            names = [field.name for field in dataclasses.fields(part)]
+            return {name: getattr(part, name) for name in names if above + name not in COLUMNS.values()}
+
+        flips = {"flips": others(self.flips, "flips.")}
+        estimated = {} if self.estimated is None else {"estimated": others(self.estimated, "estimated.")}
+        return encoded({**others(self, ""), **flips, **estimated})
