@@ -283,7 +283,8 @@ def _measure(asked: _Asked, measuring: MeasuringOptions, output: OutputOptions) 
     with flags_named(_flags(_OPTIONS if asked.config is None else tuple(asked.options))):
         source = model_source(asked.config, asked.variant, asked.options)
         words = input_tokens(source, asked.tokens, asked.n, asked.inputs, measuring.seed)
-        result = flip_sensitivity(source.build(measuring.seed), words, **measuring.arguments(output.quiet))
+        model = source.build(words.shape[1], measuring.seed)
+        result = flip_sensitivity(model, words, **measuring.arguments(output.quiet))
     return _report(result, source, output)
 
 

@@ -45,6 +45,7 @@ def sweep(
     ] = (),
     shard: Annotated[Text, default("all", "K/M")] = None,
     list_points: Annotated[Flag, tyro.conf.arg(name="list", help_behavior_hint="")] = False,
+    allow_code: Flag = False,
     compilation_cache: CacheFolder = None,
     quiet: Flag = False,
     job: Annotated[InJob, tyro.conf.arg(name="")] = NO_JOB,
@@ -61,6 +62,7 @@ def sweep(
         shard: Measure part K of M of the points, for job arrays. Parts count from 0: 0/16 to 15/16. The last part to
             finish writes the report.
         list_points: List the points and bounds, with their state, and exit.
+        allow_code: Import and call the functions that the config names, as [model] python = "module:make" does.
         compilation_cache: Where compiled programs are kept for later commands, in a folder for each version of jaxlib,
             backend and processor; off to keep none.
         quiet: Print only failures and warnings.
@@ -69,14 +71,15 @@ def sweep(
     if not list_points:
         check_folder("sweep", out)
     parts = [part for value in only for part in ("--only", value)] + (["--shard", shard] if shard else [])
+    parts += ["--allow-code"] if allow_code else []
     resume = again("sweep", config, out, compilation_cache, *parts)
     if job.asked and not list_points:
-        load, report = partial(_load, config, only, shard), partial(_report_all, out, quiet)
+        load, report = partial(_load, config, only, shard, allow_code), partial(_report_all, out, quiet)
         return sweep_in_job(job, load, out, resume, quiet, compilation_cache, report)
     from jaxsens.experiments.jobs.job import why_unwritable
     from jaxsens.experiments.sweep.sweep import BoundsJob, PointsJob
 
-    loaded, chosen = _load(config, only, shard)
+    loaded, chosen = _load(config, only, shard, allow_code)
     if list_points:
         return _list(loaded, chosen, out)
     console = Console(stderr=True)
@@ -107,12 +110,14 @@ def sweep(
     return next((outcome.exit_code for outcome in outcomes[::-1] if outcome.exit_code), 0)
 
 
-def _load(config: Path, only: Sequence[str], shard: str | None) -> tuple[Sweep, Sequence[Point]]:
+def _load(
+    config: Path, only: Sequence[str], shard: str | None, allow_code: bool
+) -> tuple[Sweep, Sequence[Point]]:
     """Returns the sweep of a config, and the points that are chosen of it."""
     from jaxsens.experiments.sweep.config import load_sweep_config
     from jaxsens.experiments.sweep.points import select
 
-    loaded = load_sweep_config(config)
+    loaded = load_sweep_config(config, allow_code)
     return loaded, select(loaded.points, only, shard)
 
 

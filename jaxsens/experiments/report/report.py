@@ -70,9 +70,10 @@ HEADINGS = {
 
 RANDOM_NETWORKS = "networks that share their weights and inputs and differ in one choice only"
 
-UNSEEDED_NETWORKS = {
+OTHER_NETWORKS = {
     "constructed": "networks with constructed weights, which do not depend on the seed",
     "trained": "networks with trained weights, which do not depend on the seed",
+    "own": "models that functions of the user's make for each length and seed",
 }
 
 FILES = {
@@ -266,11 +267,11 @@ def _networks(data: SweepData) -> str:
     if set(by_weights) == {"random"}:
         return RANDOM_NETWORKS
     if len(by_weights) == 1:
-        return UNSEEDED_NETWORKS[next(iter(by_weights))]
+        return OTHER_NETWORKS[next(iter(by_weights))]
     listed = ["networks with random weights"] if "random" in by_weights else []
     listed += [
         f"{text} ({enumeration(by_weights[kind])})"
-        for kind, text in UNSEEDED_NETWORKS.items()
+        for kind, text in OTHER_NETWORKS.items()
         if kind in by_weights
     ]
     return f"{' and on '.join(listed)}, all with the same inputs"

@@ -26,7 +26,7 @@ from jaxsens.base.versions import versions
 from jaxsens.experiments.jobs.job import Record
 from jaxsens.experiments.sweep.placement_table import PlacementTable
 from jaxsens.experiments.sweep.points import Point
-from jaxsens.experiments.sweep.sources import ModelSource
+from jaxsens.experiments.sweep.sources import SEEDED, ModelSource
 from jaxsens.sensitivity.subjects.adapters import measurable
 
 PARTS = {
@@ -76,7 +76,7 @@ class BoundPoint:
         described = {
             "format": BOUNDS_FORMAT,
             "bounds": asdict(self.bounds),
-            "model": self.point.source.expanded,
+            "model": self.point.source.expanded_at(self.point.n, self.point.seed),
             "symbols": asdict(self.point.source.symbols),
             "n": self.point.n,
             "measure": self.point.measure.measure.table(),
@@ -191,7 +191,7 @@ def answer(
         Unsound: if the worst input found exceeds the certified bound beyond what rounding explains.
     """
     point, table = bound.point, bound.bounds
-    model = point.source.build(point.seed)
+    model = point.model()
     found: dict[str, Any] = {}
     notes: dict[str, str] = {}
     seconds: dict[str, float] = {}
@@ -207,7 +207,7 @@ def answer(
             continue
         stopping.check()
         began = time.perf_counter()
-        kept = shared if name in _OF_THE_MODEL and point.source.weights != "random" else {}
+        kept = shared if name in _OF_THE_MODEL and point.source.weights not in SEEDED else {}
         key = (name, *point.group)
         if key not in kept:
             kept[key] = _had(part)

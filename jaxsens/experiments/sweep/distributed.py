@@ -149,7 +149,7 @@ def estimated_seconds(point: Point) -> float:
     measure = point.measure
     try:
         told = explain(
-            point.source.build(point.seed),
+            point.model(),
             point.n,
             measure.flips_at(point.n).drawing(None),
             measure.measure,

@@ -27,3 +27,14 @@ class PlacementTable:
         from jaxsens.sensitivity.placement.placement import Placement
 
         return Placement(mesh, batch_size=self.batch_size, memory_budget=self.memory_budget)
+
+
+@config
+class GivenPlacement(PlacementTable):
+    """A `Placement` in place of the table."""
+
+    given: Any = None
+
+    def placement(self, mesh: Any = None) -> Placement:
+        """Returns the placement, on its own mesh."""
+        return self.given

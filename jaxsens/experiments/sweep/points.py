@@ -193,6 +193,10 @@ class Point:
         """The inputs: the same for every variant."""
         return self.inputs.tokens(self.source.symbols, self.n, self.seed)
 
+    def model(self) -> Any:
+        """The model, made anew."""
+        return self.source.build(self.n, self.seed)
+
     @property
     def expanded(self) -> dict[str, Any]:
         """Everything that determines the numbers, defaults written out, and nothing else. JSON values.
@@ -201,10 +205,10 @@ class Point:
         """
         return {
             "format": FORMAT,
-            "model": self.source.expanded,
+            "model": self.source.expanded_at(self.n, self.seed),
             "n": self.n,
             "seed": self.seed,
-            "inputs": self.inputs.expanded(self.source.symbols, self.n),
+            "inputs": self.inputs.expanded(self.source.symbols, self.n, self.seed),
             "measure": self.measure.expanded(self.n),
         }
 

@@ -39,7 +39,7 @@ from jaxsens.experiments.sweep.points import (
     read_point,
     write_point,
 )
-from jaxsens.experiments.sweep.sources import EVERY, ModelSource, Weights
+from jaxsens.experiments.sweep.sources import EVERY, ModelSource, Weights, coordinates
 from jaxsens.experiments.sweep.words import Inputs
 from jaxsens.sensitivity.placement.process_group import ProcessGroup
 from jaxsens.sensitivity.results.result import FlipSensitivity
@@ -80,16 +80,16 @@ class PlannedVariant:
     Attributes:
         name: unique within the sweep.
         description: one line on what it is.
-        bounded: whether its position embeddings stay bounded; True where it has none.
+        bounded: whether its position embeddings stay bounded; True where it has none, None where that is not known.
         model: with every default written out.
-        weights: where its weights come from; only "random" ones depend on the seed.
+        weights: where its weights come from; "random" ones and "own" models depend on the seed.
         outputs: in words, which coordinates of its output are measured; empty if not known.
         exact_length: the longest input for which a construction is exact; None where there is none.
     """
 
     name: str
     description: str
-    bounded: bool
+    bounded: bool | None
     model: dict[str, Any]
     weights: Weights
     outputs: str = ""
@@ -191,7 +191,7 @@ class Sweep:
             config=self.text,
             **row_of(self, ("title", "claim", "lengths", "seeds", "statistics")),
             measure=self.measure.table(),
-            inputs={str(n): self.inputs.expanded(read, n) for n in self.lengths},
+            inputs={str(n): self.inputs.expanded(read, n, self.seeds[0]) for n in self.lengths},
             variants=tuple(
                 PlannedVariant(
                     variant.name,
@@ -218,7 +218,7 @@ def _measured(source: ModelSource, outputs: str | tuple[int, ...] | None) -> str
     """In words, which coordinates of the output enter the norm."""
     if outputs is None:
         return source.designated
-    return EVERY if outputs == "all" else f"coordinates {', '.join(map(str, outputs))}"
+    return EVERY if isinstance(outputs, str) else coordinates(outputs)
 
 
 # The directory
@@ -320,7 +320,11 @@ def check_grows(plan: SweepPlan, directory: Path) -> None:
     ]
     if not lost:
         return
-    differences = "; ".join(_differences(before, plan)) or "what its inputs are"
+    own = sorted(
+        {point.variant for point in lost} & {one.name for one in plan.variants if one.weights == "own"}
+    )
+    other = f"the models of {', '.join(own)}, or what JAX makes of them (its version), or " if own else ""
+    differences = "; ".join(_differences(before, plan)) or f"{other}what its inputs are"
     raise InputError(
         f"directory = {str(directory)!r}: it holds {len(lost)} points that this config does not have, so its report "
         f"would mix two configs. There and here differ: {differences}. Name another directory, or keep in the config "
@@ -436,7 +440,7 @@ class PointsJob(Job[Point, PointMetadata]):
 
     def _measured(self, item: Point, reporter: Reporter, mesh: Mesh | None, writes: bool) -> PointMetadata:
         began = time.perf_counter()
-        model, inside = item.source.build(item.seed), partial(reporter.inside, str(item))
+        model, inside = item.model(), partial(reporter.inside, str(item))
         result = item.measure.flip_sensitivity(
             model, item.tokens(), item.seed, inside, self.sweep.placement.placement(mesh)
         )
