@@ -126,7 +126,7 @@ def sweep_in_job(
 
         from jaxsens.experiments.sweep import distributed
 
-        distributed.join(distributed.Place(options.coordinator, options.processes, options.process))
+        distributed.join(options.coordinator, options.processes, options.process)
         progress = Console(stderr=True, quiet=quiet)
         number, count = jax.process_index(), jax.process_count()
         say(progress, f"process {number} of {count}")

@@ -35,7 +35,6 @@ from jaxsens.experiments.sweep.config import (
     inputs_of,
 )
 from jaxsens.experiments.sweep.own import own_source, own_words
-from jaxsens.experiments.sweep.placement_table import GivenPlacement
 from jaxsens.experiments.sweep.points import AVERAGE_SENSITIVITY, Measurement, select
 from jaxsens.experiments.sweep.sweep import Sweep, SweepVariant, row_of, run_sweep
 from jaxsens.experiments.sweep.words import RandomWords
@@ -192,9 +191,7 @@ def sweep(
         where, folder = _placement(placement, problems), _folder(out, problems)
     text = _call(variants, n, each, asked, inputs)
     statistics = ("mean", AVERAGE_SENSITIVITY if isinstance(asked.measure, Decision) else "max")
-    planned_sweep = Sweep(
-        "", "", n, each, variants, statistics, words, asked, text, placement=GivenPlacement(given=where)
-    )
+    planned_sweep = Sweep("", "", n, each, variants, statistics, words, asked, text, placement=where)
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as kept:
         return _run(planned_sweep, Path(kept))
 

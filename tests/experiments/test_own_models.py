@@ -166,6 +166,7 @@ def test_a_stopped_sweep_goes_on_and_grows_without_measuring_again(faked, monkey
     monkeypatch.setattr(sweep_points, "flip_sensitivity", stopping_once)
     with pytest.raises(jaxsens.SweepInterrupted, match="after 2 points") as stopped:
         jaxsens.sweep({"a": config}, LENGTHS, seeds=2, out=tmp_path)
+    assert stopped.value.partial is not None
     assert len(stopped.value.partial.to_pandas()) == 2
     again = jaxsens.sweep({"a": config}, LENGTHS, seeds=2, out=tmp_path)
     assert faked == [8, 8, 16, 16, 32, 32]

@@ -24,9 +24,9 @@ from jaxsens.base.sealed import digest
 from jaxsens.base.strict import STRICT
 from jaxsens.base.versions import versions
 from jaxsens.experiments.jobs.job import Record
-from jaxsens.experiments.sweep.placement_table import PlacementTable
 from jaxsens.experiments.sweep.points import Point
 from jaxsens.experiments.sweep.sources import SEEDED, ModelSource
+from jaxsens.sensitivity.placement.placement import Placement
 from jaxsens.sensitivity.subjects.adapters import measurable
 
 PARTS = {
@@ -176,7 +176,7 @@ def answer(
     bound: BoundPoint,
     progress: Callable[[int, int | None], None] | None = None,
     shared: Shared | None = None,
-    placement: PlacementTable = PlacementTable(),  # noqa: B008, RUF100 - frozen
+    placement: Placement | None = None,
 ) -> BoundRecord:
     """Computes every part that applies to the point's model.
 
@@ -254,7 +254,7 @@ def _worst(
     model: Any,
     bound: BoundPoint,
     progress: Callable[[int, int | None], None] | None,
-    placement: PlacementTable,
+    placement: Placement | None,
 ) -> dict[str, Any]:
     from jaxsens.search.worst_input import worst_input
 
@@ -268,7 +268,7 @@ def _worst(
         seed=bound.point.seed,
         engine=measure.engine if measure.engine.exact else Auto(),
         fixed=_fixed(bound),
-        placement=placement.placement(),
+        placement=placement,
         progress=None if progress is None else lambda now: progress(now.done, now.total),
     )
     return {

@@ -316,7 +316,7 @@ def parse_sweep_config(
     lengths, measure, bounds = sound.get("lengths", ()), sound.get("measure"), sound.get("bounds")
     flips = None if measure is None else measure.flips
     code = functools.cache(partial(_source_of, folder, lengths, sound.get("seeds", ()), flips))
-    read = partial(read_source, folder=folder, code=partial(_told_again, code) if allow_code else None)
+    read = partial(read_source, folder=folder, code=code if allow_code else None)
     variants = _variants(chosen, sound.get("model", {}), read, problems)
     if not raw.get("variants") and not raw.get("variant"):
         remedy = f"name at least one of {', '.join(BUILT_IN)}, or add a [[variant]]"
@@ -333,19 +333,9 @@ def parse_sweep_config(
     check_points(len(variants), lengths, sound.get("seeds", ()), problems)
     inputs = inputs_of(sound.get("inputs"), variants, lengths, folder, problems)
     problems.raise_if_any()
-    wanted = (
-        "title",
-        "claim",
-        "lengths",
-        "seeds",
-        "statistics",
-        "measure",
-        "placement",
-        "bounds",
-        "attention",
-    )
-    chosen_parts = {name: sound[name] for name in wanted}
-    return Sweep(variants=variants, inputs=inputs, text=text, sampled=sampled, **chosen_parts)
+    made = {"variants": variants, "inputs": inputs, "placement": sound["placement"].placement()}
+    kept = {name: sound[name] for name in field_names(Sweep) if name in sound}
+    return Sweep(**{**kept, **made}, text=text, sampled=sampled)
 
 
 def _source_of(
@@ -357,15 +347,6 @@ def _source_of(
     problems = Problems("")
     make = named_function(name, folder, problems)
     return None if problems else own_source(make, lengths, seeds, flips, problems), problems.messages
-
-
-def _told_again(
-    code: Callable[[str], tuple[ModelSource | None, list[str]]], name: str, problems: Problems
-) -> ModelSource | None:
-    """The source, whose problems are told wherever it is named."""
-    source, wrong = code(name)
-    problems.messages += wrong
-    return source
 
 
 def check_variant(

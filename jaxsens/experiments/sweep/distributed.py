@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import jax
@@ -34,24 +33,15 @@ SHARE_ABOVE = 60.0
 _LONGEST = 10**6  # seconds that a process waits at the end for those that still measure
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a process finds its job. With None for all three, JAX looks for Slurm's, Open MPI's, Kubernetes' or a TPU
-    pod's environment.
+def join(coordinator: str | None, processes: int | None, process: int | None) -> None:
+    """Makes this process part of the job. Before anything else uses JAX.
 
-    Attributes:
+    With None for all three, JAX looks for Slurm's, Open MPI's, Kubernetes' or a TPU pod's environment.
+
+    Args:
         coordinator: "HOST:PORT", where process 0 listens.
         processes: the number of processes.
         process: the number of this one, from 0.
-    """
-
-    coordinator: str | None = None
-    processes: int | None = None
-    process: int | None = None
-
-
-def join(place: Place) -> None:
-    """Makes this process part of the job. Before anything else uses JAX.
 
     Raises:
         InputError: if nothing says what the job is, or it cannot be joined.
@@ -60,9 +50,9 @@ def join(place: Place) -> None:
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
-            place.coordinator,
-            place.processes,
-            place.process,
+            coordinator,
+            processes,
+            process,
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             shutdown_timeout_seconds=_LONGEST,
         )

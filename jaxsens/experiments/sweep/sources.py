@@ -155,17 +155,19 @@ class ModelSource:
 
 # Reading tables
 
+Code = Callable[[str], tuple[ModelSource | None, list[str]]]
+"""Imports the function of a name, such as "package.module:make": the source of its models, or what is wrong with it."""
+
 
 def read_source(
     table: Mapping[str, Any],
     path: str,
     problems: Problems,
     folder: Path = Path(),
-    code: Callable[[str, Problems], ModelSource | None] | None = None,
+    code: Code | None = None,
 ) -> ModelSource | None:
     """The source that a `[model]` table describes, or None after noting every error below `path`. Files and
-    directories that it names are looked for in `folder`. `code` makes the source of a function that it names; without
-    it none is called, nor imported."""
+    directories that it names are looked for in `folder`. Without `code` no function that it names is imported."""
     readers = {**_READERS, "python": partial(_read_python, code=code)}
     named = [key for key in readers if key in table]
     if len(named) > 1:
@@ -355,7 +357,7 @@ def _read_python(
     path: str,
     problems: Problems,
     folder: Path,
-    code: Callable[[str, Problems], ModelSource | None] | None,
+    code: Code | None,
 ) -> ModelSource | None:
     """Models of the user's own, made by a function that the table names."""
     unknown = [
@@ -371,9 +373,8 @@ def _read_python(
         )
         problems.add(f"{path}.python", name, remedy)
     elif not unknown:
-        own = Problems("")
-        source = code(name, own)
-        problems.messages += [f"{path}.python = {name!r}: {message}" for message in own.messages]
+        source, wrong = code(name)
+        problems.messages += [f"{path}.python = {name!r}: {message}" for message in wrong]
         return source
     return None
 

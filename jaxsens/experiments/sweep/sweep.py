@@ -13,12 +13,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from jax.sharding import Mesh
 from rich.console import Console
 
 from jaxsens.base.errors import InputError
@@ -29,7 +28,6 @@ from jaxsens.experiments.jobs.job import Failure, Job, Outcome, Record, read_fin
 from jaxsens.experiments.jobs.progress import Reporter
 from jaxsens.experiments.sweep.attention import ATTENTION_COLUMNS, AttentionTable, attention_of, has_attention
 from jaxsens.experiments.sweep.bounds import BoundPoint, BoundRecord, Bounds, Shared, answer
-from jaxsens.experiments.sweep.placement_table import PlacementTable
 from jaxsens.experiments.sweep.points import (
     STATUS_COLUMN,
     Measurement,
@@ -41,6 +39,7 @@ from jaxsens.experiments.sweep.points import (
 )
 from jaxsens.experiments.sweep.sources import EVERY, ModelSource, Weights, coordinates
 from jaxsens.experiments.sweep.words import Inputs
+from jaxsens.sensitivity.placement.placement import Placement
 from jaxsens.sensitivity.placement.process_group import ProcessGroup
 from jaxsens.sensitivity.results.result import FlipSensitivity
 
@@ -163,7 +162,7 @@ class Sweep:
     bounds: Bounds | None = None
     sampled: frozenset[str] = frozenset()
     attention: AttentionTable | None = None
-    placement: PlacementTable = field(default_factory=PlacementTable)
+    placement: Placement = field(default_factory=Placement)
 
     @cached_property
     def points(self) -> tuple[Point, ...]:
@@ -433,17 +432,17 @@ class PointsJob(Job[Point, PointMetadata]):
         """
         if self._planned and not (self.directory / PLAN).exists():
             raise DirectoryGone(self.directory)
+        placement = self.sweep.placement
         if self.sharing is None:
-            return self._measured(item, reporter, None, True)
+            return self._measured(item, reporter, placement, True)
         with self.sharing.together(item.key.encode()):
-            return self._measured(item, reporter, self.sharing.mesh, self.sharing.rank == 0)
+            shared = replace(placement, mesh=self.sharing.mesh)
+            return self._measured(item, reporter, shared, self.sharing.rank == 0)
 
-    def _measured(self, item: Point, reporter: Reporter, mesh: Mesh | None, writes: bool) -> PointMetadata:
+    def _measured(self, item: Point, reporter: Reporter, placement: Placement, writes: bool) -> PointMetadata:
         began = time.perf_counter()
         model, inside = item.model(), partial(reporter.inside, str(item))
-        result = item.measure.flip_sensitivity(
-            model, item.tokens(), item.seed, inside, self.sweep.placement.placement(mesh)
-        )
+        result = item.measure.flip_sensitivity(model, item.tokens(), item.seed, inside, placement)
         statistics, attention = self.sweep.statistics, None
         if not writes:
             return describe_point(item, result, statistics, time.perf_counter() - began)
