@@ -30,7 +30,7 @@ from jaxsens.cli.shared import (
 )
 
 if TYPE_CHECKING:
-    from jaxsens.experiments.jobs.job import Job, Outcome
+    from jaxsens.experiments.jobs.job import Job
     from jaxsens.experiments.sweep.points import Point
     from jaxsens.experiments.sweep.sweep import Sweep
 
@@ -77,7 +77,7 @@ def sweep(
         load, report = partial(_load, config, only, shard, allow_code), partial(_report_all, out, quiet)
         return sweep_in_job(job, load, out, resume, quiet, compilation_cache, report)
     from jaxsens.experiments.jobs.job import why_unwritable
-    from jaxsens.experiments.sweep.sweep import BoundsJob, PointsJob
+    from jaxsens.experiments.sweep.sweep import BoundsJob, PointsJob, run_whole
 
     loaded, chosen = _load(config, only, shard, allow_code)
     if list_points:
@@ -85,7 +85,7 @@ def sweep(
     console = Console(stderr=True)
     progress = Console(stderr=True, quiet=quiet)
     with flags_named({"directory": "--out"}), programs_kept(compilation_cache) as programs:
-        outcomes = _run(loaded, out, chosen, progress)
+        outcomes = run_whole(loaded, out, chosen, progress)
     if any(outcome.computed for outcome in outcomes):
         say(progress, f"{programs}")
     say_failures(console, *outcomes)
@@ -119,20 +119,6 @@ def _load(
 
     loaded = load_sweep_config(config, allow_code)
     return loaded, select(loaded.points, only, shard)
-
-
-def _run(loaded: Sweep, out: Path, chosen: Sequence[Point], progress: Console) -> list[Outcome]:
-    """Measures the points and, if the sweep asks for them, computes the bounds."""
-    from jaxsens.experiments.sweep.sweep import run_bounds, run_sweep, strangers
-
-    outcomes = [run_sweep(loaded, out, chosen, progress)]
-    others = strangers(loaded.plan, out)
-    if others:
-        say(progress, f"{others} points in {out} belong to another config; they are kept but not shown")
-    if loaded.bounds is not None and not outcomes[0].ended_early:
-        say(progress, "all points are measured; computing the bounds over all inputs")
-        outcomes.append(run_bounds(loaded, out, chosen, progress))
-    return outcomes
 
 
 def report(directory: Directory, /, *, quiet: Flag = False) -> int:

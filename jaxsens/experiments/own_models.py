@@ -8,8 +8,8 @@ import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -178,32 +178,42 @@ def sweep(
         variants = _variants(models, n, each, None if flips is None else asked.flips, problems)
         if flips is None and variants and variants[0].source.own is not None:
             asked = dataclasses.replace(asked, flips=variants[0].source.own.flips)
-        with _without_table(problems) as own:
-            check_estimates(asked, (), own)
-            for variant in variants:
-                check_variant(variant, n, asked, own)
+        own = Problems("")
+        check_estimates(asked, (), own)
+        for variant in variants:
+            check_variant(variant, n, asked, own)
+        problems.messages += [message.removeprefix("measure.") for message in own.messages]
         check_points(len(variants), n, each, problems)
         words: Any = None
         if inputs is not None:
             words = own_words(inputs, n, each, problems)
         elif not own:  # that no symbols are known is said once
             words = inputs_of(RandomWords(), variants, n, Path(), problems)
-        where, folder = _placement(placement, problems), _folder(out, problems)
-    text = _call(variants, n, each, asked, inputs)
+        where, folder = checked_placement(placement, problems), _folder(out, problems)
+        if where.group is not None:
+            remedy = "devices of this process: `jaxsens sweep --distributed` shares a sweep among several"
+            problems.add("placement.mesh", where.mesh, remedy)
     statistics = ("mean", AVERAGE_SENSITIVITY if isinstance(asked.measure, Decision) else "max")
-    planned_sweep = Sweep("", "", n, each, variants, statistics, words, asked, text, placement=where)
+    planned = Sweep("", "", n, each, variants, statistics, words, asked, "", placement=where)
+    planned = dataclasses.replace(planned, text=_call(planned, inputs))
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as kept:
-        return _run(planned_sweep, Path(kept))
+        return _run(planned, Path(kept))
 
 
 def _run(planned: Sweep, folder: Path) -> SweepResult:
     """Measures what is not done yet, and reads all of it."""
+    from jaxsens.experiments.report.data import load_sweep
+    from jaxsens.experiments.report.fits import fit_exponents
+
     console = Console(stderr=True, quiet=not sys.stderr.isatty())
     try:
         outcome = run_sweep(planned, folder, select(planned.points), console)
     except InputError as error:
         raise InputError(f"sweep: {str(error).replace('directory =', 'out =', 1)}") from error
-    found = _read(folder, outcome.failures) if outcome.finished else None
+    found = None
+    if outcome.finished:
+        data = load_sweep(folder)
+        found = SweepResult(data, fit_exponents(data.points), outcome.failures)
     if outcome.stopped_by is not None:
         raise SweepInterrupted(found, outcome.stopped_by)
     if outcome.unwritable:
@@ -214,14 +224,6 @@ def _run(planned: Sweep, folder: Path) -> SweepResult:
         told = f"sweep: {len(outcome.failures)} of {outcome.chosen} points failed: {outcome.failures[0]}"
         warnings.warn(f"{told}{'; .failures has all' if len(outcome.failures) > 1 else ''}", stacklevel=4)
     return found
-
-
-def _read(folder: Path, failures: tuple[Failure, ...]) -> SweepResult:
-    from jaxsens.experiments.report.data import load_sweep
-    from jaxsens.experiments.report.fits import fit_exponents
-
-    data = load_sweep(folder)
-    return SweepResult(data, fit_exponents(data.points), failures)
 
 
 def _planned(lengths: Any, seeds: Any, problems: Problems) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -246,14 +248,6 @@ def _measurement(flips: Any, measure: Any, engine: Any, problems: Problems) -> M
         )
         problems.add("measure", what, remedy)
     return Measurement(flipped or Substitute(), what or L2(), how or Auto())
-
-
-@contextmanager
-def _without_table(problems: Problems) -> Iterator[Problems]:
-    """Collects errors of a `[measure]` table, whose keys are arguments here."""
-    own = Problems("")
-    yield own
-    problems.messages += [message.removeprefix("measure.") for message in own.messages]
 
 
 def _variants(
@@ -281,14 +275,6 @@ def _name(function: Any) -> str:
     return named if all(named.split(":")) else type(function).__qualname__
 
 
-def _placement(placement: Any, problems: Problems) -> Placement:
-    where = checked_placement(placement, problems)
-    if where.group is not None:
-        remedy = "devices of this process: `jaxsens sweep --distributed` shares a sweep among several"
-        problems.add("placement.mesh", where.mesh, remedy)
-    return where
-
-
 def _folder(out: Any, problems: Problems) -> Path | None:
     if out is None:
         return None
@@ -302,16 +288,11 @@ def _folder(out: Any, problems: Problems) -> Path | None:
         return None
 
 
-def _call(
-    variants: Sequence[SweepVariant],
-    lengths: Sequence[int],
-    seeds: Sequence[int],
-    asked: Measurement,
-    inputs: Any,
-) -> str:
+def _call(planned: Sweep, inputs: Any) -> str:
     """The call, as a comment in place of the config: what a folder was made by."""
-    models = ", ".join(f'"{one.name}": {one.description}' for one in variants)
-    options = [f"{{{models}}}", repr(list(lengths)), f"seeds={list(seeds)}"]
+    models = ", ".join(f'"{one.name}": {one.description}' for one in planned.variants)
+    options = [f"{{{models}}}", repr([*planned.lengths]), f"seeds={[*planned.seeds]}"]
     options += [] if inputs is None else [f"inputs={_name(inputs)}"]
-    options += [f"{one.question}={one!r}" for one in (asked.flips, asked.measure, asked.engine)]
+    asked = (planned.measure.flips, planned.measure.measure, planned.measure.engine)
+    options += [f"{one.question}={one!r}" for one in asked]
     return f"# jaxsens.sweep({', '.join(options)})\n"

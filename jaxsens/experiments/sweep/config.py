@@ -53,6 +53,7 @@ from jaxsens.base.strict import STRICT, did_you_mean, field_names, parse_toml, r
 from jaxsens.experiments.sweep.attention import AttentionTable, has_attention
 from jaxsens.experiments.sweep.beyond import check_estimates, sampled_variants
 from jaxsens.experiments.sweep.bounds import Bounds, longest_certified
+from jaxsens.experiments.sweep.own import named_source
 from jaxsens.experiments.sweep.placement_table import PlacementTable
 from jaxsens.experiments.sweep.points import (
     EXTREMES,
@@ -315,7 +316,7 @@ def parse_sweep_config(
     sound = read_fields(SweepTables, raw, "", problems, chosen=chosen)
     lengths, measure, bounds = sound.get("lengths", ()), sound.get("measure"), sound.get("bounds")
     flips = None if measure is None else measure.flips
-    code = functools.cache(partial(_source_of, folder, lengths, sound.get("seeds", ()), flips))
+    code = functools.cache(partial(named_source, folder, lengths, sound.get("seeds", ()), flips))
     read = partial(read_source, folder=folder, code=code if allow_code else None)
     variants = _variants(chosen, sound.get("model", {}), read, problems)
     if not raw.get("variants") and not raw.get("variant"):
@@ -328,7 +329,7 @@ def parse_sweep_config(
         remedy = "no variant is a transformer, whose attention can be looked into: leave the table out"
         problems.messages.append(f"attention: {remedy}")
     check_estimates(measure, lengths, problems)
-    _check_bounds_and_statistics(measure, bounds, sound.get("statistics", ()), sound.get("inputs"), problems)
+    _check_bounds_and_statistics(sound, problems)
     sampled = sampled_variants(variants, measure, lengths, problems)
     check_points(len(variants), lengths, sound.get("seeds", ()), problems)
     inputs = inputs_of(sound.get("inputs"), variants, lengths, folder, problems)
@@ -336,17 +337,6 @@ def parse_sweep_config(
     made = {"variants": variants, "inputs": inputs, "placement": sound["placement"].placement()}
     kept = {name: sound[name] for name in field_names(Sweep) if name in sound}
     return Sweep(**{**kept, **made}, text=text, sampled=sampled)
-
-
-def _source_of(
-    folder: Path, lengths: tuple[int, ...], seeds: tuple[int, ...], flips: Flips | None, name: str
-) -> tuple[ModelSource | None, list[str]]:
-    """The source of the models that a function makes, by its name, and what is wrong with it."""
-    from jaxsens.experiments.sweep.own import named_function, own_source
-
-    problems = Problems("")
-    make = named_function(name, folder, problems)
-    return None if problems else own_source(make, lengths, seeds, flips, problems), problems.messages
 
 
 def check_variant(
@@ -360,15 +350,10 @@ def check_variant(
         _check_flips(where, measurable(build()), lengths, measure.flips, problems)
 
 
-def _check_bounds_and_statistics(
-    measure: Measurement | None,
-    bounds: Bounds | None,
-    statistics: Sequence[str],
-    inputs: Any,
-    problems: Problems,
-) -> None:
+def _check_bounds_and_statistics(sound: Mapping[str, Any], problems: Problems) -> None:
     """Notes parts of `[bounds]` that are of norms only, or of other flips than those measured; a statistic of
     decisions of anything else; and a median of one input."""
+    measure, bounds, inputs = (sound.get(name) for name in ("measure", "bounds", "inputs"))
     if measure is None:
         return
     asked, flips = measure.measure, measure.flips
@@ -378,7 +363,7 @@ def _check_bounds_and_statistics(
             "inputs.count", inputs.count, f'threshold = "{MEDIAN}" is that of several inputs: at least 2'
         )
     sampled = flips.sample is not None or measure.sample_beyond is not None
-    for name in statistics:
+    for name in sound.get("statistics", ()):
         if not isinstance(asked, Decision) and name in OF_DECISIONS:
             remedy = 'it counts the flips that change the decision: give [measure] measure = "decision"'
             problems.add("statistics", name, remedy)

@@ -19,7 +19,7 @@ from jaxsens.base.errors import InputError
 from jaxsens.base.told import say
 from jaxsens.experiments.jobs.job import Outcome, run
 from jaxsens.experiments.sweep.points import Point
-from jaxsens.experiments.sweep.sweep import PointsJob, Sweep, check_grows, run_bounds, run_sweep
+from jaxsens.experiments.sweep.sweep import PointsJob, Sweep, check_grows, run_whole
 from jaxsens.sensitivity.explain import explain
 from jaxsens.sensitivity.placement.placement import global_mesh
 from jaxsens.sensitivity.placement.process_group import ProcessGroup
@@ -83,7 +83,7 @@ def measure(
     check_grows(sweep.plan, directory)
     group = ProcessGroup.of(global_mesh())
     if group is None:
-        return _with_bounds(sweep, directory, chosen, console, [], True)
+        return run_whole(sweep, directory, chosen, console)
     with group.together(f"sweep {[point.key for point in chosen]} {share_above}".encode()):
         job, shared = PointsJob(sweep, directory), b"[]"
         if group.rank == 0:
@@ -98,22 +98,8 @@ def measure(
         if outcomes[0].ended_early:
             return outcomes
     rest = [point for k, point in enumerate(chosen) if k not in set(numbers)]
-    return _with_bounds(sweep, directory, rest[group.rank :: group.size], console, outcomes, first)
-
-
-def _with_bounds(
-    sweep: Sweep,
-    directory: Path,
-    own: Sequence[Point],
-    console: Console,
-    outcomes: list[Outcome],
-    first: bool,
-) -> list[Outcome]:
-    """Measures whole points, then their bounds; adds the outcomes."""
-    outcomes = [*outcomes, run_sweep(sweep, directory, own, console, first)]
-    if sweep.bounds is not None and not outcomes[-1].ended_early:
-        outcomes.append(run_bounds(sweep, directory, own, console, first))
-    return outcomes
+    own = rest[group.rank :: group.size]
+    return [*outcomes, *run_whole(sweep, directory, own, console, first)]
 
 
 def long_points(chosen: Sequence[Point], seconds: float) -> list[int]:

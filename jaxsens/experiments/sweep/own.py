@@ -37,17 +37,20 @@ from jaxsens.sensitivity.subjects.adapters import Measurable, measurable
 Made = TypeVar("Made")
 
 
-def named_function(name: str, folder: Path, problems: Problems) -> Any:
-    """The function that "package.module:make" names, imported from where Python finds modules, and from `folder` where
-    it finds none there; None after noting why there is none. Importing a module runs it."""
+def named_source(
+    folder: Path, lengths: Sequence[int], seeds: Sequence[int], flips: Flips | None, name: str
+) -> tuple[ModelSource | None, list[str]]:
+    """As `own_source`, of the function that "package.module:make" names, and what is wrong with it. It is imported from
+    where Python finds modules, or else from `folder`. Importing a module runs it."""
     if (place := str(folder.resolve())) not in sys.path:
         sys.path.append(place)
     module, _, path = name.partition(":")
+    problems = Problems("")
     try:
-        return attrgetter(path)(importlib.import_module(module))
+        make = attrgetter(path)(importlib.import_module(module))
     except Exception as error:  # noqa: BLE001 - whatever the module raises
-        problems.messages.append(f"cannot be imported: {one_line(error)}")
-        return None
+        return None, [f"cannot be imported: {one_line(error)}"]
+    return own_source(make, lengths, seeds, flips, problems), problems.messages
 
 
 def own_source(

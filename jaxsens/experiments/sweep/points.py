@@ -435,12 +435,10 @@ def statistics_of(result: FlipSensitivity, names: Iterable[str]) -> dict[str, fl
 
 def ceilings_of(result: FlipSensitivity, names: Iterable[str]) -> dict[str, float]:
     """What those named statistics are at most that rounding may decide (`jaxsens.sensitivity.results.at_most`)."""
-    found = {name: ceiling(result, partial(_statistic_of, name=name)) for name in names}
+    found = {
+        name: ceiling(result, lambda one, name=name: statistics_of(one, (name,))[name]) for name in names
+    }
     return {name: most for name, most in found.items() if most is not None}
-
-
-def _statistic_of(result: FlipSensitivity, name: str) -> float:
-    return statistics_of(result, (name,))[name]
 
 
 def of_estimates(result: FlipSensitivity) -> dict[str, float | int | None] | None:

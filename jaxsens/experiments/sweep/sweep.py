@@ -499,6 +499,19 @@ def run_sweep(
     return run(PointsJob(sweep, directory, plans), console, chosen)
 
 
+def run_whole(
+    sweep: Sweep, directory: Path, chosen: Sequence[Point], console: Console, plans: bool = True
+) -> list[Outcome]:
+    """Measures the chosen points and, if the sweep asks for them, computes their bounds."""
+    outcomes = [run_sweep(sweep, directory, chosen, console, plans)]
+    if plans and (others := strangers(sweep.plan, directory)):
+        say(console, f"{others} points in {directory} belong to another config; they are kept but not shown")
+    if sweep.bounds is not None and not outcomes[0].ended_early:
+        say(console, "points are measured; computing the bounds over all inputs")
+        outcomes.append(run_bounds(sweep, directory, chosen, console, plans))
+    return outcomes
+
+
 def run_bounds(
     sweep: Sweep, directory: Path, chosen: Sequence[Point], console: Console, plans: bool = True
 ) -> Outcome:
