@@ -236,12 +236,13 @@ def test_what_is_wrong_with_every_model_and_argument_is_said_together_before_any
         "fails": fails,
         "rows": lambda n, seed: lambda tokens: jnp.eye(3)[tokens],
         "a/b": config,
+        "blank at the end ": config,
     }
     told = problems(
         models, [16, 8], seeds=0, flips="swap", measure=jaxsens.Function(jnp.sum), out="", placement=3
     )
     for expected in (
-        "sweep: 9 errors",
+        "sweep: 10 errors",
         "models['no function']: make = 3: a function make(n, seed) that returns a model",
         "models['one argument']: make = <function",
         "models['a/b']: name = 'a/b': a name has",
@@ -330,6 +331,16 @@ def test_a_config_runs_code_only_if_it_may(faked, monkeypatch, coded, capsys):
     assert (folder / "imported").exists()
     of_python = jaxsens.sweep({"itself": config, "wide": wider}, LENGTHS, seeds=2, out=folder / "out")
     assert (len(faked), len(of_python.to_pandas())) == (12, 12)
+
+
+def test_a_stopped_sweep_of_code_says_how_it_goes_on(monkeypatch, coded, capsys):
+    def stopped(model, tokens, **options):
+        raise stopping.Stopped(2)
+
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", stopped)
+    code, _, err = run(capsys, "sweep", coded, "--out", coded.parent / "out", "--allow-code")
+    assert code == 130
+    assert f"To resume: jaxsens sweep {coded} --out {coded.parent / 'out'} --allow-code" in err
 
 
 def test_status_and_report_import_nothing(faked, monkeypatch, coded, capsys):
