@@ -140,11 +140,10 @@ def sweep(
 
     >>> import jax.numpy as jnp
     >>> mean = lambda n, seed: lambda tokens: jnp.mean(tokens + seed)
-    >>> found = sweep({"mean": mean}, [8, 16, 32], seeds=2, flips=2)
-    >>> print(found.exponents[["statistic", "exponent", "growth"]].round(2).to_string(index=False))
-    statistic  exponent               growth
-         mean      -1.0 falls about as 1/n
-          max      -1.0 falls about as 1/n
+    >>> sweep({"average": mean}, [8, 16, 32], seeds=2, flips=2)
+    SweepResult of 6 of 6 points
+    average: mean falls about as 1/n (exponent −1.00 [−1.00, −1.00])
+    average: max falls about as 1/n (exponent −1.00 [−1.00, −1.00])
 
     Args:
         models: functions by name. `make(n, seed)` returns any model that `flip_sensitivity` takes, or a config of a
