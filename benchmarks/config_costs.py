@@ -68,7 +68,7 @@ def estimates(sweep: Sweep) -> Iterator[Estimate]:
     """Yields the cost of one point of every variant and length."""
     first = {(point.variant, point.n): point for point in reversed(sweep.points)}
     for point in reversed(first.values()):
-        model = point.source.build(point.seed)
+        model = point.model()
         flips, engine = point.measure.flips_at(point.n).drawing(None), point.measure.engine_at(point.n)
         explained = explain(model, point.n, flips, point.measure.measure, engine=engine)
         yield Estimate(point, explained, bytes_of(model, explained))
@@ -112,7 +112,7 @@ def print_estimates(sweep: Sweep, rates: Rates) -> None:
 
 def measured(point: Point, repeats: int) -> float:
     """The median of the seconds that a point takes once it is compiled."""
-    model, tokens, seconds = point.source.build(point.seed), point.tokens(), []
+    model, tokens, seconds = point.model(), point.tokens(), []
     for _ in range(1 + repeats):
         began = time.perf_counter()
         point.measure.flip_sensitivity(model, tokens, point.seed)

@@ -36,6 +36,9 @@ from .constructions.catalogue import construction as construction
 from .constructions.compiled import CompiledTransformer as CompiledTransformer
 from .constructions.compiler import compile_formula as compile_formula
 from .constructions.soften import soften as soften
+from .experiments.own_models import SweepInterrupted as SweepInterrupted
+from .experiments.own_models import SweepResult as SweepResult
+from .experiments.own_models import sweep as sweep
 from .languages.named import language as language
 from .models.networks.baselines import LSTM as LSTM
 from .models.networks.baselines import RNN as RNN

@@ -105,7 +105,7 @@ def sweep_in_job(options: InJob, asked: SweepOptions) -> int:
 
         from jaxsens.experiments.sweep import distributed
 
-        distributed.join(distributed.Place(options.coordinator, options.processes, options.process))
+        distributed.join(options.coordinator, options.processes, options.process)
         progress = Console(stderr=True, quiet=quiet)
         number, count = jax.process_index(), jax.process_count()
         say(progress, f"process {number} of {count}")

@@ -94,7 +94,9 @@ def _of_words(
     with flags_named({f"model.{key}": flag(key) for key in keys} | MEASURED_BY):
         source = model_source(asked.config, asked.variant, options)
         words = input_tokens(source, asked.tokens, asked.n, asked.inputs, measuring.seed)
-        result = flip_sensitivity(source.build(measuring.seed), words, **measuring.arguments(output.quiet))
+        result = flip_sensitivity(
+            source.build(words.shape[1], measuring.seed), words, **measuring.arguments(output.quiet)
+        )
     return told_of_words(result, source, output.top)
 
 

@@ -29,7 +29,7 @@ from jaxsens.cli.shared import (
 from jaxsens.cli.sweeping import SweepOptions, report_all, told_done
 
 if TYPE_CHECKING:
-    from jaxsens.experiments.jobs.job import Job, Outcome
+    from jaxsens.experiments.jobs.job import Job
     from jaxsens.experiments.sweep.points import Point
     from jaxsens.experiments.sweep.sweep import Sweep
 
@@ -56,7 +56,7 @@ def sweep(
     if job.asked and not asked.list_points:
         return sweep_in_job(job, asked)
     from jaxsens.experiments.jobs.job import why_unwritable
-    from jaxsens.experiments.sweep.sweep import BoundsJob, PointsJob
+    from jaxsens.experiments.sweep.sweep import BoundsJob, PointsJob, run_whole
 
     loaded, chosen = asked.load()
     if asked.list_points:
@@ -64,7 +64,7 @@ def sweep(
     console = Console(stderr=True)
     progress = Console(stderr=True, quiet=quiet)
     with flags_named({"directory": "--out"}), programs_kept(asked.compilation_cache) as programs:
-        outcomes = _run(loaded, out, chosen, progress)
+        outcomes = run_whole(loaded, out, chosen, progress)
     if any(outcome.computed for outcome in outcomes):
         say(progress, f"{programs}")
     say_failures(console, *outcomes)
@@ -87,20 +87,6 @@ def sweep(
             say(console, f"stopped: {why_unwritable(error, out)}. {done}. To resume: {resume}")
             return 1
     return next((outcome.exit_code for outcome in outcomes[::-1] if outcome.exit_code), 0)
-
-
-def _run(loaded: Sweep, out: Path, chosen: Sequence[Point], progress: Console) -> list[Outcome]:
-    """Measures the points and, if the sweep asks for them, computes the bounds."""
-    from jaxsens.experiments.sweep.sweep import run_bounds, run_sweep, strangers
-
-    outcomes = [run_sweep(loaded, out, chosen, progress)]
-    others = strangers(loaded.plan, out)
-    if others:
-        say(progress, f"{others} points in {out} belong to another config; they are kept but not shown")
-    if loaded.bounds is not None and not outcomes[0].ended_early:
-        say(progress, "all points are measured; computing the bounds over all inputs")
-        outcomes.append(run_bounds(loaded, out, chosen, progress))
-    return outcomes
 
 
 def report(directory: Directory, /, *, quiet: Flag = False) -> int:

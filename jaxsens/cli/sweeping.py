@@ -31,6 +31,7 @@ class SweepOptions:
         shard: Measure part K of M of the points, for job arrays. Parts count from 0: 0/16 to 15/16. The last part to
             finish writes the report.
         list_points: List the points and bounds, with their state, and exit.
+        allow_code: Import and call the functions that the config names, as [model] python = "module:make" does.
         quiet: Print only failures and warnings.
     """
 
@@ -41,6 +42,7 @@ class SweepOptions:
     ] = ()
     shard: Annotated[Text, default("all", "K/M")] = None
     list_points: Annotated[Flag, tyro.conf.arg(name="list", help_behavior_hint="")] = False
+    allow_code: Flag = False
     compilation_cache: CacheFolder = None
     quiet: Flag = False
 
@@ -49,6 +51,7 @@ class SweepOptions:
         """The line for the shell that goes on with it, without the options of a job."""
         parts = [part for value in self.only for part in ("--only", value)]
         parts += ["--shard", self.shard] if self.shard else []
+        parts += ["--allow-code"] if self.allow_code else []
         return again("sweep", self.config, self.out, self.compilation_cache, *parts)
 
     def load(self) -> tuple[Sweep, Sequence[Point]]:
@@ -56,7 +59,7 @@ class SweepOptions:
         from jaxsens.experiments.sweep.config import load_sweep_config
         from jaxsens.experiments.sweep.points import select
 
-        loaded = load_sweep_config(self.config)
+        loaded = load_sweep_config(self.config, self.allow_code)
         return loaded, select(loaded.points, self.only, self.shard)
 
 

@@ -67,7 +67,7 @@ def test_the_table_has_the_means_over_words_rows_and_flipped_keys(swept):
     assert tuple(table.columns) == ATTENTION_COLUMNS
     assert len(table) == 6 * 3  # one head and two
     point = next(point for point in sweep.points if point.variant == "average-hard" and point.n == 8)
-    model = point.source.build(point.seed)
+    model = point.model()
     row = table.query("n == 8 and layer == 1 and head == 1").to_dict("records")[0]
     words = [jaxsens.attention_statistics(model, word) for word in point.tokens()]
     for name in ("largest", "entropy", "first"):

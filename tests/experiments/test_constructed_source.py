@@ -40,7 +40,7 @@ def problems_of(**table: Any) -> list[str]:
 def test_a_formula_is_compiled_in_the_condition_that_the_table_names():
     source = read(**PARITY, condition="unbounded", read="everything", dtype="float32", autoregressive=False)
     assert (source.weights, source.expanded["type"]) == ("constructed", "FormulaModel")
-    model = source.build(0)
+    model = source.build(4, 0)
     assert isinstance(model, CompiledTransformer)
     assert (model.promise.condition, model.config.dtype, model.outputs) == ("unbounded", "float32", None)
     assert (source.symbols.alphabet_size, source.symbols.end_of_sequence) == (2, None)
@@ -54,7 +54,7 @@ def test_a_formula_is_compiled_in_the_condition_that_the_table_names():
 def test_no_seed_changes_a_constructed_model_but_every_seed_changes_the_inputs():
     text = 'lengths = [8]\nseeds = 2\n[model]\nformula = "Y Q_1"\nalphabet = "01"\n[[variant]]\nname = "y"\n'
     first, second = parse_sweep_config(text).points
-    assert first.source.build(first.seed) is second.source.build(second.seed)
+    assert first.model() is second.model()
     assert not np.array_equal(first.tokens(), second.tokens())
     assert first.key != second.key
 
@@ -81,13 +81,13 @@ def test_a_construction_is_expanded_with_its_options_and_the_condition_it_has():
     expanded = source.expanded
     assert expanded["options"] == {"sharpness": 2.0}
     assert expanded["condition"] is None
-    reference = source.build(0)
+    reference = source.build(4, 0)
     assert isinstance(reference, ReferenceTransformer)
     assert reference.variant.sharpness == 2.0
     parity = read(construction="parity")
     assert parity.expanded["condition"] == "temperature"
     assert parity.expanded == read(construction="parity", condition="temperature").expanded
-    assert parity.build(0).accepts("0111")
+    assert parity.build(4, 0).accepts("0111")
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_the_average_sensitivity_of_a_point_is_kept_with_it(tmp_path):
     sweep = sweep_of('measure = "decision"\nengine = "vmap"')
     point = sweep.points[0]
     tokens = point.tokens()
-    result = point.measure.flip_sensitivity(point.source.build(point.seed), tokens, point.seed)
+    result = point.measure.flip_sensitivity(point.model(), tokens, point.seed)
     assert set(result.norms.tolist()) <= {0, 1}
     kept = write_point(tmp_path, point, result, sweep.statistics, 1.0)
     assert kept.statistics[AVERAGE_SENSITIVITY] == pytest.approx(result.norms.sum() / len(tokens))
@@ -55,9 +55,7 @@ def test_it_is_a_statistic_of_decisions_only():
     with pytest.raises(InputError, match=match):
         sweep_of('measure = "l1"')
     sweep = sweep_of('measure = "kl"', TINY)
-    result = sweep.points[0].measure.flip_sensitivity(
-        sweep.points[0].source.build(0), sweep.points[0].tokens(), 0
-    )
+    result = sweep.points[0].measure.flip_sensitivity(sweep.points[0].model(), sweep.points[0].tokens(), 0)
     with pytest.raises(InputError, match="average_sensitivity: "):
         statistics_of(result, ["mean", AVERAGE_SENSITIVITY])
     assert np.isfinite(statistics_of(result, ["mean"])["mean"])
@@ -124,7 +122,7 @@ def test_statistics_of_decisions_are_those_of_the_result():
     assert sweep.points[0].key != plainly.points[0].key
     assert plainly.points[0].expanded["measure"]["measure"] == {"kind": "decision"}
     for point in sweep.points[2:4]:
-        model, tokens = point.source.build(point.seed), point.tokens()
+        model, tokens = point.model(), point.tokens()
         result = point.measure.flip_sensitivity(model, tokens, point.seed)
         outputs = np.asarray(model(tokens))[:, 0]
         threshold = result.asked.measure.threshold  # pyright: ignore[reportAttributeAccessIssue]

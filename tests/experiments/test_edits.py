@@ -33,7 +33,7 @@ def with_flips(table: str, *lines: str) -> str:
 )
 def test_a_point_measures_the_flips_that_its_config_names(table, flips):
     point = parse_sweep_config(with_flips(table)).points[0]
-    model, tokens = point.source.build(point.seed), point.tokens()
+    model, tokens = point.model(), point.tokens()
     if isinstance(flips, jaxsens.Pairs):
         tokens = np.array([[0, 0, 1, 2]])
     result = point.measure.flip_sensitivity(model, tokens, point.seed)

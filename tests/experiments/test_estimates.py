@@ -200,7 +200,7 @@ def test_sampled_points_have_the_keys_of_a_sweep_with_a_sample():
 )
 def test_the_extremes_of_a_sample_are_bounds(stood_in, tmp_path, flips, known, expected):
     point = parse_sweep_config(SOFT).points[0]
-    result = point.measure.flip_sensitivity(point.source.build(0), point.tokens(), 0)
+    result = point.measure.flip_sensitivity(point.source.build(point.n, 0), point.tokens(), 0)
     written = write_point(tmp_path, point, result, ("mean",), 1.0)
     changed = dataclasses.replace(written, flips=flips, population=9, estimated=known)
     assert tuple(map(changed.status, ("max", "min", "mean", "q90"))) == expected
@@ -249,7 +249,7 @@ def test_only_estimated_points_get_the_options_of_estimates_and_their_seed(stood
 def test_an_estimated_point_keeps_what_is_known_of_its_error(stood_in, tmp_path):
     sweep = sweep_of(f"exact_up_to = 8\n{BEYOND.format('verify = 16')}")
     point = sweep.points[-1]
-    result = point.measure.flip_sensitivity(point.source.build(1), point.tokens(), 1)
+    result = point.measure.flip_sensitivity(point.source.build(point.n, 1), point.tokens(), 1)
     written = write_point(tmp_path, point, result, ("mean", "max", "q90"), 1.0)
     read, again = read_point(point.path(tmp_path), point.key, ("mean", "max", "q90", "min"))
     assert read.estimated is not None
@@ -268,7 +268,7 @@ def test_an_estimated_point_keeps_what_is_known_of_its_error(stood_in, tmp_path)
 
 def test_a_point_of_which_every_flip_was_measured_is_exact(stood_in):
     point = sweep_of('engine = { kind = "first-order", verify = 500 }').points[0]
-    result = point.measure.flip_sensitivity(point.source.build(0), point.tokens(), 0)
+    result = point.measure.flip_sensitivity(point.source.build(point.n, 0), point.tokens(), 0)
     assert of_estimates(result) is None
 
 
@@ -294,7 +294,7 @@ def test_the_table_of_points_says_which_are_estimates(stood_in, tmp_path):
 
 def test_a_point_whose_mean_has_no_interval_is_kept_and_read(stood_in, tmp_path):
     point = sweep_of('engine = { kind = "first-order", verify = 2 }').points[-1]
-    result = point.measure.flip_sensitivity(point.source.build(1), point.tokens(), 1)
+    result = point.measure.flip_sensitivity(point.source.build(point.n, 1), point.tokens(), 1)
     write_point(tmp_path, point, result, ("mean",), 1.0)
     read, _ = read_point(point.path(tmp_path), point.key, ("mean",))
     assert read.estimated is not None

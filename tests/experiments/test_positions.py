@@ -37,7 +37,7 @@ def test_a_point_flips_these_positions_and_no_others():
     )
     point = sweep.points[2]
     assert point.n == 6
-    model = point.source.build(point.seed)
+    model = point.model()
     result = point.measure.flip_sensitivity(model, point.tokens(), point.seed)
     assert set(result.positions) == {0, 1, 2, 5}
     own = jaxsens.flip_sensitivity(model, point.tokens(), flips=jaxsens.Substitute(positions=[0, 1, 2, 5]))
@@ -55,5 +55,5 @@ def test_a_sample_is_drawn_of_these_positions():
         TINY + '\n[measure]\nflips = { kind = "substitute", positions = [":-1"], sample = 2 }\n'
     )
     point = sweep.points[2]
-    result = point.measure.flip_sensitivity(point.source.build(0), point.tokens(), point.seed)
+    result = point.measure.flip_sensitivity(point.source.build(point.n, 0), point.tokens(), point.seed)
     assert (len(result), result.population) == (2, 5)

@@ -131,8 +131,8 @@ def test_the_models_that_the_guide_names_are_read_as_they_are_written_there():
     guide = (CONFIGS[0].parents[1] / "docs" / "configs.md").read_text("utf-8")
     tables = [text for text in re.findall(r"(?ms)^```toml\n(.*?)^```", guide) if text.startswith("[model]")]
     (itself,) = re.findall(r'(?ms)^```toml\n(\[\[variant\]\]\nname = "itself"\n)^```', guide)
-    assert len(tables) == 3
-    for model in (text for text in tables if "checkpoint" not in text):
+    assert len(tables) == 4
+    for model in (text for text in tables if "checkpoint" not in text and "python" not in text):
         variants = parse_sweep_config(f"lengths = [4]\n{model}\n{itself}").variants
         assert [(one.name, one.source.weights) for one in variants] == [("itself", "constructed")]
 

@@ -21,7 +21,7 @@ STATISTICS = ("mean", "max")
 def stored(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweep")
     point = tiny_sweep(after="[inputs]\ncount = 2\n").points[2]
-    result = fake_flip_sensitivity(point.source.build(point.seed), point.tokens())
+    result = fake_flip_sensitivity(point.model(), point.tokens())
     metadata = write_point(folder, point, result, STATISTICS, 1.5)
     return folder, point, result, metadata
 

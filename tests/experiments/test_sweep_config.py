@@ -28,6 +28,7 @@ def transformer(variant: SweepVariant) -> TransformerConfig:
 def config_of(variant: SweepVariant) -> TransformerConfig | BaselineConfig:
     """The config of a variant that is a network with random weights."""
     assert variant.source.weights == "random"
+    assert variant.source.network is not None
     return variant.source.network
 
 

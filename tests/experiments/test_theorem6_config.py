@@ -56,7 +56,7 @@ sedes = 3
 [measure]
 engine = "psychic"
 [[model]]
-name = "a b"
+name = "a/b"
 exact = "rnn"
 [[model]]
 name = "c"
@@ -69,7 +69,7 @@ optimiser = {steps = 0}
         "words = 1: a whole number of at least 2",
         'sedes: unknown key; did you mean "seeds"?',
         "measure.engine = 'psychic': one of auto, vmap, incremental, difference, first-order",
-        "model[0].name = 'a b': ",
+        "model[0].name = 'a/b': ",
         "model[1].train: language = None: a table with a name",
         "model[1].train: optimiser.steps = 0",
     ):

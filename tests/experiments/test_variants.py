@@ -40,12 +40,12 @@ def test_only_the_unbounded_variant_is_marked_unbounded(sources):
 
 
 def test_variants_of_one_seed_share_their_weights(sources):
-    baseline = sources["softmax"].build(3).parameters
+    baseline = sources["softmax"].build(4, 3).parameters
     for source in sources.values():
-        own = source.build(3).parameters
+        own = source.build(4, 3).parameters
         assert jax.tree.all(jax.tree.map(np.array_equal, own.layers, baseline.layers))
         assert np.array_equal(own.embedding, baseline.embedding)
-    other = sources["softmax"].build(4).parameters
+    other = sources["softmax"].build(4, 4).parameters
     assert not np.array_equal(other.embedding, baseline.embedding)
 
 

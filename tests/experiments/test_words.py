@@ -148,8 +148,8 @@ def test_an_end_symbol_that_stands_first_is_in_front_of_the_same_word(words):
     first, last = words.tokens(FIRST, 9, 5), words.tokens(LAST, 9, 5)
     assert (first[:, 0] == 2).all()
     assert np.array_equal(first[:, 1:], last[:, :-1])
-    assert words.expanded(FIRST, 9) == {**words.expanded(LAST, 9), "end_first": True}
-    assert words.expanded(LAST, 9)["end_first"] is False
+    assert words.expanded(FIRST, 9, 0) == {**words.expanded(LAST, 9, 0), "end_first": True}
+    assert words.expanded(LAST, 9, 0)["end_first"] is False
 
 
 def test_shared_words_have_the_end_symbol_in_place_of_their_first_or_last_symbol():
@@ -159,7 +159,7 @@ def test_shared_words_have_the_end_symbol_in_place_of_their_first_or_last_symbol
     assert np.array_equal(first[:, 1:], none[:, 1:])
     assert np.array_equal(last[:, :-1], none[:, :-1])
     assert (none < 2).all()
-    described = [str(shared.expanded(symbols, 9)) for symbols in (NONE, FIRST, LAST)]
+    described = [str(shared.expanded(symbols, 9, 0)) for symbols in (NONE, FIRST, LAST)]
     assert len(set(described)) == 3
 
 

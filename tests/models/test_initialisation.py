@@ -66,7 +66,9 @@ def test_the_default_is_left_out_of_what_determines_a_model():
 def test_a_sweep_reads_it_from_its_table():
     sweep = parse_sweep_config(TINY + 'initialisation = {type = "Uniform", bound = 10}\n')
     plainly = parse_sweep_config(TINY)
-    assert sweep.variants[0].source.network.initialisation == Uniform(10)
+    network = sweep.variants[0].source.network
+    assert network is not None
+    assert network.initialisation == Uniform(10)
     assert {point.key for point in sweep.points}.isdisjoint(point.key for point in plainly.points)
 
 

@@ -24,6 +24,7 @@ from jaxsens.base.errors import InputError
 from jaxsens.base.precision import resolved
 from jaxsens.experiments.sweep.bounds import BoundRecord
 from jaxsens.experiments.sweep.points import STATUS_COLUMN, PointMetadata
+from jaxsens.experiments.sweep.sources import SEEDED
 from jaxsens.experiments.sweep.sweep import (
     ESTIMATE_COLUMNS,
     KEY_COLUMNS,
@@ -264,7 +265,7 @@ class SweepData:
     @property
     def unseeded(self) -> frozenset[str]:
         """The names of the variants whose weights do not depend on the seed."""
-        return frozenset(variant.name for variant in self.variants if variant.weights != "random")
+        return frozenset(variant.name for variant in self.variants if variant.weights not in SEEDED)
 
     @property
     def sampled(self) -> bool:

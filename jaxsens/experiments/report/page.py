@@ -117,17 +117,25 @@ class Report:
 
 def write_page(report: Report, folder: Path) -> Path:
     """Writes figures/*.svg, figures/*.png and report.html into a folder, each atomically; returns the page's path."""
-    drawings, narrow = {}, {}
+    wide, narrow = drawings(report)
     for figure in report.figures:
         check()
-        drawings[figure.name] = svg_bytes(figure.figure)
-        if figure.narrow is not None:
-            narrow[figure.name] = svg_bytes(figure.narrow())
-        write_bytes(folder / "figures" / f"{figure.name}.svg", drawings[figure.name])
+        write_bytes(folder / "figures" / f"{figure.name}.svg", wide[figure.name])
         write_bytes(folder / "figures" / f"{figure.name}.png", png_bytes(figure.figure))
     page = folder / "report.html"
-    write_text(page, render(report, drawings, narrow))
+    write_text(page, render(report, wide, narrow))
     return page
+
+
+def drawings(report: Report) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """The SVG of each of the report's figures, by its name, and the SVG for narrow screens of those that have one."""
+    wide, narrow = {}, {}
+    for figure in report.figures:
+        check()
+        wide[figure.name] = svg_bytes(figure.figure)
+        if figure.narrow is not None:
+            narrow[figure.name] = svg_bytes(figure.narrow())
+    return wide, narrow
 
 
 def render(
@@ -227,7 +235,7 @@ def summary_table(fits: Sequence[ExponentFit]) -> Table:
     return table
 
 
-def exponent_table(fits: Sequence[ExponentFit], bounded: Mapping[str, bool]) -> ReportTable:
+def exponent_table(fits: Sequence[ExponentFit], bounded: Mapping[str, bool | None]) -> ReportTable:
     """A row per fit: its exponent and interval, also in words. bounded: whether a variant's embeddings are bounded."""
     columns: dict[str, Callable[[ExponentFit], str]] = {
         "variant": lambda fit: fit.variant,
@@ -323,9 +331,9 @@ def flips_text(measured: int, population: int) -> str:
     )
 
 
-def boundedness(bounded: bool) -> str:
-    """Whether position embeddings stay bounded as n grows, as a word."""
-    return "bounded" if bounded else "unbounded"
+def boundedness(bounded: bool | None) -> str:
+    """Whether position embeddings stay bounded as n grows, as a word; a dash where that is not known."""
+    return DASH if bounded is None else "bounded" if bounded else "unbounded"
 
 
 def _tally(values: Iterable[str]) -> str:

@@ -105,7 +105,7 @@ def _is_sampled(variant: SweepVariant, measure: Measurement, problems: Problems)
 def _refusal(variant: SweepVariant, measure: Measurement) -> InputError | None:
     """Why the first-order engine does not serve a variant; None if it does."""
     try:
-        choose(measurable(variant.source.build(0)), FirstOrder(), measure.flips, measure.measure, 2)
+        choose(measurable(variant.source.example), FirstOrder(), measure.flips, measure.measure, 2)
     except InputError as error:
         return error
     return None

@@ -25,9 +25,9 @@ from jaxsens.base.sealed import digest
 from jaxsens.base.strict import STRICT
 from jaxsens.base.versions import versions
 from jaxsens.experiments.jobs.job import Record
-from jaxsens.experiments.sweep.placement_table import PlacementTable
 from jaxsens.experiments.sweep.points import Point
-from jaxsens.experiments.sweep.sources import ModelSource
+from jaxsens.experiments.sweep.sources import SEEDED, ModelSource
+from jaxsens.sensitivity.placement.placement import Placement
 from jaxsens.sensitivity.subjects.adapters import measurable
 
 PARTS = {
@@ -77,7 +77,7 @@ class BoundPoint:
         described = {
             "format": BOUNDS_FORMAT,
             "bounds": asdict(self.bounds),
-            "model": self.point.source.expanded,
+            "model": self.point.source.expanded_at(self.point.n, self.point.seed),
             "symbols": asdict(self.point.source.symbols),
             "n": self.point.n,
             "measure": self.point.measure.measure.table(),
@@ -174,7 +174,7 @@ def answer(
     bound: BoundPoint,
     progress: Callable[[int, int | None], None] | None = None,
     shared: Shared | None = None,
-    placement: PlacementTable = PlacementTable(),  # noqa: B008, RUF100 - frozen
+    placement: Placement | None = None,
 ) -> BoundRecord:
     """Computes every part that applies to the point's model.
 
@@ -189,7 +189,7 @@ def answer(
         Unsound: if the worst input found exceeds the certified bound beyond what rounding explains.
     """
     point, table = bound.point, bound.bounds
-    model = point.source.build(point.seed)
+    model = point.model()
     found: dict[str, Any] = {}
     notes: dict[str, str] = {}
     seconds: dict[str, float] = {}
@@ -205,7 +205,7 @@ def answer(
             continue
         stopping.check()
         began = time.perf_counter()
-        kept = shared if name in _OF_THE_MODEL and point.source.weights != "random" else {}
+        kept = shared if name in _OF_THE_MODEL and point.source.weights not in SEEDED else {}
         key = (name, *point.group)
         if key not in kept:
             kept[key] = _had(part)
@@ -252,7 +252,7 @@ def _worst(
     model: Any,
     bound: BoundPoint,
     progress: Callable[[int, int | None], None] | None,
-    placement: PlacementTable,
+    placement: Placement | None,
 ) -> dict[str, Any]:
     from jaxsens.search.worst_input import worst_input
 
@@ -268,7 +268,7 @@ def _worst(
         search=search,
         measure=measure.measure,
         engine=measure.engine if measure.engine.exact else Auto(),
-        placement=placement.placement(),
+        placement=placement,
         progress=None if progress is None else lambda now: progress(now.done, now.total),
     )
     return {

@@ -53,6 +53,7 @@ from jaxsens.base.strict import STRICT, did_you_mean, field_names, parse_toml, r
 from jaxsens.experiments.sweep.attention import AttentionTable, has_attention
 from jaxsens.experiments.sweep.beyond import check_estimates, sampled_variants
 from jaxsens.experiments.sweep.bounds import Bounds, longest_certified
+from jaxsens.experiments.sweep.own import named_source
 from jaxsens.experiments.sweep.placement_table import PlacementTable
 from jaxsens.experiments.sweep.points import (
     EXTREMES,
@@ -61,7 +62,7 @@ from jaxsens.experiments.sweep.points import (
     Measurement,
     is_statistic,
 )
-from jaxsens.experiments.sweep.sources import ModelSource, changed, read_source
+from jaxsens.experiments.sweep.sources import NAMING, ModelSource, changed, read_source
 from jaxsens.experiments.sweep.sweep import Sweep, SweepVariant
 from jaxsens.experiments.sweep.words import (
     AllWords,
@@ -81,8 +82,8 @@ from jaxsens.sensitivity.subjects.texts import with_token
 # Variants
 
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
-NAME_RULE = "a name has up to 64 letters, digits and . _ + - and begins with a letter or digit"
+NAME = re.compile(r"(?!.* $)[A-Za-z0-9][A-Za-z0-9._+ -]{0,63}")
+NAME_RULE = "a name has up to 64 letters, digits, blanks inside and . _ + - and begins with a letter or digit"
 
 
 def _usable(name: str) -> str:
@@ -170,7 +171,7 @@ def check_label(variant: Variant, base: Mapping[str, Any], problems: Problems) -
     if built_in is None or variant is built_in or variant.model or variant.add_positions:
         return
     own, named = (read_config(table, "model", Problems("")) for table in (base, built_in.table(base)))
-    network = not any(key in base for key in ("formula", "construction", "checkpoint"))
+    network = not any(key in base for key in NAMING)
     if network and (own is None or own == named):
         return
     problems.add(
@@ -296,64 +297,63 @@ TABLES = field_names(SweepTables)
 """The keys of a config, outermost."""
 
 
-def load_sweep_config(path: str | os.PathLike[str]) -> Sweep:
-    """Reads and checks a sweep's config.
+def load_sweep_config(path: str | os.PathLike[str], allow_code: bool = False) -> Sweep:
+    """Reads and checks a sweep's config. `allow_code` lets the functions that it names be imported and called.
 
     Raises:
         InputError: if the file cannot be read, is not TOML, or has errors: all of them, with their paths.
     """
     text, _ = read_toml(path)
-    return parse_sweep_config(text, str(path), Path(path).parent)
+    return parse_sweep_config(text, str(path), Path(path).parent, allow_code)
 
 
-def parse_sweep_config(text: str, subject: str = "config", folder: Path = Path()) -> Sweep:
+def parse_sweep_config(
+    text: str, subject: str = "config", folder: Path = Path(), allow_code: bool = False
+) -> Sweep:
     """As `load_sweep_config`, from the text itself. Files that it names are looked for in `folder`."""
     raw, problems = parse_toml(text, subject), Problems(subject)
     chosen: list[Variant] = []
     sound = read_fields(SweepTables, raw, "", problems, chosen=chosen)
     lengths, measure, bounds = sound.get("lengths", ()), sound.get("measure"), sound.get("bounds")
-    variants = _variants(chosen, sound.get("model", {}), folder, problems)
+    flips = None if measure is None else measure.flips
+    code = functools.cache(partial(named_source, folder, lengths, sound.get("seeds", ()), flips))
+    read = partial(read_source, folder=folder, code=code if allow_code else None)
+    variants = _variants(chosen, sound.get("model", {}), read, problems)
     if not raw.get("variants") and not raw.get("variant"):
         remedy = f"name at least one of {', '.join(BUILT_IN)}, or add a [[variant]]"
         problems.add("variants", raw.get("variants"), remedy)
     for variant in variants:
         _check_lengths(variant, lengths, bounds, problems)
-        source = variant.source
-        build = partial(source.build, 0)
-        check_measure(f'variant "{variant.name}"', source.output_size, build, lengths, measure, problems)
+        check_variant(variant, lengths, measure, problems)
     if sound.get("attention") is not None and not any(has_attention(one.source) for one in variants):
         remedy = "no variant is a transformer, whose attention can be looked into: leave the table out"
         problems.messages.append(f"attention: {remedy}")
     check_estimates(measure, lengths, problems)
-    _check_bounds_and_statistics(measure, bounds, sound.get("statistics", ()), sound.get("inputs"), problems)
+    _check_bounds_and_statistics(sound, problems)
     sampled = sampled_variants(variants, measure, lengths, problems)
     check_points(len(variants), lengths, sound.get("seeds", ()), problems)
-    inputs = _inputs(sound.get("inputs"), variants, lengths, folder, problems)
+    inputs = inputs_of(sound.get("inputs"), variants, lengths, folder, problems)
     problems.raise_if_any()
-    wanted = (
-        "title",
-        "claim",
-        "lengths",
-        "seeds",
-        "statistics",
-        "measure",
-        "placement",
-        "bounds",
-        "attention",
-    )
-    chosen_parts = {name: sound[name] for name in wanted}
-    return Sweep(variants=variants, inputs=inputs, text=text, sampled=sampled, **chosen_parts)
+    made = {"variants": variants, "inputs": inputs, "placement": sound["placement"].placement()}
+    kept = {name: sound[name] for name in field_names(Sweep) if name in sound}
+    return Sweep(**{**kept, **made}, text=text, sampled=sampled)
 
 
-def _check_bounds_and_statistics(
-    measure: Measurement | None,
-    bounds: Bounds | None,
-    statistics: Sequence[str],
-    inputs: Any,
-    problems: Problems,
+def check_variant(
+    variant: SweepVariant, lengths: Sequence[int], measure: Measurement | None, problems: Problems
 ) -> None:
+    """Notes what `check_measure` does of a variant, and flips of symbols that nothing says."""
+    source, where = variant.source, f'variant "{variant.name}"'
+    build = functools.cache(lambda: source.example)
+    check_measure(where, source.output_size, build, lengths, measure, problems)
+    if source.own is not None and measure is not None and measure.flips.drawing(None) == Substitute():
+        _check_flips(where, measurable(build()), lengths, measure.flips, problems)
+
+
+def _check_bounds_and_statistics(sound: Mapping[str, Any], problems: Problems) -> None:
     """Notes parts of `[bounds]` that are of norms only, or of other flips than those measured; a statistic of
     decisions of anything else; and a median of one input."""
+    measure, bounds, inputs = (sound.get(name) for name in ("measure", "bounds", "inputs"))
     if measure is None:
         return
     asked, flips = measure.measure, measure.flips
@@ -363,7 +363,7 @@ def _check_bounds_and_statistics(
             "inputs.count", inputs.count, f'threshold = "{MEDIAN}" is that of several inputs: at least 2'
         )
     sampled = flips.sample is not None or measure.sample_beyond is not None
-    for name in statistics:
+    for name in sound.get("statistics", ()):
         if not isinstance(asked, Decision) and name in OF_DECISIONS:
             remedy = 'it counts the flips that change the decision: give [measure] measure = "decision"'
             problems.add("statistics", name, remedy)
@@ -400,15 +400,19 @@ def check_points(models: int, lengths: Sequence[int], seeds: Sequence[int], prob
 
 
 def _variants(
-    chosen: Sequence[Variant], base: Mapping[str, Any], folder: Path, problems: Problems
+    chosen: Sequence[Variant],
+    base: Mapping[str, Any],
+    read: Callable[[Mapping[str, Any], str, Problems], ModelSource | None],
+    problems: Problems,
 ) -> tuple[SweepVariant, ...]:
-    """Every variant with its model. What is wrong with `[model]` itself is noted once, not once a variant."""
+    """Every variant with its model, which `read` reads. What is wrong with `[model]` itself is noted once, not once a
+    variant."""
     base_problems = Problems("model")
-    read_source(base, "model", base_problems, folder)
+    read(base, "model", base_problems)
     found: dict[str, SweepVariant] = {}
     for variant in chosen:
         own = Problems(variant.name)
-        source = read_source(variant.table(base), "model", own, folder)
+        source = read(variant.table(base), "model", own)
         for message in own.messages:
             shared = message in base_problems.messages
             problems.messages.append(message if shared else f'variant "{variant.name}": {message}')
@@ -491,14 +495,21 @@ def _check_flips(
             return
 
 
-def _inputs(
-    table: Any, variants: tuple[SweepVariant, ...], lengths: tuple[int, ...], folder: Path, problems: Problems
+def inputs_of(
+    table: Any, variants: Sequence[SweepVariant], lengths: tuple[int, ...], folder: Path, problems: Problems
 ) -> Any:
     """The inputs, which all variants read; None where they cannot be read.
 
     They are `SharedWords` if not all variants have an end-of-sequence symbol, or not in one place.
     """
     alphabets = {variant.name: variant.source.symbols for variant in variants}
+    unknown = [name for name, symbols in alphabets.items() if not symbols.alphabet_size]
+    if unknown:
+        remedy = (
+            "the models do not say their symbols, of which random words are: give flips = k for 0 .. k - 1"
+        )
+        problems.add("inputs", None, f'variant "{unknown[0]}": {remedy}')
+        return None
     if len({symbols.alphabet_size for symbols in alphabets.values()}) > 1:
         listed = ", ".join(f"{name}: {symbols.alphabet_size} symbols" for name, symbols in alphabets.items())
         problems.messages.append(f"variants read the same inputs and so need one alphabet, but {listed}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import jax
@@ -20,7 +19,7 @@ from jaxsens.base.errors import InputError
 from jaxsens.base.told import say
 from jaxsens.experiments.jobs.job import Outcome, run
 from jaxsens.experiments.sweep.points import Point
-from jaxsens.experiments.sweep.sweep import PointsJob, Sweep, check_grows, run_bounds, run_sweep
+from jaxsens.experiments.sweep.sweep import PointsJob, Sweep, check_grows, run_whole
 from jaxsens.sensitivity.explain import explain
 from jaxsens.sensitivity.placement.placement import global_mesh
 from jaxsens.sensitivity.placement.process_group import ProcessGroup
@@ -34,24 +33,15 @@ SHARE_ABOVE = 60.0
 _LONGEST = 10**6  # seconds that a process waits at the end for those that still measure
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a process finds its job. With None for all three, JAX looks for Slurm's, Open MPI's, Kubernetes' or a TPU
-    pod's environment.
+def join(coordinator: str | None, processes: int | None, process: int | None) -> None:
+    """Makes this process part of the job. Before anything else uses JAX.
 
-    Attributes:
+    With None for all three, JAX looks for Slurm's, Open MPI's, Kubernetes' or a TPU pod's environment.
+
+    Args:
         coordinator: "HOST:PORT", where process 0 listens.
         processes: the number of processes.
         process: the number of this one, from 0.
-    """
-
-    coordinator: str | None = None
-    processes: int | None = None
-    process: int | None = None
-
-
-def join(place: Place) -> None:
-    """Makes this process part of the job. Before anything else uses JAX.
 
     Raises:
         InputError: if nothing says what the job is, or it cannot be joined.
@@ -60,9 +50,9 @@ def join(place: Place) -> None:
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
-            place.coordinator,
-            place.processes,
-            place.process,
+            coordinator,
+            processes,
+            process,
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             shutdown_timeout_seconds=_LONGEST,
         )
@@ -93,7 +83,7 @@ def measure(
     check_grows(sweep.plan, directory)
     group = ProcessGroup.of(global_mesh())
     if group is None:
-        return _with_bounds(sweep, directory, chosen, console, [], True)
+        return run_whole(sweep, directory, chosen, console)
     with group.together(f"sweep {[point.key for point in chosen]} {share_above}".encode()):
         job, shared = PointsJob(sweep, directory), b"[]"
         if group.rank == 0:
@@ -108,22 +98,8 @@ def measure(
         if outcomes[0].ended_early:
             return outcomes
     rest = [point for k, point in enumerate(chosen) if k not in set(numbers)]
-    return _with_bounds(sweep, directory, rest[group.rank :: group.size], console, outcomes, first)
-
-
-def _with_bounds(
-    sweep: Sweep,
-    directory: Path,
-    own: Sequence[Point],
-    console: Console,
-    outcomes: list[Outcome],
-    first: bool,
-) -> list[Outcome]:
-    """Measures whole points, then their bounds; adds the outcomes."""
-    outcomes = [*outcomes, run_sweep(sweep, directory, own, console, first)]
-    if sweep.bounds is not None and not outcomes[-1].ended_early:
-        outcomes.append(run_bounds(sweep, directory, own, console, first))
-    return outcomes
+    own = rest[group.rank :: group.size]
+    return [*outcomes, *run_whole(sweep, directory, own, console, first)]
 
 
 def long_points(chosen: Sequence[Point], seconds: float) -> list[int]:
@@ -149,7 +125,7 @@ def estimated_seconds(point: Point) -> float:
     measure = point.measure
     try:
         told = explain(
-            point.source.build(point.seed),
+            point.model(),
             point.n,
             measure.flips_at(point.n).drawing(None),
             measure.measure,

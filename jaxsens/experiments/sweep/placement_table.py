@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxsens.base.strict import OptionalPositive, config
 
@@ -22,8 +22,8 @@ class PlacementTable:
     batch_size: OptionalPositive = None
     memory_budget: OptionalPositive = None
 
-    def placement(self, mesh: Any = None) -> Placement:
-        """Returns the placement on the devices of a mesh; None for all of this process."""
+    def placement(self) -> Placement:
+        """Returns the placement on all devices of this process."""
         from jaxsens.sensitivity.placement.placement import Placement
 
-        return Placement(mesh, batch_size=self.batch_size, memory_budget=self.memory_budget)
+        return Placement(batch_size=self.batch_size, memory_budget=self.memory_budget)

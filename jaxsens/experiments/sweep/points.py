@@ -193,6 +193,10 @@ class Point:
         """The inputs: the same for every variant."""
         return self.inputs.tokens(self.source.symbols, self.n, self.seed)
 
+    def model(self) -> Any:
+        """The model, made anew."""
+        return self.source.build(self.n, self.seed)
+
     @property
     def expanded(self) -> dict[str, Any]:
         """Everything that determines the numbers, defaults written out, and nothing else. JSON values.
@@ -201,10 +205,10 @@ class Point:
         """
         return {
             "format": FORMAT,
-            "model": self.source.expanded,
+            "model": self.source.expanded_at(self.n, self.seed),
             "n": self.n,
             "seed": self.seed,
-            "inputs": self.inputs.expanded(self.source.symbols, self.n),
+            "inputs": self.inputs.expanded(self.source.symbols, self.n, self.seed),
             "measure": self.measure.expanded(self.n),
         }
 
@@ -431,12 +435,10 @@ def statistics_of(result: FlipSensitivity, names: Iterable[str]) -> dict[str, fl
 
 def ceilings_of(result: FlipSensitivity, names: Iterable[str]) -> dict[str, float]:
     """What those named statistics are at most that rounding may decide (`jaxsens.sensitivity.results.at_most`)."""
-    found = {name: ceiling(result, partial(_statistic_of, name=name)) for name in names}
+    found = {
+        name: ceiling(result, lambda one, name=name: statistics_of(one, (name,))[name]) for name in names
+    }
     return {name: most for name, most in found.items() if most is not None}
-
-
-def _statistic_of(result: FlipSensitivity, name: str) -> float:
-    return statistics_of(result, (name,))[name]
 
 
 def of_estimates(result: FlipSensitivity) -> dict[str, float | int | None] | None:

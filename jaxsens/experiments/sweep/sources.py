@@ -1,21 +1,23 @@
 """Where a point's model comes from: a `[model]` table becomes a `ModelSource`.
 
 A source holds everything that determines the model (`expanded`), tells what the sweep needs to know of it without a
-seed, and builds it for a seed. A key of the table says which kind of source it is: `formula`, `construction`,
-`checkpoint`, or `kind` for networks with random weights. A further kind is one more function and one more line in
-`_READERS`, `_described` and `keys_of`.
+point, and builds it for a length and a seed. A key of the table says which kind of source it is: `formula`,
+`construction`, `checkpoint`, `python` for a function of the user's, or `kind` for networks with random weights. A
+further kind is one more function and one more line in `_READERS` and `keys_of`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from jaxsens.asked.flips import Flips
 from jaxsens.base.errors import InputError, Problems
 from jaxsens.base.strict import did_you_mean, field_names, join, messages, read_fields
 from jaxsens.constructions.catalogue import construction
@@ -33,8 +35,17 @@ from jaxsens.models.transformer.module import check_runs
 
 EVERY = "every coordinate"
 
-Weights = Literal["random", "constructed", "trained"]
-"""Where a model's weights come from: the point's seed, mathematics, or training."""
+
+def coordinates(outputs: Iterable[int]) -> str:
+    """Coordinates of an output, in words."""
+    return f"coordinates {', '.join(map(str, outputs))}"
+
+
+Weights = Literal["random", "constructed", "trained", "own"]
+"""Where a model's weights come from: the point's seed, mathematics, training, or a function of the user's."""
+
+SEEDED = ("random", "own")
+"""Weights that depend on the seed."""
 
 COMMON = ("condition", "autoregressive", "dtype", "read")
 """The keys that every constructed model has, with the same meaning."""
@@ -46,51 +57,87 @@ _READ: Mapping[Read, str] = {
 }
 
 
+@dataclass(frozen=True)
+class OwnModels:
+    """What is known of the models that a function of the user's makes (`jaxsens.experiments.sweep.own`).
+
+    Attributes:
+        sha256: of each model, its parameters and its function, by length and seed; None where it cannot be made.
+        example: a length and a seed for which it can be made.
+        alphabet_size: the number of symbols; 0 if nothing says it.
+        output_size: the number of coordinates of the output.
+        flips: what is flipped by default.
+    """
+
+    sha256: Mapping[tuple[int, int], str | None]
+    example: tuple[int, int]
+    alphabet_size: int
+    output_size: int
+    flips: Flips
+
+
 @dataclass(frozen=True, eq=False)
 class ModelSource:
     """A model that can be built, and what a sweep needs to know of it before. Compared and hashed by identity.
 
     Attributes:
-        weights: where the weights come from. Only "random" ones depend on the seed of a point.
-        network: the config of the model.
+        weights: where the weights come from. Only "random" ones, and "own" models, depend on the point.
+        network: the config of the model; None for an "own" model that is none of the package.
         expanded: everything that determines the model, as JSON values; the place of a checkpoint on the disk does not.
-        build: makes the model of a seed, a Flax NNX module; the same one for every seed unless the weights are random.
+        build: makes the model of a length and a seed; the same one for every point unless the weights are random.
         given_names: the names of its symbols 0, 1, 2 ...; empty where they have none.
         end_first: whether it reads the end-of-sequence symbol first, not last.
         designated: in words, which coordinates of the output are measured if the sweep does not say.
         exact_length: the longest input that it is exact for in its dtype; None if that is not known.
         training: of a trained model, after which `step` of how many `steps` it was written; None for others.
+        own: what is known of an "own" model; None for others.
     """
 
     weights: Weights
-    network: NetworkConfig
+    network: NetworkConfig | None
     expanded: dict[str, Any]
-    build: Callable[[int], Any]
+    build: Callable[[int, int], Any]
     given_names: tuple[str, ...] = ()
     end_first: bool = False
     designated: str = EVERY
     exact_length: int | None = None
     training: dict[str, int] | None = None
+    own: OwnModels | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of its symbols: the numbers themselves where they have none."""
-        return self.given_names or tuple(map(str, range(self.network.alphabet_size)))
+        return self.given_names or tuple(map(str, range(self.symbols.alphabet_size)))
 
     @property
     def symbols(self) -> Symbols:
-        """The alphabet it reads."""
-        return Symbols(self.network.alphabet_size, self.network.end_of_sequence, self.end_first)
+        """The alphabet it reads; of size 0 if nothing says it."""
+        if self.network is not None:
+            return Symbols(self.network.alphabet_size, self.network.end_of_sequence, self.end_first)
+        return Symbols(0 if self.own is None else self.own.alphabet_size, None)
 
     @property
-    def bounded(self) -> bool:
-        """Whether its position embeddings stay bounded as n grows; True if it has none."""
+    def bounded(self) -> bool | None:
+        """Whether its position embeddings stay bounded as n grows; True if it has none, None if that is not known."""
+        if self.network is None:
+            return None
         return not isinstance(self.network, TransformerConfig) or self.network.bounded
 
     @property
     def output_size(self) -> int:
         """The number of coordinates of its output."""
-        return self.network.logits or self.network.width
+        if self.network is not None:
+            return self.network.logits or self.network.width
+        return 1 if self.own is None else self.own.output_size
+
+    @property
+    def example(self) -> Any:
+        """A model, for checks that need one."""
+        return self.build(*((2, 0) if self.own is None else self.own.example))
+
+    def expanded_at(self, n: int, seed: int) -> dict[str, Any]:
+        """Everything that determines the model of a length and a seed, as JSON values."""
+        return self.expanded if self.own is None else {**self.expanded, "sha256": self.own.sha256[n, seed]}
 
     @property
     def readout(self) -> int | str:
@@ -108,18 +155,26 @@ class ModelSource:
 
 # Reading tables
 
+Code = Callable[[str], tuple[ModelSource | None, list[str]]]
+"""Imports the function of a name, such as "package.module:make": the source of its models, or what is wrong with it."""
+
 
 def read_source(
-    table: Mapping[str, Any], path: str, problems: Problems, folder: Path = Path()
+    table: Mapping[str, Any],
+    path: str,
+    problems: Problems,
+    folder: Path = Path(),
+    code: Code | None = None,
 ) -> ModelSource | None:
     """The source that a `[model]` table describes, or None after noting every error below `path`. Files and
-    directories that it names are looked for in `folder`."""
-    named = [key for key in _READERS if key in table]
+    directories that it names are looked for in `folder`. Without `code` no function that it names is imported."""
+    readers = {**_READERS, "python": partial(_read_python, code=code)}
+    named = [key for key in readers if key in table]
     if len(named) > 1:
         problems.messages.append(f"{path}: {' and '.join(named)} each name a model; give one of them")
         return None
     own = Problems(path)
-    source = _READERS[named[0] if named else "kind"](table, path, own, folder)
+    source = readers[named[0] if named else "kind"](table, path, own, folder)
     problems.extend(own)
     return None if own else source
 
@@ -128,7 +183,7 @@ def _read_network(
     table: Mapping[str, Any], path: str, problems: Problems, folder: Path
 ) -> ModelSource | None:
     """A network with random weights drawn by the point's seed."""
-    config = read_config(table, path, problems, also=("formula", "construction", "checkpoint"))
+    config = read_config(table, path, problems, also=NAMING)
     if config is None:
         return None
     own = Problems(path)
@@ -136,7 +191,7 @@ def _read_network(
     problems.extend(own, prefix=f"{path}.")
     if own:
         return None
-    return ModelSource("random", config, plain(config), lambda seed: build(config, seed=seed))
+    return ModelSource("random", config, plain(config), lambda n, seed: build(config, seed=seed))
 
 
 @dataclass(frozen=True)
@@ -179,7 +234,7 @@ class _Constructed:
             weights="constructed",
             network=model.config,
             expanded=plain(self),
-            build=lambda seed: model,
+            build=lambda n, seed: model,
             given_names=getattr(model, "alphabet", ()),
             designated=_READ[self.read],
             exact_length=model.exact_length,
@@ -258,7 +313,7 @@ def _read_construction(
     if source is None:
         return None
     # The condition is the one that the model has, also where none was given.
-    promise = getattr(source.build(0), "promise", None)
+    promise = getattr(source.example, "promise", None)
     condition = own.condition if promise is None else promise.condition
     expanded = {**source.expanded, "condition": condition, "options": plain(options)}
     return dataclasses.replace(source, expanded=expanded)
@@ -289,7 +344,7 @@ def _read_checkpoint(
         weights="trained",
         network=model.config,
         expanded={"type": "CheckpointModel", **determining, "language": trained.language.name},
-        build=lambda seed: model,
+        build=lambda n, seed: model,
         given_names=trained.language.alphabet,
         end_first=task == "prediction",
         designated=f"the logits of {'the next symbol' if task == 'prediction' else 'the two labels'}",
@@ -297,13 +352,45 @@ def _read_checkpoint(
     )
 
 
+def _read_python(
+    table: Mapping[str, Any],
+    path: str,
+    problems: Problems,
+    folder: Path,
+    code: Code | None,
+) -> ModelSource | None:
+    """Models of the user's own, made by a function that the table names."""
+    unknown = [
+        f"{path}.{key}: unknown key; the function makes the whole model" for key in {*table} - {"python"}
+    ]
+    problems.messages += sorted(unknown)
+    name = table["python"]
+    if not isinstance(name, str) or not _PYTHON.fullmatch(name):
+        problems.add(f"{path}.python", name, 'a function make(n, seed), as "package.module:make"')
+    elif code is None:
+        remedy = (
+            "only `jaxsens sweep --allow-code` runs code that a config names; give it if you trust that code"
+        )
+        problems.add(f"{path}.python", name, remedy)
+    elif not unknown:
+        source, wrong = code(name)
+        problems.messages += [f"{path}.python = {name!r}: {message}" for message in wrong]
+        return source
+    return None
+
+
+_PYTHON = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
+
 _READERS: dict[str, Callable[[Mapping[str, Any], str, Problems, Path], ModelSource | None]] = {
     "formula": _read_formula,
     "construction": _read_construction,
     "checkpoint": _read_checkpoint,
     "kind": _read_network,
 }
-"""How a table is read, by the key that says what it describes."""
+"""How a table is read, by the key that says what it describes; but for `python`."""
+
+NAMING = ("formula", "construction", "checkpoint", "python")
+"""The keys of which each names a model by itself."""
 
 
 # Tables that change another
@@ -312,8 +399,9 @@ _READERS: dict[str, Callable[[Mapping[str, Any], str, Problems, Path], ModelSour
 def changed(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """A `[model]` table with some keys replaced. If the changes name another kind of model, or another construction,
     the keys of `base` that it does not have are dropped."""
-    if any(key in changes for key in _READERS) and _described(changes) != _described(base):
-        kept = keys_of(changes) - _READERS.keys()
+    naming = {*NAMING, "kind"}
+    if not naming.isdisjoint(changes) and _described(changes) != _described(base):
+        kept = keys_of(changes) - naming
         return {**{key: value for key, value in base.items() if key in kept}, **changes}
     return {**base, **changes}
 
@@ -331,6 +419,6 @@ def keys_of(table: Mapping[str, Any]) -> frozenset[str]:
 
 def _described(table: Mapping[str, Any]) -> tuple[str, object]:
     """What kind of model a table describes; of constructions and networks, which."""
-    named = next((key for key in ("formula", "checkpoint", "construction") if key in table), "kind")
+    named = next((key for key in NAMING if key in table), "kind")
     which = {"construction": table.get("construction"), "kind": table.get("kind", "transformer")}
     return named, which.get(named)

@@ -25,6 +25,7 @@ from jaxsens.experiments.jobs.claims import (
     read_failure,
     see_what_others_wrote,
 )
+from jaxsens.experiments.jobs.job import Failure
 from jaxsens.experiments.jobs.progress import TimeLeft
 from jaxsens.experiments.sweep.bounds import BoundRecord
 from jaxsens.experiments.sweep.points import read_point
@@ -43,14 +44,6 @@ class Working:
     item: str
     host: str
     heard_seconds_ago: float
-
-
-@dataclass(frozen=True)
-class Trouble:
-    """An item that failed, or whose record is not as it was written, and why, in one line."""
-
-    item: str
-    message: str
 
 
 @dataclass(frozen=True)
@@ -85,11 +78,11 @@ class SweepStatus:
     of_bounds: int
     report: bool
     working: tuple[Working, ...]
-    failed: tuple[Trouble, ...]
+    failed: tuple[Failure, ...]
     compute_seconds_left: float | None
     seconds_left: float | None
     checked: int
-    damaged: tuple[Trouble, ...]
+    damaged: tuple[Failure, ...]
 
     def lines(self) -> list[str]:
         """Returns the state in words, a line each."""
@@ -103,8 +96,8 @@ class SweepStatus:
             lines.append(
                 f"under way: {one.item}, on {one.host}, heard of {duration(one.heard_seconds_ago)} ago"
             )
-        lines += [f"failed: {one.item}: {one.message}" for one in self.failed]
-        lines += [f"damaged: {one.item}: {one.message}" for one in self.damaged]
+        lines += [f"failed: {one}" for one in self.failed]
+        lines += [f"damaged: {one}" for one in self.damaged]
         if self.damaged:
             lines.append(f"{len(self.damaged)} damaged: run the sweep again, which computes them again")
         if unchecked := self.points + self.bounds + len(self.damaged) - self.checked:
@@ -142,7 +135,7 @@ def sweep_status(directory: str | os.PathLike[str], quick: bool = False) -> Swee
         if claimed is not None:
             working.append(Working(name, claimed.host, claimed.age))
         elif failure_of(path) in there and (why := read_failure(path)) is not None:
-            failed.append(Trouble(name, why))
+            failed.append(Failure(name, why))
     left = _time_left(folder, plan, {*missing}) if not plan.bounds else None
     missing_points = sum(map(_is_point, missing))
     return SweepStatus(
@@ -159,7 +152,7 @@ def sweep_status(directory: str | os.PathLike[str], quick: bool = False) -> Swee
         compute_seconds_left=left,
         seconds_left=None if left is None or not working else left / len(working),
         checked=0 if quick else len(kept),
-        damaged=tuple(Trouble(_name(item), why) for item, why in damaged.items()),
+        damaged=tuple(Failure(_name(item), why) for item, why in damaged.items()),
     )
 
 
@@ -182,7 +175,7 @@ def _is_point(item: PlannedPoint) -> bool:
     return item.file.startswith("points")
 
 
-def _state(missing: Sequence[PlannedPoint], working: Sequence[Working], failed: Sequence[Trouble]) -> State:
+def _state(missing: Sequence[PlannedPoint], working: Sequence[Working], failed: Sequence[Failure]) -> State:
     if not missing:
         return "finished"
     if working:

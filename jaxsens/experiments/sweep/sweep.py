@@ -13,12 +13,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from jax.sharding import Mesh
 from rich.console import Console
 
 from jaxsens.base.errors import InputError
@@ -29,7 +28,6 @@ from jaxsens.experiments.jobs.job import Failure, Job, Outcome, Record, read_fin
 from jaxsens.experiments.jobs.progress import Reporter
 from jaxsens.experiments.sweep.attention import ATTENTION_COLUMNS, AttentionTable, attention_of, has_attention
 from jaxsens.experiments.sweep.bounds import BoundPoint, BoundRecord, Bounds, Shared, answer
-from jaxsens.experiments.sweep.placement_table import PlacementTable
 from jaxsens.experiments.sweep.points import (
     STATUS_COLUMN,
     Measurement,
@@ -39,8 +37,9 @@ from jaxsens.experiments.sweep.points import (
     read_point,
     write_point,
 )
-from jaxsens.experiments.sweep.sources import EVERY, ModelSource, Weights
+from jaxsens.experiments.sweep.sources import EVERY, ModelSource, Weights, coordinates
 from jaxsens.experiments.sweep.words import Inputs
+from jaxsens.sensitivity.placement.placement import Placement
 from jaxsens.sensitivity.placement.process_group import ProcessGroup
 from jaxsens.sensitivity.results.result import FlipSensitivity
 
@@ -80,16 +79,16 @@ class PlannedVariant:
     Attributes:
         name: unique within the sweep.
         description: one line on what it is.
-        bounded: whether its position embeddings stay bounded; True where it has none.
+        bounded: whether its position embeddings stay bounded; True where it has none, None where that is not known.
         model: with every default written out.
-        weights: where its weights come from; only "random" ones depend on the seed.
+        weights: where its weights come from; "random" ones and "own" models depend on the seed.
         outputs: in words, which coordinates of its output are measured; empty if not known.
         exact_length: the longest input for which a construction is exact; None where there is none.
     """
 
     name: str
     description: str
-    bounded: bool
+    bounded: bool | None
     model: dict[str, Any]
     weights: Weights
     outputs: str = ""
@@ -163,7 +162,7 @@ class Sweep:
     bounds: Bounds | None = None
     sampled: frozenset[str] = frozenset()
     attention: AttentionTable | None = None
-    placement: PlacementTable = field(default_factory=PlacementTable)
+    placement: Placement = field(default_factory=Placement)
 
     @cached_property
     def points(self) -> tuple[Point, ...]:
@@ -191,7 +190,7 @@ class Sweep:
             config=self.text,
             **row_of(self, ("title", "claim", "lengths", "seeds", "statistics")),
             measure=self.measure.table(),
-            inputs={str(n): self.inputs.expanded(read, n) for n in self.lengths},
+            inputs={str(n): self.inputs.expanded(read, n, self.seeds[0]) for n in self.lengths},
             variants=tuple(
                 PlannedVariant(
                     variant.name,
@@ -218,7 +217,7 @@ def _measured(source: ModelSource, outputs: str | tuple[int, ...] | None) -> str
     """In words, which coordinates of the output enter the norm."""
     if outputs is None:
         return source.designated
-    return EVERY if outputs == "all" else f"coordinates {', '.join(map(str, outputs))}"
+    return EVERY if isinstance(outputs, str) else coordinates(outputs)
 
 
 # The directory
@@ -320,7 +319,11 @@ def check_grows(plan: SweepPlan, directory: Path) -> None:
     ]
     if not lost:
         return
-    differences = "; ".join(_differences(before, plan)) or "what its inputs are"
+    own = sorted(
+        {point.variant for point in lost} & {one.name for one in plan.variants if one.weights == "own"}
+    )
+    other = f"the models of {', '.join(own)}, or what JAX makes of them (its version), or " if own else ""
+    differences = "; ".join(_differences(before, plan)) or f"{other}what its inputs are"
     raise InputError(
         f"directory = {str(directory)!r}: it holds {len(lost)} points that this config does not have, so its report "
         f"would mix two configs. There and here differ: {differences}. Name another directory, or keep in the config "
@@ -429,17 +432,17 @@ class PointsJob(Job[Point, PointMetadata]):
         """
         if self._planned and not (self.directory / PLAN).exists():
             raise DirectoryGone(self.directory)
+        placement = self.sweep.placement
         if self.sharing is None:
-            return self._measured(item, reporter, None, True)
+            return self._measured(item, reporter, placement, True)
         with self.sharing.together(item.key.encode()):
-            return self._measured(item, reporter, self.sharing.mesh, self.sharing.rank == 0)
+            shared = replace(placement, mesh=self.sharing.mesh)
+            return self._measured(item, reporter, shared, self.sharing.rank == 0)
 
-    def _measured(self, item: Point, reporter: Reporter, mesh: Mesh | None, writes: bool) -> PointMetadata:
+    def _measured(self, item: Point, reporter: Reporter, placement: Placement, writes: bool) -> PointMetadata:
         began = time.perf_counter()
-        model, inside = item.source.build(item.seed), partial(reporter.inside, str(item))
-        result = item.measure.flip_sensitivity(
-            model, item.tokens(), item.seed, inside, self.sweep.placement.placement(mesh)
-        )
+        model, inside = item.model(), partial(reporter.inside, str(item))
+        result = item.measure.flip_sensitivity(model, item.tokens(), item.seed, inside, placement)
         statistics, attention = self.sweep.statistics, None
         if not writes:
             return describe_point(item, result, statistics, time.perf_counter() - began)
@@ -494,6 +497,19 @@ def run_sweep(
     """
     check_grows(sweep.plan, directory)
     return run(PointsJob(sweep, directory, plans), console, chosen)
+
+
+def run_whole(
+    sweep: Sweep, directory: Path, chosen: Sequence[Point], console: Console, plans: bool = True
+) -> list[Outcome]:
+    """Measures the chosen points and, if the sweep asks for them, computes their bounds."""
+    outcomes = [run_sweep(sweep, directory, chosen, console, plans)]
+    if plans and (others := strangers(sweep.plan, directory)):
+        say(console, f"{others} points in {directory} belong to another config; they are kept but not shown")
+    if sweep.bounds is not None and not outcomes[0].ended_early:
+        say(console, "points are measured; computing the bounds over all inputs")
+        outcomes.append(run_bounds(sweep, directory, chosen, console, plans))
+    return outcomes
 
 
 def run_bounds(

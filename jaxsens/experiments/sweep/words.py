@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Int
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Tag
 
-from jaxsens.base.errors import Problems
+from jaxsens.base.errors import InputError, Problems
 from jaxsens.base.files import read_within
 from jaxsens.base.memory import TOKEN_BYTES, check_fits
 from jaxsens.base.strict import STRICT, OptionalPositive, Positive
@@ -95,7 +95,7 @@ class RandomWords:
             words = draw.permuted(orders[:, np.arange(m) % size], axis=1)
         return symbols.with_end(words)
 
-    def expanded(self, symbols: Symbols, n: int) -> dict[str, Any]:
+    def expanded(self, symbols: Symbols, n: int, seed: int) -> dict[str, Any]:
         """What determines the inputs, besides length and seed."""
         return {**asdict(self), **asdict(symbols)}
 
@@ -116,7 +116,7 @@ class AllWords:
         size, m = symbols.alphabet_size, symbols.word_length(n)
         return symbols.with_end(np.indices((size,) * m, dtype=np.int64).reshape(m, size**m).T)
 
-    def expanded(self, symbols: Symbols, n: int) -> dict[str, Any]:
+    def expanded(self, symbols: Symbols, n: int, seed: int) -> dict[str, Any]:
         """What determines the inputs, besides length and seed."""
         return {**asdict(self), **asdict(symbols)}
 
@@ -163,7 +163,7 @@ class GivenWords:
             words = words[generator(seed, f"words.n={n}").permutation(len(words))[: self.count]]
         return symbols.with_end(words)
 
-    def expanded(self, symbols: Symbols, n: int) -> dict[str, Any]:
+    def expanded(self, symbols: Symbols, n: int, seed: int) -> dict[str, Any]:
         """What determines the inputs, besides length and seed: the words of this length, not where they are stored."""
         words = np.ascontiguousarray(self.words[symbols.word_length(n)], dtype="<i4")
         return {
@@ -194,16 +194,39 @@ class SharedWords:
             return words
         return symbols.with_end(words[:, 1:] if symbols.end_first else words[:, :-1])
 
-    def expanded(self, symbols: Symbols, n: int) -> dict[str, Any]:
+    def expanded(self, symbols: Symbols, n: int, seed: int) -> dict[str, Any]:
         """What determines the inputs, besides length and seed."""
-        described = self.words.expanded(symbols.without_end(), n)
+        described = self.words.expanded(symbols.without_end(), n, seed)
         if symbols.end_of_sequence is None:
             return described
         replaced = "end_replaces_first" if symbols.end_first else "end_replaces_last"
         return {**described, "end_of_sequence": symbols.end_of_sequence, replaced: True}
 
 
-Inputs = RandomWords | AllWords | GivenWords | SharedWords
+@dataclass(frozen=True, eq=False)
+class OwnWords:
+    """The words that a function of the user's has made, by length and seed; a text says why there are none.
+
+    Compared and hashed by identity, for it holds arrays.
+    """
+
+    words: Mapping[tuple[int, int], Int[np.ndarray, "count n"] | str]
+
+    def tokens(self, symbols: Symbols, n: int, seed: int) -> Int[np.ndarray, "count n"]:
+        """The inputs of one length and seed. Raises an InputError if the function has made none."""
+        found = self.words[n, seed]
+        if isinstance(found, str):
+            raise InputError(f"inputs(n={n}, seed={seed}): {found}")
+        return found
+
+    def expanded(self, symbols: Symbols, n: int, seed: int) -> dict[str, Any]:
+        """What determines the inputs of this length and seed: the words themselves."""
+        found = self.words[n, seed]
+        told = None if isinstance(found, str) else hashlib.sha256(found.astype("<i4").tobytes()).hexdigest()
+        return {"kind": "function", "sha256": told, "words": len(found) if told else 0}
+
+
+Inputs = RandomWords | AllWords | GivenWords | SharedWords | OwnWords
 """Where a point's inputs come from, ready to use."""
 
 
