@@ -305,7 +305,7 @@ def _measured(subject: Measurable, whole: FlipSensitivity, runner: Engine, call:
     try:
         with handed_over(lambda: begun.unfinished(so_far)):
             with stopping.noting(signal.SIGINT), telling(call.progress) as told:
-                values, elsewhere = placing.measure(
+                values, elsewhere = placing.Measuring(
                     runner,
                     parameters,
                     words,
@@ -316,7 +316,7 @@ def _measured(subject: Measurable, whole: FlipSensitivity, runner: Engine, call:
                     _counting_from(len(known), told),
                     output_doubts(subject, words),
                     so_far,
-                )
+                ).numbers()
             values = begun.with_known(values)
             check_finite(values[:, 0], flips.positions, whole.measure)
             values, elsewhere = _refined(runner, subject, whole, values, elsewhere)
@@ -374,7 +374,7 @@ class _Begun:
         last is left out, so that nobody takes it for whole."""
         found, rest, finished = so_far.copy(), self.rest, np.ones(len(self.whole), bool)
         nothing = np.full((len(rest), 2), np.nan, np.float32), np.zeros(len(rest), bool)
-        values, done = nothing if found.values is None or found.done is None else (found.values, found.done)
+        values, done = (found.values, found.done) if len(found.done) else nothing
         finished[rest] = done
         finished[-1:] &= not finished.all()
         return self.result(self.with_known(values), finished, found.elsewhere)
