@@ -24,6 +24,7 @@ from jaxsens.asked.engines import FirstOrder
 from jaxsens.asked.measures import L2
 from jaxsens.base.errors import InputError, Problems
 from jaxsens.base.precision import numerics
+from jaxsens.sensitivity.engines.engine import FlipBlock
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine, PreparedEstimate
 from jaxsens.sensitivity.estimates.estimate import first_order_engine
 from jaxsens.sensitivity.estimates.verify import verified
@@ -85,12 +86,13 @@ def _changes(
     engine: FirstOrderEngine, subject: Measurable, word: jax.Array, flips: FlipTable, rivals: bool
 ) -> tuple[dict[str, Any], float]:
     parameters = jax.tree.map(jnp.asarray, subject.parameters)
-    pair, where = (parameters, jnp.eye(WIDTH)), (jnp.asarray(flips.positions), jnp.asarray(flips.symbols))
+    pair = parameters, jnp.eye(WIDTH)
+    where = FlipBlock(jnp.asarray(flips.positions), jnp.asarray(flips.symbols))
     prepared = _prepare(engine, pair, word)
-    found = {"first order": _estimate(engine, pair, prepared, *where)}
+    found = {"first order": _estimate(engine, pair, prepared, where)}
     if rivals:
         linear = LinearRows(L2(), None, engine.layered, engine.readout)
-        found["AtP*"] = _estimate(linear, pair, prepared, *where)
+        found["AtP*"] = _estimate(linear, pair, prepared, where)
         found["gradient"] = _gradient(engine.layered, parameters, engine.readout, word, *where)
     return found, largest_weight(prepared)
 

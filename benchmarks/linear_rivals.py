@@ -15,9 +15,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxsens.models.transformer.layered import Layered, layer_output, readout_row
+from jaxsens.models.transformer.layered import Layered, ModelLayer, Projections, readout_row
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
-from jaxsens.sensitivity.engines.one_key.moved_row import Projections
 from jaxsens.sensitivity.engines.one_key.run import LayerRun
 
 
@@ -49,7 +48,7 @@ def gradient_changes(
 def outputs_of(model: Layered, parameters: Any, readout: int | str, x: Float[Array, "n width"]) -> Array:
     """Returns the output from the first layer's input rows."""
     for k in range(model.layers):
-        x = layer_output(model, parameters, k, x)
+        x = ModelLayer(model, parameters, k, x.shape[0]).output(x)
     row = readout_row(readout, x.shape[0])
     rows = jax.vmap(lambda y: model.read(parameters, y))(x if row is None else x[row][None])
     return jnp.mean(rows, axis=0)
@@ -60,9 +59,7 @@ class LinearRows(FirstOrderEngine):
 
     def projected(
         self,
-        model: Layered,
-        own: Any,
-        k: int,
+        layer: ModelLayer,
         kept: LayerRun,
         positions: Int[Array, " flips"],
         moved: Float[Array, "flips width"],
@@ -70,7 +67,9 @@ class LinearRows(FirstOrderEngine):
         """The old queries, keys and values, and the derivative of the projections along the row's change."""
 
         def one(x: Array, new: Array, i: Array) -> tuple[Array, ...]:
-            old, step = jax.jvp(lambda row: model.project(own, k, row, i), (x,), (new - x,))
+            old, step = jax.jvp(
+                lambda row: layer.model.project(layer.parameters, layer.k, row, i), (x,), (new - x,)
+            )
             return tuple(a + b for a, b in zip(old, step, strict=True))
 
         q, key, value = (
@@ -81,9 +80,7 @@ class LinearRows(FirstOrderEngine):
 
     def merged(
         self,
-        model: Layered,
-        own: Any,
-        k: int,
+        layer: ModelLayer,
         kept: LayerRun,
         positions: Int[Array, " flips"],
         moved: Float[Array, "flips width"],
@@ -93,7 +90,9 @@ class LinearRows(FirstOrderEngine):
 
         def one(x: Array, attended: Array, new: Array, new_attended: Array) -> Array:
             steps = new - x, new_attended - attended
-            old, step = jax.jvp(lambda x, c: model.merge(own, k, x, c), (x, attended), steps)
+            old, step = jax.jvp(
+                lambda x, c: layer.model.merge(layer.parameters, layer.k, x, c), (x, attended), steps
+            )
             return old + step
 
         return jax.vmap(one)(kept.x[positions], kept.b[:, positions].swapaxes(0, 1), moved, b)

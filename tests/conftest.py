@@ -61,7 +61,7 @@ gc.set_threshold(200_000, 20, 100)
 # with those is for the package itself to say.
 CHECKED = (
     *(f"jaxsens.models.parts.{name}" for name in ("masks", "positions", "products", "weighting")),
-    *(f"jaxsens.models.transformer.{name}" for name in ("centred", "layers", "scores")),
+    *(f"jaxsens.models.transformer.{name}" for name in ("layers", "scores")),
     "jaxsens.asked.formulas",
     "jaxsens.sensitivity.engines.vmap",
     *(

@@ -33,8 +33,8 @@ class Window(ScoreTerm):
     def turned(self, x, positions, n):
         return x
 
-    def penalty(self, heads, query_positions, key_positions, dtype, table=None):
-        far = jnp.abs(query_positions[:, None] - key_positions) > 2
+    def penalty(self, heads, queries, keys, dtype, table=None):
+        far = jnp.abs(queries[:, None] - keys) > 2
         return -jnp.broadcast_to(far, (heads, *far.shape)).astype(dtype)
 
 

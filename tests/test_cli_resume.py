@@ -36,9 +36,9 @@ def stopped(monkeypatch):
                     os.kill(os.getpid(), number)
                 yield finished
 
-        monkeypatch.setattr(placement, "_chunks", signalled)
+        monkeypatch.setattr(placement._OneInput, "chunks", signalled)
 
-    whole = placement._chunks
+    whole = placement._OneInput.chunks
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield after
     signal.signal(signal.SIGHUP, before)

@@ -17,8 +17,7 @@ from jaxtyping import Array, Float
 from jaxsens.base import inputs
 from jaxsens.base.errors import collecting
 from jaxsens.base.precision import numerics
-from jaxsens.models.transformer.layered import rows_of
-from jaxsens.models.transformer.layered_model import LayeredModel
+from jaxsens.models.transformer.layered import LayeredModel, rows_of
 from jaxsens.pretrained.families.architecture import Architecture, PublishedTransformer
 from jaxsens.pretrained.tokenizer import FolderTokenizer
 

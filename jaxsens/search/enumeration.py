@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 from jaxsens.base.errors import InputError
 from jaxsens.search.local_search import SearchProgress
 from jaxsens.search.problem import Problem, SearchSpace
+from jaxsens.sensitivity.engines.engine import FlipBlock
 from jaxsens.sensitivity.engines.vmap import VmapEngine
 from jaxsens.sensitivity.placement import placement
 
@@ -111,9 +112,9 @@ def _outputs(
 
         # The last block is filled up, so that one program serves all blocks.
         numbers = np.minimum(np.arange(start, start + size), space.count - 1)
-        outputs, _ = placement.measure_changes(
+        outputs, _ = placement.Measuring(
             engine, problem.parameters, first, nothing, numbers, nothing, problem.devices, told
-        )
+        ).changes()
         if not start:
             found = np.zeros((space.count, outputs.shape[1]), outputs.dtype)
         found[start : start + size] = outputs[: space.count - start]
@@ -124,7 +125,7 @@ def _outputs(
 class EveryWord(VmapEngine):
     """The output on each word of a space, where other engines have its change under a flip. Costs the same.
 
-    The position of a "flip" is the word's number, see `_words`; its symbol means nothing.
+    The place of a "flip" is the word's number, see `_words`; its symbol means nothing.
 
     Attributes:
         alphabet: the symbols of words.
@@ -138,9 +139,7 @@ class EveryWord(VmapEngine):
         """A word, which holds the symbols at the other positions."""
         return tokens
 
-    def changes(
-        self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
-    ) -> Float[Array, "flips outputs"]:
+    def changes(self, parameters: Any, prepared: Any, block: FlipBlock) -> Float[Array, "flips outputs"]:
         """The outputs on the words with these numbers: nothing is subtracted."""
         size, strides = len(self.alphabet), jnp.asarray(_strides(len(self.alphabet), len(self.free)))
 
@@ -149,4 +148,4 @@ class EveryWord(VmapEngine):
             word = prepared.at[jnp.asarray(self.free)].set(jnp.asarray(self.alphabet, prepared.dtype)[digits])
             return self._output(parameters, word)
 
-        return jax.vmap(one)(positions)
+        return jax.vmap(one)(block.places)

@@ -210,7 +210,8 @@ class Problem:
 
     def _changes(self, engine: Engine, words: np.ndarray, *flips: np.ndarray) -> np.ndarray:
         """The changes under flips, given by the rows of their words, their positions and their symbols."""
-        return placement.measure_changes(engine, self.parameters, words, *flips, placement=self.devices)[0]
+        measuring = placement.Measuring(engine, self.parameters, words, *flips, placement=self.devices)
+        return measuring.changes()[0]
 
 
 def problem_of(

@@ -329,9 +329,9 @@ def _measured(
             with stopping.noting(signal.SIGINT), telling(call.progress) as told:
                 counted = told and (lambda done, total: told(len(known) + done, len(known) + total))
                 doubts, where = output_doubts(subject, words), (flips.inputs[rest], what[rest], by_what[rest])
-                values, elsewhere = placing.measure(
+                values, elsewhere = placing.Measuring(
                     runner, parameters, words, *where, call.placement, counted, doubts, so_far
-                )
+                ).numbers()
             values = begun.with_known(values)
             check_finite(values[:, 0], flips.positions, whole.measure)
             values, elsewhere = _refined(runner, subject, whole, values, elsewhere, first)

@@ -18,9 +18,8 @@ from jaxsens.models.parts.positions import Component, Limb
 from jaxsens.models.parts.schedules import Schedule
 from jaxsens.models.parts.weighting import HardWeighting, Softmax, averages
 from jaxsens.models.transformer import layers, trace
-from jaxsens.models.transformer.centred import centred_scores
 from jaxsens.models.transformer.config import LayerConfig
-from jaxsens.models.transformer.scores import raw_scores
+from jaxsens.models.transformer.scores import centred_scores, raw_scores
 from tests import reference
 from tests.small_models import WEIGHTINGS_AND_MASKS, WEIGHTINGS_TRIED, random_parameters, small, tying
 from tests.tolerances import FORWARD

@@ -9,8 +9,8 @@ import pytest
 
 import jaxsens
 from jaxsens.base.errors import InputError
-from jaxsens.models.transformer.layered_model import LayeredModel
-from jaxsens.models.transformer.layered_transformer import layered_transformer
+from jaxsens.models.transformer.layered import LayeredModel
+from jaxsens.models.transformer.layers import layered_transformer
 from jaxsens.sensitivity.subjects.adapters import measurable
 
 CONFIG = jaxsens.TransformerConfig(alphabet_size=3, width=8, heads=2, layers=2, feed_forward=8)

@@ -16,7 +16,7 @@ from jaxsens.base.precision import numerics
 from jaxsens.models.config_tables import plain, read_config
 from jaxsens.models.parts.masks import SlidingWindow
 from jaxsens.models.transformer.layered import Attention
-from jaxsens.models.transformer.layered_transformer import LayeredTransformer
+from jaxsens.models.transformer.layers import LayeredTransformer
 
 N, WIDTH = 150, 9
 

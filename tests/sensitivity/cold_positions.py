@@ -21,7 +21,8 @@ from jaxsens.asked.measures import L2
 from jaxsens.base.precision import numerics
 from jaxsens.models.parts.masks import SlidingWindow
 from jaxsens.models.parts.score_positions import RelativeBias
-from jaxsens.models.transformer.layered_transformer import layered_transformer
+from jaxsens.models.transformer.layers import layered_transformer
+from jaxsens.sensitivity.engines.engine import FlipBlock
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
 from tests import wide_reference
 from tests.sensitivity.cold import COUNTED, KNOWN
@@ -61,8 +62,8 @@ def norms(name: str, config: TransformerConfig, parameters: Any, word: Any, flip
         given = jax.tree.map(lambda leaf: jnp.asarray(leaf, config.dtype), parameters)
         engine = FirstOrderEngine(L2(), None, layered_transformer(config), config.readout)
         pair = given, jnp.eye(config.width, dtype=config.dtype)
-        positions, symbols = jnp.asarray(flips).T
-        changes = engine.changes(pair, engine.prepare(pair, jnp.asarray(word)), positions, symbols)
+        block = FlipBlock(*jnp.asarray(flips).T)
+        changes = engine.changes(pair, engine.prepare(pair, jnp.asarray(word)), block)
         return np.linalg.norm(np.asarray(changes, np.float64), axis=1)
 
 

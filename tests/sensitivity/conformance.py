@@ -25,7 +25,7 @@ from jaxsens.models.parts.weighting import SinkSoftmax
 from jaxsens.models.transformer.parameters import TransformerParameters
 from jaxsens.sensitivity.engines.difference import engine as difference
 from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
-from jaxsens.sensitivity.engines.engine import Engine
+from jaxsens.sensitivity.engines.engine import Engine, FlipBlock
 from jaxsens.sensitivity.engines.incremental import incremental_engine
 from jaxsens.sensitivity.engines.vmap import VmapEngine
 from jaxsens.sensitivity.subjects.adapters import Measurable, TransformerApply
@@ -139,7 +139,7 @@ def by_one(
     compiled: bool = False,
 ) -> Any:
     """The norms of flips of one word; NaN where the engine declines, as it does all that it does not resolve."""
-    dtype = "float64" if engine.widened else dtype
+    dtype = "float64" if engine.wide else dtype
     with jax.disable_jit(not compiled), numerics(dtype):
         tokens, pairs = jnp.asarray(word, jnp.int32), jnp.asarray(flips, jnp.int32)
         prepared_in = "float64" if engine.prepares_in_float64 else dtype
@@ -151,7 +151,7 @@ def by_one(
             return np.full(len(flips), np.nan)
         norms = jax.jit(engine.norms)
         given = parameters_from_numpy(parameters, dtype)
-        return np.asarray(norms(given, prepared, pairs[:, 0], pairs[:, 1]))
+        return np.asarray(norms(given, prepared, FlipBlock(pairs[:, 0], pairs[:, 1])))
 
 
 def _narrow(leaf: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsens.sensitivity.engines.engine import Engine, EngineCost
+from jaxsens.sensitivity.engines.engine import Engine, EngineCost, FlipBlock
 from jaxsens.sensitivity.placement import placement
 from jaxsens.sensitivity.placement.placement import Placement
 
@@ -23,11 +23,12 @@ class Formula(Engine):
     def prepare(self, parameters: Any, tokens: Any) -> Any:
         return tokens.astype(jnp.float32)
 
-    def changed(self, parameters: Any, prepared: Any, positions: Any, symbols: Any) -> Any:
-        changes = self.changes(parameters, prepared, positions, symbols)
+    def changed(self, parameters: Any, prepared: Any, block: FlipBlock) -> Any:
+        changes = self.changes(parameters, prepared, block)
         return changes, jnp.zeros(len(changes))
 
-    def changes(self, parameters: Any, prepared: Any, positions: Any, symbols: Any) -> Any:
+    def changes(self, parameters: Any, prepared: Any, block: FlipBlock) -> Any:
+        positions, symbols = block
         value = parameters * (100.0 * positions + 10.0 * symbols + prepared[positions] + 1) * self.scale
         if self.every:
             value = jnp.where(positions % self.every == 0, jnp.nan, value)
@@ -55,5 +56,5 @@ EXPECTED = np.array([100.0 * p + 10.0 * s + TOKENS[b, p] + 1 for b, p, s in FLIP
 
 def spread(engine: Engine, where: Placement, progress: Any = None) -> tuple[np.ndarray, dict[str, int]]:
     given = jnp.float32(1), TOKENS, INPUTS, POSITIONS, SYMBOLS, where, progress
-    values, elsewhere = placement.measure(engine, *given)
+    values, elsewhere = placement.Measuring(engine, *given).numbers()
     return values[:, 0], elsewhere

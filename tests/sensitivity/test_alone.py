@@ -15,7 +15,7 @@ import jaxsens
 from jaxsens import Comparison, Function, Softmax, Transformer, TransformerConfig, UnchangedWarning
 from jaxsens.asked.formulas import difference
 from jaxsens.models.parts.weighting import AverageHard
-from jaxsens.models.transformer.layered_transformer import layered_transformer
+from jaxsens.models.transformer.layers import layered_transformer
 
 TABLE = np.asarray(jax.random.normal(jax.random.key(0), (3, 4)))
 WORD = np.array([0, 1, 2, 1, 0, 2])

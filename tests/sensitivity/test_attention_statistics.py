@@ -19,7 +19,7 @@ from jaxsens.base import memory
 from jaxsens.base.errors import InputError
 from jaxsens.base.precision import numerics
 from jaxsens.models.parts.masks import MASKS, SlidingWindow
-from jaxsens.models.transformer.layered_transformer import layered_transformer
+from jaxsens.models.transformer.layers import layered_transformer
 from jaxsens.sensitivity.rows import attention_weights
 from jaxsens.sensitivity.rows.attention_statistics import _statistics
 from tests import reference

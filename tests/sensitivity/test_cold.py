@@ -21,7 +21,7 @@ from jaxsens.base.precision import LARGEST_TIED, numerics
 from jaxsens.models.transformer.parameters import initialise
 from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.engines.difference.softmax_change import best_tied, log1p, softmax_change
-from jaxsens.sensitivity.engines.one_key.sigmoid_change import sigmoid_change
+from jaxsens.sensitivity.engines.one_key.one_moved_key import sigmoid_change
 from tests import wide_reference
 from tests.sensitivity.cold import FLOOR, NEWER, SOFT, TIMES_VMAP, Model, drawn, errors_of
 from tests.small_models import small
@@ -270,7 +270,7 @@ def test_what_float32_cannot_resolve_is_measured_in_float64_and_said_to_be():
 def test_what_overflows_in_the_engine_is_left_to_a_forward_pass():
     engine = DifferenceEngine(L2(), None, small())
     assert engine.fallback.how == "a forward pass each"
-    assert DifferenceEngine(L2(), None, small(dtype="float32")).fallback.widened
+    assert DifferenceEngine(L2(), None, small(dtype="float32")).fallback.wide
     assert (
         DifferenceEngine(L2(), None, small(dtype="float32"), wide=True).fallback.how
         == "a forward pass each in float64"

@@ -12,8 +12,8 @@ import jaxsens
 from jaxsens.asked.engines import FirstOrder
 from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import L2, Function
-from jaxsens.models.transformer.layered_model import LayeredModel
-from jaxsens.models.transformer.layered_transformer import layered_transformer
+from jaxsens.models.transformer.layered import LayeredModel
+from jaxsens.models.transformer.layers import layered_transformer
 from jaxsens.sensitivity.results.result import FlipSensitivity
 
 CONFIG = jaxsens.TransformerConfig(alphabet_size=3, width=4, heads=1, layers=1, feed_forward=4)

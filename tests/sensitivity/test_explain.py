@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.models.transformer.layered_model import LayeredModel
-from jaxsens.models.transformer.layered_transformer import layered_transformer
+from jaxsens.models.transformer.layered import LayeredModel
+from jaxsens.models.transformer.layers import layered_transformer
 
 
 def model(**options):

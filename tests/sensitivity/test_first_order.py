@@ -24,8 +24,9 @@ from jaxsens.models.parts.score_positions import RelativeBias
 from jaxsens.models.parts.weighting import SinkSoftmax
 from jaxsens.models.transformer import layers
 from jaxsens.models.transformer.layered import forward
-from jaxsens.models.transformer.layered_transformer import layered_transformer
+from jaxsens.models.transformer.layers import layered_transformer
 from jaxsens.models.transformer.parameters import initialise
+from jaxsens.sensitivity.engines.engine import FlipBlock
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.engines.vmap import VmapEngine
 from jaxsens.sensitivity.estimates.estimate import combinations
@@ -61,13 +62,13 @@ def estimate(config, parameters, word, positions, symbols, engine: type = FirstO
     """The estimated change of every output under each flip."""
     runner = engine(L2(), None, layered_transformer(config), config.readout)
     pair = parameters, jnp.eye(config.logits or config.width, dtype=config.dtype)
-    return np.asarray(_changes(runner, pair, _prepare(runner, pair, word), positions, symbols))
+    return np.asarray(_changes(runner, pair, _prepare(runner, pair, word), FlipBlock(positions, symbols)))
 
 
 def exact(config, parameters, word, positions, symbols) -> np.ndarray:
     engine = VmapEngine(L2(), None, TransformerApply(config))
     prepared = engine.prepare(parameters, word)
-    return np.asarray(_changes(engine, parameters, prepared, positions, symbols))
+    return np.asarray(_changes(engine, parameters, prepared, FlipBlock(positions, symbols)))
 
 
 def errors(config, seed: int, n: int, engine: type = FirstOrderEngine) -> np.ndarray:
@@ -221,7 +222,7 @@ def test_no_array_grows_with_the_square_of_n():
         prepared = jax.eval_shape(engine.prepare, parameters, word)
         programs = (
             jax.make_jaxpr(engine.prepare)(parameters, word),
-            jax.make_jaxpr(engine.changes)(parameters, prepared, flips, flips),
+            jax.make_jaxpr(engine.changes)(parameters, prepared, FlipBlock(flips, flips)),
         )
         found.append(max(largest(program.jaxpr) for program in programs))
     assert found[1] <= 4 * found[0]

@@ -22,7 +22,8 @@ from jaxsens.asked.measures import L2
 from jaxsens.base.errors import EngineRefusal, InputError, PrecisionWarning, UnchangedWarning
 from jaxsens.base.precision import numerics
 from jaxsens.models.parts.masks import MASKS, SlidingWindow
-from jaxsens.models.transformer.layered_transformer import layered_transformer
+from jaxsens.models.transformer.layers import layered_transformer
+from jaxsens.sensitivity.engines.engine import FlipBlock
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.engines.vmap import VmapEngine
 from jaxsens.sensitivity.estimates.estimate import combinations
@@ -39,14 +40,12 @@ def both(
     of equal shapes are compiled once for all configs."""
     with numerics("float64"), jax.disable_jit():
         parameters = jax.tree.map(jnp.asarray, parameters)
-        tokens, positions, symbols = (jnp.asarray(part) for part in (word, *flips))
+        tokens, block = jnp.asarray(word), FlipBlock(*map(jnp.asarray, flips))
         exact = VmapEngine(L2(), None, TransformerApply(config))
-        true = exact.changes(parameters, exact.prepare(parameters, tokens), positions, symbols)
+        true = exact.changes(parameters, exact.prepare(parameters, tokens), block)
         engine = FirstOrderEngine(L2(), None, layered_transformer(config), config.readout)
         pair = parameters, jnp.eye(true.shape[1])
-        return np.asarray(engine.changes(pair, engine.prepare(pair, tokens), positions, symbols)), np.asarray(
-            true
-        )
+        return np.asarray(engine.changes(pair, engine.prepare(pair, tokens), block)), np.asarray(true)
 
 
 @pytest.mark.slow  # each example is compiled for; the next tests and those of conformance have some of them
@@ -277,7 +276,7 @@ def test_blocks_that_a_mask_hides_hold_nothing():
                 prepared = jax.jit(engine.prepare)(pair, jnp.asarray(word))
                 for first in (0, 300, 560):
                     positions = jnp.arange(first, first + 40)
-                    found.append(jax.jit(engine.changes)(pair, prepared, positions, positions % 3))
+                    found.append(jax.jit(engine.changes)(pair, prepared, FlipBlock(positions, positions % 3)))
         for with_span, whole in zip(found[:3], found[3:], strict=True):
             np.testing.assert_allclose(with_span, whole, rtol=1e-9, atol=1e-15)
 

@@ -21,6 +21,7 @@ from jaxsens.models.transformer.parameters import initialise
 from jaxsens.sensitivity.engines.difference import folded
 from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.engines.difference.folded import FoldedEngine
+from jaxsens.sensitivity.engines.engine import FlipBlock
 from jaxsens.sensitivity.placement import placement
 from jaxsens.sensitivity.placement.placement import Placement
 from tests.sensitivity.conformance import sharpened
@@ -51,7 +52,9 @@ def measured(engine: Any, config: TransformerConfig, tokens: np.ndarray, positio
     with numerics(config.dtype):
         parameters, prepared = placement.prepared_on(ONE_DEVICE, engine, initialise(config, 0), tokens)
         norms = jax.jit(engine.norms)
-        blocks = [norms(parameters, prepared, *block) for block in zip(places, symbols, strict=True)]
+        blocks = [
+            norms(parameters, prepared, FlipBlock(*block)) for block in zip(places, symbols, strict=True)
+        ]
         return np.concatenate(blocks)[: len(positions)]
 
 
@@ -61,7 +64,7 @@ def completed(
     """The norms of one flip at each position, and how many declined ones were measured by which fallback."""
     places, symbols = flips_of(tokens, positions)
     with numerics(config.dtype):
-        values, elsewhere = placement.measure(
+        values, elsewhere = placement.Measuring(
             FoldedEngine(L2(), None, config),
             parameters_from_numpy(parameters, config.dtype),
             tokens[None],
@@ -69,7 +72,7 @@ def completed(
             places,
             symbols,
             placement.Placement(ONE_DEVICE),
-        )
+        ).numbers()
         return values[:, 0], elsewhere
 
 
@@ -208,7 +211,9 @@ def test_a_flip_of_a_key_with_more_than_half_of_a_row_is_declined(share, decline
     with numerics("float64"):
         given = parameters_from_numpy(parameters, "float64")
         prepared = jax.jit(engine.prepare)(given, tokens)
-        norms = np.asarray(jax.jit(engine.norms)(given, prepared, np.array([1, 2]), np.array([1, 1])))
+        norms = np.asarray(
+            jax.jit(engine.norms)(given, prepared, FlipBlock(np.array([1, 2]), np.array([1, 1])))
+        )
     np.testing.assert_array_equal(np.isnan(norms), [declined, False])
 
 

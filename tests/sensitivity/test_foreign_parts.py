@@ -31,6 +31,7 @@ from jaxsens.sensitivity.engines.difference import engine as difference
 from jaxsens.sensitivity.engines.difference import folded
 from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.engines.difference.rules import activation_change
+from jaxsens.sensitivity.engines.engine import FlipBlock
 from tests.foreign_parts import Nowhere, Ramp, Window
 
 WORD = np.array([0, 1, 1, 0, 1, 2])
@@ -170,10 +171,13 @@ def test_the_difference_engine_and_the_folded_form_refuse_it_by_name(options, na
 @pytest.mark.parametrize("layers", [1, 2])
 def test_the_rules_of_the_difference_engine_refuse_it_where_nobody_asked_the_engine(options, named, layers):
     model = made(layers=layers, **options)
-    engine, flips = DifferenceEngine(L2(), None, model.config), (jnp.array([0, 3]), jnp.array([1, 1]))
+    engine, flips = (
+        DifferenceEngine(L2(), None, model.config),
+        FlipBlock(jnp.array([0, 3]), jnp.array([1, 1])),
+    )
 
     def measured(parameters, tokens):
-        return engine.changes(parameters, engine.prepare(parameters, tokens), *flips)
+        return engine.changes(parameters, engine.prepare(parameters, tokens), flips)
 
     with numerics("float64"), pytest.raises(InputError, match=f"no rule for the {named}; it knows"):
         jax.eval_shape(measured, model.parameters, WORD)

@@ -18,6 +18,7 @@ from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import KL, Comparison, Cosine, Measure
 from jaxsens.base.precision import numerics
 from jaxsens.models.networks.given import parameters_from_numpy
+from jaxsens.sensitivity.engines.engine import FlipBlock
 from jaxsens.sensitivity.placement.placement import Placement
 from tests import reference
 from tests.measure_reference import exact, measured
@@ -105,7 +106,9 @@ def test_engines_agree_on_the_models_that_they_must_pass(name, measure):
         with jax.disable_jit(not case.compiled), numerics("float64"):
             given = parameters_from_numpy(parameters, "float64")
             prepared = jax.jit(runner.prepare)(given, word)
-            values[engine] = np.asarray(jax.jit(runner.norms)(given, prepared, pairs[:, 0], pairs[:, 1]))
+            values[engine] = np.asarray(
+                jax.jit(runner.norms)(given, prepared, FlipBlock(pairs[:, 0], pairs[:, 1]))
+            )
     declined = np.isnan(values["difference"])
     assert not declined.all()
     np.testing.assert_allclose(

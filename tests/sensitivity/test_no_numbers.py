@@ -12,7 +12,7 @@ import pytest
 import jaxsens
 from jaxsens.asked.measures import L2
 from jaxsens.base.errors import InputError
-from jaxsens.sensitivity.engines.engine import Engine
+from jaxsens.sensitivity.engines.engine import Engine, FlipBlock
 from jaxsens.sensitivity.placement import placement
 from jaxsens.sensitivity.placement.placement import Placement
 from tests.sensitivity.test_placement import EXPECTED, INPUTS, POSITIONS, SYMBOLS, TOKENS, Formula, mesh_of
@@ -42,9 +42,9 @@ def test_a_flip_measured_as_nan_is_told_from_one_not_measured_yet():
 def test_flips_under_which_an_engine_overflows_go_to_the_fallback():
     @dataclass(frozen=True)
     class Overflowing(Formula):
-        def changes(self, parameters: Any, prepared: Any, positions: Any, symbols: Any) -> Any:
-            change = super().changes(parameters, prepared, positions, symbols)
-            return jnp.where(positions[:, None] % 4 == 0, jnp.inf, change)
+        def changes(self, parameters: Any, prepared: Any, block: FlipBlock) -> Any:
+            change = super().changes(parameters, prepared, block)
+            return jnp.where(block.places[:, None] % 4 == 0, jnp.inf, change)
 
         @property
         def fallback(self) -> Engine:
@@ -52,8 +52,8 @@ def test_flips_under_which_an_engine_overflows_go_to_the_fallback():
 
     # Changes, since the norm of what holds inf is NaN.
     flips = INPUTS, POSITIONS, SYMBOLS
-    changes, declined = placement.measure_changes(
+    changes, declined = placement.Measuring(
         Overflowing(L2(), None), jnp.float32(1), TOKENS, *flips, Placement(mesh_of(1))
-    )
+    ).changes()
     np.testing.assert_array_equal(np.abs(changes[:, 0]), EXPECTED)
     assert declined

@@ -16,7 +16,7 @@ from jaxsens.asked.measures import L2, LInf
 from jaxsens.base.precision import numerics
 from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.engines.difference.folded import FoldedEngine
-from jaxsens.sensitivity.engines.engine import Engine
+from jaxsens.sensitivity.engines.engine import Engine, FlipBlock
 from jaxsens.sensitivity.placement import placement
 from jaxsens.sensitivity.placement.placement import Placement
 from tests.sensitivity.conformance import engine_of
@@ -68,18 +68,20 @@ def test_what_is_prepared_in_float64_is_rounded_once():
 def test_changes_are_vectors_with_the_signs_that_norms_lose(devices, every):
     @dataclass(frozen=True)
     class Vectors(Formula):
-        def changes(self, parameters: Any, prepared: Any, positions: Any, symbols: Any) -> Any:
-            value = super().changes(parameters, prepared, positions, symbols)
-            return jnp.concatenate([0 * value, -self.scale * value, positions[:, None] + 0 * value], axis=1)
+        def changes(self, parameters: Any, prepared: Any, block: FlipBlock) -> Any:
+            value = super().changes(parameters, prepared, block)
+            return jnp.concatenate(
+                [0 * value, -self.scale * value, block.places[:, None] + 0 * value], axis=1
+            )
 
         @property
         def fallback(self) -> Engine | None:
             return Vectors(self.measure, self.outputs, scale=-1.0) if self.every else None
 
     engine, where = Vectors(LInf(), (1, 2), every), Placement(mesh_of(devices), 3)
-    changes, declined = placement.measure_changes(
+    changes, declined = placement.Measuring(
         engine, jnp.float32(1), TOKENS, INPUTS, POSITIONS, SYMBOLS, where
-    )
+    ).changes()
     np.testing.assert_array_equal(changes, np.stack([-EXPECTED, POSITIONS], axis=1))
     norms, also = spread(engine, where)
     np.testing.assert_array_equal(np.abs(changes).max(axis=1), norms)
@@ -91,7 +93,7 @@ def test_ctrl_c_among_changes_is_a_plain_one():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt) as caught:
-        placement.measure_changes(
+        placement.Measuring(
             Formula(L2(), None),
             jnp.float32(1),
             TOKENS,
@@ -100,16 +102,16 @@ def test_ctrl_c_among_changes_is_a_plain_one():
             SYMBOLS,
             Placement(mesh_of(1)),
             stop,
-        )
+        ).changes()
     assert not isinstance(caught.value, placement.Interrupted)
 
 
 def test_one_program_serves_the_declined_flips_of_all_inputs(monkeypatch):
     @dataclass(frozen=True)
     class DeclinesZeros(Formula):
-        def changes(self, parameters: Any, prepared: Any, positions: Any, symbols: Any) -> Any:
-            change = super().changes(parameters, prepared, positions, symbols)
-            return jnp.where(prepared[positions][:, None] == 0, jnp.nan, change)
+        def changes(self, parameters: Any, prepared: Any, block: FlipBlock) -> Any:
+            change = super().changes(parameters, prepared, block)
+            return jnp.where(prepared[block.places][:, None] == 0, jnp.nan, change)
 
         @property
         def fallback(self) -> Engine:
@@ -124,7 +126,7 @@ def test_one_program_serves_the_declined_flips_of_all_inputs(monkeypatch):
         return compile_(lowered, *arguments, **options)
 
     monkeypatch.setattr(jax.stages.Lowered, "compile", noted)
-    norms, declined = placement.measure(
+    norms, declined = placement.Measuring(
         DeclinesZeros(LInf(), None),
         jnp.float32(1),
         words,
@@ -132,7 +134,7 @@ def test_one_program_serves_the_declined_flips_of_all_inputs(monkeypatch):
         positions,
         np.full(99, 2),
         Placement(mesh_of(1), 3),
-    )
+    ).numbers()
     np.testing.assert_array_equal(norms[:, 0], 100.0 * positions + 21 + words.ravel())
     assert declined["Formula"] >= sum(range(3, 12))
     assert len(compiled) == 2
@@ -257,9 +259,9 @@ def test_ctrl_c_keeps_no_flip_that_was_declined_and_not_yet_measured():
 
     with pytest.raises(placement.Interrupted) as caught:
         spread(Formula(L2(), None, every=4), Placement(mesh_of(1), 1000), stop)
-    finished = ~np.isnan(caught.value.values[:, 0])
+    finished = ~np.isnan(caught.value.finished.values[:, 0])
     np.testing.assert_array_equal(finished, (INPUTS == 0) & (POSITIONS % 4 != 0))
-    np.testing.assert_array_equal(caught.value.values[finished, 0], EXPECTED[finished])
+    np.testing.assert_array_equal(caught.value.finished.values[finished, 0], EXPECTED[finished])
 
 
 # Memory
@@ -271,7 +273,8 @@ def temporary(engine: Engine, config: jaxsens.TransformerConfig, n: int, flips: 
         tokens, block = (jax.ShapeDtypeStruct((size,), jnp.int32) for size in (n, flips))
         parameters = jaxsens.Transformer(config).parameters
         prepared = jax.eval_shape(engine.prepare, parameters, tokens)
-        analysis = jax.jit(engine.norms).lower(parameters, prepared, block, block).compile().memory_analysis()
+        lowered = jax.jit(engine.norms).lower(parameters, prepared, FlipBlock(block, block))
+        analysis = lowered.compile().memory_analysis()
     assert analysis is not None
     return analysis.temp_size_in_bytes, analysis.argument_size_in_bytes
 
@@ -407,7 +410,7 @@ def test_the_operations_of_the_compiled_program_grow_with_n(monkeypatch):
         for n in lengths:
             tokens, block = (jax.ShapeDtypeStruct((size,), jnp.int32) for size in (n, 4))
             prepared = jax.eval_shape(engine.prepare, parameters, tokens)
-            compiled = jax.jit(engine.norms).lower(parameters, prepared, block, block).compile()
+            compiled = jax.jit(engine.norms).lower(parameters, prepared, FlipBlock(block, block)).compile()
             counts.append((compiled.cost_analysis() or {})["flops"])
     assert 0.9 < np.polyfit(np.log(lengths), np.log(counts), 1)[0] < 1.1
     model = jaxsens.Transformer(config)

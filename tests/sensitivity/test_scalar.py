@@ -20,6 +20,7 @@ from jaxsens.asked.measures import Function
 from jaxsens.base.precision import numerics
 from jaxsens.models.networks.given import parameters_from_numpy
 from jaxsens.sensitivity.choice import choose
+from jaxsens.sensitivity.engines.engine import FlipBlock
 from jaxsens.sensitivity.placement.placement import Placement
 from jaxsens.sensitivity.subjects.adapters import measurable
 from tests import reference
@@ -102,7 +103,9 @@ def test_both_engines_agree_on_the_models_that_engines_must_pass(name):
         with jax.disable_jit(not case.compiled), numerics("float64"):
             given = parameters_from_numpy(parameters, "float64")
             prepared = jax.jit(runner.prepare)(given, word)
-            found[engine] = np.asarray(jax.jit(runner.norms)(given, prepared, pairs[:, 0], pairs[:, 1]))
+            found[engine] = np.asarray(
+                jax.jit(runner.norms)(given, prepared, FlipBlock(pairs[:, 0], pairs[:, 1]))
+            )
     declined = np.isnan(found["difference"])
     assert not declined.all()
     np.testing.assert_allclose(

@@ -14,8 +14,8 @@ import pytest
 from matplotlib import pyplot
 
 import jaxsens
-from jaxsens.models.transformer.layered_model import LayeredModel
-from jaxsens.models.transformer.layered_transformer import layered_transformer
+from jaxsens.models.transformer.layered import LayeredModel
+from jaxsens.models.transformer.layers import layered_transformer
 from jaxsens.sensitivity.pictures import picture
 from jaxsens.sensitivity.pictures.pieces import text_pieces
 from jaxsens.sensitivity.pictures.text_picture import text_figure

@@ -11,7 +11,7 @@ import pytest
 import jaxsens
 from jaxsens.models.parts.weighting import WEIGHTING_TYPES, WEIGHTINGS, Sigmoid, Weighting
 from jaxsens.models.transformer.config import TransformerConfig
-from jaxsens.models.transformer.layered_transformer import layered_transformer
+from jaxsens.models.transformer.layers import layered_transformer
 from jaxsens.sensitivity.engines.difference import engine as difference
 from jaxsens.sensitivity.engines.first_order import engine as first_order
 from tests.sensitivity.conformance import engine_of

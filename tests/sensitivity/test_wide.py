@@ -20,7 +20,7 @@ from jaxsens.base.precision import numerics
 from jaxsens.models.parts.choices import ACTIVATIONS, LAYER_NORMS, OUTPUT_GATES, SCORES
 from jaxsens.models.parts.masks import MASKS, SlidingWindow
 from jaxsens.models.transformer import layers
-from jaxsens.models.transformer.layered_transformer import layered_transformer
+from jaxsens.models.transformer.layers import layered_transformer
 from jaxsens.sensitivity.digits.wide.numbers import FLOAT64, Arithmetic, Precise
 from jaxsens.sensitivity.digits.wide.program import Program, traced
 from jaxsens.sensitivity.subjects.adapters import measurable

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxsens.base.precision import numerics
-from jaxsens.models.transformer.maps import activation
+from jaxsens.models.transformer.trace import activation
 from jaxsens.theory.certified import intervals
 from jaxsens.theory.certified.intervals import Ball, ball
 from tests.small_models import small

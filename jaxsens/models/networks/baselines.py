@@ -7,7 +7,8 @@ the convolution falls as 1/n because of the average. Pure functions of (config, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +25,7 @@ from jaxsens.models.networks.baselines_config import (
     RecurrentConfig,
     RNNConfig,
 )
-from jaxsens.models.networks.given import check_input, checked_making, checked_parameters, on_device
+from jaxsens.models.networks.given import check_input, on_device
 from jaxsens.models.networks.network import Network
 from jaxsens.models.parts import initialisation
 
@@ -177,7 +178,10 @@ def apply(
     return row
 
 
-class Baseline(Network[BaselineConfig, BaselineParameters]):
+Kind = TypeVar("Kind", bound=BaselineConfig)
+
+
+class Baseline(Network[Kind, BaselineParameters]):
     """Base class of the baselines; use one of its subclasses.
 
     `model(tokens)` is the output of shape (width,), or (logits,) with a linear head; `model.activations(tokens)` is
@@ -185,46 +189,31 @@ class Baseline(Network[BaselineConfig, BaselineParameters]):
     axis. `parameters`, if given, replace the random ones; their shapes must match the config.
     """
 
+    drawn = staticmethod(initialise)
+    shaped = staticmethod(partial(initialise, seed=0))
     output_of = staticmethod(apply)
     rows_of = staticmethod(activations)
-
-    def __init__(
-        self, config: BaselineConfig, seed: int = 0, parameters: BaselineParameters | None = None
-    ) -> None:
-        drawn = initialise(config, seed)
-        super().__init__(
-            config, drawn if parameters is None else checked_parameters(drawn, parameters, config.dtype)
-        )
 
     def _check(self, tokens: ArrayLike) -> None:
         check_tokens(self.config, tokens)
 
 
-class LSTM(Baseline):
+class LSTM(Baseline[LSTMConfig]):
     """The LSTM described by an `LSTMConfig`, with random parameters from `seed` (see `initialise`)."""
 
-    def __init__(
-        self, config: LSTMConfig, seed: int = 0, parameters: BaselineParameters | None = None
-    ) -> None:
-        super().__init__(*checked_making("LSTM", config, LSTMConfig, seed), parameters)
+    of = LSTMConfig
 
 
-class RNN(Baseline):
+class RNN(Baseline[RNNConfig]):
     """The simple RNN described by an `RNNConfig`, with random parameters from `seed` (see `initialise`)."""
 
-    def __init__(
-        self, config: RNNConfig, seed: int = 0, parameters: BaselineParameters | None = None
-    ) -> None:
-        super().__init__(*checked_making("RNN", config, RNNConfig, seed), parameters)
+    of = RNNConfig
 
 
-class Convolution(Baseline):
+class Convolution(Baseline[ConvolutionConfig]):
     """The convolution described by a `ConvolutionConfig`, with random parameters from `seed` (see `initialise`)."""
 
-    def __init__(
-        self, config: ConvolutionConfig, seed: int = 0, parameters: BaselineParameters | None = None
-    ) -> None:
-        super().__init__(*checked_making("Convolution", config, ConvolutionConfig, seed), parameters)
+    of = ConvolutionConfig
 
 
 def _readout(config: BaselineConfig) -> int | str:

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from jaxsens.base.precision import numerics
 from jaxsens.base.programs import compiled
 from jaxsens.models.networks.baselines_config import SymbolsConfig
-from jaxsens.models.networks.given import on_device
+from jaxsens.models.networks.given import checked_making, checked_parameters, on_device
 
 Config = TypeVar("Config", bound=SymbolsConfig)
 Parameters = TypeVar("Parameters")
@@ -24,17 +24,35 @@ Parameters = TypeVar("Parameters")
 class Network(nnx.Module, Generic[Config, Parameters]):
     """A network of a config, with its parameters.
 
+    Args:
+        config: its shape and choices.
+        seed: the seed of random parameters.
+        parameters: those to use instead; their shapes must be those of the config.
+
     Attributes:
-        output_of: of each class derived from it, the pure function of (config, parameters, tokens) that returns the
-            output on one input.
+        of: of each class derived from it, the class of its configs.
+        drawn: the function of (config, seed) that returns random parameters.
+        shaped: the function of a config that returns a tree of the shapes of its parameters.
+        output_of: the pure function of (config, parameters, tokens) that returns the output on one input.
         rows_of: the one that returns the last layer at every position.
+
+    Raises:
+        InputError: naming each unusable argument.
     """
+
+    of: ClassVar[type]
+    drawn: ClassVar[Callable[[Any, int], Any]]
+    shaped: ClassVar[Callable[[Any], Any]]
 
     output_of: ClassVar[Callable[..., Array]]
     rows_of: ClassVar[Callable[..., Array]]
 
-    def __init__(self, config: Config, given: Parameters) -> None:
-        self.config = config
+    def __init__(self, config: Config, seed: int = 0, parameters: Parameters | None = None) -> None:
+        self.config, seed = checked_making(type(self).__name__, config, self.of, seed)
+        if parameters is None:
+            given = type(self).drawn(config, seed)
+        else:
+            given = checked_parameters(type(self).shaped(config), parameters, config.dtype)
         self.variables = nnx.data(jax.tree.map(nnx.Param, given))
 
     @property

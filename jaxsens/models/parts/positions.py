@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,16 @@ from jaxtyping import Array, Float, Int
 from jaxsens.base.errors import InputError, Problems, collecting
 from jaxsens.base.inputs import is_count, keep_plain
 from jaxsens.models.parts.part import Part
+
+Turned: TypeAlias = Float[Array, "*heads rows head_width"]
+"""Queries or keys."""
+
+Places: TypeAlias = Int[Array, " m"]
+KeyPlaces: TypeAlias = Int[Array, "*k"]
+"""The positions of queries and of keys, 0-based."""
+
+Entries: TypeAlias = Float[Array, "heads entries"]
+ScoreTable: TypeAlias = Float[Array, "heads m k"]
 
 
 @dataclass(frozen=True)
@@ -117,21 +128,14 @@ class ScoreTerm(PositionTerm):
         del heads, head_width, problems
 
     @abc.abstractmethod
-    def turned(
-        self, x: Float[Array, "*heads rows head_width"], positions: Int[Array, " rows"], n: int
-    ) -> Float[Array, "*heads rows head_width"]:
+    def turned(self, x: Turned, positions: Int[Array, " rows"], n: int) -> Turned:
         """Returns the transformed queries or keys at 0-based `positions` of an input of length n."""
 
     @abc.abstractmethod
     def penalty(
-        self,
-        heads: int,
-        query_positions: Int[Array, " m"],
-        key_positions: Int[Array, "*k"],
-        dtype: jnp.dtype,
-        table: Float[Array, "heads entries"] | None = None,
-    ) -> Float[Array, "heads m k"] | None:
-        """Returns the term added to the scores, or None. `key_positions` is (k,), or (heads, m, k) for keys per row.
+        self, heads: int, queries: Places, keys: KeyPlaces, dtype: jnp.dtype, table: Entries | None = None
+    ) -> ScoreTable | None:
+        """Returns the term added to the scores, or None. `keys`, positions, is (k,), or (heads, m, k) for keys per row.
 
         `table` is given to terms with `entries` only.
         """

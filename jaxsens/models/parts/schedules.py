@@ -33,12 +33,10 @@ class Schedule(Part):
                 value = getattr(self, name)
                 if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                     problems.add(name, value, "a finite number")
-            if not problems and self.coefficient < 0:
-                problems.add("coefficient", self.coefficient, "at least 0: a temperature is not negative")
-            if not problems and self.least < 0:
-                problems.add("least", self.least, "at least 0: a temperature is not negative")
-            if not problems and self.log_power < 0:
-                problems.add("log_power", self.log_power, "at least 0: log n is 0 at n = 1")
+            for name in ("coefficient", "least", "log_power"):
+                why = "log n is 0 at n = 1" if name == "log_power" else "a temperature is not negative"
+                if not problems and getattr(self, name) < 0:
+                    problems.add(name, getattr(self, name), f"at least 0: {why}")
 
     def __call__(self, n: np.ndarray | int) -> np.ndarray:
         """Returns 1/tau at the length(s) n >= 1, float64, with the shape of n."""

@@ -20,11 +20,16 @@ from jaxsens.base.inputs import is_count, keep_plain
 from jaxsens.models.parts.positions import (
     COMPONENTS,
     Component,
+    Entries,
+    KeyPlaces,
     Learned,
     Limb,
+    Places,
     PositionTerm,
+    ScoreTable,
     ScoreTerm,
     Sinusoidal,
+    Turned,
     angles_of,
     check_base,
 )
@@ -46,9 +51,13 @@ class Rotation(ScoreTerm):
         """True: a rotation keeps norms, so scores stay bounded."""
         return True
 
-    def turned(
-        self, x: Float[Array, "*heads rows head_width"], positions: Int[Array, " rows"], n: int
-    ) -> Float[Array, "*heads rows head_width"]:
+    def check_heads(self, heads: int, head_width: int, problems: Problems) -> None:
+        """Adds an error for an odd head_width."""
+        del heads
+        if head_width % 2:
+            problems.add("head_width", head_width, "an even number, since rotary embeddings rotate pairs")
+
+    def turned(self, x: Turned, positions: Int[Array, " rows"], n: int) -> Turned:
         """Rotates each pair (x_2c, x_2c+1) by the angle of its position."""
         angles = self.angles(n, x.shape[-1])
         cosine = jnp.asarray(np.cos(angles), x.dtype)[positions]
@@ -58,15 +67,10 @@ class Rotation(ScoreTerm):
         return pairs.reshape(x.shape)
 
     def penalty(
-        self,
-        heads: int,
-        query_positions: Array,
-        key_positions: Array,
-        dtype: jnp.dtype,
-        table: Array | None = None,
-    ) -> Float[Array, "heads m k"] | None:
+        self, heads: int, queries: Places, keys: KeyPlaces, dtype: jnp.dtype, table: Entries | None = None
+    ) -> ScoreTable | None:
         """None: it adds nothing to a score."""
-        del heads, query_positions, key_positions, dtype, table
+        del heads, queries, keys, dtype, table
 
 
 @dataclass(frozen=True)
@@ -82,12 +86,6 @@ class Rotary(Rotation):
     def check(self, problems: Problems) -> None:
         """Notes a base that is not a number above 0."""
         check_base(self, self.base, problems)
-
-    def check_heads(self, heads: int, head_width: int, problems: Problems) -> None:
-        """Adds an error for an odd head_width."""
-        del heads
-        if head_width % 2:
-            problems.add("head_width", head_width, "an even number, since rotary embeddings rotate pairs")
 
 
 @dataclass(frozen=True)
@@ -113,10 +111,8 @@ class PartialRotary(Rotation):
 
     def check_heads(self, heads: int, head_width: int, problems: Problems) -> None:
         """Adds an error for an odd number of rotated coordinates, or of all."""
-        del heads
-        if head_width % 2:
-            problems.add("head_width", head_width, "an even number, since rotary embeddings rotate pairs")
-        elif (_share(self.fraction, head_width) or 1) % 2:
+        super().check_heads(heads, head_width, problems)
+        if head_width % 2 == 0 and (_share(self.fraction, head_width) or 1) % 2:
             remedy = f"a fraction of head_width = {head_width} that is an even number of coordinates"
             problems.add("positions", self, f"{remedy}, since rotary embeddings rotate pairs")
 
@@ -125,9 +121,7 @@ class PartialRotary(Rotation):
 class ScoreBias(ScoreTerm):
     """A term that is added to scores, and leaves queries and keys as they are."""
 
-    def turned(
-        self, x: Float[Array, "*heads rows head_width"], positions: Int[Array, " rows"], n: int
-    ) -> Float[Array, "*heads rows head_width"]:
+    def turned(self, x: Turned, positions: Int[Array, " rows"], n: int) -> Turned:
         """Returns queries and keys unchanged."""
         del positions, n
         return x
@@ -147,16 +141,11 @@ class DistancePenalty(ScoreBias):
         """The slope of each head, float64."""
 
     def penalty(
-        self,
-        heads: int,
-        query_positions: Int[Array, " m"],
-        key_positions: Int[Array, "*k"],
-        dtype: jnp.dtype,
-        table: Array | None = None,
-    ) -> Float[Array, "heads m k"] | None:
+        self, heads: int, queries: Places, keys: KeyPlaces, dtype: jnp.dtype, table: Entries | None = None
+    ) -> ScoreTable | None:
         """-slope_h |i - j|."""
         del table
-        distance = jnp.abs(query_positions[:, None] - key_positions).astype(dtype)
+        distance = jnp.abs(queries[:, None] - keys).astype(dtype)
         return -jnp.asarray(self.slopes(heads), dtype)[:, None, None] * distance
 
 
@@ -259,17 +248,12 @@ class RelativeBias(ScoreBias):
         return found + self.one_side * (ahead > 0) if self.bidirectional else found
 
     def penalty(
-        self,
-        heads: int,
-        query_positions: Int[Array, " m"],
-        key_positions: Int[Array, "*k"],
-        dtype: jnp.dtype,
-        table: Float[Array, "heads entries"] | None = None,
-    ) -> Float[Array, "heads m k"] | None:
+        self, heads: int, queries: Places, keys: KeyPlaces, dtype: jnp.dtype, table: Entries | None = None
+    ) -> ScoreTable | None:
         """Returns the entries of the buckets."""
         if table is None:
             raise TypeError("a relative bias needs its table")
-        bucket = self.bucket(key_positions - query_positions[:, None])
+        bucket = self.bucket(keys - queries[:, None])
         bucket = jnp.broadcast_to(bucket, (heads, *bucket.shape[-2:]))
         return jax.vmap(lambda row, which: row[which])(table, bucket).astype(dtype)
 

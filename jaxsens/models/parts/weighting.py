@@ -35,6 +35,9 @@ Seen: TypeAlias = Bool[Array, "*rows keys"]
 Shares: TypeAlias = tuple[Keys, Float[Array, "*rows 1"]]
 """What keys' weights are proportional to, and what divides it."""
 
+Places: TypeAlias = Int[Array, " m"]
+"""The positions of queries, 0-based."""
+
 OfHeads: TypeAlias = Float[Array, "heads m k"]
 """Scores of heads, queries and keys."""
 
@@ -65,7 +68,7 @@ class Weighting(Part):
         less than 1, as with a sink, or to anything, as those of sigmoid attention.
         """
 
-    def tempered(self, scores: OfHeads, query_positions: Int[Array, " m"], n: int) -> OfHeads:
+    def tempered(self, scores: OfHeads, query_positions: Places, n: int) -> OfHeads:
         """Returns the scores divided by the temperature of each query's row (0-based), if there is a temperature."""
         del query_positions, n
         return scores
@@ -115,24 +118,18 @@ class Tempered(Weighting):
         that is less than 1, of 1. Scores are taken to be of order 1: -log n, unless what is added to them is large."""
         return -math.log(n)
 
-    def inverse_temperatures(
-        self, query_positions: Int[Array, " m"], n: int, dtype: jnp.dtype
-    ) -> Float[Array, " m"]:
+    def inverse_temperatures(self, query_positions: Places, n: int, dtype: jnp.dtype) -> Float[Array, " m"]:
         """Returns 1/tau of each query's row, 0-based, in an input of length n."""
         return self._of_rows(self.inverse_temperature, query_positions, n, dtype)
 
     def _of_rows(
-        self,
-        schedule: Callable[[np.ndarray | int], np.ndarray],
-        query_positions: Int[Array, " m"],
-        n: int,
-        dtype: jnp.dtype,
+        self, schedule: Callable[[np.ndarray | int], np.ndarray], rows: Places, n: int, dtype: jnp.dtype
     ) -> Float[Array, " m"]:
         if self.by == "length":
-            return jnp.full(query_positions.shape, schedule(n), dtype)
-        return jnp.asarray(schedule(np.arange(1, n + 1)), dtype)[query_positions]
+            return jnp.full(rows.shape, schedule(n), dtype)
+        return jnp.asarray(schedule(np.arange(1, n + 1)), dtype)[rows]
 
-    def tempered(self, scores: OfHeads, query_positions: Int[Array, " m"], n: int) -> OfHeads:
+    def tempered(self, scores: OfHeads, query_positions: Places, n: int) -> OfHeads:
         """Returns the scores of each query's row times 1/tau."""
         return scores * self.inverse_temperatures(query_positions, n, scores.dtype)[:, None]
 
@@ -257,13 +254,13 @@ class Sigmoid(Tempered):
         """Returns -log n, or bias + log_bias log n if less: the log of a small weight."""
         return min(super().log_share(n), self.bias + self.log_bias * math.log(n))
 
-    def biases(self, query_positions: Int[Array, " m"], n: int, dtype: jnp.dtype) -> Float[Array, " m"]:
+    def biases(self, query_positions: Places, n: int, dtype: jnp.dtype) -> Float[Array, " m"]:
         """Returns what is added to the scores of each query's row, 0-based, in an input of length n."""
         return self._of_rows(
             lambda length: self.bias + self.log_bias * np.log(length), query_positions, n, dtype
         )
 
-    def tempered(self, scores: OfHeads, query_positions: Int[Array, " m"], n: int) -> OfHeads:
+    def tempered(self, scores: OfHeads, query_positions: Places, n: int) -> OfHeads:
         """Returns the scores of each query's row times 1/tau, plus its bias."""
         biases = self.biases(query_positions, n, scores.dtype)[:, None]
         return super().tempered(scores, query_positions, n) + biases

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, cast
 
@@ -49,21 +49,18 @@ _TYPED: dict[str, type] = {
 def _per_layer(name: str, value: Any, problems: Problems, least: int, optional: bool = False) -> Any:
     """Checks a whole number, or a tuple with one per layer."""
     check = inputs.optional_count if optional else inputs.count
-    found = tuple(check(name, one, problems, least) for one in _as_tuple(value))
-    return found if isinstance(value, tuple | list) else found[0]
+    return _each(value, lambda one: check(name, one, problems, least))
 
 
 def _masks(name: str, value: Any, problems: Problems) -> Any:
     wanted = f"one of {', '.join(MASKS)}, or a SlidingWindow"
     names = {known: known for known in MASKS}
-    found = tuple(_member(name, one, names, TypedMask, wanted, problems) for one in _as_tuple(value))
-    return found if isinstance(value, tuple | list) else found[0]
+    return _each(value, lambda one: _member(name, one, names, TypedMask, wanted, problems))
 
 
 def _weightings(name: str, value: Any, problems: Problems) -> Any:
     wanted = f"one of {', '.join(WEIGHTINGS)}, or a typed weighting"
-    found = tuple(_member(name, one, WEIGHTINGS, Weighting, wanted, problems) for one in _as_tuple(value))
-    return found if isinstance(value, tuple | list) else found[0]
+    return _each(value, lambda one: _member(name, one, WEIGHTINGS, Weighting, wanted, problems))
 
 
 def _positions(name: str, value: Any, problems: Problems) -> tuple[PositionTerm, ...]:
@@ -180,7 +177,7 @@ class TransformerConfig(SymbolsConfig):
             Those that affect scores (rotary, alibi, ...) do so in every layer.
         scores: "dot-product", q.k / sqrt(head_width), or "additive", a.tanh(q + k).
         centred_scores: whether to form each row's scores relative to its best key, from differences of keys. The
-            weights are the same, but accurate for large scores (`jaxsens.models.transformer.centred`). For dot products
+            weights are the same, but accurate for large scores (`jaxsens.models.transformer.scores`). For dot products
             without rotary or ALiBi embeddings and for softmax and hard weightings; slower, and only for the vmap
             engine.
         layer_norm: "none", "pre" (on each map's input) or "post" (after each skip connection).
@@ -195,7 +192,7 @@ class TransformerConfig(SymbolsConfig):
         layer_positions: further embeddings that affect scores, in single layers: one value per layer, each "none", a
             name, a typed term or a tuple of these; ("rotary", "none") has rotary embeddings in the first of two.
         output_gate: "none", or what the heads' outputs are multiplied by: "headwise", one sigmoid gate for each row and
-            head, or "elementwise", one for each of their coordinates (`jaxsens.models.transformer.maps`).
+            head, or "elementwise", one for each of their coordinates (`jaxsens.models.transformer.trace`).
 
     Raises:
         InputError: listing every error.
@@ -363,6 +360,11 @@ class TransformerConfig(SymbolsConfig):
 
 def _as_tuple(value: object) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, tuple | list) else (value,)
+
+
+def _each(value: Any, check: Callable[[Any], Any]) -> Any:
+    """Returns what `check` makes of a value, or of each one of a tuple."""
+    return tuple(map(check, value)) if isinstance(value, tuple | list) else check(value)
 
 
 def _of_layer(value: Any, k: int) -> Any:

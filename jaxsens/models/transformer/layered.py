@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.base import inputs
 from jaxsens.base.errors import InputError, collecting
-from jaxsens.models.parts.masks import MASKS, AnyMask, KeyMask, Span, TypedMask, visible
+from jaxsens.models.parts.masks import MASKS, AnyMask, KeyMask, Span, TypedMask, mask_of
 from jaxsens.models.parts.weighting import Softmax, Weighting
 from jaxsens.models.transformer.trace import over_row_blocks, rows_at_once
 
@@ -94,29 +95,26 @@ class Attention:
 
     def sees(self, queries: Int[Array, "*b"], keys: Int[Array, "*b"]) -> Bool[Array, "*b"]:
         """Returns whether each query position sees each key position; the two arrays broadcast."""
-        if isinstance(self.mask, str | TypedMask):
-            return visible(self.mask, queries, keys)
-        return self.mask(queries, keys)
+        return self._keys.sees(queries, keys)
 
     @property
     def one_sided(self) -> bool:
         """Whether it is known that no row sees keys on one of its sides."""
-        return self._spans is not None and self._spans.one_sided
+        return self._keys.one_sided
 
     def rows_that_see(self, keys: Span, n: int) -> Span:
         """Returns the rows outside of which none sees a key of the span. A mask of your own may connect all."""
-        return (0, n) if self._spans is None else self._spans.rows_that_see(keys, n)
+        return self._keys.rows_that_see(keys, n)
 
     def keys_seen_by(self, rows: Span, n: int) -> Span:
         """Returns the keys outside of which none is seen by a row of the span. A mask of your own may connect all."""
-        return (0, n) if self._spans is None else self._spans.keys_seen_by(rows, n)
+        return self._keys.keys_seen_by(rows, n)
 
     @property
-    def _spans(self) -> KeyMask | TypedMask | None:
-        """The mask, if it knows what it connects."""
-        if isinstance(self.mask, str):
-            return MASKS[self.mask]
-        return self.mask if isinstance(self.mask, TypedMask) else None
+    def _keys(self) -> KeyMask | TypedMask:
+        if isinstance(self.mask, str | TypedMask):
+            return mask_of("attention", self.mask)
+        return KeyMask("a mask of your own", self.mask, earlier=True, later=True)
 
 
 class Layered(abc.ABC):
@@ -227,72 +225,124 @@ Projections = tuple[
 """Queries, keys and values of some rows, one for each query head."""
 
 
-def projected_rows(
-    model: Layered, parameters: Any, layer: int, rows: SomeRows, positions: Places
-) -> Projections:
-    """Returns queries, keys and values of some rows; keys and values with one copy for each query head that reads them.
+@dataclass(frozen=True)
+class ModelLayer:
+    """One layer of a model with its parameters, for inputs of length n: its maps of many rows at once.
 
-    Raises:
-        InputError: if their shapes are not those that `model.attention(layer)` announces.
+    Attributes:
+        model: the model, at that length.
+        parameters: its parameters.
+        k: the number of the layer.
+        n: the length.
     """
-    parts = jax.vmap(lambda row, i: model.project(parameters, layer, row, i))(rows, positions)
-    attention, place = model.attention(layer), f"{type(model).__name__}.project in layer {layer}"
-    if not isinstance(parts, tuple | list) or len(parts) != 3:
-        raise InputError(f"{place}: return queries, keys and values, as three arrays")
-    q, k, v = parts
-    keys = attention.key_heads or attention.heads
-    announced = f"attention({layer}) has heads = {attention.heads}, key_heads = {attention.key_heads}"
-    with collecting(type(model).__name__) as problems:
-        for name, part, heads in (("queries", q, attention.heads), ("keys", k, keys), ("values", v, keys)):
-            if part.ndim != 3 or part.shape[1] != heads:
-                problems.add(f"{name} in layer {layer}", part.shape[1:], f"({heads}, width): {announced}")
-        if not problems and q.shape[2] != k.shape[2] and not model.scored_in_pairs:
-            problems.add(f"keys in layer {layer}", k.shape[1:], f"as wide as the queries, {q.shape[2]}")
-    q, k, v = (jnp.moveaxis(part, 1, 0) for part in (q, k, v))
-    copies = attention.heads // keys
-    return q, jnp.repeat(k, copies, axis=0), jnp.repeat(v, copies, axis=0)
 
+    model: Layered
+    parameters: Any
+    k: int
+    n: int
 
-def head_scores(
-    model: Layered,
-    parameters: Any,
-    layer: int,
-    head: Index,
-    queries: Queries,
-    keys: Keys,
-    rows: Places,
-    columns: Int[Array, " k"],
-    n: int,
-) -> ScoreTable:
-    """Returns one head's scores, with position scores, divided by the temperature; masked keys are not marked."""
-    s = unplaced_scores(model, parameters, layer, head, queries, keys)
+    @property
+    def attention(self) -> Attention:
+        """How its rows attend to each other."""
+        return self.model.attention(self.k)
 
-    def placed(query: Array, key: Array) -> Array:
-        return jnp.asarray(model.placed_score(parameters, layer, head, query, key), s.dtype)
+    def projected(self, rows: SomeRows, positions: Places) -> Projections:
+        """Returns queries, keys and values of some rows; keys and values with one copy for each query head that reads
+        them.
 
-    if model.placed_score(parameters, layer, head, rows[0], columns[0]) is not None:
-        s = s + jax.vmap(lambda i: jax.vmap(lambda j: placed(i, j))(columns))(rows)
-    return tempered(model, layer, s, rows, n)
+        Raises:
+            InputError: if their shapes are not those that `attention` announces.
+        """
+        model, k, attention = self.model, self.k, self.attention
+        parts = jax.vmap(lambda row, i: model.project(self.parameters, k, row, i))(rows, positions)
+        if not isinstance(parts, tuple | list) or len(parts) != 3:
+            place = f"{type(model).__name__}.project in layer {k}"
+            raise InputError(f"{place}: return queries, keys and values, as three arrays")
+        heads = attention.heads, *[attention.key_heads or attention.heads] * 2
+        announced = f"attention({k}) has heads = {attention.heads}, key_heads = {attention.key_heads}"
+        with collecting(type(model).__name__) as problems:
+            for name, part, count in zip(("queries", "keys", "values"), parts, heads, strict=True):
+                if part.ndim != 3 or part.shape[1] != count:
+                    problems.add(f"{name} in layer {k}", part.shape[1:], f"({count}, width): {announced}")
+            width, of_keys = parts[0].shape[-1], parts[1].shape[1:]
+            if not problems and width != of_keys[-1] and not model.scored_in_pairs:
+                problems.add(f"keys in layer {k}", of_keys, f"as wide as the queries, {width}")
+        q, keys, values = (jnp.moveaxis(part, 1, 0) for part in parts)
+        copies = attention.heads // heads[1]
+        return q, jnp.repeat(keys, copies, axis=0), jnp.repeat(values, copies, axis=0)
 
+    def scores(
+        self, head: Index, queries: Queries, keys: Keys, rows: Places, columns: Int[Array, " k"]
+    ) -> ScoreTable:
+        """Returns one head's scores, with position scores, divided by the temperature; masked keys are not marked."""
+        s = self.unplaced_scores(head, queries, keys)
 
-def unplaced_scores(
-    model: Layered, parameters: Any, layer: int, head: Index, queries: Queries, keys: Keys
-) -> ScoreTable:
-    """Returns one head's scores, without position scores and temperature: scaled dot products, or the model's own."""
-    if model.scored_in_pairs:
+        def placed(query: Array, key: Array) -> Number | float | None:
+            return self.model.placed_score(self.parameters, self.k, head, query, key)
 
-        def pair(q: Array, k: Array) -> Array:
-            return model.score(parameters, layer, head, q, k)
+        if placed(rows[0], columns[0]) is not None:
+            table = jax.vmap(lambda i: jax.vmap(lambda j: jnp.asarray(placed(i, j), s.dtype))(columns))
+            s = s + table(rows)
+        return self.tempered(s, rows)
 
-        return jax.vmap(lambda q: jax.vmap(lambda k: pair(q, k))(keys))(queries)
-    scale = model.attention(layer).scale
-    scale = queries.shape[-1] ** -0.5 if scale is None else scale
-    return (queries * jnp.asarray(scale, queries.dtype)) @ keys.T
+    def unplaced_scores(self, head: Index, queries: Queries, keys: Keys) -> ScoreTable:
+        """Returns one head's scores, without position scores and temperature: scaled dot products, or the model's."""
+        if self.model.scored_in_pairs:
 
+            def pair(q: Array, k: Array) -> Array:
+                return self.model.score(self.parameters, self.k, head, q, k)
 
-def tempered(model: Layered, layer: int, scores: ScoreTable, rows: Places, n: int) -> ScoreTable:
-    """Returns scores, or changes of scores, of some rows divided by the temperature."""
-    return model.attention(layer).weighting.tempered(scores[None], rows, n)[0]
+            return jax.vmap(lambda q: jax.vmap(lambda k: pair(q, k))(keys))(queries)
+        scale = self.attention.scale
+        scale = queries.shape[-1] ** -0.5 if scale is None else scale
+        return (queries * jnp.asarray(scale, queries.dtype)) @ keys.T
+
+    def tempered(self, scores: ScoreTable, rows: Places) -> ScoreTable:
+        """Returns scores, or changes of scores, of some rows divided by the temperature."""
+        return self.attention.weighting.tempered(scores[None], rows, self.n)[0]
+
+    def attended(
+        self,
+        queries: Float[Array, "heads m head_width"],
+        keys: Float[Array, "heads n head_width"],
+        values: Float[Array, "heads n value_width"],
+        rows: Places,
+    ) -> SomeAttended:
+        """Returns what some rows, whose queries are given, attend to, one head at a time."""
+        attention, columns = self.attention, jnp.arange(self.n)
+        seen = attention.sees(rows[:, None], columns[None, :])
+
+        def one_head(given: tuple[Array, ...]) -> Float[Array, "m value_width"]:
+            head, q, k, v = given
+            shares, total = attention.weighting.shares(self.scores(head, q, k, rows, columns), seen)
+            return (shares @ v) / total
+
+        return jax.lax.map(one_head, (jnp.arange(attention.heads), queries, keys, values)).swapaxes(0, 1)
+
+    def merged(self, rows: SomeRows, attended: SomeAttended) -> SomeRows:
+        """Returns the layer's output rows from its input rows and what they attended to."""
+        return jax.vmap(lambda row, b: self.model.merge(self.parameters, self.k, row, b))(rows, attended)
+
+    def output(self, x: AllRows) -> AllRows:
+        """Returns the output rows. Scores are computed in blocks of rows (`over_row_blocks`), one head at a time.
+
+        Raises:
+            InputError: if `model.merge` returns rows of another shape.
+        """
+        n = self.n
+        q, keys, values = self.projected(x, jnp.arange(n))
+
+        def rows(block: Places) -> Float[Array, "heads m value_width"]:
+            return self.attended(q[:, block], keys, values, block).swapaxes(0, 1)
+
+        b = over_row_blocks(rows, self.attention.heads, n, size=rows_at_once(n, False)).swapaxes(0, 1)
+        y = self.merged(x, b)
+        if y.shape != x.shape:
+            place = f"{type(self.model).__name__}.merge in layer {self.k}"
+            raise InputError(
+                f"{place}: it returns a row of shape {y.shape[1:]}; rows have shape {x.shape[1:]}"
+            )
+        return y
 
 
 def forward(model: Layered, parameters: Any, tokens: Tokens, readout: int | str) -> Outputs:
@@ -315,28 +365,8 @@ def _last_rows(model: Layered, parameters: Any, tokens: Tokens) -> AllRows:
     model = model.at_length(n)
     x = embedded_rows(model, parameters, tokens, jnp.arange(n))
     for k in range(model.layers):
-        x = layer_output(model, parameters, k, x)
+        x = ModelLayer(model, parameters, k, n).output(x)
     return x
-
-
-def layer_output(model: Layered, parameters: Any, layer: int, x: AllRows) -> AllRows:
-    """Returns a layer's output rows. Scores are computed in blocks of rows (`over_row_blocks`), one head at a time.
-
-    Raises:
-        InputError: if `model.merge` returns rows of another shape.
-    """
-    n = x.shape[0]
-    q, keys, values = projected_rows(model, parameters, layer, x, jnp.arange(n))
-
-    def rows(block: Places) -> Float[Array, "heads m value_width"]:
-        return attended_rows(model, parameters, layer, q[:, block], keys, values, block).swapaxes(0, 1)
-
-    b = over_row_blocks(rows, model.attention(layer).heads, n, size=rows_at_once(n, False)).swapaxes(0, 1)
-    y = merged_rows(model, parameters, layer, x, b)
-    if y.shape != x.shape:
-        place = f"{type(model).__name__}.merge in layer {layer}"
-        raise InputError(f"{place}: it returns a row of shape {y.shape[1:]}; rows have shape {x.shape[1:]}")
-    return y
 
 
 def embedded_rows(model: Layered, parameters: Any, symbols: Places, positions: Places) -> SomeRows:
@@ -344,32 +374,57 @@ def embedded_rows(model: Layered, parameters: Any, symbols: Places, positions: P
     return jax.vmap(lambda symbol, i: model.embed(parameters, symbol, i))(symbols, positions)
 
 
-def attended_rows(
-    model: Layered,
-    parameters: Any,
-    layer: int,
-    queries: Float[Array, "heads m head_width"],
-    keys: Float[Array, "heads n head_width"],
-    values: Float[Array, "heads n value_width"],
-    rows: Places,
-) -> SomeAttended:
-    """Returns what some rows, whose queries are given, attend to, one head at a time."""
-    n, attention = keys.shape[1], model.attention(layer)
-    columns = jnp.arange(n)
-    seen = attention.sees(rows[:, None], columns[None, :])
+@dataclass(frozen=True, eq=False)
+class LayeredModel:
+    """A `Layered` and its parameters, as one object: a model for every function of jaxsens.
 
-    def one_head(given: tuple[Array, ...]) -> Float[Array, "m value_width"]:
-        head, q, k, v = given
-        s = head_scores(model, parameters, layer, head, q, k, rows, columns, n)
-        shares, total = attention.weighting.shares(s, seen)
-        return (shares @ v) / total
+    Derive a class from it for models that know more about their symbols than their number.
 
-    b = jax.lax.map(one_head, (jnp.arange(attention.heads), queries, keys, values))
-    return b.swapaxes(0, 1)
+    Attributes:
+        layered: the model.
+        parameters: its parameters, a pytree of arrays.
+    """
 
+    layered: Layered
+    parameters: Any
 
-def merged_rows(
-    model: Layered, parameters: Any, layer: int, rows: SomeRows, attended: SomeAttended
-) -> SomeRows:
-    """Returns a layer's output rows from its input rows and what they attended to."""
-    return jax.vmap(lambda row, b: model.merge(parameters, layer, row, b))(rows, attended)
+    @property
+    def max_length(self) -> int | None:
+        """The length of the longest input; None without a limit."""
+        return None
+
+    @property
+    def reserved(self) -> tuple[int, ...]:
+        """The symbols that are not inserted unless they are asked for, sorted, such as a tokenizer's special ones."""
+        return ()
+
+    @property
+    def special(self) -> tuple[int, ...]:
+        """The symbols that are not flipped unless their positions are asked for, sorted; all are `reserved`."""
+        return ()
+
+    @property
+    def mask(self) -> int | None:
+        """The symbol that stands for an unknown one, as models trained with masks have; None without one."""
+        return None
+
+    def embeddings(self) -> Float[np.ndarray, "symbols width"] | None:
+        """Returns the rows of the symbols' embeddings, without positions; None if there is no such table."""
+        return None
+
+    def tokens(self, ids: Sequence[int]) -> list[str] | None:
+        """Returns how to write each symbol; None if the model knows symbols by number only."""
+        del ids
+
+    def __call__(self, ids: Int[Array, " n"]) -> Float[Array, "n outputs"]:
+        """Returns the output of every row, in O(layers n^2 width) operations.
+
+        Raises:
+            InputError: if the input is longer than `max_length`.
+        """
+        n = np.shape(ids)[0]
+        if self.max_length is not None and n > self.max_length:
+            raise InputError(
+                f"ids of length {n}: the model reads at most {self.max_length} symbols; give a shorter input"
+            )
+        return rows_of(self.layered, jax.tree.map(jnp.asarray, self.parameters), jnp.asarray(ids))

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 
 from jaxsens.base.errors import Problems
 from jaxsens.base.memory import check_fits
-from jaxsens.models.networks.given import check_input, checked_making, checked_parameters
+from jaxsens.models.networks.given import check_input
 from jaxsens.models.networks.network import Network
 from jaxsens.models.transformer import layers
 from jaxsens.models.transformer.config import TransformerConfig
@@ -31,17 +31,11 @@ class Transformer(Network[TransformerConfig, TransformerParameters]):
         InputError: naming each unusable argument.
     """
 
+    of = TransformerConfig
+    drawn = staticmethod(initialise)
+    shaped = staticmethod(shapes)
     output_of = staticmethod(layers.apply)
     rows_of = staticmethod(layers.activations)
-
-    def __init__(
-        self, config: TransformerConfig, seed: int = 0, parameters: TransformerParameters | None = None
-    ) -> None:
-        config, seed = checked_making(type(self).__name__, config, TransformerConfig, seed)
-        if parameters is None:
-            super().__init__(config, initialise(config, seed))
-        else:
-            super().__init__(config, checked_parameters(shapes(config), parameters, config.dtype))
 
     def _check(self, tokens: ArrayLike) -> None:
         check_tokens(self.config, tokens)

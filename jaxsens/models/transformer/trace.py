@@ -2,6 +2,9 @@
 
 This is the only implementation of a layer. The modules and the vmap engine drop the intermediate values, and the
 compiler then removes their computation; the difference engine keeps them.
+
+An output gate multiplies what a row's heads attended to by sigmoid(z W_G), before the output projection. z is what the
+row's query is made of, so that a row can close a head that finds nothing (Qiu et al. 2025, arXiv 2505.06708).
 """
 
 from __future__ import annotations
@@ -14,14 +17,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsens.base.errors import rule_for
+from jaxsens.models.parts.choices import ACTIVATIONS, OUTPUT_GATES
 from jaxsens.models.parts.masks import visible
 from jaxsens.models.parts.products import rows_times
 from jaxsens.models.parts.weighting import averages
-from jaxsens.models.transformer.centred import centred_scores
 from jaxsens.models.transformer.config import LayerConfig
-from jaxsens.models.transformer.maps import activation, gated, layer_norm
-from jaxsens.models.transformer.parameters import LayerParameters, needed
-from jaxsens.models.transformer.scores import projected, scores, turned
+from jaxsens.models.transformer.parameters import LayerParameters, NormParameters, needed
+from jaxsens.models.transformer.scores import centred_scores, projected, scores, turned
 
 SCORES_IN_MEMORY = 2**24
 """Attention rows are computed in blocks so that at most this many scores are in memory at once."""
@@ -68,6 +71,7 @@ Block: TypeAlias = Int[Array, " m"]
 OfHeads: TypeAlias = Float[Array, "heads n head_width"]
 """Queries, keys or values of all rows."""
 
+Rows: TypeAlias = Float[Array, "m width"]
 SomeHeads: TypeAlias = Float[Array, "heads m head_width"]
 """Those of the rows of a block."""
 
@@ -203,6 +207,36 @@ def transformer_row(
     values = projected(layer, z, parameters.value)
     b = attention_of_rows(layer, parameters, queries, keys, values, here)[0]
     return after_attention(layer, parameters, x[here], b).y[0]
+
+
+def layer_norm(
+    layer: LayerConfig, parameters: NormParameters | None, x: Float[Array, "*rows width"]
+) -> Float[Array, "*rows width"]:
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias over the last axis."""
+    if parameters is None:
+        raise TypeError("layer normalisation needs its parameters")
+    centred = x - jnp.mean(x, axis=-1, keepdims=True)
+    variance = jnp.mean(centred**2, axis=-1, keepdims=True)
+    return centred / jnp.sqrt(variance + layer.layer_norm_epsilon) * parameters.scale + parameters.bias
+
+
+def activation(layer: LayerConfig, h: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Applies the activation of the per-position map."""
+    return rule_for("the forward pass", "activation", layer.activation, ACTIVATIONS)(h)
+
+
+def gate_inputs(layer: LayerConfig, parameters: LayerParameters, z: Rows) -> Float[Array, "heads m gates"]:
+    """Returns z W_G of every head."""
+    return projected(layer, z, needed(parameters.gate, "gate"))
+
+
+def gated(layer: LayerConfig, parameters: LayerParameters, x: Rows, b: SomeHeads) -> SomeHeads:
+    """Returns the heads' outputs b of rows with the layer's input x, times their gates, if there are any."""
+    gate = rule_for("attention", "output gate", layer.output_gate, OUTPUT_GATES)
+    if gate is None:
+        return b
+    z = layer_norm(layer, parameters.attention_norm, x) if layer.norm.before else x
+    return gate.function(gate_inputs(layer, parameters, z)) * b
 
 
 class AfterAttention(NamedTuple):

@@ -13,7 +13,7 @@ from jaxtyping import Array, Int
 from jaxsens.asked.flips import Flips
 from jaxsens.asked.value import read
 from jaxsens.base.errors import Problems, no_rule
-from jaxsens.sensitivity.engines.engine import EngineCost, PreparedPass
+from jaxsens.sensitivity.engines.engine import EngineCost, FlipBlock, PreparedPass
 from jaxsens.sensitivity.engines.vmap import VmapEngine
 from jaxsens.sensitivity.flips.flip_table import FlipTable
 
@@ -65,17 +65,10 @@ def read_substitution(value: Any, default: Flips, problems: Problems) -> Any:
 class DeletionEngine(VmapEngine):
     """Runs the model on the input without one position, of length n - 1. Symbols of flips are ignored."""
 
-    def _flipped(
-        self,
-        parameters: Any,
-        prepared: PreparedPass,
-        positions: Int[Array, " flips"],
-        symbols: Int[Array, " flips"],
-    ) -> Array:
-        del symbols
-        tokens = prepared.tokens
+    def _edited(self, tokens: Array, place: Array, symbol: Array) -> Array:
+        del symbol
         rest = jnp.arange(tokens.shape[0] - 1)
-        return jax.vmap(lambda i: self._output(parameters, tokens[rest + (rest >= i)]))(positions)
+        return tokens[rest + (rest >= place)]
 
 
 @dataclass(frozen=True)
@@ -95,22 +88,10 @@ class InsertionEngine(VmapEngine):
         prepare = forward.cost(parameters, tokens, platform).prepare
         return replace(forward.cost(parameters, longer, platform), prepare=prepare)
 
-    def _flipped(
-        self,
-        parameters: Any,
-        prepared: PreparedPass,
-        positions: Int[Array, " flips"],
-        symbols: Int[Array, " flips"],
-    ) -> Array:
-        tokens = prepared.tokens
-        place = jnp.arange(tokens.shape[0] + self.copies)
-
-        def one(position: Array, symbol: Array) -> Array:
-            own = tokens[jnp.where(place < position, place, jnp.maximum(place - self.copies, 0))]
-            inserted = (place >= position) & (place < position + self.copies)
-            return self._output(parameters, jnp.where(inserted, symbol.astype(tokens.dtype), own))
-
-        return jax.vmap(one)(positions, symbols)
+    def _edited(self, tokens: Array, place: Array, symbol: Array) -> Array:
+        each = jnp.arange(tokens.shape[0] + self.copies)
+        own = tokens[jnp.where(each < place, each, jnp.maximum(each - self.copies, 0))]
+        return jnp.where((each >= place) & (each < place + self.copies), symbol, own)
 
 
 @dataclass(frozen=True)
@@ -118,8 +99,8 @@ class GroupEngine(VmapEngine):
     """Runs the model on the input with several symbols replaced at once.
 
     Its parameters are a triple: the model's; members (groups, largest), the positions of each group, n beyond the last;
-    and insertions (insertions, largest), symbols for these positions. Its positions are numbers of groups, and its
-    symbols those of insertions.
+    and insertions (insertions, largest), symbols for these positions. The places of its flips are numbers of groups,
+    and their symbols those of insertions.
     """
 
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> PreparedPass:
@@ -130,21 +111,12 @@ class GroupEngine(VmapEngine):
         """Counts one forward pass."""
         return super().cost(parameters[0], tokens, platform)
 
-    def _flipped(
-        self,
-        parameters: Any,
-        prepared: PreparedPass,
-        positions: Int[Array, " flips"],
-        symbols: Int[Array, " flips"],
-    ) -> Array:
+    def _flipped(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Array:
         own, members, insertions = parameters
-        tokens = prepared.tokens
+        return super()._flipped(own, prepared, FlipBlock(members[block.places], insertions[block.symbols]))
 
-        def one(group: Array, insertion: Array) -> Array:
-            inserted = insertions[insertion].astype(tokens.dtype)
-            return self._output(own, tokens.at[members[group]].set(inserted, mode="drop"))
-
-        return jax.vmap(one)(positions, symbols)
+    def _edited(self, tokens: Array, place: Array, symbol: Array) -> Array:
+        return tokens.at[place].set(symbol, mode="drop")
 
 
 def engine_of(edit: Edit, forward: VmapEngine) -> tuple[VmapEngine, str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -117,6 +117,25 @@ class PreparedPass:
     doubt: Float[Array, " outputs"]
 
 
+class FlipBlock(NamedTuple):
+    """Flips of one input that are measured together.
+
+    Attributes:
+        places: the positions of the flips, or what else an engine numbers them by.
+        symbols: what is put there.
+    """
+
+    places: Int[Any, " flips"]
+    symbols: Int[Any, " flips"]
+
+
+Changed: TypeAlias = tuple[Float[Array, "flips outputs"], Float[Array, " flips"]]
+"""The output's change under each flip of a block, and a bound of the l2 norm of its rounding."""
+
+Values: TypeAlias = tuple[Float[Array, " flips"], Float[Array, " flips"]]
+"""What is measured of each flip, and a bound of its rounding."""
+
+
 @dataclass(frozen=True)
 class Engine(abc.ABC):
     """Measures flips of one input at a time: `prepare` once per input, then `measured` for each block of flips.
@@ -126,26 +145,26 @@ class Engine(abc.ABC):
     Attributes:
         measure: what is measured of the change in the output.
         outputs: the output coordinates that are measured; None for all.
+        wide: whether flips of a float32 model are measured in float64, with parameters and prepared values in float64.
+        subtracts: whether changes are differences of two rounded outputs, whose rounding `doubting` tells.
     """
 
     measure: Measure
     outputs: tuple[int, ...] | None
+    wide: bool = field(default=False, kw_only=True)
+    subtracts: ClassVar[bool] = False
 
     @abc.abstractmethod
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> Any:
         """Returns the values shared by all flips of `tokens`, as a pytree of arrays."""
 
     @abc.abstractmethod
-    def changed(
-        self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
-    ) -> tuple[Float[Array, "flips outputs"], Float[Array, " flips"]]:
+    def changed(self, parameters: Any, prepared: Any, block: FlipBlock) -> Changed:
         """Returns the output's change under each flip of a block, and a bound of the l2 norm of its rounding."""
 
-    def changes(
-        self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
-    ) -> Float[Array, "flips outputs"]:
+    def changes(self, parameters: Any, prepared: Any, block: FlipBlock) -> Float[Array, "flips outputs"]:
         """Returns the output's change under each flip of a block."""
-        return self.changed(parameters, prepared, positions, symbols)[0]
+        return self.changed(parameters, prepared, block)[0]
 
     @abc.abstractmethod
     def output(self, parameters: Any, prepared: Any) -> Float[Array, " outputs"]:
@@ -157,14 +176,9 @@ class Engine(abc.ABC):
         return False
 
     @property
-    def widened(self) -> bool:
-        """Whether flips of a float32 model are measured in float64, with parameters and prepared values in float64."""
-        return False
-
-    @property
     def widens(self) -> bool:
         """Whether scores that float32 cannot resolve are formed in float64, here or by a fallback."""
-        return self.widened or (self.fallback is not None and self.fallback.widens)
+        return self.wide or (self.fallback is not None and self.fallback.widens)
 
     @property
     def fallback(self) -> Engine | None:
@@ -179,14 +193,9 @@ class Engine(abc.ABC):
         """The engine for flips whose change this one's arithmetic does not resolve; None if there is none."""
         return None
 
-    @property
-    def subtracts(self) -> bool:
-        """Whether changes are differences of two rounded outputs, whose rounding `doubting` tells."""
-        return False
-
     def doubting(self, prepared: Any, doubt: Float[Any, " outputs"]) -> Any:
         """Returns the prepared values with a bound of the rounding of each output; only for one that `subtracts`."""
-        raise TypeError(f"{type(self).__name__} does not subtract outputs")
+        return replace(prepared, doubt=jnp.asarray(doubt, prepared.doubt.dtype))
 
     def resolves(self, prepared: Any) -> bool:
         """Returns whether flips of the prepared input are accurate. If they may not be, there must be a `fallback`."""
@@ -211,40 +220,39 @@ class Engine(abc.ABC):
     def cost(self, parameters: Any, tokens: Any, platform: str) -> EngineCost:
         """Returns the cost of measuring flips of `tokens`, which may be an abstract value."""
 
-    def measured(
-        self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
-    ) -> Float[Array, "flips 2"]:
+    def measured(self, parameters: Any, prepared: Any, block: FlipBlock) -> Float[Array, "flips 2"]:
         """Returns the number that is measured for each flip, and its resolution: a bound of its rounding, below which
         it knows nothing.
 
         Both are NaN for flips that the engine declines.
         """
-        changes, error = self.changed(parameters, prepared, positions, symbols)
-        y = self.output(parameters, prepared)
-        values, resolution = self.of_changes(y, changes, error)
+        values, resolution = self.values(parameters, prepared, block)
         return jnp.stack([values, jnp.where(jnp.isfinite(values), resolution, jnp.nan)], axis=-1)
+
+    def values(self, parameters: Any, prepared: Any, block: FlipBlock) -> Values:
+        """Returns the measured numbers and their resolutions; NaN for numbers of flips that the engine declines."""
+        changes, error = self.changed(parameters, prepared, block)
+        return self.of_changes(self.output(parameters, prepared), changes, error)
 
     def of_changes(
         self,
         y: Float[Array, " outputs"],
         changes: Float[Array, "flips outputs"],
         error: Float[Array, " flips"],
-    ) -> tuple[Float[Array, " flips"], Float[Array, " flips"]]:
+    ) -> Values:
         """Returns the measured numbers and their resolutions, from the output, its changes and their errors."""
         return self.measure.of_changes(self.chosen(y), self.chosen(changes), error)
 
-    def norms(
-        self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
-    ) -> Float[Array, " flips"]:
+    def norms(self, parameters: Any, prepared: Any, block: FlipBlock) -> Float[Array, " flips"]:
         """Returns the measured numbers without their resolutions."""
-        return self.measured(parameters, prepared, positions, symbols)[:, 0]
+        return self.measured(parameters, prepared, block)[:, 0]
 
     def chosen(self, values: Float[Array, "*batch outputs"]) -> Float[Array, "*batch chosen"]:
         """Returns the values of the chosen outputs."""
         return values if self.outputs is None else values[..., list(self.outputs)]
 
     def chosen_changes(
-        self, parameters: Any, prepared: Any, positions: Int[Array, " flips"], symbols: Int[Array, " flips"]
+        self, parameters: Any, prepared: Any, block: FlipBlock
     ) -> Float[Array, "flips chosen"]:
         """Returns `changes` of the chosen outputs."""
-        return self.chosen(self.changes(parameters, prepared, positions, symbols))
+        return self.chosen(self.changes(parameters, prepared, block))

@@ -13,34 +13,27 @@ It serves every model whose attention is visible: jaxsens transformers, and a us
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxsens.asked.formulas import as_vector, l2
+from jaxsens.asked.formulas import as_vector
 from jaxsens.asked.measures import Measure
-from jaxsens.base.errors import no_rule
-from jaxsens.models.transformer.layered import (
-    Layered,
-    attended_rows,
-    embedded_rows,
-    merged_rows,
-    projected_rows,
-    readout_row,
-)
+from jaxsens.models.transformer.layered import Layered, ModelLayer, embedded_rows, readout_row
 from jaxsens.models.transformer.trace import rows_at_once, scores_leave_cache
-from jaxsens.sensitivity.engines.engine import Engine, EngineCost
+from jaxsens.sensitivity.engines.engine import Engine, EngineCost, FlipBlock
+from jaxsens.sensitivity.engines.one_key.blocks import Reach, over_changed_rows, rows_of_block
 from jaxsens.sensitivity.engines.one_key.layer_costs import layer_costs, outputs_of_row
-from jaxsens.sensitivity.engines.one_key.moved_row import attended_by_moved_rows
-from jaxsens.sensitivity.engines.one_key.one_moved_key import changes_of_rows
-from jaxsens.sensitivity.engines.one_key.reach import Reach, over_changed_rows, rows_of_block
-from jaxsens.sensitivity.engines.one_key.run import ONE_MOVED_KEY, LayerRun, layer_run
-from jaxsens.sensitivity.engines.vmap import HALF_UNIT, VmapEngine, batch_symbols
+from jaxsens.sensitivity.engines.one_key.one_moved_key import attended_by_moved_rows, changes_of_rows
+from jaxsens.sensitivity.engines.one_key.run import LayerRun, layer_run, weighting_refusal
+from jaxsens.sensitivity.engines.vmap import HALF_UNIT, SubtractingEngine, VmapEngine, batch_symbols
 from jaxsens.sensitivity.subjects.adapters import Measurable
+
+RowsOfFlips: TypeAlias = Float[Array, "flips n width"]
+"""All rows of a layer, under each flip."""
 
 EFFICIENCY = 0.75
 """The share of a large matrix product's rate that it reaches on CPU."""
@@ -66,23 +59,17 @@ def refusal(subject: Measurable) -> str | None:
         return "the incremental engine needs a layer"
     if subject.config is not None and subject.config.centred_scores:
         return "the incremental engine forms plain scores, which lose the digits that centred scores keep"
-    for k in range(model.layers):
-        weighting = model.attention(k).weighting
-        if type(weighting) not in ONE_MOVED_KEY:
-            return str(no_rule("the incremental engine", "weighting", weighting, ONE_MOVED_KEY))
-    return None
+    return weighting_refusal("the incremental engine", model)
 
 
 def incremental_engine(
-    subject: Measurable,
-    measure: Measure,
-    outputs: tuple[int, ...] | None,
+    subject: Measurable, measure: Measure, outputs: tuple[int, ...] | None
 ) -> IncrementalEngine | None:
     """Returns the engine for a model, or None if it does not support it."""
     layered, readout = subject.layered, subject.row_read
     if layered is None or readout is None or refusal(subject) is not None:
         return None
-    return IncrementalEngine(measure, outputs, layered, readout, subject.apply)
+    return IncrementalEngine(measure, outputs, subject.apply, layered, readout)
 
 
 @jax.tree_util.register_dataclass
@@ -104,7 +91,7 @@ class UnflippedRows:
 
 
 @dataclass(frozen=True)
-class IncrementalEngine(Engine):
+class IncrementalEngine(SubtractingEngine):
     """For models with softmax or sigmoid attention. Memory O(layers n width), and O(n width) per flip of a block.
 
     Costs per flip: O(n width hidden) for the first layer, O(n^2 width + n width hidden) for each middle layer, O(n
@@ -116,21 +103,15 @@ class IncrementalEngine(Engine):
     Attributes:
         layered: the model.
         readout: the row that is read: "last", a position, or "mean".
-        apply: the model's forward pass: (parameters, tokens (n,)) -> output.
     """
 
     layered: Layered
     readout: int | str
-    apply: Callable[[Any, Any], Any]
 
     @property
     def fallback(self) -> VmapEngine:
         """Whole forward passes."""
-        return VmapEngine(
-            self.measure,
-            self.outputs,
-            self.apply,
-        )
+        return VmapEngine(self.measure, self.outputs, self.apply)
 
     @property
     def how(self) -> str:
@@ -153,10 +134,11 @@ class IncrementalEngine(Engine):
         model = self.layered.at_length(n)
         x = embedded_rows(model, parameters, tokens, jnp.arange(n))
         whole, row = self._whole_layers(n), readout_row(self.readout, n)
-        first, x = layer_run(model, parameters, 0, x, None if whole else row)
+        layers = [ModelLayer(model, parameters, k, n) for k in range(model.layers)]
+        first, x = layer_run(layers[0], x, None if whole else row)
         rows = [x] if whole else []
         for k in range(1, whole):
-            x, _ = changed_layer(model, parameters, k, x[None], x[None], (0, n))
+            x, _ = changed_layer(layers[k], x[None], x[None], (0, n))
             rows.append(x := x[0])
         output = self._read(parameters, first.x[None] if not whole else x[None])[0]
         doubt = HALF_UNIT * jnp.finfo(output.dtype).eps * jnp.abs(output)
@@ -167,58 +149,29 @@ class IncrementalEngine(Engine):
         """Whole forward passes in float64, for a float32 model of which there is a form in float64."""
         return self.fallback.wider
 
-    @property
-    def subtracts(self) -> bool:
-        """True: changes are differences of two rounded outputs."""
-        return True
-
-    def doubting(self, prepared: UnflippedRows, doubt: Float[Any, " outputs"]) -> UnflippedRows:
-        """Returns the prepared values with this bound of the rounding of each output."""
-        return replace(prepared, doubt=jnp.asarray(doubt, prepared.output.dtype))
-
-    def changed(
-        self,
-        parameters: Any,
-        prepared: UnflippedRows,
-        positions: Int[Array, " flips"],
-        symbols: Int[Array, " flips"],
-    ) -> tuple[Float[Array, "flips outputs"], Float[Array, " flips"]]:
-        """Returns the output of each flipped input minus that of the input, and the rounding of both."""
-        doubt = l2(self.chosen(prepared.doubt))
-        changes = self._flipped(parameters, prepared, positions, symbols) - prepared.output
-        return changes, jnp.broadcast_to(doubt, changes.shape[:1])
-
     def _flipped(
-        self,
-        parameters: Any,
-        prepared: UnflippedRows,
-        positions: Int[Array, " flips"],
-        symbols: Int[Array, " flips"],
+        self, parameters: Any, prepared: UnflippedRows, block: FlipBlock
     ) -> Float[Array, "flips outputs"]:
         """Returns the output of each flipped input."""
-        n = prepared.first.x.shape[0]
+        n, (positions, symbols) = prepared.first.x.shape[0], block
         model = self.layered.at_length(n)
         moved = embedded_rows(model, parameters, symbols, positions)
         if not prepared.rows:
             x = jax.vmap(lambda i, row: prepared.first.x.at[i].set(row))(positions, moved)
             return self._read(parameters, x)
         reach = model.attention(0).rows_that_see((jnp.min(positions), jnp.max(positions) + 1), n)
-        y = first_layer(model, parameters, prepared.first, prepared.rows[0], positions, moved, reach)
+        first = ModelLayer(model, parameters, 0, n)
+        y = first_layer(first, prepared.first, prepared.rows[0], positions, moved, reach)
         for k, unchanged in enumerate(prepared.rows[1:], start=1):
             start = jnp.broadcast_to(unchanged, y.shape)
-            y, reach = changed_layer(model, parameters, k, y, start, reach)
+            y, reach = changed_layer(ModelLayer(model, parameters, k, n), y, start, reach)
         return self._read(parameters, y)
-
-    def output(self, parameters: Any, prepared: UnflippedRows) -> Float[Array, " outputs"]:
-        """Returns the output of the unflipped run."""
-        del parameters
-        return prepared.output
 
     def _whole_layers(self, n: int) -> int:
         """The number of layers of which more than one row is needed."""
         return self.layered.layers - (readout_row(self.readout, n) is not None)
 
-    def _read(self, parameters: Any, y: Float[Array, "flips n width"]) -> Float[Array, "flips outputs"]:
+    def _read(self, parameters: Any, y: RowsOfFlips) -> Float[Array, "flips outputs"]:
         """Returns outputs from the input of the last layer, or for a mean from its output."""
         n = y.shape[1]
         model, row = self.layered.at_length(n), readout_row(self.readout, n)
@@ -228,7 +181,8 @@ class IncrementalEngine(Engine):
 
         if row is None:
             return jax.vmap(lambda rows: jnp.mean(jax.vmap(read)(rows), axis=0))(y)
-        return jax.vmap(lambda x: read(last_row(model, parameters, x, row)))(y)
+        last = ModelLayer(model, parameters, model.layers - 1, n)
+        return jax.vmap(lambda x: read(last_row(last, x, row)))(y)
 
     def preferred_batch(self, n: int, platform: str) -> int:
         """As the vmap engine."""
@@ -265,55 +219,46 @@ class IncrementalEngine(Engine):
 
 
 def first_layer(
-    model: Layered,
-    parameters: Any,
+    layer: ModelLayer,
     kept: LayerRun,
     unchanged: Float[Array, "n width"],
     positions: Int[Array, " flips"],
     moved: Float[Array, "flips width"],
     reach: Reach,
-) -> Float[Array, "flips n width"]:
+) -> RowsOfFlips:
     """Returns the first layer's output of every flip, whose input row `moved` stands at its position."""
-    n = kept.x.shape[0]
-    q, key, value = projected_rows(model, parameters, 0, moved, positions)
-    own = attended_by_moved_rows(model, parameters, 0, kept, positions, (q, key, value))
+    n, heads = layer.n, layer.attention.heads
+    q, key, value = layer.projected(moved, positions)
+    own = attended_by_moved_rows(layer, kept, positions, (q, key, value))
 
     def of_one(i: Array, x: Array, key: Array, value: Array, b: Array, rows: Int[Array, " m"]) -> Array:
-        db = changes_of_rows(model, parameters, 0, kept, rows, i[None], (key[:, None], value[:, None]))
+        db = changes_of_rows(layer, kept, rows, i[None], (key[:, None], value[:, None]))
         mine = (rows == i)[:, None]
         b = jnp.where(mine[..., None], b, kept.b[:, rows].swapaxes(0, 1) + db[0])
-        return merged_rows(model, parameters, 0, jnp.where(mine, x, kept.x[rows]), b)
+        return layer.merged(jnp.where(mine, x, kept.x[rows]), b)
 
     def block(rows: Int[Array, " m"]) -> Float[Array, "flips m width"]:
         each = jax.vmap(of_one, in_axes=(0, 0, 1, 1, 0, None))
         return each(positions, moved, key, value, own, rows)
 
     start = jnp.broadcast_to(unchanged, (len(positions), *unchanged.shape))
-    heads = model.attention(0).heads
-    most = rows_at_once(heads, scores_leave_cache(heads, n))
-    return over_changed_rows(block, start, reach, most)
+    return over_changed_rows(block, start, reach, rows_at_once(heads, scores_leave_cache(heads, n)))
 
 
 def changed_layer(
-    model: Layered,
-    parameters: Any,
-    layer: int,
-    x: Float[Array, "flips n width"],
-    unchanged: Float[Array, "flips n width"],
-    reach: Reach,
-) -> tuple[Float[Array, "flips n width"], Reach]:
+    layer: ModelLayer, x: RowsOfFlips, unchanged: RowsOfFlips, reach: Reach
+) -> tuple[RowsOfFlips, Reach]:
     """Returns a layer's output under flips that change rows `reach` of its input, and the rows it may change.
 
     `unchanged` is the layer's output in the unflipped run.
     """
-    n, attention = x.shape[1], model.attention(layer)
+    n, attention = layer.n, layer.attention
     reach = attention.rows_that_see(reach, n)
-    q, keys, values = jax.vmap(lambda x: projected_rows(model, parameters, layer, x, jnp.arange(n)))(x)
+    q, keys, values = jax.vmap(lambda x: layer.projected(x, jnp.arange(n)))(x)
 
     def block(rows: Int[Array, " m"]) -> Float[Array, "flips m width"]:
         def of_one(x: Array, q: Array, keys: Array, values: Array) -> Float[Array, "m width"]:
-            b = attended_rows(model, parameters, layer, q[:, rows], keys, values, rows)
-            return merged_rows(model, parameters, layer, x[rows], b)
+            return layer.merged(x[rows], layer.attended(q[:, rows], keys, values, rows))
 
         return jax.vmap(of_one)(x, q, keys, values)
 
@@ -321,10 +266,9 @@ def changed_layer(
     return over_changed_rows(block, unchanged, reach, most), reach
 
 
-def last_row(model: Layered, parameters: Any, x: Float[Array, "n width"], row: int) -> Float[Array, " width"]:
+def last_row(layer: ModelLayer, x: Float[Array, "n width"], row: int) -> Float[Array, " width"]:
     """Returns one row of the last layer's output, in O(n width^2): the keys and values of all rows, the rest of one."""
-    here, last = jnp.asarray([row]), model.layers - 1
-    _, keys, values = projected_rows(model, parameters, last, x, jnp.arange(x.shape[0]))
-    q, _, _ = projected_rows(model, parameters, last, x[here], here)
-    b = attended_rows(model, parameters, last, q, keys, values, here)
-    return merged_rows(model, parameters, last, x[here], b)[0]
+    here = jnp.asarray([row])
+    _, keys, values = layer.projected(x, jnp.arange(layer.n))
+    q, _, _ = layer.projected(x[here], here)
+    return layer.merged(x[here], layer.attended(q, keys, values, here))[0]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
+import abc
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.asked.formulas import as_vector, difference, is_whole, l2
 from jaxsens.base.programs import compiled
-from jaxsens.sensitivity.engines.engine import Engine, EngineCost, PreparedPass
+from jaxsens.sensitivity.engines.engine import Changed, Engine, EngineCost, FlipBlock, PreparedPass, Values
 from jaxsens.sensitivity.subjects.adapters import TorchApply, TransformerApply, in_float64
 
 EFFICIENCY = 0.75
@@ -26,37 +26,51 @@ HALF_UNIT = 4.0
 
 
 @dataclass(frozen=True)
-class VmapEngine(Engine):
+class SubtractingEngine(Engine):
+    """An engine that subtracts the output of the input from that of each flipped input.
+
+    Attributes:
+        apply: the model's forward pass: (parameters, tokens (n,)) -> output.
+    """
+
+    apply: Callable[[Any, Any], Any]
+    subtracts: ClassVar[bool] = True
+
+    def doubting(self, prepared: Any, doubt: Float[Any, " outputs"]) -> Any:
+        """Returns the prepared values with this bound of the rounding of each output; integers have none."""
+        return prepared if is_whole(prepared.output) else super().doubting(prepared, doubt)
+
+    def changed(self, parameters: Any, prepared: Any, block: FlipBlock) -> Changed:
+        """Returns the output of each flipped input minus that of the input, and the rounding of both."""
+        return self._changed_to(self._flipped(parameters, prepared, block), prepared)
+
+    def output(self, parameters: Any, prepared: Any) -> Float[Array, " outputs"]:
+        """The prepared output."""
+        return as_vector(prepared.output)
+
+    @abc.abstractmethod
+    def _flipped(self, parameters: Any, prepared: Any, block: FlipBlock) -> Array:
+        """Returns the output of each flipped input, as the model returns it."""
+
+    def _changed_to(self, new: Array, prepared: Any) -> Changed:
+        changes = difference(new, prepared.output)
+        doubt = l2(self.chosen(prepared.doubt))
+        return changes, jnp.broadcast_to(doubt, changes.shape[:1]).astype(changes.dtype)
+
+
+@dataclass(frozen=True)
+class VmapEngine(SubtractingEngine):
     """Runs the model on every flipped input. It supports every model; n flips cost n forward passes.
 
     Outputs are subtracted, so a change below their rounding error is lost. In float32 this is 1e-7 of the output, and
     at n = 10^4 a softmax transformer's sensitivity is of that order: use float64 there.
     """
 
-    apply: Callable[[Any, Any], Any]
-    wide: bool = field(default=False, kw_only=True)
-
-    @property
-    def widened(self) -> bool:
-        """Whether a float32 model is measured in float64."""
-        return self.wide
-
     @property
     def wider(self) -> Engine | None:
         """This engine in float64, for a float32 model of which there is a form in float64 (`in_float64`)."""
         apply = None if self.wide else in_float64(self.apply)
         return None if apply is None else replace(self, apply=apply, wide=True)
-
-    @property
-    def subtracts(self) -> bool:
-        """True: changes are differences of two rounded outputs."""
-        return True
-
-    def doubting(self, prepared: PreparedPass, doubt: Float[Any, " outputs"]) -> PreparedPass:
-        """Returns the prepared values with this bound of the rounding of each output; integers have none."""
-        if is_whole(prepared.output):
-            return prepared
-        return dataclasses.replace(prepared, doubt=jnp.asarray(doubt, prepared.doubt.dtype))
 
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> PreparedPass:
         """The input and its output, as the model returns it."""
@@ -65,40 +79,11 @@ class VmapEngine(Engine):
         sizes = jnp.abs(as_vector(output))
         return PreparedPass(tokens, output, units * jnp.finfo(sizes.dtype).eps * sizes)
 
-    def changed(
-        self,
-        parameters: Any,
-        prepared: PreparedPass,
-        positions: Int[Array, " flips"],
-        symbols: Int[Array, " flips"],
-    ) -> tuple[Float[Array, "flips outputs"], Float[Array, " flips"]]:
-        """Returns the output of each flipped input minus that of the input, and the rounding of both."""
-        new = self._flipped(parameters, prepared, positions, symbols)
-        changes = difference(new, prepared.output)
-        return changes, jnp.broadcast_to(self._doubt(prepared), changes.shape[:1]).astype(changes.dtype)
-
-    def output(self, parameters: Any, prepared: PreparedPass) -> Float[Array, " outputs"]:
-        """The prepared output."""
-        return as_vector(prepared.output)
-
-    def measured(
-        self,
-        parameters: Any,
-        prepared: PreparedPass,
-        positions: Int[Array, " flips"],
-        symbols: Int[Array, " flips"],
-    ) -> Float[Array, "flips 2"]:
-        """As `Engine.measured`, from both outputs: decisions and functions are those of the outputs themselves."""
-        old, new = prepared.output, self._flipped(parameters, prepared, positions, symbols)
-        changes = difference(new, old)
-        error = jnp.broadcast_to(self._doubt(prepared), changes.shape[:1]).astype(changes.dtype)
-        chosen = self.chosen(old), self.chosen(new), self.chosen(changes)
-        values, resolution = self.measure.of_outputs(*chosen, error)
-        return jnp.stack([values, jnp.where(jnp.isfinite(values), resolution, jnp.nan)], axis=-1)
-
-    def _doubt(self, prepared: PreparedPass) -> Float[Array, ""]:
-        """A bound of the l2 norm of the rounding of the outputs that are measured."""
-        return l2(self.chosen(prepared.doubt))
+    def values(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Values:
+        """As `Engine.values`, from both outputs: decisions and functions are those of the outputs themselves."""
+        old, new = prepared.output, self._flipped(parameters, prepared, block)
+        changes, error = self._changed_to(new, prepared)
+        return self.measure.of_outputs(self.chosen(old), self.chosen(new), self.chosen(changes), error)
 
     @property
     def how(self) -> str:
@@ -126,20 +111,18 @@ class VmapEngine(Engine):
         block = 3 * self.preferred_batch(tokens.shape[0], platform) * _largest(traced.jaxpr.jaxpr)
         return EngineCost(operations, operations, block, EFFICIENCY)
 
-    def _flipped(
-        self,
-        parameters: Any,
-        prepared: PreparedPass,
-        positions: Int[Array, " flips"],
-        symbols: Int[Array, " flips"],
-    ) -> Array:
+    def _flipped(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Array:
         """Returns the output of each flipped input, as the model returns it."""
         tokens = prepared.tokens
 
-        def one(position: Array, symbol: Array) -> Array:
-            return self._output(parameters, tokens.at[position].set(symbol.astype(tokens.dtype)))
+        def one(place: Array, symbol: Array) -> Array:
+            return self._output(parameters, self._edited(tokens, place, symbol.astype(tokens.dtype)))
 
-        return jax.vmap(one)(positions, symbols)
+        return jax.vmap(one)(*block)
+
+    def _edited(self, tokens: Array, place: Array, symbol: Array) -> Array:
+        """Returns the word that a flip makes."""
+        return tokens.at[place].set(symbol)
 
     def _output(self, parameters: Any, tokens: Array) -> Array:
         return jnp.atleast_1d(self.apply(parameters, tokens))

@@ -218,7 +218,7 @@ def estimated(
             abstract_estimate(engine, pair, n)
         told = progress and _share(progress, k, len(blocks))
         where = flips.inputs, flips.positions, flips.symbols
-        changes, _ = placement.measure_changes(engine, pair, words, *where, devices, told)
+        changes, _ = placement.Measuring(engine, pair, words, *where, devices, told).changes()
         changes = changes.astype(np.float64)
         if engine.scalar is not None:
             return changes[:, 0]

@@ -76,12 +76,12 @@ def verified(
     how = f"{_NAMES[type(runner)]} in {wide.dtype}"
     with numerics(wide.dtype):
         parameters = jax.tree.map(jax.numpy.asarray, wide.parameters)
-        given = runner, parameters, words, *where, devices, progress
+        measuring = placement.Measuring(runner, parameters, words, *where, devices, progress)
         norm = engine.measure
         if not isinstance(norm, Norm):
-            values = placement.measure(*given)[0][:, 0].astype(np.float64)
+            values = measuring.numbers()[0][:, 0].astype(np.float64)
             return values, values, how
-        changes = placement.measure_changes(*given)[0].astype(np.float64)
+        changes = measuring.changes()[0].astype(np.float64)
     picked = changes if engine.outputs is None else changes[:, list(engine.outputs)]
     exact = norm.of_array(picked)
     if asked.sketch is None:

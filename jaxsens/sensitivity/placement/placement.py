@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ from jaxsens.base import stopping
 from jaxsens.base.errors import InputError, Problems, collecting
 from jaxsens.base.precision import numerics, resolved
 from jaxsens.base.programs import compiled, kept
-from jaxsens.sensitivity.engines.engine import Engine
+from jaxsens.sensitivity.engines.engine import Engine, FlipBlock
 from jaxsens.sensitivity.placement.lanes import Lanes, is_one_cpu, lanes_on
 from jaxsens.sensitivity.placement.process_group import ProcessGroup
 
@@ -51,19 +51,12 @@ _HOPELESS = 0.5
 class Interrupted(KeyboardInterrupt):
     """Raised on Ctrl-C, or a recorded signal, during a measurement.
 
-    `done` marks the finished `values`, some of which may be NaN; `elsewhere` counts those measured by each fallback;
-    `signal` is the number of the signal.
+    `finished` is what it has finished, of whose values some may be NaN; `signal` is the number of the signal.
     """
 
-    def __init__(
-        self,
-        values: Float[np.ndarray, " flips"],
-        done: Bool[np.ndarray, " flips"],
-        elsewhere: dict[str, int],
-        number: int = signal.SIGINT,
-    ) -> None:
+    def __init__(self, finished: Finished, number: int = signal.SIGINT) -> None:
         super().__init__("interrupted")
-        self.values, self.done, self.elsewhere, self.signal = values, done, elsewhere, number
+        self.finished, self.signal = finished, number
 
 
 @dataclass
@@ -71,19 +64,19 @@ class Finished:
     """What a measurement has finished so far. Another thread may take a copy at any time.
 
     Attributes:
-        values: of all flips, with their resolutions; None as long as nothing is finished.
+        values: of all flips, with their resolutions; empty as long as nothing is measured.
         done: which of them are finished.
         elsewhere: how many were measured by each fallback.
     """
 
-    values: Float[np.ndarray, "flips 2"] | None = None
-    done: Bool[np.ndarray, " flips"] | None = None
+    values: Float[np.ndarray, "flips 2"] = field(default_factory=lambda: np.zeros((0, 2)))
+    done: Bool[np.ndarray, " flips"] = field(default_factory=lambda: np.zeros(0, bool))
     elsewhere: dict[str, int] = field(default_factory=dict)
 
     def copy(self) -> Finished:
         """Returns a copy. Flips that are done have their values: a measurement marks a flip after setting its value."""
-        done = None if self.done is None else self.done.copy()
-        return Finished(None if self.values is None else self.values.copy(), done, {**self.elsewhere})
+        done = self.done.copy()
+        return Finished(self.values.copy(), done, {**self.elsewhere})
 
 
 @dataclass(frozen=True)
@@ -190,142 +183,142 @@ def checked_placement(value: Any, problems: Problems) -> Placement:
     return Placement()
 
 
-def measure(
-    engine: Engine,
-    parameters: Any,
-    tokens: Int[np.ndarray, "batch n"],
-    inputs: Int[np.ndarray, " flips"],
-    positions: Int[np.ndarray, " flips"],
-    symbols: Int[np.ndarray, " flips"],
-    placement: Placement,
-    progress: Progress | None = None,
-    doubts: Doubts | None = None,
-    finished: Finished | None = None,
-) -> tuple[Float[np.ndarray, "flips 2"], dict[str, int]]:
-    """Returns what the engine measures of every flip with its resolution, and the counts for each other engine.
-
-    That is the norm or, if the engine has a scalar function, its signed change. The order is the given one; `inputs`
-    must be sorted.
-
-    Flips that the engine declines (NaN, or inf after an overflow) are measured by its `fallback`, if it has one, and
-    those whose resolution exceeds `precision.RESOLVED` of the change by its `wider` engine; and so on.
-
-    `doubts` gives, for the number of an input and the dtype of an engine that subtracts outputs, the rounding of each
-    output; without it, a few roundings are assumed. `finished` is kept up to date with what is finished.
-
-    Raises:
-        InputError: if not even one flip at a time fits the budget.
-        Interrupted: on Ctrl-C, with the finished values.
-    """
-    given = engine, parameters, tokens, inputs, positions, symbols, placement, progress
-    return _measure(_numbers, *given, finished or Finished(), doubts)
-
-
-def measure_changes(
-    engine: Engine,
-    parameters: Any,
-    tokens: Int[np.ndarray, "batch n"],
-    inputs: Int[np.ndarray, " flips"],
-    positions: Int[np.ndarray, " flips"],
-    symbols: Int[np.ndarray, " flips"],
-    placement: Placement,
-    progress: Progress | None = None,
-) -> tuple[Float[np.ndarray, "flips chosen"], dict[str, int]]:
-    """Like `measure`, but returns the change of the chosen outputs under every flip instead of its norm.
-
-    Raises as `measure` does, except for a plain KeyboardInterrupt on Ctrl-C.
-    """
-    try:
-        return _measure(
-            _changes, engine, parameters, tokens, inputs, positions, symbols, placement, progress, Finished()
-        )
-    except Interrupted:
-        raise KeyboardInterrupt from None
-
-
 Doubts = Callable[[int, str, Float[np.ndarray, " outputs"]], Float[np.ndarray, " outputs"]]
 """Returns a bound of the rounding of each output's change, from the number of an input, the dtype of the arithmetic,
 and the output found in it."""
 
-_Quantity = Callable[[Engine, Any, Any, Array, Array], Array]
-"""Measures a block of flips: one number or row per flip, NaN if the engine declines it."""
+_Quantity = Literal["measured", "chosen_changes"]
+"""The method of an engine that measures a block of flips: one number or row per flip, NaN if the engine declines it."""
 
 
-def _numbers(engine: Engine, parameters: Any, prepared: Any, positions: Array, symbols: Array) -> Array:
-    return engine.measured(parameters, prepared, positions, symbols)
+@dataclass
+class Measuring:
+    """What one call measures, how, and how far it is. Every flip is measured once, by `numbers` or by `changes`.
 
+    Flips that the engine declines (NaN, or inf after an overflow) are measured by its `fallback`, if it has one, and
+    those whose resolution exceeds `precision.RESOLVED` of the change by its `wider` engine; and so on.
 
-def _changes(engine: Engine, parameters: Any, prepared: Any, positions: Array, symbols: Array) -> Array:
-    return engine.chosen_changes(parameters, prepared, positions, symbols)
+    Attributes:
+        engine, parameters: what measures.
+        words: the inputs.
+        inputs, positions, symbols: the flips, sorted by their input.
+        placement: where.
+        progress: called after every chunk.
+        doubts: the rounding of each output, for engines that subtract outputs; without it, a few roundings are assumed.
+        finished: kept up to date with what is finished.
+        quantity: what is measured of each flip.
+    """
 
+    engine: Engine
+    parameters: Any
+    words: Int[np.ndarray, "batch n"]
+    inputs: Int[np.ndarray, " flips"]
+    positions: Int[np.ndarray, " flips"]
+    symbols: Int[np.ndarray, " flips"]
+    placement: Placement
+    progress: Progress | None = None
+    doubts: Doubts | None = None
+    finished: Finished = field(default_factory=Finished)
+    quantity: _Quantity = field(default="measured", init=False)
 
-def _measure(
-    quantity: _Quantity,
-    engine: Engine,
-    parameters: Any,
-    tokens: np.ndarray,
-    inputs: np.ndarray,
-    positions: np.ndarray,
-    symbols: np.ndarray,
-    placement: Placement,
-    progress: Progress | None,
-    so_far: Finished,
-    doubts: Doubts | None = None,
-) -> tuple[np.ndarray, dict[str, int]]:
-    total, elsewhere = len(inputs), dict[str, int]()
-    shape = (total, 2) if quantity is _numbers else (total,)
-    found, done = np.full(shape, np.nan, np.float32), np.zeros(total, bool)
-    given_flips = tokens, inputs, positions, symbols
-    try:
-        with _together(engine, given_flips, placement):
-            for b in np.unique(inputs):
-                placement.check()
-                waiting = {engine: np.arange(*np.searchsorted(inputs, [b, b + 1]))}
-                room = len(waiting[engine])
-                while waiting:
-                    runner, chosen = next(iter(waiting.items()))
-                    del waiting[runner]
-                    flips = positions[chosen], symbols[chosen]
-                    with numerics("float64") if runner.widened else nullcontext():
-                        given = prepared_on(placement.local, runner, parameters, tokens[b])
-                        if runner.fallback is not None and not placement.least(runner.resolves(given[1]))[0]:
-                            _wait(waiting, runner.fallback, chosen)
-                            continue
-                        if runner.subtracts and doubts is not None:
-                            given = _doubting(runner, given, int(b), doubts)
-                        left = np.ones(len(chosen), bool)
-                        for finished, values in _chunks(
-                            quantity, runner, given, len(tokens[b]), *flips, room, placement
-                        ):
-                            left[finished] = False
-                            here = chosen[finished]
-                            found = _with_room(found, values, total)
-                            better = _is_better(values, found[here], quantity)
-                            found[here[better]] = values[better]
-                            missing, blurred = _missing(values), _blurred(values, quantity)
-                            _wait(waiting, runner.fallback, here[missing])
-                            _wait(waiting, runner.wider, here[blurred])
-                            # A value from the last engine that is not finite comes from the model itself.
-                            final = ~(missing & (runner.fallback is not None))
-                            final &= ~(blurred & (runner.wider is not None))
-                            so_far.values, so_far.done, so_far.elsewhere = found, done, elsewhere
-                            done[here] = final
-                            if runner != engine:
-                                elsewhere[runner.how] = elsewhere.get(runner.how, 0) + int(final.sum())
-                            if progress is not None:
-                                progress(int(done.sum()), total)
-                            placement.check()
-                        _wait(waiting, runner.fallback or runner.wider, chosen[left])
-    except KeyboardInterrupt as stop:
-        raise Interrupted(found, done, elsewhere, getattr(stop, "signal", signal.SIGINT)) from None
-    return found, {how: count for how, count in elsewhere.items() if count}
+    def numbers(self) -> tuple[Float[np.ndarray, "flips 2"], dict[str, int]]:
+        """Returns what the engine measures of every flip with its resolution, and the counts for each other engine.
 
+        That is the norm or, if the engine has a scalar function, its signed change. The order is the given one.
 
-def _doubting(runner: Engine, given: tuple[Any, Any], b: int, doubts: Doubts) -> tuple[Any, Any]:
-    """Returns what `prepared_on` gave for input b, with the rounding of each output, for an engine that subtracts."""
-    dtype = "float64" if jnp.result_type(float) == jnp.float64 else "float32"
-    output = np.asarray(runner.output(*given))
-    return given[0], runner.doubting(given[1], doubts(b, dtype, output))
+        Raises:
+            InputError: if not even one flip at a time fits the budget.
+            Interrupted: on Ctrl-C, with the finished values.
+        """
+        return self._run("measured")
+
+    def changes(self) -> tuple[Float[np.ndarray, "flips chosen"], dict[str, int]]:
+        """Like `numbers`, but returns the change of the chosen outputs under every flip instead of its norm.
+
+        Raises as `numbers` does, except for a plain KeyboardInterrupt on Ctrl-C.
+        """
+        try:
+            return self._run("chosen_changes")
+        except Interrupted:
+            raise KeyboardInterrupt from None
+
+    def _run(self, quantity: _Quantity) -> tuple[np.ndarray, dict[str, int]]:
+        self.quantity, total, so_far = quantity, len(self.inputs), self.finished
+        so_far.values = np.full((total, 2) if quantity == "measured" else (total,), np.nan, np.float32)
+        so_far.done = np.zeros(total, bool)
+        try:
+            with self._together():
+                for b in np.unique(self.inputs):
+                    self.placement.check()
+                    self._measure_input(int(b))
+        except KeyboardInterrupt as stop:
+            raise Interrupted(so_far, getattr(stop, "signal", signal.SIGINT)) from None
+        return so_far.values, {how: count for how, count in so_far.elsewhere.items() if count}
+
+    def _together(self) -> AbstractContextManager[None]:
+        """Returns a block that all processes of the mesh enter with the same flips and leave in the same way."""
+        placement = self.placement
+        if placement.group is None:
+            return nullcontext()
+        options = type(self.engine).__name__, placement.batch_size, placement.memory_budget
+        flips = self.words, self.inputs, self.positions, self.symbols
+        data = b"".join(array.tobytes() for array in flips)
+        return placement.group.together(repr(options).encode() + data)
+
+    def _measure_input(self, b: int) -> None:
+        """Measures the flips of input b: by the engine, and those that it leaves by the engines that come after it."""
+        waiting = {self.engine: np.arange(*np.searchsorted(self.inputs, [b, b + 1]))}
+        room, word = len(waiting[self.engine]), self.words[b]
+        while waiting:
+            runner, chosen = next(iter(waiting.items()))
+            del waiting[runner]
+            with numerics("float64") if runner.wide else nullcontext():
+                given = prepared_on(self.placement.local, runner, self.parameters, word)
+                if runner.fallback is not None and not self.placement.least(runner.resolves(given[1]))[0]:
+                    _wait(waiting, runner.fallback, chosen)
+                    continue
+                if runner.subtracts and self.doubts is not None:
+                    dtype = "float64" if jnp.result_type(float) == jnp.float64 else "float32"
+                    doubt = self.doubts(b, dtype, np.asarray(runner.output(*given)))
+                    given = given[0], runner.doubting(given[1], doubt)
+                block = FlipBlock(self.positions[chosen], self.symbols[chosen])
+                left = np.ones(len(chosen), bool)
+                for finished, values in _OneInput(self, runner, given, len(word), room).chunks(block):
+                    left[finished] = False
+                    self._take(runner, chosen[finished], values, waiting)
+                    self.placement.check()
+                _wait(waiting, runner.fallback or runner.wider, chosen[left])
+
+    def _take(
+        self, runner: Engine, here: np.ndarray, values: np.ndarray, waiting: dict[Engine, np.ndarray]
+    ) -> None:
+        """Takes the values of some flips, and lets those wait that the engine declined or did not resolve."""
+        so_far, total = self.finished, len(self.inputs)
+        if so_far.values.shape[1:] != values.shape[1:]:
+            so_far.values = np.full((total, *values.shape[1:]), np.nan, values.dtype)
+        found = so_far.values.astype(np.promote_types(so_far.values.dtype, values.dtype), copy=False)
+        better = np.ones(len(values), bool)
+        if self.quantity == "measured":  # it only replaces one that is no better resolved
+            known = found[here]
+            better = ~np.isfinite(known[:, 1]) | (values[:, 1] <= known[:, 1])
+        found[here[better]] = values[better]
+        missing, blurred = _missing(values), self.blurred(values)
+        _wait(waiting, runner.fallback, here[missing])
+        _wait(waiting, runner.wider, here[blurred])
+        # A value from the last engine that is not finite comes from the model itself.
+        final = ~(missing & (runner.fallback is not None)) & ~(blurred & (runner.wider is not None))
+        so_far.values = found
+        so_far.done[here] = final
+        if runner != self.engine:
+            so_far.elsewhere[runner.how] = so_far.elsewhere.get(runner.how, 0) + int(final.sum())
+        if self.progress is not None:
+            self.progress(int(so_far.done.sum()), total)
+
+    def blurred(self, values: np.ndarray) -> Bool[np.ndarray, " flips"]:
+        """Returns which flips' changes are finite, and not resolved."""
+        if self.quantity != "measured":
+            return np.zeros(len(values), bool)
+        return ~_missing(values) & ~resolved(values[:, 0], values[:, 1])
 
 
 def _wait(waiting: dict[Engine, np.ndarray], engine: Engine | None, flips: np.ndarray) -> None:
@@ -334,103 +327,120 @@ def _wait(waiting: dict[Engine, np.ndarray], engine: Engine | None, flips: np.nd
         waiting[engine] = np.union1d(waiting.get(engine, flips), flips)
 
 
-def _with_room(found: np.ndarray, values: np.ndarray, total: int) -> np.ndarray:
-    """Returns the array of all results, of the shape and a dtype that these values need."""
-    if found.shape[1:] != values.shape[1:]:
-        return np.full((total, *values.shape[1:]), np.nan, values.dtype)
-    return found.astype(np.promote_types(found.dtype, values.dtype), copy=False)
-
-
-def _is_better(values: np.ndarray, known: np.ndarray, quantity: _Quantity) -> Bool[np.ndarray, " flips"]:
-    """Returns which values replace known ones: all, but for numbers with a resolution that are no better resolved."""
-    if quantity is not _numbers:
-        return np.ones(len(values), bool)
-    return ~np.isfinite(known[:, 1]) | (values[:, 1] <= known[:, 1])
-
-
-def _blurred(values: np.ndarray, quantity: _Quantity) -> Bool[np.ndarray, " flips"]:
-    """Returns which flips' changes are finite, and not resolved."""
-    if quantity is not _numbers:
-        return np.zeros(len(values), bool)
-    return ~_missing(values) & ~resolved(values[:, 0], values[:, 1])
-
-
-def _together(
-    engine: Engine, flips: tuple[np.ndarray, ...], placement: Placement
-) -> AbstractContextManager[None]:
-    """Returns a block that all processes of the mesh enter with the same flips and leave in the same way."""
-    group = placement.group
-    if group is None:
-        return nullcontext()
-    options = type(engine).__name__, placement.batch_size, placement.memory_budget
-    return group.together(repr(options).encode() + b"".join(array.tobytes() for array in flips))
-
-
 def _missing(values: np.ndarray) -> np.ndarray:
     """Returns which flips have values that are not finite: the engine declined them, or overflowed."""
     return np.asarray(np.any(~np.isfinite(values), axis=tuple(range(1, values.ndim))))
 
 
-def _chunks(
-    quantity: _Quantity,
-    engine: Engine,
-    given: tuple[Any, Any],
-    n: int,
-    positions: np.ndarray,
-    symbols: np.ndarray,
-    room: int,
-    placement: Placement,
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Measures the flips of one input in chunks; yields the finished flips and their values.
+@dataclass(frozen=True)
+class _OneInput:
+    """Flips of one input that one engine measures.
 
-    `given` is the result of `prepared_on` for the input, of length n; `room` is the number of the input's flips for all
-    engines together. Nothing runs while the generator is suspended.
+    Attributes:
+        of: what they are part of.
+        engine: the engine.
+        given: the parameters and what it prepared, as `prepared_on` returns them.
+        n: the length of the input.
+        room: the number of the input's flips for all engines together.
     """
-    mesh, (parameters, prepared), columns = placement.local, given, placement.columns
-    count, devices = len(positions), placement.devices.size
-    program, lanes = _program(quantity, engine, parameters, prepared, n, count, room, placement)
-    blocks = -(-count // (program.batch * devices))
-    lanes = min(lanes, blocks)
-    # Block k of device d is the (k D + d)-th batch of flips; the last flip is repeated as padding and dropped later.
-    shape = (program.blocks, devices, program.batch)
-    order = np.arange(np.prod(shape)).reshape(shape).transpose(1, 0, 2)
-    filled = np.minimum(order[columns].reshape(-1, program.batch), count - 1)
-    split = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-    places, substitutes = (
-        jax.device_put(array[filled].astype(np.int32), split) for array in (positions, symbols)
-    )
-    empty = jax.device_put(np.zeros((*filled.shape, *program.shape), program.dtype), split)
-    each = (len(columns), program.blocks, program.batch)
 
-    def lane(start: int, stop: int, k: int) -> np.ndarray:
-        """Measures every `lanes`-th block from `start + k` to `stop`."""
-        ends = np.int32(start + k), np.int32(stop), np.int32(lanes)
-        results = np.asarray(program.run(parameters, prepared, places, substitutes, empty, *ends))
-        return results.reshape(*each, *program.shape)[:, start + k : stop : lanes]
+    of: Measuring
+    engine: Engine
+    given: tuple[Any, Any]
+    n: int
+    room: int
 
-    start, step, stride = 0, lanes, lanes
-    if placement.group is not None:
-        step = stride = int(placement.group.meet(lanes).max())
-    with Lanes(lanes) as threads:
-        while start < blocks:
-            stop = min(start + step, blocks)
-            began = time.perf_counter()
-            found = np.empty((len(columns), stop - start, program.batch, *program.shape), program.dtype)
-            for k, part in enumerate(threads.run(partial(lane, start, stop))):
-                found[:, k::lanes] = part
-            seconds = max(time.perf_counter() - began, 1e-6)
-            found, seconds = _of_all(found, seconds, placement)
-            done = order[:, start:stop].ravel()
-            values = found.reshape(-1, *program.shape)
-            real = done < count
-            yield done[real], values[real]
-            given_up = _missing(values[real]) & (engine.fallback is not None)
-            given_up |= _blurred(values[real], quantity) & (engine.wider is not None)
-            if np.mean(given_up) > _HOPELESS:
-                return
-            step = max(1, min(8 * step, int((stop - start) * _CHUNK_SECONDS / seconds)))
-            step = -(-step // stride) * stride
-            start = stop
+    def chunks(self, flips: FlipBlock) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Measures flips in chunks; yields the finished ones and their values. Nothing runs while it is suspended."""
+        placement, columns = self.of.placement, self.of.placement.columns
+        count, devices = len(flips.places), placement.devices.size
+        program, lanes = self._program(count)
+        blocks = -(-count // (program.batch * devices))
+        lanes = min(lanes, blocks)
+        # Block k of device d is the (k D + d)-th batch of flips; the last flip is repeated as padding, dropped later.
+        shape = (program.blocks, devices, program.batch)
+        order = np.arange(np.prod(shape)).reshape(shape).transpose(1, 0, 2)
+        filled = np.minimum(order[columns].reshape(-1, program.batch), count - 1)
+        split = NamedSharding(placement.local, PartitionSpec(placement.local.axis_names))
+        blocks_of_flips = FlipBlock(*(jax.device_put(part[filled].astype(np.int32), split) for part in flips))
+        empty = jax.device_put(np.zeros((*filled.shape, *program.shape), program.dtype), split)
+        each = (len(columns), program.blocks, program.batch)
+
+        def lane(start: int, stop: int, k: int) -> np.ndarray:
+            """Measures every `lanes`-th block from `start + k` to `stop`."""
+            ends = np.int32(start + k), np.int32(stop), np.int32(lanes)
+            results = np.asarray(program.run(self.given, blocks_of_flips, empty, *ends))
+            return results.reshape(*each, *program.shape)[:, start + k : stop : lanes]
+
+        start, step, stride = 0, lanes, lanes
+        if placement.group is not None:
+            step = stride = int(placement.group.meet(lanes).max())
+        with Lanes(lanes) as threads:
+            while start < blocks:
+                stop = min(start + step, blocks)
+                began = time.perf_counter()
+                found = np.empty((len(columns), stop - start, program.batch, *program.shape), program.dtype)
+                for k, part in enumerate(threads.run(partial(lane, start, stop))):
+                    found[:, k::lanes] = part
+                seconds = max(time.perf_counter() - began, 1e-6)
+                found, seconds = _of_all(found, seconds, placement)
+                done = order[:, start:stop].ravel()
+                values = found.reshape(-1, *program.shape)
+                real = done < count
+                yield done[real], values[real]
+                given_up = _missing(values[real]) & (self.engine.fallback is not None)
+                given_up |= self.of.blurred(values[real]) & (self.engine.wider is not None)
+                if np.mean(given_up) > _HOPELESS:
+                    return
+                step = max(1, min(8 * step, int((stop - start) * _CHUNK_SECONDS / seconds)))
+                step = -(-step // stride) * stride
+                start = stop
+
+    def _program(self, flips: int) -> tuple[_Program, int]:
+        """Returns the compiled program, and the number of threads that fit in the budget.
+
+        The batch is the largest, up to the preferred size, at which all threads fit. If even single flips are too
+        large, fewer threads run. The number of declined flips varies between inputs; to reuse a few programs for all,
+        each has room for all flips of an input, and for fewer flips the batch size is a power of two or the preferred
+        size. Processes that share the mesh use the smallest batch that any of them finds.
+        """
+        placement = self.of.placement
+        wanted = placement.batch_size or self.engine.preferred_batch(self.n, placement.platform)
+        # On one CPU device, use enough batches for many cores, so that results do not depend on the number of cores.
+        one_cpu_each = placement.least(is_one_cpu(placement.local))[0]
+        parts = placement.devices.size * (_BATCHES if placement.batch_size is None and one_cpu_each else 1)
+        each, most = -(-flips // parts), -(-self.room // parts)
+        batch = max(1, min(wanted, most, each if flips == self.room else 1 << (each - 1).bit_length()))
+        while True:
+            program, lanes = self._fitting(batch)
+            batch, largest = placement.least(program.batch, -program.batch)
+            if batch == -largest:
+                return program, lanes
+
+    def _fitting(self, batch: int) -> tuple[_Program, int]:
+        """Returns the program with the largest batch, up to `batch`, at which all threads fit, and their number."""
+        placement = self.of.placement
+        devices, lanes = placement.devices.size, lanes_on(placement.local)
+        leaves, structure = jax.tree.flatten(self.given)
+        shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
+        wide = jnp.result_type(float) == jnp.float64
+        while True:
+            blocks = -(-self.room // (batch * devices))
+            program = _compiled(
+                self.of.quantity, self.engine, structure, shapes, wide, placement.local, batch, blocks
+            )
+            fitting = lanes if not program.bytes else min(lanes, placement.budget // program.bytes)
+            if fitting == lanes:
+                return program, lanes
+            if placement.batch_size or batch == 1:
+                if fitting or (placement.batch_size and placement.memory_budget is None):
+                    return program, max(1, fitting)
+                many = "one flip" if batch == 1 else f"a batch of {batch} flips"
+                raise InputError(
+                    f"memory_budget = {placement.budget} bytes: {many} of an input of length {self.n} takes "
+                    f"{program.bytes} bytes"
+                )
+            batch = max(1, min(batch - 1, int(batch * placement.budget / (lanes * program.bytes))))
 
 
 def _of_all(found: np.ndarray, seconds: float, placement: Placement) -> tuple[np.ndarray, float]:
@@ -448,72 +458,9 @@ def _of_all(found: np.ndarray, seconds: float, placement: Placement) -> tuple[np
     return whole, max(float(slowest), 1e-6)
 
 
-def _program(
-    quantity: _Quantity,
-    engine: Engine,
-    parameters: Any,
-    prepared: Any,
-    n: int,
-    flips: int,
-    room: int,
-    placement: Placement,
-) -> tuple[_Program, int]:
-    """Returns the compiled program, and the number of threads that fit in the budget.
-
-    The batch is the largest, up to the preferred size, at which all threads fit. If even single flips are too large,
-    fewer threads run. The number of declined flips varies between inputs; to reuse a few programs for all, each has
-    room for all flips of an input, and for fewer flips the batch size is a power of two or the preferred size.
-    Processes that share the mesh use the smallest batch that any of them finds.
-    """
-    wanted = placement.batch_size or engine.preferred_batch(n, placement.platform)
-    # On one CPU device, use enough batches for many cores, so that results do not depend on the number of cores.
-    one_cpu_each = placement.least(is_one_cpu(placement.local))[0]
-    parts = placement.devices.size * (_BATCHES if placement.batch_size is None and one_cpu_each else 1)
-    each, most = -(-flips // parts), -(-room // parts)
-    batch = max(1, min(wanted, most, each if flips == room else 1 << (each - 1).bit_length()))
-    given = quantity, engine, parameters, prepared, n, room, placement
-    while True:
-        program, lanes = _fitting(*given, batch)
-        batch, largest = placement.least(program.batch, -program.batch)
-        if batch == -largest:
-            return program, lanes
-
-
-def _fitting(
-    quantity: _Quantity,
-    engine: Engine,
-    parameters: Any,
-    prepared: Any,
-    n: int,
-    room: int,
-    placement: Placement,
-    batch: int,
-) -> tuple[_Program, int]:
-    """Returns the program with the largest batch, up to `batch`, at which all threads fit, and their number."""
-    devices, lanes = placement.devices.size, lanes_on(placement.local)
-    leaves, structure = jax.tree.flatten((parameters, prepared))
-    shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
-    wide = jnp.result_type(float) == jnp.float64
-    while True:
-        blocks = -(-room // (batch * devices))
-        program = _compiled(quantity, engine, structure, shapes, wide, placement.local, batch, blocks)
-        fitting = lanes if not program.bytes else min(lanes, placement.budget // program.bytes)
-        if fitting == lanes:
-            return program, lanes
-        if placement.batch_size or batch == 1:
-            if fitting or (placement.batch_size and placement.memory_budget is None):
-                return program, max(1, fitting)
-            many = "one flip" if batch == 1 else f"a batch of {batch} flips"
-            raise InputError(
-                f"memory_budget = {placement.budget} bytes: {many} of an input of length {n} takes "
-                f"{program.bytes} bytes"
-            )
-        batch = max(1, min(batch - 1, int(batch * placement.budget / (lanes * program.bytes))))
-
-
 @dataclass(frozen=True)
 class _Program:
-    """A compiled range of blocks: (parameters, prepared, positions, symbols, results, start, stop, step) -> results.
+    """A compiled range of blocks: ((parameters, prepared), flips, results, start, stop, step) -> results.
 
     `shape` and `dtype` are those of one flip's result; `bytes` is the temporary memory of one call.
     """
@@ -541,40 +488,29 @@ def _compiled(
     everywhere, split = PartitionSpec(), PartitionSpec(mesh.axis_names)
 
     def run(
-        parameters: Any,
-        prepared: Any,
-        positions: Array,
-        symbols: Array,
-        results: Array,
-        start: Array,
-        stop: Array,
-        step: Array,
+        given: tuple[Any, Any], flips: FlipBlock, results: Array, start: Array, stop: Array, step: Array
     ) -> Array:
         def block(i: Array, results: Array) -> Array:
             k = start + i * step
-            return results.at[k].set(quantity(engine, parameters, prepared, positions[k], symbols[k]))
+            chosen = FlipBlock(*(part[k] for part in flips))
+            return results.at[k].set(getattr(engine, quantity)(*given, chosen))
 
         return jax.lax.fori_loop(0, (stop - start + step - 1) // step, block, results)
 
-    sharded = jax.shard_map(
-        run,
-        mesh=mesh,
-        in_specs=(everywhere, everywhere, split, split, split, everywhere, everywhere, everywhere),
-        out_specs=split,
-        check_vma=False,
-    )
+    specs = everywhere, split, split, everywhere, everywhere, everywhere
+    sharded = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
 
     def placed(shape: Any, spec: PartitionSpec) -> Any:
         return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=NamedSharding(mesh, spec))
 
-    parameters, prepared = jax.tree.unflatten(structure, [placed(shape, everywhere) for shape in shapes])
+    given = jax.tree.unflatten(structure, [placed(shape, everywhere) for shape in shapes])
     flips = jax.ShapeDtypeStruct((batch,), np.int32)
-    of_block = jax.eval_shape(partial(quantity, engine), parameters, prepared, flips, flips)
+    of_block = jax.eval_shape(getattr(engine, quantity), *given, FlipBlock(flips, flips))
     many = (mesh.size * blocks, batch)
-    whole = placed(jax.ShapeDtypeStruct(many, np.int32), split)
+    whole = FlipBlock(*[placed(jax.ShapeDtypeStruct(many, np.int32), split)] * 2)
     result = placed(jax.ShapeDtypeStruct((*many, *of_block.shape[1:]), of_block.dtype), split)
     end = jax.ShapeDtypeStruct((), np.int32)
-    compiled = jax.jit(sharded).lower(parameters, prepared, whole, whole, result, end, end, end).compile()
+    compiled = jax.jit(sharded).lower(given, whole, result, end, end, end).compile()
     analysis = compiled.memory_analysis()
     temporary = 0 if analysis is None else int(analysis.temp_size_in_bytes)
     return _Program(compiled, batch, blocks, of_block.shape[1:], of_block.dtype, temporary)
@@ -588,7 +524,7 @@ def prepared_on(
     An engine with `prepares_in_float64` prepares in float64, and the result is rounded once to 32 bits.
     """
     everywhere = NamedSharding(mesh, PartitionSpec())
-    if engine.widened:
+    if engine.wide:
         parameters = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), jnp.float64), parameters)
     if engine.prepares_in_float64:
         with numerics("float64"):

@@ -207,7 +207,7 @@ class Begun:
         last is left out, so that nobody takes it for whole."""
         found, rest, finished = so_far.copy(), self.rest, np.ones(len(self.whole), bool)
         nothing = np.full((len(rest), 2), np.nan, np.float32), np.zeros(len(rest), bool)
-        values, done = nothing if found.values is None or found.done is None else (found.values, found.done)
+        values, done = (found.values, found.done) if len(found.done) else nothing
         finished[rest] = done
         finished[-1:] &= not finished.all()
         return self.result(self.with_known(values), finished, found.elsewhere)

@@ -15,11 +15,8 @@ from jaxsens.models.transformer import layers
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.models.transformer.layered import (
     Layered,
-    attended_rows,
+    ModelLayer,
     embedded_rows,
-    head_scores,
-    merged_rows,
-    projected_rows,
 )
 from jaxsens.models.transformer.parameters import TransformerParameters
 from jaxsens.models.transformer.trace import row_scores, transformer_layer
@@ -90,16 +87,19 @@ def _of_layered(
     model, everywhere = model.at_length(n), jnp.arange(n)
     x = embedded_rows(model, parameters, tokens, everywhere)
     for k in range(model.layers):
-        attention = model.attention(k)
-        queries, keys, values = projected_rows(model, parameters, k, x, everywhere)
+        layer = ModelLayer(model, parameters, k, n)
+        attention = layer.attention
+        queries, keys, values = layer.projected(x, everywhere)
 
-        def rows(block: Array, k: int = k, queries: Array = queries, keys: Array = keys) -> Any:
-            attention = model.attention(k)
+        def rows(
+            block: Array, layer: ModelLayer = layer, queries: Array = queries, keys: Array = keys
+        ) -> Any:
+            attention = layer.attention
             seen = attention.sees(block[:, None], everywhere[None, :])
 
             def one_head(given: tuple[Array, ...]) -> Array:
                 head, q, key = given
-                s = head_scores(model, parameters, k, head, q[block], key, block, everywhere, n)
+                s = layer.scores(head, q[block], key, block, everywhere)
                 return weights(attention.weighting, s, seen)
 
             return jax.lax.map(one_head, (jnp.arange(attention.heads), queries, keys)), seen
@@ -108,9 +108,12 @@ def _of_layered(
         if k < model.layers - 1:
 
             def attended(
-                block: Array, k: int = k, queries: Array = queries, keys: Array = keys, values: Array = values
+                block: Array,
+                layer: ModelLayer = layer,
+                queries: Array = queries,
+                keys: Array = keys,
+                values: Array = values,
             ) -> Array:
-                return attended_rows(model, parameters, k, queries[:, block], keys, values, block)
+                return layer.attended(queries[:, block], keys, values, block)
 
-            b = over_blocks(attended, n, block_rows(1, n))
-            x = merged_rows(model, parameters, k, x, b)
+            x = layer.merged(x, over_blocks(attended, n, block_rows(1, n)))

@@ -18,7 +18,7 @@ from jaxsens.base import stopping
 from jaxsens.models.transformer import layers
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.models.transformer.layered import Layered, rows_of
-from jaxsens.sensitivity.engines.engine import PreparedPass
+from jaxsens.sensitivity.engines.engine import FlipBlock, PreparedPass
 from jaxsens.sensitivity.engines.vmap import VmapEngine
 from jaxsens.sensitivity.flips.flip_table import FlipTable
 from jaxsens.sensitivity.placement import placement as placing
@@ -67,14 +67,10 @@ class RowsEngine(VmapEngine):
     measure: Norm
 
     def chosen_changes(
-        self,
-        parameters: Any,
-        prepared: PreparedPass,
-        positions: Int[Array, " flips"],
-        symbols: Int[Array, " flips"],
+        self, parameters: Any, prepared: PreparedPass, block: FlipBlock
     ) -> Float[Array, "flips *rows"]:
         """Returns the norm of the change of every row under each flip."""
-        new = self._flipped(parameters, prepared, positions, symbols)
+        new = self._flipped(parameters, prepared, block)
         return self.measure.of(self.chosen(difference(new, prepared.output)))
 
 
@@ -105,6 +101,6 @@ def changes_of_rows(
     engine = RowsEngine(measure, outputs, rows)
     parameters = jax.tree.map(jnp.asarray, parameters)
     with stopping.noting(signal.SIGINT):
-        return placing.measure_changes(
+        return placing.Measuring(
             engine, parameters, words, flips.inputs, flips.positions, flips.symbols, placement
-        )[0]
+        ).changes()[0]

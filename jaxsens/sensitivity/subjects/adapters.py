@@ -24,9 +24,8 @@ from jaxsens.models.networks.baselines_config import BaselineConfig
 from jaxsens.models.torch_model import TorchModel
 from jaxsens.models.transformer import layers
 from jaxsens.models.transformer.config import TransformerConfig
-from jaxsens.models.transformer.layered import Attention, Layered, forward
-from jaxsens.models.transformer.layered_model import LayeredModel
-from jaxsens.models.transformer.layered_transformer import layered_transformer
+from jaxsens.models.transformer.layered import Attention, Layered, LayeredModel, forward
+from jaxsens.models.transformer.layers import layered_transformer
 from jaxsens.models.transformer.module import check_runs
 from jaxsens.sensitivity.subjects.model_problems import check_is_model
 

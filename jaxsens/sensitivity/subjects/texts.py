@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxsens.asked.measures import LogProbability, Measure
 from jaxsens.base.errors import InputError
-from jaxsens.models.transformer.layered_model import LayeredModel
+from jaxsens.models.transformer.layered import LayeredModel
 
 
 def encoded(model: Any, tokens: Any) -> Any:

@@ -21,7 +21,6 @@ from jaxsens.base.errors import no_rule
 from jaxsens.base.precision import numerics
 from jaxsens.models.transformer.config import LayerConfig, TransformerConfig
 from jaxsens.models.transformer.layers import position_embedding
-from jaxsens.models.transformer.maps import activation, layer_norm
 from jaxsens.models.transformer.parameters import (
     LayerParameters,
     NormParameters,
@@ -29,7 +28,7 @@ from jaxsens.models.transformer.parameters import (
     needed,
 )
 from jaxsens.models.transformer.scores import projected, scores, turned
-from jaxsens.models.transformer.trace import after_attention
+from jaxsens.models.transformer.trace import activation, after_attention, layer_norm
 from jaxsens.theory.rules import SCORES, largest_added, position_parts, score_terms
 
 SAFETY = 6.0

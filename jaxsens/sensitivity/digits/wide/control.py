@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxsens.sensitivity.digits.wide.numbers import Array
-from jaxsens.sensitivity.digits.wide.rules import Equation, Rule, is_float
+from jaxsens.sensitivity.digits.wide.numbers import Array, Equation, Rule, is_float
 
 CALLS: dict[str, str] = {
     "jit": "jaxpr",

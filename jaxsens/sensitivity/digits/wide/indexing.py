@@ -11,8 +11,7 @@ import numpy as np
 from jax.lax import GatherScatterMode
 from jaxtyping import Bool, Int
 
-from jaxsens.sensitivity.digits.wide.numbers import Array
-from jaxsens.sensitivity.digits.wide.rules import Equation, Rule, is_float
+from jaxsens.sensitivity.digits.wide.numbers import NUMPY, Array, Equation, Rule, is_float
 
 
 def _windows(
@@ -115,14 +114,14 @@ def _assign(_: Equation, result: Array, places: Any, updates: Array) -> None:
 
 def _combine(name: str, step: Equation, result: Array, places: Any, updates: Array) -> None:
     ordered = name in ("max", "min") and result.dtype == object
-    ufunc: Any = step.function(name) if ordered else _COMBINED[name]
+    ufunc: Any = step.function(name) if ordered else NUMPY[name]
     ufunc.at(result, places, updates)
 
-
-_COMBINED: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 INDEXING: dict[str, Rule] = {
     "gather": _gather,
     "scatter": partial(_scatter, _assign),
-    **{f"scatter_{name}": partial(_scatter, partial(_combine, name)) for name in _COMBINED},
+    **{
+        f"scatter_{name}": partial(_scatter, partial(_combine, name)) for name in ("add", "mul", "max", "min")
+    },
 }

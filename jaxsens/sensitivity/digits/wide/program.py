@@ -14,12 +14,10 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from jaxsens.base.errors import InputError, no_rule
 from jaxsens.sensitivity.digits.wide.control import CALLS, CONTROL, held_programs
-from jaxsens.sensitivity.digits.wide.conversions import CONVERSIONS
-from jaxsens.sensitivity.digits.wide.elementwise import ELEMENTWISE
+from jaxsens.sensitivity.digits.wide.elementwise import CONVERSIONS, ELEMENTWISE
 from jaxsens.sensitivity.digits.wide.indexing import INDEXING
-from jaxsens.sensitivity.digits.wide.numbers import Arithmetic, Array
+from jaxsens.sensitivity.digits.wide.numbers import Arithmetic, Array, Equation, Rule, is_float
 from jaxsens.sensitivity.digits.wide.reductions import REDUCTIONS
-from jaxsens.sensitivity.digits.wide.rules import Equation, Rule, is_float
 from jaxsens.sensitivity.digits.wide.structure import STRUCTURE
 
 RULES: dict[str, Rule] = {

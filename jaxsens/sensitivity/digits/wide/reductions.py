@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxsens.sensitivity.digits.wide.conversions import narrowed
-from jaxsens.sensitivity.digits.wide.numbers import Array, is_nan, ranks
-from jaxsens.sensitivity.digits.wide.rules import Equation, Rule, is_float
+from jaxsens.sensitivity.digits.wide.elementwise import narrowed
+from jaxsens.sensitivity.digits.wide.numbers import NUMPY, Array, Equation, Rule, is_float, is_nan, ranks
 
 
 def _last(x: Array, axes: Sequence[int]) -> Array:
@@ -33,12 +32,9 @@ def _empty_value(step: Equation, name: str) -> Any:
     return np.iinfo(dtype).min if name == "max" else np.iinfo(dtype).max
 
 
-_BY_NAME: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
-
-
 def _folded(step: Equation, name: str) -> Any:
     """Returns the ufunc that combines two values; sums and products of MPFR numbers use their operators."""
-    return step.function(name) if step.floating else _BY_NAME[name]
+    return step.function(name) if step.floating else NUMPY[name]
 
 
 def _reduce(name: str, step: Equation, x: Array) -> Array:
@@ -48,7 +44,7 @@ def _reduce(name: str, step: Equation, x: Array) -> Array:
         return step.arithmetic.lift(empty) if step.floating else empty
     if step.floating or name in ("max", "min"):
         return _folded(step, name).reduce(rows, axis=-1)
-    return _BY_NAME[name].reduce(rows, axis=-1, dtype=rows.dtype)
+    return NUMPY[name].reduce(rows, axis=-1, dtype=rows.dtype)
 
 
 def _reduce_bits(ufunc: np.ufunc, step: Equation, x: Array) -> Array:

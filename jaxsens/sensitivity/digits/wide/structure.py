@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxsens.sensitivity.digits.wide.numbers import Array
-from jaxsens.sensitivity.digits.wide.rules import Equation, Rule
+from jaxsens.sensitivity.digits.wide.numbers import Array, Equation, Rule
 
 
 def _same(_: Equation, x: Array) -> Array:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from jaxsens.base.errors import no_rule
 from jaxsens.models.parts.masks import visible
@@ -21,10 +21,21 @@ from jaxsens.models.parts.products import inner_products, weighted_sums
 from jaxsens.models.parts.score_positions import Alibi, PartialAlibi, RelativeBias
 from jaxsens.models.parts.weighting import Sigmoid, SinkSoftmax, Softmax, averages, weights
 from jaxsens.models.transformer.config import LayerConfig
-from jaxsens.models.transformer.parameters import LayerParameters, needed
-from jaxsens.models.transformer.scores import projected, scores, turned
-from jaxsens.models.transformer.trace import LayerTrace, leaves_cache, row_scores, scores_of_rows
-from jaxsens.sensitivity.engines.difference.moved import Doubt, HeadsMoved, Moved
+from jaxsens.models.transformer.parameters import needed
+from jaxsens.models.transformer.trace import leaves_cache, scores_of_rows
+from jaxsens.sensitivity.engines.difference.moved import (
+    Doubt,
+    Heads,
+    HeadsMoved,
+    Index,
+    KeptLayer,
+    Keys,
+    Moved,
+    Numbers,
+    Rows,
+    Seen,
+    Table,
+)
 from jaxsens.sensitivity.engines.difference.rounding import gain, product_error, size, unit
 from jaxsens.sensitivity.engines.difference.rules import tanh_change
 from jaxsens.sensitivity.engines.difference.softmax_change import (
@@ -34,7 +45,7 @@ from jaxsens.sensitivity.engines.difference.softmax_change import (
     softmax_change,
     too_large,
 )
-from jaxsens.sensitivity.engines.one_key.sigmoid_change import sigmoid_change
+from jaxsens.sensitivity.engines.one_key.one_moved_key import sigmoid_change
 
 SOFT = (Softmax, SinkSoftmax, Sigmoid)
 """The weightings of soft attention whose changes have a rule."""
@@ -43,9 +54,7 @@ UNTURNED = (Alibi, PartialAlibi, RelativeBias)
 """The position terms that are only added to scores: they cancel in a change of scores."""
 
 
-def inverse_temperature(
-    layer: LayerConfig, rows: Int[Array, " m"], n: int, dtype: jnp.dtype
-) -> Float[Array, " m"]:
+def inverse_temperature(layer: LayerConfig, rows: Rows, n: int, dtype: jnp.dtype) -> Float[Array, " m"]:
     """Returns 1/tau of each row of a layer of soft attention."""
     if not isinstance(layer.weighting, SOFT):
         raise no_rule("the change of soft attention", "weighting", layer.weighting, SOFT)
@@ -53,70 +62,66 @@ def inverse_temperature(
 
 
 def score_change(
-    layer: LayerConfig,
-    parameters: LayerParameters,
-    q: Float[Array, "heads m head_width"],
-    dq: Float[Array, "heads m head_width"] | None,
-    k: Float[Array, "heads keys head_width"],
-    dk: Float[Array, "heads keys head_width"] | None,
-    rows: Int[Array, " m"],
-    n: int,
-    head: Int[Array, ""] | None = None,
-) -> Float[Array, "heads m keys"]:
+    layer: KeptLayer,
+    q: Heads,
+    dq: Heads | None,
+    k: Keys,
+    dk: Keys | None,
+    rows: Rows,
+    head: Index | None = None,
+) -> Table:
     """Returns the change of tempered scores when keys change by dk and queries by dq (None for no change).
 
     Dot product: (q.dk + dq.(k + dk)) / sqrt(head_width). Additive: a.(tanh's change). Position penalties cancel. With
     `head`, queries and keys are only those of that head, (1, ..., head_width).
     """
     dq, dk = jnp.zeros_like(q) if dq is None else dq, jnp.zeros_like(k[:, :1]) if dk is None else dk
-    match layer.scores:
+    match layer.config.scores:
         case "additive":
             sums = q[:, :, None, :] + k[:, None, :, :]
             steps = jnp.broadcast_to(dq[:, :, None, :] + dk[:, None, :, :], sums.shape)
             change = tanh_change(sums, steps)
-            vector = needed(parameters.additive, "additive")
+            vector = needed(layer.parameters.additive, "additive")
             vector = vector if head is None else vector[head][None]
             change = jnp.sum(change * vector[:, None, None, :], axis=-1)
         case "dot-product":
             change = inner_products(q, dk, False) + inner_products(dq, k + dk, False)
-            change = change / np.sqrt(layer.head_width).astype(q.dtype)
+            change = change / np.sqrt(layer.config.head_width).astype(q.dtype)
         case other:
             raise no_rule("the difference engine", "score", other, ("dot-product", "additive"))
-    return change * inverse_temperature(layer, rows, n, q.dtype)[:, None]
+    return change * inverse_temperature(layer.config, rows, layer.n, q.dtype)[:, None]
 
 
 def score_error(
-    layer: LayerConfig,
-    parameters: LayerParameters,
-    q: Float[Array, "heads m"],
+    layer: KeptLayer,
+    q: Numbers,
     dq: Doubt | None,
-    k: Float[Array, "heads keys"],
+    k: Numbers,
     dk: Doubt | None,
-    rows: Int[Array, " m"],
-    n: int,
-    head: Int[Array, ""] | None = None,
-) -> Float[Array, "heads m keys"]:
+    rows: Rows,
+    head: Index | None = None,
+) -> Table:
     """Returns the error of `score_change`, from the sizes of queries and keys, and sizes and errors of their changes.
 
     Dot product: every |q| |dk| is rounded. Additive: tanh has slopes up to 1.
     """
     none = Doubt(jnp.zeros_like(q), jnp.zeros_like(q)), Doubt(jnp.zeros_like(k), jnp.zeros_like(k))
     dq, dk = none[0] if dq is None else dq, none[1] if dk is None else dk
-    u = unit(q.dtype)
-    match layer.scores:
+    u, width = unit(q.dtype), layer.config.head_width
+    match layer.config.scores:
         case "additive":
-            vector = size(needed(parameters.additive, "additive"))
+            vector = size(needed(layer.parameters.additive, "additive"))
             vector = vector if head is None else vector[head][None]
             error = (dq.error + u * dq.size)[:, :, None] + (dk.error + u * dk.size)[:, None]
-            error = error * (vector / np.sqrt(layer.head_width).astype(q.dtype))[:, None, None]
+            error = error * (vector / np.sqrt(width).astype(q.dtype))[:, None, None]
         case "dot-product":
             error = q[:, :, None] * (dk.error + u * dk.size)[:, None]
             error = error + (dq.error + u * dq.size)[:, :, None] * (k + dk.size + dk.error)[:, None]
             # One root is that of the scores' scale, the other that of a random direction.
-            error = error / layer.head_width
+            error = error / width
         case other:
             raise no_rule("the difference engine", "score", other, ("dot-product", "additive"))
-    return error * inverse_temperature(layer, rows, n, q.dtype)[:, None]
+    return error * inverse_temperature(layer.config, rows, layer.n, q.dtype)[:, None]
 
 
 class WeightsMoved(NamedTuple):
@@ -128,47 +133,35 @@ class WeightsMoved(NamedTuple):
         error: a bound of the error of each `change`, and of each new weight.
     """
 
-    s: Float[Array, "heads m keys"]
-    new: Float[Array, "heads m keys"]
-    change: Float[Array, "heads m keys"]
-    error: Float[Array, "heads m keys"]
+    s: Table
+    new: Table
+    change: Table
+    error: Table
 
 
-def soft_rows(
-    layer: LayerConfig,
-    parameters: LayerParameters,
-    kept: LayerTrace,
-    rows: Int[Array, " m"],
-    dq: HeadsMoved,
-    dk: HeadsMoved,
-    dv: HeadsMoved,
-) -> HeadsMoved:
+def soft_rows(layer: KeptLayer, rows: Rows, dq: HeadsMoved, dk: HeadsMoved, dv: HeadsMoved) -> HeadsMoved:
     """Returns Db of the rows when their queries change by dq, and all keys and values by dk and dv.
 
     The cost is O(H m n head_width). On CPU one head is computed after the other, so that its scores stay in cache.
     """
-    q, n = kept.queries[:, rows], kept.x.shape[0]
+    config, kept = layer.config, layer.kept
+    queries = kept.queries[:, rows]
 
     def some(arrays: tuple[Any, ...], head: Array | None = None) -> HeadsMoved:
         q, k, v, dq, dk, dv = arrays
-        ds = score_change(layer, parameters, q, dq.db, k, dk.db, rows, n, head)
-        es = score_error(layer, parameters, size(q), Doubt.of(dq), size(k), Doubt.of(dk), rows, n, head)
-        moved = weights_moved(layer, *scores_of_rows(layer, parameters, q, k, rows, head), ds, es)
-        return _pulled(layer, v, moved, dv)
+        ds = score_change(layer, q, dq.db, k, dk.db, rows, head)
+        es = score_error(layer, size(q), Doubt.of(dq), size(k), Doubt.of(dk), rows, head)
+        s, seen = scores_of_rows(config, layer.parameters, q, k, rows, head)
+        return _pulled(config, v, weights_moved(config, s, seen, ds, es), dv)
 
-    if not leaves_cache(layer, n):
-        return some((q, kept.keys, kept.values, dq, dk, dv))
-    arrays = jax.tree.map(lambda heads: heads[:, None], (q, kept.keys, kept.values, dq, dk, dv))
-    each = jax.lax.map(lambda one: some(*one), (arrays, jnp.arange(layer.heads)))
+    if not leaves_cache(config, layer.n):
+        return some((queries, kept.keys, kept.values, dq, dk, dv))
+    arrays = jax.tree.map(lambda heads: heads[:, None], (queries, kept.keys, kept.values, dq, dk, dv))
+    each = jax.lax.map(lambda one: some(*one), (arrays, jnp.arange(config.heads)))
     return jax.tree.map(lambda heads: heads[:, 0], each)
 
 
-def _pulled(
-    layer: LayerConfig,
-    values: Float[Array, "heads n head_width"],
-    moved: WeightsMoved,
-    dv: HeadsMoved,
-) -> HeadsMoved:
+def _pulled(layer: LayerConfig, values: Keys, moved: WeightsMoved, dv: HeadsMoved) -> HeadsMoved:
     """Returns sum_k (p'_k - p_k) (v_k - r) + sum_k p'_k Dv_k of every row, r the value of its heaviest key.
 
     Values are taken relative to their mean first, so that a common offset cancels before it is rounded.
@@ -195,12 +188,7 @@ def _pulled(
     return HeadsMoved(db, pulled_error(moved, sizes, rounding, Doubt.of(dv)))
 
 
-def pulled_error(
-    moved: WeightsMoved,
-    sizes: Float[Array, "heads m keys"],
-    rounding: Float[Array, "heads m keys"],
-    dv: Doubt | None,
-) -> Float[Array, "heads m"]:
+def pulled_error(moved: WeightsMoved, sizes: Table, rounding: Table, dv: Doubt | None) -> Numbers:
     """Returns the error of sum_k (p'_k - p_k) u_k + sum_k p'_k Dv_k from the sizes and errors of u and dv.
 
     `sizes` and `rounding` are those of the u_k; `dv` is of all keys but a sink, or None if no value changes.
@@ -216,51 +204,38 @@ def pulled_error(
     return error + jnp.sum(new * (dv.error + u * dv.size)[:, None] + of_new * dv.size[:, None], axis=-1)
 
 
-def readout_row(
-    layer: LayerConfig,
-    parameters: LayerParameters,
-    kept: LayerTrace,
-    row: int,
-    dq: HeadsMoved,
-    moved: Moved,
-) -> HeadsMoved:
+def readout_row(layer: KeptLayer, row: int, dq: HeadsMoved, moved: Moved) -> HeadsMoved:
     """Returns Db of one row when everything changes, without projecting keys and values per position. O(H n d).
 
     With u' = W_K (q + dq), a score changes by dq.k_w + u'.dz_w; the values' change enters as (sum_w p'_w dz_w) W_V.
     Additive scores and rotary embeddings need the keys' own changes, O(n d^2).
     """
-    n, dz = kept.x.shape[0], moved.dx
-    rows, everywhere = jnp.asarray([row]), jnp.arange(n)
+    config, parameters, kept, n, dz = layer.config, layer.parameters, layer.kept, layer.n, moved.dx
+    rows = jnp.asarray([row])
     q = kept.queries[:, rows]
-    plain = all(isinstance(term, UNTURNED) for term in layer.position_scores)
-    if layer.scores != "dot-product" or not plain:
-        dk = turned(layer, projected(layer, dz, parameters.key), everywhere, n)
-        ds = score_change(layer, parameters, q, dq.db, kept.keys, dk, rows, n)
+    plain = all(isinstance(term, UNTURNED) for term in config.position_scores)
+    if config.scores != "dot-product" or not plain:
+        dk = layer.heads(dz, parameters.key, jnp.arange(n))
+        ds = score_change(layer, q, dq.db, kept.keys, dk, rows)
     else:
         direction = jnp.einsum("hdk,hmk->hmd", parameters.key, q + dq.db)
         change = inner_products(dq.db, kept.keys, False) + jnp.einsum("hmd,nd->hmn", direction, dz)
-        scale = inverse_temperature(layer, rows, n, dz.dtype)[:, None] / np.sqrt(layer.head_width).astype(
-            dz.dtype
-        )
+        scale = inverse_temperature(config, rows, n, dz.dtype)[:, None]
+        scale = scale / np.sqrt(config.head_width).astype(dz.dtype)
         ds = change * scale
     sizes = size(dz)
     keys, own = (
         Doubt(gain(matrix)[:, None] * sizes, product_error(sizes, moved.error, matrix))
         for matrix in (parameters.key, parameters.value)
     )
-    es = score_error(layer, parameters, size(q), Doubt.of(dq), size(kept.keys), keys, rows, n)
-    step = weights_moved(layer, *row_scores(layer, parameters, kept.queries, kept.keys, rows), ds, es)
+    es = score_error(layer, size(q), Doubt.of(dq), size(kept.keys), keys, rows)
+    step = weights_moved(config, *layer.row_scores(rows), ds, es)
     carried = jnp.einsum("hmn,nd,hdk->hmk", step.new[..., :n], dz, parameters.value, optimize="optimal")
-    pulled = pulled_of_row(layer, kept.values, step, own)
+    pulled = pulled_of_row(config, kept.values, step, own)
     return HeadsMoved(pulled.db + carried, pulled.error)
 
 
-def pulled_of_row(
-    layer: LayerConfig,
-    values: Float[Array, "heads n head_width"],
-    moved: WeightsMoved,
-    dv: Doubt,
-) -> HeadsMoved:
+def pulled_of_row(layer: LayerConfig, values: Keys, moved: WeightsMoved, dv: Doubt) -> HeadsMoved:
     """Returns sum_k (p'_k - p_k) (v_k - r) of a single row, each difference formed by itself; with the error of
     sum_k p'_k Dv_k, of which `dv` has the sizes and errors, added to its own.
     """
@@ -279,13 +254,7 @@ def pulled_of_row(
     return HeadsMoved(weighted_sums(moved.change, pull, False), error)
 
 
-def weights_moved(
-    layer: LayerConfig,
-    s: Float[Array, "heads m n"],
-    seen: Bool[Array, "heads m n"],
-    ds: Float[Array, "heads m n"],
-    es: Float[Array, "heads m n"],
-) -> WeightsMoved:
+def weights_moved(layer: LayerConfig, s: Table, seen: Seen, ds: Table, es: Table) -> WeightsMoved:
     """Returns rows' new weights p' and their change p' - p, both 0 where a row does not see the key, and their errors.
 
     `es` is the error of ds. Weights are NaN, so that the flip is declined, if scores are too large for accurate
@@ -315,14 +284,7 @@ def weights_moved(
     return WeightsMoved(s, jnp.where(lost, jnp.nan, new), change, jnp.where(seen, error, 0))
 
 
-def _weight_errors(
-    s: Float[Array, "heads m keys"],
-    ds: Float[Array, "heads m keys"],
-    es: Float[Array, "heads m keys"],
-    new: Float[Array, "heads m keys"],
-    change: Float[Array, "heads m keys"],
-    competing: bool,
-) -> Float[Array, "heads m keys"]:
+def _weight_errors(s: Table, ds: Table, es: Table, new: Table, change: Table, competing: bool) -> Table:
     """Returns the errors of weights' changes. A score is rounded by eps |s|, a part of its weight that both runs share
     unless the changes are taken by subtracting (`FAR`); its change is off by `es` and a rounding, a part of the new
     weight."""
@@ -337,27 +299,20 @@ def _weight_errors(
     return error + new * step
 
 
-def hard_rows(
-    layer: LayerConfig,
-    parameters: LayerParameters,
-    kept: LayerTrace,
-    rows: Int[Array, " m"],
-    new: tuple[Array, Array, Array],
-    dv: HeadsMoved,
-) -> HeadsMoved:
+def hard_rows(layer: KeptLayer, rows: Rows, new: tuple[Heads, Keys, Keys], dv: HeadsMoved) -> HeadsMoved:
     """Returns the change and new value of hard attention's output, from the new queries, keys and values.
 
     Db = sum_w (p'_w - p_w) (v_w - r) + sum_w p'_w Dv_w, r the value of a key chosen before; weights are 0 or 1/ties, so
     an unchanged choice, and one between equal values, gives exactly 0. Where scores that differ are closer than their
     rounding, the choice is in doubt, and the error is that of another one.
     """
-    n = kept.x.shape[0]
+    config, kept, n = layer.config, layer.kept, layer.n
     keys = jnp.arange(n)
-    seen = jnp.broadcast_to(visible(layer.mask, rows[:, None], keys[None, :]), (layer.heads, len(rows), n))
+    seen = jnp.broadcast_to(visible(config.mask, rows[:, None], keys[None, :]), (config.heads, len(rows), n))
     # One operation computes the scores of both runs, so that ties are compared bitwise equally.
     pairs = jnp.stack([kept.queries[:, rows], new[0]]), jnp.stack([kept.keys, new[1]])
-    both = jax.vmap(lambda q, k: scores(layer, parameters, q, k, rows, keys, n))(*pairs)
-    before, after = (weights(layer.weighting, s, seen) for s in both)
+    both = jax.vmap(lambda q, k: layer.scores(q, k, rows, keys))(*pairs)
+    before, after = (weights(config.weighting, s, seen) for s in both)
     first = jnp.argmax(before > 0, axis=-1)
     reference = jnp.take_along_axis(kept.values, first[..., None], axis=1)
     pull = kept.values[:, None] - reference[:, :, None]
@@ -369,10 +324,10 @@ def hard_rows(
     error = error + jnp.sum(after * (dv.error + u * size(dv.db))[:, None], axis=-1)
     widest = jnp.max(jnp.where(seen, sizes, 0), axis=-1) + jnp.max(size(dv.db), axis=-1)[:, None]
     error = error + jnp.where(doubtful, widest, 0)
-    return HeadsMoved(db, error, averages(layer.weighting, both[1], seen, new[2], True))
+    return HeadsMoved(db, error, averages(config.weighting, both[1], seen, new[2], True))
 
 
-def in_doubt(s: Float[Array, "heads m n"], seen: Bool[Array, "heads m n"]) -> Bool[Array, "heads m"]:
+def in_doubt(s: Table, seen: Seen) -> Bool[Array, "heads m"]:
     """Returns whether a row has a score that is less than the best, but by no more than rounding."""
     s = jnp.where(seen, s, -jnp.inf)
     best = jnp.max(s, axis=-1, keepdims=True)

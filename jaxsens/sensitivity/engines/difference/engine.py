@@ -26,16 +26,20 @@ from jaxsens.models.transformer.layers import layer_operations, read_out, readou
 from jaxsens.models.transformer.parameters import TransformerParameters, needed
 from jaxsens.models.transformer.trace import leaves_cache, rows_at_once
 from jaxsens.sensitivity.engines.difference.layer_change import (
+    KeptRun,
+    Prepared,
     first_layer_change,
+    largest_score,
     last_layer_change,
     layer_change,
+    of_dtype,
+    prepare,
 )
 from jaxsens.sensitivity.engines.difference.moved import Moved
 from jaxsens.sensitivity.engines.difference.rounding import product_error, size, unit
 from jaxsens.sensitivity.engines.difference.rules import ACTIVATION_CHANGES
-from jaxsens.sensitivity.engines.difference.state import Prepared, largest_score, of_dtype, prepare
-from jaxsens.sensitivity.engines.engine import Engine, EngineCost, Served
-from jaxsens.sensitivity.engines.one_key.reach import Reach, changed_rows, rows_of_block
+from jaxsens.sensitivity.engines.engine import Changed, Engine, EngineCost, FlipBlock, Served
+from jaxsens.sensitivity.engines.one_key.blocks import Reach, changed_rows, rows_of_block
 from jaxsens.sensitivity.engines.vmap import VmapEngine
 from jaxsens.sensitivity.subjects.adapters import TransformerApply
 
@@ -82,24 +86,15 @@ class DifferenceEngine(Engine):
     """
 
     config: TransformerConfig
-    wide: bool = False
-
-    @property
-    def widened(self) -> bool:
-        """Whether a float32 model is measured in float64."""
-        return self.wide
 
     @property
     def fallback(self) -> Engine:
         """This engine in float64. After that, and for a float64 model, forward passes in float64."""
-        if self.wide or self.config.dtype == "float64":
-            return VmapEngine(
-                self.measure,
-                self.outputs,
-                TransformerApply(self.config.replace(dtype="float64")),
-                wide=self.wide,
-            )
-        return replace(self, wide=True)
+        wider = self.wider
+        if wider is not None:
+            return wider
+        apply = TransformerApply(self.config.replace(dtype="float64"))
+        return VmapEngine(self.measure, self.outputs, apply, wide=self.wide)
 
     @property
     def wider(self) -> Engine | None:
@@ -125,24 +120,18 @@ class DifferenceEngine(Engine):
         """True for a soft float32 model: one forward pass is cheap compared with the flips."""
         return self.config.dtype == "float32" and not self.config.exact_rows and not self.wide
 
-    def changed(
-        self,
-        parameters: TransformerParameters,
-        prepared: Prepared,
-        positions: Int[Array, " flips"],
-        symbols: Int[Array, " flips"],
-    ) -> tuple[Float[Array, "flips outputs"], Float[Array, " flips"]]:
+    def changed(self, parameters: TransformerParameters, prepared: Prepared, block: FlipBlock) -> Changed:
         """Returns the output's change under each flip, and a running bound of its rounding (`difference.rounding`)."""
-        config, n = of_dtype(self.config, parameters), prepared.tokens.shape[0]
-        row = readout_position(config, n)
-        if config.layers == 0:
-            moved = self._embedding_change(parameters, prepared, positions, symbols, row)
-        elif config.layers == 1 and row is not None:
-            moved = self._readout_of_one_layer(parameters, prepared, positions, symbols, row)
+        run = KeptRun(of_dtype(self.config, parameters), parameters, prepared)
+        n, layers = prepared.tokens.shape[0], run.config.layers
+        row = readout_position(run.config, n)
+        if layers == 0:
+            moved = self._embedding_change(run, block, row)
+        elif layers == 1 and row is not None:
+            moved = self._readout_of_one_layer(run, block, row)
         else:
-            first = self._first_layer(parameters, prepared, positions, symbols)
-            reach = flipped_rows(config, positions, n)
-            moved = jax.vmap(lambda m: self._later_layers(parameters, prepared, m, row, reach))(first)
+            first, reach = self._first_layer(run, block), flipped_rows(run.config, block.places, n)
+            moved = jax.vmap(lambda m: self._later_layers(run, m, row, reach))(first)
         if parameters.head is None:
             return moved.dx, moved.error
         head = needed(parameters.head, "head")
@@ -152,78 +141,53 @@ class DifferenceEngine(Engine):
         """Reads the output out of the unflipped run."""
         return read_out(of_dtype(self.config, parameters), parameters, prepared.output)
 
-    def _embedding_change(
-        self,
-        parameters: TransformerParameters,
-        prepared: Prepared,
-        positions: Array,
-        symbols: Array,
-        row: int | None,
-    ) -> Moved:
-        step = parameters.embedding[symbols] - parameters.embedding[prepared.tokens[positions]]
-        here = jnp.where(jnp.equal(positions, -1 if row is None else row)[:, None], step, 0)
-        step = step / prepared.tokens.shape[0] if row is None else here
+    def _embedding_change(self, run: KeptRun, block: FlipBlock, row: int | None) -> Moved:
+        embedding, tokens = run.parameters.embedding, run.prepared.tokens
+        step = embedding[block.symbols] - embedding[tokens[block.places]]
+        here = jnp.where(jnp.equal(block.places, -1 if row is None else row)[:, None], step, 0)
+        step = step / tokens.shape[0] if row is None else here
         return Moved(step, unit(step.dtype) * size(step))
 
-    def _readout_of_one_layer(
-        self,
-        parameters: TransformerParameters,
-        prepared: Prepared,
-        positions: Array,
-        symbols: Array,
-        row: int,
-    ) -> Moved:
+    def _readout_of_one_layer(self, run: KeptRun, block: FlipBlock, row: int) -> Moved:
         """O(d d_ff) per flip, and O(n d) in blocks where some flip is of the readout row."""
-        config, rows = of_dtype(self.config, parameters), jnp.asarray([row])
 
         def change(also_own: bool) -> Moved:
             def one(position: Array, symbol: Array) -> Moved:
-                moved = first_layer_change(config, parameters, prepared, position, symbol, rows, also_own)
+                moved = first_layer_change(run, position, symbol, jnp.asarray([row]), also_own)
                 return Moved(moved.dx[0], moved.error[0])
 
-            return jax.vmap(one)(positions, symbols)
+            return jax.vmap(one)(*block)
 
-        return jax.lax.cond(jnp.any(positions == row), lambda: change(True), lambda: change(False))
+        return jax.lax.cond(jnp.any(block.places == row), lambda: change(True), lambda: change(False))
 
-    def _first_layer(
-        self, parameters: TransformerParameters, prepared: Prepared, positions: Array, symbols: Array
-    ) -> Moved:
+    def _first_layer(self, run: KeptRun, block: FlipBlock) -> Moved:
         """Returns the first layer's change for all rows, in blocks; rows that the mask keeps unchanged are skipped."""
-        config, n = of_dtype(self.config, parameters), prepared.tokens.shape[0]
+        config, n = run.config, run.prepared.tokens.shape[0]
         block_rows = min(ROW_BLOCK, n)
-        one = jax.vmap(first_layer_change, in_axes=(None, None, None, 0, 0, None))
-        reach = changed_rows(config.layer(0).mask, flipped_rows(config, positions, n), n)
+        one = jax.vmap(first_layer_change, in_axes=(None, 0, 0, None))
+        reach = changed_rows(config.layer(0).mask, flipped_rows(config, block.places, n), n)
         first, last = jnp.asarray(reach[0] // block_rows), jnp.asarray(-(-reach[1] // block_rows))
-        flips, width = positions.shape[0], config.width
-        zero = jnp.zeros((flips, n, width), config.dtype)
+        zero = jnp.zeros((len(block.places), n, config.width), config.dtype)
         start = Moved(zero, zero[..., 0], zero if config.exact_rows else None)
 
-        def block(k: Array, so_far: Moved) -> Moved:
+        def some(k: Array, so_far: Moved) -> Moved:
             # The last block overlaps the one before it, so that all blocks have the same size.
             rows = jnp.minimum(k * block_rows, n - block_rows) + jnp.arange(block_rows)
-            part = one(config, parameters, prepared, positions, symbols, rows)
+            part = one(run, *block, rows)
             return jax.tree.map(lambda whole, piece: whole.at[:, rows].set(piece), so_far, part)
 
-        return jax.lax.fori_loop(first, last, block, start)
+        return jax.lax.fori_loop(first, last, some, start)
 
-    def _later_layers(
-        self,
-        parameters: TransformerParameters,
-        prepared: Prepared,
-        moved: Moved,
-        row: int | None,
-        reach: Reach,
-    ) -> Moved:
-        config, n = of_dtype(self.config, parameters), moved.dx.shape[0]
-        whole = config.layers if row is None else config.layers - 1
+    def _later_layers(self, run: KeptRun, moved: Moved, row: int | None, reach: Reach) -> Moved:
+        config, n = run.config, moved.dx.shape[0]
         reach = changed_rows(config.layer(0).mask, reach, n)
-        for k in range(1, whole):
+        for k in range(1, config.layers if row is None else config.layers - 1):
             reach = changed_rows(config.layer(k).mask, reach, n)
-            moved = layer_change(config, parameters, prepared, k, moved, reach)
+            moved = layer_change(run, k, moved, reach)
         if row is None:
             rounding = unit(moved.dx.dtype, n) * jnp.mean(size(moved.dx))
             return Moved(jnp.mean(moved.dx, axis=0), jnp.mean(moved.error) + rounding)
-        last = last_layer_change(config, parameters, prepared, moved, row)
+        last = last_layer_change(run, moved, row)
         return Moved(last.dx[0], last.error[0])
 
     def cost(self, parameters: TransformerParameters, tokens: Any, platform: str) -> EngineCost:

@@ -40,19 +40,19 @@ from jaxsens.models.transformer.parameters import LayerParameters, TransformerPa
 from jaxsens.models.transformer.scores import penalty, projected, scores
 from jaxsens.sensitivity.engines.difference.attention import UNTURNED, inverse_temperature
 from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
-from jaxsens.sensitivity.engines.difference.layer_change import first_layer_change
-from jaxsens.sensitivity.engines.difference.moved import HeadsMoved, Moved
-from jaxsens.sensitivity.engines.difference.rounding import gain, product_error, size, unit
-from jaxsens.sensitivity.engines.difference.state import (
+from jaxsens.sensitivity.engines.difference.layer_change import (
+    KeptRun,
     Prepared,
     after_attention_change,
-    heads_of,
+    first_layer_change,
     largest_score,
     of_dtype,
     prepare,
 )
-from jaxsens.sensitivity.engines.engine import Engine, EngineCost, Served
-from jaxsens.sensitivity.engines.one_key.reach import changed_rows
+from jaxsens.sensitivity.engines.difference.moved import HeadsMoved, Moved
+from jaxsens.sensitivity.engines.difference.rounding import gain, product_error, size, unit
+from jaxsens.sensitivity.engines.engine import Changed, Engine, EngineCost, FlipBlock, Served
+from jaxsens.sensitivity.engines.one_key.blocks import changed_rows
 
 
 def candidates(n: int, hidden: int) -> int:
@@ -189,52 +189,44 @@ class FoldedEngine(Engine):
             value_sizes=filled(size(values), 1),
         )
 
-    def changed(
-        self,
-        parameters: TransformerParameters,
-        prepared: PreparedFold,
-        positions: Int[Array, " flips"],
-        symbols: Int[Array, " flips"],
-    ) -> tuple[Float[Array, "flips outputs"], Float[Array, " flips"]]:
+    def changed(self, parameters: TransformerParameters, prepared: PreparedFold, block: FlipBlock) -> Changed:
         """Returns the output's change under each flip, NaN for flips that are declined, and its error."""
-        config, base = self.config, prepared.prepared
-        n, dtype = base.tokens.shape[0], base.output.dtype
-        layer, second = config.layer(1), parameters.layers[1]
+        config, base, (positions, symbols) = self.config, prepared.prepared, block
+        n, dtype, run = base.tokens.shape[0], base.output.dtype, KeptRun(config, parameters, base)
+        last = run.layer(1)
+        layer, second, kept = last.config, last.parameters, last.kept
         row = int(readout_position(config, n) or 0)
         ends = jnp.stack([positions, jnp.full_like(positions, row)], axis=1)
-        exact = jax.vmap(first_layer_change, in_axes=(None, None, None, 0, 0, 0))
-        first = exact(config, parameters, base, positions, symbols, ends)
+        first = jax.vmap(first_layer_change, in_axes=(None, 0, 0, 0))(run, positions, symbols, ends)
         dy_own, dy_readout = jnp.moveaxis(first.dx, 1, 0)
         own_error, readout_error = first.error.T
 
         here = jnp.asarray([row])
-        q = base.traces[1].queries[:, here]
+        q = kept.queries[:, here]
         scale = inverse_temperature(layer, here, n, dtype)[0] / np.sqrt(layer.head_width).astype(dtype)
         dq = jnp.moveaxis(projected(layer, dy_readout, second.query), 0, 1) * scale
         dq_error = product_error(size(dy_readout), readout_error, second.query).T * scale
         new_q = dq + q[:, 0] * scale
         direction = jnp.einsum("hdk,fhk->fhd", second.key, new_q)
-        moves = _Moves(dq, dq_error, direction, size(direction))
-        step = self._step(parameters, prepared, positions, symbols)
-        sums = self._all_rows(parameters.layers[0], prepared, positions, moves, step)
+        moves = _Moves(positions, dq, dq_error, direction, size(direction))
+        step = self._step(run, block)
+        sums = self._all_rows(parameters.layers[0], prepared, moves, step)
 
         # The flipped position's own key in the last layer changes by O(1) and is not in the sums.
-        last = base.traces[1]
-        own = jnp.einsum("fhk,hfk->fh", dq, last.keys[:, positions]) + jnp.einsum(
-            "fhd,fd->fh", direction, dy_own
-        )
+        own = jnp.einsum("fhk,hfk->fh", dq, kept.keys[:, positions])
+        own = own + jnp.einsum("fhd,fd->fh", direction, dy_own)
         weight = jnp.exp(prepared.log_weight[:, positions].T)
         gained = weight * jnp.expm1(own)
         total = 1 + sums.total + gained
         pulled = sums.pulled + gained[..., None] * jnp.moveaxis(prepared.values[:, positions], 0, 1)
         moved = sums.moved + (weight + gained)[..., None] * dy_own[:, None]
         db = (pulled + jnp.einsum("fhd,hdk->fhk", moved, second.value)) / total[..., None]
-        error = self._error(parameters, prepared, positions, moves, sums, (weight, gained), dy_own, own_error)
+        error = self._error(parameters, prepared, moves, sums, (weight, gained), Moved(dy_own, own_error))
         error = error / total + unit(dtype) * size(db)
 
         def finish(dx: Array, ex: Array, db: Array, eb: Array) -> Moved:
             heads = HeadsMoved(db[:, None], eb[:, None])
-            after = after_attention_change(layer, second, last, here, Moved(dx[None], ex[None]), heads)
+            after = after_attention_change(last, here, Moved(dx[None], ex[None]), heads)
             return Moved(after.dx[0], after.error[0])
 
         change = jax.vmap(finish)(dy_readout, readout_error, db, error)
@@ -251,24 +243,22 @@ class FoldedEngine(Engine):
         self,
         parameters: TransformerParameters,
         prepared: PreparedFold,
-        positions: Int[Array, " flips"],
         moves: _Moves,
         sums: _Sums,
         weights: tuple[Array, Array],
-        dy: Float[Array, "flips width"],
-        dy_error: Float[Array, " flips"],
+        own: Moved,
     ) -> Float[Array, "flips heads"]:
         """Returns the error of the last layer's sums, before they are divided: of the rows, and of the flipped one."""
         value, last = parameters.layers[1].value, prepared.prepared.traces[1]
+        dy, dy_error, positions, (weight, gained) = own.dx, own.error, moves.positions, weights
         u = unit(dy.dtype, last.x.shape[0])
-        weight, gained = weights
         keys, pulls = size(last.keys[:, positions]).T, prepared.value_sizes[:, positions].T
         # The errors of the query and of a row have random directions.
         queried = (moves.dq_error + u * size(moves.dq)) / np.sqrt(value.shape[2]).astype(dy.dtype)
         along = moves.size / np.sqrt(value.shape[1]).astype(dy.dtype)
         scored = queried * keys + along * (dy_error + u * size(dy))[:, None]
         through = gain(value)
-        own = (weight + gained) * (
+        of_own = (weight + gained) * (
             scored * (pulls + through * size(dy)[:, None]) + through * (dy_error + u * size(dy))[:, None]
         )
         # Every v_j - b is a difference of two numbers in float64, in which the engine prepares.
@@ -278,36 +268,25 @@ class FoldedEngine(Engine):
         widest = jnp.max(prepared.value_sizes, axis=1)
         rows = queried * sums.pulled_by_keys + (along * widest + through) * of_rows
         rows = rows + through * u * size(sums.moved) + u * sums.pulled_size
-        return rows + own + u * jnp.abs(gained) * pulls + (sums.gained_size + jnp.abs(gained)) * spread
+        return rows + of_own + u * jnp.abs(gained) * pulls + (sums.gained_size + jnp.abs(gained)) * spread
 
     def output(self, parameters: TransformerParameters, prepared: PreparedFold) -> Float[Array, " outputs"]:
         """Reads the output out of the unflipped run."""
         return self.fallback.output(parameters, prepared.prepared)
 
-    def _step(
-        self, parameters: TransformerParameters, prepared: PreparedFold, positions: Array, symbols: Array
-    ) -> _Step:
+    def _step(self, run: KeptRun, block: FlipBlock) -> _Step:
         """Returns the flipped positions' first-layer keys and values, before the flip and their change."""
-        layer, own = self.config.layer(0), parameters.layers[0]
-        base, n = prepared.prepared, prepared.prepared.tokens.shape[0]
-        dx = parameters.embedding[symbols] - parameters.embedding[base.tokens[positions]]
-        dk = heads_of(layer, dx, own.key, positions, n)
-        dv = jnp.moveaxis(projected(layer, dx, own.value), 0, 1)
-        centre = base.traces[0].values[:, -1:]
-        v = jnp.moveaxis(base.traces[0].values[:, positions] - centre, 0, 1)
-        sizes = size(v), size(dv)
-        return _Step(base.traces[0].keys[:, positions], dk, v, dv, *sizes)
+        layer, embedding, (positions, symbols) = run.layer(0), run.parameters.embedding, block
+        own, kept = layer.parameters, layer.kept
+        dx = embedding[symbols] - embedding[run.prepared.tokens[positions]]
+        dk = layer.heads(dx, own.key, positions)
+        dv = jnp.moveaxis(layer.heads(dx, own.value, None), 0, 1)
+        v = jnp.moveaxis(kept.values[:, positions] - kept.values[:, -1:], 0, 1)
+        return _Step(kept.keys[:, positions], dk, v, dv, size(v), size(dv))
 
-    def _all_rows(
-        self,
-        own: LayerParameters,
-        prepared: PreparedFold,
-        positions: Array,
-        moves: _Moves,
-        step: _Step,
-    ) -> _Sums:
+    def _all_rows(self, own: LayerParameters, prepared: PreparedFold, moves: _Moves, step: _Step) -> _Sums:
         """Returns the sums over all rows except the flipped one. Rows that the mask keeps unchanged are skipped."""
-        config, dtype = self.config, prepared.prepared.output.dtype
+        config, dtype, positions = self.config, prepared.prepared.output.dtype, moves.positions
         flips, blocks = positions.shape[0], prepared.reach.shape[0] // ROWS
         second, n = config.layer(1), prepared.prepared.tokens.shape[0]
         reach = changed_rows(config.layer(0).mask, (jnp.min(positions), jnp.max(positions) + 1), n)
@@ -319,10 +298,10 @@ class FoldedEngine(Engine):
             jnp.zeros(flips, bool),
             *(jnp.zeros((flips, second.heads), dtype) for _ in range(4)),
         )
-        add = partial(_with_block, prepared, positions, moves)
+        add = partial(_with_block, prepared, moves)
 
         def unmoved(k: Array, sums: _Sums) -> _Sums:
-            return add(k, sums, None, None, jnp.zeros(flips, bool))
+            return add(k, sums, None, jnp.zeros(flips, bool))
 
         def moved(k: Array, sums: _Sums) -> _Sums:
             return add(k, sums, *self._first_layer(own, prepared, positions, step, k))
@@ -332,13 +311,8 @@ class FoldedEngine(Engine):
         return jax.lax.fori_loop(stop, blocks, unmoved, sums)
 
     def _first_layer(
-        self,
-        own: LayerParameters,
-        prepared: PreparedFold,
-        positions: Array,
-        step: _Step,
-        k: Array,
-    ) -> tuple[Float[Array, "flips rows width"], _Sizes, Bool[Array, " flips"]]:
+        self, own: LayerParameters, prepared: PreparedFold, positions: Array, step: _Step, k: Array
+    ) -> tuple[_RowsMoved, Bool[Array, " flips"]]:
         """Returns the first layer's change in the rows of block k, bounds of its size and error, and which flips change
         one of them too much."""
         config, base = self.config, prepared.prepared
@@ -374,8 +348,8 @@ class FoldedEngine(Engine):
         both = parts * (step.value_sizes.T[:, None] + _cut(prepared.sizes, k, 1)[..., None])
         added_up = jnp.sum(both + grown * step.dv_sizes.T[:, None], axis=0)
         size_of_change = (prepared.gain * added_up).T
-        sizes = _Sizes(size_of_change, unit(dtype) * size_of_change)
-        return jnp.moveaxis(dy, 0, 1), sizes, jnp.any(reached | strange, axis=0)
+        changed = _RowsMoved(jnp.moveaxis(dy, 0, 1), size_of_change, unit(dtype) * size_of_change)
+        return changed, jnp.any(reached | strange, axis=0)
 
     @property
     def prepares_in_float64(self) -> bool:
@@ -385,11 +359,7 @@ class FoldedEngine(Engine):
     @property
     def fallback(self) -> Engine:
         """The difference engine."""
-        return DifferenceEngine(
-            self.measure,
-            self.outputs,
-            self.config,
-        )
+        return DifferenceEngine(self.measure, self.outputs, self.config)
 
     @property
     def wider(self) -> Engine | None:
@@ -445,17 +415,20 @@ class _Step:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class _Moves:
-    """The change of the last layer's scaled query, its error, and the direction W_K q' along which rows move scores."""
+    """The positions of flips, the change of the last layer's scaled query, its error, and the direction W_K q' along
+    which rows move scores."""
 
+    positions: Int[Array, " flips"]
     dq: Float[Array, "flips heads head_width"]
     dq_error: Float[Array, "flips heads"]
     direction: Float[Array, "flips heads width"]
     size: Float[Array, "flips heads"]
 
 
-class _Sizes(NamedTuple):
-    """Bounds of the sizes of rows' changes and of their errors."""
+class _RowsMoved(NamedTuple):
+    """The changes of rows, and bounds of their sizes and errors."""
 
+    dy: Float[Array, "flips rows width"]
     size: Float[Array, "flips rows"]
     error: Float[Array, "flips rows"]
 
@@ -485,22 +458,15 @@ def _cut(array: Array, k: Array, axis: int) -> Array:
 
 
 def _with_block(
-    prepared: PreparedFold,
-    positions: Int[Array, " flips"],
-    moves: _Moves,
-    k: Array,
-    sums: _Sums,
-    dy: Float[Array, "flips rows width"] | None,
-    sizes: _Sizes | None,
-    declined: Bool[Array, " flips"],
+    prepared: PreparedFold, moves: _Moves, k: Array, sums: _Sums, changed: _RowsMoved | None, declined: Array
 ) -> _Sums:
-    """Adds block k, whose rows change by dy (None for no change), to the sums of layer 2's readout row."""
+    """Adds block k, whose rows are `changed` (None for no change), to the sums of layer 2's readout row."""
     rows, u = k * ROWS + jnp.arange(ROWS), unit(moves.dq.dtype)
     keys, values = _cut(prepared.keys, k, 1), _cut(prepared.values, k, 1)
     change = jnp.einsum("fhk,hjk->fhj", moves.dq, keys)
-    if dy is not None:
-        change = change + jnp.einsum("fhd,fjd->fhj", moves.direction, dy)
-    others = (rows != positions[:, None])[:, None]
+    if changed is not None:
+        change = change + jnp.einsum("fhd,fjd->fhj", moves.direction, changed.dy)
+    others = (rows != moves.positions[:, None])[:, None]
     log_weight = _cut(prepared.log_weight, k, 1)
     weight = jnp.exp(log_weight) * others
     gained = weight * jnp.expm1(change)
@@ -508,9 +474,9 @@ def _with_block(
     new, grown = weight + gained, jnp.abs(gained)
     pulls = _cut(prepared.value_sizes, k, 1)
     moved, moved_square = sums.moved, sums.moved_square
-    if dy is not None and sizes is not None:
-        moved = moved + jnp.einsum("fhj,fjd->fhd", new, dy)
-        doubt = (sizes.error + u * sizes.size) ** 2
+    if changed is not None:
+        moved = moved + jnp.einsum("fhj,fjd->fhd", new, changed.dy)
+        doubt = (changed.error + u * changed.size) ** 2
         moved_square = moved_square + jnp.einsum("fhj,fj->fh", new * new, doubt)
     return _Sums(
         sums.total + jnp.sum(gained, axis=-1),

@@ -13,7 +13,8 @@ nearly all weight is on keys of one value.
 lambda = lse + log1p(-p) and D = (D_all - p u_i) / (1 - p) lose digits as p approaches 1. Only a row's best key can
 have p > 1/2, so for that key both are computed in full beforehand, without it (`Rest`).
 
-A sink is one of the other keys, with a score that never changes and the value 0.
+A sink is one of the other keys, with a score that never changes and the value 0. In sigmoid attention no weights
+compete: the change of a weight is a difference of two sigmoids.
 """
 
 from __future__ import annotations
@@ -29,10 +30,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsens.models.parts.masks import visible
 from jaxsens.models.parts.products import weighted_sums
 from jaxsens.models.parts.weighting import sink_logit
-from jaxsens.models.transformer.config import LayerConfig
-from jaxsens.models.transformer.parameters import LayerParameters
-from jaxsens.models.transformer.scores import scores
-from jaxsens.models.transformer.trace import LayerTrace, over_row_blocks, row_scores
+from jaxsens.models.transformer.trace import over_row_blocks
 from jaxsens.sensitivity.engines.difference.attention import (
     WeightsMoved,
     pulled_error,
@@ -41,10 +39,10 @@ from jaxsens.sensitivity.engines.difference.attention import (
     score_error,
     weights_moved,
 )
-from jaxsens.sensitivity.engines.difference.moved import Doubt, HeadsMoved
+from jaxsens.sensitivity.engines.difference.moved import Doubt, Heads, HeadsMoved, KeptLayer, Numbers, Rows
 from jaxsens.sensitivity.engines.difference.rounding import size, unit
 from jaxsens.sensitivity.engines.difference.softmax_change import cancelled, log1p, tied, too_large
-from jaxsens.sensitivity.engines.one_key.sigmoid_change import sigmoid_change
+from jaxsens.sensitivity.engines.one_key.one_moved_key import sigmoid_change
 
 
 @jax.tree_util.register_dataclass
@@ -96,10 +94,10 @@ class KeyMoved(NamedTuple):
 class Pull(NamedTuple):
     """A key's value less a reference, before and after the flip, with the errors of both."""
 
-    old: Float[Array, "heads m head_width"]
-    new: Float[Array, "heads m head_width"]
-    old_error: Float[Array, "heads m"]
-    new_error: Float[Array, "heads m"]
+    old: Heads
+    new: Heads
+    old_error: Numbers
+    new_error: Numbers
 
 
 @jax.tree_util.register_dataclass
@@ -136,16 +134,12 @@ class Rest:
 
     def pull_of(self, flip: KeyMoved, reference: Int[Array, "heads m"]) -> Pull:
         """Returns the flipped key's value less those of the reference keys, before and after."""
-        own, other = (
-            self.values[:, flip.position][:, None],
-            jnp.take_along_axis(self.values, reference[..., None], axis=1),
-        )
+        own = self.values[:, flip.position][:, None]
+        other = jnp.take_along_axis(self.values, reference[..., None], axis=1)
         old, u = own - other, unit(own.dtype)
         error = u * (size(own) + size(other)) + self.value_error[:, None]
-        was, is_now = (
-            self.rows.same(flip.position, reference),
-            self.rows.holds(flip.position, flip.symbol, reference),
-        )
+        was = self.rows.same(flip.position, reference)
+        is_now = self.rows.holds(flip.position, flip.symbol, reference)
         return Pull(
             jnp.where(was[..., None], 0, old),
             jnp.where(is_now[..., None], 0, jnp.where(was[..., None], 0, old) + flip.dv.db),
@@ -154,16 +148,10 @@ class Rest:
         )
 
 
-def rest_of(
-    layer: LayerConfig,
-    parameters: LayerParameters,
-    kept: LayerTrace,
-    equal: FirstRows,
-    row: int | None = None,
-) -> Rest:
+def rest_of(layer: KeptLayer, equal: FirstRows, row: int | None = None) -> Rest:
     """`Rest` for all rows, O(H n^2 head_width) once an input, in blocks; or for one `row` alone, 0 in the others."""
-    n, dtype = kept.x.shape[0], kept.x.dtype
-    sink = sink_logit("the change of a softmax", layer.weighting)
+    kept, n, dtype = layer.kept, layer.n, layer.kept.x.dtype
+    sink = sink_logit("the change of a softmax", layer.config.weighting)
     values = kept.values - kept.values[:, -1:]
     if sink > -math.inf:
         values = jnp.concatenate([values, -kept.values[:, -1:]], axis=1)
@@ -183,7 +171,7 @@ def rest_of(
         return mean, jnp.sum(weight * doubt, axis=-1)
 
     def rows(block: Array) -> tuple[Array, ...]:
-        s, seen = row_scores(layer, parameters, kept.queries, kept.keys, block)
+        s, seen = layer.row_scores(block)
         s = jnp.where(seen, s, -jnp.inf)
         if sink > -math.inf:
             s = jnp.concatenate([s, jnp.full_like(s[..., :1], sink)], axis=-1)
@@ -194,25 +182,32 @@ def rest_of(
         mean, pull = mean_of(others, second), mean_of(s, best)
         return best, second, *highest, jax.nn.logsumexp(others, axis=-1), *mean, *pull
 
-    of_rows = over_row_blocks(rows, layer.heads, n, row)
+    of_rows = over_row_blocks(rows, layer.config.heads, n, row)
     return Rest(*of_rows, values=values, value_error=value_error, rows=equal)
 
 
-def one_key_change(
-    layer: LayerConfig,
-    parameters: LayerParameters,
-    kept: LayerTrace,
-    rest: Rest,
-    rows: Int[Array, " m"],
-    flip: KeyMoved,
-) -> HeadsMoved:
+class KeyScore(NamedTuple):
+    """The scores of the flipped key in some rows: s, their change ds with the new key, and the error of that."""
+
+    s: Numbers
+    ds: Numbers
+    es: Numbers
+
+    @classmethod
+    def of(cls, layer: KeptLayer, rows: Rows, flip: KeyMoved) -> KeyScore:
+        """Returns the scores of a flip's key in rows whose queries do not change."""
+        q, key = layer.kept.queries[:, rows], layer.kept.keys[:, flip.position][:, None]
+        return cls(
+            layer.scores(q, key, rows, flip.position[None])[..., 0],
+            score_change(layer, q, None, key, flip.dk.db, rows)[..., 0],
+            score_error(layer, size(q), None, size(key), Doubt.of(flip.dk), rows)[..., 0],
+        )
+
+
+def one_key_change(layer: KeptLayer, rest: Rest, rows: Rows, flip: KeyMoved) -> HeadsMoved:
     """Returns Db of the `rows`, other than the flipped one, when the key and value at one position change."""
-    n, position = kept.x.shape[0], flip.position
-    q, where = kept.queries[:, rows], position[None]
-    key = kept.keys[:, position][:, None]
-    s = scores(layer, parameters, q, key, rows, where, n)[..., 0]
-    ds = score_change(layer, parameters, q, None, key, flip.dk.db, rows, n)[..., 0]
-    es = score_error(layer, parameters, size(q), None, size(key), Doubt.of(flip.dk), rows, n)[..., 0]
+    kept, position = layer.kept, flip.position
+    s, ds, es = KeyScore.of(layer, rows, flip)
     p = jnp.exp(s - kept.normaliser[:, rows])
     is_best = rest.best[:, rows] == position
     # A key that is not the best has p <= 1/2, up to the rounding of scores: these are bounded, or else do not tie.
@@ -236,16 +231,31 @@ def one_key_change(
     largest = jnp.maximum(jnp.abs(s), jnp.abs(ds))
     lost = too_large(ds) | cancelled(s, ds, new) | tied(s, other, largest) | tied(s + ds, other, largest)
     moved = key_term((old, jnp.where(lost, jnp.nan, new), change), error, pull, flip.dv, part)
-    seen = visible(layer.mask, rows, position)
+    seen = visible(layer.config.mask, rows, position)
     return HeadsMoved(jnp.where(seen[:, None], moved.db, 0), jnp.where(seen, moved.error, 0))
 
 
+def one_key_change_sigmoid(layer: KeptLayer, rows: Rows, flip: KeyMoved) -> HeadsMoved:
+    """Returns Db of the `rows`, other than the flipped one, of sigmoid attention, in which no weights compete.
+
+    b' - b = (p' - p) v_i + p' Dv_i, where only the weight of the changed key counts. O(head_width) per row.
+    """
+    value = layer.kept.values[:, flip.position][:, None]
+    s, ds, es = KeyScore.of(layer, rows, flip)
+    new, change = sigmoid_change(s, ds)
+    db = change[..., None] * value + new[..., None] * flip.dv.db
+    part = unit(s.dtype) * (1 + jnp.abs(s))
+    slope = jnp.maximum(new * (1 - new), (new - change) * (1 - new + change))
+    error = jnp.abs(change) * part + slope * (es + unit(s.dtype) * jnp.abs(ds))
+    error = error * size(value) + new * (flip.dv.error + part * size(flip.dv.db))
+    error = error + jnp.finfo(s.dtype).tiny * (size(value) + size(flip.dv.db))
+    lost, seen = too_large(ds) | cancelled(s, ds, new), visible(layer.config.mask, rows, flip.position)
+    db = jnp.where(lost[..., None], jnp.nan, db)
+    return HeadsMoved(jnp.where(seen[:, None], db, 0), jnp.where(seen, error, 0))
+
+
 def key_term(
-    weights: tuple[Float[Array, "heads m"], Float[Array, "heads m"], Float[Array, "heads m"]],
-    error: Float[Array, "heads m"],
-    pull: Pull,
-    dv: HeadsMoved,
-    part: Float[Array, "heads m"],
+    weights: tuple[Numbers, Numbers, Numbers], error: Numbers, pull: Pull, dv: HeadsMoved, part: Numbers
 ) -> HeadsMoved:
     """Returns p' u' - p u of one key, from its weights p and p' and p' - p, by the form whose terms are smaller:
 
@@ -271,38 +281,28 @@ def key_term(
     return HeadsMoved(db, doubt + tiny)
 
 
-def own_row(
-    layer: LayerConfig,
-    parameters: LayerParameters,
-    kept: LayerTrace,
-    rest: Rest | None,
-    flip: KeyMoved,
-    dq: HeadsMoved,
-) -> HeadsMoved:
+def own_row(layer: KeptLayer, rest: Rest | None, flip: KeyMoved, dq: HeadsMoved) -> HeadsMoved:
     """Returns Db of the flipped row of the first layer, whose own query, key and value change. O(n d).
 
     `rest` is None for sigmoid attention, whose weights do not compete.
     """
-    position, n = flip.position, kept.x.shape[0]
+    kept, position = layer.kept, flip.position
     rows = position[None]
     q, key = kept.queries[:, rows], kept.keys[:, rows]
-    ds = score_change(layer, parameters, q, dq.db, kept.keys, None, rows, n)
-    own = score_change(layer, parameters, q, dq.db, key, flip.dk.db, rows, n)
-    here = (
-        jnp.arange(n) == position
-    )  # compared rather than scattered: scatters are not fused with what surrounds them
+    ds = score_change(layer, q, dq.db, kept.keys, None, rows)
+    own = score_change(layer, q, dq.db, key, flip.dk.db, rows)
+    here = jnp.arange(layer.n) == position  # not scattered: scatters are not fused with what surrounds them
     ds = jnp.where(here, own, ds)
     sizes = size(q), Doubt.of(dq)
-    es = score_error(layer, parameters, *sizes, size(kept.keys), None, rows, n)
-    own = score_error(layer, parameters, *sizes, size(key), Doubt.of(flip.dk), rows, n)
+    es = score_error(layer, *sizes, size(kept.keys), None, rows)
+    own = score_error(layer, *sizes, size(key), Doubt.of(flip.dk), rows)
     es = jnp.where(here, own, es)
-    scored = row_scores(layer, parameters, kept.queries, kept.keys, rows)
-    moved = weights_moved(layer, *scored, ds, es)
+    moved = weights_moved(layer.config, *layer.row_scores(rows), ds, es)
     none = jnp.zeros_like(kept.keys[..., 0])
     if rest is None:
         sizes = none.at[:, position].set(size(flip.dv.db)[:, 0])
         doubt = Doubt(sizes, none.at[:, position].set(flip.dv.error[:, 0]))
-        pulled = pulled_of_row(layer, kept.values, moved, doubt)
+        pulled = pulled_of_row(layer.config, kept.values, moved, doubt)
         return HeadsMoved(pulled.db + moved.new[:, :, position, None] * flip.dv.db, pulled.error)
     # The flipped key has one term of its own, in which its new value may be exactly the reference.
     best, keys = rest.best[:, rows], jnp.arange(moved.s.shape[-1])
@@ -310,10 +310,8 @@ def own_row(
     new, change, error, s = (
         values[:, :, position] for values in (moved.new, moved.change, moved.error, moved.s)
     )
-    old, part = (
-        jnp.exp(s - kept.normaliser[:, rows]),
-        unit(s.dtype) * (1 + jnp.abs(jnp.where(s > -jnp.inf, s, 0))),
-    )
+    old = jnp.exp(s - kept.normaliser[:, rows])
+    part = unit(s.dtype) * (1 + jnp.abs(jnp.where(s > -jnp.inf, s, 0)))
     mine = key_term((old, new, change), error, rest.pull_of(flip, best), flip.dv, part)
     return HeadsMoved(others.db + mine.db, others.error + mine.error)
 

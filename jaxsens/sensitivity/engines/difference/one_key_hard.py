@@ -7,6 +7,7 @@ comparisons in a flip are between scores computed by one operation, so equal key
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +18,11 @@ from jaxsens.models.parts.masks import visible
 from jaxsens.models.parts.products import weighted_sums
 from jaxsens.models.parts.weighting import AverageHard, HardWeighting, LeftmostHard, RightmostHard, Weighting
 from jaxsens.models.transformer.config import LayerConfig
-from jaxsens.models.transformer.parameters import LayerParameters
-from jaxsens.models.transformer.scores import scores
-from jaxsens.models.transformer.trace import SCORES_IN_CACHE, LayerTrace, over_row_blocks, row_scores
-from jaxsens.sensitivity.engines.difference.moved import HeadsMoved
+from jaxsens.models.transformer.trace import SCORES_IN_CACHE, over_row_blocks
+from jaxsens.sensitivity.engines.difference.moved import HeadsMoved, Index, KeptLayer, Numbers, Rows
 from jaxsens.sensitivity.engines.difference.rounding import size, unit
+
+HeadVectors: TypeAlias = Float[Array, "heads head_width"]
 
 
 @jax.tree_util.register_dataclass
@@ -57,7 +58,7 @@ def _chosen(layer: LayerConfig, s: Float[Array, "*rows n"]) -> Bool[Array, "*row
 
 
 def _precedes(
-    weighting: Weighting, position: Int[Array, ""], key: Int[Array, "heads m"]
+    weighting: Weighting, position: Index, key: Int[Array, "heads m"]
 ) -> Bool[Array, "heads m"] | None:
     """Returns whether `position` wins a tie with `key`; None if the two share the weight."""
     match weighting:
@@ -72,15 +73,13 @@ def _precedes(
             raise no_rule("the change of hard attention", "weighting", other, known)
 
 
-def levels_of(
-    layer: LayerConfig, parameters: LayerParameters, kept: LayerTrace, row: int | None = None
-) -> Levels:
+def levels_of(layer: KeptLayer, row: int | None = None) -> Levels:
     """`Levels` for all rows, O(H n^2 head_width) once an input, in blocks; or for one `row` alone, 0 in the others.
 
     On CPU a block's scores stay in cache: they are read a dozen times.
     """
-    n = kept.x.shape[0]
-    shared = isinstance(layer.weighting, AverageHard)
+    config, kept, n = layer.config, layer.kept, layer.n
+    shared = isinstance(config.weighting, AverageHard)
 
     def summed(level: Bool[Array, "heads m n"], key: Int[Array, "heads m"]) -> Array:
         if shared:
@@ -96,27 +95,25 @@ def levels_of(
         return jnp.sum(level[..., None] * (kept.values[:, None] - alone[:, :, None]), axis=-2)
 
     def rows(block: Array) -> tuple[Array, ...]:
-        s, seen = row_scores(layer, parameters, kept.queries, kept.keys, block)
+        s, seen = layer.row_scores(block)
         s = jnp.where(seen, s, -jnp.inf)
-        first = _chosen(layer, s)
-        second = _chosen(layer, jnp.where(first, -jnp.inf, s))
+        first = _chosen(config, s)
+        second = _chosen(config, jnp.where(first, -jnp.inf, s))
         one, two = (jnp.where(jnp.any(x, -1), jnp.argmax(x, -1), -1) for x in (first, second))
         counts, sums = (jnp.sum(first, -1), jnp.sum(second, -1)), (summed(first, one), summed(second, two))
         return one, two, *counts, *sums, spread(first, one), spread(second, two)
 
-    in_cache = max(1, SCORES_IN_CACHE // (layer.heads * n)) if jax.default_backend() == "cpu" else None
-    return Levels(*over_row_blocks(rows, layer.heads, n, row, in_cache))
+    in_cache = max(1, SCORES_IN_CACHE // (config.heads * n)) if jax.default_backend() == "cpu" else None
+    return Levels(*over_row_blocks(rows, config.heads, n, row, in_cache))
 
 
 def one_key_change_hard(
-    layer: LayerConfig,
-    parameters: LayerParameters,
-    kept: LayerTrace,
+    layer: KeptLayer,
     levels: Levels,
-    rows: Int[Array, " m"],
-    position: Int[Array, ""],
-    new_key: Float[Array, "heads head_width"],
-    new_value: Float[Array, "heads head_width"],
+    rows: Rows,
+    position: Index,
+    new_key: HeadVectors,
+    new_value: HeadVectors,
     dv: HeadsMoved,
 ) -> HeadsMoved:
     """Returns Db and b' of the `rows` when the key at `position` becomes `new_key` and its value changes by dv.
@@ -124,11 +121,12 @@ def one_key_change_hard(
     The new value is `new_value`. The row `position` itself must not be among the rows. Where two scores that decide
     differ by less than their rounding, the choice is in doubt, and the error is that of the other one.
     """
+    config, kept = layer.config, layer.kept
     first, second = levels.first[:, rows], levels.second[:, rows]
-    seen = jnp.broadcast_to(visible(layer.mask, rows, position), first.shape)
-    before, after, one, two = _four_scores(layer, parameters, kept, rows, position, new_key, first, second)
+    seen = jnp.broadcast_to(visible(config.mask, rows, position), first.shape)
+    before, after, one, two = _four_scores(layer, rows, position, new_key, first, second)
     in_first = (before == one) & seen
-    if not isinstance(layer.weighting, AverageHard):  # one key alone has the weight
+    if not isinstance(config.weighting, AverageHard):  # one key alone has the weight
         in_first = in_first & (first == position)
     alone = in_first & (levels.first_count[:, rows] == 1)
     # The best level among the keys other than i: its score, one of its keys, their number, their values' sum.
@@ -145,7 +143,7 @@ def one_key_change_hard(
     empty = key < 0
     wins = seen & ((after > score) | empty)
     ties = seen & (after == score) & ~empty
-    precedes = _precedes(layer.weighting, position, key)
+    precedes = _precedes(config.weighting, position, key)
     if precedes is not None:
         wins, ties = wins | (ties & precedes), jnp.zeros_like(ties)
     joined = 1 / (count + 1)
@@ -172,7 +170,7 @@ def one_key_change_hard(
     return HeadsMoved(jnp.where(seen[..., None], change, 0), jnp.where(seen, error, 0), new)
 
 
-def _close(score: Float[Array, "heads m"], other: Float[Array, "heads m"]) -> Bool[Array, "heads m"]:
+def _close(score: Numbers, other: Numbers) -> Bool[Array, "heads m"]:
     """Returns whether two scores differ, but by no more than rounding."""
     finite = jnp.isfinite(score) & jnp.isfinite(other)
     margin = unit(score.dtype) * jnp.maximum(jnp.abs(score), jnp.abs(other))
@@ -180,24 +178,17 @@ def _close(score: Float[Array, "heads m"], other: Float[Array, "heads m"]) -> Bo
 
 
 def _four_scores(
-    layer: LayerConfig,
-    parameters: LayerParameters,
-    kept: LayerTrace,
-    rows: Array,
-    position: Array,
-    new_key: Array,
-    first: Array,
-    second: Array,
+    layer: KeptLayer, rows: Array, position: Array, new_key: Array, first: Array, second: Array
 ) -> tuple[Array, Array, Array, Array]:
     """Returns each row's scores with key i before and after, and with one key of each level, by one operation."""
-    n = kept.x.shape[0]
+    kept = layer.kept
 
     def one_row(row: Array, one: Array, two: Array) -> Array:
         q = kept.queries[:, row][:, None]
         places = jnp.stack([jnp.full_like(one, position), jnp.full_like(one, position), one, two], axis=1)
         keys = jnp.take_along_axis(kept.keys, jnp.maximum(places, 0)[..., None], axis=1).at[:, 1].set(new_key)
 
-        return scores(layer, parameters, q, keys, row[None], jnp.maximum(places, 0)[:, None], n)[:, 0]
+        return layer.scores(q, keys, row[None], jnp.maximum(places, 0)[:, None])[:, 0]
 
     four = jax.vmap(one_row, in_axes=(0, 1, 1), out_axes=1)(rows, first, second)
     before, after, one, two = (four[..., c] for c in range(4))

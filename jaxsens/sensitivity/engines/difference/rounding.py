@@ -12,6 +12,8 @@ attention weight and O(width) for each row.
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -30,12 +32,17 @@ LIPSCHITZ = 1.2
 """At least the largest slope of every activation: gelu's is 1.13, silu's 1.10."""
 
 
+Vectors: TypeAlias = Float[Array, "*rows width"]
+Sizes: TypeAlias = Float[Array, "*rows"]
+"""A number of each row: its size, or an error."""
+
+
 def unit(dtype: jnp.dtype, terms: int = 1) -> float:
     """Returns the error of a sum of so many `terms`, relative to the sum of their sizes."""
     return float(ROUNDINGS * jnp.finfo(dtype).eps * (1 + terms**0.5 / TERMS))
 
 
-def size(rows: Float[Array, "*rows width"]) -> Float[Array, "*rows"]:
+def size(rows: Vectors) -> Sizes:
     """Returns the l2 norm of each row."""
     return l2(rows)
 
@@ -47,7 +54,7 @@ def gain(matrix: Float[Array, "*heads width out"]) -> Float[Array, "*heads"]:
 
 
 def product_error(
-    sizes: Float[Array, "*rows"], errors: Float[Array, "*rows"], matrix: Float[Array, "*heads width out"]
+    sizes: Sizes, errors: Sizes, matrix: Float[Array, "*heads width out"]
 ) -> Float[Array, "*heads_rows"]:
     """Returns the error of rows @ matrix, from the sizes and errors of the rows; with heads in front if it has them.
 
@@ -60,11 +67,11 @@ def product_error(
 def layer_norm_error(
     layer: LayerConfig,
     parameters: NormParameters | None,
-    x: Float[Array, "*rows width"],
-    dx: Float[Array, "*rows width"],
-    errors: Float[Array, "*rows"],
-    change: Float[Array, "*rows width"],
-) -> Float[Array, "*rows"]:
+    x: Vectors,
+    dx: Vectors,
+    errors: Sizes,
+    change: Vectors,
+) -> Sizes:
     """Returns the error of `layer_norm_change`, whose result is `change`, from that of dx.
 
     Its slope at x + dx is at most 1 / sqrt(v'). The rounding of x moves the change by a part eps |x| / sqrt(v), where
@@ -72,7 +79,7 @@ def layer_norm_error(
     """
     scale = jnp.max(jnp.abs(needed(parameters, "norm").scale))
 
-    def deviation(rows: Float[Array, "*rows width"]) -> Float[Array, "*rows"]:
+    def deviation(rows: Vectors) -> Sizes:
         return jnp.sqrt(jnp.var(rows, axis=-1) + layer.layer_norm_epsilon)
 
     old, new = deviation(x), deviation(x + dx)
@@ -81,9 +88,7 @@ def layer_norm_error(
     return scale * errors / new + own
 
 
-def feed_forward_error(
-    w1: Array | None, w2: Array | None, dz: Float[Array, "*rows width"], errors: Float[Array, "*rows"]
-) -> Float[Array, "*rows"]:
+def feed_forward_error(w1: Array | None, w2: Array | None, dz: Vectors, errors: Sizes) -> Sizes:
     """Returns the error of `feed_forward_change` from that of its input's change dz.
 
     Each activation's slope f' is at most `LIPSCHITZ`, and |h f''(h)| at most about 1: a rounding of h moves the change

@@ -14,6 +14,7 @@ properties.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,15 +24,16 @@ from jaxsens.base.errors import rule_for
 from jaxsens.models.transformer.config import LayerConfig
 from jaxsens.models.transformer.parameters import NormParameters, needed
 
+Number: TypeAlias = Float[Array, "*shape"]
+Vectors: TypeAlias = Float[Array, "*rows width"]
 
-def relu_change(h: Float[Array, "*shape"], dh: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+
+def relu_change(h: Number, dh: Number) -> Number:
     """relu(h + dh) - relu(h) = max(dh, -h) where h > 0, else max(h + dh, 0)."""
     return jnp.where(h > 0, jnp.maximum(dh, -h), jnp.maximum(h + dh, 0))
 
 
-def _sigmoid_change(
-    old: Float[Array, "*shape"], new: Float[Array, "*shape"], change: Float[Array, "*shape"]
-) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
+def _sigmoid_change(old: Number, new: Number, change: Number) -> tuple[Number, Number]:
     """Returns sigmoid(new) and sigmoid(new) - sigmoid(old), for a `change` more accurate than subtracting new - old.
 
     sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - e^(b - a)): three factors for a > b, each in [0, 1], none
@@ -47,12 +49,12 @@ def _sigmoid_change(
     return at_new, jnp.where(rises, size, -size)
 
 
-def tanh_change(h: Float[Array, "*shape"], dh: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+def tanh_change(h: Number, dh: Number) -> Number:
     """tanh(h + dh) - tanh(h), from tanh(h) = 2 sigmoid(2h) - 1."""
     return 2 * _sigmoid_change(2 * h, 2 * (h + dh), 2 * dh)[1]
 
 
-def silu_change(h: Float[Array, "*shape"], dh: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+def silu_change(h: Number, dh: Number) -> Number:
     """Change of silu(h) = h sigmoid(h): dh sigmoid(h + dh) + h (sigmoid's change)."""
     gate, dgate = _sigmoid_change(h, h + dh, dh)
     return dh * gate + h * dgate
@@ -62,7 +64,7 @@ _GELU_BOUND = 32.0
 """Beyond it the tanh form of gelu's gate is 0 or 1 in float64: 2 u(32) = 2389."""
 
 
-def gelu_change(h: Float[Array, "*shape"], dh: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+def gelu_change(h: Number, dh: Number) -> Number:
     """Change of gelu(h) = h sigmoid(2 u(h)), its tanh form, with u(h) = sqrt(2/pi) (h + 0.044715 h^3).
 
     u's change is sqrt(2/pi) dh (1 + 0.044715 (h^2 + h t + t^2)) with t = h + dh. For the cubes, h and t are clipped to
@@ -75,9 +77,7 @@ def gelu_change(h: Float[Array, "*shape"], dh: Float[Array, "*shape"]) -> Float[
     return dh * gate + h * dgate
 
 
-def activation_change(
-    layer: LayerConfig, h: Float[Array, "*shape"], dh: Float[Array, "*shape"]
-) -> Float[Array, "*shape"]:
+def activation_change(layer: LayerConfig, h: Number, dh: Number) -> Number:
     """Returns the change of the per-position map's activation, by its rule in `ACTIVATION_CHANGES`."""
     return rule_for("the difference engine", "activation", layer.activation, ACTIVATION_CHANGES)(h, dh)
 
@@ -92,11 +92,8 @@ ACTIVATION_CHANGES: dict[str, Callable[[Array, Array], Array]] = {
 
 
 def layer_norm_change(
-    layer: LayerConfig,
-    parameters: NormParameters | None,
-    x: Float[Array, "*rows width"],
-    dx: Float[Array, "*rows width"],
-) -> Float[Array, "*rows width"]:
+    layer: LayerConfig, parameters: NormParameters | None, x: Vectors, dx: Vectors
+) -> Vectors:
     """Change of layer normalisation.
 
     With c = x - mean(x), d = dx - mean(dx), v = mean(c^2) + epsilon and v' = mean((c + d)^2) + epsilon, the change is
@@ -115,10 +112,10 @@ def layer_norm_change(
     if parameters is None:
         raise TypeError("layer normalisation needs its parameters")
 
-    def mean(values: Float[Array, "*rows width"]) -> Float[Array, "*rows 1"]:
+    def mean(values: Vectors) -> Float[Array, "*rows 1"]:
         return jnp.mean(values, axis=-1, keepdims=True)
 
-    def centred(values: Float[Array, "*rows width"]) -> Float[Array, "*rows width"]:
+    def centred(values: Vectors) -> Vectors:
         return (values - values[..., ::-1]) / 2 if values.shape[-1] == 2 else values - mean(values)
 
     epsilon, c, d = layer.layer_norm_epsilon, centred(x), centred(dx)
@@ -136,11 +133,7 @@ def layer_norm_change(
 
 
 def feed_forward_change(
-    layer: LayerConfig,
-    w1: Array | None,
-    w2: Array | None,
-    h: Float[Array, "*rows hidden"],
-    dz: Float[Array, "*rows width"],
-) -> Float[Array, "*rows width"]:
+    layer: LayerConfig, w1: Array | None, w2: Array | None, h: Float[Array, "*rows hidden"], dz: Vectors
+) -> Vectors:
     """Change of the per-position map (without its skip), from its pre-activation h and its input's change dz."""
     return activation_change(layer, h, dz @ needed(w1, "w1")) @ needed(w2, "w2")

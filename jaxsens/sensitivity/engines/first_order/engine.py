@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -21,21 +21,22 @@ from jaxtyping import Array, Float, Int
 from jaxsens.asked.change_of import change_of
 from jaxsens.asked.formulas import as_vector
 from jaxsens.asked.measures import Norm, OfFunction
-from jaxsens.base.errors import no_rule
-from jaxsens.models.transformer.layered import (
-    Layered,
-    Projections,
-    embedded_rows,
-    merged_rows,
-    projected_rows,
-    readout_row,
-)
-from jaxsens.sensitivity.engines.engine import Engine, EngineCost
+from jaxsens.models.transformer.layered import Layered, ModelLayer, Projections, embedded_rows, readout_row
+from jaxsens.sensitivity.engines.engine import Changed, Engine, EngineCost, FlipBlock
 from jaxsens.sensitivity.engines.first_order.gradients import attended_gradients
 from jaxsens.sensitivity.engines.one_key.layer_costs import layer_costs
-from jaxsens.sensitivity.engines.one_key.moved_row import attended_by_moved_rows
-from jaxsens.sensitivity.engines.one_key.one_moved_key import changes_of_rows, passed_on
-from jaxsens.sensitivity.engines.one_key.run import ONE_MOVED_KEY, LayerRun, Run, run
+from jaxsens.sensitivity.engines.one_key.one_moved_key import (
+    attended_by_moved_rows,
+    changes_of_rows,
+    passed_on,
+)
+from jaxsens.sensitivity.engines.one_key.run import LayerRun, Run, run, weighting_refusal
+
+Places: TypeAlias = Int[Array, " flips"]
+FlippedRows: TypeAlias = Float[Array, "flips width"]
+"""The row of each flip, at its position."""
+
+SomeAttended: TypeAlias = Float[Array, "flips heads value_width"]
 
 EFFICIENCY = 0.2
 """The share of a large matrix product's rate that the engine reaches on CPU."""
@@ -43,11 +44,7 @@ EFFICIENCY = 0.2
 
 def refusal(model: Layered) -> str | None:
     """Returns why the first-order engine does not support a model, or None if it does."""
-    for k in range(model.layers):
-        weighting = model.attention(k).weighting
-        if type(weighting) not in ONE_MOVED_KEY:
-            return str(no_rule("the first-order engine", "weighting", weighting, ONE_MOVED_KEY))
-    return None
+    return weighting_refusal("the first-order engine", model)
 
 
 @jax.tree_util.register_dataclass
@@ -101,98 +98,60 @@ class FirstOrderEngine(Engine):
         return self._output_of_run(parameters, prepared.run)
 
     def chosen_changes(
-        self,
-        parameters: tuple[Any, Any],
-        prepared: PreparedEstimate,
-        positions: Int[Array, " flips"],
-        symbols: Int[Array, " flips"],
+        self, parameters: tuple[Any, Any], prepared: PreparedEstimate, block: FlipBlock
     ) -> Float[Array, "flips combinations"]:
         """Returns `changes`: the combinations are of the chosen outputs."""
-        return self.changes(parameters, prepared, positions, symbols)
+        return self.changes(parameters, prepared, block)
 
-    def changed(
-        self,
-        parameters: tuple[Any, Any],
-        prepared: PreparedEstimate,
-        positions: Int[Array, " flips"],
-        symbols: Int[Array, " flips"],
-    ) -> tuple[Float[Array, "flips combinations"], Float[Array, " flips"]]:
+    def changed(self, parameters: tuple[Any, Any], prepared: PreparedEstimate, block: FlipBlock) -> Changed:
         """Returns the estimated changes, and no error: that of the method is far larger, and is seen on the flips that
         are measured besides."""
-        changes = self.changes(parameters, prepared, positions, symbols)
+        changes = self.changes(parameters, prepared, block)
         return changes, jnp.zeros(changes.shape[:1], changes.dtype)
 
     def changes(
-        self,
-        parameters: tuple[Any, Any],
-        prepared: PreparedEstimate,
-        positions: Int[Array, " flips"],
-        symbols: Int[Array, " flips"],
+        self, parameters: tuple[Any, Any], prepared: PreparedEstimate, block: FlipBlock
     ) -> Float[Array, "flips combinations"]:
         """Returns the estimated change of every combination under each flip."""
         kept, own = prepared.run, parameters[0]
-        n = kept.tokens.shape[0]
+        n, (positions, symbols) = kept.tokens.shape[0], block
         model, row = self.layered.at_length(n), readout_row(self.readout, n)
         moved = embedded_rows(model, own, symbols, positions)
         total = jnp.zeros(())
         whole = model.layers if row is None else model.layers - 1
         for k in range(whole):
-            layer, g = kept.layers[k], prepared.gradients[k]
-            q, key, value = self.projected(model, own, k, layer, positions, moved)
-            total = total + passed_on(model, own, k, layer, g, positions, (key, value))
-            moved = self._after(model, own, k, layer, positions, moved, (q, key, value))
+            layer = ModelLayer(model, own, k, n)
+            projections = self.projected(layer, kept.layers[k], positions, moved)
+            g = prepared.gradients[k]
+            total = total + passed_on(layer, kept.layers[k], g, positions, projections[1:])
+            moved = self._after(layer, kept.layers[k], positions, moved, projections)
         if row is None:
             return total + self._change_of_mean(parameters, kept, positions, moved)
         return total + self._change_of_row(parameters, kept, row, positions, moved)
 
     def _after(
-        self,
-        model: Layered,
-        own: Any,
-        k: int,
-        kept: LayerRun,
-        positions: Int[Array, " flips"],
-        moved: Float[Array, "flips width"],
-        projections: Projections,
-    ) -> Float[Array, "flips width"]:
-        """Returns the flipped rows after layer k."""
-        b = attended_by_moved_rows(model, own, k, kept, positions, projections)
-        return self.merged(model, own, k, kept, positions, moved, b)
+        self, layer: ModelLayer, kept: LayerRun, positions: Places, moved: FlippedRows, qkv: Projections
+    ) -> FlippedRows:
+        """Returns the flipped rows after a layer."""
+        b = attended_by_moved_rows(layer, kept, positions, qkv)
+        return self.merged(layer, kept, positions, moved, b)
 
     def projected(
-        self,
-        model: Layered,
-        own: Any,
-        k: int,
-        kept: LayerRun,
-        positions: Int[Array, " flips"],
-        moved: Float[Array, "flips width"],
+        self, layer: ModelLayer, kept: LayerRun, positions: Places, moved: FlippedRows
     ) -> Projections:
-        """Returns the flipped rows' queries, keys and values in layer k."""
+        """Returns the flipped rows' queries, keys and values in a layer."""
         del kept  # a linear approximation would need it
-        return projected_rows(model, own, k, moved, positions)
+        return layer.projected(moved, positions)
 
     def merged(
-        self,
-        model: Layered,
-        own: Any,
-        k: int,
-        kept: LayerRun,
-        positions: Int[Array, " flips"],
-        moved: Float[Array, "flips width"],
-        b: Float[Array, "flips heads value_width"],
-    ) -> Float[Array, "flips width"]:
-        """Returns the flipped rows after layer k, from what they attended to there."""
+        self, layer: ModelLayer, kept: LayerRun, positions: Places, moved: FlippedRows, b: SomeAttended
+    ) -> FlippedRows:
+        """Returns the flipped rows after a layer, from what they attended to there."""
         del kept, positions
-        return merged_rows(model, own, k, moved, b)
+        return layer.merged(moved, b)
 
     def _change_of_row(
-        self,
-        parameters: tuple[Any, Any],
-        kept: Run,
-        row: int,
-        positions: Int[Array, " flips"],
-        moved: Float[Array, "flips width"],
+        self, parameters: tuple[Any, Any], kept: Run, row: int, positions: Places, moved: FlippedRows
     ) -> Float[Array, "flips combinations"]:
         """Returns the exact effect of the flipped row on the readout row, through the last layer and the readout.
 
@@ -203,32 +162,28 @@ class FirstOrderEngine(Engine):
         model, read, y = self.layered.at_length(n), self._read(parameters, n), kept.y[row]
         last = model.layers - 1
 
-        def of_itself(new: Float[Array, "flips width"]) -> Array:
+        def of_itself(new: FlippedRows) -> Array:
             return jax.vmap(lambda one: change_of(read, y, one - y))(new)
 
         if last < 0:
             return jnp.where((positions == row)[:, None], of_itself(moved), 0)
-        layer = kept.layers[last]
-        q, key, value = self.projected(model, own, last, layer, positions, moved)
-        db = changes_of_rows(model, own, last, layer, jnp.asarray([row]), positions, (key, value))[:, 0]
+        layer, run_of_it = ModelLayer(model, own, last, n), kept.layers[last]
+        projections = self.projected(layer, run_of_it, positions, moved)
+        db = changes_of_rows(layer, run_of_it, jnp.asarray([row]), positions, projections[1:])[:, 0]
 
         def through(b: Float[Array, "heads value_width"]) -> Array:
-            return read(model.merge(own, last, layer.x[row], b))
+            return read(model.merge(own, last, run_of_it.x[row], b))
 
-        of_others = jax.vmap(lambda step: change_of(through, layer.b[:, row], step))(db)
+        of_others = jax.vmap(lambda step: change_of(through, run_of_it.b[:, row], step))(db)
 
         def with_itself() -> Array:
-            new = self._after(model, own, last, layer, positions, moved, (q, key, value))
+            new = self._after(layer, run_of_it, positions, moved, projections)
             return jnp.where((positions == row)[:, None], of_itself(new), of_others)
 
         return jax.lax.cond(jnp.any(positions == row), with_itself, lambda: of_others)
 
     def _change_of_mean(
-        self,
-        parameters: tuple[Any, Any],
-        kept: Run,
-        positions: Int[Array, " flips"],
-        moved: Float[Array, "flips width"],
+        self, parameters: tuple[Any, Any], kept: Run, positions: Places, moved: FlippedRows
     ) -> Float[Array, "flips combinations"]:
         """Returns the exact effect of the flipped row alone on a function of the mean of all rows' outputs."""
         n = kept.tokens.shape[0]

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.models.parts.weighting import Sigmoid, Weighting
-from jaxsens.models.transformer.layered import Layered, head_scores
+from jaxsens.models.transformer.layered import Layered, ModelLayer
 from jaxsens.sensitivity.engines.one_key.blocks import TILE, summed_over_blocks
 from jaxsens.sensitivity.engines.one_key.run import LayerRun, Run
 
@@ -41,43 +41,37 @@ def attended_gradients(
 
     O(layers n^2 outputs width) operations; the result takes n width outputs numbers a layer.
     """
-    last = model.layers - 1
+    last, n = model.layers - 1, kept.y.shape[0]
+    layers = [ModelLayer(model, parameters, k, n) for k in range(model.layers)]
     if row is None:
         outputs = jax.eval_shape(read, kept.y[0]).size
-        gy = jax.lax.map(jax.jacrev(read), kept.y, batch_size=_many(outputs)) / kept.y.shape[0]
-        found = []
+        gy = jax.lax.map(jax.jacrev(read), kept.y, batch_size=_many(outputs)) / n
     else:
         only = jnp.asarray([row])
         gy = jax.jacrev(read)(kept.y[row])[None]
-        gx, g = through_merge(model, parameters, last, kept.layers[last], only, gy)
+        gx, g = through_merge(layers[last], kept.layers[last], only, gy)
         if last == 0:
             return ()
-        gx = jnp.zeros((kept.y.shape[0], *gx.shape[1:]), gx.dtype).at[row].set(gx[0])
-        gy = gx + through_attention(model, parameters, last, kept.layers[last], only, g)
-        last, found = last - 1, []
-    n = kept.y.shape[0]
-    everywhere = jnp.arange(n)
+        gx = jnp.zeros((n, *gx.shape[1:]), gx.dtype).at[row].set(gx[0])
+        gy = gx + through_attention(layers[last], kept.layers[last], only, g)
+        last -= 1
+    everywhere, found = jnp.arange(n), []
     for k in range(last, -1, -1):
-        gx, g = through_merge(model, parameters, k, kept.layers[k], everywhere, gy)
+        gx, g = through_merge(layers[k], kept.layers[k], everywhere, gy)
         found.append(g)
         if k:
-            gy = gx + through_attention(model, parameters, k, kept.layers[k], everywhere, g)
+            gy = gx + through_attention(layers[k], kept.layers[k], everywhere, g)
     return tuple(reversed(found))
 
 
 def through_merge(
-    model: Layered,
-    parameters: Any,
-    layer: int,
-    kept: LayerRun,
-    rows: Int[Array, " m"],
-    gy: Float[Array, "m outputs width"],
+    layer: ModelLayer, kept: LayerRun, rows: Int[Array, " m"], gy: Float[Array, "m outputs width"]
 ) -> tuple[Float[Array, "m outputs width"], Float[Array, "m heads outputs value_width"]]:
     """Returns the derivatives with respect to the rows' inputs and what they attended to."""
 
     def one(given: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         x, b, g = given
-        _, pull = jax.vjp(lambda x, b: model.merge(parameters, layer, x, b), x, b)
+        _, pull = jax.vjp(lambda x, b: layer.model.merge(layer.parameters, layer.k, x, b), x, b)
         return jax.vmap(pull)(g)
 
     outputs = gy.shape[1]
@@ -86,19 +80,13 @@ def through_merge(
 
 
 def through_attention(
-    model: Layered,
-    parameters: Any,
-    layer: int,
-    kept: LayerRun,
-    rows: Int[Array, " m"],
-    g: Float[Array, "m heads outputs value_width"],
+    layer: ModelLayer, kept: LayerRun, rows: Int[Array, " m"], g: Float[Array, "m heads outputs value_width"]
 ) -> Float[Array, "n outputs width"]:
     """Returns the derivative with respect to the layer's input rows, from that with respect to b of some rows."""
-    attention = model.attention(layer)
-    n, outputs = kept.x.shape[0], g.shape[2]
+    attention, outputs = layer.attention, g.shape[2]
 
     def one_head(given: tuple[Array, ...]) -> tuple[Array, Array, Array]:
-        return _one_head(model, parameters, layer, rows, *given)
+        return _one_head(layer, rows, *given)
 
     of_heads = kept.queries, kept.keys, kept.values, kept.b, kept.normaliser
     gq, gk, gv = jax.lax.map(one_head, (jnp.arange(attention.heads), g.swapaxes(0, 1), *of_heads))
@@ -110,16 +98,14 @@ def through_attention(
 
     def one(given: tuple[Array, ...]) -> Array:
         x, i, gq, gk, gv = given
-        _, pull = jax.vjp(lambda row: model.project(parameters, layer, row, i), x)
+        _, pull = jax.vjp(lambda row: layer.model.project(layer.parameters, layer.k, row, i), x)
         return jax.vmap(lambda *parts: pull(parts)[0], in_axes=1)(gq, gk, gv)
 
-    return jax.lax.map(one, (kept.x, jnp.arange(n), gq, gk, gv), batch_size=_many(outputs))
+    return jax.lax.map(one, (kept.x, jnp.arange(layer.n), gq, gk, gv), batch_size=_many(outputs))
 
 
 def _one_head(
-    model: Layered,
-    parameters: Any,
-    layer: int,
+    layer: ModelLayer,
     rows: Int[Array, " m"],
     head: Int[Array, ""],
     g: Float[Array, "m outputs value_width"],
@@ -131,7 +117,7 @@ def _one_head(
 ) -> tuple[Array, Array, Array]:
     """Returns the derivatives (n, outputs, ...) with respect to one head's queries, keys and values."""
     n, m, outputs = q.shape[0], rows.shape[0], g.shape[1]
-    attention = model.attention(layer)
+    attention = layer.attention
     single = isinstance(attention.weighting, Sigmoid)
     offset = jnp.zeros_like(g[..., 0]) if single else jnp.sum(g * b[rows][:, None], axis=-1)
 
@@ -141,7 +127,7 @@ def _one_head(
         here = rows[own]
 
         def scores_of(q: Array, k: Array) -> Array:
-            return head_scores(model, parameters, layer, head, q, k, here, columns, n)
+            return layer.scores(head, q, k, here, columns)
 
         s, pull = jax.vjp(scores_of, q[here], k[columns])
         counted = attention.sees(here[:, None], columns[None, :]) & new_rows[:, None] & new[None, :]

@@ -8,22 +8,31 @@ the change of the score, the new weight is p' = w / (1 + w), w = exp(s + ds) / (
 Both quotients lose digits as p nears 1. There, r and the other keys' sum come from the unflipped run, which kept them.
 
 In sigmoid attention no other key counts, which is the same with r = 0: b_j' - b_j = (p' - p) v_i + p' Dv_i.
+
+The flipped row itself, whose query moves too, is followed exactly.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.models.parts.weighting import Sigmoid
-from jaxsens.models.transformer.layered import Layered, head_scores, tempered, unplaced_scores
-from jaxsens.sensitivity.engines.one_key.blocks import rows_of_tile, summed_over_blocks
+from jaxsens.models.transformer.layered import Index, ModelLayer, Places, Projections, Queries
+from jaxsens.sensitivity.engines.one_key.blocks import TILE, rows_of_tile, summed_over_blocks
 from jaxsens.sensitivity.engines.one_key.run import LayerRun
-from jaxsens.sensitivity.engines.one_key.sigmoid_change import sigmoid_change
+
+Number: TypeAlias = Float[Array, "*shape"]
+Flips: TypeAlias = Int[Array, " flips"]
+"""The positions of flips."""
+
+KeysOfFlips: TypeAlias = Float[Array, "flips head_width"]
+Table: TypeAlias = Float[Array, "m flips"]
+"""A number of each row and flip."""
 
 NEAR = 0.75
 """A weight above this belongs to a row's best key, whatever the rounding of scores."""
@@ -32,32 +41,43 @@ FAR = 0.9
 """Exponents are cut off at this share of the largest whose exponential is finite; there, w / (1 + w) is 1."""
 
 
+def sigmoid_change(s: Number, ds: Number) -> tuple[Number, Number]:
+    """Returns sigmoid(s + ds), and sigmoid(s + ds) - sigmoid(s) to a few rounding errors of s and ds.
+
+    With sigma the sigmoid, sigma(s + ds) - sigma(s) = sigma(s + ds) sigma(-s) (1 - e^-ds), of which the form is taken
+    whose exponential is at most 1. An invisible key has the score -inf, and weights and a change of 0.
+    """
+    new = jax.nn.sigmoid(s + ds)
+    grown = new * jax.nn.sigmoid(-s) * -jnp.expm1(-jnp.maximum(ds, 0))
+    shrunk = jax.nn.sigmoid(s) * jax.nn.sigmoid(-s - ds) * jnp.expm1(jnp.minimum(ds, 0))
+    return new, jnp.where(ds > 0, grown, shrunk)
+
+
 def shares_moved(
-    model: Layered,
-    parameters: Any,
-    layer: int,
-    head: Int[Array, ""],
+    layer: ModelLayer,
+    head: Index,
     of_rows: tuple[Array, Array, Array],
-    rows: Int[Array, " m"],
-    positions: Int[Array, " flips"],
-    key: Float[Array, "flips head_width"],
-    dkey: Float[Array, "flips head_width"],
-    n: int,
-) -> tuple[Float[Array, "m flips"], Float[Array, "m flips"], Float[Array, "m flips"], Bool[Array, "m flips"]]:
+    rows: Places,
+    positions: Flips,
+    key: KeysOfFlips,
+    dkey: KeysOfFlips,
+) -> tuple[Table, Table, Table, Bool[Array, "m flips"]]:
     """Returns p' - p, c, p', and whether r is that of the unflipped run (p is near 1, or attention that of sigmoids),
     for the rows of one head and the keys at `positions`.
 
     All changes are 0 where the row does not see the key. `of_rows` holds the rows' queries and two normalisers.
     """
     q, normaliser, rest_normaliser = of_rows
-    s = head_scores(model, parameters, layer, head, q, key, rows, positions, n)
-    weighting = model.attention(layer).weighting
-    steps = _steps(model, parameters, layer, head, q, key, dkey)
-    seen = model.attention(layer).sees(rows[:, None], positions[None, :])
+    weighting = layer.attention.weighting
+    s = layer.scores(head, q, key, rows, positions)
+    steps = _steps(layer, head, q, key, dkey)
+    seen = layer.attention.sees(rows[:, None], positions[None, :])
     if isinstance(weighting, Sigmoid):
-        new_p, change = sigmoid_change(s, steps * weighting.inverse_temperatures(rows, n, s.dtype)[:, None])
+        new_p, change = sigmoid_change(
+            s, steps * weighting.inverse_temperatures(rows, layer.n, s.dtype)[:, None]
+        )
         return jnp.where(seen, change, 0), jnp.ones_like(s), jnp.where(seen, new_p, 0), seen
-    ds = tempered(model, layer, steps, rows, n)
+    ds = layer.tempered(steps, rows)
     p = jnp.exp(s - normaliser[:, None])
     near = p > NEAR
     c = jnp.where(near, jnp.exp(rest_normaliser - normaliser)[:, None], 1 - p)
@@ -70,46 +90,54 @@ def shares_moved(
     return jnp.where(seen, change, 0), jnp.where(seen, c, 1), jnp.where(seen, new_p, 0), near & seen
 
 
-def _steps(
-    model: Layered,
-    parameters: Any,
-    layer: int,
-    head: Int[Array, ""],
-    q: Float[Array, "m head_width"],
-    key: Float[Array, "flips head_width"],
-    dkey: Float[Array, "flips head_width"],
-) -> Float[Array, "m flips"]:
+def _steps(layer: ModelLayer, head: Index, q: Queries, key: KeysOfFlips, dkey: KeysOfFlips) -> Table:
     """Returns the changes of one head's scores, before the temperature. Position scores do not change."""
-    if model.scored_in_pairs:
-        new, old = (unplaced_scores(model, parameters, layer, head, q, k) for k in (key + dkey, key))
+    if layer.model.scored_in_pairs:
+        new, old = (layer.unplaced_scores(head, q, k) for k in (key + dkey, key))
         return new - old
-    return unplaced_scores(model, parameters, layer, head, q, dkey)  # linear in the key: nothing cancels
+    return layer.unplaced_scores(head, q, dkey)  # linear in the key: nothing cancels
+
+
+def attended_by_moved_rows(
+    layer: ModelLayer, kept: LayerRun, positions: Flips, moved: Projections
+) -> Float[Array, "flips heads value_width"]:
+    """Returns what each flipped row attends to: the old keys, with its own replaced. O(n width) a flip."""
+    attention, columns = layer.attention, jnp.arange(layer.n)
+
+    def one_head(given: tuple[Array, ...]) -> Array:
+        head, keys, values, q, k, v = given
+
+        def few(flips: tuple[Array, ...]) -> Array:
+            i, q, k, v = (part[None] for part in flips)
+            s = layer.scores(head, q, keys, i, columns)
+            own = layer.scores(head, q, k, i, i)
+            s = jnp.where(columns == i[:, None], own, s)
+            seen = attention.sees(i[:, None], columns[None, :])
+            shares, total = attention.weighting.shares(s, seen)
+            weights = shares / total
+            replaced = weights[0, i[0]]
+            return (weights @ values + replaced * (v - values[i]))[0]
+
+        return jax.lax.map(few, (positions, q, k, v), batch_size=max(1, TILE // layer.n))
+
+    heads = jnp.arange(attention.heads), kept.keys, kept.values, *moved
+    return jax.lax.map(one_head, heads).swapaxes(0, 1)
 
 
 def changes_of_rows(
-    model: Layered,
-    parameters: Any,
-    layer: int,
-    kept: LayerRun,
-    rows: Int[Array, " m"],
-    positions: Int[Array, " flips"],
-    moved: tuple[Array, Array],
+    layer: ModelLayer, kept: LayerRun, rows: Places, positions: Flips, moved: tuple[Array, Array]
 ) -> Float[Array, "flips m heads value_width"]:
     """Returns b' - b of some rows, exactly, for flips of other rows. `moved` holds their new keys and values.
 
     O(width) operations for each row and flip.
     """
-    n = kept.x.shape[0]
 
     def one_head(given: tuple[Array, ...]) -> Array:
         head, q, keys, values, b, normaliser, rest_normaliser, rest, key, value = given
         old, old_value = keys[positions], values[positions]
         of_rows = q[rows], normaliser[rows], rest_normaliser[rows]
         change, c, new, near = (
-            part.T[..., None]
-            for part in shares_moved(
-                model, parameters, layer, head, of_rows, rows, positions, old, key - old, n
-            )
+            part.T[..., None] for part in shares_moved(layer, head, of_rows, rows, positions, old, key - old)
         )
         old_value, value = old_value[:, None], value[:, None]
         apart = jnp.where(near, old_value - rest[rows], (old_value - b[rows]) / jnp.where(near, 1, c))
@@ -120,12 +148,10 @@ def changes_of_rows(
 
 
 def passed_on(
-    model: Layered,
-    parameters: Any,
-    layer: int,
+    layer: ModelLayer,
     kept: LayerRun,
     g: Float[Array, "n heads outputs value_width"],
-    positions: Int[Array, " flips"],
+    positions: Flips,
     moved: tuple[Array, Array],
 ) -> Float[Array, "flips outputs"]:
     """Returns sum_j g_j . (b_j' - b_j) over all rows j other than the flipped one, and over heads.
@@ -133,8 +159,8 @@ def passed_on(
     The sum is reordered so that v_i and Dv_i stand outside it: sum_j a_ji g_j is a matrix product over j. It costs
     4 n outputs width operations a flip, and some thirty per row and head for the weights.
     """
-    n, outputs = kept.x.shape[0], g.shape[2]
-    flips, attention = positions.shape[0], model.attention(layer)
+    n, outputs = layer.n, g.shape[2]
+    flips, attention = positions.shape[0], layer.attention
     seeing = attention.rows_that_see((jnp.min(positions), jnp.max(positions) + 1), n)
 
     def one_head(given: tuple[Array, ...]) -> Array:
@@ -144,9 +170,7 @@ def passed_on(
 
         def rows(block: Array, new_rows: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
             of_rows = q[block], normaliser[block], rest_normaliser[block]
-            change, c, new, near = shares_moved(
-                model, parameters, layer, head, of_rows, block, positions, old, key - old, n
-            )
+            change, c, new, near = shares_moved(layer, head, of_rows, block, positions, old, key - old)
             counted = new_rows[:, None] & (block[:, None] != positions)
             change = jnp.where(counted, jnp.where(near, change, change / jnp.where(near, 1, c)), 0)
             new = jnp.where(counted, new, 0)
@@ -170,12 +194,4 @@ def passed_on(
 
 
 def _of_heads(kept: LayerRun) -> tuple[Array, ...]:
-    return (
-        kept.queries,
-        kept.keys,
-        kept.values,
-        kept.b,
-        kept.normaliser,
-        kept.rest_normaliser,
-        kept.rest,
-    )
+    return (kept.queries, kept.keys, kept.values, kept.b, kept.normaliser, kept.rest_normaliser, kept.rest)

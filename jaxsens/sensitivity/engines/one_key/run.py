@@ -9,18 +9,30 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxsens.base.errors import no_rule
 from jaxsens.models.parts.weighting import SOFTMAXES, Sigmoid, Weighting, sink_logit
 from jaxsens.models.transformer.layered import (
+    Index,
+    Keys,
     Layered,
+    ModelLayer,
+    Places,
+    Queries,
     embedded_rows,
-    head_scores,
-    merged_rows,
-    projected_rows,
 )
 from jaxsens.sensitivity.engines.one_key.blocks import TILE, over_blocks
 
 ONE_MOVED_KEY: tuple[type[Weighting], ...] = (*SOFTMAXES, Sigmoid)
 """The weightings for which one moved key has a closed form, in this engine and the incremental one."""
+
+
+def weighting_refusal(engine: str, model: Layered) -> str | None:
+    """Returns why an engine does not support a model's weightings, or None if it does."""
+    for k in range(model.layers):
+        weighting = model.attention(k).weighting
+        if type(weighting) not in ONE_MOVED_KEY:
+            return str(no_rule(engine, "weighting", weighting, ONE_MOVED_KEY))
+    return None
 
 
 @jax.tree_util.register_dataclass
@@ -71,35 +83,35 @@ def run(model: Layered, parameters: Any, tokens: Int[Array, " n"], row: int | No
     x = embedded_rows(model, parameters, tokens, jnp.arange(n))
     kept = []
     for k in range(model.layers):
-        one, x = layer_run(model, parameters, k, x, row if k == model.layers - 1 else None)
+        one, x = layer_run(ModelLayer(model, parameters, k, n), x, row if k == model.layers - 1 else None)
         kept.append(one)
     return Run(tokens, tuple(kept), x)
 
 
 def layer_run(
-    model: Layered, parameters: Any, layer: int, x: Float[Array, "n width"], only: int | None = None
+    layer: ModelLayer, x: Float[Array, "n width"], only: int | None = None
 ) -> tuple[LayerRun, Float[Array, "n width"]]:
     """Returns one layer's run and its output rows; with `only`, of that row alone, and 0 elsewhere."""
-    n, attention = x.shape[0], model.attention(layer)
-    queries, keys, values = projected_rows(model, parameters, layer, x, jnp.arange(n))
+    n = layer.n
+    queries, keys, values = layer.projected(x, jnp.arange(n))
 
     def one_head(given: tuple[Array, ...]) -> tuple[Array, ...]:
         head, q, k, v = given
 
-        def rows(block: Int[Array, " m"]) -> tuple[Array, ...]:
-            return attended(model, parameters, layer, head, q[block], k, v, block)
+        def rows(block: Places) -> tuple[Array, ...]:
+            return attended(layer, head, q[block], k, v, block)
 
         if only is not None:
             return tuple(_at(only, n, part) for part in rows(jnp.asarray([only])))
         return over_blocks(rows, n, max(8, TILE // n))
 
-    heads = jnp.arange(attention.heads)
+    heads = jnp.arange(layer.attention.heads)
     b, normaliser, rest_normaliser, rest = jax.lax.map(one_head, (heads, queries, keys, values))
     kept = LayerRun(x, queries, keys, values, b, normaliser, rest_normaliser, rest)
     if only is not None:
         here = jnp.asarray([only])
-        return kept, _at(only, n, merged_rows(model, parameters, layer, x[here], b[:, here].swapaxes(0, 1)))
-    return kept, merged_rows(model, parameters, layer, x, b.swapaxes(0, 1))
+        return kept, _at(only, n, layer.merged(x[here], b[:, here].swapaxes(0, 1)))
+    return kept, layer.merged(x, b.swapaxes(0, 1))
 
 
 def _at(row: int, n: int, part: Float[Array, "1 ..."]) -> Float[Array, "n ..."]:
@@ -108,24 +120,17 @@ def _at(row: int, n: int, part: Float[Array, "1 ..."]) -> Float[Array, "n ..."]:
 
 
 def attended(
-    model: Layered,
-    parameters: Any,
-    layer: int,
-    head: Int[Array, ""],
-    q: Float[Array, "m head_width"],
-    k: Float[Array, "n head_width"],
-    v: Float[Array, "n value_width"],
-    rows: Int[Array, " m"],
+    layer: ModelLayer, head: Index, q: Queries, k: Keys, v: Float[Array, "n value_width"], rows: Places
 ) -> tuple[Array, Array, Array, Array]:
     """Returns b, the log-normaliser, and both without the best key, for some rows of one head.
 
     Exponentials of a softmax are taken relative to the second-best score. The best key may be far ahead of all others:
     relative to it, they would underflow, and what remains if it is flipped would be lost.
     """
-    n, weighting = k.shape[0], model.attention(layer).weighting
+    n, attention, weighting = layer.n, layer.attention, layer.attention.weighting
     columns = jnp.arange(n)
-    s = head_scores(model, parameters, layer, head, q, k, rows, columns, n)
-    seen = model.attention(layer).sees(rows[:, None], columns[None, :])
+    s = layer.scores(head, q, k, rows, columns)
+    seen = attention.sees(rows[:, None], columns[None, :])
     if isinstance(weighting, Sigmoid):
         b = weighting.shares(s, seen)[0] @ v
         return b, jnp.zeros_like(s[:, 0]), jnp.zeros_like(s[:, 0]), jnp.zeros_like(b)
