@@ -9,15 +9,19 @@ import pytest
 
 
 def mark_long(items: Iterable[pytest.Item]) -> None:
-    """Marks `long` all cases of the tests marked `quick(count)` but so many."""
-    tests: dict[str, tuple[int, list[pytest.Item]]] = {}
+    """Marks `long` all cases of the tests marked `quick(count)` but so many; of `quick(count, tried)` the rest `slow`.
+
+    Quick and long cases together are `tried` then.
+    """
+    tests: dict[str, tuple[tuple[int, ...], list[pytest.Item]]] = {}
     for item in items:
         mark = item.get_closest_marker("quick")
         if mark is not None and item.get_closest_marker("slow") is None:
-            tests.setdefault(item.nodeid.partition("[")[0], (mark.args[0], []))[1].append(item)
-    for count, cases in tests.values():
-        for k in sorted(set(range(len(cases))) - spread([values(case) for case in cases], count)):
-            cases[k].add_marker("long")
+            tests.setdefault(item.nodeid.partition("[")[0], (mark.args, []))[1].append(item)
+    for (count, *tried), cases in tests.values():
+        chosen = spread([values(case) for case in cases], *(tried or [count]))
+        for k in sorted(set(range(len(cases))) - set(chosen[:count])):
+            cases[k].add_marker("slow" if tried and k not in chosen else "long")
 
 
 def values(case: pytest.Item) -> set[str]:
@@ -26,19 +30,19 @@ def values(case: pytest.Item) -> set[str]:
     return set() if callspec is None else {f"{name} = {value!r}" for name, value in callspec.params.items()}
 
 
-def spread(cases: list[set[str]], count: int) -> set[int]:
-    """So many of the cases: each next one has the most values, and then pairs of values, that none before it has.
+def spread(cases: list[set[str]], count: int) -> list[int]:
+    """So many of the cases, in order: each next one has the most values, and then pairs, that none before it has.
 
     Of equals it is the first.
     """
     pairs = [set(combinations(sorted(case), 2)) for case in cases]
-    chosen: set[int] = set()
+    chosen: list[int] = []
     seen: set[str] = set()
     together: set[tuple[str, str]] = set()
     for _ in range(min(count, len(cases))):
         left = [k for k in range(len(cases)) if k not in chosen]
         best = max(left, key=lambda k: (len(cases[k] - seen), len(pairs[k] - together), -k))
-        chosen.add(best)
+        chosen.append(best)
         seen |= cases[best]
         together |= pairs[best]
     return chosen

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from itertools import combinations, product
+from types import SimpleNamespace
+from typing import Any
 
-from tests.lanes import spread
+import pytest
+
+from tests.lanes import mark_long, spread
 
 
 def test_as_many_cases_as_a_parameter_has_values_have_all_values_of_all_parameters():
@@ -22,5 +26,21 @@ def test_as_many_cases_as_two_parameters_have_pairs_have_all_pairs():
 
 
 def test_cases_that_are_alike_are_taken_in_order_and_no_more_than_there_are():
-    assert spread([{"a = 1"}, {"a = 2"}, {"a = 3"}], 2) == {0, 1}
-    assert spread([set(), set()], 5) == {0, 1}
+    assert spread([{"a = 1"}, {"a = 2"}, {"a = 3"}], 2) == [0, 1]
+    assert spread([set(), set()], 5) == [0, 1]
+
+
+@pytest.mark.parametrize(("asked", "lanes"), [((2,), "qllq"), ((1, 2), "qssl")])
+def test_all_but_the_chosen_cases_are_long_or_slow(asked, lanes):
+    marked: list[str] = ["quick"] * 4
+
+    def case(k: int) -> Any:
+        return SimpleNamespace(
+            nodeid=f"a test[{k}]",
+            get_closest_marker=lambda name: SimpleNamespace(args=asked) if name == "quick" else None,
+            callspec=SimpleNamespace(params={"a": k // 2, "b": k % 2}),
+            add_marker=lambda lane: marked.__setitem__(k, lane),
+        )
+
+    mark_long(case(k) for k in range(4))
+    assert "".join(lane[0] for lane in marked) == lanes

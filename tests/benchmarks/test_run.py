@@ -15,7 +15,7 @@ from benchmarks.agreement import Disagreement
 from benchmarks.costs import Rates, cost
 from benchmarks.memory import PeakMemory
 from benchmarks.methods import build
-from benchmarks.options import Case, Options, Plan
+from benchmarks.options import REFERENCE, Case, Options, Plan
 from benchmarks.profiling import own_times
 from benchmarks.worker import Ran, Worker, WorkerFailed
 from jaxsens.base.errors import InputError
@@ -24,8 +24,12 @@ PLAN = Plan(Path("unused"), (8, 16), (1,), ("vmap", "difference"), 60.0, 2, 4, T
 
 
 class Here:
-    """Stands in for a worker, in this process. `slow` takes long, `failing` fails when timed."""
+    """Stands in for a worker, in this process. `slow` takes long, `failing` fails when timed.
 
+    Unless it is `measuring`, norms are made up, and all but the reference's rounded to float32.
+    """
+
+    measuring = False
     slow: str | None = None
     wrong: str | None = None
     failing: str | None = None
@@ -41,12 +45,17 @@ class Here:
         pass
 
     def run(self, positions, timeout):
-        norms = self.method.measure(positions)
+        norms = self.method.measure(positions) if self.measuring else self.made_up(positions)
         self.log.append((self.case.method, None if positions is None else len(positions)))
         if self.case.method == self.failing and self.log.count((self.case.method, None)) > 1:
             raise WorkerFailed("stopped after 240 s")
         factor = 2 if self.case.method == self.wrong else 1
         return Ran(1000.0 if self.case.method == self.slow else 0.5, norms * factor)
+
+    def made_up(self, positions):
+        norms = np.random.default_rng(self.case.n).uniform(0.5, 1, self.case.n - 1)
+        norms = norms if self.case.method == REFERENCE else norms.astype(np.float32).astype(np.float64)
+        return norms if positions is None else norms[positions]
 
     def begin_memory(self):
         pass
@@ -70,6 +79,7 @@ def quiet(text: str) -> None:
 
 @pytest.mark.long
 def test_methods_take_turns_and_rows_hold_medians_errors_and_limits(here):
+    here.measuring = True
     first, second = list(run.measure_all(PLAN, Rates(1e9, 1e9), quiet))
     assert here.log[:7] == [("reference", None), *[("vmap", None), ("difference", None)] * 3]
     assert [row.method for row in second] == ["vmap", "difference"]

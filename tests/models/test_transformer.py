@@ -67,7 +67,7 @@ def test_every_weighting_and_mask_and_each_of_them_with_every_score_and_embeddin
     assert_follow_the_reference(weighting, mask, dealt(SCORES_AND_POSITIONS, k + k // masks, masks))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("weighting", "mask"), WEIGHTINGS_AND_MASKS)
 def test_every_weighting_and_mask_with_every_score_and_embedding(weighting, mask):
     assert_follow_the_reference(weighting, mask, SCORES_AND_POSITIONS)
@@ -79,7 +79,7 @@ READOUTS = list(product(("last", 0, 3, "mean"), (None, 3), (5, (5, 0))))
 
 @pytest.mark.parametrize("layer_norm", LAYER_NORMS)
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "tanh"])
-@pytest.mark.parametrize("hands", [3, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("hands", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_layer_norm_and_activation_with_every_readout(layer_norm, activation, hands):
     for readout, logits, hidden in dealt(READOUTS, LAYER_NORMS.index(layer_norm), hands):
         config = small(

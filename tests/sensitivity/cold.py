@@ -128,11 +128,11 @@ def errors_of(model: Model, dtype: str) -> Errors | None:
     def worst(found: np.ndarray) -> float:
         return float(np.nan_to_num(np.abs(found[counted] / truth[counted] - 1), nan=np.inf).max())
 
-    specified = worst(measured(vmap, rounded, model.word, flips, dtype, compiled=True))
+    specified = worst(measured(vmap, rounded, model.word, flips, dtype))
     if not np.isfinite(specified):
         return None  # The dtype cannot hold what the model computes: measuring refuses it.
-    own = by_one(engine, rounded, model.word, flips, dtype, compiled=True)
-    found = completed(own, engine, rounded, model.word, flips, dtype, compiled=True)
+    own = by_one(engine, rounded, model.word, flips, dtype)
+    found = completed(own, engine, rounded, model.word, flips, dtype)
     return Errors(worst(found), specified, float(np.isnan(own).mean()), int((~known).sum()))
 
 

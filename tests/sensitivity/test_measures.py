@@ -63,7 +63,7 @@ SERVED = [
 ]
 
 
-@pytest.mark.quick(9)
+@pytest.mark.quick(6, 18)
 @pytest.mark.parametrize(("model", "engine", "name"), SERVED)
 def test_every_engine_gives_what_plain_loops_do(model, engine, name):
     built = Transformer(MODELS[model], seed=1)
@@ -103,7 +103,7 @@ def test_engines_agree_on_the_models_that_they_must_pass(name, measure):
         runner = engine_of(engine, case.config)
         assert runner is not None
         runner = dataclasses.replace(runner, measure=measure)
-        with jax.disable_jit(not case.compiled), numerics("float64"):
+        with numerics("float64"):
             given = parameters_from_numpy(parameters, "float64")
             prepared = jax.jit(runner.prepare)(given, word)
             values[engine] = np.asarray(
@@ -119,7 +119,7 @@ def test_engines_agree_on_the_models_that_they_must_pass(name, measure):
     )
 
 
-@pytest.mark.quick(1)
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["kl", "cosine"])
 def test_the_difference_engine_keeps_the_digits_that_two_outputs_lose(name):
     config = jaxsens.TransformerConfig(alphabet_size=3, width=8, heads=2, layers=1, feed_forward=16, logits=5)

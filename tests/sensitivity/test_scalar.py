@@ -60,7 +60,7 @@ def expected(model, tokens, result, f, dtype=np.longdouble):
     return np.array(changed, np.float64)
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(3, 9)
 @pytest.mark.parametrize("engine", ["vmap", "incremental", "difference"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("config", [small(), small(layers=3, layer_norm="pre", logits=4)])
@@ -100,7 +100,7 @@ def test_both_engines_agree_on_the_models_that_engines_must_pass(name):
         runner = engine_of(engine, case.config)
         assert runner is not None
         runner = dataclasses.replace(runner, measure=Function(lambda y: jax.nn.logsumexp(y)))
-        with jax.disable_jit(not case.compiled), numerics("float64"):
+        with numerics("float64"):
             given = parameters_from_numpy(parameters, "float64")
             prepared = jax.jit(runner.prepare)(given, word)
             found[engine] = np.asarray(
