@@ -21,7 +21,6 @@ import jaxsens
 from jaxsens.asked.measures import L2
 from jaxsens.base import stopping
 from jaxsens.sensitivity.placement import placement
-from jaxsens.sensitivity.placement.placement import Placement
 from tests.sensitivity.formula import EXPECTED, POSITIONS, Formula, spread
 from tests.small_models import small
 
@@ -42,8 +41,8 @@ def measured(
     )
 
 
-def shared(batch_size: int | None = 2, **options: Any) -> jaxsens.FlipSensitivity:
-    return measured(jaxsens.global_mesh(), batch_size, **options)
+def shared(**options: Any) -> jaxsens.FlipSensitivity:
+    return measured(jaxsens.global_mesh(), **options)
 
 
 def check_numbers() -> None:
@@ -65,7 +64,7 @@ def check_float32_difference() -> None:
 
 
 def check_fallback() -> None:
-    values, counts = spread(Formula(L2(), None, every=3), Placement(jaxsens.global_mesh(), 2))
+    values, counts = spread(Formula(L2(), None, every=3), jaxsens.Placement(jaxsens.global_mesh(), 2))
     np.testing.assert_array_equal(values, EXPECTED)
     assert sum(counts.values()) == (POSITIONS % 3 == 0).sum()
 
