@@ -150,7 +150,7 @@ def test_other_threads_install_nothing_and_are_not_stopped():
 COMMAND = """
 import ctypes, fcntl, signal, sys, termios, time
 from pathlib import Path
-from jaxsens import files, stopping
+from jaxsens.base import files, stopping
 
 kind, seconds, ignored = sys.argv[1], float(sys.argv[2]), sys.argv[3]
 stopping.DEADLINE_SECONDS = seconds

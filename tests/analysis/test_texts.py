@@ -7,11 +7,11 @@ from pathlib import Path
 
 from jaxsens.experiments.report import texts
 
-FOLDER = Path(texts.__file__).parent
+FOLDER = Path(texts.__file__).parents[1]
 
 
 def test_every_text_is_used_and_every_used_text_is_there():
-    sources = "".join(file.read_text("utf-8") for file in FOLDER.glob("*.py"))
+    sources = "".join(file.read_text("utf-8") for file in FOLDER.rglob("*.py"))
     named = set(re.findall(r"""["']([a-z0-9-]+)["']""", sources))
     assert set(texts._texts()) - named == set()
     assert set(re.findall(r'\btext\("([^"]+)"', sources)) - set(texts._texts()) == set()
