@@ -118,7 +118,7 @@ def test_the_commands_summary_says_at_most_and_its_json_too(capsys):
     from jaxsens.experiments.single.single import model_source
 
     source = model_source(None, None, {"alphabet_size": 2})
-    run = FLOOR.run._replace(versions={"device": "cpu"})
+    run = dataclasses.replace(FLOOR.run, versions={"device": "cpu"})
     told = told_of_words(dataclasses.replace(FLOOR, run=run), source, 2)
     summary = told.summary
     assert json.loads(json.dumps(summary))["at_most"]["max"] == pytest.approx(1.3e-7)
