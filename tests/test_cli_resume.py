@@ -145,8 +145,9 @@ def test_what_cannot_be_resumed_from_is_refused(stopped, tmp_path, monkeypatch, 
 
 SLOW = """
 import sys, time
-from jaxsens import cli, stopping
-from jaxsens.sensitivity import placement
+from jaxsens import cli
+from jaxsens.base import stopping
+from jaxsens.sensitivity.placement import placement
 
 stopping.DEADLINE_SECONDS = 0.5
 chunks, whole = [], placement.Lanes.run
