@@ -239,7 +239,7 @@ PUBLIC: Any = jaxsens  # for arguments that are none
     [
         (partial(PUBLIC.flip_sensitivity, MODEL, [0], mesure="l1"), "flip_sensitivity: mesure = 'l1': .*\"measure\""),
         (partial(PUBLIC.explain, MODEL, 8, measur="l1"), "explain: measur = 'l1': unknown argument; did you mean"),
-        (partial(PUBLIC.worst_input, MODEL, 4, restart=1), 'worst_input: restart = 1: .* did you mean "restarts"'),
+        (partial(PUBLIC.worst_input, MODEL, 4, serch=1), 'worst_input: serch = 1: .* did you mean "search"'),
         (partial(PUBLIC.Substitute, 3, sed=1), 'Substitute: sed: unknown key; did you mean "seed"'),
         (partial(PUBLIC.Mask, symbl=1), 'Mask: symbl: unknown key; did you mean "symbol"'),
         (partial(PUBLIC.from_torch, None, outputs=1), 'from_torch: outputs = 1: .* did you mean "output"'),

@@ -98,8 +98,8 @@ def test_errors_of_a_config_are_listed_with_where_they_are():
     wrong = TINY.replace('label = "rnn"', 'label = "a b"').replace("words = 8", "words = 1")
     with pytest.raises(InputError, match="words"):
         Generalisation.parse(wrong)
-    with pytest.raises(InputError, match=r"model\[0\].label = 'a b'"):
-        Generalisation.parse(TINY.replace('label = "rnn"', 'label = "a b"'))
+    with pytest.raises(InputError, match=r"model\[0\].label = 'a/b'"):
+        Generalisation.parse(TINY.replace('label = "rnn"', 'label = "a/b"'))
     with pytest.raises(InputError, match=r"ends-in-b, rnn: model.width"):
         Generalisation.parse(TINY.replace("width = 3", "width = 0"))
     none = TINY.replace("#L[Q_b] > #L[Q_a]", "#L[Q_b] = #L[Q_a]")

@@ -23,6 +23,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import jaxpr_as_fun
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
@@ -492,8 +493,8 @@ def _compiled(
     ) -> Array:
         def block(i: Array, results: Array) -> Array:
             k = start + i * step
-            chosen = FlipBlock(*(part[k] for part in flips))
-            return results.at[k].set(getattr(engine, quantity)(*given, chosen))
+            (values,) = traced(*jax.tree.leaves((given, FlipBlock(*(part[k] for part in flips)))))
+            return results.at[k].set(values)
 
         return jax.lax.fori_loop(0, (stop - start + step - 1) // step, block, results)
 
@@ -505,7 +506,9 @@ def _compiled(
 
     given = jax.tree.unflatten(structure, [placed(shape, everywhere) for shape in shapes])
     flips = jax.ShapeDtypeStruct((batch,), np.int32)
-    of_block = jax.eval_shape(getattr(engine, quantity), *given, FlipBlock(flips, flips))
+    # Traced once: its shape sizes the results, and the same trace is what the loop computes.
+    trace = jax.make_jaxpr(getattr(engine, quantity))(*jax.tree.unflatten(structure, shapes), FlipBlock(flips, flips))
+    traced, (of_block,) = jaxpr_as_fun(trace), trace.out_avals
     many = (mesh.size * blocks, batch)
     whole = FlipBlock(*[placed(jax.ShapeDtypeStruct(many, np.int32), split)] * 2)
     result = placed(jax.ShapeDtypeStruct((*many, *of_block.shape[1:]), of_block.dtype), split)
