@@ -291,10 +291,29 @@ def bind(
         unknown = next((name for name in kwargs if name not in signature.parameters), None)
         why = str(error)
         if unknown is not None:
-            why = f"{unknown} = {kwargs[unknown]!r}: unknown argument{did_you_mean(unknown, signature.parameters)}"
+            remedy = _field_of_an_argument(function, unknown) or did_you_mean(unknown, signature.parameters)
+            why = f"{unknown} = {kwargs[unknown]!r}: unknown argument{remedy}"
         raise TypeError(f"{function.__name__}: {why}") from None
     given.apply_defaults()
     return given
+
+
+def _field_of_an_argument(function: Callable[..., Any], word: str) -> str:
+    """Returns whose field the word is, as `; write measure=L2(outputs=...)`; "" if it is nobody's."""
+    for name, hint in get_type_hints(function).items():
+        for kind in _kinds(hint):
+            if dataclasses.is_dataclass(kind) and word in (field.name for field in dataclasses.fields(kind)):
+                return f"; write {name}={kind.__name__}({word}=...)"
+    return ""
+
+
+def _kinds(hint: Any) -> Iterator[type]:
+    """Yields the classes of this project that a value of the type may have: those named, and what derives from them."""
+    for part in (hint, *get_args(hint)):
+        if isinstance(part, type) and part.__module__.startswith("jaxsens."):
+            yield part
+            for kind in part.__subclasses__():
+                yield from _kinds(kind)
 
 
 def naming_arguments(function: Callable[Given, Returned]) -> Callable[Given, Returned]:

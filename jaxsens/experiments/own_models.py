@@ -127,9 +127,9 @@ def sweep(
     *,
     seeds: int | Sequence[int] = 5,
     inputs: Callable[[int, int], Any] | None = None,
-    flips: Any = None,
-    measure: Any = "l2",
-    engine: Any = "auto",
+    flips: Flips | Any = None,
+    measure: Measure | Any = "l2",
+    engine: AskedEngine | Any = "auto",
     placement: Placement | None = None,
     out: str | os.PathLike[str] | None = None,
 ) -> SweepResult:

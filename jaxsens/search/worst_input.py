@@ -12,7 +12,7 @@ from jaxtyping import Int
 
 from jaxsens.asked.engines import AskedEngine
 from jaxsens.asked.flips import Flips, Substitute
-from jaxsens.asked.measures import read_norm
+from jaxsens.asked.measures import Measure, read_norm
 from jaxsens.asked.search import Search
 from jaxsens.asked.value import read
 from jaxsens.base import inputs, stopping
@@ -34,12 +34,12 @@ from jaxsens.sensitivity.subjects.adapters import Measurable, measurable
 def worst_input(
     model: Any,
     n: int,
-    flips: Any = None,
-    measure: Any = "l2",
+    flips: Flips | Any = None,
+    measure: Measure | Any = "l2",
     *,
     search: Search | None = None,
     readout: int | Literal["auto", "last", "mean"] | None = "auto",
-    engine: Any = "auto",
+    engine: AskedEngine | Any = "auto",
     placement: Placement | None = None,
     progress: Callable[[SearchProgress], None] | None = None,
 ) -> WorstInput:

@@ -94,11 +94,11 @@ class Explanation:
 def explain(
     model: Any,
     n: int | str,
-    flips: Any = None,
-    measure: Any = "l2",
+    flips: Flips | Any = None,
+    measure: Measure | Any = "l2",
     *,
     readout: int | Literal["auto", "last", "mean"] | None = "auto",
-    engine: Any = "auto",
+    engine: AskedEngine | Any = "auto",
 ) -> Explanation:
     """Reports which engine would measure all flips of an input of length n, or of a text, why, and at what cost.
 
@@ -173,8 +173,7 @@ def warn_if_long(
     if expected > _PATIENCE:
         warnings.warn(
             f"n = {n}: measuring {flips} flips will take about {duration(expected)} or more, by what it computes; "
-            "fewer flips, as flips=jaxsens.Substitute(sample=1000), take less, and Ctrl-C keeps what is measured. "
-            "progress=False, or a function, leaves this out",
+            "a sample of the flips, as sample = 1000, takes less, and Ctrl-C keeps what is measured",
             DurationWarning,
             stacklevel=stacklevel + 1,
         )

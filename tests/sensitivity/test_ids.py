@@ -34,7 +34,9 @@ def test_ids_beyond_32_bits_are_refused_wherever_they_come_in(id_):
     assert beyond in refusal(jaxsens.flip_sensitivity, summed, [0, id_], 2)
     assert beyond in refusal(jaxsens.flip_sensitivity, summed, [0, 1], [0, id_])
     assert "at most 2147483647" in refusal(jaxsens.flip_sensitivity, summed, [0, 1], id_)
-    assert "the model reads ids 0 to 2147483647" in refusal(jaxsens.worst_input, summed, 4, 2, search=jaxsens.Search(fixed={3: id_}))
+    assert "the model reads ids 0 to 2147483647" in refusal(
+        jaxsens.worst_input, summed, 4, 2, search=jaxsens.Search(fixed={3: id_})
+    )
     assert "start = " in refusal(jaxsens.worst_input, summed, 2, 2, search=jaxsens.Search(start=[0, id_]))
     model = jaxsens.Transformer(CONFIG)
     assert "the model reads ids 0 to 2" in refusal(jaxsens.flip_sensitivity, model, [0, id_])

@@ -507,7 +507,9 @@ def _compiled(
     given = jax.tree.unflatten(structure, [placed(shape, everywhere) for shape in shapes])
     flips = jax.ShapeDtypeStruct((batch,), np.int32)
     # Traced once: its shape sizes the results, and the same trace is what the loop computes.
-    trace = jax.make_jaxpr(getattr(engine, quantity))(*jax.tree.unflatten(structure, shapes), FlipBlock(flips, flips))
+    trace = jax.make_jaxpr(getattr(engine, quantity))(
+        *jax.tree.unflatten(structure, shapes), FlipBlock(flips, flips)
+    )
     traced, (of_block,) = jaxpr_as_fun(trace), trace.out_avals
     many = (mesh.size * blocks, batch)
     whole = FlipBlock(*[placed(jax.ShapeDtypeStruct(many, np.int32), split)] * 2)

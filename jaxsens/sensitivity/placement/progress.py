@@ -60,7 +60,7 @@ class Bar:
         with self._lock:
             self._done, self._total = done, total
             if self._bar is not None:
-                self._bar.update(0, completed=done, total=total, description=self._told())
+                self._bar.update(0, completed=done, total=total, description=self._told(), left="left:")
 
     def _told(self) -> str:
         """Returns how far it is; before the first flips are done, a program is being compiled."""
@@ -78,9 +78,11 @@ class Bar:
                 BarColumn(bar_width=20),
                 TextColumn("{task.description}"),
                 TimeElapsedColumn(),
-                TextColumn("left:"),
+                TextColumn("{task.fields[left]}"),
                 TimeRemainingColumn(),
                 console=Console(stderr=True),
             )
-            self._bar.add_task(self._told(), total=self._total, completed=self._done)
+            self._bar.add_task(
+                self._told(), total=self._total, completed=self._done, left="left:" if self._total else ""
+            )
             self._bar.start()

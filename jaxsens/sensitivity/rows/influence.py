@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxsens.asked.engines import AskedEngine, Auto, Vmap
+from jaxsens.asked.flips import Flips
 from jaxsens.asked.measures import Measure, read_norm
 from jaxsens.asked.value import read
 from jaxsens.base import inputs
@@ -161,10 +162,10 @@ load_influence_matrix = reader(InfluenceMatrix, "load_influence_matrix")
 def influence_matrix(
     model: Any,
     tokens: Any,
-    flips: Any = None,
-    measure: Any = "l2",
+    flips: Flips | Any = None,
+    measure: Measure | Any = "l2",
     *,
-    engine: Any = "auto",
+    engine: AskedEngine | Any = "auto",
     placement: Placement | None = None,
 ) -> InfluenceMatrix:
     """Measures how far every output row moves under every flip of an input, with one forward pass per flip.

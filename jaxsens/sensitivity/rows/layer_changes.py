@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxsens.asked.flips import Substitute
-from jaxsens.asked.measures import Norm, read_norm
+from jaxsens.asked.flips import Flips, Substitute
+from jaxsens.asked.measures import Measure, Norm, read_norm
 from jaxsens.base import inputs
 from jaxsens.base.errors import InputError, Problems
 from jaxsens.base.inputs import array_of
@@ -147,8 +147,8 @@ load_layer_changes = reader(LayerChanges, "load_layer_changes")
 def layer_changes(
     model: Transformer,
     tokens: Any,
-    flips: Any = None,
-    measure: Any = "l2",
+    flips: Flips | Any = None,
+    measure: Measure | Any = "l2",
     *,
     keep: Sequence[int] | None = None,
     placement: Placement | None = None,
