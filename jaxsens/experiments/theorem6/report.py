@@ -36,6 +36,7 @@ from jaxsens.experiments.report.texts import text
 from jaxsens.experiments.sweep.sweep import KEY_COLUMNS
 from jaxsens.experiments.theorem6.recurrent_parity import NEVER
 from jaxsens.experiments.theorem6.results import (
+    CONFIG,
     ROWS,
     KeptRow,
     Lines,
@@ -252,6 +253,11 @@ def build_theorem6_report(data: Theorem6Data) -> Report:
             Section("The config", ["The config file as it was given:"], code=data.plan.config),
             Section("What was run", tables=[run_table(data)]),
         ],
+        files={
+            "fitted exponents": "summary.csv",
+            **{kind.file: kind.file for kind in ROWS.values() if any(isinstance(one.row, kind) for one in data.measured)},
+            "config": CONFIG,
+        },
     )
 
 
