@@ -64,7 +64,9 @@ maximum_signature_line_length = 88
 
 # Commands show their help as on a terminal of 88 columns, without colours.
 os.environ.update(COLUMNS="88", NO_COLOR="1", TERM="dumb")
-os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+os.environ["PATH"] = os.pathsep.join(
+    [str(Path(sys.executable).parent), os.environ["PATH"]]
+)
 
 # Looks
 
@@ -72,7 +74,11 @@ html_theme = "sphinx_book_theme"
 html_title = "jaxsens"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False, "use_download_button": False}
+html_theme_options = {
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "use_download_button": False,
+}
 html_show_sourcelink = False
 
 
@@ -84,30 +90,52 @@ _SEVERAL = re.compile(r"^(\s{4,})((?:\w+, )+\w+)(?=: )")
 """Names of arguments or attributes that are explained together: Sphinx would take all but the last for a type."""
 
 
-def plain_text(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+def plain_text(
+    app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
     """Escapes what formulas in docstrings mean otherwise than reStructuredText: |x - y|, and products a * b."""
-    lines[:] = [_SEVERAL.sub(lambda found: found[1] + found[2].replace(", ", "/"), line) for line in lines]
+    lines[:] = [
+        _SEVERAL.sub(lambda found: found[1] + found[2].replace(", ", "/"), line)
+        for line in lines
+    ]
     for k, line in enumerate(lines):
         if not line.lstrip().startswith((">>>", "...")):
             parts = _LITERAL.split(line)
             parts[::2] = [re.sub(r"([|*])", r"\\\1", part) for part in parts[::2]]
-            parts[2::2] = [re.sub(r"^(?=\w)", r"\\ ", part) for part in parts[2::2]]  # the s of `Name`s
+            parts[2::2] = [
+                re.sub(r"^(?=\w)", r"\\ ", part) for part in parts[2::2]
+            ]  # the s of `Name`s
             lines[k] = "".join(parts)
 
 
 def short_types(
-    app: Any, what: str, name: str, obj: Any, options: Any, signature: str | None, returned: str | None
+    app: Any,
+    what: str,
+    name: str,
+    obj: Any,
+    options: Any,
+    signature: str | None,
+    returned: str | None,
 ) -> tuple[str | None, str | None]:
     """Writes arrays as users import them, and the fields of a config, whose types hold their checks, without types."""
     if signature and "Annotated[" in signature:
         fields = inspect.signature(obj).parameters.values()
-        signature = "(" + ", ".join(str(field.replace(annotation=field.empty)) for field in fields) + ")"
+        signature = (
+            "("
+            + ", ".join(str(field.replace(annotation=field.empty)) for field in fields)
+            + ")"
+        )
         signature = signature.replace("<factory>", "...")
-    shown = [text and text.replace("jaxlib._jax.Array", "Array") for text in (signature, returned)]
+    shown = [
+        text and text.replace("jaxlib._jax.Array", "Array")
+        for text in (signature, returned)
+    ]
     return shown[0], shown[1]
 
 
-def true_links(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+def true_links(
+    app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
+) -> None:
     """Mends viewcode's pages: it takes all names of a file for documented under one module, and lists builtins."""
     if not pagename.startswith("_modules/"):
         return
@@ -115,16 +143,30 @@ def true_links(app: Any, pagename: str, templatename: str, context: dict[str, An
     known = app.env.get_domain("py").objects
 
     def link(found: re.Match[str]) -> str:
-        return found[0] if found[1] in known else f'#{module}.{found[1].removeprefix("jaxsens.")}"'
+        inside = (
+            found[1].removeprefix(f"{module}.").removeprefix("jaxsens.")
+        )  # which module it took is by chance
+        return next(
+            (
+                f'#{name}"'
+                for name in (f"jaxsens.{inside}", f"{module}.{inside}")
+                if name in known
+            ),
+            found[0],
+        )
 
     body = context.get("body", "")
     context["body"] = re.sub(
-        r'#(jaxsens\.[\w.]+)"', link, body.replace('<li><a href="builtins.html">builtins</a></li>', "")
+        r'#(jaxsens\.[\w.]+)"',
+        link,
+        body.replace('<li><a href="builtins.html">builtins</a></li>', ""),
     )
 
 
 def setup(app: Any) -> None:
     """Called by Sphinx."""
-    app.connect("autodoc-process-docstring", plain_text, priority=400)  # before napoleon reads them
+    app.connect(
+        "autodoc-process-docstring", plain_text, priority=400
+    )  # before napoleon reads them
     app.connect("autodoc-process-signature", short_types)
     app.connect("html-page-context", true_links)
