@@ -16,7 +16,7 @@ from jaxsens import InputError, load_result
 from jaxsens.asked.measures import Function
 from jaxsens.sensitivity.results.accuracy import accuracy_of
 from jaxsens.sensitivity.results.estimated import ESTIMATED, RANDOM, TOP, Estimated, strata
-from jaxsens.sensitivity.results.stratified import stratified_mean
+from jaxsens.sensitivity.results.stratified import quantile_bounds, stratified_mean
 from tests.sensitivity.made import made
 
 
@@ -367,3 +367,12 @@ def test_a_saved_result_comes_back_with_its_estimates(result, sketch, tmp_path):
         assert after.dtype == before.dtype
     assert repr(loaded) == repr(result)
     assert loaded.description() == result.description()
+
+
+@pytest.mark.parametrize(("q", "ends"), [(0.0, (3, 3)), (0.25, (5, 7)), (0.5, (8, 8)), (1.0, (20, 20))])
+def test_bounds_of_a_quantile_of_measured_flips_are_the_norms_on_both_sides_of_it(q, ends):
+    norms = np.array([20.0, 3.0, 5.0, 7.0, 9.0, 8.0, 11.0])
+    every = Estimated(norms, np.full(7, TOP, np.int8), norms)
+    low, high = quantile_bounds(every, norms, 7, q, 0.05)
+    assert (low, high) == ends
+    assert low <= np.quantile(norms, q) <= high

@@ -209,3 +209,26 @@ def test_where_lemma_5_is_larger_the_bound_says_what_gave_it(layers):
     found = certified_bound(model, 4)
     assert found.value < lemma5(model, 4).bound
     assert "Lemma 5" not in found.how
+
+
+def test_what_is_certified_of_a_heads_values_and_keys_spans_those_of_real_words(monkeypatch):
+    # Looser steps later would hide a radius that is too small, so it is held against the words here.
+    seen, made = [], layerwise._HeadFacts
+
+    def keeping(projections, h, into):
+        seen.append((projections, h, made(projections, h, into)))
+        return seen[-1][-1]
+
+    monkeypatch.setattr(layerwise, "_HeadFacts", keeping)
+    model = scaled_model(0, layers=3, layer_norm="none")
+    certified_bound(model, 4)
+    assert seen
+    for projections, h, facts in seen:
+        output = np.asarray(model.parameters.layers[projections.k].output[h], np.float64)
+        for radius, vectors in (
+            (facts.spread, projections.values[h].mid @ output),
+            (facts.keys, projections.keys[h].mid),
+        ):
+            apart = vectors[projections.setting.allowed]
+            widest = np.linalg.norm(apart[:, None] - apart[None], axis=-1).max()
+            assert 2 * radius >= widest * (1 - 1e-12)
