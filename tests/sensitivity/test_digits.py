@@ -14,7 +14,7 @@ import jaxsens
 from jaxsens import TransformerConfig
 from jaxsens.asked.measures import Decision, Measure
 from jaxsens.base.errors import PrecisionWarning
-from jaxsens.base.precision import RESOLVED, resolved
+from jaxsens.base.precision import RESOLVED, numerics, resolved
 from jaxsens.models.parts.weighting import Sigmoid, SinkSoftmax
 from jaxsens.sensitivity.digits import refined
 from jaxsens.sensitivity.digits.doubt import output_doubts, output_program
@@ -234,3 +234,15 @@ def test_the_doubt_of_an_output_covers_its_rounding_and_is_assumed_where_it_cann
 
     assumed = output_doubts(measurable(called), tokens[None])(0, "float32", np.array([3.0, 1.0]))
     np.testing.assert_allclose(assumed, 4 * np.finfo(np.float32).eps * np.array([3, 1]))
+
+
+def test_the_doubt_of_a_float64_output_covers_the_rounding_of_its_parameters():
+    # The same operations in another order give the same number: only a moved parameter shows that its digits matter.
+    scales = np.array([1e7, 2e7, 3e7])
+    subject, tokens = measurable((lambda scales, word: jnp.sin(scales * (word.sum() + 1.5)), scales)), word(6)
+    with numerics("float64"):
+        output = np.asarray(subject.apply(subject.parameters, jnp.asarray(tokens)))
+    doubt = output_doubts(subject, tokens[None])(0, "float64", output)
+    x = scales * (tokens.sum() + 1.5)
+    assert np.all(0.2 * np.finfo(np.float64).eps * x * abs(np.cos(x)) < doubt)
+    assert np.all(doubt < 1e-4)
