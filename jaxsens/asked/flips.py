@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
+from jaxtyping import Int
 
 from jaxsens.asked.engines import Seed
 from jaxsens.asked.positions import checked_positions
@@ -460,3 +461,29 @@ class Pairs(Flips):
     def told(self, inserted: str) -> str:
         """To symbols of its own."""
         return CHOSEN
+
+
+def alphabet_of(
+    flips: Any, own: int | None, vocabulary: int | None, problems: Problems, *, least: int = 2
+) -> Int[np.ndarray, " symbols"]:
+    """Returns the symbols that words are made of, where all words of a length are looked at; empty after an error.
+
+    Args:
+        flips: a `Substitute` of an alphabet or ids and nothing else; None after an earlier error.
+        own: the size of the model's alphabet, or None if unknown.
+        vocabulary: the number of symbols that the model reads, or None if unknown.
+        problems: collects the errors.
+        least: how many ids there must be.
+    """
+    if flips is None:
+        return np.zeros(0, int)
+    plain = isinstance(flips, Substitute) and flips.by_position is None
+    if not plain or flips.given().keys() - {"symbols"}:
+        problems.add("flips", flips, "symbols alone, such as flips=2: all positions of a word are flipped")
+        return np.zeros(0, int)
+    if flips.named is None:
+        return inputs.alphabet(cast(int | None, flips.symbols), own, problems)
+    inputs.check_ids("flips: symbols", np.array(flips.named), vocabulary, problems)
+    if len(flips.named) < least:
+        problems.add("flips", flips, "at least two symbols: one symbol makes only one word")
+    return np.array(flips.named)

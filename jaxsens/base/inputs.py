@@ -203,11 +203,6 @@ def choice(name: str, value: Any, known: Collection[Any], problems: Problems) ->
     return value
 
 
-def norm(value: Any, problems: Problems) -> Norm:
-    """A norm of `NORMS`."""
-    return choice("norm", value, NORMS, problems)
-
-
 def generator(value: Any, problems: Problems) -> None:
     """Adds an error if the value is not a NumPy random generator."""
     if not isinstance(value, np.random.Generator):

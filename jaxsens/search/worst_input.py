@@ -5,18 +5,17 @@ from __future__ import annotations
 import signal
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Int
 
 from jaxsens.asked.engines import AskedEngine
-from jaxsens.asked.flips import Flips, Substitute
+from jaxsens.asked.flips import Flips, Substitute, alphabet_of
 from jaxsens.asked.measures import Measure, read_norm
 from jaxsens.asked.search import Search
 from jaxsens.asked.value import read
 from jaxsens.base import inputs, stopping
-from jaxsens.base.errors import InputError, PrecisionWarning, Problems, collecting
+from jaxsens.base.errors import InputError, PrecisionWarning, collecting
 from jaxsens.base.precision import numerics
 from jaxsens.base.strict import naming_arguments
 from jaxsens.base.versions import versions
@@ -27,7 +26,7 @@ from jaxsens.search.problem import Problem, problem_of, search_space
 from jaxsens.search.result import SearchInterrupted, WorstInput
 from jaxsens.sensitivity.digits.resolution import beyond_precision, forward_pass, unresolved_scores
 from jaxsens.sensitivity.placement.placement import Placement, checked_placement
-from jaxsens.sensitivity.subjects.adapters import Measurable, measurable
+from jaxsens.sensitivity.subjects.adapters import measurable
 
 
 @naming_arguments
@@ -80,7 +79,9 @@ def worst_input(
     subject = measurable(model)
     with collecting("worst_input") as problems:
         asked = Substitute() if flips is None else read(Flips, flips, problems)
-        alphabet = _alphabet(subject, asked, problems)
+        alphabet = alphabet_of(asked, subject.alphabet_size, subject.vocabulary_size, problems)
+        if isinstance(asked, Substitute) and asked.named is None:
+            alphabet = alphabet[~np.isin(alphabet, subject.reserved)]
         n = inputs.length(n, problems)
         if inputs.readout(readout, subject.readout, n, problems):
             subject = subject.reading(readout)
@@ -111,24 +112,6 @@ def worst_input(
         measurements = Measurements(problem, budget=None)
         measurements.measure(enumeration.largest_word(problem, progress))
         return _result(measurements, problem.space.count, (), 0)
-
-
-def _alphabet(subject: Measurable, flips: Any, problems: Problems) -> Int[np.ndarray, " symbols"]:
-    """Returns the symbols that words are made of; those that the model reserves only if they are named."""
-    nothing = np.zeros(0, int)
-    if flips is None:
-        return nothing
-    plain = isinstance(flips, Substitute) and flips.by_position is None
-    if not plain or flips.given().keys() - {"symbols"}:
-        problems.add("flips", flips, "symbols alone, such as flips=2: all positions of a word are flipped")
-        return nothing
-    if flips.named is not None:
-        inputs.check_ids("flips: symbols", np.array(flips.named), subject.vocabulary_size, problems)
-        if len(flips.named) == 1:
-            problems.add("flips", flips, "at least two symbols: one symbol makes only one word")
-        return np.array(flips.named)
-    found = inputs.alphabet(cast(int | None, flips.symbols), subject.alphabet_size, problems)
-    return found[~np.isin(found, subject.reserved)]
 
 
 def _enumerable(problem: Problem) -> bool:

@@ -41,17 +41,19 @@ difference of two scores in a row only by way of a bound on each score, to which
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from jaxsens.asked import measures
+from jaxsens.asked.flips import Flips, Substitute, alphabet_of
+from jaxsens.asked.measures import Measure, read_norm
+from jaxsens.asked.value import read
 from jaxsens.base import inputs
 from jaxsens.base.errors import collecting, no_rule
-from jaxsens.base.inputs import Norm
 from jaxsens.base.sealed import SavedResult
 from jaxsens.base.strict import naming_arguments
 from jaxsens.base.told import facts
@@ -470,10 +472,8 @@ class Lemma5(SavedResult):
 def lemma5(
     model: Transformer,
     n: int,
-    *,
-    norm: Norm = "l2",
-    symbols: Sequence[int] | None = None,
-    outputs: Sequence[int] | Literal["all"] = "all",
+    flips: Flips | Any = None,
+    measure: Measure | Any = "l2",
 ) -> Lemma5:
     """Bounds the output's change when one symbol other than the one read out is exchanged, over all words of length n.
 
@@ -502,12 +502,11 @@ def lemma5(
     Args:
         model: a jaxsens transformer, softmax in every layer.
         n: length of the inputs.
-        norm: of the output's change.
-        symbols: ids that are exchanged for one another; by default the alphabet, as in `flip_sensitivity`. The rest of
-            the word may hold any symbol of the vocabulary. The flipped position is any but the readout's; with the
-            readout "mean", any.
-        outputs: the output coordinates that enter the norm. The bound for "all" holds for any choice. A choice may
-            have a smaller bound, because only its columns of the linear head matter.
+        flips: a `Substitute` of an alphabet or ids: the symbols that are exchanged for one another; by default the
+            alphabet, as in `flip_sensitivity`. The rest of the word may hold any symbol of the vocabulary. The flipped
+            position is any but the readout's; with the readout "mean", any.
+        measure: a norm: `L2`, `L1` or `LInf`. The bound with `outputs="all"` holds for any choice of outputs. A choice
+            may have a smaller bound, because only its columns of the linear head matter.
 
     O(n (vocabulary d + L H)), and one singular value decomposition a matrix.
 
@@ -518,20 +517,14 @@ def lemma5(
     with collecting("lemma5") as problems:
         config = rules.softmax_config(model, problems, why_not, weightings.SOFTMAXES)
         n = inputs.length(n, problems)
-        inputs.norm(norm, problems)
-        vocabulary, alphabet, size = None, 0, None
-        if config is not None:
-            vocabulary, alphabet, size = (
-                config.vocabulary_size,
-                config.alphabet_size,
-                rules.output_size(config),
-            )
-            if n:
-                check_runs(config, n, problems)
-        chosen = np.arange(alphabet)
-        if symbols is not None:
-            chosen = inputs.symbols(symbols, vocabulary, problems, least=2)
-        columns = inputs.outputs(outputs, size, problems)
+        norm = read_norm(measure, problems)
+        asked = Substitute() if flips is None else read(Flips, flips, problems)
+        if config is not None and n:
+            check_runs(config, n, problems)
+        own = (None, None) if config is None else (config.alphabet_size, config.vocabulary_size)
+        chosen = alphabet_of(asked, *own, problems)
+        designated = norm.chosen(getattr(model, "outputs", None)) if isinstance(norm, measures.Norm) else None
+        columns = inputs.outputs(designated, None if config is None else rules.output_size(config), problems)
     columns = None if columns is None else tuple(sorted(set(columns)))
     config, parameters = model.config, model.parameters
     log_f = float(log(largest_embedding(config, parameters, n)))
@@ -545,11 +538,11 @@ def lemma5(
         layers.append(constants)
         bounds.append(next_layer(constants, bounds[-1], log_f))
         log_d = max(log_d, LOG2 + log_f)
-    gain = log_output_gain(parameters, config.width, norm, columns)
+    gain = log_output_gain(parameters, config.width, norm.kind, columns)
     trivial = float(times(gain, LOG2 + log_f))
     return Lemma5(
         n=n,
-        norm=norm,
+        norm=norm.kind,
         log_bound=min(float(times(gain, _at_readout(config, bounds[-1], n))), trivial),
         log_trivial=trivial,
         by_layer=tuple(bounds),

@@ -56,7 +56,7 @@ def undercut(model: Transformer, n: int, bound: CertifiedBound | None = None, **
     `bound` is the bound with these options, where it is known already.
     """
     symbols = list(range(model.config.alphabet_size))
-    at_readout, norm = options.get("readout_symbols"), options.get("norm", "l2")
+    at_readout, norm = options.get("readout_symbols"), options.get("measure", "l2")
     actual = truth(model, n, symbols, at_readout, norm, options.get("fixed"))
     bound = bound or certified_bound(model, n, **options)
     assert np.array_equal(np.isnan(bound.by_position), np.isnan(actual))
@@ -120,7 +120,7 @@ def drawn(seed: int, layers: int, **fixed: Any) -> tuple[Transformer, dict[str, 
         **fixed,
     }
     model = scaled_model(seed, one(1.0, 0.3, 0.05), one(1.0, 0.3, 0.05), **changes)
-    options: dict[str, Any] = {"norm": one("l2", "l1", "linf"), "classes": one(None, 1, 3)}
+    options: dict[str, Any] = {"measure": one("l2", "l1", "linf"), "classes": one(None, 1, 3)}
     if model.config.readout != "mean":
         options["readout_symbols"] = one(None, [2], [0, 1, 2])
     if options.get("readout_symbols") is None:

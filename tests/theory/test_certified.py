@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxsens import TransformerConfig
+from jaxsens.asked.measures import L2
 from jaxsens.base.errors import InputError
 from jaxsens.models.transformer.module import Transformer
 from jaxsens.theory.certified import averages, first_layer, layerwise, two_layers
@@ -41,13 +42,13 @@ def test_no_word_exceeds_the_bound_of_two_plain_layers(seed):
 def test_three_symbols_and_a_choice_of_them(layers):
     model = scaled_model(3, 0.3, 0.3, alphabet_size=3, layers=layers, layer_norm="none")
     assert undercut(model, 4, classes=2) <= 1
-    all_three, two = certified_bound(model, 4).value, certified_bound(model, 4, symbols=[0, 2]).value
+    all_three, two = certified_bound(model, 4).value, certified_bound(model, 4, [0, 2]).value
     assert np.nanmax(truth(model, 4, [0, 2])) <= two <= all_three
 
 
 def test_outputs_restrict_the_norm():
     model = scaled_model(0, layers=1)
-    one = certified_bound(model, 4, outputs=[2]).value
+    one = certified_bound(model, 4, measure=L2(outputs=[2])).value
     assert one < certified_bound(model, 4).value
     setattr(model, "outputs", (2,))  # noqa: B010 - as compiled models designate theirs
     assert certified_bound(model, 4).value == one
@@ -161,10 +162,8 @@ def test_weightings_that_jump_are_refused(weighting):
 
 
 def test_all_problems_come_together():
-    with pytest.raises(InputError, match=r"(?s)n = 0.*norm = 'l3'.*classes = 0.*symbols = 7.*outputs"):
-        certified_bound(
-            Transformer(small()), 0, norm="l3", classes=0, symbols=[7], outputs=[99], readout_symbols=[0]
-        )
+    with pytest.raises(InputError, match=r"(?s)n = 0.*measure = 'l3'.*classes = 0.*flips: symbols = 7"):
+        certified_bound(Transformer(small()), 0, [7], "l3", classes=0, readout_symbols=[0])
 
 
 def test_other_models_and_a_readout_that_is_no_position_are_refused():
@@ -192,15 +191,15 @@ def test_a_float32_model_is_bounded_as_its_parameters_define_it():
 )
 def test_where_lemma_5_is_smaller_it_is_the_bound(changes, monkeypatch):
     model = Transformer(small(width=4, heads=1, **changes), seed=0)
-    known = lemma5(model, 8, norm="l1").bound
-    found = certified_bound(model, 8, norm="l1", fixed={2: 1})
+    known = lemma5(model, 8, measure="l1").bound
+    found = certified_bound(model, 8, measure="l1", fixed={2: 1})
     assert found.value == known
     assert found.how == "Lemma 5"
     assert [value for *_, value in found.classes] == [known]
     assert np.isnan(found.by_position[2])
     assert np.nanmax(found.by_position) == known
     monkeypatch.setattr("jaxsens.theory.certified.bound._of_lemma5", lambda *_: np.inf)
-    assert certified_bound(model, 8, norm="l1", fixed={2: 1}).value > known
+    assert certified_bound(model, 8, measure="l1", fixed={2: 1}).value > known
 
 
 @pytest.mark.parametrize("layers", [1, 2])

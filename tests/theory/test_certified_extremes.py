@@ -113,7 +113,7 @@ def test_scores_that_overflow_do_not_certify_nothing(layers, classes):
 @pytest.mark.parametrize("factor", [1e60, 1e120, 1e160])
 def test_values_that_overflow_are_bounded_by_infinity_or_soundly(factor, layers, readout, norm):
     model = grown(factor, layers=layers, readout=readout)
-    bound = certified_bound(model, 4, norm=norm)
+    bound = certified_bound(model, 4, measure=norm)
     flippable = bound.by_position[: 4 if readout == "mean" else 3]
     assert (flippable > 0).all()
     with np.errstate(all="ignore"):
@@ -133,7 +133,7 @@ def test_values_that_overflow_before_a_normalisation_are_not_laid_to_its_epsilon
 
 
 def test_one_symbol_has_one_class():
-    bound = certified_bound(scaled_model(0, layers=1), 4, symbols=[0], classes=2)
+    bound = certified_bound(scaled_model(0, layers=1), 4, [0], classes=2)
     assert bound.value == 0
     assert [c[:2] for c in bound.classes] == [(0, 4)]
 
@@ -158,14 +158,23 @@ def test_numpy_integers_are_whole_numbers():
         ({"fixed": 3}, "fixed = 3: a mapping"),
         ({"fixed": {"0": 1}}, r"fixed = \{'0': 1\}: a mapping"),
         ({"fixed": {0: 1.0}}, r"fixed = \{0: 1.0\}: a mapping"),
-        ({"symbols": [[0], [0, 1]]}, r"symbols = \[\[0\], \[0, 1\]\]: at least one symbol id"),
-        ({"symbols": [[0, 1]]}, r"symbols = \[\[0, 1\]\]: at least one symbol id"),
-        ({"symbols": ["a", None]}, r"symbols = \['a', None\]: at least one symbol id"),
-        ({"symbols": {0, 1}}, r"symbols = \{0, 1\}: at least one symbol id"),
-        ({"symbols": [True]}, r"symbols = \[True\]: at least one symbol id"),
-        ({"outputs": [0.5]}, r"outputs = \[0.5\]: a sequence of 0-based"),
+        (
+            {"flips": [[0], [0, 1]]},
+            r"flips.symbols = \[\[0\], \[0, 1\]\]: the number of symbols, a sequence of symbol ids",
+        ),
+        (
+            {"flips": [[0, 1]]},
+            r"flips.symbols = \[\[0, 1\]\]: the number of symbols, a sequence of symbol ids",
+        ),
+        (
+            {"flips": ["a", None]},
+            r"flips.symbols = \['a', None\]: the number of symbols, a sequence of symbol ids",
+        ),
+        ({"flips": {0, 1}}, r"flips.symbols = \{0, 1\}: the number of symbols, a sequence of symbol ids"),
+        ({"flips": [True]}, r"flips.symbols = \[True\]: the number of symbols, a sequence of symbol ids"),
+        ({"measure": {"kind": "l2", "outputs": [0.5]}}, r"outputs = \[0.5\]: a sequence of 0-based"),
         ({"classes": 1.5}, "classes = 1.5: a whole"),
-        ({"norm": ["l2"]}, r"norm = \['l2'\]: one of"),
+        ({"measure": ["l2"]}, r"measure = \['l2'\]: one of"),
     ],
 )
 def test_other_arguments_are_refused_by_name(options, message):

@@ -35,8 +35,8 @@ def chain(model: Transformer, norm: Any, certify: Any = certified_bound) -> list
     measured = jaxsens.flip_sensitivity(model, words[[3, 17]], measure=norm, engine=engine).max
     every = jaxsens.flip_sensitivity(model, words, measure=norm, engine=engine).max
     found = jaxsens.worst_input(model, N, measure=norm, engine=engine).value
-    certified = certify(model, N, norm=norm).value
-    proved = lemma5(model, N, norm=norm)
+    certified = certify(model, N, measure=norm).value
+    proved = lemma5(model, N, measure=norm)
     links = {
         "measured <= found": below(measured, found),
         "found = true maximum": below(found, every) and below(every, found),
@@ -53,15 +53,15 @@ def test_every_link_holds(layers, seed):
     # Lemma 5 has a closed form without masks only: every other model has none.
     unmasked = {"mask": "none"} if seed % 2 == 0 else {}
     model, options = drawn(seed + 1000 * layers, layers, readout="last", **unmasked)
-    assert chain(model, options["norm"]) == []
+    assert chain(model, options["measure"]) == []
     assert not unmasked or np.isfinite(lemma5(model, N).log_closed_form)
 
 
 def test_a_planted_unsound_bound_is_noticed():
     model = scaled_model(0, layers=1, heads=1, mask="none")
 
-    def half(model, n, norm):
-        sound = certified_bound(model, n, norm=norm)
+    def half(model, n, measure):
+        sound = certified_bound(model, n, measure=measure)
         return type(sound)(**{**vars(sound), "value": 0.2 * sound.value})
 
     assert chain(model, "l2") == []

@@ -87,7 +87,7 @@ def pairs(words: dict[Any, Any]) -> list[tuple[int, Any, Any]]:
 @pytest.mark.parametrize("seed", range(36))
 def test_no_exchange_of_any_word_moves_any_row_of_any_layer_or_the_output_further_than_the_bounds(seed):
     model = random_model(seed)
-    bounds = {norm: lemma5(model, N, norm=norm) for norm in ("l2", "l1", "linf")}
+    bounds = {norm: lemma5(model, N, measure=norm) for norm in ("l2", "l1", "linf")}
     layers = bounds["l2"].by_layer
     own = np.exp([layer.log_own for layer in layers])
     rows = np.exp([layer.log_rows for layer in layers])
@@ -252,7 +252,7 @@ def test_the_published_step_fails_where_weights_change_more_than_activations():
     changed = np.linalg.norm(np.asarray(model(flipped)) - np.asarray(model(word)))
     assert changed > 0.99
     assert changed > 49 * 2 * eps
-    found = lemma5(model, 6, symbols=[0, 1])
+    found = lemma5(model, 6, [0, 1])
     start = LayerBound(math.log(2 * eps), np.full(6, -np.inf))
     log_f = math.log(found.trivial / 2)
     without = next_layer(found.constants[0], start, log_f, score_term=False)
@@ -415,7 +415,7 @@ def test_symbols_restrict_what_is_exchanged():
     model = by_hand(
         small(layers=0, readout="mean", end_symbol=False), embedding=np.diag([0, 1, 5, 0, 0, 0])[:3]
     )
-    assert lemma5(model, 1, symbols=[0, 1]).bound == pytest.approx(1, rel=1e-8)
+    assert lemma5(model, 1, [0, 1]).bound == pytest.approx(1, rel=1e-8)
     assert lemma5(model, 1).bound == pytest.approx(math.sqrt(26), rel=1e-8)
 
 
@@ -440,8 +440,8 @@ def test_weightings_without_a_bound_on_weights_are_refused(weighting, why):
 
 def test_every_wrong_argument_is_named_at_once():
     with pytest.raises(InputError) as error:
-        lemma5("model", 0, norm="l3", symbols=[1])  # pyright: ignore[reportArgumentType]
-    for name in ("model = 'str'", "n = 0", "norm = 'l3'", "symbols = [1]"):
+        lemma5("model", 0, [1], "l3")  # pyright: ignore[reportArgumentType]
+    for name in ("model = 'str'", "n = 0", "measure = 'l3'", "flips = Substitute([1])"):
         assert name in str(error.value)
     with pytest.raises(InputError, match=r"max_length = 12[\s\S]*ids 0 to 3"):
-        lemma5(Transformer(small(positions=Learned(12))), 13, symbols=[0, 9])
+        lemma5(Transformer(small(positions=Learned(12))), 13, [0, 9])

@@ -92,12 +92,12 @@ def test_of_chosen_outputs_the_bound_is_that_of_the_model_which_has_no_others(no
     parameters = random_parameters(config)
     model = Transformer(config, parameters=parameters)
     n: Any = np.int64(6)
-    whole, some = (lemma5(model, n, norm=norm, outputs=chosen) for chosen in ("all", [2, 0]))
+    whole, some = (lemma5(model, n, measure={"kind": norm, "outputs": chosen}) for chosen in ("all", [2, 0]))
     assert (whole.outputs, some.outputs) == (None, (0, 2))
     assert type(some.n) is int
     head = np.eye(config.width) if logits is None else np.asarray(parameters.head)
     cut = dataclasses.replace(parameters, head=head[:, [0, 2]], head_bias=np.zeros(2))
-    alone = lemma5(Transformer(config.replace(logits=2), parameters=cut), 6, norm=norm)
+    alone = lemma5(Transformer(config.replace(logits=2), parameters=cut), 6, measure=norm)
     np.testing.assert_allclose(some.log_bound, alone.log_bound, rtol=1e-8)
     assert some.log_bound <= whole.log_bound
     # In l2 and linf two outputs may change by as much as all.
@@ -106,10 +106,8 @@ def test_of_chosen_outputs_the_bound_is_that_of_the_model_which_has_no_others(no
 
 def test_outputs_that_the_model_does_not_have_are_refused():
     for outputs in ([6], [], 0, "some", [[0], 1]):
-        with pytest.raises(
-            InputError, match=r"outputs = .*: a sequence of 0-based output coordinates below 6"
-        ):
-            lemma5(Transformer(small()), 4, outputs=outputs)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(InputError, match=r"outputs = .*: a sequence of 0-based output coordinates"):
+            lemma5(Transformer(small()), 4, measure={"kind": "l2", "outputs": outputs})
 
 
 def test_a_normalisation_without_parameters_is_not_taken_for_none():

@@ -297,14 +297,7 @@ def longest_certified(source: ModelSource) -> int | None:
 def _certified(model: Any, bound: BoundPoint) -> dict[str, Any]:
     from jaxsens.theory import certified_bound
 
-    measure = bound.point.measure.measure
-    found = certified_bound(
-        model,
-        bound.point.n,
-        norm=measure.kind,  # pyright: ignore[reportArgumentType] - checked with the config
-        outputs=measure.outputs,
-        fixed=_fixed(bound),
-    )
+    found = certified_bound(model, bound.point.n, measure=bound.point.measure.measure, fixed=_fixed(bound))
     if not math.isfinite(found.value):
         raise InputError(
             "the certified bound is infinite: the parameters are so large that intervals overflow"
@@ -315,8 +308,7 @@ def _certified(model: Any, bound: BoundPoint) -> dict[str, Any]:
 def _lemma5(model: Any, bound: BoundPoint) -> dict[str, Any]:
     from jaxsens.theory import lemma5
 
-    norm = bound.point.measure.measure.kind
-    found = lemma5(model, bound.point.n, norm=norm)  # pyright: ignore[reportArgumentType] - checked with the config
+    found = lemma5(model, bound.point.n, measure=bound.point.measure.measure)
     if found.reason is not None:
         raise InputError(f"Lemma 5 has no closed form: {found.reason}")
     return {"log_lemma5": found.log_closed_form, "logit_bound": found.A}

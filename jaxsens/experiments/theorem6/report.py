@@ -255,7 +255,11 @@ def build_theorem6_report(data: Theorem6Data) -> Report:
         ],
         files={
             "fitted exponents": "summary.csv",
-            **{kind.file: kind.file for kind in ROWS.values() if any(isinstance(one.row, kind) for one in data.measured)},
+            **{
+                kind.file: kind.file
+                for kind in ROWS.values()
+                if any(isinstance(one.row, kind) for one in data.measured)
+            },
             "config": CONFIG,
         },
     )

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
 
+from jaxsens.asked import measures
+from jaxsens.asked.flips import Flips, Substitute, alphabet_of
+from jaxsens.asked.measures import Measure, read_norm
+from jaxsens.asked.value import read
 from jaxsens.base import inputs, stopping
 from jaxsens.base.errors import collecting
 from jaxsens.base.sealed import SavedResult
@@ -89,12 +93,11 @@ class CertifiedBound(SavedResult):
 def certified_bound(
     model: Transformer,
     n: int,
+    flips: Flips | Any = None,
+    measure: Measure | Any = "l2",
     *,
-    symbols: Sequence[int] | None = None,
     readout_symbols: Sequence[int] | None = None,
     fixed: Mapping[int, int] | None = None,
-    norm: str = "l2",
-    outputs: Sequence[int] | Literal["all"] | None = None,
     classes: int | None = None,
 ) -> CertifiedBound:
     """Bounds the flip sensitivity of a softmax transformer for every word of length n at once.
@@ -104,13 +107,13 @@ def certified_bound(
     Args:
         model: a jaxsens `Transformer` whose layers are all softmax, at any temperature.
         n: the length.
-        symbols: the symbols of words, ids below `config.vocabulary_size`; by default the whole alphabet.
+        flips: a `Substitute` of an alphabet or of ids below `config.vocabulary_size`: words are made of its symbols; by
+            default of the whole alphabet.
+        measure: a norm: `L2`, `L1` or `LInf`, of all outputs or some.
         readout_symbols: what the readout position may hold, by default the same; `config.alphabet_size` is the
             end-of-sequence symbol.
         fixed: {0-based position: symbol} of positions that are the same in all words and are not flipped, such as an
             end-of-sequence symbol, {n - 1: alphabet_size}.
-        norm: "l2", "l1" or "linf".
-        outputs: the output coordinates that enter the norm, or "all"; by default those the model designates, else all.
         classes: into how many classes words are split, by the occurrences of the first symbol. Each class is bounded
             separately, at the full cost of one bound. The default is 8 for two layers of dot-product attention
             without normalisation and with one readout position, where classes help most (fewer where n times the
@@ -135,11 +138,10 @@ def certified_bound(
             check_length(config, n, problems)
         if n * size > TERMS:
             problems.add("n", n, f"at most {TERMS // size}, for which rounding is accounted for")
-        inputs.norm(norm, problems)
+        norm = read_norm(measure, problems)
         classes = inputs.optional_count("classes", classes, problems)
-        chosen = np.arange(config.alphabet_size)
-        if symbols is not None:
-            chosen = np.sort(inputs.symbols(symbols, size, problems))
+        asked = Substitute() if flips is None else read(Flips, flips, problems)
+        chosen = np.sort(alphabet_of(asked, config.alphabet_size, size, problems, least=1))
         at_readout = chosen
         if readout_symbols is not None:
             at_readout = np.sort(inputs.symbols(readout_symbols, size, problems, name="readout_symbols"))
@@ -149,12 +151,12 @@ def certified_bound(
         fixed = inputs.fixed(fixed, n, size, problems)
         if readout_symbols is not None and n and readout_position(config, n) in fixed:
             problems.add("readout_symbols", readout_symbols, "None where the readout position is fixed")
-        designated = getattr(model, "outputs", None) if outputs is None else outputs
+        designated = norm.chosen(getattr(model, "outputs", None)) if isinstance(norm, measures.Norm) else None
         columns = inputs.outputs(designated, output_size(config), problems)
     columns = None if columns is None else np.unique(columns)
     # Overflow shows as infinities and NaN, which `_one_class` takes for no bound.
     with np.errstate(all="ignore"):
-        setting = replace(settle(model, n, chosen, at_readout, fixed, columns), norm=norm)
+        setting = replace(settle(model, n, chosen, at_readout, fixed, columns), norm=norm.kind)
         return _certified(setting, classes, fixed, _of_lemma5(model, n, chosen, columns, norm))
 
 
@@ -164,8 +166,8 @@ def _of_lemma5(
     """Lemma 5's bound on a flip of any position but the readout's; inf with one symbol, which nothing replaces."""
     if len(symbols) < 2:
         return np.inf
-    outputs = "all" if columns is None else columns.tolist()
-    return lemma5(model, n, norm=norm, symbols=symbols.tolist(), outputs=outputs).bound
+    of = replace(norm, outputs="all" if columns is None else columns.tolist())
+    return lemma5(model, n, Substitute(symbols.tolist()), of).bound
 
 
 def _certified(
