@@ -242,3 +242,18 @@ def test_a_program_may_call_itself_while_it_is_traced():
     assert float(power(2, jnp.float32(2))) == 8
     assert float(jax.grad(lambda x: power(1, x))(jnp.float32(3))) == 6
     assert jax.vmap(lambda x: power(1, x))(jnp.arange(3.0)).tolist() == [0, 1, 4]
+
+
+def test_nothing_is_compared_as_the_interpreter_ends():
+    class Key:
+        def __hash__(self):
+            return 0
+
+        def __eq__(self, other):
+            raise TypeError("isinstance() arg 2 must be a type")
+
+    results: Any = programs._Results()
+    results.get(Key(), [], lambda: 1)
+    with pytest.raises(TypeError):
+        results._forget(Key(), None, lambda: False)
+    results._forget(Key(), None, lambda: True)

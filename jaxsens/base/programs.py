@@ -7,6 +7,7 @@ held weakly. What was made for it goes when it goes, and at most `LARGEST` resul
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Hashable
@@ -105,9 +106,10 @@ class _Results(Generic[Result]):
             self._entries.pop(oldest, None)
         return entry[0]
 
-    def _forget(self, key: Hashable, dead: Any) -> None:
+    def _forget(self, key: Hashable, dead: Any, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         del dead
-        self._entries.pop(key, None)
+        if not ending():  # as the interpreter ends, the classes of the keys are gone and none can be compared
+            self._entries.pop(key, None)
 
 
 def _weakly(argument: Any, mortal: list[Any]) -> Hashable:
