@@ -278,7 +278,7 @@ class TrainConfig:
         """
         problems = Problems(subject)
         known = ("task", "seed", "language", "model", *_TABLES)
-        for key in table.keys() - set(known):
+        for key in [key for key in table if key not in known]:
             problems.messages.append(f"{key}: unknown key{did_you_mean(key, known)}")
         task = inputs.choice("task", table.get("task", "prediction"), _TASKS, problems)
         seed = inputs.count("seed", table.get("seed", 0), problems)
@@ -399,7 +399,7 @@ def _read_model(
     if not isinstance(table, dict):
         problems.add("model", table, "a table")
         return None
-    for key in table.keys() & set(DERIVED):
+    for key in [key for key in table if key in DERIVED]:
         problems.messages.append(f"model.{key}: follows from the language and the task; leave it out")
     fields = {key: value for key, value in table.items() if key not in DERIVED}
     if task == "prediction" and fields.get("kind", "transformer") == "transformer":
