@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sensitivity": {"asked", "models"},
     "pretrained": {"models"},
     "search": {"asked", "models", "sensitivity"},
-    "theory": {"models", "languages"},
+    "theory": {"asked", "models", "languages"},
     "logic": set(),
     "constructions": {"models", "logic"},
     "training": {"models", "languages"},

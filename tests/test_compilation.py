@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -14,10 +15,12 @@ import jax.numpy as jnp
 import pandas as pd
 import pytest
 
+import jaxsens
 from jaxsens.base.errors import InputError
 from jaxsens.cli import compilation
 from jaxsens.cli.compilation import processor, programs_kept
 from tests.experiments.tiny import TINY
+from tests.small_models import small
 
 SETTINGS: Any = jax.config  # pyright knows none of its settings
 ROOT = Path(__file__).resolve().parents[1]
@@ -204,3 +207,23 @@ def test_a_sweep_says_how_many_programs_it_loaded_and_its_numbers_are_the_same(t
     first, second = (pd.read_parquet(tmp_path / name / "points")["value"] for name in ("first", "second"))
     assert len(first)
     assert first.tolist() == second.tolist()
+
+
+@pytest.mark.parametrize(
+    ("engine", "programs"),
+    [
+        ("vmap", ["_pass", "_prepare", "run"]),
+        ("incremental", ["_pass", "_prepare", "run"]),
+        ("difference", ["_pass", "_prepare_in_float64", "run"]),
+        ("first-order", ["_pass", "_prepare", "run", "_prepare", "run"]),
+    ],
+)
+def test_a_first_call_compiles_nothing_but_the_check_the_preparation_and_the_flips(engine, programs, caplog):
+    # Programs of one operation, as a conversion or a maximum of an array is one, cost a first call 20 ms each.
+    model = jaxsens.Transformer(small(alphabet_size=2, layers=2, dtype="float32"), seed=0)
+    assert model.parameters
+    jax.clear_caches()
+    with jax.log_compiles(), caplog.at_level("WARNING"):
+        jaxsens.flip_sensitivity(model, [0, 1, 1, 0, 1, 1, 0, 0, 1, 0, 1], engine=engine)
+    compiled = re.findall(r"Finished XLA compilation of jit\((\w+)\)", caplog.text)
+    assert compiled == programs

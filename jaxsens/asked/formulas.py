@@ -190,7 +190,9 @@ def decision_changes(
 
 def as_vector(output: Array) -> Float[Array, " outputs"]:
     """Returns a model's output as engines measure it: a vector, in float32 at least."""
-    output = jnp.atleast_1d(output)
+    output = (
+        output if output.ndim else output[None]
+    )  # `jnp.atleast_1d` is a program even where it does nothing
     return output.astype(jnp.promote_types(output.dtype, jnp.float32))
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsens.asked.measures import Measure
@@ -195,7 +196,7 @@ class Engine(abc.ABC):
 
     def doubting(self, prepared: Any, doubt: Float[Any, " outputs"]) -> Any:
         """Returns the prepared values with a bound of the rounding of each output; only for one that `subtracts`."""
-        return replace(prepared, doubt=jnp.asarray(doubt, prepared.doubt.dtype))
+        return replace(prepared, doubt=jax.device_put(np.asarray(doubt, prepared.doubt.dtype)))
 
     def resolves(self, prepared: Any) -> bool:
         """Returns whether flips of the prepared input are accurate. If they may not be, there must be a `fallback`."""

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsens.asked.formulas import as_vector
@@ -125,8 +126,8 @@ class IncrementalEngine(SubtractingEngine):
         The log-normaliser is at most log n above a row's largest score. In sigmoid attention it is 0, for scores of any
         size: the changed weight is that of one key, and its rounding is relative to its own change.
         """
-        sizes = prepared.first.normaliser
-        return float(jnp.max(jnp.abs(sizes), initial=0)) <= LARGEST_SCORE.get(str(sizes.dtype), -math.inf)
+        sizes = np.asarray(prepared.first.normaliser)
+        return float(np.max(np.abs(sizes), initial=0)) <= LARGEST_SCORE.get(str(sizes.dtype), -math.inf)
 
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> UnflippedRows:
         """Runs one forward pass and keeps the outputs of layers, and of the first layer more."""

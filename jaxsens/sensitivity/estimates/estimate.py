@@ -212,7 +212,7 @@ def estimated(
             check_fits("measure", engine.measure, table_bytes(len(flips), count), what, REMEDY, problems)
     total = np.zeros((len(flips), count) if together else len(flips))
     for k, block in enumerate(blocks):
-        rows = jnp.asarray(combinations(asked, engine, outputs, block), jnp.result_type(float))
+        rows = jax.device_put(np.asarray(combinations(asked, engine, outputs, block), jnp.result_type(float)))
         pair = parameters, rows
         if k == 0:
             abstract_estimate(engine, pair, n)

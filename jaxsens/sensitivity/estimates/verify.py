@@ -75,7 +75,7 @@ def verified(
     where = flips.inputs[chosen], flips.positions[chosen], flips.symbols[chosen]
     how = f"{_NAMES[type(runner)]} in {wide.dtype}"
     with numerics(wide.dtype):
-        parameters = jax.tree.map(jax.numpy.asarray, wide.parameters)
+        parameters = jax.device_put(wide.parameters)
         measuring = placement.Measuring(runner, parameters, words, *where, devices, progress)
         norm = engine.measure
         if not isinstance(norm, Norm):

@@ -530,7 +530,7 @@ def prepared_on(
     """
     everywhere = NamedSharding(mesh, PartitionSpec())
     if engine.wide:
-        parameters = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), jnp.float64), parameters)
+        parameters = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf, np.float64)), parameters)
     if engine.prepares_in_float64:
         with numerics("float64"):
             prepared = _prepare_in_float64(engine, jax.tree.map(np.asarray, parameters), tokens)

@@ -8,6 +8,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsens.base.errors import no_rule
@@ -91,7 +92,8 @@ def largest_score(prepared: Prepared) -> float:
     It uses the log-normaliser, which is at most log n above a row's largest score. Scores far below that may be large,
     because their weights are 0.
     """
-    return max((float(jnp.max(jnp.abs(kept.normaliser), initial=0)) for kept in prepared.traces), default=0.0)
+    sizes = (np.abs(np.asarray(kept.normaliser)) for kept in prepared.traces)
+    return max((float(np.max(each, initial=0)) for each in sizes), default=0.0)
 
 
 def of_dtype(config: TransformerConfig, parameters: TransformerParameters) -> TransformerConfig:
