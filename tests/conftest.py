@@ -102,22 +102,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_long(items)
 
 
-MANY_MAPS = 20000
-
-
 @pytest.fixture(autouse=True, scope="module")
 def programs_are_freed() -> Iterator[None]:
-    """Frees compiled programs after a module where they are many: each holds memory maps, of which a process may have
-    65530 only. Where they are few, the next modules use them again.
+    """Frees a module's compiled programs after it: each holds memory maps, of which a process may have 65530 only.
 
     And sees that the module left JAX as it was, since what is left would change the numbers of other modules' tests.
     """
     yield
     if "jax" in sys.modules:
         jax: Any = sys.modules["jax"]
-        maps = Path("/proc/self/maps")  # where there is no such file, the number is unknown
-        if not maps.exists() or maps.read_bytes().count(b"\n") > MANY_MAPS:
-            jax.clear_caches()
+        jax.clear_caches()
         assert not jax.config.jax_enable_x64, "this module left JAX set to 64-bit types"
         assert jax.config.jax_default_matmul_precision is None, "this module left a matmul precision set"
 
