@@ -209,6 +209,7 @@ def test_a_sweep_says_how_many_programs_it_loaded_and_its_numbers_are_the_same(t
     assert first.tolist() == second.tolist()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("engine", "programs"),
     [

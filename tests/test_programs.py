@@ -109,7 +109,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_functions_and_their_programs_go_while_results_stay(way):
     way(0)

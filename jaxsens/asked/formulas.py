@@ -190,9 +190,9 @@ def decision_changes(
 
 def as_vector(output: Array) -> Float[Array, " outputs"]:
     """Returns a model's output as engines measure it: a vector, in float32 at least."""
-    output = (
-        output if output.ndim else output[None]
-    )  # `jnp.atleast_1d` is a program even where it does nothing
+    output = jnp.asarray(output)
+    # Not by `jnp.atleast_1d`, which is a program even where it does nothing.
+    output = output if output.ndim else output[None]
     return output.astype(jnp.promote_types(output.dtype, jnp.float32))
 
 

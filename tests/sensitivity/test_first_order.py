@@ -492,6 +492,7 @@ def test_a_poor_estimate_warns_and_its_accuracy_says_so():
     assert accuracy_of(result).median_error > 0.3
 
 
+@pytest.mark.long
 def test_a_users_model_is_estimated_and_verified_like_any_other():
     """The example of the guide: it is run as it stands there."""
     names = documented("layered.md")
