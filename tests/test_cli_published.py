@@ -104,6 +104,7 @@ def test_the_log_probability_of_a_token_of_standard_input(decoder, capsys, monke
     assert told["pieces"] == ["the", "cat", "sat", "on", "the", "mat"]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::jaxsens.EstimateWarning")
 def test_estimates_and_their_measured_flips_are_told_apart(decoder, text, capsys):
     options = (

@@ -175,6 +175,7 @@ def test_flips_are_those_of_the_rows(encoder):
     assert abs(result.max - change) <= 1e-4 * change
 
 
+@pytest.mark.long
 def test_the_log_probability_of_a_token_exactly_and_to_first_order(decoder):
     ids = decoder.encode("the cat sat on a mat and slept")
     measure = jaxsens.LogProbability(9)

@@ -121,6 +121,7 @@ def test_hard_attention_that_moves_no_choice_is_exactly_0():
     assert "exactly nothing" in chosen(model(3, weighting="leftmost-hard"), 64).reason
 
 
+@pytest.mark.long
 def test_a_forward_pass_keeps_the_digits_that_its_reason_promises():
     n = 48
     word = np.append(np.random.default_rng(0).integers(0, 2, n - 1), 2)

@@ -244,6 +244,7 @@ def test_nor_at_any_length(weighting, n, dtype):
         assert errors.difference <= errors.allowed(dtype), errors
 
 
+@pytest.mark.long
 def test_plain_models_are_measured_in_their_own_dtype():
     # Were everything declined, the engine would pass all of the above and be of no use.
     plain = drawn(0, weightings=("softmax",), layer_norm="none", scores="dot-product")

@@ -68,6 +68,7 @@ def majoritys_average(n):
     return 2 * math.comb(n, n // 2) * ((n + 1) / 2) / 2**n
 
 
+@pytest.mark.long
 def test_known_functions_have_their_average_sensitivity_exactly():
     words = every_word(N)
     for function, expected in ((parity, N), (majority, majoritys_average(N)), (dictator, 1), (never, 0)):

@@ -323,7 +323,7 @@ def moved_probability(y: jax.Array, new: jax.Array) -> jax.Array:
     return jax.nn.softmax(new)[3] - jax.nn.softmax(y)[3]
 
 
-@pytest.mark.quick(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("dtype", "size"),
     [
@@ -478,6 +478,7 @@ def test_every_error_in_the_options_is_listed_and_a_sketch_serves_one_norm():
             jaxsens.flip_sensitivity(model, [0, 1, 1], measure=measure, engine=FirstOrder(sketch=3))
 
 
+@pytest.mark.long
 def test_a_poor_estimate_warns_and_its_accuracy_says_so():
     # Scores five times as sharp in four layers without normalisation: weights stay O(1) from layer to layer.
     config = jaxsens.TransformerConfig(alphabet_size=2, width=16, heads=2, layers=4, feed_forward=32)

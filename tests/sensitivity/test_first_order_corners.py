@@ -330,6 +330,7 @@ class _Narrowing(Grouped):
         return row[1:]
 
 
+@pytest.mark.long
 def test_a_scalar_without_a_derivative_is_refused_and_a_step_is_estimated():
     def doubled(y: jax.Array) -> jax.Array:
         return jax.lax.while_loop(lambda c: c[1] < 3, lambda c: (2 * c[0], c[1] + 1), (y[0], 0))[0]

@@ -103,7 +103,7 @@ ALSO_TRIED = {
 }
 
 
-@pytest.mark.quick(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", [*TRIED, *(pytest.param(name, marks=pytest.mark.slow) for name in ALSO_TRIED)]
 )

@@ -195,7 +195,7 @@ def test_sigmoid_attention_keeps_its_digits_whatever_the_scores(size):
     assert off <= max(4 * passes, 1e-5 * truth.max())
 
 
-@pytest.mark.quick(1)
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_a_users_model_in_a_narrow_dtype_is_measured_by_whole_forward_passes(dtype):
     names = example()

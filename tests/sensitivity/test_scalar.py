@@ -141,6 +141,7 @@ def test_a_function_with_a_step_is_subtracted(engine):
     np.testing.assert_allclose(result.values, truth, rtol=1e-9, atol=1e-14)
 
 
+@pytest.mark.long
 def test_flips_that_an_engine_declines_are_measured_with_the_same_function():
     # Scores too large for float32, and too large for float64 to keep ties.
     for config in (
@@ -232,6 +233,7 @@ def test_a_function_that_is_not_finite_under_a_flip_is_refused_with_the_position
         MEASURE(Function(lambda y: jnp.log(jnp.maximum(y[0] - least, 0))))
 
 
+@pytest.mark.long
 def test_the_designated_outputs_of_a_model_do_not_matter_to_a_scalar():
     compiled = jaxsens.construction("parity", condition="temperature")
     result = flip_sensitivity(
