@@ -12,7 +12,7 @@ from jaxtyping import Int
 
 from jaxsens.asked.engines import Seed
 from jaxsens.asked.positions import checked_positions
-from jaxsens.asked.value import Answer, kind_of
+from jaxsens.asked.value import Answer, kind_of, read
 from jaxsens.base import inputs
 from jaxsens.base.errors import Problems
 from jaxsens.base.inputs import is_count, whole_numbers
@@ -464,17 +464,25 @@ class Pairs(Flips):
 
 
 def alphabet_of(
-    flips: Any, own: int | None, vocabulary: int | None, problems: Problems, *, least: int = 2
+    flips: Any,
+    own: int | None,
+    vocabulary: int | None,
+    problems: Problems,
+    *,
+    least: int = 2,
+    reserved: Sequence[int] = (),
 ) -> Int[np.ndarray, " symbols"]:
     """Returns the symbols that words are made of, where all words of a length are looked at; empty after an error.
 
     Args:
-        flips: a `Substitute` of an alphabet or ids and nothing else; None after an earlier error.
+        flips: a `Substitute` of an alphabet or ids and nothing else, or what stands for one; None for the alphabet.
         own: the size of the model's alphabet, or None if unknown.
         vocabulary: the number of symbols that the model reads, or None if unknown.
         problems: collects the errors.
         least: how many ids there must be.
+        reserved: the symbols of the alphabet that words hold only by name.
     """
+    flips = Substitute() if flips is None else read(Flips, flips, problems)
     if flips is None:
         return np.zeros(0, int)
     plain = isinstance(flips, Substitute) and flips.by_position is None
@@ -482,7 +490,8 @@ def alphabet_of(
         problems.add("flips", flips, "symbols alone, such as flips=2: all positions of a word are flipped")
         return np.zeros(0, int)
     if flips.named is None:
-        return inputs.alphabet(cast(int | None, flips.symbols), own, problems)
+        found = inputs.alphabet(cast(int | None, flips.symbols), own, problems)
+        return found[~np.isin(found, np.asarray(reserved, int))]
     inputs.check_ids("flips: symbols", np.array(flips.named), vocabulary, problems)
     if len(flips.named) < least:
         problems.add("flips", flips, "at least two symbols: one symbol makes only one word")

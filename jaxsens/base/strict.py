@@ -302,7 +302,7 @@ def _field_of_an_argument(function: Callable[..., Any], word: str) -> str:
     """Returns whose field the word is, as `; write measure=L2(outputs=...)`; "" if it is nobody's."""
     for name, hint in get_type_hints(function).items():
         for kind in _kinds(hint):
-            if dataclasses.is_dataclass(kind) and word in (field.name for field in dataclasses.fields(kind)):
+            if dataclasses.is_dataclass(kind) and word in field_names(kind):
                 return f"; write {name}={kind.__name__}({word}=...)"
     return ""
 

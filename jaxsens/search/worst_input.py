@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jaxsens.asked.engines import AskedEngine
-from jaxsens.asked.flips import Flips, Substitute, alphabet_of
+from jaxsens.asked.flips import Flips, alphabet_of
 from jaxsens.asked.measures import Measure, read_norm
 from jaxsens.asked.search import Search
 from jaxsens.asked.value import read
@@ -78,10 +78,8 @@ def worst_input(
     """
     subject = measurable(model)
     with collecting("worst_input") as problems:
-        asked = Substitute() if flips is None else read(Flips, flips, problems)
-        alphabet = alphabet_of(asked, subject.alphabet_size, subject.vocabulary_size, problems)
-        if isinstance(asked, Substitute) and asked.named is None:
-            alphabet = alphabet[~np.isin(alphabet, subject.reserved)]
+        sizes = subject.alphabet_size, subject.vocabulary_size
+        alphabet = alphabet_of(flips, *sizes, problems, reserved=subject.reserved)
         n = inputs.length(n, problems)
         if inputs.readout(readout, subject.readout, n, problems):
             subject = subject.reading(readout)

@@ -48,10 +48,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxsens.asked import measures
-from jaxsens.asked.flips import Flips, Substitute, alphabet_of
+from jaxsens.asked.flips import Flips, alphabet_of
 from jaxsens.asked.measures import Measure, read_norm
-from jaxsens.asked.value import read
 from jaxsens.base import inputs
 from jaxsens.base.errors import collecting, no_rule
 from jaxsens.base.sealed import SavedResult
@@ -518,13 +516,12 @@ def lemma5(
         config = rules.softmax_config(model, problems, why_not, weightings.SOFTMAXES)
         n = inputs.length(n, problems)
         norm = read_norm(measure, problems)
-        asked = Substitute() if flips is None else read(Flips, flips, problems)
         if config is not None and n:
             check_runs(config, n, problems)
-        own = (None, None) if config is None else (config.alphabet_size, config.vocabulary_size)
-        chosen = alphabet_of(asked, *own, problems)
-        designated = norm.chosen(getattr(model, "outputs", None)) if isinstance(norm, measures.Norm) else None
-        columns = inputs.outputs(designated, None if config is None else rules.output_size(config), problems)
+        sizes = (None, None) if config is None else (config.alphabet_size, config.vocabulary_size)
+        chosen = alphabet_of(flips, *sizes, problems)
+        size = None if config is None else rules.output_size(config)
+        columns = rules.measured_outputs(model, norm, size, problems)
     columns = None if columns is None else tuple(sorted(set(columns)))
     config, parameters = model.config, model.parameters
     log_f = float(log(largest_embedding(config, parameters, n)))

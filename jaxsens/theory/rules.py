@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from jaxsens.asked.measures import Norm
+from jaxsens.base import inputs
 from jaxsens.base.errors import Problems, no_rule, rule_for
 from jaxsens.models.networks.given import instead_of
 from jaxsens.models.parts.masks import AnyMask, SlidingWindow, kind_of_mask
@@ -122,6 +124,19 @@ def softmax_config(
 def output_size(config: TransformerConfig) -> int:
     """How many numbers the model puts out for one input."""
     return config.width if config.logits is None else config.logits
+
+
+def measured_outputs(model: Any, norm: Any, size: int | None, problems: Problems) -> tuple[int, ...] | None:
+    """The coordinates of the output that a norm is of: those it names, or those the model designates; None for all.
+
+    Args:
+        model: a jaxsens transformer.
+        norm: a `jaxsens.asked.measures.Norm`; something else after an earlier error.
+        size: how many coordinates there are; None if unknown.
+        problems: collects the errors.
+    """
+    chosen = norm.chosen(getattr(model, "outputs", None)) if isinstance(norm, Norm) else None
+    return inputs.outputs(chosen, size, problems)
 
 
 def visible_keys(mask: AnyMask, n: int) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:

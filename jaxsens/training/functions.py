@@ -76,7 +76,7 @@ def train_functions(
     with numerics(config.dtype):
         first = {seed: initialise(config, seed) for seed in seeds}
         parameters = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(first[seed] for _, seed in models))
-        state = jax.vmap(transformation(optimiser).init)(parameters)
+        trained = parameters, jax.vmap(transformation(optimiser).init)(parameters)
         order = tuple(functions)
         kinds = jnp.array([order.index(name) for name, _ in models])
         keys = jnp.stack(
@@ -85,25 +85,22 @@ def train_functions(
         for begun in range(0, optimiser.steps, STEPS_A_CALL):
             stopping.check()
             steps = jnp.arange(begun, min(begun + STEPS_A_CALL, optimiser.steps))
-            parameters, state = _run(
-                config, optimiser, order, n, batch, parameters, state, kinds, keys, steps
-            )
-        found = jax.tree.map(np.asarray, parameters)
+            trained = _run(config, optimiser, order, n, batch, trained, kinds, keys, steps)
+        found = jax.tree.map(np.asarray, trained[0])
     return tuple(
         Trained(name, seed, jax.tree.map(lambda leaf, k=k: leaf[k], found))
         for k, (name, seed) in enumerate(models)
     )
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), donate_argnums=(5, 6))
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), donate_argnums=5)
 def _run(
     config: TransformerConfig,
     optimiser: OptimiserConfig,
     functions: tuple[str, ...],
     n: int,
     batch: int,
-    parameters: Any,
-    state: Any,
+    trained: tuple[Any, Any],
     kinds: Array,
     keys: Array,
     steps: Array,
@@ -122,4 +119,4 @@ def _run(
     def step(carry: tuple[Any, Any], number: Array) -> tuple[tuple[Any, Any], None]:
         return jax.vmap(one, in_axes=(0, 0, 0, 0, None))(*carry, kinds, keys, number), None
 
-    return jax.lax.scan(step, (parameters, state), steps)[0]
+    return jax.lax.scan(step, trained, steps)[0]

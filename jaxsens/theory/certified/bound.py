@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.asked import measures
 from jaxsens.asked.flips import Flips, Substitute, alphabet_of
 from jaxsens.asked.measures import Measure, read_norm
-from jaxsens.asked.value import read
 from jaxsens.base import inputs, stopping
 from jaxsens.base.errors import collecting
 from jaxsens.base.sealed import SavedResult
@@ -27,7 +25,7 @@ from jaxsens.theory.certified.layerwise import LayerRanges, through
 from jaxsens.theory.certified.setting import BOUND, Setting, settle
 from jaxsens.theory.certified.two_layers import two_layers
 from jaxsens.theory.lemma5 import lemma5
-from jaxsens.theory.rules import output_size, softmax_config
+from jaxsens.theory.rules import measured_outputs, output_size, softmax_config
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -140,8 +138,7 @@ def certified_bound(
             problems.add("n", n, f"at most {TERMS // size}, for which rounding is accounted for")
         norm = read_norm(measure, problems)
         classes = inputs.optional_count("classes", classes, problems)
-        asked = Substitute() if flips is None else read(Flips, flips, problems)
-        chosen = np.sort(alphabet_of(asked, config.alphabet_size, size, problems, least=1))
+        chosen = np.sort(alphabet_of(flips, config.alphabet_size, size, problems, least=1))
         at_readout = chosen
         if readout_symbols is not None:
             at_readout = np.sort(inputs.symbols(readout_symbols, size, problems, name="readout_symbols"))
@@ -151,8 +148,7 @@ def certified_bound(
         fixed = inputs.fixed(fixed, n, size, problems)
         if readout_symbols is not None and n and readout_position(config, n) in fixed:
             problems.add("readout_symbols", readout_symbols, "None where the readout position is fixed")
-        designated = norm.chosen(getattr(model, "outputs", None)) if isinstance(norm, measures.Norm) else None
-        columns = inputs.outputs(designated, output_size(config), problems)
+        columns = measured_outputs(model, norm, output_size(config), problems)
     columns = None if columns is None else np.unique(columns)
     # Overflow shows as infinities and NaN, which `_one_class` takes for no bound.
     with np.errstate(all="ignore"):
