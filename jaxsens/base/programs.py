@@ -22,6 +22,13 @@ import numpy as np
 LARGEST = 64
 """The number of results that each function decorated here keeps. Beyond it, the one used longest ago goes."""
 
+SOONER: dict[str, bool | int] | None = (
+    {"xla_cpu_use_fusion_emitters": False} if jax.__version__.startswith("0.10.") else None
+)
+"""Options of XLA under which a program is compiled in about two thirds of the time, and runs as fast (measured with jax
+0.10 on CPU: benchmarks/README.md). XLA refuses options that it does not know, so other versions compile by their
+defaults. Only for programs that no other program calls."""
+
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 
@@ -74,7 +81,7 @@ def _program(function: Callable[..., Result]) -> Callable[..., Result]:
         return function(*at_hand.static, *arrays)
 
     traced.__name__ = function.__name__  # what profiles call it
-    run = jax.jit(traced)
+    run = jax.jit(traced, compiler_options=SOONER)
 
     def call(static: tuple[Any, ...], arrays: tuple[Any, ...]) -> Result:
         before = getattr(at_hand, "static", None)

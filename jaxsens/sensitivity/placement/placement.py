@@ -31,7 +31,7 @@ from jaxsens.base import inputs as checks
 from jaxsens.base import stopping
 from jaxsens.base.errors import InputError, Problems, collecting
 from jaxsens.base.precision import numerics, resolved
-from jaxsens.base.programs import compiled, kept
+from jaxsens.base.programs import SOONER, compiled, kept
 from jaxsens.sensitivity.engines.engine import Engine, FlipBlock
 from jaxsens.sensitivity.placement.lanes import Lanes, is_one_cpu, lanes_on
 from jaxsens.sensitivity.placement.process_group import ProcessGroup
@@ -515,7 +515,7 @@ def _compiled(
     whole = FlipBlock(*[placed(jax.ShapeDtypeStruct(many, np.int32), split)] * 2)
     result = placed(jax.ShapeDtypeStruct((*many, *of_block.shape[1:]), of_block.dtype), split)
     end = jax.ShapeDtypeStruct((), np.int32)
-    compiled = jax.jit(sharded).lower(given, whole, result, end, end, end).compile()
+    compiled = jax.jit(sharded).lower(given, whole, result, end, end, end).compile(SOONER)
     analysis = compiled.memory_analysis()
     temporary = 0 if analysis is None else int(analysis.temp_size_in_bytes)
     return _Program(compiled, batch, blocks, of_block.shape[1:], of_block.dtype, temporary)
