@@ -43,7 +43,7 @@ from jaxsens.sensitivity.digits.resolution import (
 from jaxsens.sensitivity.engines.edits import edit_of
 from jaxsens.sensitivity.engines.engine import Engine, EngineChoice
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
-from jaxsens.sensitivity.engines.vmap import compiled_output
+from jaxsens.sensitivity.engines.vmap import VmapEngine, compiled_output
 from jaxsens.sensitivity.estimates.estimate import estimated
 from jaxsens.sensitivity.estimates.verify import verified, warn_if_far
 from jaxsens.sensitivity.explain import warn_if_long
@@ -201,9 +201,13 @@ def _measured_words(
         tell = _telling_duration(call.progress, words.shape, counted, wished)
         subject, dtype = checked_output(subject, words, measure, edit.longer, tell)
         runner, choice = choose(subject, *wished)
-        passed = forward_pass(subject, words)
-        _warn_of_rounding(subject, words.shape[1], passed, runner)
         flips = selection.flips(words)
+        parameters = _arrays(subject, flips, words.shape[1])
+        runs = runner
+        if isinstance(runner, FirstOrderEngine):
+            runs = VmapEngine(measure, runner.outputs, subject.apply)
+        passed = forward_pass(subject, words, runs, parameters, call.placement.local)
+        _warn_of_rounding(subject, words.shape[1], passed, runner)
         told = check_reads(subject, words, flips, edit)
         choice = choice if told is None else dataclasses.replace(choice, why=f"{choice.why}; {told}")
         asked = _asked(subject, words, flips, call, measure)
@@ -215,7 +219,8 @@ def _measured_words(
         whole = FlipSensitivity(nothing, nothing, flips, words, asked, choice, run, names=names)
         if isinstance(runner, FirstOrderEngine):
             return _estimated(subject, whole, runner, call)
-        found = _measured(subject, whole, runner, call, first)
+        first_input = None if passed is None else passed.first
+        found = _measured(subject, whole, runner, call, (parameters, first, first_input))
     warn_if_unresolved(found, stacklevel=4)
     return found
 
@@ -300,8 +305,20 @@ def _asked(
     )
 
 
+def _arrays(subject: Measurable, flips: FlipTable, n: int) -> Any:
+    """Returns the model's parameters as an engine takes them: with tables for flips that change several positions."""
+    parameters = jax.tree.map(jnp.asarray, subject.parameters)
+    if flips.joint is None:
+        return parameters
+    return (parameters, *map(jnp.asarray, (flips.joint.members(n), flips.joint.insertions)))
+
+
 def _measured(
-    subject: Measurable, whole: FlipSensitivity, runner: Engine, call: _Call, first: np.ndarray | None
+    subject: Measurable,
+    whole: FlipSensitivity,
+    runner: Engine,
+    call: _Call,
+    given: tuple[Any, np.ndarray | None, placing.Ready | None],
 ) -> FlipSensitivity:
     """Returns the result on all flips, reusing those of a partial result and measuring the others.
 
@@ -310,19 +327,15 @@ def _measured(
         whole: the result without values.
         runner: the engine.
         call: the arguments.
-        first: the output on the first input, if it is known.
+        given: the engine's parameters; the output on the first input, and that input as it is prepared, if they are.
 
     Raises:
         MeasurementInterrupted: on Ctrl-C, with the finished flips.
     """
-    flips, words = whole.flips, whole.tokens
+    (parameters, first, ready), flips, words = given, whole.flips, whole.tokens
     known = np.zeros(0, int) if call.partial is None else taken_over(call.partial, whole)
     begun = Begun(whole, call.partial, known)
     rest, so_far = begun.rest, placing.Finished()
-    parameters = jax.tree.map(jnp.asarray, subject.parameters)
-    if flips.joint is not None:
-        tables = flips.joint.members(words.shape[1]), flips.joint.insertions
-        parameters = (parameters, *map(jnp.asarray, tables))
     what, by_what = flips.edits
     try:
         with handed_over(lambda: begun.unfinished(so_far)):
@@ -330,7 +343,7 @@ def _measured(
                 counted = told and (lambda done, total: told(len(known) + done, len(known) + total))
                 doubts, where = output_doubts(subject, words), (flips.inputs[rest], what[rest], by_what[rest])
                 values, elsewhere = placing.Measuring(
-                    runner, parameters, words, *where, call.placement, counted, doubts, so_far
+                    runner, parameters, words, *where, call.placement, counted, doubts, so_far, ready
                 ).numbers()
             values = begun.with_known(values)
             check_finite(values[:, 0], flips.positions, whole.measure)

@@ -14,7 +14,9 @@ from jaxsens.base.errors import InputError
 from jaxsens.base.precision import numerics
 from jaxsens.models.parts.schedules import SCHEDULES
 from jaxsens.models.parts.weighting import AdaptiveSoftmax
-from jaxsens.sensitivity.digits.resolution import forward_pass, unresolved_scores
+from jaxsens.sensitivity.digits.resolution import ForwardPass, forward_pass, unresolved_scores
+from jaxsens.sensitivity.engines.vmap import VmapEngine
+from jaxsens.sensitivity.placement.placement import Placement
 from jaxsens.sensitivity.subjects.adapters import Measurable, measurable
 
 
@@ -27,9 +29,14 @@ def words(n: int) -> np.ndarray:
     return np.random.default_rng(3).integers(0, 2, (1, n)).astype(np.int32)
 
 
+def passed(subject: Measurable, words: np.ndarray) -> ForwardPass | None:
+    engine = VmapEngine(L2(), None, subject.apply)
+    return forward_pass(subject, words, engine, subject.parameters, Placement().local)
+
+
 def told(subject: Measurable, n: int) -> str | None:
     with numerics(subject.dtype):
-        return unresolved_scores(subject, n, forward_pass(subject, words(n)), widens=False)
+        return unresolved_scores(subject, n, passed(subject, words(n)), widens=False)
 
 
 def test_scores_beyond_the_dtype_are_warned_of_once_with_layer_and_remedy():

@@ -3,10 +3,10 @@ model whose attention is visible (`Layered`)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from jaxsens.base.errors import no_rule, rule_for
 from jaxsens.models.parts.choices import OUTPUT_GATES, SCORES
@@ -28,6 +28,7 @@ from jaxsens.models.transformer.layered import (
 )
 from jaxsens.models.transformer.parameters import LayerParameters, TransformerParameters, needed
 from jaxsens.models.transformer.scores import REFINEMENTS, penalty, projected, turned
+from jaxsens.models.transformer.stack import Stack, over_layers
 from jaxsens.models.transformer.trace import (
     LayerTrace,
     after_attention,
@@ -75,15 +76,17 @@ def activations(config: TransformerConfig, parameters: TransformerParameters, to
 
 def trace(
     config: TransformerConfig, parameters: TransformerParameters, tokens: Tokens, row: int | None = None
-) -> tuple[tuple[LayerTrace, ...], AllRows]:
+) -> tuple[Stack[LayerTrace], AllRows]:
     """Returns every layer's intermediate values, and y^(L). With `row`, only that row of the last layer is valid."""
-    x = embed(config, parameters, tokens)
-    kept = []
-    for k in range(config.layers):
-        only = row if k == config.layers - 1 else None
-        one, x = transformer_layer(config.layer(k), parameters.layers[k], x, only)
-        kept.append(one)
-    return tuple(kept), x
+
+    def one(k: int, own: LayerParameters, x: AllRows) -> tuple[AllRows, LayerTrace]:
+        kept, y = transformer_layer(config.layer(k), own, x, row if k == config.layers - 1 else None)
+        return y, kept
+
+    x, traces = over_layers(
+        one, Stack.of(parameters.layers), embed(config, parameters, tokens), range(config.layers)
+    )
+    return traces, x
 
 
 def readout_position(config: TransformerConfig, n: int) -> int | None:
@@ -109,15 +112,34 @@ def apply(config: TransformerConfig, parameters: TransformerParameters, tokens: 
 
     It takes `apply_operations` operations.
     """
-    position = readout_position(config, tokens.shape[0])
-    if position is None or not config.layers:
-        return read_out(config, parameters, activations(config, parameters, tokens))
-    x, last = embed(config, parameters, tokens), config.layers - 1
-    for k in range(last):
-        x = transformer_layer(config.layer(k), parameters.layers[k], x)[1]
-    return through_head(
-        config, parameters, transformer_row(config.layer(last), parameters.layers[last], x, position)
-    )
+    return apply_with_sizes(config, parameters, tokens)[0]
+
+
+def apply_with_sizes(
+    config: TransformerConfig, parameters: TransformerParameters, tokens: Tokens
+) -> tuple[Outputs, Float[Array, " layers"]]:
+    """Returns the model's output on one input, and the largest |log-normaliser| of each layer in the rows it computes:
+    to within log n, the size of the scores that get weight."""
+    row = readout_position(config, tokens.shape[0])
+    rows = config.layers if row is None else config.layers - 1
+
+    def one(k: int, own: LayerParameters, x: AllRows) -> tuple[AllRows, Number]:
+        kept, y = transformer_layer(config.layer(k), own, x)
+        return y, largest(kept.normaliser)
+
+    layers = Stack.of(parameters.layers)
+    x, sizes = over_layers(one, layers, embed(config, parameters, tokens), range(rows))
+    found = [jnp.atleast_1d(each) for each in sizes.runs]
+    if row is None or not config.layers:
+        return read_out(config, parameters, x), jnp.concatenate([jnp.zeros(0, x.dtype), *found])
+    y, normaliser = transformer_row(config.layer(rows), layers[rows], x, row)
+    sizes = jnp.concatenate([*found, largest(normaliser)[None]])
+    return through_head(config, parameters, y), sizes
+
+
+def largest(normaliser: Float[Array, "heads rows"]) -> Number:
+    """Returns the largest |log-normaliser| of a layer."""
+    return jnp.max(jnp.abs(normaliser))
 
 
 def apply_operations(config: TransformerConfig, n: int) -> int:
@@ -201,6 +223,14 @@ class LayeredTransformer(Layered):
         config, own = self._layer(parameters, layer)
         added = penalty(config, own, query[None], key[None], own.query.dtype, head)
         return None if added is None else added[0, 0, 0]
+
+    def layer_parameters(self, parameters: TransformerParameters) -> Stack[LayerParameters]:
+        """The layers' parameters."""
+        return Stack.of(parameters.layers)
+
+    def with_layer(self, parameters: TransformerParameters, own: LayerParameters) -> TransformerParameters:
+        """Parameters in which every layer has these."""
+        return replace(parameters, layers=(own,) * self.layers)
 
     def _layer(self, parameters: TransformerParameters, layer: int) -> tuple[LayerConfig, LayerParameters]:
         return self.config.layer(layer), parameters.layers[layer]

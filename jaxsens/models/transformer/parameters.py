@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
@@ -53,12 +53,13 @@ class LayerParameters:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TransformerParameters:
-    """All parameters. `components` has a row for each coordinate term of the position embedding, in order."""
+    """All parameters. `components` has a row for each coordinate term of the position embedding, in order. `layers` is a
+    tuple or, where the layers are to be looped over, a `Stack`."""
 
     embedding: Float[Array, "vocabulary width"]
     components: Float[Array, "components width"] | None
     learned: Float[Array, "max_length width"] | None
-    layers: tuple[LayerParameters, ...]
+    layers: Sequence[LayerParameters]
     head: Float[Array, "width logits"] | None
     head_bias: Float[Array, " logits"] | None
 

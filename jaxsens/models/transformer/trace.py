@@ -197,16 +197,17 @@ def transformer_layer(
 
 def transformer_row(
     layer: LayerConfig, parameters: LayerParameters, x: Float[Array, "n width"], row: int
-) -> Float[Array, " width"]:
-    """One row of `transformer_layer`'s output, in O(n d^2): the keys and values of all rows, and the rest of one."""
+) -> tuple[Float[Array, " width"], Float[Array, "heads 1"]]:
+    """One row of `transformer_layer`'s output and its log-normalisers, in O(n d^2): the keys and values of all rows, and
+    the rest of one."""
     n = x.shape[0]
     here = jnp.asarray([row])
     z = layer_norm(layer, parameters.attention_norm, x) if layer.norm.before else x
     queries = turned(layer, projected(layer, z[here], parameters.query), here, n)
     keys = turned(layer, projected(layer, z, parameters.key), jnp.arange(n), n)
     values = projected(layer, z, parameters.value)
-    b = attention_of_rows(layer, parameters, queries, keys, values, here)[0]
-    return after_attention(layer, parameters, x[here], b).y[0]
+    b, normaliser = attention_of_rows(layer, parameters, queries, keys, values, here)
+    return after_attention(layer, parameters, x[here], b).y[0], normaliser
 
 
 def layer_norm(

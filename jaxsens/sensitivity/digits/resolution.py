@@ -1,21 +1,20 @@
-"""Runs one forward pass before a transformer is measured, to check that it is finite and its scores are resolved."""
+"""Checks the unflipped run of a transformer, before flips are measured: it is finite, and its scores are resolved."""
 
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jax.sharding import Mesh
+from jaxtyping import Float, Int
 
 from jaxsens.base.errors import InputError, PrecisionWarning
-from jaxsens.base.precision import UNRESOLVED
-from jaxsens.base.programs import compiled
-from jaxsens.models.transformer import layers
-from jaxsens.models.transformer.config import TransformerConfig
-from jaxsens.models.transformer.parameters import TransformerParameters
+from jaxsens.base.precision import UNRESOLVED, numerics
 from jaxsens.sensitivity.engines.difference import engine as difference
+from jaxsens.sensitivity.engines.engine import Engine
+from jaxsens.sensitivity.placement.placement import Ready, prepared_on
 from jaxsens.sensitivity.subjects.adapters import Measurable
 
 if TYPE_CHECKING:
@@ -23,33 +22,48 @@ if TYPE_CHECKING:
 
 
 class ForwardPass(NamedTuple):
-    """A forward pass of a transformer on each of some inputs: the output on the first of them, and the largest
-    |log-normaliser| of each layer on any."""
+    """The unflipped run of a transformer on each of some inputs.
+
+    Attributes:
+        output: that on the first input.
+        largest: the largest |log-normaliser| of each layer on any input.
+        first: the first input as the engine prepared it.
+    """
 
     output: Float[np.ndarray, " outputs"]
     largest: Float[np.ndarray, " layers"]
+    first: Ready
 
 
-def forward_pass(subject: Measurable, words: Int[np.ndarray, "batch n"]) -> ForwardPass | None:
-    """Runs a jaxsens transformer once on each input, compiled once per shape; None of other models.
+def forward_pass(
+    subject: Measurable,
+    words: Int[np.ndarray, "batch n"],
+    engine: Engine,
+    parameters: Any,
+    mesh: Mesh,
+) -> ForwardPass | None:
+    """Prepares every input of a jaxsens transformer as the engine does, and keeps the first; None of other models.
 
-    Call it within `numerics(subject.dtype)`. In the last layer only the readout row is computed: O(n) with one layer.
+    So this compiles nothing that a measurement does not need. Call it within `numerics(subject.dtype)`.
 
     Raises:
         InputError: if the output on one of the inputs is not finite.
     """
-    config = subject.config
-    if config is None:
+    if subject.config is None:
         return None
-    passes = [_pass(config, subject.parameters, word) for word in words]
-    for k, (output, _) in enumerate(passes):
-        if not np.all(np.isfinite(output)):
+    first, largest = None, np.zeros(subject.config.layers)
+    for k, word in enumerate(words):
+        with numerics("float64") if engine.wide else nullcontext():
+            ready = prepared_on(mesh, engine, parameters, word)
+        if not np.all(np.isfinite(ready.output)):
             raise InputError(
                 f"model: its output on input {k} is not finite in {subject.dtype}; look for NaN in its parameters, or "
                 "use float64 or smaller weights"
             )
-    largest = np.max(np.array([sizes for _, sizes in passes], np.float64), axis=0, initial=0)
-    return ForwardPass(np.asarray(passes[0][0]), largest)
+        first, largest = first or ready, np.maximum(largest, ready.sizes)
+    if first is None:
+        raise TypeError("no input")
+    return ForwardPass(first.output, largest, first)
 
 
 def unresolved_scores(subject: Measurable, n: int, passed: ForwardPass | None, widens: bool) -> str | None:
@@ -82,16 +96,6 @@ def unresolved_scores(subject: Measurable, n: int, passed: ForwardPass | None, w
         f"{error[layer]:.2g}. A difference of 1 is a factor of e between attention weights, so the result "
         f"may be an effect of rounding; use {remedy}"
     )
-
-
-@compiled(static=1)
-def _pass(
-    config: TransformerConfig, parameters: TransformerParameters, tokens: Int[Array, " n"]
-) -> tuple[Float[Array, " outputs"], Float[Array, " layers"]]:
-    """Returns the output, and the largest |log-normaliser| of each layer."""
-    traces, y = layers.trace(config, parameters, tokens, layers.readout_position(config, tokens.shape[0]))
-    sizes = [jnp.max(jnp.abs(one.normaliser)) for one in traces]
-    return layers.read_out(config, parameters, y), jnp.stack(sizes) if sizes else jnp.zeros(0)
 
 
 def warn_if_unresolved(result: FlipSensitivity, stacklevel: int) -> None:

@@ -111,11 +111,13 @@ class EngineCost:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PreparedPass:
-    """An input, its output as the model returns it, and a bound of the rounding of each entry's change."""
+    """An input, its output as the model returns it, a bound of the rounding of each entry's change, and the largest
+    |log-normaliser| of each layer of a jaxsens transformer."""
 
     tokens: Int[Array, " n"]
     output: Array
     doubt: Float[Array, " outputs"]
+    sizes: Float[Array, " layers"]
 
 
 class FlipBlock(NamedTuple):
@@ -170,6 +172,11 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def output(self, parameters: Any, prepared: Any) -> Float[Array, " outputs"]:
         """Returns the output on the unflipped input."""
+
+    def sizes(self, prepared: Any) -> Float[Array, " layers"]:
+        """Returns the largest |log-normaliser| of each layer in the unflipped run; none for a model without scores."""
+        del prepared
+        return jnp.zeros(0)
 
     @property
     def prepares_in_float64(self) -> bool:

@@ -24,14 +24,15 @@ from jaxtyping import Array, Float, Int
 from jaxsens.asked.formulas import as_vector
 from jaxsens.asked.measures import Measure
 from jaxsens.models.transformer.layered import Layered, ModelLayer, embedded_rows, readout_row
+from jaxsens.models.transformer.stack import Stack, over_layers
 from jaxsens.models.transformer.trace import rows_at_once, scores_leave_cache
 from jaxsens.sensitivity.engines.engine import Engine, EngineCost, FlipBlock
-from jaxsens.sensitivity.engines.one_key.blocks import Reach, over_changed_rows, rows_of_block
+from jaxsens.sensitivity.engines.one_key.blocks import Reach, carried, over_changed_rows, rows_of_block
 from jaxsens.sensitivity.engines.one_key.layer_costs import layer_costs, outputs_of_row
 from jaxsens.sensitivity.engines.one_key.one_moved_key import attended_by_moved_rows, changes_of_rows
 from jaxsens.sensitivity.engines.one_key.run import LayerRun, layer_run, weighting_refusal
 from jaxsens.sensitivity.engines.vmap import HALF_UNIT, SubtractingEngine, VmapEngine, batch_symbols
-from jaxsens.sensitivity.subjects.adapters import Measurable
+from jaxsens.sensitivity.subjects.adapters import Measurable, TransformerApply
 
 RowsOfFlips: TypeAlias = Float[Array, "flips n width"]
 """All rows of a layer, under each flip."""
@@ -83,12 +84,14 @@ class UnflippedRows:
         rows: the outputs of all layers, without that of the last layer if one row is read.
         output: the model's output.
         doubt: a bound of the rounding of each entry of the output and of a flipped input's.
+        sizes: the largest |log-normaliser| of each layer of a jaxsens transformer.
     """
 
     first: LayerRun
-    rows: tuple[Float[Array, "n width"], ...]
+    rows: Stack[Float[Array, "n width"]]
     output: Float[Array, " outputs"]
     doubt: Float[Array, " outputs"]
+    sizes: Float[Array, " layers"]
 
 
 @dataclass(frozen=True)
@@ -135,15 +138,26 @@ class IncrementalEngine(SubtractingEngine):
         model = self.layered.at_length(n)
         x = embedded_rows(model, parameters, tokens, jnp.arange(n))
         whole, row = self._whole_layers(n), readout_row(self.readout, n)
-        layers = [ModelLayer(model, parameters, k, n) for k in range(model.layers)]
-        first, x = layer_run(layers[0], x, None if whole else row)
-        rows = [x] if whole else []
-        for k in range(1, whole):
-            x, _ = changed_layer(layers[k], x[None], x[None], (0, n))
-            rows.append(x := x[0])
+        first, x = layer_run(ModelLayer(model, parameters, 0, n), x, None if whole else row)
+        rows = Stack((x,), (1,)) if whole else Stack((), ())
+
+        def one(k: int, own: Any, x: Float[Array, "n width"]) -> tuple[Array, Array]:
+            layer = ModelLayer(model, model.with_layer(parameters, own), k, n)
+            (y,), _ = changed_layer(layer, x[None], x[None], (0, n))
+            return y, y
+
+        x, later = over_layers(one, model.layer_parameters(parameters), x, range(1, whole))
+        rows = Stack((*rows.runs, *later.runs), (*rows.lengths, *later.lengths))
         output = self._read(parameters, first.x[None] if not whole else x[None])[0]
         doubt = HALF_UNIT * jnp.finfo(output.dtype).eps * jnp.abs(output)
-        return UnflippedRows(first, tuple(rows), output, doubt)
+        sizes = jnp.zeros(0)
+        if isinstance(self.apply, TransformerApply):
+            _, sizes = self.apply.with_sizes(parameters, tokens)
+        return UnflippedRows(first, rows, output, doubt, sizes)
+
+    def sizes(self, prepared: UnflippedRows) -> Float[Array, " layers"]:
+        """Those of a jaxsens transformer."""
+        return prepared.sizes
 
     @property
     def wider(self) -> Engine | None:
@@ -163,9 +177,16 @@ class IncrementalEngine(SubtractingEngine):
         reach = model.attention(0).rows_that_see((jnp.min(positions), jnp.max(positions) + 1), n)
         first = ModelLayer(model, parameters, 0, n)
         y = first_layer(first, prepared.first, prepared.rows[0], positions, moved, reach)
-        for k, unchanged in enumerate(prepared.rows[1:], start=1):
-            start = jnp.broadcast_to(unchanged, y.shape)
-            y, reach = changed_layer(ModelLayer(model, parameters, k, n), y, start, reach)
+        whole = len(prepared.rows)
+
+        def one(k: int, given: tuple[Any, Array], carry: tuple[Array, Reach]) -> tuple[Any, None]:
+            (own, unchanged), (y, reach) = given, carry
+            layer = ModelLayer(model, model.with_layer(parameters, own), k, n)
+            y, reach = changed_layer(layer, y, jnp.broadcast_to(unchanged, y.shape), reach)
+            return (y, carried(reach)), None
+
+        layers = model.layer_parameters(parameters).first(whole).beside(prepared.rows)
+        (y, _), _ = over_layers(one, layers, (y, carried(reach)), range(1, whole))
         return self._read(parameters, y)
 
     def _whole_layers(self, n: int) -> int:

@@ -74,10 +74,17 @@ class VmapEngine(SubtractingEngine):
 
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> PreparedPass:
         """The input and its output, as the model returns it."""
-        output = self._output(parameters, tokens)
+        if isinstance(self.apply, TransformerApply):
+            output, scores = self.apply.with_sizes(parameters, tokens)
+        else:
+            output, scores = self._output(parameters, tokens), jnp.zeros(0)
         units = 0.0 if is_whole(output) else HALF_UNIT
         sizes = jnp.abs(as_vector(output))
-        return PreparedPass(tokens, output, units * jnp.finfo(sizes.dtype).eps * sizes)
+        return PreparedPass(tokens, output, units * jnp.finfo(sizes.dtype).eps * sizes, scores)
+
+    def sizes(self, prepared: PreparedPass) -> Float[Array, " layers"]:
+        """Those of a jaxsens transformer."""
+        return prepared.sizes
 
     def values(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Values:
         """As `Engine.values`, from both outputs: decisions and functions are those of the outputs themselves."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +47,22 @@ _BATCHES = 16
 """The minimum number of batches into which the flips of one CPU device are divided."""
 _HOPELESS = 0.5
 """An engine that declines more than this share of a chunk's flips is not used for the rest of the input."""
+
+
+class Ready(NamedTuple):
+    """An input that an engine has prepared, on every device.
+
+    Attributes:
+        parameters: those of the model.
+        prepared: what `Engine.prepare` returns.
+        output: the output of the unflipped input.
+        sizes: `Engine.sizes`.
+    """
+
+    parameters: Any
+    prepared: Any
+    output: Float[np.ndarray, " outputs"]
+    sizes: Float[np.ndarray, " layers"]
 
 
 class Interrupted(KeyboardInterrupt):
@@ -207,6 +223,7 @@ class Measuring:
         progress: called after every chunk.
         doubts: the rounding of each output, for engines that subtract outputs; without it, a few roundings are assumed.
         finished: kept up to date with what is finished.
+        first: the first input as the engine prepares it, if it is at hand.
         quantity: what is measured of each flip.
     """
 
@@ -220,6 +237,7 @@ class Measuring:
     progress: Progress | None = None
     doubts: Doubts | None = None
     finished: Finished = field(default_factory=Finished)
+    first: Ready | None = None
     quantity: _Quantity = field(default="measured", init=False)
 
     def numbers(self) -> tuple[Float[np.ndarray, "flips 2"], dict[str, int]]:
@@ -269,26 +287,37 @@ class Measuring:
     def _measure_input(self, b: int) -> None:
         """Measures the flips of input b: by the engine, and those that it leaves by the engines that come after it."""
         waiting = {self.engine: np.arange(*np.searchsorted(self.inputs, [b, b + 1]))}
-        room, word = len(waiting[self.engine]), self.words[b]
+        room, n = len(waiting[self.engine]), self.words.shape[1]
         while waiting:
             runner, chosen = next(iter(waiting.items()))
             del waiting[runner]
             with numerics("float64") if runner.wide else nullcontext():
-                given = prepared_on(self.placement.local, runner, self.parameters, word)
-                if runner.fallback is not None and not self.placement.least(runner.resolves(given[1]))[0]:
+                ready = self._ready(runner, b)
+                if runner.fallback is not None and not self.placement.least(runner.resolves(ready.prepared))[0]:
                     _wait(waiting, runner.fallback, chosen)
                     continue
                 if runner.subtracts and self.doubts is not None:
                     dtype = "float64" if jnp.result_type(float) == jnp.float64 else "float32"
-                    doubt = self.doubts(b, dtype, np.asarray(runner.output(*given)))
-                    given = given[0], runner.doubting(given[1], doubt)
+                    doubt = self.doubts(b, dtype, ready.output)
+                    if runner.wider is not None and _no_digits(ready.output, doubt):
+                        _wait(waiting, runner.wider, chosen)
+                        continue
+                    ready = ready._replace(prepared=runner.doubting(ready.prepared, doubt))
+                given = ready.parameters, ready.prepared
                 block = FlipBlock(self.positions[chosen], self.symbols[chosen])
                 left = np.ones(len(chosen), bool)
-                for finished, values in _OneInput(self, runner, given, len(word), room).chunks(block):
+                for finished, values in _OneInput(self, runner, given, n, room).chunks(block):
                     left[finished] = False
                     self._take(runner, chosen[finished], values, waiting)
                     self.placement.check()
                 _wait(waiting, runner.fallback or runner.wider, chosen[left])
+
+    def _ready(self, runner: Engine, b: int) -> Ready:
+        """Returns input b as an engine prepares it; the first one may be at hand."""
+        if b == 0 and runner == self.engine and self.first is not None:
+            ready, self.first = self.first, None
+            return ready
+        return prepared_on(self.placement.local, runner, self.parameters, self.words[b])
 
     def _take(
         self, runner: Engine, here: np.ndarray, values: np.ndarray, waiting: dict[Engine, np.ndarray]
@@ -328,6 +357,11 @@ def _wait(waiting: dict[Engine, np.ndarray], engine: Engine | None, flips: np.nd
         waiting[engine] = np.union1d(waiting.get(engine, flips), flips)
 
 
+def _no_digits(output: Float[np.ndarray, " outputs"], doubt: Float[np.ndarray, " outputs"]) -> bool:
+    """Returns whether a change as large as the output itself would not be resolved."""
+    return not bool(resolved(np.linalg.norm(output), np.linalg.norm(doubt)))
+
+
 def _missing(values: np.ndarray) -> np.ndarray:
     """Returns which flips have values that are not finite: the engine declined them, or overflowed."""
     return np.asarray(np.any(~np.isfinite(values), axis=tuple(range(1, values.ndim))))
@@ -340,7 +374,7 @@ class _OneInput:
     Attributes:
         of: what they are part of.
         engine: the engine.
-        given: the parameters and what it prepared, as `prepared_on` returns them.
+        given: the parameters and what it prepared.
         n: the length of the input.
         room: the number of the input's flips for all engines together.
     """
@@ -523,7 +557,7 @@ def _compiled(
 
 def prepared_on(
     mesh: Mesh, engine: Engine, parameters: Any, tokens: Int[np.ndarray, " n"]
-) -> tuple[Any, Any]:
+) -> Ready:
     """Returns the parameters and the engine's prepared values for the tokens, copied to every device of the mesh.
 
     An engine with `prepares_in_float64` prepares in float64, and the result is rounded once to 32 bits.
@@ -533,19 +567,25 @@ def prepared_on(
         parameters = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf, np.float64)), parameters)
     if engine.prepares_in_float64:
         with numerics("float64"):
-            prepared = _prepare_in_float64(engine, jax.tree.map(np.asarray, parameters), tokens)
+            prepared, *told = _prepare_in_float64(engine, jax.tree.map(np.asarray, parameters), tokens)
     else:
-        prepared = _prepare(engine, parameters, tokens)
-    return jax.device_put(parameters, everywhere), jax.device_put(prepared, everywhere)
+        prepared, *told = _prepare(engine, parameters, tokens)
+    placed = jax.device_put((parameters, prepared), everywhere)
+    return Ready(*placed, *(np.asarray(one) for one in told))
+
+
+def _prepared(engine: Engine, parameters: Any, tokens: Any) -> tuple[Any, Array, Array]:
+    prepared = engine.prepare(parameters, tokens)
+    return prepared, engine.output(parameters, prepared), engine.sizes(prepared)
+
+
+_prepare = compiled(static=1)(_prepared)
 
 
 @compiled(static=1)
-def _prepare(engine: Engine, parameters: Any, tokens: Any) -> Any:
-    return engine.prepare(parameters, tokens)
-
-
-@compiled(static=1)
-def _prepare_in_float64(engine: Engine, parameters: Any, tokens: Any) -> Any:
-    prepared = engine.prepare(jax.tree.map(lambda leaf: leaf.astype(jnp.float64), parameters), tokens)
+def _prepare_in_float64(engine: Engine, parameters: Any, tokens: Any) -> tuple[Any, Array, Array]:
+    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), parameters)
     narrow = {jnp.dtype(jnp.float64): jnp.float32, jnp.dtype(jnp.int64): jnp.int32}
-    return jax.tree.map(lambda leaf: leaf.astype(narrow.get(leaf.dtype, leaf.dtype)), prepared)
+    return jax.tree.map(
+        lambda leaf: leaf.astype(narrow.get(leaf.dtype, leaf.dtype)), _prepared(engine, wide, tokens)
+    )

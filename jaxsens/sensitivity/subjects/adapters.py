@@ -27,6 +27,7 @@ from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.models.transformer.layered import Attention, Layered, LayeredModel, forward
 from jaxsens.models.transformer.layers import layered_transformer
 from jaxsens.models.transformer.module import check_runs
+from jaxsens.models.transformer.stack import stacked
 from jaxsens.sensitivity.subjects.model_problems import check_is_model
 
 RANDOM_OUTPUT = (
@@ -146,6 +147,10 @@ class TransformerApply:
     def __call__(self, parameters: Any, tokens: Any) -> Any:
         """The transformer's output on one input."""
         return layers.apply(self.config, parameters, tokens)
+
+    def with_sizes(self, parameters: Any, tokens: Any) -> tuple[Any, Any]:
+        """The output, and the largest |log-normaliser| of each layer."""
+        return layers.apply_with_sizes(self.config, parameters, tokens)
 
     def operations(self, n: int) -> float:
         """Floating-point operations of one call on an input of length n."""
@@ -310,7 +315,7 @@ def _from_nnx(nnx: Any, model: Any) -> Measurable:
     if isinstance(config, TransformerConfig) and hasattr(model, "parameters"):
         return Measurable(
             TransformerApply(config),
-            model.parameters,
+            dataclasses.replace(model.parameters, layers=stacked(config, model.parameters.layers)),
             call=model,
             config=config,
             alphabet_size=config.alphabet_size,

@@ -24,6 +24,7 @@ from jaxsens.models.parts.weighting import (
 from jaxsens.models.transformer.config import LayerConfig, TransformerConfig
 from jaxsens.models.transformer.layers import layer_operations, read_out, readout_position
 from jaxsens.models.transformer.parameters import TransformerParameters, needed
+from jaxsens.models.transformer.stack import Stack, over_layers
 from jaxsens.models.transformer.trace import leaves_cache, rows_at_once
 from jaxsens.sensitivity.engines.difference.layer_change import (
     KeptRun,
@@ -34,12 +35,13 @@ from jaxsens.sensitivity.engines.difference.layer_change import (
     layer_change,
     of_dtype,
     prepare,
+    score_sizes,
 )
-from jaxsens.sensitivity.engines.difference.moved import Moved
+from jaxsens.sensitivity.engines.difference.moved import KeptLayer, Moved
 from jaxsens.sensitivity.engines.difference.rounding import product_error, size, unit
 from jaxsens.sensitivity.engines.difference.rules import ACTIVATION_CHANGES
 from jaxsens.sensitivity.engines.engine import Changed, Engine, EngineCost, FlipBlock, Served
-from jaxsens.sensitivity.engines.one_key.blocks import Reach, changed_rows, rows_of_block
+from jaxsens.sensitivity.engines.one_key.blocks import Reach, carried, changed_rows, rows_of_block
 from jaxsens.sensitivity.engines.vmap import VmapEngine
 from jaxsens.sensitivity.subjects.adapters import TransformerApply
 
@@ -109,6 +111,10 @@ class DifferenceEngine(Engine):
     def resolves(self, prepared: Prepared) -> bool:
         """Returns whether the scores of the unflipped run are small enough for the dtype; always true in float64."""
         return self.wide or largest_score(prepared) <= LARGEST_SCORE[self.config.dtype]
+
+    def sizes(self, prepared: Prepared) -> Float[Array, " layers"]:
+        """Those of the unflipped run's traces."""
+        return score_sizes(prepared)
 
     def prepare(self, parameters: TransformerParameters, tokens: Int[Array, " n"]) -> Prepared:
         """Runs one forward pass and keeps its intermediate values, in the dtype of the parameters."""
@@ -181,9 +187,15 @@ class DifferenceEngine(Engine):
     def _later_layers(self, run: KeptRun, moved: Moved, row: int | None, reach: Reach) -> Moved:
         config, n = run.config, moved.dx.shape[0]
         reach = changed_rows(config.layer(0).mask, reach, n)
-        for k in range(1, config.layers if row is None else config.layers - 1):
-            reach = changed_rows(config.layer(k).mask, reach, n)
-            moved = layer_change(run, k, moved, reach)
+
+        def one(k: int, given: Any, carry: tuple[Moved, Reach]) -> tuple[Any, None]:
+            layer, (moved, reach) = KeptLayer(config.layer(k), *given), carry
+            reach = changed_rows(layer.config.mask, reach, n)
+            return (layer_change(layer, moved, reach), carried(reach)), None
+
+        layers = Stack.of(run.parameters.layers).beside(run.prepared.traces)
+        whole = range(1, config.layers if row is None else config.layers - 1)
+        (moved, _), _ = over_layers(one, layers, (moved, carried(reach)), whole)
         if row is None:
             rounding = unit(moved.dx.dtype, n) * jnp.mean(size(moved.dx))
             return Moved(jnp.mean(moved.dx, axis=0), jnp.mean(moved.error) + rounding)

@@ -48,6 +48,7 @@ from jaxsens.sensitivity.engines.difference.layer_change import (
     largest_score,
     of_dtype,
     prepare,
+    score_sizes,
 )
 from jaxsens.sensitivity.engines.difference.moved import HeadsMoved, Moved
 from jaxsens.sensitivity.engines.difference.rounding import gain, product_error, size, unit
@@ -269,6 +270,10 @@ class FoldedEngine(Engine):
         rows = queried * sums.pulled_by_keys + (along * widest + through) * of_rows
         rows = rows + through * u * size(sums.moved) + u * sums.pulled_size
         return rows + of_own + u * jnp.abs(gained) * pulls + (sums.gained_size + jnp.abs(gained)) * spread
+
+    def sizes(self, prepared: PreparedFold) -> Float[Array, " layers"]:
+        """Those of the unflipped run's traces."""
+        return score_sizes(prepared.prepared)
 
     def output(self, parameters: TransformerParameters, prepared: PreparedFold) -> Float[Array, " outputs"]:
         """Reads the output out of the unflipped run."""

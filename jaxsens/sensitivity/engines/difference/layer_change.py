@@ -16,6 +16,7 @@ from jaxsens.models.parts.weighting import AverageHard, HardWeighting, Sigmoid, 
 from jaxsens.models.transformer import layers, trace
 from jaxsens.models.transformer.config import LayerConfig, TransformerConfig
 from jaxsens.models.transformer.parameters import NormParameters, TransformerParameters, needed
+from jaxsens.models.transformer.stack import Stack
 from jaxsens.models.transformer.trace import LayerTrace, gate_inputs, layer_norm, transformer_layer
 from jaxsens.sensitivity.engines.difference import one_key, rounding
 from jaxsens.sensitivity.engines.difference.attention import SOFT, hard_rows, readout_row, soft_rows
@@ -37,7 +38,7 @@ class Prepared:
     """
 
     tokens: Int[Array, " n"]
-    traces: tuple[LayerTrace, ...]
+    traces: Stack[LayerTrace]
     output: Float[Array, "n width"]
     others: Rest | Levels | None
 
@@ -86,13 +87,20 @@ def prepare(
     return Prepared(tokens, traces, output, others)
 
 
+def score_sizes(prepared: Prepared) -> Float[Array, " layers"]:
+    """Returns the largest |log-normaliser| of each layer."""
+    runs = zip(prepared.traces.runs, prepared.traces.lengths, strict=True)
+    sizes = [jnp.max(jnp.abs(run.normaliser).reshape(length, -1), axis=1) for run, length in runs]
+    return jnp.concatenate([jnp.zeros(0, prepared.output.dtype), *sizes])
+
+
 def largest_score(prepared: Prepared) -> float:
     """Returns the largest size of a softmax score that gets weight in the unflipped run, to within log n.
 
     It uses the log-normaliser, which is at most log n above a row's largest score. Scores far below that may be large,
     because their weights are 0.
     """
-    sizes = (np.abs(np.asarray(kept.normaliser)) for kept in prepared.traces)
+    sizes = (np.abs(np.asarray(kept.normaliser)) for kept in prepared.traces.runs)
     return max((float(np.max(each, initial=0)) for each in sizes), default=0.0)
 
 
@@ -246,12 +254,12 @@ def _hard_first_layer(
     return heads
 
 
-def layer_change(run: KeptRun, k: int, moved: Moved, reach: Reach) -> Moved:
-    """Returns the change of all rows of layer k > 0 under a change of its inputs. O(H n^2 head_width), in blocks.
+def layer_change(layer: KeptLayer, moved: Moved, reach: Reach) -> Moved:
+    """Returns the change of all rows of a layer but the first under a change of its inputs. O(H n^2 head_width), in
+    blocks.
 
     Only the rows `reach` can change.
     """
-    layer = run.layer(k)
     n, everywhere, config, own = layer.n, jnp.arange(layer.n), layer.config, layer.parameters
     inner = inner_change(layer, moved)
     dv = layer.heads_change(inner, own.value, None)
@@ -265,7 +273,7 @@ def layer_change(run: KeptRun, k: int, moved: Moved, reach: Reach) -> Moved:
                 return jnp.concatenate([after.dx, after.error[:, None]], axis=1)
 
             most = trace.rows_at_once(config.heads * n, trace.leaves_cache(config, n))
-            start = jnp.zeros((n, run.config.width + 1), moved.dx.dtype)
+            start = jnp.zeros((n, moved.dx.shape[1] + 1), moved.dx.dtype)
             after = over_changed_rows(change, start, reach, most)
             new = None if moved.new is None else transformer_layer(config, own, moved.new)[1]
             return Moved(after[:, :-1], after[:, -1], new)
