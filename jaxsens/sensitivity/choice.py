@@ -1,8 +1,9 @@
 """Chooses the engine that measures a model, with a reason.
 
 `auto` takes the engine with the lowest estimated time, unless only one is accurate enough. The estimate counts
-operations and compilation on a reference machine. It ignores the speed and load of this machine, so a model and length
-get the same engine everywhere, and the points of a sweep agree wherever they were measured.
+operations and compilation on a reference machine, for the inputs of this call. It ignores the speed and load of this
+machine, and what this process compiled before, so a call gets the same engine everywhere, and the points of a sweep
+agree wherever and in whichever order they were measured.
 
 Subtracting two outputs gives a change that is a fraction r of the output with a relative error of eps / r. For softmax
 with bounded position embeddings and temperature, as in Hahn's Lemma 5, r is of order 1/n, and one forward pass per flip
@@ -49,8 +50,8 @@ ROUNDING = 1e-3
 RATE = 1e11
 """Operations per second of a large float32 matrix product on the reference machine, two cores of an AMD EPYC."""
 
-INPUTS = 8
-"""The number of inputs assumed to share a compilation: a sweep has several inputs of each length."""
+MANY = 8
+"""The number of inputs assumed to share a compilation where a search measures more than it can tell beforehand."""
 
 COMPILE_SECONDS: dict[type[Engine], tuple[float, float]] = {
     VmapEngine: (0.8, 0.07),
@@ -66,9 +67,9 @@ KEPT = "subtracting two outputs rounds a change of order 1/n by less than 0.1 %"
 
 
 def choose(
-    subject: Measurable, asked: AskedEngine, flips: Flips, measure: Measure, n: int
+    subject: Measurable, asked: AskedEngine, flips: Flips, measure: Measure, n: int, inputs: int = MANY
 ) -> tuple[Engine, EngineChoice]:
-    """Returns the engine that is asked for (for `Auto` the best choice) for inputs of length n, with the reason.
+    """Returns the engine that is asked for (for `Auto` the best choice) for `inputs` inputs of length n, with the reason.
 
     Raises:
         EngineRefusal: if the engine does not support the model, what is measured, or what flips do.
@@ -79,7 +80,7 @@ def choose(
         return edited(asked, edit, forward)
     match asked:
         case Auto():
-            return _best(subject, forward, n)
+            return _best(subject, forward, n, inputs)
         case Vmap():
             return forward, EngineChoice(asked.kind, "asked for")
         case Incremental():
@@ -92,6 +93,10 @@ def choose(
             if subject.config is None or refused is not None:
                 raise _refused(asked, refused)
             carried, how = _carried(measure, outputs, subject.config, n)
+            if isinstance(carried.wider, DifferenceEngine) and _wide_at_once(
+                carried, subject, subject.config, n, inputs
+            ):
+                return carried.wider, EngineChoice(asked.kind, f"asked for; {WIDE}")
             return carried, EngineChoice(asked.kind, f"asked for{how}")
         case FirstOrder():
             return first_order_engine(subject, asked, measure), EngineChoice(asked.kind, "asked for")
@@ -117,7 +122,7 @@ def _carried(
     return FoldedEngine(measure, outputs, config), "; two layers, folded"
 
 
-def _best(subject: Measurable, forward: VmapEngine, n: int) -> tuple[Engine, EngineChoice]:
+def _best(subject: Measurable, forward: VmapEngine, n: int, inputs: int) -> tuple[Engine, EngineChoice]:
     """Returns the exact engine that is accurate and estimated to be fastest."""
     measure, outputs, config = forward.measure, forward.outputs, subject.config
     shortened = incremental_engine(subject, measure, outputs)
@@ -133,7 +138,7 @@ def _best(subject: Measurable, forward: VmapEngine, n: int) -> tuple[Engine, Eng
         return forward, EngineChoice("vmap", reason)
     digits = lost_digits(subject, config, n)
     if digits is not None:
-        if isinstance(carried.wider, DifferenceEngine) and _wide_at_once(carried, subject, config, n):
+        if isinstance(carried.wider, DifferenceEngine) and _wide_at_once(carried, subject, config, n, inputs):
             return carried.wider, EngineChoice("difference", f"for its digits: {digits}; {WIDE}")
         return carried, EngineChoice("difference", f"for its digits: {digits}{how}")
     choices: list[tuple[Engine, EngineChoice]] = [
@@ -143,7 +148,7 @@ def _best(subject: Measurable, forward: VmapEngine, n: int) -> tuple[Engine, Eng
     if shortened is not None and isinstance(carried, DifferenceEngine):
         # The folded form does fewer operations than the incremental engine at every width.
         choices.append((shortened, EngineChoice("incremental", f"{FASTER}; {KEPT}")))
-    return min(choices, key=lambda choice: seconds(choice[0], subject, config, n))
+    return min(choices, key=lambda choice: seconds(choice[0], subject, config, n, inputs))
 
 
 def edited(asked: AskedEngine, edit: Edit, forward: VmapEngine) -> tuple[Engine, EngineChoice]:
@@ -183,18 +188,22 @@ def lost_digits(subject: Measurable, config: TransformerConfig, n: int) -> str |
     return None
 
 
-def _wide_at_once(engine: Engine, subject: Measurable, config: TransformerConfig, n: int) -> bool:
+def _wide_at_once(
+    engine: Engine, subject: Measurable, config: TransformerConfig, n: int, inputs: int
+) -> bool:
     """Returns whether a float32 model of soft attention is measured in float64 from the start.
 
     Many of its changes go on to float64 anyway, by a program of its own. Hard attention is resolved in float32.
     """
     first, each_layer = COMPILE_SECONDS[type(engine)]
     compiling = first + each_layer * config.layers
-    return not config.exact_rows and seconds(engine, subject, config, n) < 2 * compiling
+    return not config.exact_rows and seconds(engine, subject, config, n, inputs) < 2 * compiling
 
 
-def seconds(engine: Engine, subject: Measurable, config: TransformerConfig, n: int) -> float:
-    """Estimates the seconds for all flips of `INPUTS` inputs of length n on the reference machine, with compilation."""
+def seconds(
+    engine: Engine, subject: Measurable, config: TransformerConfig, n: int, inputs: int = MANY
+) -> float:
+    """Estimates the seconds for all flips of `inputs` inputs of length n on the reference machine, with compilation."""
     flips = (n - (readout_position(config, n) is not None)) * (config.alphabet_size - 1)
     if isinstance(engine, VmapEngine):
         # The same count as `engine.cost`, without tracing the model.
@@ -205,7 +214,7 @@ def seconds(engine: Engine, subject: Measurable, config: TransformerConfig, n: i
             cost = engine.cost(subject.parameters, jax.ShapeDtypeStruct((n,), jnp.int32), "cpu")
         prepare, per_flip, efficiency = cost.prepare, cost.per_flip, cost.efficiency
     first, each_layer = COMPILE_SECONDS[type(engine)]
-    return first + each_layer * config.layers + INPUTS * (prepare + flips * per_flip) / (RATE * efficiency)
+    return first + each_layer * config.layers + inputs * (prepare + flips * per_flip) / (RATE * efficiency)
 
 
 def _eps(subject: Measurable) -> float:

@@ -138,7 +138,7 @@ def explain(
         work, replacing = _Work(subject, n, count, jax.default_backend()), edit_of(flipped) == SUBSTITUTE
         if isinstance(asked, FirstOrder) and replacing:
             return work.estimated(first_order_engine(subject, asked, what))
-        runner, choice = choose(subject, asked, flipped, what, n)
+        runner, choice = choose(subject, asked, flipped, what, n, 1)
         given = _abstract_input(runner, subject, n)
         found = work.by(choice, runner.cost(*given, work.platform), jax.eval_shape(runner.prepare, *given))
         return replace(found, first_order=work.estimated_instead(what)) if replacing else found

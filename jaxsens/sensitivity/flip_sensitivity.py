@@ -197,7 +197,7 @@ def _measured_words(
     edit, counted = edit_of(call.flips), _check_size(subject, words, selection, call.engine)
     with numerics(subject.dtype):
         measure = _with_threshold(subject, words, call.measure)
-        wished = call.runs, call.flips, measure, words.shape[1]
+        wished = call.runs, call.flips, measure, words.shape[1], len(words)
         tell = _telling_duration(call.progress, words.shape, counted, wished)
         subject, dtype = checked_output(subject, words, measure, edit.longer, tell)
         runner, choice = choose(subject, *wished)

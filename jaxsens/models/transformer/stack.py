@@ -85,7 +85,7 @@ def stacked(config: TransformerConfig, layers: Sequence[Part]) -> Sequence[Part]
     for length in lengths:
         some = layers[start : start + length]
         # NumPy stacks, because each shape would be a program of its own for JAX.
-        joined = (lambda *leaves: jax.device_put(np.stack([np.asarray(leaf) for leaf in leaves])))
+        joined = lambda *leaves: jax.device_put(np.stack([np.asarray(leaf) for leaf in leaves]))
         runs.append(some[0] if length == 1 else jax.tree.map(joined, *some))
         start += length
     return Stack(tuple(runs), lengths)

@@ -293,7 +293,10 @@ class Measuring:
             del waiting[runner]
             with numerics("float64") if runner.wide else nullcontext():
                 ready = self._ready(runner, b)
-                if runner.fallback is not None and not self.placement.least(runner.resolves(ready.prepared))[0]:
+                if (
+                    runner.fallback is not None
+                    and not self.placement.least(runner.resolves(ready.prepared))[0]
+                ):
                     _wait(waiting, runner.fallback, chosen)
                     continue
                 if runner.subtracts and self.doubts is not None:
@@ -555,9 +558,7 @@ def _compiled(
     return _Program(compiled, batch, blocks, of_block.shape[1:], of_block.dtype, temporary)
 
 
-def prepared_on(
-    mesh: Mesh, engine: Engine, parameters: Any, tokens: Int[np.ndarray, " n"]
-) -> Ready:
+def prepared_on(mesh: Mesh, engine: Engine, parameters: Any, tokens: Int[np.ndarray, " n"]) -> Ready:
     """Returns the parameters and the engine's prepared values for the tokens, copied to every device of the mesh.
 
     An engine with `prepares_in_float64` prepares in float64, and the result is rounded once to 32 bits.
