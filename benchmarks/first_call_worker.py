@@ -20,7 +20,7 @@ _COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 def main() -> None:
-    """Prints the programs, the seconds that XLA took for them, the seconds of the call, and from where it was imported."""
+    """Prints the programs, the seconds that XLA took for them, the seconds of the call, and which jaxsens it was."""
     engine, layers, n = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     config = jaxsens.TransformerConfig(alphabet_size=2, width=64, heads=4, layers=layers, feed_forward=256)
     model = jaxsens.Transformer(config, seed=0)

@@ -22,9 +22,7 @@ import numpy as np
 LARGEST = 64
 """The number of results that each function decorated here keeps. Beyond it, the one used longest ago goes."""
 
-SOONER: dict[str, bool | int] | None = (
-    {"xla_cpu_use_fusion_emitters": False} if jax.__version__.startswith("0.10.") else None
-)
+SOONER: Any = {"xla_cpu_use_fusion_emitters": False} if jax.__version__.startswith("0.10.") else None
 """Options of XLA under which a program is compiled in about two thirds of the time, and runs as fast (measured with jax
 0.10 on CPU: benchmarks/README.md). XLA refuses options that it does not know, so other versions compile by their
 defaults. Only for programs that no other program calls."""

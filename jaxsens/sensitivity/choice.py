@@ -69,7 +69,7 @@ KEPT = "subtracting two outputs rounds a change of order 1/n by less than 0.1 %"
 def choose(
     subject: Measurable, asked: AskedEngine, flips: Flips, measure: Measure, n: int, inputs: int = MANY
 ) -> tuple[Engine, EngineChoice]:
-    """Returns the engine that is asked for (for `Auto` the best choice) for `inputs` inputs of length n, with the reason.
+    """Returns the engine that is asked for (for `Auto` the best) for `inputs` inputs of length n, with the reason.
 
     Raises:
         EngineRefusal: if the engine does not support the model, what is measured, or what flips do.

@@ -53,8 +53,8 @@ class LayerParameters:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TransformerParameters:
-    """All parameters. `components` has a row for each coordinate term of the position embedding, in order. `layers` is a
-    tuple or, where the layers are to be looped over, a `Stack`."""
+    """All parameters. `components` has a row for each coordinate term of the position embedding, in order. `layers` is
+    a tuple or, where programs loop over the layers, a `Stack`."""
 
     embedding: Float[Array, "vocabulary width"]
     components: Float[Array, "components width"] | None

@@ -1,16 +1,16 @@
 """What each layer has, with equal layers stacked: a program traces one of them and loops over the others.
 
-So a program's size, and the time to trace and compile it, do not grow with the depth. The first and the last layer stand
-alone: engines treat them in ways of their own.
+So a program's size, and the time to trace and compile it, do not grow with the depth. The first and the last layer
+stand alone: engines treat them in ways of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -23,7 +23,7 @@ Carry = TypeVar("Carry")
 
 @partial(jax.tree_util.register_dataclass, data_fields=["runs"], meta_fields=["lengths"])
 @dataclass(frozen=True)
-class Stack(Generic[Part]):
+class Stack(Sequence[Part]):
     """A sequence with one pytree of arrays for each layer, such as its parameters or its trace.
 
     Attributes:
@@ -57,16 +57,13 @@ class Stack(Generic[Part]):
     def __len__(self) -> int:
         return sum(self.lengths)
 
-    def __getitem__(self, k: int) -> Part:
+    def __getitem__(self, k: Any) -> Any:
         """Returns what layer k has: a slice, if it is in a run of several."""
         for run, length in zip(self.runs, self.lengths, strict=True):
             if 0 <= k < length:
                 return run if length == 1 else jax.tree.map(lambda leaf, k=k: leaf[k], run)
             k -= length
         raise IndexError("layer index out of range")
-
-    def __iter__(self) -> Iterator[Part]:
-        return (self[k] for k in range(len(self)))
 
 
 def lengths_of_runs(config: TransformerConfig) -> tuple[int, ...]:
@@ -82,10 +79,13 @@ def stacked(config: TransformerConfig, layers: Sequence[Part]) -> Sequence[Part]
     if isinstance(layers, Stack) or max(lengths, default=1) == 1:
         return layers
     runs, start = [], 0
+
+    def joined(*leaves: Any) -> jax.Array:
+        # By NumPy, because each shape would be a program of its own for JAX.
+        return jax.device_put(np.stack([np.asarray(leaf) for leaf in leaves]))
+
     for length in lengths:
         some = layers[start : start + length]
-        # NumPy stacks, because each shape would be a program of its own for JAX.
-        joined = lambda *leaves: jax.device_put(np.stack([np.asarray(leaf) for leaf in leaves]))
         runs.append(some[0] if length == 1 else jax.tree.map(joined, *some))
         start += length
     return Stack(tuple(runs), lengths)

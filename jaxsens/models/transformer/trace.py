@@ -198,8 +198,8 @@ def transformer_layer(
 def transformer_row(
     layer: LayerConfig, parameters: LayerParameters, x: Float[Array, "n width"], row: int
 ) -> tuple[Float[Array, " width"], Float[Array, "heads 1"]]:
-    """One row of `transformer_layer`'s output and its log-normalisers, in O(n d^2): the keys and values of all rows, and
-    the rest of one."""
+    """One row of `transformer_layer`'s output and its log-normalisers, in O(n d^2): the keys and values of all rows,
+    and the rest of one."""
     n = x.shape[0]
     here = jnp.asarray([row])
     z = layer_norm(layer, parameters.attention_norm, x) if layer.norm.before else x
