@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar, TypeVarTuple
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 LARGEST = 64
 """The number of results that each function decorated here keeps. Beyond it, the one used longest ago goes."""
@@ -79,13 +80,14 @@ def _program(function: Callable[..., Result]) -> Callable[..., Result]:
         return function(*at_hand.static, *arrays)
 
     traced.__name__ = function.__name__  # what profiles call it
-    run = jax.jit(traced, compiler_options=SOONER)
+    run, inner = jax.jit(traced, compiler_options=SOONER), jax.jit(traced)
 
     def call(static: tuple[Any, ...], arrays: tuple[Any, ...]) -> Result:
         before = getattr(at_hand, "static", None)
         at_hand.static = static
         try:
-            return run(*arrays)
+            being_traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arrays))
+            return (inner if being_traced else run)(*arrays)
         finally:
             at_hand.static = before
 

@@ -139,6 +139,14 @@ class EveryWord(VmapEngine):
         """A word, which holds the symbols at the other positions."""
         return tokens
 
+    def output(self, parameters: Any, prepared: Any) -> Float[Array, " 0"]:
+        """None: nothing is subtracted."""
+        return jnp.zeros(0)
+
+    def sizes(self, prepared: Any) -> Float[Array, " 0"]:
+        """None: one word of many tells little of the others."""
+        return jnp.zeros(0)
+
     def changes(self, parameters: Any, prepared: Any, block: FlipBlock) -> Float[Array, "flips outputs"]:
         """The outputs on the words with these numbers: nothing is subtracted."""
         size, strides = len(self.alphabet), jnp.asarray(_strides(len(self.alphabet), len(self.free)))

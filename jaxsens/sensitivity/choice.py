@@ -93,9 +93,8 @@ def choose(
             if subject.config is None or refused is not None:
                 raise _refused(asked, refused)
             carried, how = _carried(measure, outputs, subject.config, n)
-            if isinstance(carried.wider, DifferenceEngine) and _wide_at_once(
-                carried, subject, subject.config, n, inputs
-            ):
+            wide = isinstance(carried, DifferenceEngine) and carried.wider is not None
+            if wide and _wide_at_once(carried, subject, subject.config, n, inputs):
                 return carried.wider, EngineChoice(asked.kind, f"asked for; {WIDE}")
             return carried, EngineChoice(asked.kind, f"asked for{how}")
         case FirstOrder():

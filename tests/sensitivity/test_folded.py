@@ -50,7 +50,7 @@ def measured(engine: Any, config: TransformerConfig, tokens: np.ndarray, positio
         np.resize(array, (-(-len(array) // BLOCK), BLOCK)) for array in flips_of(tokens, positions)
     )
     with numerics(config.dtype):
-        parameters, prepared = placement.prepared_on(ONE_DEVICE, engine, initialise(config, 0), tokens)
+        parameters, prepared, *_ = placement.prepared_on(ONE_DEVICE, engine, initialise(config, 0), tokens)
         norms = jax.jit(engine.norms)
         blocks = [
             norms(parameters, prepared, FlipBlock(*block)) for block in zip(places, symbols, strict=True)

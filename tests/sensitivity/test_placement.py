@@ -47,7 +47,7 @@ def test_what_is_prepared_in_float64_is_rounded_once():
     model = jaxsens.Transformer(small(layers=1, dtype="float32"), seed=0)
     engine, word = DifferenceEngine(L2(), None, model.config), np.append(np.arange(30) % 3, 3)
     with numerics("float32"):
-        _, prepared = placement.prepared_on(mesh_of(1), engine, model.parameters, word)
+        prepared = placement.prepared_on(mesh_of(1), engine, model.parameters, word).prepared
     with numerics("float64"):
         wide = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), jnp.float64), model.parameters)
         exact = jax.tree.map(np.asarray, jax.jit(engine.prepare)(wide, word))
