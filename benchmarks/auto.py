@@ -28,7 +28,7 @@ BASELINE = (2, 1024)
 SAMPLE = 64
 """The number of flips measured at three layers or more and 1024 symbols or more; the time is extrapolated."""
 
-_SETTINGS = ("JAX_NUM_CPU_DEVICES", "JAX_COMPILATION_CACHE_DIR", "XLA_FLAGS")
+SETTINGS = ("JAX_NUM_CPU_DEVICES", "JAX_COMPILATION_CACHE_DIR", "XLA_FLAGS")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Process(LineProcess):
     """A worker that measures a checkout's flips when asked. Use as a context manager."""
 
     def __init__(self, tree: Path, engine: str, layers: int, n: int) -> None:
-        environment = {key: value for key, value in os.environ.items() if key not in _SETTINGS}
+        environment = {key: value for key, value in os.environ.items() if key not in SETTINGS}
         self._tree = tree.resolve()
         worker = str(ROOT / "benchmarks" / "auto_worker.py")
         command = [sys.executable, "-P", worker, engine, str(layers), str(n)]

@@ -1,0 +1,15 @@
+"""`python scripts/benchmark_first_call.py`: what a first call compiles, and how long it takes; see benchmarks/README.md."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[1])
+)  # `benchmarks` is no part of the installed package
+
+from benchmarks.first_call import main
+
+if __name__ == "__main__":
+    sys.exit(main())
