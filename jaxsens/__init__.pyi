@@ -32,6 +32,8 @@ from .base.errors import InputError as InputError
 from .base.errors import PrecisionWarning as PrecisionWarning
 from .base.errors import ProcessLost as ProcessLost
 from .base.errors import UnchangedWarning as UnchangedWarning
+from .base.kept_programs import KeptPrograms as KeptPrograms
+from .base.kept_programs import programs_kept as programs_kept
 from .constructions.catalogue import construction as construction
 from .constructions.compiled import CompiledTransformer as CompiledTransformer
 from .constructions.compiler import compile_formula as compile_formula

@@ -16,9 +16,10 @@ import pandas as pd
 import pytest
 
 import jaxsens
+from jaxsens.base import kept_programs
 from jaxsens.base.errors import InputError
-from jaxsens.cli import compilation
-from jaxsens.cli.compilation import processor, programs_kept
+from jaxsens.base.kept_programs import processor
+from jaxsens.cli.compilation import programs_kept
 from tests.experiments.tiny import TINY
 from tests.small_models import small
 
@@ -47,13 +48,13 @@ def test_what_one_command_compiled_the_next_one_loads(tmp_path):
     assert second.loaded == second.needed == first.needed
     assert f"{second.loaded} of {second.needed} compiled programs came from {tmp_path}" in str(second)
     (folder,) = tmp_path.iterdir()
-    assert folder.name == f"jaxlib-{compilation.version('jaxlib')}-cpu-{processor()}"
+    assert folder.name == f"jaxlib-{kept_programs.version('jaxlib')}-cpu-{processor()}"
     assert len(entries(tmp_path)) == first.needed
     assert not [path for path in entries(tmp_path) if path.is_symlink()]
 
 
 def test_a_process_sees_what_another_published_meanwhile_and_publishes_before_it_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr(compilation, "_SETTLED_SECONDS", 0.0)
+    monkeypatch.setattr(kept_programs, "_SETTLED_SECONDS", 0.0)
     with programs_kept(str(tmp_path)):
         compiled(0.733)
         early = len(entries(tmp_path))
@@ -64,7 +65,7 @@ def test_a_process_sees_what_another_published_meanwhile_and_publishes_before_it
 def test_code_for_another_processor_is_never_loaded(tmp_path, monkeypatch):
     with programs_kept(str(tmp_path)):
         compiled(0.737)
-    monkeypatch.setattr(compilation, "processor", lambda: "0" * 12)
+    monkeypatch.setattr(kept_programs, "processor", lambda: "0" * 12)
     with programs_kept(str(tmp_path)) as other:
         compiled(0.737)
     assert other.loaded == 0
@@ -110,7 +111,7 @@ def test_jax_own_settings_are_respected(tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_used_is_refused_if_it_was_given_and_else_done_without(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"--compilation-cache = .*/file'.*another folder, or off"):
-        programs_kept(str(tmp_path / "file")).__enter__()
+        programs_kept(str(tmp_path / "file"))
     before = SETTINGS.jax_compilation_cache_dir
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     try:
@@ -123,6 +124,94 @@ def test_a_folder_that_cannot_be_used_is_refused_if_it_was_given_and_else_done_w
     assert "cannot be written to" in str(kept)
 
 
+def test_in_python_errors_name_the_argument(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        InputError, match=r"^programs_kept: folder = .*/file'\)?: another folder: .*be written to"
+    ):
+        jaxsens.programs_kept(tmp_path / "file")
+    for wrong in (3, "", True):
+        with pytest.raises(InputError, match=r"^programs_kept: folder = .*: the name of a folder, or None"):
+            jaxsens.programs_kept(wrong)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_call_at_the_top_of_a_script_holds_until_the_process_ends(tmp_path):
+    script = "import jax, jaxsens\nkept = jaxsens.programs_kept(%r)\nf = jax.jit(lambda x: x * 3.0)(2.0)\nprint(kept)"
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", script % str(tmp_path)],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        for _ in range(2)
+    ]
+    assert [ran.stdout.split()[0] for ran in told] == ["0", told[1].stdout.split()[2]]
+    assert [ran.stderr for ran in told] == ["", ""]
+    assert len(list(tmp_path.iterdir())) == 1  # nothing but the programs is left
+
+
+def test_one_within_another_uses_its_folder_and_ends_with_it(tmp_path):
+    before = SETTINGS.jax_compilation_cache_dir
+    with jaxsens.programs_kept(tmp_path / "outer") as outer:
+        own = SETTINGS.jax_compilation_cache_dir
+        for given in (None, tmp_path / "outer"):
+            with jaxsens.programs_kept(given) as inner:
+                value = compiled(0.743)
+            assert inner.folder == outer.folder
+            assert inner.needed >= 1
+            assert SETTINGS.jax_compilation_cache_dir == own
+        other = jaxsens.programs_kept(tmp_path / "other")
+        assert compiled(0.743) == value
+        assert SETTINGS.jax_compilation_cache_dir != own
+    assert SETTINGS.jax_compilation_cache_dir == before
+    assert other.needed >= 1
+    assert len(entries(tmp_path / "other")) == other.needed
+    other.close()
+    assert SETTINGS.jax_compilation_cache_dir == before
+
+
+def test_where_there_is_no_folder_of_the_users_nothing_is_kept(monkeypatch):
+    before = SETTINGS.jax_compilation_cache_dir
+
+    def homeless(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    try:
+        jax.config.update("jax_compilation_cache_dir", "gs://bucket")
+        assert (
+            str(jaxsens.programs_kept())
+            == "compiled programs are not kept: JAX keeps them itself in gs://bucket"
+        )
+        jax.config.update("jax_compilation_cache_dir", None)
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.setattr(Path, "expanduser", homeless)
+        assert "Could not determine home" in str(jaxsens.programs_kept())
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_a_sweep_in_python_keeps_its_programs_unless_jax_has_a_cache(tmp_path, monkeypatch):
+    before, seen = SETTINGS.jax_compilation_cache_dir, []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def make(n: int, seed: int) -> Any:
+        seen.append(SETTINGS.jax_compilation_cache_dir)
+        return lambda tokens: jnp.mean(tokens * 0.747)
+
+    try:
+        for cache in (str(tmp_path / "of jax"), None):
+            jax.config.update("jax_compilation_cache_dir", cache)
+            jaxsens.sweep({"mean": make}, [2], seeds=1, flips=2)
+            assert SETTINGS.jax_compilation_cache_dir == cache
+            assert bool(entries(tmp_path / "jaxsens")) == (cache is None)
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+    assert seen[1] == str(tmp_path / "of jax")
+    assert "jaxsens-compiled-" in seen[-1]
+
+
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775], ids=oct)
 @pytest.mark.parametrize("which", ["the folder", "the folder in it"])
 def test_programs_of_strangers_are_not_run(which, mode, tmp_path):
@@ -131,7 +220,7 @@ def test_programs_of_strangers_are_not_run(which, mode, tmp_path):
     folder = tmp_path if which == "the folder" else own.folder
     folder.chmod(mode)
     with pytest.raises(InputError, match=rf"(?s)others can write to {folder}, .*: .*chmod go-w {folder}$"):
-        programs_kept(str(tmp_path)).__enter__()
+        programs_kept(str(tmp_path))
     folder.chmod(mode & 0o755)
     with programs_kept(str(tmp_path)) as kept:
         assert kept.folder == own.folder
@@ -139,9 +228,9 @@ def test_programs_of_strangers_are_not_run(which, mode, tmp_path):
 
 def test_a_folder_of_another_user_is_not_used(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
-    monkeypatch.setattr(compilation, "_ROOT", -1)
+    monkeypatch.setattr(kept_programs, "_ROOT", -1)
     with pytest.raises(InputError, match="belongs to another user, whose programs would run as you"):
-        programs_kept(str(tmp_path)).__enter__()
+        programs_kept(str(tmp_path))
 
 
 def test_where_nobody_chose_a_folder_that_others_can_write_to_it_is_warned_of(tmp_path, monkeypatch):

@@ -94,24 +94,42 @@ def _program(function: Callable[..., Result]) -> Callable[..., Result]:
     return call
 
 
+class _Entry(Generic[Result]):
+    """A result, once it is made, and references to the mortal objects of its key."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.mortal: list[Any] | None = None
+        self.result: Result
+
+
 class _Results(Generic[Result]):
     """Results by key. A key holds references to mortal objects; with the first of them that dies, the result goes.
 
-    An object may die, and so an entry go, between any two operations: each of them allows for that.
+    An object may die, and so an entry go, between any two operations: each of them allows for that. Of several threads
+    that need one result, one makes it.
     """
 
     def __init__(self) -> None:
-        self._entries: dict[Hashable, tuple[Result, list[Any]]] = {}
+        self._entries: dict[Hashable, _Entry[Result]] = {}
+        self._lock = threading.RLock()
 
     def get(self, key: Hashable, mortal: list[Any], make: Callable[[], Result]) -> Result:
         """Returns the result for a key, making it if it is not known."""
-        entry = self._entries.pop(key, None)
-        if entry is None:
-            entry = make(), [weakref.ref(one, partial(self._forget, key)) for one in mortal]
-        self._entries[key] = entry  # the last is the one used last
-        for oldest in [*self._entries][:-LARGEST]:
-            self._entries.pop(oldest, None)
-        return entry[0]
+        with self._lock:
+            entry = self._entries.pop(key, None) or _Entry()
+            self._entries[key] = entry  # the last is the one used last
+            for oldest in [*self._entries][:-LARGEST]:
+                self._entries.pop(oldest, None)
+        with entry.lock:
+            if entry.mortal is None:
+                try:
+                    entry.result = make()
+                except BaseException:
+                    self._forget(key, None)
+                    raise
+                entry.mortal = [weakref.ref(one, partial(self._forget, key)) for one in mortal]
+        return entry.result
 
     def _forget(self, key: Hashable, dead: Any, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         del dead

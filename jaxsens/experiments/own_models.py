@@ -23,6 +23,7 @@ from jaxsens.asked.value import read
 from jaxsens.base.errors import InputError, Problems, collecting
 from jaxsens.base.files import check_ending, try_writing_to, write_text
 from jaxsens.base.inputs import plain_numbers
+from jaxsens.base.kept_programs import programs_kept
 from jaxsens.base.strict import naming_arguments, read_fields
 from jaxsens.experiments.jobs.job import Failure
 from jaxsens.experiments.sweep.beyond import check_estimates
@@ -136,7 +137,8 @@ def sweep(
     """Measures models of your own at every length with every seed, and fits how their changes scale with the length.
 
     All models read the same words. Each is made once before anything is measured, to tell whether it is the one that a
-    finished point is of, and once more when it is measured; what is random in it must be drawn by the seed.
+    finished point is of, and once more when it is measured; what is random in it must be drawn by the seed. Compiled
+    programs are kept for later sweeps, as by `programs_kept`, unless JAX has a cache of its own.
 
     >>> import jax.numpy as jnp
     >>> mean = lambda n, seed: lambda tokens: jnp.mean(tokens + seed)
@@ -201,12 +203,16 @@ def sweep(
 
 def _run(planned: Sweep, folder: Path) -> SweepResult:
     """Measures what is not done yet, and reads all of it."""
+    import jax
+
     from jaxsens.experiments.report.data import load_sweep
     from jaxsens.experiments.report.fits import fit_exponents
 
     console = Console(stderr=True, quiet=not sys.stderr.isatty())
     try:
-        outcome = run_sweep(planned, folder, select(planned.points), console)
+        # A cache that the user gave JAX is left as it is.
+        with nullcontext() if jax.config.jax_compilation_cache_dir else programs_kept():  # pyright: ignore[reportAttributeAccessIssue]
+            outcome = run_sweep(planned, folder, select(planned.points), console)
     except InputError as error:
         raise InputError(f"sweep: {str(error).replace('directory =', 'out =', 1)}") from error
     found = None

@@ -167,8 +167,9 @@ def flip_sensitivity(
         selection = None if call.flips is None else select(call.flips, subject, words, problems)
     if selection is None:
         raise TypeError("unusable flips without an error")
-    call = dataclasses.replace(call, measure=with_token(model, call.measure))
-    return _measured_words(model, subject, words, selection, call)
+    with telling(progress) as told:
+        call = dataclasses.replace(call, measure=with_token(model, call.measure), told=told)
+        return _measured_words(model, subject, words, selection, call)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,6 +182,7 @@ class _Call:
     placement: Placement
     progress: Callable[[int, int], object] | bool | None
     partial: FlipSensitivity | None
+    told: placing.Progress | None = None
 
     @property
     def runs(self) -> AskedEngine:
@@ -339,7 +341,8 @@ def _measured(
     what, by_what = flips.edits
     try:
         with handed_over(lambda: begun.unfinished(so_far)):
-            with stopping.noting(signal.SIGINT), telling(call.progress) as told:
+            with stopping.noting(signal.SIGINT):
+                told = call.told
                 counted = told and (lambda done, total: told(len(known) + done, len(known) + total))
                 doubts, where = output_doubts(subject, words), (flips.inputs[rest], what[rest], by_what[rest])
                 values, elsewhere = placing.Measuring(
@@ -393,8 +396,8 @@ def _estimated(
     if call.partial is not None:
         taken_over(call.partial, whole)
     try:
-        with stopping.noting(signal.SIGINT), telling(call.progress) as told:
-            values = estimated(runner, subject, words, flips, asked, call.placement, told)
+        with stopping.noting(signal.SIGINT):
+            values = estimated(runner, subject, words, flips, asked, call.placement, call.told)
             check_estimates_finite(values, flips.positions)
             stratum = strata(np.abs(values), asked.verify, asked.seed)
             chosen = np.flatnonzero(stratum)

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -16,6 +17,7 @@ from jaxsens.cli.measuring import OutputOptions
 from jaxsens.cli.models import InputOptions, ModelOptions
 from jaxsens.sensitivity.placement import progress
 from jaxsens.sensitivity.placement.progress import Bar, telling
+from tests.small_models import small
 
 
 class Terminal(io.StringIO):
@@ -58,14 +60,55 @@ def test_true_is_a_bar_on_standard_error(monkeypatch, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_the_bar_says_that_a_program_is_compiled_until_the_first_flips_are_done(monkeypatch):
+def test_the_bar_says_which_program_is_compiled_in_its_thread(monkeypatch):
     errors = a_terminal(monkeypatch)
+    said = []
+
+    def compile_one(name, factor):
+        def program(x):
+            return jnp.sin(x) * factor
+
+        program.__name__ = name
+        jax.jit(program)(1.0).block_until_ready()
+
+    original = Bar._told
+    monkeypatch.setattr(Bar, "_told", lambda bar: said.append(original(bar)) or said[-1])
     with telling(True) as told:
-        wait_for(lambda: "compiling" in errors.getvalue())
-        assert "0/?" not in errors.getvalue()
         assert told is not None
+        wait_for(lambda: "starting" in errors.getvalue())
+        assert "0/?" not in errors.getvalue()
+        del said[:]
+        compile_one("_prepare", 0.751)
+        other = threading.Thread(target=compile_one, args=("elsewhere", 0.752))
+        other.start()
+        other.join()
         told(3, 7)
+        compile_one("of_the_user", 0.753)
         wait_for(lambda: "3/7 flips" in errors.getvalue())
+    assert said == [
+        "compiling program 1: what the flips share",
+        "program 1 compiled",
+        "3/7 flips",
+        "3/7 flips, compiling program 2: of_the_user",
+        "3/7 flips",
+    ]
+    compile_one("after", 0.754)  # nobody listens any more
+    assert "after" not in errors.getvalue()
+
+
+def test_a_measurement_says_what_it_compiles_from_its_first_program_on(monkeypatch):
+    a_terminal(monkeypatch)
+    said, original = [], Bar._told
+    monkeypatch.setattr(Bar, "_told", lambda bar: said.append(original(bar)) or said[-1])
+    monkeypatch.setattr(Bar, "_update", lambda bar: bar._told())
+    transformer = jaxsens.Transformer(small(alphabet_size=2, layers=1, dtype="float32"), seed=0)
+    assert transformer.parameters
+    jax.clear_caches()
+    jaxsens.flip_sensitivity(transformer, [0, 1] * 6, engine="difference", progress=True)
+    parts = ["the model", "what the flips share, in float64", "the flips"]
+    compiling = [f"compiling program {k}: {part}" for k, part in enumerate(parts, 1)]
+    assert [text for text in said if text.startswith("compiling")] == compiling
+    assert said[-1] == "11/11 flips"
 
 
 def test_by_default_a_bar_comes_on_a_terminal_after_a_while(monkeypatch):

@@ -9,10 +9,23 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
+import jax.monitoring
+
 from jaxsens.sensitivity.placement.placement import Progress
 
 PATIENCE = 2.0
 """Seconds before the default bar appears: shorter measurements need none."""
+
+_COMPILATION = "/jax/core/compile/backend_compile_duration"
+"""JAX tells a number under this name when it begins to compile a program, and a duration when it has."""
+
+_PARTS = {
+    "_pass": "the model",
+    "_prepare": "what the flips share",
+    "_prepare_in_float64": "what the flips share, in float64",
+    "run": "the flips",
+}
+"""What the programs of a measurement compute, by the names of their functions."""
 
 
 @contextmanager
@@ -30,8 +43,9 @@ def telling(progress: Callable[[int, int], object] | bool | None) -> Iterator[Pr
 class Bar:
     """A bar on standard error that appears after `patience` seconds, even while a program is still being compiled.
 
-    It says "compiling" until the first flips are done. Nothing is written to standard output. In a notebook the bar
-    appears below the cell.
+    It says which program is being compiled in this thread, and its number. How many are to come nobody knows: flips
+    that are not resolved need others. Nothing is written to standard output. In a notebook the bar appears below the
+    cell.
     """
 
     def __init__(self, patience: float) -> None:
@@ -39,16 +53,22 @@ class Bar:
         self._timer.daemon = True
         self._lock = threading.Lock()
         self._done, self._total = 0, None
+        self._programs, self._compiling = 0, ""
+        self._thread = threading.get_ident()
         self._bar: Any = None
         self._closed = False
 
     def __enter__(self) -> Self:
+        jax.monitoring.register_scalar_listener(self._begins)
+        jax.monitoring.register_event_duration_secs_listener(self._ends)
         self._timer.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        jax.monitoring.unregister_scalar_listener(self._begins)
+        jax.monitoring.unregister_event_duration_listener(self._ends)
         self._timer.cancel()
         with self._lock:
             self._closed = True
@@ -59,12 +79,33 @@ class Bar:
         """Shows that `done` of `total` flips are done."""
         with self._lock:
             self._done, self._total = done, total
-            if self._bar is not None:
-                self._bar.update(0, completed=done, total=total, description=self._told(), left="left:")
+            self._update()
+
+    def _begins(self, event: str, value: float, **more: str | int) -> None:
+        if event == _COMPILATION and threading.get_ident() == self._thread:
+            name = str(more.get("fun_name", "")).removeprefix("jit(").removesuffix(")")
+            with self._lock:
+                self._programs, self._compiling = self._programs + 1, _PARTS.get(name, name)
+                self._update()
+
+    def _ends(self, event: str, duration_secs: float, **more: str | int) -> None:
+        if event == _COMPILATION and threading.get_ident() == self._thread:
+            with self._lock:
+                self._compiling = ""
+                self._update()
 
     def _told(self) -> str:
-        """Returns how far it is; before the first flips are done, a program is being compiled."""
-        return "compiling" if self._total is None else f"{self._done}/{self._total} flips"
+        """Returns how far it is: the flips that are done, and the program that is being compiled."""
+        flips = "" if self._total is None else f"{self._done}/{self._total} flips"
+        if self._compiling:
+            compiling = f"compiling program {self._programs}: {self._compiling}"
+            return f"{flips}, {compiling}" if flips else compiling
+        return flips or (f"program {self._programs} compiled" if self._programs else "starting")
+
+    def _update(self) -> None:
+        if self._bar is not None:
+            left = "left:" if self._total else ""
+            self._bar.update(0, completed=self._done, total=self._total, description=self._told(), left=left)
 
     def _show(self) -> None:
         from rich.console import Console
@@ -82,7 +123,6 @@ class Bar:
                 TimeRemainingColumn(),
                 console=Console(stderr=True),
             )
-            self._bar.add_task(
-                self._told(), total=self._total, completed=self._done, left="left:" if self._total else ""
-            )
+            self._bar.add_task("", total=None, left="")
+            self._update()
             self._bar.start()
