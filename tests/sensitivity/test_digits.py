@@ -199,6 +199,16 @@ def test_the_error_of_a_product_is_that_of_float32():
     assert np.median(off / said) > 0.01
 
 
+def test_a_later_call_does_not_trace_the_output_again() -> None:
+    config = TransformerConfig(alphabet_size=3, layers=2)
+    first, second = (
+        output_program(measurable(jaxsens.Transformer(config, seed=seed)), length)
+        for seed, length in ((0, 6), (1, 6))
+    )
+    assert first is second is not None
+    assert output_program(measurable(jaxsens.Transformer(config)), 7) is not first
+
+
 def test_an_engine_that_bounds_its_own_rounding_does_not_pay_for_another_bound(monkeypatch):
     traced = []
 

@@ -403,6 +403,21 @@ def test_a_primitive_without_rule_is_named_before_any_work() -> None:
     assert traced(jnp.sin, np.float32(1)).unsupported() is None
 
 
+def test_what_no_result_depends_on_is_neither_counted_nor_evaluated() -> None:
+    def with_dead_code(x: Any) -> Any:
+        def step(carry: Any, row: Any) -> Any:
+            return carry + row.sum(), jax.pure_callback(np.exp, row, row)
+
+        total, unread = lax.scan(step, jnp.zeros((), x.dtype), x)
+        jnp.sin(unread)
+        return total
+
+    program = traced(with_dead_code, X)
+    assert program.unsupported() is None
+    assert program.operations() == 4 * (5 + 1)  # of each row, a sum and an addition
+    np.testing.assert_allclose(program.evaluate(FLOAT64, X), X.sum(), rtol=1e-14)
+
+
 def test_other_arguments_than_traced_are_refused() -> None:
     program = traced(lambda x: x.sum(), X)
     with pytest.raises(InputError, match="the program was traced for"):

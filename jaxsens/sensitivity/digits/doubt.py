@@ -5,7 +5,7 @@ softmax turns a rounding of its scores into another choice of keys, and a mean o
 is measured, at the input: by an evaluation in float64 for a float32 model, and for a float64 model by another order of
 the same operations, and with all parameters and constants moved by a rounding each.
 
-It costs two or three forward passes of NumPy for each input, and compiles nothing.
+It costs two or three forward passes of NumPy for each input, and compiles nothing. A program is traced once.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from jaxsens.base.precision import numerics
+from jaxsens.base.programs import kept
 from jaxsens.sensitivity.digits.wide.numbers import FLOAT64, Precise
 from jaxsens.sensitivity.digits.wide.program import Program, traced
 from jaxsens.sensitivity.engines.vmap import HALF_UNIT, output_vector
@@ -50,12 +51,21 @@ def output_program(subject: Measurable, n: int) -> Program | None:
     apply, dtype = subject.apply, subject.dtype
     if isinstance(apply, TransformerApply):
         apply, dtype = in_float64(apply) or apply, "float64"
+    leaves, structure = jax.tree.flatten(subject.parameters)
     with numerics(dtype):
-        shapes = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), _type(leaf, dtype)), subject.parameters
-        )
-        tokens = jax.ShapeDtypeStruct((n,), np.int32)
-        program = traced(lambda parameters, word: output_vector(apply, parameters, word), shapes, tokens)
+        shapes = tuple((np.shape(leaf), _type(leaf, dtype)) for leaf in leaves)
+    return _output_program(apply, structure, shapes, dtype, n)
+
+
+@kept
+def _output_program(
+    apply: Callable[[Any, Any], Any], structure: Any, shapes: tuple[Any, ...], dtype: str, n: int
+) -> Program | None:
+    """Traces a model's output, once for each model and length."""
+    with numerics(dtype):
+        leaves = [jax.ShapeDtypeStruct(*of_leaf) for of_leaf in shapes]
+        parameters, tokens = jax.tree.unflatten(structure, leaves), jax.ShapeDtypeStruct((n,), np.int32)
+        program = traced(lambda parameters, word: output_vector(apply, parameters, word), parameters, tokens)
     return None if program.unsupported() is not None else program
 
 

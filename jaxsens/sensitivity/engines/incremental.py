@@ -40,6 +40,8 @@ RowsOfFlips: TypeAlias = Float[Array, "flips n width"]
 EFFICIENCY = 0.75
 """The share of a large matrix product's rate that it reaches on CPU."""
 
+MAPPED_ROWS = 512
+"""Per-row maps are computed for so many rows at once: matrices that leave the cache are then read less often."""
 
 LARGEST_SCORE = {"float32": 2.0**9, "float64": math.inf}
 """The largest scores at which the closed form is used, by dtype. Narrower ones have too few digits for it.
@@ -249,7 +251,6 @@ def first_layer(
     reach: Reach,
 ) -> RowsOfFlips:
     """Returns the first layer's output of every flip, whose input row `moved` stands at its position."""
-    n, heads = layer.n, layer.attention.heads
     q, key, value = layer.projected(moved, positions)
     own = attended_by_moved_rows(layer, kept, positions, (q, key, value))
 
@@ -264,7 +265,7 @@ def first_layer(
         return each(positions, moved, key, value, own, rows)
 
     start = jnp.broadcast_to(unchanged, (len(positions), *unchanged.shape))
-    return over_changed_rows(block, start, reach, rows_at_once(heads, scores_leave_cache(heads, n)))
+    return over_changed_rows(block, start, reach, MAPPED_ROWS)
 
 
 def changed_layer(
@@ -277,15 +278,22 @@ def changed_layer(
     n, attention = layer.n, layer.attention
     reach = attention.rows_that_see(reach, n)
     q, keys, values = jax.vmap(lambda x: layer.projected(x, jnp.arange(n)))(x)
+    flips, heads, _, value_width = values.shape
 
-    def block(rows: Int[Array, " m"]) -> Float[Array, "flips m width"]:
-        def of_one(x: Array, q: Array, keys: Array, values: Array) -> Float[Array, "m width"]:
-            return layer.merged(x[rows], layer.attended(q[:, rows], keys, values, rows))
+    def attended(rows: Int[Array, " m"]) -> Float[Array, "flips m numbers"]:
+        def of_one(q: Array, keys: Array, values: Array) -> Float[Array, "m heads value_width"]:
+            return layer.attended(q[:, rows], keys, values, rows)
 
-        return jax.vmap(of_one)(x, q, keys, values)
+        return jax.vmap(of_one)(q, keys, values).reshape(flips, len(rows), -1)
 
-    most = rows_at_once(n, scores_leave_cache(attention.heads, n))  # one head's scores
-    return over_changed_rows(block, unchanged, reach, most), reach
+    def merged(rows: Int[Array, " m"]) -> Float[Array, "flips m width"]:
+        some = b[:, rows].reshape(flips, len(rows), heads, value_width)
+        return jax.vmap(layer.merged)(x[:, rows], some)
+
+    nothing = jnp.zeros((flips, n, heads * value_width), values.dtype)
+    most = rows_at_once(n, scores_leave_cache(heads, n))  # one head's scores
+    b = over_changed_rows(attended, nothing, reach, most)
+    return over_changed_rows(merged, unchanged, reach, MAPPED_ROWS), reach
 
 
 def last_row(layer: ModelLayer, x: Float[Array, "n width"], row: int) -> Float[Array, " width"]:

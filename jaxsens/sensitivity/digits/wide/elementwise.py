@@ -201,6 +201,8 @@ def _clamp(step: Equation, least: Array, x: Array, most: Array) -> Array:
 def _select(_: Equation, which: Array, *cases: Array) -> Any:
     if len(cases) == 1:
         return cases[0]
+    if which.dtype == np.bool_:
+        return np.where(which, cases[1], cases[0])
     last = len(cases) - 1
     chosen, picked = cases[last], np.clip(which.astype(np.int64), 0, last)
     for k in range(last):

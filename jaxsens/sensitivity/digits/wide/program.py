@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from jaxsens.base.errors import InputError, no_rule
 from jaxsens.sensitivity.digits.wide.control import CALLS, CONTROL, held_programs
@@ -87,9 +88,12 @@ class Program:
 def traced(function: Callable[..., Any], *args: Any) -> Program:
     """Returns the program of function(*args), traced in the caller's 64-bit mode (`jaxsens.base.precision.numerics`).
 
-    The arguments are arrays, or `jax.ShapeDtypeStruct`; nothing is computed.
+    The arguments are arrays, or `jax.ShapeDtypeStruct`; nothing is computed. What no result depends on is left
+    out, also within loops: the log-normalisers of a forward pass, for example, which only other callers read.
     """
-    jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+    closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+    used, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.out_avals), instantiate=True)
+    jaxpr = closed.replace(jaxpr=used)
     return Program(jaxpr, jax.tree.structure(args), jax.tree.structure(shapes))
 
 
