@@ -154,6 +154,7 @@ class Engine(abc.ABC):
     outputs: tuple[int, ...] | None
     wide: bool = field(default=False, kw_only=True)
     subtracts: ClassVar[bool] = False
+    compiles_preparation: ClassVar[bool] = True
 
     @abc.abstractmethod
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> Any:

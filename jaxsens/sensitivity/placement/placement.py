@@ -535,13 +535,15 @@ def prepared_on(
         with numerics("float64"):
             prepared = _prepare_in_float64(engine, jax.tree.map(np.asarray, parameters), tokens)
     else:
-        prepared = _prepare(engine, parameters, tokens)
+        prepared = (_prepare if engine.compiles_preparation else _prepared)(engine, parameters, tokens)
     return jax.device_put(parameters, everywhere), jax.device_put(prepared, everywhere)
 
 
-@compiled(static=1)
-def _prepare(engine: Engine, parameters: Any, tokens: Any) -> Any:
+def _prepared(engine: Engine, parameters: Any, tokens: Any) -> Any:
     return engine.prepare(parameters, tokens)
+
+
+_prepare = compiled(static=1)(_prepared)
 
 
 @compiled(static=1)
