@@ -62,10 +62,10 @@ class OutputEngine(VmapEngine):
 
     compiles_preparation: ClassVar[bool] = False
 
-    def prepare(self, parameters: Any, tokens: Int[Any, " n"]) -> PreparedPass:
+    def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> PreparedPass:
         """The input."""
         del parameters
-        return PreparedPass(tokens, np.zeros(0), np.zeros(0))
+        return PreparedPass(tokens, tokens, tokens)  # of which only the first is looked at
 
     def changes(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Array:
         """Returns the output on every flipped input."""

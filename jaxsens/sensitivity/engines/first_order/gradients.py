@@ -159,14 +159,14 @@ def _of_all_rows(
 ) -> tuple[Array, Array, Array]:
     """Returns the derivatives (outputs, n, ...) with respect to one head's queries, keys and values.
 
-    A tile is transposed, keys by rows, which makes products for keys and values fast. With more outputs than a head is
-    wide, that for queries is g_j^T C_j, with C_j = sum_w p_jw (v_w - b_j) k_w^T shared by all outputs.
+    A tile is transposed, keys by rows, which makes products for keys and values fast. With more outputs than half a
+    head's width, that for queries is g_j^T C_j, with C_j = sum_w p_jw (v_w - b_j) k_w^T shared by all outputs.
     """
     (outputs, n, width), attention, weighting = g.shape, layer.attention, layer.attention.weighting
     # One more column takes g . b off: (g, -g . b) . (v, 1).
     g = jnp.concatenate([g, _offset(weighting, g, b)], axis=-1)
     v = jnp.concatenate([v, jnp.ones_like(v[:, :1])], axis=-1)
-    shared = outputs > q.shape[1] and not layer.model.scored_in_pairs
+    shared = 2 * outputs > q.shape[1] and not layer.model.scored_in_pairs
     pairs = (k[:, :, None] * v[:, None]).reshape(n, -1)
 
     def tile(rows: Array, new_rows: Array, columns: Array, new: Array, carry: tuple[Array, ...]) -> Any:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 import jax
@@ -177,9 +178,10 @@ def passed_on(
 
         def rows(block: Array, new_rows: Array, total: Array) -> Array:
             first, m = block[0], len(block)
-            own = [jax.lax.dynamic_slice_in_dim(part, first, m) for part in (q, normaliser, rest_normaliser)]
-            of_b, of_rest = (jax.lax.dynamic_slice_in_dim(part, first, m)[..., None] for part in (b, rest))
-            change, c, new, near = shares_moved(layer, head, tuple(own), block, positions, old, dkey)
+            part = partial(jax.lax.dynamic_slice_in_dim, start_index=first, slice_size=m)
+            of_rows = part(q), part(normaliser), part(rest_normaliser)
+            of_b, of_rest = part(b)[..., None], part(rest)[..., None]
+            change, c, new, near = shares_moved(layer, head, of_rows, block, positions, old, dkey)
             counted = new_rows[:, None] & (block[:, None] != positions)
             change = jnp.where(counted, change / jnp.where(near, 1, c), 0)[:, None]
             new = jnp.where(counted, new, 0)[:, None]
