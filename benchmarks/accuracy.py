@@ -70,7 +70,7 @@ def compared(config: TransformerConfig, n: int, seed: int, count: int) -> dict[s
     with numerics("float32"):
         engine = first_order_engine(subject, FirstOrder(), L2())
         devices = Placement()
-        exact, _, _ = verified(
+        exact, *_ = verified(
             engine, subject, word[None], flips, np.arange(len(flips)), FirstOrder(), devices, None
         )
         changes, peaked = _changes(engine, subject, jnp.asarray(word), flips, n <= RIVALS_UP_TO)
@@ -104,8 +104,9 @@ _gradient = jax.jit(gradient_changes, static_argnums=(0, 2))
 
 def largest_weight(prepared: PreparedEstimate) -> float:
     """Returns the weight of a row's best key, averaged over rows and heads, in the layer where that is largest."""
-    layers = prepared.run.layers
-    return max(float(jnp.mean(-jnp.expm1(kept.rest_normaliser - kept.normaliser))) for kept in layers)
+    groups = prepared.run.groups
+    shares = [jnp.mean(-jnp.expm1(kept.rest_normaliser - kept.normaliser), (1, 2)) for kept in groups]
+    return max(float(jnp.max(each)) for each in shares)
 
 
 HEAD = """| norm | L | n | best key's weight | error | rank | AtP*: error | rank | gradient: error | rank |

@@ -401,7 +401,7 @@ def _estimated(
             check_estimates_finite(values, flips.positions)
             stratum = strata(np.abs(values), asked.verify, asked.seed)
             chosen = np.flatnonzero(stratum)
-            exact, compared, how = verified(
+            exact, compared, how, size = verified(
                 runner, subject, words, flips, chosen, asked, call.placement, None
             )
     except KeyboardInterrupt as stop:
@@ -420,7 +420,7 @@ def _estimated(
         engine=EngineChoice(asked.kind, f"asked for; {len(chosen)} of {len(flips)} flips verified by {how}"),
         estimated=Estimated(values, stratum, known, asked.sketch),
     )
-    warn_if_far(result, subject, stacklevel=6)
+    warn_if_far(result, subject, size, stacklevel=6)
     return result
 
 

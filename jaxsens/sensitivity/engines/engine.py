@@ -150,12 +150,14 @@ class Engine(abc.ABC):
         outputs: the output coordinates that are measured; None for all.
         wide: whether flips of a float32 model are measured in float64, with parameters and prepared values in float64.
         subtracts: whether changes are differences of two rounded outputs, whose rounding `doubting` tells.
+        compiles_preparation: whether `prepare` computes anything.
     """
 
     measure: Measure
     outputs: tuple[int, ...] | None
     wide: bool = field(default=False, kw_only=True)
     subtracts: ClassVar[bool] = False
+    compiles_preparation: ClassVar[bool] = True
 
     @abc.abstractmethod
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> Any:

@@ -571,7 +571,7 @@ def prepared_on(mesh: Mesh, engine: Engine, parameters: Any, tokens: Int[np.ndar
         with numerics("float64"):
             prepared, *told = _prepare_in_float64(engine, jax.tree.map(np.asarray, parameters), tokens)
     else:
-        prepared, *told = _prepare(engine, parameters, tokens)
+        prepared, *told = (_prepare if engine.compiles_preparation else _prepared)(engine, parameters, tokens)
     placed = jax.device_put((parameters, prepared), everywhere)
     return Ready(*placed, *(np.asarray(one) for one in told))
 

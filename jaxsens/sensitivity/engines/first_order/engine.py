@@ -24,6 +24,7 @@ from jaxsens.asked.measures import Norm, OfFunction
 from jaxsens.models.transformer.layered import Layered, ModelLayer, Projections, embedded_rows, readout_row
 from jaxsens.sensitivity.engines.engine import Changed, Engine, EngineCost, FlipBlock
 from jaxsens.sensitivity.engines.first_order.gradients import attended_gradients
+from jaxsens.sensitivity.engines.one_key.alike import Alike, alike
 from jaxsens.sensitivity.engines.one_key.layer_costs import layer_costs
 from jaxsens.sensitivity.engines.one_key.one_moved_key import (
     attended_by_moved_rows,
@@ -50,10 +51,11 @@ def refusal(model: Layered) -> str | None:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PreparedEstimate:
-    """The unflipped run, and the derivatives of the outputs with respect to what rows attended to, by layer."""
+    """The unflipped run, and the derivatives of the outputs with respect to what rows attended to, by group
+    of layers."""
 
     run: Run
-    gradients: tuple[Float[Array, "n heads outputs value_width"], ...]
+    gradients: tuple[Float[Array, "layers heads n value_width outputs"], ...]
 
 
 @dataclass(frozen=True)
@@ -85,13 +87,17 @@ class FirstOrderEngine(Engine):
     def prepare(self, parameters: tuple[Any, Any], tokens: Int[Array, " n"]) -> PreparedEstimate:
         """Runs the model once forward and once backward for each combination."""
         model, own = self.layered.at_length(tokens.shape[0]), parameters[0]
-        row = readout_row(self.readout, tokens.shape[0])
-        kept = run(model, own, tokens, row)
-        if not model.layers:
+        row, groups = readout_row(self.readout, tokens.shape[0]), self._groups(own, tokens.shape[0])
+        kept = run(model, own, tokens, groups, row)
+        if not groups:
             return PreparedEstimate(kept, ())
-        return PreparedEstimate(
-            kept, attended_gradients(model, own, kept, row, self._linear_read(parameters, kept))
-        )
+        read = self._linear_read(parameters, kept)
+        return PreparedEstimate(kept, attended_gradients(model, own, kept, groups, row, read))
+
+    def _groups(self, own: Any, n: int) -> tuple[Alike, ...]:
+        """Returns the groups of layers in which all rows count."""
+        model = self.layered.at_length(n)
+        return alike(model, own, n, model.layers - (readout_row(self.readout, n) is not None))
 
     def output(self, parameters: tuple[Any, Any], prepared: PreparedEstimate) -> Float[Array, " outputs"]:
         """The output on the unflipped input."""
@@ -117,14 +123,29 @@ class FirstOrderEngine(Engine):
         n, (positions, symbols) = kept.tokens.shape[0], block
         model, row = self.layered.at_length(n), readout_row(self.readout, n)
         moved = embedded_rows(model, own, symbols, positions)
-        total = jnp.zeros(())
-        whole = model.layers if row is None else model.layers - 1
-        for k in range(whole):
-            layer = ModelLayer(model, own, k, n)
-            projections = self.projected(layer, kept.layers[k], positions, moved)
-            g = prepared.gradients[k]
-            total = total + passed_on(layer, kept.layers[k], g, positions, projections[1:])
-            moved = self._after(layer, kept.layers[k], positions, moved, projections)
+        outputs = parameters[1].shape[0]
+        total = jnp.zeros((len(positions), outputs), kept.y.dtype)
+        given = self._groups(own, n), kept.stacks, kept.groups, prepared.gradients
+        for group, stack, layers, gradients in zip(*given, strict=True):
+
+            def through(
+                carry: Any, given: Any, group: Alike = group, gradients: Array = gradients
+            ) -> tuple[Any, None]:
+                (total, moved), (k, of_layer, kept) = carry, given
+                layer = group.layer(model, own, n, of_layer)
+
+                def g(head: Array, first: Array, m: int) -> Array:
+                    sizes = 1, 1, m, *gradients.shape[3:]
+                    return jax.lax.dynamic_slice(gradients, (k, head, first, 0, 0), sizes)[0, 0]
+
+                projections = self.projected(layer, kept, positions, moved)
+                total += passed_on(layer, kept, g, outputs, positions, projections[1:]).astype(total.dtype)
+                return (
+                    total,
+                    self._after(layer, kept, positions, moved, projections).astype(moved.dtype),
+                ), None
+
+            (total, moved), _ = jax.lax.scan(through, (total, moved), (group.numbers, stack, layers))
         if row is None:
             return total + self._change_of_mean(parameters, kept, positions, moved)
         return total + self._change_of_row(parameters, kept, row, positions, moved)
@@ -165,9 +186,9 @@ class FirstOrderEngine(Engine):
         def of_itself(new: FlippedRows) -> Array:
             return jax.vmap(lambda one: change_of(read, y, one - y))(new)
 
-        if last < 0:
+        if kept.last is None:
             return jnp.where((positions == row)[:, None], of_itself(moved), 0)
-        layer, run_of_it = ModelLayer(model, own, last, n), kept.layers[last]
+        layer, run_of_it = ModelLayer(model, own, last, n), kept.last
         projections = self.projected(layer, run_of_it, positions, moved)
         db = changes_of_rows(layer, run_of_it, jnp.asarray([row]), positions, projections[1:])[:, 0]
 

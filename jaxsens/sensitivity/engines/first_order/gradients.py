@@ -20,47 +20,58 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsens.models.parts.weighting import Sigmoid, Weighting
+from jaxsens.base.errors import no_rule
+from jaxsens.models.parts.weighting import Sigmoid, Tempered, Weighting
 from jaxsens.models.transformer.layered import Layered, ModelLayer
-from jaxsens.sensitivity.engines.one_key.blocks import TILE, summed_over_blocks
-from jaxsens.sensitivity.engines.one_key.run import LayerRun, Run
+from jaxsens.sensitivity.engines.one_key.alike import Alike, Stack
+from jaxsens.sensitivity.engines.one_key.blocks import summed_over_blocks
+from jaxsens.sensitivity.engines.one_key.run import ONE_MOVED_KEY, LayerRun, Run
 
-ROWS = 256
-"""Query rows of a tile."""
+ROWS, KEYS = 256, 128
+"""Query rows and keys of a tile: its products for one output stay in a core's cache."""
 
 Read = Callable[[Float[Array, " width"]], Float[Array, " outputs"]]
 
 
 def attended_gradients(
-    model: Layered, parameters: Any, kept: Run, row: int | None, read: Read
-) -> tuple[Float[Array, "n heads outputs value_width"], ...]:
-    """Returns the derivative of `read` of the output row with respect to b, in all layers that other rows pass on.
+    model: Layered, parameters: Any, kept: Run, groups: tuple[Alike, ...], row: int | None, read: Read
+) -> tuple[Float[Array, "layers heads n value_width outputs"], ...]:
+    """Returns the derivative of `read` of the output row with respect to b, in all layers that other rows pass on, by
+    group of layers.
 
     With a readout row, those are all layers but the last, where only that row counts. With a mean over rows (`row` is
     None), `read` is the function of one row whose mean is the output, or a function of it, and all layers count.
 
     O(layers n^2 outputs width) operations; the result takes n width outputs numbers a layer.
     """
-    last, n = model.layers - 1, kept.y.shape[0]
-    layers = [ModelLayer(model, parameters, k, n) for k in range(model.layers)]
-    if row is None:
+    n, found = kept.y.shape[0], []
+    if row is None or kept.last is None:
         outputs = jax.eval_shape(read, kept.y[0]).size
         gy = jax.lax.map(jax.jacrev(read), kept.y, batch_size=_many(outputs)) / n
     else:
-        only = jnp.asarray([row])
-        gy = jax.jacrev(read)(kept.y[row])[None]
-        gx, g = through_merge(layers[last], kept.layers[last], only, gy)
-        if last == 0:
-            return ()
-        gx = jnp.zeros((n, *gx.shape[1:]), gx.dtype).at[row].set(gx[0])
-        gy = gx + through_attention(layers[last], kept.layers[last], only, g)
-        last -= 1
-    everywhere, found = jnp.arange(n), []
-    for k in range(last, -1, -1):
-        gx, g = through_merge(layers[k], kept.layers[k], everywhere, gy)
-        found.append(g)
-        if k:
-            gy = gx + through_attention(layers[k], kept.layers[k], everywhere, g)
+        last = ModelLayer(model, parameters, model.layers - 1, n)
+        gx, g = through_merge(last, kept.last, jnp.asarray([row]), jax.jacrev(read)(kept.y[row])[None])
+        gy = through_attention(last, kept.last, row, g).at[row].add(gx[0]) if groups else gx
+    for group, stack, layers in reversed([*zip(groups, kept.stacks, kept.groups, strict=True)]):
+
+        def layer(
+            gy: Array, given: tuple[Array, Stack, LayerRun], group: Alike = group
+        ) -> tuple[Array, Array]:
+            k, own, kept = given
+            here = group.layer(model, parameters, n, own)
+            gx, g = through_merge(here, kept, jnp.arange(n), gy)
+
+            def below() -> Array:
+                return (gx + through_attention(here, kept, None, g)).astype(gy.dtype)
+
+            if group.first:
+                gx = below()
+            elif len(group.reads) > 1:  # nothing is below the first layer
+                gx = jax.lax.cond(k > 0, below, lambda: gy)
+            return gx.astype(gy.dtype), g.transpose(1, 0, 3, 2)
+
+        gy, of_group = jax.lax.scan(layer, gy, (group.numbers, stack, layers), reverse=True)
+        found.append(of_group)
     return tuple(reversed(found))
 
 
@@ -80,19 +91,23 @@ def through_merge(
 
 
 def through_attention(
-    layer: ModelLayer, kept: LayerRun, rows: Int[Array, " m"], g: Float[Array, "m heads outputs value_width"]
+    layer: ModelLayer,
+    kept: LayerRun,
+    row: int | None,
+    g: Float[Array, "m heads outputs value_width"],
 ) -> Float[Array, "n outputs width"]:
-    """Returns the derivative with respect to the layer's input rows, from that with respect to b of some rows."""
+    """Returns the derivative with respect to the layer's input rows, from that with respect to b of all rows, or of the
+    given one."""
     attention, outputs = layer.attention, g.shape[2]
 
     def one_head(given: tuple[Array, ...]) -> tuple[Array, Array, Array]:
-        return _one_head(layer, rows, *given)
+        return _of_all_rows(layer, *given) if row is None else _of_one_row(layer, row, *given)
 
     of_heads = kept.queries, kept.keys, kept.values, kept.b, kept.normaliser
-    gq, gk, gv = jax.lax.map(one_head, (jnp.arange(attention.heads), g.swapaxes(0, 1), *of_heads))
+    gq, gk, gv = jax.lax.map(one_head, (jnp.arange(attention.heads), g.transpose(1, 2, 0, 3), *of_heads))
     sharing = attention.heads // (attention.key_heads or attention.heads)
     gq, gk, gv = (
-        part.reshape(-1, each, *part.shape[1:]).sum(1).swapaxes(0, 1)
+        part.reshape(-1, each, *part.shape[1:]).sum(1).transpose(2, 0, 1, 3)
         for part, each in ((gq, 1), (gk, sharing), (gv, sharing))
     )
 
@@ -104,60 +119,123 @@ def through_attention(
     return jax.lax.map(one, (kept.x, jnp.arange(layer.n), gq, gk, gv), batch_size=_many(outputs))
 
 
-def _one_head(
+def _of_one_row(
     layer: ModelLayer,
-    rows: Int[Array, " m"],
+    row: int,
     head: Int[Array, ""],
-    g: Float[Array, "m outputs value_width"],
+    g: Float[Array, "outputs 1 value_width"],
     q: Float[Array, "n head_width"],
     k: Float[Array, "n head_width"],
     v: Float[Array, "n value_width"],
     b: Float[Array, "n value_width"],
     normaliser: Float[Array, " n"],
 ) -> tuple[Array, Array, Array]:
-    """Returns the derivatives (n, outputs, ...) with respect to one head's queries, keys and values."""
-    n, m, outputs = q.shape[0], rows.shape[0], g.shape[1]
-    attention = layer.attention
-    single = isinstance(attention.weighting, Sigmoid)
-    offset = jnp.zeros_like(g[..., 0]) if single else jnp.sum(g * b[rows][:, None], axis=-1)
+    """Returns the derivatives (outputs, n, ...) with respect to one head's queries, keys and values, from one row's."""
+    here, columns, attention = jnp.asarray([row]), jnp.arange(layer.n), layer.attention
+    s, pull = jax.vjp(lambda q, k: layer.scores(head, q, k, here, columns), q[here], k)
+    seen = attention.sees(here[:, None], columns[None, :])
+    p, slope = _weights_and_slopes(attention.weighting, s, normaliser[here], seen)
+    to_q, to_k = jax.vmap(pull)(slope * (g @ v.T + _offset(attention.weighting, g, b[here])))
+    return jnp.zeros((g.shape[0], *q.shape), g.dtype).at[:, row].set(to_q[:, 0]), to_k, p[0][:, None] * g
 
-    def tile(own: Array, new_rows: Array, columns: Array, new: Array, carry: tuple[Array, ...]) -> Any:
-        """Adds the tile of the rows `rows[own]` and the keys `columns`; rows and keys seen before count 0."""
+
+def _offset(
+    weighting: Weighting, g: Float[Array, "outputs m value_width"], b: Float[Array, "m value_width"]
+) -> Float[Array, "outputs m 1"]:
+    """Returns -g . b, or 0 for weights that other keys do not enter."""
+    own = jnp.sum(g * b, axis=-1, keepdims=True)
+    return jnp.zeros_like(own) if isinstance(weighting, Sigmoid) else -own
+
+
+def _of_all_rows(
+    layer: ModelLayer,
+    head: Int[Array, ""],
+    g: Float[Array, "outputs n value_width"],
+    q: Float[Array, "n head_width"],
+    k: Float[Array, "n head_width"],
+    v: Float[Array, "n value_width"],
+    b: Float[Array, "n value_width"],
+    normaliser: Float[Array, " n"],
+) -> tuple[Array, Array, Array]:
+    """Returns the derivatives (outputs, n, ...) with respect to one head's queries, keys and values.
+
+    A tile is transposed, keys by rows, which makes products for keys and values fast. With more outputs than half a
+    head's width, that for queries is g_j^T C_j, with C_j = sum_w p_jw (v_w - b_j) k_w^T shared by all outputs.
+    """
+    (outputs, n, width), attention, weighting = g.shape, layer.attention, layer.attention.weighting
+    # One more column takes g . b off: (g, -g . b) . (v, 1).
+    g = jnp.concatenate([g, _offset(weighting, g, b)], axis=-1)
+    v = jnp.concatenate([v, jnp.ones_like(v[:, :1])], axis=-1)
+    shared = 2 * outputs > q.shape[1] and not layer.model.scored_in_pairs
+    pairs = (k[:, :, None] * v[:, None]).reshape(n, -1)
+
+    def tile(rows: Array, new_rows: Array, columns: Array, new: Array, carry: tuple[Array, ...]) -> Any:
+        """Adds the tile of these rows and keys; rows and keys seen before count 0. to_k and to_v are of the keys."""
+        gq, to_k, to_v = carry
+        q_rows, of_keys, normalisers = _part(q, rows), _part(k, columns), _part(normaliser, rows)
+        s, pull = jax.vjp(lambda q, k: layer.scores(head, q, k, rows, columns), q_rows, of_keys)
+        counted = attention.sees(rows[:, None], columns[None, :]) & new_rows[:, None] & new[None, :]
+        p, slope = _weights_and_slopes(weighting, s, normalisers, counted)
+        # Without a barrier, XLA would fold the transposition into products that are then several times slower.
+        by_keys, turned = jax.lax.optimization_barrier((p.T, slope.T))
+        values = _part(v, columns)
+        factors = _factors(layer, rows, q.shape[1])[:, None]
+        steps = (factors * q_rows).astype(g.dtype)
+
+        def one(o: Array) -> tuple[Array, ...]:
+            mine = jax.lax.dynamic_slice(g, (o, rows[0], 0), (1, len(rows), width + 1))[0]
+            ds, to_v = turned * (values @ mine.T), by_keys @ mine[:, :width]
+            if layer.model.scored_in_pairs:
+                return *pull(ds.T), to_v
+            return (() if shared else ((of_keys.T @ ds).T * factors,)) + (ds @ steps, to_v)
+
+        *to_q, of_k, of_v = jax.lax.map(one, jnp.arange(outputs))
+        if shared:
+            gq = _added(gq, rows, factors * (slope @ _part(pairs, columns)))
+        else:
+            gq = _added(gq, rows, to_q[0], axis=1)
+        return gq, to_k + of_k, to_v + of_v
+
+    def of_keys(columns: Array, new: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
+        def of_rows(rows: Array, new_rows: Array, carry: Any) -> Any:
+            return tile(rows, new_rows, columns, new, carry)
+
         gq, gk, gv = carry
-        here = rows[own]
-
-        def scores_of(q: Array, k: Array) -> Array:
-            return layer.scores(head, q, k, here, columns)
-
-        s, pull = jax.vjp(scores_of, q[here], k[columns])
-        counted = attention.sees(here[:, None], columns[None, :]) & new_rows[:, None] & new[None, :]
-        p, slope = _weights_and_slopes(attention.weighting, s, normaliser[here], counted)
-        mine = g[own]
-        passed = jnp.einsum("rw,rov->wov", p, mine)
-
-        def one(given: tuple[Array, Array]) -> tuple[Array, Array]:
-            of_output, at_b = given
-            return pull(slope * (of_output @ v[columns].T - at_b[:, None]))
-
-        to_q, to_k = jax.lax.map(one, (mine.swapaxes(0, 1), offset[own].T))
-        return (
-            gq.at[own].add(to_q.swapaxes(0, 1)),
-            gk.at[columns].add(to_k.swapaxes(0, 1)),
-            gv.at[columns].add(passed),
+        start = (
+            gq,
+            jnp.zeros((outputs, len(columns), k.shape[1]), g.dtype),
+            jnp.zeros((outputs, len(columns), width), g.dtype),
         )
+        seeing = attention.rows_that_see((columns[0], columns[-1] + 1), n)
+        gq, to_k, to_v = summed_over_blocks(of_rows, n, ROWS, start, seeing)
+        return gq, _added(gk, columns, to_k, axis=1), _added(gv, columns, to_v, axis=1)
 
-    def of_rows(own: Array, new_rows: Array, carry: Any) -> Any:
-        def of_keys(columns: Array, new: Array, carry: Any) -> Any:
-            return tile(own, new_rows, columns, new, carry)
+    gq = jnp.zeros(pairs.shape if shared else (outputs, *q.shape), g.dtype)
+    gk, gv = (jnp.zeros((outputs, n, part), g.dtype) for part in (k.shape[1], width))
+    gq, gk, gv = summed_over_blocks(of_keys, n, KEYS, (gq, gk, gv))
+    if shared:
+        gq = jnp.einsum("rcx,orx->orc", gq.reshape(n, -1, width + 1), g)
+    return gq, gk, gv
 
-        seen = attention.keys_seen_by((jnp.min(rows[own]), jnp.max(rows[own]) + 1), n)
-        return summed_over_blocks(of_keys, n, max(ROWS, TILE // min(ROWS, m)), carry, seen)
 
-    start = tuple(
-        jnp.zeros((count, outputs, like.shape[1]), g.dtype) for count, like in ((m, q), (n, k), (n, v))
-    )
-    gq, gk, gv = summed_over_blocks(of_rows, m, ROWS, start)
-    return jnp.zeros((n, *gq.shape[1:]), gq.dtype).at[rows].set(gq), gk, gv
+def _part(whole: Float[Array, "n ..."], rows: Int[Array, " m"]) -> Float[Array, "m ..."]:
+    """Returns successive rows, without a gather."""
+    return jax.lax.dynamic_slice_in_dim(whole, rows[0], len(rows))
+
+
+def _added(whole: Array, rows: Int[Array, " m"], part: Array, axis: int = 0) -> Array:
+    """Returns the whole with a part added to successive rows."""
+    old = jax.lax.dynamic_slice_in_dim(whole, rows[0], len(rows), axis)
+    return jax.lax.dynamic_update_slice_in_dim(whole, old + part, rows[0], axis)
+
+
+def _factors(layer: ModelLayer, rows: Int[Array, " m"], width: int) -> Float[Array, " m"]:
+    """Returns the factor of each row's dot products in its scores."""
+    weighting, scale = layer.attention.weighting, layer.attention.scale
+    if not isinstance(weighting, Tempered):
+        raise no_rule("the first-order engine", "weighting", weighting, ONE_MOVED_KEY)
+    inverse = weighting.inverse_temperatures(rows, layer.n, jnp.result_type(float))
+    return inverse * (width**-0.5 if scale is None else scale)
 
 
 def _weights_and_slopes(

@@ -15,6 +15,8 @@ The flipped row itself, whose query moves too, is followed exactly.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 import jax
@@ -36,6 +38,9 @@ Table: TypeAlias = Float[Array, "m flips"]
 
 NEAR = 0.75
 """A weight above this belongs to a row's best key, whatever the rounding of scores."""
+
+LEAST_ROWS = 16
+"""Rows of a block whose changes are multiplied by gradients, at least."""
 
 FAR = 0.9
 """Exponents are cut off at this share of the largest whose exponential is finite; there, w / (1 + w) is 1."""
@@ -140,8 +145,8 @@ def changes_of_rows(
             part.T[..., None] for part in shares_moved(layer, head, of_rows, rows, positions, old, key - old)
         )
         old_value, value = old_value[:, None], value[:, None]
-        apart = jnp.where(near, old_value - rest[rows], (old_value - b[rows]) / jnp.where(near, 1, c))
-        return change * apart + new * (value - old_value)
+        mean = jnp.where(near, rest[rows], b[rows])
+        return change / jnp.where(near, 1, c) * (old_value - mean) + new * (value - old_value)
 
     heads = (jnp.arange(kept.queries.shape[0]), *_of_heads(kept), *moved)
     return jnp.moveaxis(jax.lax.map(one_head, heads), 0, 2)
@@ -150,47 +155,44 @@ def changes_of_rows(
 def passed_on(
     layer: ModelLayer,
     kept: LayerRun,
-    g: Float[Array, "n heads outputs value_width"],
+    g: Callable[[Index, Index, int], Float[Array, "m value_width outputs"]],
+    outputs: int,
     positions: Flips,
     moved: tuple[Array, Array],
 ) -> Float[Array, "flips outputs"]:
     """Returns sum_j g_j . (b_j' - b_j) over all rows j other than the flipped one, and over heads.
 
-    The sum is reordered so that v_i and Dv_i stand outside it: sum_j a_ji g_j is a matrix product over j. It costs
-    4 n outputs width operations a flip, and some thirty per row and head for the weights.
+    The changes of a block of rows, as in `changes_of_rows`, stay in cache for a matrix product with their gradients. It
+    costs 2 n outputs width operations a flip, besides some thirty per row and head for the weights and four per row
+    and width. `g(head, first, m)` returns the gradients of m rows from `first` on.
     """
-    n, outputs = layer.n, g.shape[2]
-    flips, attention = positions.shape[0], layer.attention
+    n, flips, attention = layer.n, positions.shape[0], layer.attention
     seeing = attention.rows_that_see((jnp.min(positions), jnp.max(positions) + 1), n)
+    width = kept.values.shape[2]
+    size = min(rows_of_tile(attention, n, flips), max(LEAST_ROWS, TILE // (flips * width)))
 
-    def one_head(given: tuple[Array, ...]) -> Array:
-        head, q, keys, values, b, normaliser, rest_normaliser, rest, key, value, g = given
+    def one_head(total: Array, given: tuple[Array, ...]) -> tuple[Array, None]:
+        head, q, keys, values, b, normaliser, rest_normaliser, rest, key, value = given
         old, old_value = keys[positions], values[positions]
-        at_b, at_rest = (jnp.sum(g * mean[:, None], axis=-1) for mean in (b, rest))
+        dkey, old_value, dvalue = key - old, old_value.T, (value - old_value).T
 
-        def rows(block: Array, new_rows: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
-            of_rows = q[block], normaliser[block], rest_normaliser[block]
-            change, c, new, near = shares_moved(layer, head, of_rows, block, positions, old, key - old)
+        def rows(block: Array, new_rows: Array, total: Array) -> Array:
+            first, m = block[0], len(block)
+            part = partial(jax.lax.dynamic_slice_in_dim, start_index=first, slice_size=m)
+            of_rows = part(q), part(normaliser), part(rest_normaliser)
+            of_b, of_rest = part(b)[..., None], part(rest)[..., None]
+            change, c, new, near = shares_moved(layer, head, of_rows, block, positions, old, dkey)
             counted = new_rows[:, None] & (block[:, None] != positions)
-            change = jnp.where(counted, jnp.where(near, change, change / jnp.where(near, 1, c)), 0)
-            new = jnp.where(counted, new, 0)
-            mine = g[block].reshape(len(block), -1)
-            means = jnp.where(near, change, 0).T @ at_rest[block] + jnp.where(near, 0, change).T @ at_b[block]
-            return sums[0] + change.T @ mine, sums[1] + new.T @ mine, sums[2] + means
+            change = jnp.where(counted, change / jnp.where(near, 1, c), 0)[:, None]
+            new = jnp.where(counted, new, 0)[:, None]
+            db = change * (old_value - jnp.where(near[:, None], of_rest, of_b)) + new * dvalue
+            mine = g(head, first, m).reshape(m * width, outputs)
+            return total + mine.T @ db.reshape(m * width, flips)
 
-        wide = (flips, g.shape[1] * g.shape[2])
-        zeros = tuple(jnp.zeros(shape, g.dtype) for shape in (wide, wide, (flips, outputs)))
-        size = rows_of_tile(attention, n, flips)
-        pulled, carried, means = summed_over_blocks(rows, n, size, zeros, seeing)
-        pulled, carried = (part.reshape(flips, outputs, -1) for part in (pulled, carried))
-        return (
-            jnp.einsum("fov,fv->fo", pulled, old_value)
-            - means
-            + jnp.einsum("fov,fv->fo", carried, value - old_value)
-        )
+        return summed_over_blocks(rows, n, size, total, seeing), None
 
-    heads = (jnp.arange(kept.queries.shape[0]), *_of_heads(kept), *moved, g.swapaxes(0, 1))
-    return jnp.sum(jax.lax.map(one_head, heads), axis=0)
+    heads = jnp.arange(kept.queries.shape[0]), *_of_heads(kept), *moved
+    return jax.lax.scan(one_head, jnp.zeros((outputs, flips), kept.b.dtype), heads)[0].T
 
 
 def _of_heads(kept: LayerRun) -> tuple[Array, ...]:

@@ -20,6 +20,7 @@ from jaxsens.models.transformer.layered import (
     Queries,
     embedded_rows,
 )
+from jaxsens.sensitivity.engines.one_key.alike import Alike, Stack
 from jaxsens.sensitivity.engines.one_key.blocks import TILE, over_blocks
 
 ONE_MOVED_KEY: tuple[type[Weighting], ...] = (*SOFTMAXES, Sigmoid)
@@ -67,25 +68,43 @@ class Run:
     """The tokens, every layer, and the last layer's output rows.
 
     If one row is read, the last layer attends only there: b, normalisers and rest of other rows, and their y, are 0.
+
+    Attributes:
+        tokens: the input.
+        stacks: what the layers of each group read of the parameters.
+        groups: the runs of each group's layers, one after another along the first axis of every array.
+        last: the last layer, if one row is read; it is in no group.
+        y: the last layer's output.
     """
 
     tokens: Int[Array, " n"]
-    layers: tuple[LayerRun, ...]
+    stacks: tuple[Stack, ...]
+    groups: tuple[LayerRun, ...]
+    last: LayerRun | None
     y: Float[Array, "n width"]
 
 
-def run(model: Layered, parameters: Any, tokens: Int[Array, " n"], row: int | None = None) -> Run:
+def run(
+    model: Layered, parameters: Any, tokens: Int[Array, " n"], groups: tuple[Alike, ...], row: int | None
+) -> Run:
     """Returns the unflipped run, in O(layers n^2 width) operations and O(layers n width) memory.
 
-    `row` is the only row that is read, if there is one.
+    `groups` are those of all layers or, if a single `row` is read, of all but the last.
     """
     n = tokens.shape[0]
     x = embedded_rows(model, parameters, tokens, jnp.arange(n))
-    kept = []
-    for k in range(model.layers):
-        one, x = layer_run(ModelLayer(model, parameters, k, n), x, row if k == model.layers - 1 else None)
-        kept.append(one)
-    return Run(tokens, tuple(kept), x)
+    stacks, found, last = tuple(group.stacked(parameters) for group in groups), [], None
+    for group, stack in zip(groups, stacks, strict=True):
+
+        def layer(x: Array, own: Stack, group: Alike = group) -> tuple[Array, LayerRun]:
+            kept, y = layer_run(group.layer(model, parameters, n, own), x)
+            return y.astype(x.dtype), kept
+
+        x, layers = jax.lax.scan(layer, x, stack)
+        found.append(layers)
+    if row is not None and model.layers:
+        last, x = layer_run(ModelLayer(model, parameters, model.layers - 1, n), x, row)
+    return Run(tokens, stacks, tuple(found), last, x)
 
 
 def layer_run(
