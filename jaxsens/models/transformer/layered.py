@@ -25,7 +25,6 @@ from jaxsens.base import inputs
 from jaxsens.base.errors import InputError, collecting
 from jaxsens.models.parts.masks import MASKS, AnyMask, KeyMask, Span, TypedMask, mask_of
 from jaxsens.models.parts.weighting import Softmax, Weighting
-from jaxsens.models.transformer.stack import Stack
 from jaxsens.models.transformer.trace import over_row_blocks, rows_at_once
 
 MaskRule = Callable[[Int[Array, "*b"], Int[Array, "*b"]], Bool[Array, "*b"]]
@@ -194,15 +193,9 @@ class Layered(abc.ABC):
         del n
         return self
 
-    def layer_parameters(self, parameters: Any) -> Stack[Any]:
-        """Returns what `with_layer` needs of each layer. A program loops over layers that are equal but for these; by
-        default there are none."""
-        del parameters
-        return Stack((None,) * self.layers, (1,) * self.layers)
-
-    def with_layer(self, parameters: Any, own: Any) -> Any:
-        """Returns parameters in which each layer has these, of `layer_parameters`."""
-        del own
+    def apart(self, parameters: Any) -> Any:
+        """Returns the parameters with arrays of its own for each layer: layers that differ in these alone are traced
+        once. Override it if some of the arrays hold several layers."""
         return parameters
 
     def __call__(self, parameters: Any, tokens: Tokens) -> Outputs:

@@ -224,13 +224,9 @@ class LayeredTransformer(Layered):
         added = penalty(config, own, query[None], key[None], own.query.dtype, head)
         return None if added is None else added[0, 0, 0]
 
-    def layer_parameters(self, parameters: TransformerParameters) -> Stack[LayerParameters]:
-        """The layers' parameters."""
-        return Stack.of(parameters.layers)
-
-    def with_layer(self, parameters: TransformerParameters, own: LayerParameters) -> TransformerParameters:
-        """Parameters in which every layer has these."""
-        return replace(parameters, layers=(own,) * self.layers)
+    def apart(self, parameters: TransformerParameters) -> TransformerParameters:
+        """The parameters, with those of stacked layers taken apart."""
+        return replace(parameters, layers=tuple(parameters.layers))
 
     def _layer(self, parameters: TransformerParameters, layer: int) -> tuple[LayerConfig, LayerParameters]:
         return self.config.layer(layer), parameters.layers[layer]

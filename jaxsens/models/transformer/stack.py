@@ -40,15 +40,6 @@ class Stack(Sequence[Part]):
         """Returns layers as a stack; those that are none become runs of one layer."""
         return layers if isinstance(layers, Stack) else cls(tuple(layers), (1,) * len(layers))
 
-    def first(self, count: int) -> Stack[Part]:
-        """Returns the first `count` layers: whole runs, or slices."""
-        if count == len(self):
-            return self
-        ends = np.cumsum((0, *self.lengths)).tolist()
-        if count not in ends:
-            return Stack.of([self[k] for k in range(count)])
-        return Stack(self.runs[: ends.index(count)], self.lengths[: ends.index(count)])
-
     def beside(self, other: Sequence[Any]) -> Stack[tuple[Part, Any]]:
         """Returns what each layer has in both; the other has the same runs."""
         pairs = zip(self.runs, Stack.of(other).runs, strict=True)

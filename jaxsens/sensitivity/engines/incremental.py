@@ -13,6 +13,7 @@ It serves every model whose attention is visible: jaxsens transformers, and a us
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -24,9 +25,9 @@ from jaxtyping import Array, Float, Int
 from jaxsens.asked.formulas import as_vector
 from jaxsens.asked.measures import Measure
 from jaxsens.models.transformer.layered import Layered, ModelLayer, embedded_rows, readout_row
-from jaxsens.models.transformer.stack import Stack, over_layers
 from jaxsens.models.transformer.trace import rows_at_once, scores_leave_cache
 from jaxsens.sensitivity.engines.engine import Engine, EngineCost, FlipBlock
+from jaxsens.sensitivity.engines.one_key.alike import Alike, Stack, alike
 from jaxsens.sensitivity.engines.one_key.blocks import Reach, carried, over_changed_rows, rows_of_block
 from jaxsens.sensitivity.engines.one_key.layer_costs import layer_costs, outputs_of_row
 from jaxsens.sensitivity.engines.one_key.one_moved_key import attended_by_moved_rows, changes_of_rows
@@ -83,14 +84,17 @@ class UnflippedRows:
 
     Attributes:
         first: the first layer.
-        rows: the outputs of all layers, without that of the last layer if one row is read.
+        rows: the output of the first layer, and of each group of later ones, one after another along the first axis;
+            without that of the last layer if one row is read.
+        stacks: what the layers of each group read of the parameters.
         output: the model's output.
         doubt: a bound of the rounding of each entry of the output and of a flipped input's.
         sizes: the largest |log-normaliser| of each layer of a jaxsens transformer.
     """
 
     first: LayerRun
-    rows: Stack[Float[Array, "n width"]]
+    rows: Sequence[Float[Array, "*layers n width"]]
+    stacks: tuple[Stack, ...]
     output: Float[Array, " outputs"]
     doubt: Float[Array, " outputs"]
     sizes: Float[Array, " layers"]
@@ -141,21 +145,24 @@ class IncrementalEngine(SubtractingEngine):
         x = embedded_rows(model, parameters, tokens, jnp.arange(n))
         whole, row = self._whole_layers(n), readout_row(self.readout, n)
         first, x = layer_run(ModelLayer(model, parameters, 0, n), x, None if whole else row)
-        rows = Stack((x,), (1,)) if whole else Stack((), ())
+        rows, apart = [x] if whole else [], model.apart(parameters)
+        groups = alike(model, apart, n, range(1, whole))
+        stacks = tuple(group.stacked(apart) for group in groups)
+        for group, stack in zip(groups, stacks, strict=True):
 
-        def one(k: int, own: Any, x: Float[Array, "n width"]) -> tuple[Array, Array]:
-            layer = ModelLayer(model, model.with_layer(parameters, own), k, n)
-            (y,), _ = changed_layer(layer, x[None], x[None], (0, n))
-            return y, y
+            def one(x: Array, own: Any, group: Alike = group) -> tuple[Array, Array]:
+                layer = group.layer(model, apart, n, own)
+                y = changed_layer(layer, x[None], x[None], (0, n))[0][0].astype(x.dtype)
+                return y, y
 
-        x, later = over_layers(one, model.layer_parameters(parameters), x, range(1, whole))
-        rows = Stack((*rows.runs, *later.runs), (*rows.lengths, *later.lengths))
+            x, some = jax.lax.scan(one, x, stack)
+            rows.append(some)
         output = self._read(parameters, first.x[None] if not whole else x[None])[0]
         doubt = HALF_UNIT * jnp.finfo(output.dtype).eps * jnp.abs(output)
         sizes = jnp.zeros(0)
         if isinstance(self.apply, TransformerApply):
             _, sizes = self.apply.with_sizes(parameters, tokens)
-        return UnflippedRows(first, rows, output, doubt, sizes)
+        return UnflippedRows(first, tuple(rows), stacks, output, doubt, sizes)
 
     def sizes(self, prepared: UnflippedRows) -> Float[Array, " layers"]:
         """Those of a jaxsens transformer."""
@@ -179,16 +186,17 @@ class IncrementalEngine(SubtractingEngine):
         reach = model.attention(0).rows_that_see((jnp.min(positions), jnp.max(positions) + 1), n)
         first = ModelLayer(model, parameters, 0, n)
         y = first_layer(first, prepared.first, prepared.rows[0], positions, moved, reach)
-        whole = len(prepared.rows)
+        apart = model.apart(parameters)
+        groups = alike(model, apart, n, range(1, self._whole_layers(n)))
+        for group, *given in zip(groups, prepared.stacks, prepared.rows[1:], strict=True):
 
-        def one(k: int, given: tuple[Any, Array], carry: tuple[Array, Reach]) -> tuple[Any, None]:
-            (own, unchanged), (y, reach) = given, carry
-            layer = ModelLayer(model, model.with_layer(parameters, own), k, n)
-            y, reach = changed_layer(layer, y, jnp.broadcast_to(unchanged, y.shape), reach)
-            return (y, carried(reach)), None
+            def one(carry: tuple[Array, Reach], given: Any, group: Alike = group) -> tuple[Any, None]:
+                (y, reach), (own, unchanged) = carry, given
+                start = jnp.broadcast_to(unchanged, y.shape)
+                changed, reach = changed_layer(group.layer(model, apart, n, own), y, start, reach)
+                return (changed.astype(y.dtype), carried(reach)), None
 
-        layers = model.layer_parameters(parameters).first(whole).beside(prepared.rows)
-        (y, _), _ = over_layers(one, layers, (y, carried(reach)), range(1, whole))
+            (y, reach), _ = jax.lax.scan(one, (y, carried(reach)), tuple(given))
         return self._read(parameters, y)
 
     def _whole_layers(self, n: int) -> int:

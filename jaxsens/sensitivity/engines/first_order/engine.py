@@ -86,7 +86,7 @@ class FirstOrderEngine(Engine):
 
     def prepare(self, parameters: tuple[Any, Any], tokens: Int[Array, " n"]) -> PreparedEstimate:
         """Runs the model once forward and once backward for each combination."""
-        model, own = self.layered.at_length(tokens.shape[0]), parameters[0]
+        model, own = self._model(parameters, tokens.shape[0])
         row, groups = readout_row(self.readout, tokens.shape[0]), self._groups(own, tokens.shape[0])
         kept = run(model, own, tokens, groups, row)
         if not groups:
@@ -97,7 +97,12 @@ class FirstOrderEngine(Engine):
     def _groups(self, own: Any, n: int) -> tuple[Alike, ...]:
         """Returns the groups of layers in which all rows count."""
         model = self.layered.at_length(n)
-        return alike(model, own, n, model.layers - (readout_row(self.readout, n) is not None))
+        return alike(model, own, n, range(model.layers - (readout_row(self.readout, n) is not None)))
+
+    def _model(self, parameters: tuple[Any, Any], n: int) -> tuple[Layered, Any]:
+        """Returns the model at a length, and its parameters."""
+        model = self.layered.at_length(n)
+        return model, model.apart(parameters[0])
 
     def output(self, parameters: tuple[Any, Any], prepared: PreparedEstimate) -> Float[Array, " outputs"]:
         """The output on the unflipped input."""
@@ -119,9 +124,9 @@ class FirstOrderEngine(Engine):
         self, parameters: tuple[Any, Any], prepared: PreparedEstimate, block: FlipBlock
     ) -> Float[Array, "flips combinations"]:
         """Returns the estimated change of every combination under each flip."""
-        kept, own = prepared.run, parameters[0]
-        n, (positions, symbols) = kept.tokens.shape[0], block
-        model, row = self.layered.at_length(n), readout_row(self.readout, n)
+        kept, (positions, symbols) = prepared.run, block
+        n = kept.tokens.shape[0]
+        (model, own), row = self._model(parameters, n), readout_row(self.readout, n)
         moved = embedded_rows(model, own, symbols, positions)
         outputs = parameters[1].shape[0]
         total = jnp.zeros((len(positions), outputs), kept.y.dtype)

@@ -50,20 +50,21 @@ class Alike:
         return ModelLayer(model, jax.tree.unflatten(structure, leaves), self.first, n)
 
 
-def alike(model: Layered, parameters: Any, n: int, count: int) -> tuple[Alike, ...]:
-    """Returns the groups of the first `count` layers of a model, for inputs of length n. Nothing is compiled."""
+def alike(model: Layered, parameters: Any, n: int, layers: range) -> tuple[Alike, ...]:
+    """Returns the groups of some layers of a model, for inputs of length n, from its parameters, which are `apart`.
+    Nothing is compiled."""
     leaves, structure = jax.tree.flatten(parameters)
     shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
-    return _alike(model, structure, shapes, n, count, jnp.result_type(float) == jnp.float64)
+    return _alike(model, structure, shapes, n, layers, jnp.result_type(float) == jnp.float64)
 
 
 @kept
 def _alike(
-    model: Layered, structure: Any, shapes: tuple[Any, ...], n: int, count: int, wide: bool
+    model: Layered, structure: Any, shapes: tuple[Any, ...], n: int, layers: range, wide: bool
 ) -> tuple[Alike, ...]:
     """Compares the traces of layers. `wide` (64-bit types are on) is part of the cache key."""
     parameters, found = jax.tree.unflatten(structure, shapes), []
-    for k in range(count):
+    for k in layers:
         reads, program = _traced(ModelLayer(model, parameters, k, n))
         kind, size = (model.attention(k), program), sum(shapes[i].size for i in reads)
         if found and found[-1][0] == kind and (1 + len(found[-1][2])) * size <= LARGEST_STACK:
