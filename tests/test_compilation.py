@@ -302,13 +302,13 @@ def test_a_sweep_says_how_many_programs_it_loaded_and_its_numbers_are_the_same(t
 @pytest.mark.parametrize(
     ("engine", "programs"),
     [
-        ("vmap", ["_pass", "_prepare", "run"]),
-        ("incremental", ["_pass", "_prepare", "run"]),
-        ("difference", ["_pass", "_prepare_in_float64", "run"]),
-        ("first-order", ["_pass", "_prepare", "run", "_prepare", "run"]),
+        ("vmap", ["_prepared", "run"]),
+        ("incremental", ["_prepared", "run"]),
+        ("difference", ["_prepared", "run"]),
+        ("first-order", ["_prepared", "_prepared", "run", "_prepared", "run"]),
     ],
 )
-def test_a_first_call_compiles_nothing_but_the_check_the_preparation_and_the_flips(engine, programs, caplog):
+def test_a_first_call_compiles_nothing_but_the_preparation_and_the_flips(engine, programs, caplog):
     # Programs of one operation, as a conversion or a maximum of an array is one, cost a first call 20 ms each.
     model = jaxsens.Transformer(small(alphabet_size=2, layers=2, dtype="float32"), seed=0)
     assert model.parameters

@@ -78,7 +78,7 @@ def test_the_bar_says_which_program_is_compiled_in_its_thread(monkeypatch):
         wait_for(lambda: "starting" in errors.getvalue())
         assert "0/?" not in errors.getvalue()
         del said[:]
-        compile_one("_prepare", 0.751)
+        compile_one("_prepared", 0.751)
         other = threading.Thread(target=compile_one, args=("elsewhere", 0.752))
         other.start()
         other.join()
@@ -104,8 +104,8 @@ def test_a_measurement_says_what_it_compiles_from_its_first_program_on(monkeypat
     transformer = jaxsens.Transformer(small(alphabet_size=2, layers=1, dtype="float32"), seed=0)
     assert transformer.parameters
     jax.clear_caches()
-    jaxsens.flip_sensitivity(transformer, [0, 1] * 6, engine="difference", progress=True)
-    parts = ["the model", "what the flips share, in float64", "the flips"]
+    jaxsens.flip_sensitivity(transformer, [0, 1] * 6, engine="vmap", progress=True)
+    parts = ["what the flips share", "the flips"]
     compiling = [f"compiling program {k}: {part}" for k, part in enumerate(parts, 1)]
     assert [text for text in said if text.startswith("compiling")] == compiling
     assert said[-1] == "11/11 flips"

@@ -20,8 +20,8 @@ _COMPILATION = "/jax/core/compile/backend_compile_duration"
 """JAX tells a number under this name when it begins to compile a program, and a duration when it has."""
 
 _PARTS = {
-    "_pass": "the model",
-    "_prepare": "what the flips share",
+    "_compiled_output": "the model",
+    "_prepared": "what the flips share",
     "_prepare_in_float64": "what the flips share, in float64",
     "run": "the flips",
 }
