@@ -12,6 +12,7 @@ from jaxtyping import Array, Int
 
 from jaxsens.base.programs import kept
 from jaxsens.models.transformer.layered import Layered, ModelLayer
+from jaxsens.sensitivity.engines.one_key.layer_costs import LayerCosts, layer_costs
 
 LARGEST_STACK = 2**24
 """The parameters of a group are copied. Layers with more numbers than this are groups of their own."""
@@ -54,16 +55,15 @@ def alike(model: Layered, parameters: Any, n: int, count: int) -> tuple[Alike, .
     """Returns the groups of the first `count` layers of a model, for inputs of length n. Nothing is compiled."""
     leaves, structure = jax.tree.flatten(parameters)
     shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
-    return _alike(model, structure, shapes, n, count, jnp.result_type(float) == jnp.float64)
+    groups = _alike(model, structure, shapes, n, jnp.result_type(float) == jnp.float64)
+    return tuple(Alike(one.first, one.reads[: count - one.first]) for one in groups if one.first < count)
 
 
 @kept
-def _alike(
-    model: Layered, structure: Any, shapes: tuple[Any, ...], n: int, count: int, wide: bool
-) -> tuple[Alike, ...]:
+def _alike(model: Layered, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool) -> tuple[Alike, ...]:
     """Compares the traces of layers. `wide` (64-bit types are on) is part of the cache key."""
     parameters, found = jax.tree.unflatten(structure, shapes), []
-    for k in range(count):
+    for k in range(model.layers):
         reads, program = _traced(ModelLayer(model, parameters, k, n))
         kind, size = (model.attention(k), program), sum(shapes[i].size for i in reads)
         if found and found[-1][0] == kind and (1 + len(found[-1][2])) * size <= LARGEST_STACK:
@@ -71,6 +71,12 @@ def _alike(
         else:
             found.append((kind, k, [reads]))
     return tuple(Alike(first, tuple(reads)) for _, first, reads in found)
+
+
+def costs_of_layers(model: Layered, parameters: Any, n: int) -> list[LayerCosts]:
+    """Returns the costs of all layers of a model, which may be abstract, for inputs of length n."""
+    groups = alike(model, parameters, n, model.layers)
+    return [layer_costs(model, parameters, group.first) for group in groups for _ in group.reads]
 
 
 def _traced(layer: ModelLayer) -> tuple[tuple[int, ...], Any]:
