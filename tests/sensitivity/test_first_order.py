@@ -28,6 +28,8 @@ from jaxsens.models.transformer.layers import layered_transformer
 from jaxsens.models.transformer.parameters import initialise
 from jaxsens.sensitivity.engines.engine import FlipBlock
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
+from jaxsens.sensitivity.engines.one_key import alike as alike_layers
+from jaxsens.sensitivity.engines.one_key.alike import alike
 from jaxsens.sensitivity.engines.vmap import VmapEngine
 from jaxsens.sensitivity.estimates.estimate import combinations
 from jaxsens.sensitivity.results.accuracy import Accuracy
@@ -522,3 +524,51 @@ def test_an_interrupted_estimate_keeps_nothing_and_begins_again():
     assert not partial.complete
     again = jaxsens.flip_sensitivity(model, word, engine="first-order", resume=partial)
     assert len(again) == again.population
+
+
+def test_layers_that_are_alike_are_traced_together_and_estimate_what_they_do_alone(monkeypatch):
+    config = jaxsens.TransformerConfig(
+        alphabet_size=3, width=8, heads=(2, 2, 2, 4, 4), layers=5, feed_forward=8
+    )
+    parameters, word = initialise(config, 0), word_of(12)
+    model, flips = layered_transformer(config).at_length(12), flips_of(word)
+    assert [(one.first, len(one.reads)) for one in alike(model, parameters, 12, range(5))] == [(0, 3), (3, 2)]
+    assert [len(one.reads) for one in alike(model, parameters, 12, range(4))] == [3, 1]
+    together = estimate(config, parameters, word, *flips)
+    monkeypatch.setattr(alike_layers, "LARGEST_STACK", 0)
+    monkeypatch.setattr(alike_layers, "_alike", alike_layers._alike.__wrapped__)  # without what it keeps
+    _prepare.clear_cache()
+    _changes.clear_cache()
+    assert [len(one.reads) for one in alike(model, parameters, 12, range(5))] == [1] * 5
+    np.testing.assert_allclose(estimate(config, parameters, word, *flips), together, rtol=1e-4, atol=1e-7)
+
+
+def test_few_outputs_are_estimated_as_all_are():
+    """Fewer outputs than a head is wide take other products for queries."""
+    config = jaxsens.TransformerConfig(alphabet_size=3, width=16, heads=2, layers=4, feed_forward=8)
+    with numerics("float64"):
+        parameters, word = initialise(config.replace(dtype="float64"), 0), word_of(300)
+        block = FlipBlock(*flips_of(word))
+        runner = FirstOrderEngine(L2(), None, layered_transformer(config), config.readout)
+        found = []
+        for rows in (jnp.eye(16), jnp.eye(16)[:3]):
+            pair = parameters, rows.astype("float64")
+            found.append(np.asarray(_changes(runner, pair, _prepare(runner, pair, word), block)))
+    np.testing.assert_allclose(found[1], found[0][:, :3], rtol=1e-9, atol=1e-12 * np.max(np.abs(found[0])))
+
+
+def test_a_first_call_compiles_four_programs_verification_included():
+    config = jaxsens.TransformerConfig(alphabet_size=2, width=12, heads=3, layers=4, feed_forward=20)
+    compiled: list[str] = []
+
+    def note(event: str, seconds: float, **kinds: Any) -> None:
+        del seconds
+        if event.endswith("backend_compile_duration"):
+            compiled.append(kinds.get("fun_name", ""))
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        jaxsens.flip_sensitivity(jaxsens.Transformer(config), word_of(37, 0, 2), engine="first-order")
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+    assert len(compiled) <= 4, compiled

@@ -19,7 +19,7 @@ from jaxsens.base.memory import check_fits
 from jaxsens.base.programs import kept
 from jaxsens.sensitivity.engines.engine import EngineCost
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine, PreparedEstimate, refusal
-from jaxsens.sensitivity.engines.one_key.layer_costs import layer_costs
+from jaxsens.sensitivity.engines.one_key.alike import costs_of_layers
 from jaxsens.sensitivity.engines.vmap import compiled_output
 from jaxsens.sensitivity.estimates.widening import with_parameters_in
 from jaxsens.sensitivity.flips.flip_table import FlipTable
@@ -148,7 +148,7 @@ def block_size(engine: FirstOrderEngine, parameters: Any, n: int, count: int, bu
     Blocks are of equal size, so that they share a compilation. Memory is linear in n and in the combinations.
     """
     model = engine.layered.at_length(n)
-    costs = [layer_costs(model, parameters, k) for k in range(model.layers)]
+    costs = costs_of_layers(model, parameters, n)
     # What a layer keeps for the flips, and what passes through it: of queries, keys and values, and of rows.
     kept = sum(one.attended + 2 * (2 * one.queries + one.attended) // model.layers for one in costs)
     widest = max((leaf.dtype.itemsize for leaf in jax.tree.leaves(parameters)), default=4)

@@ -20,7 +20,8 @@ from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.engines.engine import Engine, FlipBlock, PreparedPass
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.engines.incremental import IncrementalEngine, incremental_engine
-from jaxsens.sensitivity.engines.one_key.layer_costs import layer_costs
+from jaxsens.sensitivity.engines.one_key.alike import costs_of_layers
+from jaxsens.sensitivity.engines.one_key.layer_costs import LayerCosts
 from jaxsens.sensitivity.engines.vmap import VmapEngine, compiled_output
 from jaxsens.sensitivity.estimates.estimate import combinations
 from jaxsens.sensitivity.estimates.widening import with_parameters_in
@@ -80,15 +81,18 @@ _NAMES: dict[type[Engine], str] = {
 }
 
 
-def exact_engine(subject: Measurable, engine: FirstOrderEngine, n: int, flips: int) -> Engine:
+def exact_engine(
+    subject: Measurable, engine: FirstOrderEngine, costs: list[LayerCosts], n: int, flips: int
+) -> Engine:
     """Returns the engine for a few exact flips: "difference" up to two layers, where a flip takes O(n); else a forward
-    pass for each or, where these take longer than it takes to compile, what the flip changes of one."""
-    config, measure, model = subject.config, engine.measure, engine.layered.at_length(n)
+    pass for each or, where these take longer than it takes to compile, what the flip changes of one.
+
+    `costs` are those of the model's layers, and n is the length of the input."""
+    config, measure = subject.config, engine.measure
     # A norm is taken of the changes of combinations, which already are those of the chosen outputs.
     outputs = None if engine.of_norm else engine.outputs
     if config is not None and config.layers <= 2 and difference.refusal(config) is None:
         return DifferenceEngine(measure, outputs, config)
-    costs = [layer_costs(model, subject.parameters, k) for k in range(model.layers)]
     if flips * n * sum(n * one.pair + one.row for one in costs) > MANY_OPERATIONS:
         shortened = incremental_engine(subject, measure, outputs)
         if shortened is not None:
@@ -113,7 +117,10 @@ def verified(
     """
     n, size = words.shape[1], None
     wide = with_parameters_in(subject, n, np.float64)
-    runner = exact_engine(wide, engine, n, len(chosen))
+    costs = costs_of_layers(
+        engine.layered.at_length(n), with_parameters_in(subject, n, np.float32).parameters, n
+    )
+    runner = exact_engine(wide, engine, costs, n, len(chosen))
     where = flips.inputs[chosen], flips.positions[chosen], flips.symbols[chosen]
     how = f"{_NAMES[type(runner)]} in {wide.dtype}"
     with numerics(wide.dtype):

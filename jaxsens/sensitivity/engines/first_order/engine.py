@@ -24,8 +24,7 @@ from jaxsens.asked.measures import Norm, OfFunction
 from jaxsens.models.transformer.layered import Layered, ModelLayer, Projections, embedded_rows, readout_row
 from jaxsens.sensitivity.engines.engine import Changed, Engine, EngineCost, FlipBlock
 from jaxsens.sensitivity.engines.first_order.gradients import attended_gradients
-from jaxsens.sensitivity.engines.one_key.alike import Alike, alike
-from jaxsens.sensitivity.engines.one_key.layer_costs import layer_costs
+from jaxsens.sensitivity.engines.one_key.alike import Alike, alike, costs_of_layers
 from jaxsens.sensitivity.engines.one_key.one_moved_key import (
     attended_by_moved_rows,
     changes_of_rows,
@@ -268,13 +267,12 @@ class FirstOrderEngine(Engine):
         model = self.layered.at_length(n)
         whole = range(model.layers if readout_row(self.readout, n) is None else model.layers - 1)
         prepare = per_flip = block = 0.0
-        for k in range(model.layers):
-            costs = layer_costs(model, parameters[0], k)
+        for k, costs in enumerate(costs_of_layers(model, parameters[0], n)):
             pairs, of_rows = costs.pair, costs.row
             prepare += n * ((n if k in whole else 1) * pairs + of_rows)
             per_flip += n * pairs * (k in whole) + of_rows
             if k in whole:
                 prepare += n * outputs * (2 * of_rows + (1.5 * n * pairs if k else 0))
-                per_flip += n * (2 * pairs + outputs * pairs)
+                per_flip += n * (2 * pairs + outputs * pairs / 2)
             block = max(block, self.preferred_batch(n, platform) * outputs * pairs * 4)
         return EngineCost(prepare, per_flip, int(block), EFFICIENCY)

@@ -68,7 +68,7 @@ def attended_gradients(
                 gx = below()
             elif len(group.reads) > 1:  # nothing is below the first layer
                 gx = jax.lax.cond(k > 0, below, lambda: gy)
-            return gx.astype(gy.dtype), g.transpose(1, 0, 3, 2)
+            return gx.astype(gy.dtype), g.transpose(0, 2, 3, 1)
 
         gy, of_group = jax.lax.scan(layer, gy, (group.numbers, stack, layers), reverse=True)
         found.append(of_group)
@@ -77,7 +77,7 @@ def attended_gradients(
 
 def through_merge(
     layer: ModelLayer, kept: LayerRun, rows: Int[Array, " m"], gy: Float[Array, "m outputs width"]
-) -> tuple[Float[Array, "m outputs width"], Float[Array, "m heads outputs value_width"]]:
+) -> tuple[Float[Array, "m outputs width"], Float[Array, "heads outputs m value_width"]]:
     """Returns the derivatives with respect to the rows' inputs and what they attended to."""
 
     def one(given: tuple[Array, Array, Array]) -> tuple[Array, Array]:
@@ -87,24 +87,24 @@ def through_merge(
 
     outputs = gy.shape[1]
     gx, gb = jax.lax.map(one, (kept.x[rows], kept.b[:, rows].swapaxes(0, 1), gy), batch_size=_many(outputs))
-    return gx, gb.swapaxes(1, 2)
+    return gx, gb.transpose(2, 1, 0, 3)
 
 
 def through_attention(
     layer: ModelLayer,
     kept: LayerRun,
     row: int | None,
-    g: Float[Array, "m heads outputs value_width"],
+    g: Float[Array, "heads outputs m value_width"],
 ) -> Float[Array, "n outputs width"]:
     """Returns the derivative with respect to the layer's input rows, from that with respect to b of all rows, or of the
     given one."""
-    attention, outputs = layer.attention, g.shape[2]
+    attention, outputs = layer.attention, g.shape[1]
 
     def one_head(given: tuple[Array, ...]) -> tuple[Array, Array, Array]:
         return _of_all_rows(layer, *given) if row is None else _of_one_row(layer, row, *given)
 
     of_heads = kept.queries, kept.keys, kept.values, kept.b, kept.normaliser
-    gq, gk, gv = jax.lax.map(one_head, (jnp.arange(attention.heads), g.transpose(1, 2, 0, 3), *of_heads))
+    gq, gk, gv = jax.lax.map(one_head, (jnp.arange(attention.heads), g, *of_heads))
     sharing = attention.heads // (attention.key_heads or attention.heads)
     gq, gk, gv = (
         part.reshape(-1, each, *part.shape[1:]).sum(1).transpose(2, 0, 1, 3)
@@ -159,14 +159,14 @@ def _of_all_rows(
 ) -> tuple[Array, Array, Array]:
     """Returns the derivatives (outputs, n, ...) with respect to one head's queries, keys and values.
 
-    A tile is transposed, keys by rows, which makes products for keys and values fast. With more outputs than half a
-    head's width, that for queries is g_j^T C_j, with C_j = sum_w p_jw (v_w - b_j) k_w^T shared by all outputs.
+    A tile is transposed, keys by rows, which makes products for keys and values fast. With as many outputs as a
+    head is wide, that for queries is g_j^T C_j, with C_j = sum_w p_jw (v_w - b_j) k_w^T shared by all outputs.
     """
     (outputs, n, width), attention, weighting = g.shape, layer.attention, layer.attention.weighting
     # One more column takes g . b off: (g, -g . b) . (v, 1).
     g = jnp.concatenate([g, _offset(weighting, g, b)], axis=-1)
     v = jnp.concatenate([v, jnp.ones_like(v[:, :1])], axis=-1)
-    shared = 2 * outputs > q.shape[1] and not layer.model.scored_in_pairs
+    shared = outputs >= q.shape[1] and not layer.model.scored_in_pairs
     pairs = (k[:, :, None] * v[:, None]).reshape(n, -1)
 
     def tile(rows: Array, new_rows: Array, columns: Array, new: Array, carry: tuple[Array, ...]) -> Any:
@@ -178,22 +178,15 @@ def _of_all_rows(
         p, slope = _weights_and_slopes(weighting, s, normalisers, counted)
         # Without a barrier, XLA would fold the transposition into products that are then several times slower.
         by_keys, turned = jax.lax.optimization_barrier((p.T, slope.T))
-        values = _part(v, columns)
-        factors = _factors(layer, rows, q.shape[1])[:, None]
-        steps = (factors * q_rows).astype(g.dtype)
+        values, through = _part(v, columns), _through_scores(layer, rows, q_rows, of_keys, pull, shared)
 
         def one(o: Array) -> tuple[Array, ...]:
             mine = jax.lax.dynamic_slice(g, (o, rows[0], 0), (1, len(rows), width + 1))[0]
-            ds, to_v = turned * (values @ mine.T), by_keys @ mine[:, :width]
-            if layer.model.scored_in_pairs:
-                return *pull(ds.T), to_v
-            return (() if shared else ((of_keys.T @ ds).T * factors,)) + (ds @ steps, to_v)
+            return *through(turned * (values @ mine.T)), by_keys @ mine[:, :width]
 
         *to_q, of_k, of_v = jax.lax.map(one, jnp.arange(outputs))
-        if shared:
-            gq = _added(gq, rows, factors * (slope @ _part(pairs, columns)))
-        else:
-            gq = _added(gq, rows, to_q[0], axis=1)
+        own = slope @ _part(pairs, columns) if shared else to_q[0]
+        gq = _added(gq, rows, own, axis=0 if shared else 1)
         return gq, to_k + of_k, to_v + of_v
 
     def of_keys(columns: Array, new: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -201,13 +194,9 @@ def _of_all_rows(
             return tile(rows, new_rows, columns, new, carry)
 
         gq, gk, gv = carry
-        start = (
-            gq,
-            jnp.zeros((outputs, len(columns), k.shape[1]), g.dtype),
-            jnp.zeros((outputs, len(columns), width), g.dtype),
-        )
+        empty = (jnp.zeros((outputs, len(columns), part), g.dtype) for part in (k.shape[1], width))
         seeing = attention.rows_that_see((columns[0], columns[-1] + 1), n)
-        gq, to_k, to_v = summed_over_blocks(of_rows, n, ROWS, start, seeing)
+        gq, to_k, to_v = summed_over_blocks(of_rows, n, ROWS, (gq, *empty), seeing)
         return gq, _added(gk, columns, to_k, axis=1), _added(gv, columns, to_v, axis=1)
 
     gq = jnp.zeros(pairs.shape if shared else (outputs, *q.shape), g.dtype)
@@ -215,7 +204,21 @@ def _of_all_rows(
     gq, gk, gv = summed_over_blocks(of_keys, n, KEYS, (gq, gk, gv))
     if shared:
         gq = jnp.einsum("rcx,orx->orc", gq.reshape(n, -1, width + 1), g)
+        gq = gq * _factors(layer, jnp.arange(n), q.shape[1])[:, None]
     return gq, gk, gv
+
+
+def _through_scores(
+    layer: ModelLayer, rows: Int[Array, " m"], q: Array, k: Array, pull: Callable[[Array], Any], shared: bool
+) -> Callable[[Float[Array, "k m"]], tuple[Array, ...]]:
+    """Returns the map from the derivative with respect to a tile's scores to those with respect to its queries, unless
+    they are `shared`, and its keys. `pull` is that of a score that is no dot product."""
+    if layer.model.scored_in_pairs:
+        return lambda ds: pull(ds.T)
+    factors = _factors(layer, rows, q.shape[1]).astype(q.dtype)[:, None]
+    if shared:
+        return lambda ds: (ds @ (factors * q),)
+    return lambda ds: (factors * (k.T @ ds).T, ds @ (factors * q))
 
 
 def _part(whole: Float[Array, "n ..."], rows: Int[Array, " m"]) -> Float[Array, "m ..."]:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Int
 
 from jaxsens.base.programs import kept
 from jaxsens.models.transformer.layered import Layered, ModelLayer
+from jaxsens.sensitivity.engines.one_key.layer_costs import LayerCosts, layer_costs
 
 LARGEST_STACK = 2**24
 """The parameters of a group are copied. Layers with more numbers than this are groups of their own."""
@@ -37,6 +38,11 @@ class Alike:
         """The numbers of its layers, from 0 in each group."""
         return jnp.arange(len(self.reads))
 
+    def within(self, layers: range) -> tuple[Alike, ...]:
+        """Returns the group of those of its layers that are among some consecutive ones, or nothing."""
+        start, stop = max(self.first, layers.start), min(self.first + len(self.reads), layers.stop)
+        return (Alike(start, self.reads[start - self.first : stop - self.first]),) if start < stop else ()
+
     def stacked(self, parameters: Any) -> Stack:
         """Returns what its layers read."""
         leaves = jax.tree.leaves(parameters)
@@ -55,16 +61,15 @@ def alike(model: Layered, parameters: Any, n: int, layers: range) -> tuple[Alike
     Nothing is compiled."""
     leaves, structure = jax.tree.flatten(parameters)
     shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
-    return _alike(model, structure, shapes, n, layers, jnp.result_type(float) == jnp.float64)
+    groups = _alike(model, structure, shapes, n, jnp.result_type(float) == jnp.float64)
+    return tuple(part for group in groups for part in group.within(layers))
 
 
 @kept
-def _alike(
-    model: Layered, structure: Any, shapes: tuple[Any, ...], n: int, layers: range, wide: bool
-) -> tuple[Alike, ...]:
+def _alike(model: Layered, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool) -> tuple[Alike, ...]:
     """Compares the traces of layers. `wide` (64-bit types are on) is part of the cache key."""
     parameters, found = jax.tree.unflatten(structure, shapes), []
-    for k in layers:
+    for k in range(model.layers):
         reads, program = _traced(ModelLayer(model, parameters, k, n))
         kind, size = (model.attention(k), program), sum(shapes[i].size for i in reads)
         if found and found[-1][0] == kind and (1 + len(found[-1][2])) * size <= LARGEST_STACK:
@@ -72,6 +77,12 @@ def _alike(
         else:
             found.append((kind, k, [reads]))
     return tuple(Alike(first, tuple(reads)) for _, first, reads in found)
+
+
+def costs_of_layers(model: Layered, parameters: Any, n: int) -> list[LayerCosts]:
+    """Returns the costs of all layers of a model, which may be abstract, for inputs of length n."""
+    groups = alike(model, parameters, n, range(model.layers))
+    return [layer_costs(model, parameters, group.first) for group in groups for _ in group.reads]
 
 
 def _traced(layer: ModelLayer) -> tuple[tuple[int, ...], Any]:

@@ -180,14 +180,16 @@ def passed_on(
             first, m = block[0], len(block)
             part = partial(jax.lax.dynamic_slice_in_dim, start_index=first, slice_size=m)
             of_rows = part(q), part(normaliser), part(rest_normaliser)
-            of_b, of_rest = part(b)[..., None], part(rest)[..., None]
             change, c, new, near = shares_moved(layer, head, of_rows, block, positions, old, dkey)
             counted = new_rows[:, None] & (block[:, None] != positions)
-            change = jnp.where(counted, change / jnp.where(near, 1, c), 0)[:, None]
-            new = jnp.where(counted, new, 0)[:, None]
-            db = change * (old_value - jnp.where(near[:, None], of_rest, of_b)) + new * dvalue
-            mine = g(head, first, m).reshape(m * width, outputs)
-            return total + mine.T @ db.reshape(m * width, flips)
+            change = jnp.where(counted, change / jnp.where(near, 1, c), 0)
+            new = jnp.where(counted, new, 0)
+            # Of v_i - mean, v_i stands with the change of its weight, and the mean is in two products of its own.
+            db = change[:, None] * old_value + new[:, None] * dvalue
+            mine = g(head, first, m)
+            at_b, at_rest = (jnp.einsum("jvo,jv->oj", mine, part(mean)) for mean in (b, rest))
+            means = at_b @ jnp.where(near, 0, change) + at_rest @ jnp.where(near, change, 0)
+            return total - means + mine.reshape(m * width, outputs).T @ db.reshape(m * width, flips)
 
         return summed_over_blocks(rows, n, size, total, seeing), None
 
