@@ -1,4 +1,4 @@
-"""`python scripts/benchmark_first_call.py`: what a first call compiles, and how long it takes; see benchmarks/README.md."""
+"""`python scripts/benchmark_first_call.py`: what a first call compiles, and how long; see benchmarks/README.md."""
 
 from __future__ import annotations
 

@@ -305,7 +305,7 @@ def test_a_sweep_says_how_many_programs_it_loaded_and_its_numbers_are_the_same(t
         ("vmap", ["_prepared", "run"]),
         ("incremental", ["_prepared", "run"]),
         ("difference", ["_prepared", "run"]),
-        ("first-order", ["_prepared", "_prepared", "run", "_prepared", "run"]),
+        ("first-order", ["_prepared", "run", "_prepared", "run"]),
     ],
 )
 def test_a_first_call_compiles_nothing_but_the_preparation_and_the_flips(engine, programs, caplog):

@@ -43,8 +43,8 @@ from jaxsens.sensitivity.digits.resolution import (
 from jaxsens.sensitivity.engines.edits import edit_of
 from jaxsens.sensitivity.engines.engine import Engine, EngineChoice
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
-from jaxsens.sensitivity.engines.vmap import VmapEngine, compiled_output
-from jaxsens.sensitivity.estimates.estimate import estimated
+from jaxsens.sensitivity.engines.vmap import compiled_output
+from jaxsens.sensitivity.estimates.estimate import Blocks, abstract_estimate, estimated
 from jaxsens.sensitivity.estimates.verify import verified, warn_if_far
 from jaxsens.sensitivity.explain import warn_if_long
 from jaxsens.sensitivity.flips.flip_table import FlipTable
@@ -204,11 +204,8 @@ def _measured_words(
         subject, dtype = checked_output(subject, words, measure, edit.longer, tell)
         runner, choice = choose(subject, *wished)
         flips = selection.flips(words)
-        parameters = _arrays(subject, flips, words.shape[1])
-        runs = runner
-        if isinstance(runner, FirstOrderEngine):
-            runs = VmapEngine(measure, runner.outputs, subject.apply)
-        passed = forward_pass(subject, words, runs, parameters, call.placement.local)
+        parameters = _arrays(subject, flips, runner, call, words.shape[1])
+        passed = forward_pass(subject, words, runner, parameters, call.placement.local)
         _warn_of_rounding(subject, words.shape[1], passed, runner)
         told = check_reads(subject, words, flips, edit)
         choice = choice if told is None else dataclasses.replace(choice, why=f"{choice.why}; {told}")
@@ -219,10 +216,10 @@ def _measured_words(
         inserted = flips.symbols if flips.joint is None else flips.joint.insertions
         names, nothing = subject.names_of(words, inserted), np.full(len(flips), np.nan)
         whole = FlipSensitivity(nothing, nothing, flips, words, asked, choice, run, names=names)
+        ready = None if passed is None else passed.first
         if isinstance(runner, FirstOrderEngine):
-            return _estimated(subject, whole, runner, call)
-        first_input = None if passed is None else passed.first
-        found = _measured(subject, whole, runner, call, (parameters, first, first_input))
+            return _estimated(subject, whole, runner, call, ready)
+        found = _measured(subject, whole, runner, call, (parameters, first, ready))
     warn_if_unresolved(found, stacklevel=4)
     return found
 
@@ -307,8 +304,13 @@ def _asked(
     )
 
 
-def _arrays(subject: Measurable, flips: FlipTable, n: int) -> Any:
-    """Returns the model's parameters as an engine takes them: with tables for flips that change several positions."""
+def _arrays(subject: Measurable, flips: FlipTable, runner: Engine, call: _Call, n: int) -> Any:
+    """Returns the model's parameters as an engine takes them: with tables for flips that change several positions, or
+    with the combinations of outputs that are estimated first."""
+    if isinstance(runner, FirstOrderEngine) and isinstance(call.runs, FirstOrder):
+        pair = Blocks.of(runner, subject, n, call.runs, call.placement.budget).pair(runner, call.runs, 0)
+        abstract_estimate(runner, pair, n)
+        return pair
     parameters = jax.tree.map(jnp.asarray, subject.parameters)
     if flips.joint is None:
         return parameters
@@ -383,7 +385,11 @@ def _refined(
 
 
 def _estimated(
-    subject: Measurable, whole: FlipSensitivity, runner: FirstOrderEngine, call: _Call
+    subject: Measurable,
+    whole: FlipSensitivity,
+    runner: FirstOrderEngine,
+    call: _Call,
+    ready: placing.Ready | None,
 ) -> FlipSensitivity:
     """Returns the result of the first-order engine. An interrupted estimate keeps nothing: it is begun again.
 
@@ -397,7 +403,7 @@ def _estimated(
         taken_over(call.partial, whole)
     try:
         with stopping.noting(signal.SIGINT):
-            values = estimated(runner, subject, words, flips, asked, call.placement, call.told)
+            values = estimated(runner, subject, words, flips, asked, call.placement, call.told, ready)
             check_estimates_finite(values, flips.positions)
             stratum = strata(np.abs(values), asked.verify, asked.seed)
             chosen = np.flatnonzero(stratum)

@@ -19,9 +19,11 @@ import jaxsens
 from jaxsens.asked.measures import L2
 from jaxsens.base.precision import LARGEST_TIED, numerics
 from jaxsens.models.transformer.parameters import initialise
+from jaxsens.sensitivity import choice
 from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.engines.difference.softmax_change import best_tied, log1p, softmax_change
 from jaxsens.sensitivity.engines.one_key.one_moved_key import sigmoid_change
+from jaxsens.sensitivity.placement.placement import _OneInput
 from tests import wide_reference
 from tests.sensitivity.cold import FLOOR, NEWER, SOFT, TIMES_VMAP, Model, drawn, errors_of
 from tests.small_models import small
@@ -260,12 +262,26 @@ def test_plain_models_are_measured_in_their_own_dtype():
 
 def test_what_float32_cannot_resolve_is_measured_in_float64_and_said_to_be():
     config = binary("temperature-cubic", dtype="float32")
-    result = jaxsens.flip_sensitivity(
-        jaxsens.Transformer(config, seed=0), [0, 1, 1, 0] * 4, engine="difference"
-    )
-    assert "all flips by whole rows in float64" in result.engine.reason
+    model, word = jaxsens.Transformer(config, seed=0), [0, 1, 1, 0] * 4
+    result = jaxsens.flip_sensitivity(model, word, engine="difference")
+    assert "in float64" in result.engine.reason
     assert result.norms.dtype == np.float64  # which holds changes below 1e-38
     assert 0 < result.norms[result.norms > 0].min() < 1e-38
+
+
+def test_where_float32_leaves_the_output_no_digits_no_float32_program_is_compiled(monkeypatch):
+    config, word = binary("temperature-cubic", dtype="float32"), np.tile([0, 1, 1, 0], 4)
+    monkeypatch.setattr(choice, "_wide_at_once", lambda *given: False)
+    ran: list[Any] = []
+    chunks = _OneInput.chunks
+    monkeypatch.setattr(_OneInput, "chunks", lambda one, flips: ran.append(one.engine) or chunks(one, flips))
+    result = jaxsens.flip_sensitivity(jaxsens.Transformer(config, seed=0), word, engine="difference")
+    assert "all flips by whole rows in float64" in result.engine.reason
+    assert [engine.wide for engine in ran] == [True]
+    ran.clear()
+    plain = jaxsens.Transformer(config.replace(weighting="softmax"), seed=0)
+    assert "float64" not in jaxsens.flip_sensitivity(plain, word, engine="difference").engine.reason
+    assert [engine.wide for engine in ran] == [False]
 
 
 def test_what_overflows_in_the_engine_is_left_to_a_forward_pass():

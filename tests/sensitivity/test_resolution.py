@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import jaxsens
+from jaxsens.asked.measures import L2
 from jaxsens.base.errors import InputError
 from jaxsens.base.precision import numerics
 from jaxsens.models.parts.schedules import SCHEDULES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -178,6 +178,40 @@ def estimate_cost(
     return cost, pair
 
 
+class Blocks(NamedTuple):
+    """The combinations of an estimate, in blocks of equal size.
+
+    Attributes:
+        parameters: those of the model, in float32 at least.
+        outputs: the number of outputs.
+        combinations: the number of them.
+        each: which of them each block has; the last may exceed them.
+    """
+
+    parameters: Any
+    outputs: int
+    combinations: int
+    each: tuple[range, ...]
+
+    @classmethod
+    def of(
+        cls, engine: FirstOrderEngine, subject: Measurable, n: int, asked: FirstOrder, budget: int
+    ) -> Blocks:
+        """Returns the blocks for inputs of length n, within half a memory budget."""
+        subject = with_parameters_in(subject, n, np.float32)
+        parameters = jax.tree.map(jnp.asarray, subject.parameters)
+        outputs = output_size(subject, n)
+        count = combination_count(asked, engine, outputs)
+        size = block_size(engine, parameters, n, count, budget)
+        each = (range(first, first + size) for first in range(0, count, size))
+        return cls(parameters, outputs, count, tuple(each))
+
+    def pair(self, engine: FirstOrderEngine, asked: FirstOrder, k: int) -> tuple[Any, Any]:
+        """Returns the engine's parameters for block k."""
+        rows = np.asarray(combinations(asked, engine, self.outputs, self.each[k]), jnp.result_type(float))
+        return self.parameters, jax.device_put(rows)
+
+
 def estimated(
     engine: FirstOrderEngine,
     subject: Measurable,
@@ -186,12 +220,13 @@ def estimated(
     asked: FirstOrder,
     devices: placement.Placement,
     progress: placement.Progress | None,
+    ready: placement.Ready | None = None,
 ) -> Float[np.ndarray, " flips"]:
     """Returns the estimated measure of each flip, in float64; with a scalar or a change function, its signed value.
 
     Norms are accumulated block by block, so that memory does not grow with the outputs. Distances and change functions
     are computed from the estimated changes of all outputs. Parameters narrower than float32 are widened: sums over n
-    rows would lose their digits.
+    rows would lose their digits. `ready` is the first input as it is prepared for the first block, if it is at hand.
 
     Raises:
         EngineRefusal: if the model, or the scalar function, has no derivative.
@@ -199,26 +234,21 @@ def estimated(
         Interrupted: on Ctrl-C; what was estimated is then lost.
     """
     n = words.shape[1]
-    subject = with_parameters_in(subject, n, np.float32)
-    parameters = jax.tree.map(jnp.asarray, subject.parameters)
-    outputs = output_size(subject, n)
-    count = combination_count(asked, engine, outputs)
-    size = block_size(engine, parameters, n, count, devices.budget)
-    blocks = [range(first, first + size) for first in range(0, count, size)]
+    blocks = Blocks.of(engine, subject, n, asked, devices.budget)
+    count = blocks.combinations
     together = engine.scalar is None and not engine.of_norm
     if together:
         with collecting("flip_sensitivity") as problems:
             what = f"the estimated change of {count} outputs by {len(flips)} flips"
             check_fits("measure", engine.measure, table_bytes(len(flips), count), what, REMEDY, problems)
     total = np.zeros((len(flips), count) if together else len(flips))
-    for k, block in enumerate(blocks):
-        rows = jax.device_put(np.asarray(combinations(asked, engine, outputs, block), jnp.result_type(float)))
-        pair = parameters, rows
+    for k, block in enumerate(blocks.each):
+        pair, first = blocks.pair(engine, asked, k), ready if k == 0 else None
         if k == 0:
             abstract_estimate(engine, pair, n)
-        told = progress and _share(progress, k, len(blocks))
+        told = progress and _share(progress, k, len(blocks.each))
         where = flips.inputs, flips.positions, flips.symbols
-        changes, _ = placement.Measuring(engine, pair, words, *where, devices, told).changes()
+        changes, _ = placement.Measuring(engine, pair, words, *where, devices, told, first=first).changes()
         changes = changes.astype(np.float64)
         if engine.scalar is not None:
             return changes[:, 0]

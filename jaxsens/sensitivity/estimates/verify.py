@@ -66,7 +66,8 @@ class OutputEngine(VmapEngine):
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> PreparedPass:
         """The input."""
         del parameters
-        return PreparedPass(tokens, *[np.zeros(0)] * 3)  # of which only the first is looked at
+        nothing = jax.device_put(np.zeros(0))
+        return PreparedPass(tokens, nothing, nothing, nothing)  # of which only the first is looked at
 
     def changes(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Array:
         """Returns the output on every flipped input."""

@@ -107,6 +107,13 @@ class FirstOrderEngine(Engine):
         """The output on the unflipped input."""
         return self._output_of_run(parameters, prepared.run)
 
+    def sizes(self, prepared: PreparedEstimate) -> Float[Array, " layers"]:
+        """Those of a model's softmax layers; 0 for sigmoid ones."""
+        kept = prepared.run
+        found = [jnp.max(jnp.abs(group.normaliser), axis=(1, 2)) for group in kept.groups]
+        last = [] if kept.last is None else [jnp.max(jnp.abs(kept.last.normaliser))[None]]
+        return jnp.concatenate([jnp.zeros(0), *found, *last])
+
     def chosen_changes(
         self, parameters: tuple[Any, Any], prepared: PreparedEstimate, block: FlipBlock
     ) -> Float[Array, "flips combinations"]:

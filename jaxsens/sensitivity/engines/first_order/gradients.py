@@ -189,23 +189,32 @@ def _of_all_rows(
         gq = _added(gq, rows, own, axis=0 if shared else 1)
         return gq, to_k + of_k, to_v + of_v
 
+    gq = jnp.zeros(pairs.shape if shared else (outputs, *q.shape), g.dtype)
+    gk, gv = (jnp.zeros((outputs, n, part), g.dtype) for part in (k.shape[1], width))
+    gq, gk, gv = _over_tiles(layer, tile, (gq, gk, gv))
+    if shared:
+        gq = jnp.einsum("rcx,orx->orc", gq.reshape(n, -1, width + 1), g)
+        gq = gq * _factors(layer, jnp.arange(n), q.shape[1])[:, None]
+    return gq, gk, gv
+
+
+def _over_tiles(
+    layer: ModelLayer, tile: Callable[..., tuple[Array, Array, Array]], total: tuple[Array, Array, Array]
+) -> tuple[Array, Array, Array]:
+    """Returns the derivatives with respect to queries, keys and values, summed over all tiles of rows and keys."""
+    n = layer.n
+
     def of_keys(columns: Array, new: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
         def of_rows(rows: Array, new_rows: Array, carry: Any) -> Any:
             return tile(rows, new_rows, columns, new, carry)
 
         gq, gk, gv = carry
-        empty = (jnp.zeros((outputs, len(columns), part), g.dtype) for part in (k.shape[1], width))
-        seeing = attention.rows_that_see((columns[0], columns[-1] + 1), n)
+        empty = (jnp.zeros((len(part), len(columns), part.shape[2]), part.dtype) for part in (gk, gv))
+        seeing = layer.attention.rows_that_see((columns[0], columns[-1] + 1), n)
         gq, to_k, to_v = summed_over_blocks(of_rows, n, ROWS, (gq, *empty), seeing)
         return gq, _added(gk, columns, to_k, axis=1), _added(gv, columns, to_v, axis=1)
 
-    gq = jnp.zeros(pairs.shape if shared else (outputs, *q.shape), g.dtype)
-    gk, gv = (jnp.zeros((outputs, n, part), g.dtype) for part in (k.shape[1], width))
-    gq, gk, gv = summed_over_blocks(of_keys, n, KEYS, (gq, gk, gv))
-    if shared:
-        gq = jnp.einsum("rcx,orx->orc", gq.reshape(n, -1, width + 1), g)
-        gq = gq * _factors(layer, jnp.arange(n), q.shape[1])[:, None]
-    return gq, gk, gv
+    return summed_over_blocks(of_keys, n, KEYS, total)
 
 
 def _through_scores(

@@ -81,6 +81,7 @@ def _alike(model: Layered, structure: Any, shapes: tuple[Any, ...], n: int, wide
 
 def costs_of_layers(model: Layered, parameters: Any, n: int) -> list[LayerCosts]:
     """Returns the costs of all layers of a model, which may be abstract, for inputs of length n."""
+    parameters = jax.eval_shape(model.apart, parameters)
     groups = alike(model, parameters, n, range(model.layers))
     return [layer_costs(model, parameters, group.first) for group in groups for _ in group.reads]
 
