@@ -16,6 +16,7 @@ from jaxsens.asked.measures import Decision, Measure
 from jaxsens.base.errors import PrecisionWarning
 from jaxsens.base.precision import RESOLVED, numerics, resolved
 from jaxsens.models.parts.weighting import Sigmoid, SinkSoftmax
+from jaxsens.sensitivity import choice
 from jaxsens.sensitivity.digits import refined
 from jaxsens.sensitivity.digits.doubt import output_doubts, output_program
 from jaxsens.sensitivity.engines.difference.rounding import product_error, size
@@ -101,6 +102,7 @@ def test_a_users_model_too():
 
 def test_what_float32_does_not_resolve_goes_on_to_float64(monkeypatch):
     monkeypatch.setattr(refined, "BUDGET", 0.0)
+    monkeypatch.setattr(choice, "_wide_at_once", lambda *given: False)
     found, true = compared(transformer(3), word(), engine="difference")
     assert any("float64" in how for how, _ in found.engine.elsewhere)
     assert found.resolved.all()

@@ -57,8 +57,9 @@ DERIVATIVES: dict[str, Callable[[Decimal], Decimal]] = {
 }
 
 
-def exact_change(name: str, h: float, dh: float) -> tuple[Decimal, Decimal]:
-    """The change, and by how much it moves when h and dh move by their own size, in first order."""
+def exact_change(name: str, h: float, dh: float, error: float) -> tuple[Decimal, Decimal]:
+    """The change, and by how much it moves when h and dh move by their own size: its slope, at most, where h + dh may
+    be if both are off by an error."""
     x, dx = Decimal(h), Decimal(dh)
     # f(x + dx) - f(x) loses as many digits as dx is smaller than x; tanh those that it is close to 1, or 0.
     lost = x.adjusted() - dx.adjusted() if x and dx else 0
@@ -68,7 +69,9 @@ def exact_change(name: str, h: float, dh: float) -> tuple[Decimal, Decimal]:
     context.prec = DIGITS + max(0, lost)
     with decimal.localcontext(context):
         x, dx = +x, +dx
-        before, after = DERIVATIVES[name](x), DERIVATIVES[name](x + dx)
+        off = Decimal(error) * (abs(x) + abs(dx))
+        before, *after = (DERIVATIVES[name](here) for here in (x, x + dx, x + dx - off, x + dx + off))
+        after = max(after, key=abs)  # next to a minimum the slope alone says too little
         change = FUNCTIONS[name](x + dx) - FUNCTIONS[name](x)
         return change, abs(change) + abs(dx * after) + abs(x * (after - before))
 
@@ -110,7 +113,7 @@ def check_activation(name: str, dtype: str, pairs: Sequence[tuple[float, float]]
         found = np.asarray(changes(name, h, dh))
     limits = np.finfo(dtype)
     for here, step, value in zip(h, dh, found, strict=True):
-        change, moves = exact_change(name, float(here), float(step))
+        change, moves = exact_change(name, float(here), float(step), ROUNDINGS * float(limits.eps))
         if abs(change) > Decimal(float(limits.max)):
             continue
         # Below the smallest normal number there are no digits; a gate that small is multiplied by the pre-activation.
