@@ -24,13 +24,16 @@ LARGEST = 64
 """The number of results that each function decorated here keeps. Beyond it, the one used longest ago goes."""
 
 _CUBLAS = {"xla_gpu_enable_triton_gemm": False}
-_KNOWN: dict[str, dict[str, Any]] = {"0.10": {"xla_cpu_use_fusion_emitters": False} | _CUBLAS, "0.11": _CUBLAS}
+_KNOWN: dict[str, dict[str, Any]] = {
+    "0.10": {"xla_cpu_use_fusion_emitters": False} | _CUBLAS,
+    "0.11": _CUBLAS,
+}
 
 SOONER: Any = _KNOWN.get(".".join(jax.__version__.split(".")[:2]))
-"""Options of XLA under which a program is compiled in about two thirds of the time on CPUs, and in a tenth to two fifths
-of it on GPUs, where it otherwise tries many kernels for each matrix product (measured: benchmarks/README.md). Those of
-another platform do nothing. XLA refuses options that it does not know, so versions of jax that were not tried compile by
-their defaults. Only for programs that no other program calls."""
+"""Options of XLA under which a program is compiled in about two thirds of the time on CPUs and, on GPUs, in a tenth to
+two fifths of it: XLA otherwise tries many kernels for each matrix product (measured: benchmarks/README.md). Those of
+another platform do nothing. XLA refuses options that it does not know, so versions of jax that were not tried compile
+by their defaults. Only for programs that no other program calls."""
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")

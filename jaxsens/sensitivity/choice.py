@@ -54,12 +54,13 @@ MANY = 8
 """The number of inputs assumed to share a compilation where a search measures more than it can tell beforehand."""
 
 COMPILE_SECONDS: dict[type[Engine], tuple[float, float]] = {
-    VmapEngine: (0.8, 0.07),
-    DifferenceEngine: (2.0, 0.75),
-    FoldedEngine: (2.6, 0.0),
-    IncrementalEngine: (1.4, 0.2),
+    VmapEngine: (1.4, 0.1),
+    DifferenceEngine: (3.9, 0.75),
+    FoldedEngine: (5.3, 0.0),
+    IncrementalEngine: (2.2, 0.13),
 }
-"""Seconds to compile on the reference machine, fixed and per layer; `scripts/benchmark_auto.py` checks them."""
+"""Seconds to trace and compile on the reference machine, fixed and per layer; `scripts/benchmark_auto.py` and
+`scripts/benchmark_first_call.py` check them."""
 
 FASTER = "estimated to be faster, compilation included"
 WIDE = "in float64, which takes less time here than a second program for what float32 does not resolve"
@@ -144,8 +145,7 @@ def _best(subject: Measurable, forward: VmapEngine, n: int, inputs: int) -> tupl
         (carried, EngineChoice("difference", f"exact, and {FASTER}{how}")),
         (forward, EngineChoice("vmap", f"{FASTER}; {KEPT}")),
     ]
-    if shortened is not None and isinstance(carried, DifferenceEngine):
-        # The folded form does fewer operations than the incremental engine at every width.
+    if shortened is not None:
         choices.append((shortened, EngineChoice("incremental", f"{FASTER}; {KEPT}")))
     return min(choices, key=lambda choice: seconds(choice[0], subject, config, n, inputs))
 

@@ -12,7 +12,7 @@ from jaxsens.asked.engines import AskedEngine, Auto
 from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import L2
 from jaxsens.models.parts.weighting import Sigmoid, SinkSoftmax
-from jaxsens.sensitivity.choice import ROUNDING, choose
+from jaxsens.sensitivity.choice import MANY, ROUNDING, choose
 from jaxsens.sensitivity.subjects.adapters import measurable
 
 
@@ -23,8 +23,8 @@ def model(layers: int, width: int = 64, **options) -> jaxsens.Transformer:
     return jaxsens.Transformer(config, seed=0)
 
 
-def chosen(subject: jaxsens.Transformer, n: int):
-    return choose(measurable(subject), Auto(), Substitute(), L2(), n)[1]
+def chosen(subject: jaxsens.Transformer, n: int, inputs: int = MANY):
+    return choose(measurable(subject), Auto(), Substitute(), L2(), n, inputs)[1]
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def chosen(subject: jaxsens.Transformer, n: int):
         (1, 2048, "difference"),
         (2, 64, "vmap"),
         (2, 256, "vmap"),
-        (2, 512, "difference"),
+        (2, 512, "incremental"),
         (2, 1024, "difference"),
         (3, 256, "vmap"),
         (3, 512, "incremental"),
@@ -50,6 +50,13 @@ def test_the_faster_engine_is_taken(layers, n, engine):
     assert found.name == engine
     assert "faster" in found.reason
     assert "digits" not in found.reason
+
+
+@pytest.mark.parametrize(
+    ("n", "engine"), [(128, "vmap"), (512, "vmap"), (1024, "incremental"), (2048, "difference")]
+)
+def test_one_input_alone_is_not_worth_what_many_are(n, engine):
+    assert chosen(model(2), n, inputs=1).name == engine
 
 
 def test_narrow_models_of_two_layers_are_folded():

@@ -162,8 +162,8 @@ def test_a_second_call_does_not_trace_the_check_again():
     jaxsens.flip_sensitivity(model, TOKENS, 2)
     before = len(traced)
     jaxsens.flip_sensitivity(model, 1 - TOKENS, 2)
-    # two calls on the input, which find what is random, one for the size of its output, two programs that measure flips,
-    # and one of the output's program, for its rounding
+    # two calls on the input, which find what is random, one for the size of its output, two programs that measure
+    # flips, and one of the output's program, for its rounding
     assert len(traced) == before + 6
 
 
