@@ -64,6 +64,7 @@ COMPILE_SECONDS: dict[type[Engine], tuple[float, float]] = {
 
 FASTER = "estimated to be faster, compilation included"
 WIDE = "in float64, which takes less time here than a second program for what float32 does not resolve"
+DEEP = "; from three layers on it takes longer than a forward pass a flip, and has more digits"
 KEPT = "subtracting two outputs rounds a change of order 1/n by less than 0.1 %"
 
 
@@ -96,7 +97,7 @@ def choose(
             carried, how = _carried(measure, outputs, subject.config, n)
             wide = isinstance(carried, DifferenceEngine) and carried.wider is not None
             if wide and _wide_at_once(carried, subject, subject.config, n, inputs):
-                return carried.wider, EngineChoice(asked.kind, f"asked for; {WIDE}")
+                return carried.wider, EngineChoice(asked.kind, f"asked for; {WIDE}{how}")
             return carried, EngineChoice(asked.kind, f"asked for{how}")
         case FirstOrder():
             return first_order_engine(subject, asked, measure), EngineChoice(asked.kind, "asked for")
@@ -118,7 +119,7 @@ def _carried(
 ) -> tuple[DifferenceEngine | FoldedEngine, str]:
     """Returns the form of the difference engine for a config that it serves, and what to add to the reason."""
     if folded.refusal(config) or folded.too_short(n):
-        return DifferenceEngine(measure, outputs, config), ""
+        return DifferenceEngine(measure, outputs, config), DEEP if config.layers >= 3 else ""
     return FoldedEngine(measure, outputs, config), "; two layers, folded"
 
 
@@ -139,7 +140,7 @@ def _best(subject: Measurable, forward: VmapEngine, n: int, inputs: int) -> tupl
     digits = lost_digits(subject, config, n)
     if digits is not None:
         if isinstance(carried.wider, DifferenceEngine) and _wide_at_once(carried, subject, config, n, inputs):
-            return carried.wider, EngineChoice("difference", f"for its digits: {digits}; {WIDE}")
+            return carried.wider, EngineChoice("difference", f"for its digits: {digits}; {WIDE}{how}")
         return carried, EngineChoice("difference", f"for its digits: {digits}{how}")
     choices: list[tuple[Engine, EngineChoice]] = [
         (carried, EngineChoice("difference", f"exact, and {FASTER}{how}")),
