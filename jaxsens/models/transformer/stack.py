@@ -75,10 +75,11 @@ def stacked(config: TransformerConfig, layers: Sequence[Part]) -> Sequence[Part]
         # By NumPy, because each shape would be a program of its own for JAX.
         return jax.device_put(np.stack([np.asarray(leaf) for leaf in leaves]))
 
-    for length in lengths:
-        some = layers[start : start + length]
-        runs.append(some[0] if length == 1 else jax.tree.map(joined, *some))
-        start += length
+    with jax.enable_x64(True):  # or JAX would make float32 of float64 on the way
+        for length in lengths:
+            some = layers[start : start + length]
+            runs.append(some[0] if length == 1 else jax.tree.map(joined, *some))
+            start += length
     return Stack(tuple(runs), lengths)
 
 
