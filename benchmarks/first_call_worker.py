@@ -28,9 +28,9 @@ def main() -> None:
     word[-1] = 2
     compiled: list[float] = []
 
-    def note(event: str, seconds: float, **_: Any) -> None:
+    def note(event: str, duration_secs: float, **_: Any) -> None:
         if event == _COMPILED:
-            compiled.append(seconds)
+            compiled.append(duration_secs)
 
     jax.monitoring.register_event_duration_secs_listener(note)
     warnings.simplefilter("ignore")

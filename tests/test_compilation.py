@@ -304,7 +304,7 @@ def test_a_sweep_says_how_many_programs_it_loaded_and_its_numbers_are_the_same(t
     [
         ("vmap", ["_prepared", "run"]),
         ("incremental", ["_prepared", "run"]),
-        ("difference", ["_prepared", "run"]),
+        ("difference", ["_prepare_in_float64", "run"]),
         ("first-order", ["_prepared", "run", "_prepared", "run"]),
     ],
 )

@@ -91,13 +91,15 @@ def choose(
                 raise _refused(asked, incremental.refusal(subject))
             return shortened, EngineChoice(asked.kind, "asked for")
         case Difference():
-            refused = _no_difference(subject.config)
-            if subject.config is None or refused is not None:
+            config, refused = subject.config, _no_difference(subject.config)
+            if config is None or refused is not None:
                 raise _refused(asked, refused)
-            carried, how = _carried(measure, outputs, subject.config, n)
-            wide = isinstance(carried, DifferenceEngine) and carried.wider is not None
-            if wide and _wide_at_once(carried, subject, subject.config, n, inputs):
-                return carried.wider, EngineChoice(asked.kind, f"asked for; {WIDE}{how}")
+            carried, how = _carried(measure, outputs, config, n)
+            # Up to two layers float32 resolves the changes of plain models.
+            few = config.layers <= 2 and lost_digits(subject, config, n) is None
+            wider = carried.wider if isinstance(carried, DifferenceEngine) and not few else None
+            if wider is not None and _wide_at_once(carried, subject, config, n, inputs):
+                return wider, EngineChoice(asked.kind, f"asked for; {WIDE}{how}")
             return carried, EngineChoice(asked.kind, f"asked for{how}")
         case FirstOrder():
             return first_order_engine(subject, asked, measure), EngineChoice(asked.kind, "asked for")

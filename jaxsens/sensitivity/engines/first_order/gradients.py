@@ -214,7 +214,8 @@ def _over_tiles(
         gq, to_k, to_v = summed_over_blocks(of_rows, n, ROWS, (gq, *empty), seeing)
         return gq, _added(gk, columns, to_k, axis=1), _added(gv, columns, to_v, axis=1)
 
-    return summed_over_blocks(of_keys, n, KEYS, total)
+    gq, gk, gv = summed_over_blocks(of_keys, n, KEYS, total)
+    return gq, gk, gv
 
 
 def _through_scores(
