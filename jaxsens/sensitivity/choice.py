@@ -97,9 +97,8 @@ def choose(
             carried, how = _carried(measure, outputs, config, n)
             # Up to two layers float32 resolves the changes of plain models.
             few = config.layers <= 2 and lost_digits(subject, config, n) is None
-            wider = carried.wider if isinstance(carried, DifferenceEngine) and not few else None
-            if wider is not None and _wide_at_once(carried, subject, config, n, inputs):
-                return wider, EngineChoice(asked.kind, f"asked for; {WIDE}{how}")
+            if isinstance(carried, DifferenceEngine) and not few:
+                carried, how = _begun(carried, how, subject, n, inputs)
             return carried, EngineChoice(asked.kind, f"asked for{how}")
         case FirstOrder():
             return first_order_engine(subject, asked, measure), EngineChoice(asked.kind, "asked for")
@@ -141,9 +140,8 @@ def _best(subject: Measurable, forward: VmapEngine, n: int, inputs: int) -> tupl
         return forward, EngineChoice("vmap", reason)
     digits = lost_digits(subject, config, n)
     if digits is not None:
-        if isinstance(carried.wider, DifferenceEngine) and _wide_at_once(carried, subject, config, n, inputs):
-            return carried.wider, EngineChoice("difference", f"for its digits: {digits}; {WIDE}{how}")
-        return carried, EngineChoice("difference", f"for its digits: {digits}{how}")
+        begun, how = _begun(carried, how, subject, n, inputs)
+        return begun, EngineChoice("difference", f"for its digits: {digits}{how}")
     choices: list[tuple[Engine, EngineChoice]] = [
         (carried, EngineChoice("difference", f"exact, and {FASTER}{how}")),
         (forward, EngineChoice("vmap", f"{FASTER}; {KEPT}")),
@@ -188,6 +186,16 @@ def lost_digits(subject: Measurable, config: TransformerConfig, n: int) -> str |
         weights = f"weights of order 1e{least.log_share(n) / math.log(10):.0f}"
         return f"{type(least).__name__} has {weights}, and two {subject.dtype} outputs differ as little"
     return None
+
+
+def _begun(
+    engine: DifferenceEngine | FoldedEngine, how: str, subject: Measurable, n: int, inputs: int
+) -> tuple[Engine, str]:
+    """Returns what a difference engine begins with, and what to add to the reason: float64 if that takes less time."""
+    wider = engine.wider
+    if wider is not None and _wide_at_once(engine, subject, engine.config, n, inputs):
+        return wider, f"; {WIDE}{how}"
+    return engine, how
 
 
 def _wide_at_once(

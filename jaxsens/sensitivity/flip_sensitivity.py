@@ -44,7 +44,7 @@ from jaxsens.sensitivity.engines.edits import edit_of
 from jaxsens.sensitivity.engines.engine import Engine, EngineChoice
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.engines.vmap import compiled_output
-from jaxsens.sensitivity.estimates.estimate import Blocks, abstract_estimate, estimated
+from jaxsens.sensitivity.estimates.estimate import Blocks, estimated
 from jaxsens.sensitivity.estimates.verify import verified, warn_if_far
 from jaxsens.sensitivity.explain import warn_if_long
 from jaxsens.sensitivity.flips.flip_table import FlipTable
@@ -204,7 +204,8 @@ def _measured_words(
         subject, dtype = checked_output(subject, words, measure, edit.longer, tell)
         runner, choice = choose(subject, *wished)
         flips = selection.flips(words)
-        parameters = _arrays(subject, flips, runner, call, words.shape[1])
+        blocks = _blocks(subject, runner, call, words.shape[1])
+        parameters = _arrays(subject, flips, words.shape[1]) if blocks is None else blocks.pair(0)
         passed = forward_pass(subject, words, runner, parameters, call.placement.local)
         _warn_of_rounding(subject, words.shape[1], passed, runner)
         told = check_reads(subject, words, flips, edit)
@@ -217,8 +218,8 @@ def _measured_words(
         names, nothing = subject.names_of(words, inserted), np.full(len(flips), np.nan)
         whole = FlipSensitivity(nothing, nothing, flips, words, asked, choice, run, names=names)
         ready = None if passed is None else passed.first
-        if isinstance(runner, FirstOrderEngine):
-            return _estimated(subject, whole, runner, call, ready)
+        if blocks is not None:
+            return _estimated(subject, whole, blocks, call, ready)
         found = _measured(subject, whole, runner, call, (parameters, first, ready))
     warn_if_unresolved(found, stacklevel=4)
     return found
@@ -304,13 +305,17 @@ def _asked(
     )
 
 
-def _arrays(subject: Measurable, flips: FlipTable, runner: Engine, call: _Call, n: int) -> Any:
-    """Returns the model's parameters as an engine takes them: with tables for flips that change several positions, or
-    with the combinations of outputs that are estimated first."""
-    if isinstance(runner, FirstOrderEngine) and isinstance(call.runs, FirstOrder):
-        pair = Blocks.of(runner, subject, n, call.runs, call.placement.budget).pair(runner, call.runs, 0)
-        abstract_estimate(runner, pair, n)
-        return pair
+def _blocks(subject: Measurable, runner: Engine, call: _Call, n: int) -> Blocks | None:
+    """Returns what the first-order engine estimates, in blocks; None for other engines."""
+    if not isinstance(runner, FirstOrderEngine):
+        return None
+    if not isinstance(call.runs, FirstOrder):
+        raise TypeError("the first-order engine runs only if it is asked for")
+    return Blocks.of(runner, subject, n, call.runs, call.placement.budget)
+
+
+def _arrays(subject: Measurable, flips: FlipTable, n: int) -> Any:
+    """Returns the model's parameters as an engine takes them: with tables for flips that change several positions."""
     parameters = jax.tree.map(jnp.asarray, subject.parameters)
     if flips.joint is None:
         return parameters
@@ -387,7 +392,7 @@ def _refined(
 def _estimated(
     subject: Measurable,
     whole: FlipSensitivity,
-    runner: FirstOrderEngine,
+    blocks: Blocks,
     call: _Call,
     ready: placing.Ready | None,
 ) -> FlipSensitivity:
@@ -396,19 +401,17 @@ def _estimated(
     Raises:
         MeasurementInterrupted: on Ctrl-C, without flips.
     """
-    flips, words, asked = whole.flips, whole.tokens, call.runs
-    if not isinstance(asked, FirstOrder):
-        raise TypeError("the first-order engine runs only if it is asked for")
+    flips, words, asked = whole.flips, whole.tokens, blocks.asked
     if call.partial is not None:
         taken_over(call.partial, whole)
     try:
         with stopping.noting(signal.SIGINT):
-            values = estimated(runner, subject, words, flips, asked, call.placement, call.told, ready)
+            values = estimated(blocks, words, flips, call.placement, call.told, ready)
             check_estimates_finite(values, flips.positions)
             stratum = strata(np.abs(values), asked.verify, asked.seed)
             chosen = np.flatnonzero(stratum)
             exact, compared, how, size = verified(
-                runner, subject, words, flips, chosen, asked, call.placement, None
+                blocks.engine, subject, words, flips, chosen, asked, call.placement, None
             )
     except KeyboardInterrupt as stop:
         engine = EngineChoice(asked.kind, "asked for; interrupted, begin it again")

@@ -182,12 +182,18 @@ class Blocks(NamedTuple):
     """The combinations of an estimate, in blocks of equal size.
 
     Attributes:
-        parameters: those of the model, in float32 at least.
+        engine: the engine.
+        asked: what was asked of it.
+        subject: the model, with parameters in float32 at least.
+        parameters: those, on the device.
         outputs: the number of outputs.
         combinations: the number of them.
         each: which of them each block has; the last may exceed them.
     """
 
+    engine: FirstOrderEngine
+    asked: FirstOrder
+    subject: Measurable
     parameters: Any
     outputs: int
     combinations: int
@@ -197,30 +203,34 @@ class Blocks(NamedTuple):
     def of(
         cls, engine: FirstOrderEngine, subject: Measurable, n: int, asked: FirstOrder, budget: int
     ) -> Blocks:
-        """Returns the blocks for inputs of length n, within half a memory budget."""
+        """Returns the blocks for inputs of length n, within half a memory budget.
+
+        Raises:
+            EngineRefusal: if the model, or the scalar function, has no derivative.
+        """
         subject = with_parameters_in(subject, n, np.float32)
         parameters = jax.tree.map(jnp.asarray, subject.parameters)
         outputs = output_size(subject, n)
         count = combination_count(asked, engine, outputs)
         size = block_size(engine, parameters, n, count, budget)
-        each = (range(first, first + size) for first in range(0, count, size))
-        return cls(parameters, outputs, count, tuple(each))
+        each = tuple(range(first, first + size) for first in range(0, count, size))
+        blocks = cls(engine, asked, subject, parameters, outputs, count, each)
+        abstract_estimate(engine, blocks.pair(0), n)
+        return blocks
 
-    def pair(self, engine: FirstOrderEngine, asked: FirstOrder, k: int) -> tuple[Any, Any]:
+    def pair(self, k: int) -> tuple[Any, Any]:
         """Returns the engine's parameters for block k."""
-        rows = np.asarray(combinations(asked, engine, self.outputs, self.each[k]), jnp.result_type(float))
-        return self.parameters, jax.device_put(rows)
+        rows = combinations(self.asked, self.engine, self.outputs, self.each[k])
+        return self.parameters, jax.device_put(np.asarray(rows, jnp.result_type(float)))
 
 
 def estimated(
-    engine: FirstOrderEngine,
-    subject: Measurable,
+    blocks: Blocks,
     words: Int[np.ndarray, "batch n"],
     flips: FlipTable,
-    asked: FirstOrder,
     devices: placement.Placement,
     progress: placement.Progress | None,
-    ready: placement.Ready | None = None,
+    ready: placement.Ready | None,
 ) -> Float[np.ndarray, " flips"]:
     """Returns the estimated measure of each flip, in float64; with a scalar or a change function, its signed value.
 
@@ -229,13 +239,10 @@ def estimated(
     rows would lose their digits. `ready` is the first input as it is prepared for the first block, if it is at hand.
 
     Raises:
-        EngineRefusal: if the model, or the scalar function, has no derivative.
         InputError: if the changes of all outputs are needed and do not fit in memory.
         Interrupted: on Ctrl-C; what was estimated is then lost.
     """
-    n = words.shape[1]
-    blocks = Blocks.of(engine, subject, n, asked, devices.budget)
-    count = blocks.combinations
+    engine, count = blocks.engine, blocks.combinations
     together = engine.scalar is None and not engine.of_norm
     if together:
         with collecting("flip_sensitivity") as problems:
@@ -243,9 +250,7 @@ def estimated(
             check_fits("measure", engine.measure, table_bytes(len(flips), count), what, REMEDY, problems)
     total = np.zeros((len(flips), count) if together else len(flips))
     for k, block in enumerate(blocks.each):
-        pair, first = blocks.pair(engine, asked, k), ready if k == 0 else None
-        if k == 0:
-            abstract_estimate(engine, pair, n)
+        pair, first = blocks.pair(k), ready if k == 0 else None
         told = progress and _share(progress, k, len(blocks.each))
         where = flips.inputs, flips.positions, flips.symbols
         changes, _ = placement.Measuring(engine, pair, words, *where, devices, told, first=first).changes()
@@ -256,7 +261,7 @@ def estimated(
             total[:, block.start : block.stop] = changes[:, : count - block.start]
         elif isinstance(engine.measure, Norm):
             total = engine.measure.combined(total, engine.measure.of_array(changes))
-    return _of_changes(engine, subject, words, flips, total) if together else total
+    return _of_changes(engine, blocks.subject, words, flips, total) if together else total
 
 
 def table_bytes(flips: int, count: int) -> int:
