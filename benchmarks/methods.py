@@ -82,7 +82,7 @@ def _estimate(case: Case, sketch: int | None, scalar: bool) -> Measure:
     from jaxsens.asked.engines import FirstOrder
     from jaxsens.asked.measures import L2, LogProbability
     from jaxsens.base.precision import numerics
-    from jaxsens.sensitivity.estimates.estimate import estimated, first_order_engine
+    from jaxsens.sensitivity.estimates.estimate import Blocks, estimated, first_order_engine
     from jaxsens.sensitivity.flips.flip_table import enumerate_flips
     from jaxsens.sensitivity.placement.placement import Placement
     from jaxsens.sensitivity.subjects.adapters import measurable
@@ -90,12 +90,14 @@ def _estimate(case: Case, sketch: int | None, scalar: bool) -> Measure:
     subject, words = measurable(model(case.layers)), tokens(case.n)[None].astype(np.int32)
     asked = FirstOrder(sketch=sketch)
     # As if outputs were logits.
-    engine = first_order_engine(subject, asked, LogProbability(0) if scalar else L2())
+    engine, where = first_order_engine(subject, asked, LogProbability(0) if scalar else L2()), Placement()
+    with numerics("float32"):
+        blocks = Blocks.of(engine, subject, case.n, asked, where.budget)
 
     def measure(positions: Int[np.ndarray, " flips"] | None) -> Float[np.ndarray, " flips"]:
-        where = np.arange(case.n - 1) if positions is None else positions
-        flips = enumerate_flips(words, np.arange(2), where, words < 2, None)
+        chosen = np.arange(case.n - 1) if positions is None else positions
+        flips = enumerate_flips(words, np.arange(2), chosen, words < 2, None)
         with numerics("float32"):
-            return np.abs(estimated(engine, subject, words, flips, asked, Placement(), None))
+            return np.abs(estimated(blocks, words, flips, where))
 
     return measure

@@ -72,7 +72,7 @@ def whole(model: Any, given: Task, readout: int | str, scalar: bool, **asked: An
 def alone(model: Any, given: Task, readout: int | str, scalar: bool, sketch: int | None) -> Run:
     """The first-order estimate alone."""
     from jaxsens.base.precision import numerics
-    from jaxsens.sensitivity.estimates.estimate import estimated, first_order_engine
+    from jaxsens.sensitivity.estimates.estimate import Blocks, estimated, first_order_engine
     from jaxsens.sensitivity.flips.flip_table import FlipTable
     from jaxsens.sensitivity.placement import placement
     from jaxsens.sensitivity.subjects.adapters import measurable
@@ -83,10 +83,12 @@ def alone(model: Any, given: Task, readout: int | str, scalar: bool, sketch: int
     measure = jaxsens.Function(coordinate) if scalar else jaxsens.L2()
     engine = first_order_engine(subject, asked, measure)
     where = placement.Placement()
+    with numerics("float32"):
+        blocks = Blocks.of(engine, subject, len(given.ids), asked, where.budget)
 
     def run() -> np.ndarray:
         with numerics("float32"):
-            return estimated(engine, subject, given.ids[None], flips, asked, where, None)
+            return estimated(blocks, given.ids[None], flips, where)
 
     return run
 

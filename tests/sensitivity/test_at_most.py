@@ -131,7 +131,7 @@ def test_the_commands_summary_says_at_most_and_its_json_too(capsys):
 
 
 def test_an_overflowing_estimate_of_a_finite_model_is_told_as_such(monkeypatch):
-    def overflowing(runner, subject, words, flips, *rest):
+    def overflowing(blocks, words, flips, *rest):
         return np.full(len(flips), np.inf)
 
     monkeypatch.setattr(flip_sensitivity, "estimated", overflowing)

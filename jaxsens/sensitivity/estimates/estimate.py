@@ -229,8 +229,8 @@ def estimated(
     words: Int[np.ndarray, "batch n"],
     flips: FlipTable,
     devices: placement.Placement,
-    progress: placement.Progress | None,
-    ready: placement.Ready | None,
+    progress: placement.Progress | None = None,
+    ready: placement.Ready | None = None,
 ) -> Float[np.ndarray, " flips"]:
     """Returns the estimated measure of each flip, in float64; with a scalar or a change function, its signed value.
 
