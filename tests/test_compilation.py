@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -20,10 +21,13 @@ from jaxsens.base import kept_programs
 from jaxsens.base.errors import InputError
 from jaxsens.base.kept_programs import processor
 from jaxsens.cli.compilation import programs_kept
+from jaxsens.models.parts.schedules import Schedule
+from jaxsens.models.parts.weighting import Softmax
 from tests.experiments.tiny import TINY
 from tests.small_models import small
 
 SETTINGS: Any = jax.config  # pyright knows none of its settings
+COMPILED = r"Finished XLA compilation of jit\((\w+)\)"
 ROOT = Path(__file__).resolve().parents[1]
 ONE_POINT = TINY.replace("seeds = 2", "seeds = 1").replace('["softmax", "leftmost-hard"]', '["softmax"]')
 
@@ -315,5 +319,26 @@ def test_a_first_call_compiles_nothing_but_the_preparation_and_the_flips(engine,
     jax.clear_caches()
     with jax.log_compiles(), caplog.at_level("WARNING"):
         jaxsens.flip_sensitivity(model, [0, 1, 1, 0, 1, 1, 0, 0, 1, 0, 1], engine=engine)
-    compiled = re.findall(r"Finished XLA compilation of jit\((\w+)\)", caplog.text)
-    assert compiled == programs
+    assert re.findall(COMPILED, caplog.text) == programs
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("engine", ["incremental", "difference", "vmap", "first-order"])
+def test_models_that_differ_in_temperature_and_positions_alone_share_their_programs(engine, caplog):
+    word, found = [0, 1, 1, 0, 1, 1, 0, 0, 1, 0, 1], []
+    variants = (
+        {},
+        {"weighting": Softmax(Schedule(coefficient=1.5))},
+        {"positions": ("sinusoidal", "fraction")},
+    )
+    for changes in variants:
+        model = jaxsens.Transformer(small(alphabet_size=2, layers=2, **changes), seed=0)
+        with jax.log_compiles(), caplog.at_level("WARNING"):
+            caplog.clear()
+            found.append(jaxsens.flip_sensitivity(model, word, engine=engine).norms)
+        compiled = re.findall(COMPILED, caplog.text)
+        assert compiled == [] if changes else compiled
+        flipped = [np.bitwise_xor(word, np.arange(11) == i) for i in range(10)]
+        exact = [np.linalg.norm(model(np.asarray(one)) - model(np.asarray(word))) for one in flipped]
+        np.testing.assert_allclose(found[-1], exact, rtol=1e-9)
+    assert np.abs(found[1] - found[0]).min() > 1e-9 < np.abs(found[2] - found[0]).min()

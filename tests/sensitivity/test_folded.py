@@ -16,7 +16,8 @@ from jaxsens.base.precision import numerics
 from jaxsens.models.networks.given import parameters_from_numpy
 from jaxsens.models.parts.masks import SlidingWindow
 from jaxsens.models.parts.positions import Learned
-from jaxsens.models.parts.weighting import SinkSoftmax
+from jaxsens.models.parts.schedules import Schedule
+from jaxsens.models.parts.weighting import SinkSoftmax, Softmax
 from jaxsens.models.transformer.parameters import initialise
 from jaxsens.sensitivity.engines.difference import folded
 from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
@@ -51,7 +52,7 @@ def measured(engine: Any, config: TransformerConfig, tokens: np.ndarray, positio
     )
     with numerics(config.dtype):
         parameters, prepared, *_ = placement.prepared_on(ONE_DEVICE, engine, initialise(config, 0), tokens)
-        norms = jax.jit(engine.norms)
+        norms = jax.jit(engine.shared.norms)
         blocks = [
             norms(parameters, prepared, FlipBlock(*block)) for block in zip(places, symbols, strict=True)
         ]
@@ -83,13 +84,14 @@ TRIED = {
         270,
         {"mask": "past", "readout": 100, "weighting": ("softmax-off-by-one", SinkSoftmax(logit=4.0))},
     ),
-    "future, logits, alibi, hidden units in one layer only": (
+    "future, logits, alibi at a temperature, hidden units in one layer only": (
         256,
         {
             "mask": "future",
             "logits": 3,
             "positions": ("sinusoidal", "alibi"),
             "layer_positions": ("relative-bias", "none"),
+            "weighting": Softmax(Schedule(coefficient=0.5)),
             "feed_forward": (20, 0),
         },
     ),

@@ -189,6 +189,7 @@ def grid(
         if heading:
             add_heading(figure, heading)
         figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # else each file that is written would lay it out again
 
 
 def add_heading(figure: Figure, text: str) -> None:

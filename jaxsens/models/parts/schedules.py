@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -59,6 +60,39 @@ class Schedule(Part):
         if self.offset:
             shown = f"{self.offset:g} + {shown}"
         return f"max({self.least:g}, {shown})" if self.least or self.offset < 0 else shown
+
+
+class TabledSchedule:
+    """An inverse temperature that is an argument of a program instead of a formula: one of its tables.
+
+    Attributes:
+        number: which one.
+        values: 1/tau at the input's length, or of each query, once it is known.
+    """
+
+    def __init__(self, number: int, values: Any = None) -> None:
+        self.number, self.values = number, values
+
+    def of(self, values: Any) -> TabledSchedule:
+        """Returns it with its values, which a program may be traced with."""
+        return TabledSchedule(self.number, values)
+
+    def __call__(self, n: np.ndarray | int) -> Any:
+        """Returns the values, whatever the lengths: those of the program's inputs."""
+        del n
+        if self.values is None:
+            raise TypeError(f"table {self.number} of inverse temperatures has no values yet")
+        return self.values
+
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, TabledSchedule) and self.number == other.number
+        return same and self.values is other.values
+
+    def __hash__(self) -> int:
+        return hash(self.number)
+
+    def __repr__(self) -> str:
+        return f"TabledSchedule({self.number})"
 
 
 SCHEDULES: dict[str, Schedule] = {

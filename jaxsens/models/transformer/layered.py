@@ -142,6 +142,11 @@ class Layered(abc.ABC):
     def attention(self, layer: int) -> Attention:
         """Returns how the rows of a layer attend to each other."""
 
+    def attention_of(self, parameters: Any, layer: int) -> Attention:
+        """Returns what `attention` does; override this too if a temperature is among the parameters."""
+        del parameters
+        return self.attention(layer)
+
     @abc.abstractmethod
     def embed(self, parameters: Any, symbol: Index, position: Index, /) -> Row:
         """Returns the first layer's input row for a symbol at a position."""
@@ -249,7 +254,7 @@ class ModelLayer:
     @property
     def attention(self) -> Attention:
         """How its rows attend to each other."""
-        return self.model.attention(self.k)
+        return self.model.attention_of(self.parameters, self.k)
 
     def projected(self, rows: SomeRows, positions: Places) -> Projections:
         """Returns queries, keys and values of some rows; keys and values with one copy for each query head that reads

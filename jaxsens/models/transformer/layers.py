@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxsens.base.errors import no_rule, rule_for
+from jaxsens.base.errors import rule_for
 from jaxsens.models.parts.choices import OUTPUT_GATES, SCORES
-from jaxsens.models.parts.positions import AddedTerm, CoordinateTerm, Learned, ScoreTerm
 from jaxsens.models.parts.products import rows_times
 from jaxsens.models.transformer.config import LayerConfig, TransformerConfig
 from jaxsens.models.transformer.layered import (
@@ -29,6 +28,7 @@ from jaxsens.models.transformer.layered import (
 from jaxsens.models.transformer.parameters import LayerParameters, TransformerParameters, needed
 from jaxsens.models.transformer.scores import REFINEMENTS, penalty, projected, turned
 from jaxsens.models.transformer.stack import Stack, over_layers
+from jaxsens.models.transformer.tables import at_temperature, layer_config, position_embedding
 from jaxsens.models.transformer.trace import (
     LayerTrace,
     after_attention,
@@ -36,32 +36,6 @@ from jaxsens.models.transformer.trace import (
     transformer_layer,
     transformer_row,
 )
-
-
-def position_embedding(config: TransformerConfig, parameters: TransformerParameters, n: int) -> AllRows:
-    """Returns the position embedding that is added to the symbols' embeddings, for inputs of length n."""
-    total = jnp.zeros((n, config.width), config.dtype)
-    row = 0
-    for term in config.position_terms:
-        match term:
-            case CoordinateTerm():
-                vector = needed(parameters.components, "components")[row]
-                total = total + jnp.asarray(term.values(n), config.dtype)[:, None] * vector
-                row += 1
-            case AddedTerm():
-                total = total + jnp.asarray(term.values(n, config.width), config.dtype)
-            case Learned():
-                total = total + needed(parameters.learned, "learned")[:n]
-            case ScoreTerm():
-                pass  # it affects the scores, not the embedding
-            case _:
-                raise no_rule(
-                    "position_embedding",
-                    "position term",
-                    term,
-                    (CoordinateTerm, AddedTerm, Learned, ScoreTerm),
-                )
-    return total
 
 
 def embed(config: TransformerConfig, parameters: TransformerParameters, tokens: Tokens) -> AllRows:
@@ -80,7 +54,9 @@ def trace(
     """Returns every layer's intermediate values, and y^(L). With `row`, only that row of the last layer is valid."""
 
     def one(k: int, own: LayerParameters, x: AllRows) -> tuple[AllRows, LayerTrace]:
-        kept, y = transformer_layer(config.layer(k), own, x, row if k == config.layers - 1 else None)
+        kept, y = transformer_layer(
+            layer_config(config, parameters, k), own, x, row if k == config.layers - 1 else None
+        )
         return y, kept
 
     x, traces = over_layers(
@@ -124,7 +100,7 @@ def apply_with_sizes(
     rows = config.layers if row is None else config.layers - 1
 
     def one(k: int, own: LayerParameters, x: AllRows) -> tuple[AllRows, Number]:
-        kept, y = transformer_layer(config.layer(k), own, x)
+        kept, y = transformer_layer(layer_config(config, parameters, k), own, x)
         return y, largest(kept.normaliser)
 
     layers = Stack.of(parameters.layers)
@@ -132,7 +108,7 @@ def apply_with_sizes(
     found = [jnp.atleast_1d(each) for each in sizes.runs]
     if row is None or not config.layers:
         return read_out(config, parameters, x), jnp.concatenate([jnp.zeros(0, x.dtype), *found])
-    y, normaliser = transformer_row(config.layer(rows), layers[rows], x, row)
+    y, normaliser = transformer_row(layer_config(config, parameters, rows), layers[rows], x, row)
     sizes = jnp.concatenate([*found, largest(normaliser)[None]])
     return through_head(config, parameters, y), sizes
 
@@ -185,13 +161,21 @@ class LayeredTransformer(Layered):
         config = self.config.layer(layer)
         return Attention(config.heads, mask=config.mask, weighting=config.weighting)
 
+    def attention_of(self, parameters: TransformerParameters, layer: int) -> Attention:
+        """The same, with the temperature that is among the parameters, if it is."""
+        attention = self.attention(layer)
+        return replace(attention, weighting=at_temperature(attention.weighting, parameters.tables))
+
     def at_length(self, n: int) -> LayeredTransformer:
         """The transformer for inputs of length n, on which position embeddings depend."""
         return type(self)(self.config, n)
 
     def embed(self, parameters: TransformerParameters, symbol: Index, position: Index) -> Row:
         """The symbol's embedding plus the position's."""
-        return parameters.embedding[symbol] + position_embedding(self.config, parameters, self.n)[position]
+        return (
+            parameters.embedding[symbol]
+            + jnp.asarray(position_embedding(self.config, parameters, self.n))[position]
+        )
 
     def project(
         self, parameters: TransformerParameters, layer: int, row: Row, position: Index
@@ -229,7 +213,7 @@ class LayeredTransformer(Layered):
         return replace(parameters, layers=tuple(parameters.layers))
 
     def _layer(self, parameters: TransformerParameters, layer: int) -> tuple[LayerConfig, LayerParameters]:
-        return self.config.layer(layer), parameters.layers[layer]
+        return layer_config(self.config, parameters, layer), parameters.layers[layer]
 
 
 class PairwiseTransformer(LayeredTransformer):

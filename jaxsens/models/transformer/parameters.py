@@ -52,9 +52,23 @@ class LayerParameters:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
+class Tables:
+    """Numbers of a config for inputs of one length, as arrays that a program takes (`transformer.tables`).
+
+    Attributes:
+        positions: what is added to symbols' embeddings.
+        inverse_temperatures: each 1/tau, once: a number, or one for each query.
+    """
+
+    positions: Float[Array, "n width"]
+    inverse_temperatures: tuple[Float[Array, "*n"], ...]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
 class TransformerParameters:
     """All parameters. `components` has a row for each coordinate term of the position embedding, in order. `layers` is
-    a tuple or, where programs loop over the layers, a `Stack`."""
+    a tuple or, where programs loop over the layers, a `Stack`. With `tables`, positions and temperatures are there."""
 
     embedding: Float[Array, "vocabulary width"]
     components: Float[Array, "components width"] | None
@@ -62,6 +76,7 @@ class TransformerParameters:
     layers: Sequence[LayerParameters]
     head: Float[Array, "width logits"] | None
     head_bias: Float[Array, " logits"] | None
+    tables: Tables | None = None
 
 
 Part = TypeVar("Part")

@@ -65,6 +65,10 @@ def read_substitution(value: Any, default: Flips, problems: Problems) -> Any:
 class DeletionEngine(VmapEngine):
     """Runs the model on the input without one position, of length n - 1. Symbols of flips are ignored."""
 
+    @property
+    def own_config(self) -> None:
+        """None: positions and temperatures are those of two lengths."""
+
     def _edited(self, tokens: Array, place: Array, symbol: Array) -> Array:
         del symbol
         rest = jnp.arange(tokens.shape[0] - 1)
@@ -76,6 +80,10 @@ class InsertionEngine(VmapEngine):
     """Runs the model on the input with `copies` copies of a symbol before a position, of length n + copies."""
 
     copies: int = field(default=1, kw_only=True)
+
+    @property
+    def own_config(self) -> None:
+        """None: positions and temperatures are those of two lengths."""
 
     def preferred_batch(self, n: int, platform: str) -> int:
         """That of the longer input."""

@@ -18,6 +18,8 @@ from jaxsens.models.parts.masks import TypedMask, kind_of_mask
 from jaxsens.models.parts.positions import PositionTerm
 from jaxsens.models.parts.weighting import Weighting
 from jaxsens.models.transformer.config import TransformerConfig
+from jaxsens.models.transformer.parameters import TransformerParameters
+from jaxsens.models.transformer.tables import shape_of, with_tables
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,38 @@ class Engine(abc.ABC):
         """Returns the largest |log-normaliser| of each layer in the unflipped run; none for a model without scores."""
         del prepared
         return jnp.zeros(0)
+
+    @property
+    def own_config(self) -> TransformerConfig | None:
+        """The config of the jaxsens transformer that it runs on inputs of the length it is given; None for others."""
+        return None
+
+    def for_config(self, config: TransformerConfig) -> Engine:
+        """Returns this engine for another config, in place of its own."""
+        raise no_rule("an engine without a config of its own", "engine", type(self), ())
+
+    @property
+    def shared(self) -> Engine:
+        """The engine that programs are compiled for: this one, for all models that differ in temperatures and added
+        positions alone. Its parameters are `with_tables`."""
+        return self if self.own_config is None else self.for_config(shape_of(self.own_config))
+
+    @property
+    def preparing(self) -> Engine:
+        """The engine whose preparation this one takes: one for all measures and outputs, where it needs neither."""
+        return self
+
+    def with_tables(self, parameters: Any, n: int) -> Any:
+        """Returns the parameters that `shared` takes for inputs of length n."""
+        config = self.own_config
+        if config is None:
+            return parameters
+        dtype = "float64" if self.wide or self.prepares_in_float64 else config.dtype
+
+        def tabled(part: Any) -> Any:
+            return with_tables(config, part, n, dtype) if isinstance(part, TransformerParameters) else part
+
+        return jax.tree.map(tabled, parameters, is_leaf=lambda part: isinstance(part, TransformerParameters))
 
     @property
     def prepares_in_float64(self) -> bool:

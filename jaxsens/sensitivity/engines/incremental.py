@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import jax
@@ -24,7 +24,9 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.asked.formulas import as_vector
 from jaxsens.asked.measures import Measure
+from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.models.transformer.layered import Layered, ModelLayer, embedded_rows, readout_row
+from jaxsens.models.transformer.layers import layered_transformer
 from jaxsens.models.transformer.trace import rows_at_once, scores_leave_cache
 from jaxsens.sensitivity.engines.engine import Engine, EngineCost, FlipBlock
 from jaxsens.sensitivity.engines.one_key.alike import Alike, Stack, alike
@@ -122,6 +124,10 @@ class IncrementalEngine(SubtractingEngine):
     def fallback(self) -> VmapEngine:
         """Whole forward passes."""
         return VmapEngine(self.measure, self.outputs, self.apply)
+
+    def for_config(self, config: TransformerConfig) -> IncrementalEngine:
+        """Returns this engine with the layers of the config."""
+        return replace(self, apply=TransformerApply(config), layered=layered_transformer(config))
 
     @property
     def how(self) -> str:

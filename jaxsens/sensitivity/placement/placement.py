@@ -466,7 +466,7 @@ class _OneInput:
         while True:
             blocks = -(-self.room // (batch * devices))
             program = _compiled(
-                self.of.quantity, self.engine, structure, shapes, wide, placement.local, batch, blocks
+                self.of.quantity, self.engine.shared, structure, shapes, wide, placement.local, batch, blocks
             )
             fitting = lanes if not program.bytes else min(lanes, placement.budget // program.bytes)
             if fitting == lanes:
@@ -562,16 +562,22 @@ def _compiled(
 def prepared_on(mesh: Mesh, engine: Engine, parameters: Any, tokens: Int[np.ndarray, " n"]) -> Ready:
     """Returns the parameters and the engine's prepared values for the tokens, copied to every device of the mesh.
 
+    The parameters are those of the `shared` engine, with tables.
+
     An engine with `prepares_in_float64` prepares in float64, and the result is rounded once to 32 bits.
     """
     everywhere = NamedSharding(mesh, PartitionSpec())
+    parameters, engine = engine.with_tables(parameters, len(tokens)), engine.shared
     if engine.wide:
         parameters = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf, np.float64)), parameters)
     if engine.prepares_in_float64:
         with numerics("float64"):
-            prepared, *told = _prepare_in_float64(engine, jax.tree.map(np.asarray, parameters), tokens)
+            prepared, *told = _prepare_in_float64(
+                engine.preparing, jax.tree.map(np.asarray, parameters), tokens
+            )
     else:
-        prepared, *told = (_prepare if engine.compiles_preparation else _prepared)(engine, parameters, tokens)
+        prepare = _prepare if engine.compiles_preparation else _prepared
+        prepared, *told = prepare(engine.preparing, parameters, tokens)
     placed = jax.device_put((parameters, prepared), everywhere)
     return Ready(*placed, *(np.asarray(one) for one in told))
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxsens.asked.measures import L2
 from jaxsens.base.precision import LARGEST_SCORE
 from jaxsens.models.parts.masks import SlidingWindow
 from jaxsens.models.parts.positions import Component, FunctionComponent, Learned, Limb, Sinusoidal
@@ -25,6 +26,7 @@ from jaxsens.models.transformer.config import LayerConfig, TransformerConfig
 from jaxsens.models.transformer.layers import layer_operations, read_out, readout_position
 from jaxsens.models.transformer.parameters import TransformerParameters, needed
 from jaxsens.models.transformer.stack import Stack, over_layers
+from jaxsens.models.transformer.tables import layer_config
 from jaxsens.models.transformer.trace import leaves_cache, rows_at_once
 from jaxsens.sensitivity.engines.difference.layer_change import (
     KeptRun,
@@ -88,6 +90,20 @@ class DifferenceEngine(Engine):
     """
 
     config: TransformerConfig
+
+    @property
+    def own_config(self) -> TransformerConfig:
+        """The config."""
+        return self.config
+
+    def for_config(self, config: TransformerConfig) -> DifferenceEngine:
+        """Returns this engine with another config."""
+        return replace(self, config=config)
+
+    @property
+    def preparing(self) -> Engine:
+        """This engine for any measure, of all outputs."""
+        return replace(self, measure=L2(), outputs=None)
 
     @property
     def fallback(self) -> Engine:
@@ -189,7 +205,7 @@ class DifferenceEngine(Engine):
         reach = changed_rows(config.layer(0).mask, reach, n)
 
         def one(k: int, given: Any, carry: tuple[Moved, Reach]) -> tuple[Any, None]:
-            layer, (moved, reach) = KeptLayer(config.layer(k), *given), carry
+            layer, (moved, reach) = KeptLayer(layer_config(config, run.parameters, k), *given), carry
             reach = changed_rows(layer.config.mask, reach, n)
             return (layer_change(layer, moved, reach), carried(reach)), None
 

@@ -21,7 +21,7 @@ log-normaliser.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,14 +30,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsens.asked.measures import L2
 from jaxsens.base.precision import LARGEST_SCORE, LARGEST_TIED
 from jaxsens.models.parts.masks import SlidingWindow, mask_of, visible
 from jaxsens.models.parts.positions import Component, FunctionComponent, Learned, Limb, Sinusoidal
 from jaxsens.models.parts.weighting import SOFTMAXES
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.models.transformer.layers import layer_operations, readout_position
-from jaxsens.models.transformer.parameters import LayerParameters, TransformerParameters, needed
+from jaxsens.models.transformer.parameters import TransformerParameters, needed
 from jaxsens.models.transformer.scores import penalty, projected, scores
+from jaxsens.models.transformer.tables import layer_config
 from jaxsens.sensitivity.engines.difference.attention import UNTURNED, inverse_temperature
 from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.engines.difference.layer_change import (
@@ -50,7 +52,7 @@ from jaxsens.sensitivity.engines.difference.layer_change import (
     prepare,
     score_sizes,
 )
-from jaxsens.sensitivity.engines.difference.moved import HeadsMoved, Moved
+from jaxsens.sensitivity.engines.difference.moved import HeadsMoved, KeptLayer, Moved
 from jaxsens.sensitivity.engines.difference.rounding import gain, product_error, size, unit
 from jaxsens.sensitivity.engines.engine import Changed, Engine, EngineCost, FlipBlock, Served
 from jaxsens.sensitivity.engines.one_key.blocks import changed_rows
@@ -133,6 +135,20 @@ class FoldedEngine(Engine):
 
     config: TransformerConfig
 
+    @property
+    def own_config(self) -> TransformerConfig:
+        """The config."""
+        return self.config
+
+    def for_config(self, config: TransformerConfig) -> FoldedEngine:
+        """Returns this engine with another config."""
+        return replace(self, config=config)
+
+    @property
+    def preparing(self) -> Engine:
+        """This engine for any measure, of all outputs."""
+        return replace(self, measure=L2(), outputs=None)
+
     def prepare(self, parameters: TransformerParameters, tokens: Int[Array, " n"]) -> PreparedFold:
         """Runs the forward pass, and computes the matrices of all rows."""
         config = of_dtype(self.config, parameters)
@@ -161,7 +177,7 @@ class FoldedEngine(Engine):
         maps = jax.lax.map(lambda row: one_row(*row), rows, batch_size=ROWS)
         row = readout_position(config, n)
         here, keys = jnp.asarray([row]), jnp.arange(n)
-        layer = config.layer(1)
+        layer = layer_config(config, parameters, 1)
         s = scores(layer, second, last.queries[:, here], last.keys, here, keys, n)[:, 0]
         log_weight = jnp.where(visible(layer.mask, here, keys), s - last.normaliser[:, here], -jnp.inf)
 
@@ -211,7 +227,7 @@ class FoldedEngine(Engine):
         direction = jnp.einsum("hdk,fhk->fhd", second.key, new_q)
         moves = _Moves(positions, dq, dq_error, direction, size(direction))
         step = self._step(run, block)
-        sums = self._all_rows(parameters.layers[0], prepared, moves, step)
+        sums = self._all_rows(run.layer(0), prepared, moves, step)
 
         # The flipped position's own key in the last layer changes by O(1) and is not in the sums.
         own = jnp.einsum("fhk,hfk->fh", dq, kept.keys[:, positions])
@@ -289,7 +305,7 @@ class FoldedEngine(Engine):
         v = jnp.moveaxis(kept.values[:, positions] - kept.values[:, -1:], 0, 1)
         return _Step(kept.keys[:, positions], dk, v, dv, size(v), size(dv))
 
-    def _all_rows(self, own: LayerParameters, prepared: PreparedFold, moves: _Moves, step: _Step) -> _Sums:
+    def _all_rows(self, first: KeptLayer, prepared: PreparedFold, moves: _Moves, step: _Step) -> _Sums:
         """Returns the sums over all rows except the flipped one. Rows that the mask keeps unchanged are skipped."""
         config, dtype, positions = self.config, prepared.prepared.output.dtype, moves.positions
         flips, blocks = positions.shape[0], prepared.reach.shape[0] // ROWS
@@ -309,37 +325,37 @@ class FoldedEngine(Engine):
             return add(k, sums, None, jnp.zeros(flips, bool))
 
         def moved(k: Array, sums: _Sums) -> _Sums:
-            return add(k, sums, *self._first_layer(own, prepared, positions, step, k))
+            return add(k, sums, *self._first_layer(first, prepared, positions, step, k))
 
         sums = jax.lax.fori_loop(0, start, unmoved, zero)
         sums = jax.lax.fori_loop(start, stop, moved, sums)
         return jax.lax.fori_loop(stop, blocks, unmoved, sums)
 
     def _first_layer(
-        self, own: LayerParameters, prepared: PreparedFold, positions: Array, step: _Step, k: Array
+        self, first: KeptLayer, prepared: PreparedFold, positions: Array, step: _Step, k: Array
     ) -> tuple[_RowsMoved, Bool[Array, " flips"]]:
         """Returns the first layer's change in the rows of block k, bounds of its size and error, and which flips change
         one of them too much."""
         config, base = self.config, prepared.prepared
-        layer, n, dtype, flips = config.layer(0), base.tokens.shape[0], base.output.dtype, positions.shape[0]
+        layer, n, dtype, flips = first.config, base.tokens.shape[0], base.output.dtype, positions.shape[0]
         rows = k * ROWS + jnp.arange(ROWS)
         inside = jnp.minimum(rows, n - 1)
         # The closed form: weights of the moved key before, and what its move does; (heads, rows, flips).
-        scale = np.sqrt(layer.head_width).astype(dtype)
-        tau = inverse_temperature(layer, inside, n, dtype)[:, None] / scale
+        inverse = inverse_temperature(layer, inside, n, dtype)[:, None]
+        scale = inverse / np.sqrt(layer.head_width).astype(dtype)
         queries = _cut(prepared.queries, k, 1)
-        s = jnp.einsum("hjk,hfk->hjf", queries, step.keys) * tau
-        added = penalty(layer, own, inside, positions, dtype)
-        s = s if added is None else s + added
+        s = jnp.einsum("hjk,hfk->hjf", queries, step.keys) * scale
+        added = penalty(layer, first.parameters, inside, positions, dtype)
+        s = s if added is None else s + added * inverse  # the temperature divides both
         seen = (
             visible(layer.mask, rows[:, None], positions) & (rows[:, None] != positions) & (rows < n)[:, None]
         )
         p = jnp.where(seen, jnp.exp(s - _cut(prepared.normaliser, k, 1)[..., None]), 0)
-        ds = jnp.einsum("hjk,hfk->hjf", queries, step.dk) * tau
+        ds = jnp.einsum("hjk,hfk->hjf", queries, step.dk) * scale
         gained = p * jnp.expm1(ds)
-        inverse = 1 / (1 + gained)
-        alpha = jnp.moveaxis(gained * inverse, 0, 2)[..., None]
-        beta = jnp.moveaxis((p + gained) * inverse, 0, 2)[..., None]
+        share = 1 / (1 + gained)
+        alpha = jnp.moveaxis(gained * share, 0, 2)[..., None]
+        beta = jnp.moveaxis((p + gained) * share, 0, 2)[..., None]
         b = _cut(prepared.b, k, 0).reshape(ROWS, 1, layer.heads, layer.head_width)
         db = (alpha * (step.values - b) + beta * step.dv).reshape(ROWS, flips, -1)
         reached = jnp.sum(db**2, axis=-1) >= _cut(prepared.reach, k, 0)[:, None] ** 2
@@ -349,7 +365,7 @@ class FoldedEngine(Engine):
         crossed = jax.nn.relu(mapped[..., config.width :] + _cut(prepared.margins, k, 0)[:, None])
         dy = mapped[..., : config.width] + jnp.einsum("jfk,jkd->jfd", crossed, _cut(prepared.returns, k, 0))
         # v_i - b_j and the two terms may cancel; each row's map adds a rounding of what it adds up.
-        parts, grown = jnp.abs(gained * inverse), (p + gained) * inverse
+        parts, grown = jnp.abs(gained * share), (p + gained) * share
         both = parts * (step.value_sizes.T[:, None] + _cut(prepared.sizes, k, 1)[..., None])
         added_up = jnp.sum(both + grown * step.dv_sizes.T[:, None], axis=0)
         size_of_change = (prepared.gain * added_up).T

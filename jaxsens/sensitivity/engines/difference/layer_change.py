@@ -17,6 +17,7 @@ from jaxsens.models.transformer import layers, trace
 from jaxsens.models.transformer.config import LayerConfig, TransformerConfig
 from jaxsens.models.transformer.parameters import NormParameters, TransformerParameters, needed
 from jaxsens.models.transformer.stack import Stack
+from jaxsens.models.transformer.tables import layer_config, position_embedding
 from jaxsens.models.transformer.trace import LayerTrace, gate_inputs, layer_norm, transformer_layer
 from jaxsens.sensitivity.engines.difference import one_key, rounding
 from jaxsens.sensitivity.engines.difference.attention import SOFT, hard_rows, readout_row, soft_rows
@@ -54,7 +55,9 @@ class KeptRun:
 
     def layer(self, k: int) -> KeptLayer:
         """Layer k."""
-        return KeptLayer(self.config.layer(k), self.parameters.layers[k], self.prepared.traces[k])
+        return KeptLayer(
+            layer_config(self.config, self.parameters, k), self.parameters.layers[k], self.prepared.traces[k]
+        )
 
 
 def prepare(
@@ -72,11 +75,11 @@ def prepare(
     traces, output = layers.trace(config, parameters, tokens, layers.readout_position(config, n))
     others: Rest | Levels | None = None
     if config.layers:
-        layer = KeptLayer(config.layer(0), parameters.layers[0], traces[0])
+        layer = KeptLayer(layer_config(config, parameters, 0), parameters.layers[0], traces[0])
         match layer.config.weighting:
             case Softmax() | SinkSoftmax():
                 sink = isinstance(layer.config.weighting, SinkSoftmax)
-                equal = one_key.first_rows(tokens, layers.position_embedding(config, parameters, n), sink)
+                equal = one_key.first_rows(tokens, position_embedding(config, parameters, n), sink)
                 others = one_key.rest_of(layer, equal, row)
             case Sigmoid():
                 pass  # no key's weight depends on the others

@@ -11,7 +11,7 @@ the estimate alone: `jaxsens.sensitivity.estimates.verify` measures it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import jax
@@ -21,7 +21,9 @@ from jaxtyping import Array, Float, Int
 from jaxsens.asked.change_of import change_of
 from jaxsens.asked.formulas import as_vector
 from jaxsens.asked.measures import Norm, OfFunction
+from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.models.transformer.layered import Layered, ModelLayer, Projections, embedded_rows, readout_row
+from jaxsens.models.transformer.layers import LayeredTransformer, layered_transformer
 from jaxsens.sensitivity.engines.engine import Changed, Engine, EngineCost, FlipBlock
 from jaxsens.sensitivity.engines.first_order.gradients import attended_gradients
 from jaxsens.sensitivity.engines.one_key.alike import Alike, alike, costs_of_layers
@@ -71,6 +73,16 @@ class FirstOrderEngine(Engine):
 
     layered: Layered
     readout: int | str
+
+    @property
+    def own_config(self) -> TransformerConfig | None:
+        """That of a jaxsens transformer; a class that a user derives from one is another model."""
+        config = self.layered.config if isinstance(self.layered, LayeredTransformer) else None
+        return config if config and self.layered == layered_transformer(config) else None
+
+    def for_config(self, config: TransformerConfig) -> FirstOrderEngine:
+        """Returns this engine with the layers of the config."""
+        return replace(self, layered=layered_transformer(config))
 
     @property
     def of_norm(self) -> bool:

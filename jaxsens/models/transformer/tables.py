@@ -1,0 +1,123 @@
+"""The numbers of a config as arrays: temperatures, and what positions add to embeddings.
+
+A program takes them as arguments. Models that differ in these numbers alone, such as the variants of a sweep over
+temperatures, then share their programs: `shape_of` is what they have in common, and `with_tables` adds the numbers of
+one of them to its parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from jaxtyping import Float
+
+from jaxsens.base.errors import no_rule
+from jaxsens.base.programs import kept
+from jaxsens.models.parts.initialisation import FAN_IN
+from jaxsens.models.parts.positions import AddedTerm, CoordinateTerm, Learned, ScoreTerm
+from jaxsens.models.parts.schedules import Schedule, TabledSchedule
+from jaxsens.models.parts.weighting import Tempered, Weighting
+from jaxsens.models.transformer.config import LayerConfig, TransformerConfig
+from jaxsens.models.transformer.parameters import Tables, TransformerParameters, needed
+
+Formula: TypeAlias = tuple[Schedule, Literal["length", "query"]]
+"""An inverse temperature, and what it depends on."""
+
+
+def position_embedding(
+    config: TransformerConfig, parameters: TransformerParameters, n: int
+) -> Float[Any, "n width"]:
+    """Returns the position embedding that is added to the symbols' embeddings, for inputs of length n.
+
+    It is a NumPy array if the parameters are, and otherwise may be one of JAX.
+    """
+    if parameters.tables is not None:
+        return parameters.tables.positions
+    total, row = np.zeros((n, config.width), config.dtype), 0
+    for term in config.position_terms:
+        match term:
+            case CoordinateTerm():
+                vector = needed(parameters.components, "components")[row]
+                total = total + term.values(n).astype(config.dtype)[:, None] * vector
+                row += 1
+            case AddedTerm():
+                total = total + term.values(n, config.width).astype(config.dtype)
+            case Learned():
+                total = total + needed(parameters.learned, "learned")[:n]
+            case ScoreTerm():
+                pass  # it affects the scores, not the embedding
+            case _:
+                raise no_rule(
+                    "position_embedding",
+                    "position term",
+                    term,
+                    (CoordinateTerm, AddedTerm, Learned, ScoreTerm),
+                )
+    return total
+
+
+def layer_config(config: TransformerConfig, parameters: TransformerParameters, k: int) -> LayerConfig:
+    """Returns `config.layer(k)`, with the temperature that the parameters hold if the config is a `shape_of`."""
+    layer = config.layer(k)
+    return replace(layer, weighting=at_temperature(layer.weighting, parameters.tables))
+
+
+def at_temperature(weighting: Weighting, tables: Tables | None) -> Weighting:
+    """Returns a weighting with its inverse temperature from the tables, if that is where it has it."""
+    if tables is None or not isinstance(weighting, Tempered):
+        return weighting
+    schedule = weighting.inverse_temperature
+    if not isinstance(schedule, TabledSchedule):
+        return weighting
+    return replace(weighting, inverse_temperature=schedule.of(tables.inverse_temperatures[schedule.number]))
+
+
+@kept
+def shape_of(config: TransformerConfig) -> TransformerConfig:
+    """Returns what a config shares with those of other temperatures and other added positions.
+
+    Its inverse temperatures are numbers of tables, and of its positions only those are left that affect scores.
+    """
+    tempered = _tempered(config)
+
+    def shaped(k: int) -> Weighting:
+        weighting = config.layer(k).weighting
+        if not isinstance(weighting, Tempered):
+            return weighting
+        return replace(weighting, inverse_temperature=TabledSchedule(tempered.index(_formula(weighting))))
+
+    return config.replace(
+        weighting=tuple(map(shaped, range(config.layers))) or "softmax",
+        positions=tuple(term for term in config.positions if isinstance(term, ScoreTerm)),
+        initialisation=FAN_IN,
+    )
+
+
+def with_tables(
+    config: TransformerConfig, parameters: TransformerParameters, n: int, dtype: str
+) -> TransformerParameters:
+    """Returns the parameters for `shape_of(config)` and inputs of length n, with NumPy tables in `dtype`, float64 or
+    the config's."""
+    components, learned = parameters.components, parameters.learned
+    own = replace(
+        parameters,
+        components=None if components is None else np.asarray(components, dtype),
+        learned=None if learned is None else np.asarray(learned[:n], dtype),
+    )
+    positions = position_embedding(config.replace(dtype=dtype), own, n)
+    inverse = tuple(
+        schedule(n if by == "length" else np.arange(1, n + 1)) for schedule, by in _tempered(config)
+    )
+    return replace(parameters, components=None, learned=None, tables=Tables(positions, inverse))
+
+
+def _tempered(config: TransformerConfig) -> list[Formula]:
+    """Returns the inverse temperatures of the layers as formulas, each once."""
+    weightings = [config.layer(k).weighting for k in range(config.layers)]
+    return list(dict.fromkeys(_formula(one) for one in weightings if isinstance(one, Tempered)))
+
+
+def _formula(weighting: Tempered) -> Formula:
+    return weighting.inverse_temperature, weighting.by
