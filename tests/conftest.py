@@ -48,7 +48,8 @@ os.environ["XLA_FLAGS"] = " ".join([given, *(f for f in FLAGS if f.partition("="
 CACHE = str(ROOT / ".cache" / "jax-tests")
 if os.environ.get("JAX_COMPILATION_CACHE_DIR", CACHE).startswith(CACHE):
     os.environ["JAX_COMPILATION_CACHE_DIR"] = f"{CACHE}-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+# On a new machine nothing is there to be loaded, and writing takes a twentieth of the suite's time.
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "1e6" if "CI" in os.environ else "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 os.environ.setdefault("MPLBACKEND", "agg")
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import jaxsens
 from jaxsens.base.precision import numerics
+from jaxsens.models.parts.initialisation import Normal
 from jaxsens.models.parts.positions import Component, Learned, Limb
 from jaxsens.models.parts.schedules import Schedule
 from jaxsens.models.parts.weighting import AdaptiveSoftmax, Sigmoid, SinkSoftmax, Softmax
@@ -60,7 +61,7 @@ def test_configs_have_one_shape_if_they_differ_in_temperatures_and_added_positio
         small(weighting=Softmax(LINEAR)),
         small(positions=("sinusoidal", "index")),
         small(positions="none"),
-        small(initialisation=jaxsens.models.parts.initialisation.Normal(2.0)),
+        small(initialisation=Normal(2.0)),
     ]
     others = [
         small(weighting="leftmost-hard"),
@@ -86,4 +87,4 @@ def test_a_shape_alone_is_no_model():
     with numerics(config.dtype):
         parameters = initialise(config, 0)
         with pytest.raises(TypeError, match="table 0 of inverse temperatures has no values yet"):
-            layers.apply(shape_of(config), parameters, np.zeros(5, int))
+            layers.apply(shape_of(config), parameters, jnp.zeros(5, int))

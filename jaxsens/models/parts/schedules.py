@@ -62,6 +62,7 @@ class Schedule(Part):
         return f"max({self.least:g}, {shown})" if self.least or self.offset < 0 else shown
 
 
+@Schedule.register  # it stands wherever a formula does, but is not described by files
 class TabledSchedule:
     """An inverse temperature that is an argument of a program instead of a formula: one of its tables.
 
@@ -84,9 +85,17 @@ class TabledSchedule:
             raise TypeError(f"table {self.number} of inverse temperatures has no values yet")
         return self.values
 
+    @property
+    def bounded(self) -> bool:
+        """Not known of numbers: one asks the formula."""
+        raise TypeError(
+            f"table {self.number} of inverse temperatures: whether it is bounded, its formula knows"
+        )
+
     def __eq__(self, other: object) -> bool:
-        same = isinstance(other, TabledSchedule) and self.number == other.number
-        return same and self.values is other.values
+        if not isinstance(other, TabledSchedule):
+            return NotImplemented
+        return self.number == other.number and self.values is other.values
 
     def __hash__(self) -> int:
         return hash(self.number)

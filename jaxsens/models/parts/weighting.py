@@ -23,7 +23,7 @@ from jaxsens.base.errors import Problems, collecting, no_rule
 from jaxsens.base.strict import checked_by
 from jaxsens.models.parts.part import Part
 from jaxsens.models.parts.products import quotients, weighted_sums
-from jaxsens.models.parts.schedules import SCHEDULES, Schedule, TabledSchedule
+from jaxsens.models.parts.schedules import SCHEDULES, Schedule
 from jaxsens.models.parts.thresholds import entmax_shares, sparsemax_threshold
 
 Keys: TypeAlias = Float[Array, "*rows keys"]
@@ -92,7 +92,7 @@ class Tempered(Weighting):
 
     def __post_init__(self) -> None:
         with collecting(type(self).__name__) as problems:
-            if not isinstance(self.inverse_temperature, Schedule | TabledSchedule):
+            if not isinstance(self.inverse_temperature, Schedule):
                 problems.add(
                     "inverse_temperature", self.inverse_temperature, "a Schedule, such as SCHEDULES['log']"
                 )

@@ -8,7 +8,7 @@ one of them to its parameters.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -16,7 +16,7 @@ from jaxtyping import Float
 from jaxsens.base.errors import no_rule
 from jaxsens.base.programs import kept
 from jaxsens.models.parts.initialisation import FAN_IN
-from jaxsens.models.parts.positions import AddedTerm, CoordinateTerm, Learned, ScoreTerm
+from jaxsens.models.parts.positions import AddedTerm, CoordinateTerm, Learned, PositionTerm, ScoreTerm
 from jaxsens.models.parts.schedules import Schedule, TabledSchedule
 from jaxsens.models.parts.weighting import Tempered, Weighting
 from jaxsens.models.transformer.config import LayerConfig, TransformerConfig
@@ -80,7 +80,7 @@ def shape_of(config: TransformerConfig) -> TransformerConfig:
 
     Its inverse temperatures are numbers of tables, and of its positions only those are left that affect scores.
     """
-    tempered = _tempered(config)
+    tempered, positions = _tempered(config), cast("tuple[PositionTerm, ...]", config.positions)
 
     def shaped(k: int) -> Weighting:
         weighting = config.layer(k).weighting
@@ -90,7 +90,7 @@ def shape_of(config: TransformerConfig) -> TransformerConfig:
 
     return config.replace(
         weighting=tuple(map(shaped, range(config.layers))) or "softmax",
-        positions=tuple(term for term in config.positions if isinstance(term, ScoreTerm)),
+        positions=tuple(term for term in positions if isinstance(term, ScoreTerm)),
         initialisation=FAN_IN,
     )
 
@@ -107,7 +107,7 @@ def with_tables(
         learned=None if learned is None else np.asarray(learned[:n], dtype),
     )
     positions = position_embedding(config.replace(dtype=dtype), own, n)
-    inverse = tuple(
+    inverse: tuple[Any, ...] = tuple(
         schedule(n if by == "length" else np.arange(1, n + 1)) for schedule, by in _tempered(config)
     )
     return replace(parameters, components=None, learned=None, tables=Tables(positions, inverse))
