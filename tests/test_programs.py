@@ -112,7 +112,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1, 4)
 @pytest.mark.parametrize("way", WAYS)
 def test_functions_and_their_programs_go_while_results_stay(way):
     way(0)

@@ -138,7 +138,7 @@ def test_precision_limits_parity_and_not_first():
 # Gaps
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("language", "options", "length", "engine", "read"),
     [

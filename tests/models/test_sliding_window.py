@@ -105,7 +105,7 @@ def test_masks_that_are_none_are_refused(mask, message):
         jaxsens.TransformerConfig(alphabet_size=2, layers=2, mask=mask)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("readout", ["last", "mean"])
 def test_the_difference_engine_skips_the_rows_that_a_window_hides(readout):
     config = jaxsens.TransformerConfig(

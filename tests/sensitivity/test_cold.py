@@ -168,7 +168,7 @@ ALSO_WRONG = {
 }
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "case",
     [

@@ -108,7 +108,7 @@ SLOW = ("mask past", "mask strict-future", "temperature of the row", "sigmoids, 
 """Slow only by their number: other cases have what they try, in another combination."""
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(3, 7)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in ONE_LAYER]
 )
@@ -127,7 +127,7 @@ def test_one_layer_of_which_one_row_is_read_is_exact(name):
     np.testing.assert_allclose(found, true, rtol=1e-9, atol=1e-13 * scale)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(1, 4)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -526,6 +526,7 @@ def test_an_interrupted_estimate_keeps_nothing_and_begins_again():
     assert len(again) == again.population
 
 
+@pytest.mark.long
 def test_layers_that_are_alike_are_traced_together_and_estimate_what_they_do_alone(monkeypatch):
     config = jaxsens.TransformerConfig(
         alphabet_size=3, width=8, heads=(2, 2, 2, 4, 4), layers=5, feed_forward=8

@@ -91,7 +91,9 @@ def test_two_layers_of_200_rows_are_close_under_every_mask_readout_and_normalisa
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("readout", [pytest.param("last", marks=pytest.mark.slow), 0, "mean"])
+@pytest.mark.parametrize(
+    "readout", [*(pytest.param(place, marks=pytest.mark.slow) for place in ("last", 0)), "mean"]
+)
 @pytest.mark.parametrize(
     "n", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 3]
 )
@@ -226,7 +228,7 @@ MODELS: dict[str, Grouped] = {
 }
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1, 4)
 @pytest.mark.parametrize("readout", ["auto", pytest.param("mean", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MODELS)
 def test_small_changes_of_unusual_models_are_estimated_and_verified_flips_exact(name, readout):

@@ -27,7 +27,7 @@ def norms(engine: str, config: jaxsens.TransformerConfig, flips: list[tuple[int,
     return measured(built, random_parameters(config, 0, N), word, flips, "float64")
 
 
-@pytest.mark.quick(2)  # the first: they have the most masks
+@pytest.mark.quick(1, 3)  # the first: it has the most masks
 @pytest.mark.parametrize(
     "options",
     [
@@ -146,7 +146,7 @@ ODD = {
 }
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(3, 6)
 @pytest.mark.parametrize("name", ODD)
 def test_everything_that_visible_attention_may_be(name):
     model, readout, n = ODD[name]

@@ -63,7 +63,7 @@ SERVED = [
 ]
 
 
-@pytest.mark.quick(6, 18)
+@pytest.mark.quick(4, 12)
 @pytest.mark.parametrize(("model", "engine", "name"), SERVED)
 def test_every_engine_gives_what_plain_loops_do(model, engine, name):
     built = Transformer(MODELS[model], seed=1)
@@ -92,7 +92,7 @@ def apart(y, new):
 CONFORMING = ("mask future", "weighting average-hard", "layer norm after")
 
 
-@pytest.mark.long
+@pytest.mark.quick(0, 4)
 @pytest.mark.parametrize("measure", [Cosine(), KL(), Comparison(apart)], ids=["cosine", "kl", "comparison"])
 @pytest.mark.parametrize("name", CONFORMING)
 def test_engines_agree_on_the_models_that_they_must_pass(name, measure):

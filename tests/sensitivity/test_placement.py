@@ -306,7 +306,7 @@ def test_preparing_grows_no_faster_than_n_once_scores_come_in_blocks(kind):
     assert sizes[1] / sizes[0] < 2.2**2, sizes
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(2, 5)
 @pytest.mark.parametrize(
     "options", [{}, {"mask": "future"}, {"weighting": ("softmax", "average-hard", "softmax")}]
 )

@@ -60,7 +60,7 @@ def expected(model, tokens, result, f, dtype=np.longdouble):
     return np.array(changed, np.float64)
 
 
-@pytest.mark.quick(3, 9)
+@pytest.mark.quick(2, 6)
 @pytest.mark.parametrize("engine", ["vmap", "incremental", "difference"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("config", [small(), small(layers=3, layer_norm="pre", logits=4)])
@@ -89,7 +89,7 @@ CONFORMING = (
 )
 
 
-@pytest.mark.long
+@pytest.mark.quick(0, 6)
 @pytest.mark.parametrize("name", [n for n in CASES if any(part in n for part in CONFORMING)])
 def test_both_engines_agree_on_the_models_that_engines_must_pass(name):
     case = CASES[name]

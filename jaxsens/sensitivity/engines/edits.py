@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -65,9 +65,7 @@ def read_substitution(value: Any, default: Flips, problems: Problems) -> Any:
 class DeletionEngine(VmapEngine):
     """Runs the model on the input without one position, of length n - 1. Symbols of flips are ignored."""
 
-    @property
-    def own_config(self) -> None:
-        """None: positions and temperatures are those of two lengths."""
+    one_length: ClassVar[bool] = False
 
     def _edited(self, tokens: Array, place: Array, symbol: Array) -> Array:
         del symbol
@@ -80,10 +78,7 @@ class InsertionEngine(VmapEngine):
     """Runs the model on the input with `copies` copies of a symbol before a position, of length n + copies."""
 
     copies: int = field(default=1, kw_only=True)
-
-    @property
-    def own_config(self) -> None:
-        """None: positions and temperatures are those of two lengths."""
+    one_length: ClassVar[bool] = False
 
     def preferred_batch(self, n: int, platform: str) -> int:
         """That of the longer input."""

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsens.asked.measures import Measure
+from jaxsens.asked.measures import L2, Measure
 from jaxsens.base.errors import no_rule
 from jaxsens.models.parts.masks import TypedMask, kind_of_mask
 from jaxsens.models.parts.positions import PositionTerm
@@ -153,6 +153,7 @@ class Engine(abc.ABC):
         wide: whether flips of a float32 model are measured in float64, with parameters and prepared values in float64.
         subtracts: whether changes are differences of two rounded outputs, whose rounding `doubting` tells.
         compiles_preparation: whether `prepare` computes anything.
+        prepares_for_measure: whether what `prepare` returns depends on `measure` or `outputs`.
     """
 
     measure: Measure
@@ -160,6 +161,7 @@ class Engine(abc.ABC):
     wide: bool = field(default=False, kw_only=True)
     subtracts: ClassVar[bool] = False
     compiles_preparation: ClassVar[bool] = True
+    prepares_for_measure: ClassVar[bool] = False
 
     @abc.abstractmethod
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> Any:
@@ -199,8 +201,8 @@ class Engine(abc.ABC):
 
     @property
     def preparing(self) -> Engine:
-        """The engine whose preparation this one takes: one for all measures and outputs, where it needs neither."""
-        return self
+        """The engine whose preparation this one takes: one for all measures and outputs, if it prepares for neither."""
+        return self if self.prepares_for_measure else replace(self, measure=L2(), outputs=None)
 
     def with_tables(self, parameters: Any, n: int) -> Any:
         """Returns the parameters that `shared` takes for inputs of length n."""
@@ -300,3 +302,19 @@ class Engine(abc.ABC):
     ) -> Float[Array, "flips chosen"]:
         """Returns `changes` of the chosen outputs."""
         return self.chosen(self.changes(parameters, prepared, block))
+
+
+@dataclass(frozen=True)
+class ConfigEngine(Engine):
+    """An engine with rules of its own for the parts of a jaxsens transformer, whose config it has."""
+
+    config: TransformerConfig
+
+    @property
+    def own_config(self) -> TransformerConfig:
+        """The config."""
+        return self.config
+
+    def for_config(self, config: TransformerConfig) -> ConfigEngine:
+        """Returns this engine with another config."""
+        return replace(self, config=config)

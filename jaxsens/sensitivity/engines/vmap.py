@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsens.asked.formulas import as_vector, difference, is_whole, l2
-from jaxsens.asked.measures import L2
 from jaxsens.base.programs import compiled
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.sensitivity.engines.engine import Changed, Engine, EngineCost, FlipBlock, PreparedPass, Values
@@ -33,24 +32,21 @@ class SubtractingEngine(Engine):
 
     Attributes:
         apply: the model's forward pass: (parameters, tokens (n,)) -> output.
+        one_length: whether flipped inputs are as long as the input.
     """
 
     apply: Callable[[Any, Any], Any]
+    one_length: ClassVar[bool] = True
     subtracts: ClassVar[bool] = True
 
     @property
     def own_config(self) -> TransformerConfig | None:
         """That of a jaxsens transformer's forward pass."""
-        return self.apply.config if isinstance(self.apply, TransformerApply) else None
+        return self.apply.config if self.one_length and isinstance(self.apply, TransformerApply) else None
 
     def for_config(self, config: TransformerConfig) -> SubtractingEngine:
         """Returns this engine with the forward pass of the config."""
         return replace(self, apply=TransformerApply(config))
-
-    @property
-    def preparing(self) -> Engine:
-        """This engine for any measure, of all outputs."""
-        return replace(self, measure=L2(), outputs=None)
 
     def doubting(self, prepared: Any, doubt: Float[Any, " outputs"]) -> Any:
         """Returns the prepared values with this bound of the rounding of each output; integers have none."""

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxsens.asked.measures import L2
 from jaxsens.base.precision import LARGEST_SCORE
 from jaxsens.models.parts.masks import SlidingWindow
 from jaxsens.models.parts.positions import Component, FunctionComponent, Learned, Limb, Sinusoidal
@@ -42,7 +41,7 @@ from jaxsens.sensitivity.engines.difference.layer_change import (
 from jaxsens.sensitivity.engines.difference.moved import KeptLayer, Moved
 from jaxsens.sensitivity.engines.difference.rounding import product_error, size, unit
 from jaxsens.sensitivity.engines.difference.rules import ACTIVATION_CHANGES
-from jaxsens.sensitivity.engines.engine import Changed, Engine, EngineCost, FlipBlock, Served
+from jaxsens.sensitivity.engines.engine import Changed, ConfigEngine, Engine, EngineCost, FlipBlock, Served
 from jaxsens.sensitivity.engines.one_key.blocks import Reach, carried, changed_rows, rows_of_block
 from jaxsens.sensitivity.engines.vmap import VmapEngine
 from jaxsens.sensitivity.subjects.adapters import TransformerApply
@@ -79,7 +78,7 @@ def flipped_rows(config: TransformerConfig, positions: Int[Array, " flips"], n: 
 
 
 @dataclass(frozen=True)
-class DifferenceEngine(Engine):
+class DifferenceEngine(ConfigEngine):
     """Exact for every config of `SERVED` parts with plain scores, including hard attention and its ties.
 
     Costs per flip: depth 1, O(d d_ff); depth 2, O(n d d_ff); each further layer O(n^2 d). Memory O(n (d + d_ff)).
@@ -88,22 +87,6 @@ class DifferenceEngine(Engine):
     A float32 model whose scores are too large for float32 (`LARGEST_SCORE`) is measured in float64 (`widened`). Flips
     that overflow even there are measured by one forward pass each.
     """
-
-    config: TransformerConfig
-
-    @property
-    def own_config(self) -> TransformerConfig:
-        """The config."""
-        return self.config
-
-    def for_config(self, config: TransformerConfig) -> DifferenceEngine:
-        """Returns this engine with another config."""
-        return replace(self, config=config)
-
-    @property
-    def preparing(self) -> Engine:
-        """This engine for any measure, of all outputs."""
-        return replace(self, measure=L2(), outputs=None)
 
     @property
     def fallback(self) -> Engine:

@@ -21,7 +21,7 @@ log-normaliser.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,7 +30,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsens.asked.measures import L2
 from jaxsens.base.precision import LARGEST_SCORE, LARGEST_TIED
 from jaxsens.models.parts.masks import SlidingWindow, mask_of, visible
 from jaxsens.models.parts.positions import Component, FunctionComponent, Learned, Limb, Sinusoidal
@@ -54,7 +53,7 @@ from jaxsens.sensitivity.engines.difference.layer_change import (
 )
 from jaxsens.sensitivity.engines.difference.moved import HeadsMoved, KeptLayer, Moved
 from jaxsens.sensitivity.engines.difference.rounding import gain, product_error, size, unit
-from jaxsens.sensitivity.engines.engine import Changed, Engine, EngineCost, FlipBlock, Served
+from jaxsens.sensitivity.engines.engine import Changed, ConfigEngine, Engine, EngineCost, FlipBlock, Served
 from jaxsens.sensitivity.engines.one_key.blocks import changed_rows
 
 
@@ -130,24 +129,8 @@ class PreparedFold:
 
 
 @dataclass(frozen=True)
-class FoldedEngine(Engine):
+class FoldedEngine(ConfigEngine):
     """Exact unless it declines (NaN). O(n d^2) per flip after O(n d^2 d_ff) per input; memory O(n d^2)."""
-
-    config: TransformerConfig
-
-    @property
-    def own_config(self) -> TransformerConfig:
-        """The config."""
-        return self.config
-
-    def for_config(self, config: TransformerConfig) -> FoldedEngine:
-        """Returns this engine with another config."""
-        return replace(self, config=config)
-
-    @property
-    def preparing(self) -> Engine:
-        """This engine for any measure, of all outputs."""
-        return replace(self, measure=L2(), outputs=None)
 
     def prepare(self, parameters: TransformerParameters, tokens: Int[Array, " n"]) -> PreparedFold:
         """Runs the forward pass, and computes the matrices of all rows."""

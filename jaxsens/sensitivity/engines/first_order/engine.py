@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -73,6 +73,7 @@ class FirstOrderEngine(Engine):
 
     layered: Layered
     readout: int | str
+    prepares_for_measure: ClassVar[bool] = True
 
     @property
     def own_config(self) -> TransformerConfig | None:
