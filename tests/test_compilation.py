@@ -329,7 +329,7 @@ def test_models_that_differ_in_temperature_and_positions_alone_share_their_progr
     variants = (
         {},
         {"weighting": Softmax(Schedule(coefficient=1.5))},
-        {"positions": ("sinusoidal", "fraction")},
+        {"positions": ("learned", "fraction")},
     )
     for changes in variants:
         model = jaxsens.Transformer(small(alphabet_size=2, layers=2, **changes), seed=0)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any, cast
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxsens
 from jaxsens.base.precision import numerics
 from jaxsens.models.parts.initialisation import Normal
 from jaxsens.models.parts.positions import Component, Learned, Limb
 from jaxsens.models.parts.schedules import Schedule
-from jaxsens.models.parts.weighting import AdaptiveSoftmax, Sigmoid, SinkSoftmax, Softmax
+from jaxsens.models.parts.weighting import AdaptiveSoftmax, Sigmoid, SinkSoftmax, Softmax, Tempered
 from jaxsens.models.transformer import layers
+from jaxsens.models.transformer.layers import layered_transformer
 from jaxsens.models.transformer.parameters import initialise
 from jaxsens.models.transformer.tables import position_embedding, shape_of, with_tables
 from tests.small_models import small
@@ -80,6 +85,31 @@ def test_an_embedding_of_numpy_parameters_is_computed_without_jax():
     with numerics("float64"):
         parameters = jax.tree.map(np.asarray, initialise(config, 0))
     assert type(position_embedding(config, parameters, 9)) is np.ndarray
+
+
+@dataclass(frozen=True)
+class Windowed(Tempered):
+    """One of a user's own: its temperature is that of sixteen symbols at most."""
+
+    def inverse_temperatures(self, query_positions, n, dtype):
+        return jnp.full(query_positions.shape, self.inverse_temperature(min(n, 16)), dtype)
+
+    def shares(self, scores, visible):
+        return Softmax().shares(scores, visible)
+
+
+def test_a_class_from_elsewhere_keeps_its_formula():
+    config = small(weighting=Windowed(LOG), layers=1)
+    assert shape_of(config).layer(0).weighting == Windowed(LOG)
+    model, word = jaxsens.Transformer(config, seed=0), np.arange(30) % 3
+    found = jaxsens.flip_sensitivity(model, word, jaxsens.Substitute([0], positions=[4]), engine="vmap").norms
+    other = np.where(np.arange(30) == 4, 0, word)
+    np.testing.assert_allclose(found, np.linalg.norm(model(other) - model(word)), rtol=1e-9)
+
+
+def test_parameters_of_ones_own_need_no_tables():
+    model, own = layered_transformer(small()), cast("Any", {"own": None})
+    assert model.attention_of(own, 0) == model.attention(0)
 
 
 def test_a_shape_alone_is_no_model():

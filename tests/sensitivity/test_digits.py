@@ -162,8 +162,10 @@ def test_exact_zeros_behind_a_mask_are_resolved_and_not_warned_of():
     assert found.resolved.all()
 
 
-def test_deletions_and_groups_are_resolved_too():
-    model = transformer(0, weighting="temperature-log")
+@pytest.mark.parametrize("weighting", ["temperature-log", "temperature-linear"])
+def test_deletions_and_groups_are_resolved_too(weighting):
+    # At the second temperature they go on to float64, and from there to wider numbers.
+    model = transformer(0, weighting=weighting)
     for flips in (jaxsens.Delete(), jaxsens.Substitute(groups=[(1, 2), (4,)])):
         found = jaxsens.flip_sensitivity(model, word(10), flips, progress=False)
         assert found.resolved.all()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 import jax.numpy as jnp
@@ -294,11 +295,7 @@ class Sinusoidal(AddedTerm):
 
     def values(self, n: int, width: int) -> Float[np.ndarray, "n width"]:
         """The n embeddings in float64: column 2c holds sin(i / base^(2c/width)), column 2c+1 the cosine."""
-        angle = angles_of(n, width, self.base)
-        values = np.empty((n, width))
-        values[:, 0::2] = np.sin(angle)
-        values[:, 1::2] = np.cos(angle)[:, : width // 2]
-        return values
+        return _waves(n, width, self.base)
 
     def check(self, problems: Problems) -> None:
         """Notes a base that is not a number above 0."""
@@ -330,6 +327,17 @@ class Learned(PositionTerm):
             problems.add(
                 "tokens", f"length {n}", f"at most the learned embedding's max_length = {self.max_length}"
             )
+
+
+@lru_cache(maxsize=1)
+def _waves(n: int, width: int, base: float) -> Float[np.ndarray, "n width"]:
+    """The values of `Sinusoidal`, kept since one call's inputs are of one length."""
+    angle = angles_of(n, width, base)
+    values = np.empty((n, width))
+    values[:, 0::2] = np.sin(angle)
+    values[:, 1::2] = np.cos(angle)[:, : width // 2]
+    values.flags.writeable = False
+    return values
 
 
 def _hashable(value: object) -> bool:

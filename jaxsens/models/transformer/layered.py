@@ -143,7 +143,7 @@ class Layered(abc.ABC):
         """Returns how the rows of a layer attend to each other."""
 
     def attention_of(self, parameters: Any, layer: int) -> Attention:
-        """Returns what `attention` does; override this too if a temperature is among the parameters."""
+        """Returns what `attention` does. jaxsens' own models may have a temperature among the parameters."""
         del parameters
         return self.attention(layer)
 

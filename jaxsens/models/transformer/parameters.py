@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -60,8 +60,8 @@ class Tables:
         inverse_temperatures: each 1/tau, once: a number, or one for each query.
     """
 
-    positions: Float[Array, "n width"]
-    inverse_temperatures: tuple[Float[Array, "*n"], ...]
+    positions: Float[Any, "n width"]
+    inverse_temperatures: tuple[Float[Any, "*n"], ...]
 
 
 @jax.tree_util.register_dataclass

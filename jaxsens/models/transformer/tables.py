@@ -8,7 +8,7 @@ one of them to its parameters.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, TypeGuard, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -18,7 +18,7 @@ from jaxsens.base.programs import kept
 from jaxsens.models.parts.initialisation import FAN_IN
 from jaxsens.models.parts.positions import AddedTerm, CoordinateTerm, Learned, PositionTerm, ScoreTerm
 from jaxsens.models.parts.schedules import Schedule, TabledSchedule
-from jaxsens.models.parts.weighting import Tempered, Weighting
+from jaxsens.models.parts.weighting import WEIGHTING_TYPES, Tempered, Weighting
 from jaxsens.models.transformer.config import LayerConfig, TransformerConfig
 from jaxsens.models.transformer.parameters import Tables, TransformerParameters, needed
 
@@ -84,7 +84,7 @@ def shape_of(config: TransformerConfig) -> TransformerConfig:
 
     def shaped(k: int) -> Weighting:
         weighting = config.layer(k).weighting
-        if not isinstance(weighting, Tempered):
+        if not _is_tabled(weighting):
             return weighting
         return replace(weighting, inverse_temperature=TabledSchedule(tempered.index(_formula(weighting))))
 
@@ -98,16 +98,19 @@ def shape_of(config: TransformerConfig) -> TransformerConfig:
 def with_tables(
     config: TransformerConfig, parameters: TransformerParameters, n: int, dtype: str
 ) -> TransformerParameters:
-    """Returns the parameters for `shape_of(config)` and inputs of length n, with NumPy tables in `dtype`, float64 or
-    the config's."""
+    """Returns the parameters for `shape_of(config)` and inputs of length n, with tables in NumPy arrays: positions in
+    `dtype`, float64 or the config's. O(n width)."""
     components, learned = parameters.components, parameters.learned
     own = replace(
         parameters,
         components=None if components is None else np.asarray(components, dtype),
-        learned=None if learned is None else np.asarray(learned[:n], dtype),
+        learned=None if learned is None else np.asarray(learned, dtype),
     )
-    positions = position_embedding(config.replace(dtype=dtype), own, n)
-    inverse: tuple[Any, ...] = tuple(
+    with np.errstate(over="ignore", invalid="ignore"):  # the output is what is checked
+        positions = position_embedding(
+            config if config.dtype == dtype else config.replace(dtype=dtype), own, n
+        )
+    inverse = tuple(
         schedule(n if by == "length" else np.arange(1, n + 1)) for schedule, by in _tempered(config)
     )
     return replace(parameters, components=None, learned=None, tables=Tables(positions, inverse))
@@ -116,7 +119,12 @@ def with_tables(
 def _tempered(config: TransformerConfig) -> list[Formula]:
     """Returns the inverse temperatures of the layers as formulas, each once."""
     weightings = [config.layer(k).weighting for k in range(config.layers)]
-    return list(dict.fromkeys(_formula(one) for one in weightings if isinstance(one, Tempered)))
+    return list(dict.fromkeys(_formula(one) for one in weightings if _is_tabled(one)))
+
+
+def _is_tabled(weighting: Weighting) -> TypeGuard[Tempered]:
+    """Whether it asks its formula for 1/tau at the input's length or at every query's; others may ask elsewhere."""
+    return isinstance(weighting, Tempered) and type(weighting) in WEIGHTING_TYPES
 
 
 def _formula(weighting: Tempered) -> Formula:

@@ -209,10 +209,13 @@ class Engine(abc.ABC):
         config = self.own_config
         if config is None:
             return parameters
-        dtype = "float64" if self.wide or self.prepares_in_float64 else config.dtype
+        wide = self.wide or self.prepares_in_float64
 
         def tabled(part: Any) -> Any:
-            return with_tables(config, part, n, dtype) if isinstance(part, TransformerParameters) else part
+            if not isinstance(part, TransformerParameters):
+                return part
+            exact = wide or part.embedding.dtype == np.float64
+            return with_tables(config, part, n, "float64" if exact else config.dtype)
 
         return jax.tree.map(tabled, parameters, is_leaf=lambda part: isinstance(part, TransformerParameters))
 

@@ -53,7 +53,7 @@ class Ready(NamedTuple):
     """An input that an engine has prepared, on every device.
 
     Attributes:
-        parameters: those of the model.
+        parameters: those of the model, with tables (`Engine.with_tables`).
         prepared: what `Engine.prepare` returns.
         output: the output of the unflipped input.
         sizes: `Engine.sizes`.
@@ -569,7 +569,7 @@ def prepared_on(mesh: Mesh, engine: Engine, parameters: Any, tokens: Int[np.ndar
     everywhere = NamedSharding(mesh, PartitionSpec())
     parameters, engine = engine.with_tables(parameters, len(tokens)), engine.shared
     if engine.wide:
-        parameters = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf, np.float64)), parameters)
+        parameters = jax.tree.map(_widened, parameters)
     if engine.prepares_in_float64:
         with numerics("float64"):
             prepared, *told = _prepare_in_float64(
@@ -580,6 +580,11 @@ def prepared_on(mesh: Mesh, engine: Engine, parameters: Any, tokens: Int[np.ndar
         prepared, *told = prepare(engine.preparing, parameters, tokens)
     placed = jax.device_put((parameters, prepared), everywhere)
     return Ready(*placed, *(np.asarray(one) for one in told))
+
+
+def _widened(leaf: Any) -> Any:
+    """Returns an array in float64, unless it holds no such numbers: those of groups are whole."""
+    return jax.device_put(np.asarray(leaf, np.float64)) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
 
 def _prepared(engine: Engine, parameters: Any, tokens: Any) -> tuple[Any, Array, Array]:

@@ -20,7 +20,6 @@ from jaxtyping import Array, Float, Int
 from jaxsens.base.errors import no_rule
 from jaxsens.base.precision import numerics
 from jaxsens.models.transformer.config import LayerConfig, TransformerConfig
-from jaxsens.models.transformer.layers import position_embedding
 from jaxsens.models.transformer.parameters import (
     LayerParameters,
     NormParameters,
@@ -28,6 +27,7 @@ from jaxsens.models.transformer.parameters import (
     needed,
 )
 from jaxsens.models.transformer.scores import projected, scores, turned
+from jaxsens.models.transformer.tables import position_embedding
 from jaxsens.models.transformer.trace import activation, after_attention, layer_norm
 from jaxsens.theory.rules import SCORES, largest_added, position_parts, score_terms
 
