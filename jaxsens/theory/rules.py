@@ -19,6 +19,7 @@ from jaxsens.models.parts.masks import AnyMask, SlidingWindow, kind_of_mask
 from jaxsens.models.parts.positions import AddedTerm, CoordinateTerm, Learned, ScoreTerm
 from jaxsens.models.parts.score_positions import Alibi, PartialAlibi, PartialRotary, RelativeBias, Rotary
 from jaxsens.models.parts.weighting import SOFTMAXES, SinkSoftmax, Softmax, Weighting
+from jaxsens.models.transformer import tables
 from jaxsens.models.transformer.config import LayerConfig, TransformerConfig
 from jaxsens.models.transformer.module import Transformer
 from jaxsens.models.transformer.parameters import (
@@ -214,19 +215,8 @@ def position_parts(
     config: TransformerConfig, parameters: TransformerParameters, n: int
 ) -> list[Float[np.ndarray, "n width"]]:
     """What each position embedding adds to the symbols' at length n: the model's own numbers, in float64."""
-    parts, row = [], 0
-    for term in config.position_terms:
-        if isinstance(term, AddedTerm):
-            parts.append(rounded(term.values(n, config.width), config.dtype))
-        elif isinstance(term, Learned):
-            parts.append(np.asarray(needed(parameters.learned, "learned"), np.float64)[:n])
-        elif isinstance(term, CoordinateTerm):
-            vector = np.asarray(needed(parameters.components, "components"), np.float64)[row]
-            parts.append(rounded(term.values(n), config.dtype)[:, None] * vector)
-            row += 1
-        elif not isinstance(term, ScoreTerm):  # which enters the scores instead, see `score_terms`
-            raise no_rule(_THEORY, "position term", term, POSITION_TERMS)
-    return parts
+    parts = tables.position_parts(config, tables.positions_in("float64", parameters), n)
+    return [np.asarray(part, np.float64) for part in parts]
 
 
 def inverse_temperatures(layer: LayerConfig, n: int, dtype: str) -> Float[np.ndarray, " n"]:

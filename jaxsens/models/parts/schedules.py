@@ -85,13 +85,6 @@ class TabledSchedule:
             raise TypeError(f"table {self.number} of inverse temperatures has no values yet")
         return self.values
 
-    @property
-    def bounded(self) -> bool:
-        """Not known of numbers: one asks the formula."""
-        raise TypeError(
-            f"table {self.number} of inverse temperatures: whether it is bounded, its formula knows"
-        )
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TabledSchedule):
             return NotImplemented

@@ -163,10 +163,8 @@ class LayeredTransformer(Layered):
 
     def attention_of(self, parameters: TransformerParameters, layer: int) -> Attention:
         """The same, with the temperature that is among the parameters, if it is."""
-        attention, tables = self.attention(layer), getattr(parameters, "tables", None)
-        return (
-            replace(attention, weighting=at_temperature(attention.weighting, tables)) if tables else attention
-        )
+        attention = self.attention(layer)
+        return replace(attention, weighting=at_temperature(attention.weighting, parameters))
 
     def at_length(self, n: int) -> LayeredTransformer:
         """The transformer for inputs of length n, on which position embeddings depend."""

@@ -7,6 +7,7 @@ one of them to its parameters.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias, TypeGuard, cast
 
@@ -35,43 +36,55 @@ def position_embedding(
     """
     if parameters.tables is not None:
         return parameters.tables.positions
-    total, row = np.zeros((n, config.width), config.dtype), 0
+    return sum(position_parts(config, parameters, n), np.zeros((n, config.width), config.dtype))
+
+
+def position_parts(
+    config: TransformerConfig, parameters: TransformerParameters, n: int
+) -> Iterator[Float[Any, "n width"]]:
+    """Yields what each position term adds to the symbols' embeddings: constants rounded to the config's dtype, times or
+    beside what the parameters hold, in theirs."""
+    row = 0
     for term in config.position_terms:
         match term:
             case CoordinateTerm():
                 vector = needed(parameters.components, "components")[row]
-                total = total + term.values(n).astype(config.dtype)[:, None] * vector
+                yield term.values(n).astype(config.dtype)[:, None] * vector
                 row += 1
             case AddedTerm():
-                total = total + term.values(n, config.width).astype(config.dtype)
+                yield term.values(n, config.width).astype(config.dtype)
             case Learned():
-                total = total + needed(parameters.learned, "learned")[:n]
+                yield needed(parameters.learned, "learned")[:n]
             case ScoreTerm():
                 pass  # it affects the scores, not the embedding
             case _:
-                raise no_rule(
-                    "position_embedding",
-                    "position term",
-                    term,
-                    (CoordinateTerm, AddedTerm, Learned, ScoreTerm),
-                )
-    return total
+                known = AddedTerm, CoordinateTerm, Learned, ScoreTerm
+                raise no_rule("the position embedding", "position term", term, known)
+
+
+def positions_in(dtype: str, parameters: TransformerParameters) -> TransformerParameters:
+    """Returns the parameters with those of positions as NumPy arrays of a dtype."""
+    components, learned = parameters.components, parameters.learned
+    return replace(
+        parameters,
+        components=None if components is None else np.asarray(components, dtype),
+        learned=None if learned is None else np.asarray(learned, dtype),
+    )
 
 
 def layer_config(config: TransformerConfig, parameters: TransformerParameters, k: int) -> LayerConfig:
     """Returns `config.layer(k)`, with the temperature that the parameters hold if the config is a `shape_of`."""
     layer = config.layer(k)
-    return replace(layer, weighting=at_temperature(layer.weighting, parameters.tables))
+    return replace(layer, weighting=at_temperature(layer.weighting, parameters))
 
 
-def at_temperature(weighting: Weighting, tables: Tables | None) -> Weighting:
-    """Returns a weighting with its inverse temperature from the tables, if that is where it has it."""
-    if tables is None or not isinstance(weighting, Tempered):
+def at_temperature(weighting: Weighting, parameters: TransformerParameters) -> Weighting:
+    """Returns a weighting with its inverse temperature from the parameters' tables, if that is where it has it."""
+    schedule = weighting.inverse_temperature if isinstance(weighting, Tempered) else None
+    if not isinstance(schedule, TabledSchedule) or parameters.tables is None:
         return weighting
-    schedule = weighting.inverse_temperature
-    if not isinstance(schedule, TabledSchedule):
-        return weighting
-    return replace(weighting, inverse_temperature=schedule.of(tables.inverse_temperatures[schedule.number]))
+    values = parameters.tables.inverse_temperatures[schedule.number]
+    return replace(weighting, inverse_temperature=schedule.of(values))
 
 
 @kept
@@ -100,12 +113,7 @@ def with_tables(
 ) -> TransformerParameters:
     """Returns the parameters for `shape_of(config)` and inputs of length n, with tables in NumPy arrays: positions in
     `dtype`, float64 or the config's. O(n width)."""
-    components, learned = parameters.components, parameters.learned
-    own = replace(
-        parameters,
-        components=None if components is None else np.asarray(components, dtype),
-        learned=None if learned is None else np.asarray(learned, dtype),
-    )
+    own = positions_in(dtype, parameters)
     with np.errstate(over="ignore", invalid="ignore"):  # the output is what is checked
         positions = position_embedding(
             config if config.dtype == dtype else config.replace(dtype=dtype), own, n
