@@ -184,6 +184,7 @@ def test_python_m_is_the_command():
     assert ran.stdout.startswith("jaxsens ")
 
 
+@pytest.mark.long
 def test_the_script_is_the_command(config, tmp_path):
     command = [sys.executable, "scripts/sweep_n.py", str(config), "--out", str(tmp_path), "--list"]
     found = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -360,6 +361,7 @@ def test_measure_prints_a_table(capsys):
     assert sum(line.startswith("│") for line in out.splitlines()) == 2
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     ("words", "flips"),
     [
@@ -429,6 +431,7 @@ def keys_of(value):
     return [*(value if isinstance(value, dict) else []), *(key for one in inside for key in keys_of(one))]
 
 
+@pytest.mark.long
 def test_measure_estimates_and_says_how_good_the_estimate_is(capsys):
     options = ("--layers", "3", "--n", "24", "--engine", "first-order", "verify=12", "sketch=3")
     code, out, _ = run(capsys, "measure", *SMALL, *options)

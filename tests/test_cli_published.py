@@ -69,6 +69,7 @@ def test_a_text_is_measured_as_the_library_measures_it(encoder, text, tmp_path, 
     assert "<svg" in (tmp_path / "o.svg").read_text("utf-8")
 
 
+@pytest.mark.long
 def test_the_text_itself_can_be_given(encoder, text, capsys):
     command = ("measure", "--pretrained", encoder, "--flips", "delete", "--json")
     assert run(capsys, *command, "--text", TEXT) == run(capsys, *command, "--text-file", text)
@@ -87,6 +88,7 @@ def test_a_wrong_choice_and_missing_files_are_reported_together(encoder, capsys)
     assert "--measure = 'l3': one of l2, l1" in err
 
 
+@pytest.mark.long
 def test_the_log_probability_of_a_token_of_standard_input(decoder, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"{TEXT}\r\n".encode())))
     options = ("--measure", "log-probability", "token=cat", "--json", "--top", "2", "--dtype", "float64")
@@ -124,6 +126,7 @@ def test_estimates_and_their_measured_flips_are_told_apart(decoder, text, capsys
     assert "~+" in out or "~-" in out
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     ("flips", "replacement"),
     [

@@ -118,7 +118,7 @@ def test_a_training_that_is_stopped_says_how_to_resume(tmp_path, capsys, monkeyp
     assert "stopped; 2 of 4 steps are done. To resume: jaxsens train" in err
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_relative_directories_do_for_every_command_and_for_a_sweep(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     draw_nothing(monkeypatch)
@@ -162,6 +162,7 @@ def test_a_finished_training_whose_metrics_were_damaged_or_removed_puts_them_rig
         (out / "metrics.csv").unlink()
 
 
+@pytest.mark.long
 def test_measure_says_how_far_the_training_of_a_model_is(trained, tmp_path, capsys):
     class Stop(Exception):
         """The process ends here."""

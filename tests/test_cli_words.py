@@ -100,7 +100,7 @@ def test_an_alphabet_of_one_word_has_no_blank_among_its_symbols(capsys):
     assert json.loads(capsys.readouterr().out)["model"]["alphabet"] == ["a", "b"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_where_a_rounded_output_never_moves_the_way_to_what_is_rounded_is_shown(capsys):
     arguments = ["measure", "--construction", "parity", "--condition", "bounded-softmax", "--n", "64"]
     main(arguments)
@@ -131,6 +131,7 @@ def config(tmp_path) -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("always")
 def test_quiet_sweeps_and_reports_print_failures_and_warnings_only(monkeypatch, config, tmp_path, capsys):
     def measured(model, tokens, **options):
@@ -160,6 +161,7 @@ def test_quiet_measure_saves_and_prints_nothing(tmp_path, capsys):
     assert load_result(saved).n == 8
 
 
+@pytest.mark.long
 def test_what_is_saved_is_kept_where_nobody_reads_what_is_printed(tmp_path):
     command = [sys.executable, "-m", "jaxsens", "measure", "--construction", "parity", "--n", "8", "--json"]
     ran = subprocess.Popen(
@@ -176,6 +178,7 @@ def test_what_is_saved_is_kept_where_nobody_reads_what_is_printed(tmp_path):
     assert load_result(tmp_path / "x.parquet").n == 8
 
 
+@pytest.mark.long
 def test_a_sweep_of_another_config_names_the_option(monkeypatch, config, tmp_path, capsys):
     monkeypatch.setattr(sweep_points, "flip_sensitivity", fake_flip_sensitivity)
     out = tmp_path / "out"

@@ -139,6 +139,7 @@ def test_in_python_errors_name_the_argument(tmp_path):
             jaxsens.programs_kept(wrong)  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.long
 def test_a_call_at_the_top_of_a_script_holds_until_the_process_ends(tmp_path):
     script = "import jax, jaxsens\nkept = jaxsens.programs_kept(%r)\nf = jax.jit(lambda x: x * 3.0)(2.0)\nprint(kept)"
     told = [

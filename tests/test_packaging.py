@@ -113,6 +113,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(file)
 
 
+@pytest.mark.long
 def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel):
     packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
     source = {

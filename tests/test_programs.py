@@ -112,7 +112,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.quick(1, 4)
+@pytest.mark.quick(0, 2)
 @pytest.mark.parametrize("way", WAYS)
 def test_functions_and_their_programs_go_while_results_stay(way):
     way(0)
@@ -136,7 +136,7 @@ def test_a_function_that_is_kept_is_compiled_once(monkeypatch):
     np.testing.assert_array_equal(again.norms, first.norms)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_programs_of_functions_that_live_on_are_no_more_than_the_limit(monkeypatch):
     monkeypatch.setattr(programs, "LARGEST", 2)
     models, counts = [a_model(k) for k in range(6)], []

@@ -169,6 +169,7 @@ def panels_of(figure):
     return [text.get_text() for axes in figure.figure.axes for text in axes.texts]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("others", [0, 2])
 def test_no_panel_promises_lemma_5_where_it_has_no_closed_form(others):
     names = ["softmax", "pn", *(f"other-{k}" for k in range(others))]

@@ -136,7 +136,7 @@ def test_a_row_that_fails_does_not_stop_the_others(monkeypatch):
     assert str(outcome.failures[0]) == "since, unbounded: ValueError: no such luck"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_row_is_kept_as_it_was_measured_and_read_back(tmp_path):
     plan = plan_of("since", 50)
     job = constructions_job(plan, tmp_path)

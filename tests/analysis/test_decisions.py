@@ -59,6 +59,7 @@ def measured(tmp_path_factory) -> tuple[Any, Any]:
     return dict(zip([(point.n, point.seed) for point in sweep.points], results, strict=True)), data
 
 
+@pytest.mark.long
 def test_what_is_kept_of_decisions_is_that_of_a_loop_over_points(measured):
     results, data = measured
     models = data.decisions.models.set_index(["n", "seed"])

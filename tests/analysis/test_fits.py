@@ -54,7 +54,7 @@ def test_slopes_and_interval_agree_with_scipys_regression_and_t_distribution():
     assert (fit.variant, fit.statistic, fit.points, fit.seeds) == ("v", "mean", 4 * N.size, 4)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_interval_over_five_seeds_covers_the_truth_as_often_as_it_says():
     rng = np.random.default_rng(1)
     trials, covered = 2000, 0

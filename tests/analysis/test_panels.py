@@ -58,6 +58,7 @@ def test_drawing_leaves_matplotlibs_global_state_alone():
         assert dict(matplotlib.rcParams) == before
 
 
+@pytest.mark.long
 def test_drawing_needs_no_pyplot_and_so_leaves_the_choice_of_a_backend_to_the_user():
     code = (
         "import sys\nfrom jaxsens.experiments.report import figures, panels\n"

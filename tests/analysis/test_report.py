@@ -76,6 +76,7 @@ def six():
     return page_of(sweep_data(six_variants()), drawn)
 
 
+@pytest.mark.long
 def test_the_page_is_well_formed_and_needs_nothing_but_itself(six):
     text, page = six
     assert page.open == []
@@ -176,6 +177,7 @@ def constructions(variants: dict[str, dict[str, object]] | None = None) -> Sweep
     return sweep_data(table, variants=CONSTRUCTED if variants is None else variants)
 
 
+@pytest.mark.long
 def test_a_report_of_constant_and_vanishing_curves_says_so_in_one_picture():
     _, page = page_of(constructions(), drawn)
     said = (

@@ -167,6 +167,7 @@ def test_a_directory_gives_one_page_with_every_figure_and_the_exponents_as_a_tab
     assert "As n grows, the mean change over all flips (exponent of n in brackets) falls about as 1/n" in text
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("settings", "lengths", "to_unigram", "text"),
     [
@@ -229,6 +230,7 @@ def test_of_a_hand_set_network_only_the_slope_of_the_sensitivity_is_said_to_mean
     )
 
 
+@pytest.mark.long
 def test_figures_of_an_earlier_report_that_this_one_does_not_have_are_removed(tmp_path, monkeypatch):
     draw_nothing(monkeypatch)
     write(DATA, tmp_path)

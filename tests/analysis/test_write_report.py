@@ -66,7 +66,7 @@ def files_below(directory):
     return {file.relative_to(directory).as_posix() for file in directory.rglob("*") if file.is_file()}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_report_adds_its_files_and_nothing_else(swept, reported):
     added = files_below(reported) - files_below(swept)
     assert added == {

@@ -42,6 +42,7 @@ def found(f, x, dx, dtype="float32"):
         )
 
 
+@pytest.mark.quick(18)
 @pytest.mark.parametrize("size", [1e-13, 1e-6, 1e-3, 0.1, 1.0, 10.0])
 @pytest.mark.parametrize("name", SMOOTH)
 def test_the_change_of_a_smooth_function_has_the_digits_of_dx_or_of_the_subtraction(name, size):
@@ -85,6 +86,7 @@ STEPS = {
 }
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("step", [(0.2, -1e-3), (0.9, 0.0), (0.0, -1e-6), (1e-9, 0.0), (0.0, -0.9)])
 def test_steps_and_kinks_are_subtracted(name, step):

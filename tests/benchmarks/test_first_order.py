@@ -36,7 +36,7 @@ def test_options_that_cannot_be_used_are_refused_together(capsys):
     assert "--flips" in told
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("name", ESTIMATES)
 def test_an_estimate_is_near_the_norms_of_forward_passes_and_takes_fewer_operations(name):
     case = Case(name, 2, 64)

@@ -77,7 +77,7 @@ def quiet(text: str) -> None:
     pass
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_methods_take_turns_and_rows_hold_medians_errors_and_limits(here):
     here.measuring = True
     first, second = list(run.measure_all(PLAN, Rates(1e9, 1e9), quiet))

@@ -138,7 +138,7 @@ def test_precision_limits_parity_and_not_first():
 # Gaps
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1, 4)
 @pytest.mark.parametrize(
     ("language", "options", "length", "engine", "read"),
     [
@@ -207,6 +207,7 @@ def test_log_length_scaling_leaves_paritys_exponent(sharpness):
     assert slope(gaps, lengths) == pytest.approx(-2, abs=0.02)
 
 
+@pytest.mark.long
 def test_first_moves_by_nothing_but_the_first_symbol():
     model = first(read="everything")
     result = flip_sensitivity(model, model.prepare(random_word(99, seed=4)))

@@ -49,6 +49,7 @@ def test_every_word_of_up_to_ten_symbols_is_decided(autoregressive, dtype):
         assert wrong_values(found[:, decided], truth[:, decided]) == 0
 
 
+@pytest.mark.quick(2)
 @BOTH
 @DTYPES
 def test_the_model_itself_is_exactly_0_or_1(autoregressive, dtype):
@@ -58,6 +59,7 @@ def test_the_model_itself_is_exactly_0_or_1(autoregressive, dtype):
         np.testing.assert_array_equal(outputs(model, words), words.sum(axis=1) % 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("dtype", "autoregressive"), [("float32", True), ("float64", False)])
 def test_long_words_are_decided(dtype, autoregressive):
     words = long_words(1501)  # no power of two, whose scores are rounded less

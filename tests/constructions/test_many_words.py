@@ -22,6 +22,7 @@ CASES = [
 ]
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(("text", "condition", "autoregressive"), CASES)
 def test_all_passes_agree(text, condition, autoregressive):
     model = compile_formula(text, "01", condition, autoregressive=autoregressive)

@@ -29,7 +29,7 @@ def slope(model, lengths=LENGTHS) -> float:
     return float(np.polyfit(np.log(lengths), np.log(curve(model, lengths)), 1)[0])
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0, 2)
 @pytest.mark.parametrize("condition", ["temperature", "unbounded", "temperature-bounded"])
 def test_parity_stays_flat(condition):
     np.testing.assert_allclose(curve(jaxsens.construction("parity", condition)), 1, atol=1e-12)

@@ -56,7 +56,7 @@ def keeps_its_promise(structure: str, seed: int, n: int, epsilon: float) -> bool
     return difference(soft, hard, all_inputs(hard.config, n)) <= epsilon
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_every_activation_on_every_word_is_within_epsilon(structure, epsilon):
@@ -116,6 +116,7 @@ def test_a_softened_model_is_an_ordinary_one():
     assert jaxsens.soften is soften
 
 
+@pytest.mark.long
 def test_the_flip_sensitivity_of_the_softened_model_is_that_of_the_hard_one_within_two_epsilon():
     epsilon = 1e-3
     soft, hard = softened("one head", 0, 6, epsilon)

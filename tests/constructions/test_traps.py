@@ -62,7 +62,7 @@ def test_t3_parity_without_predicates_is_right_at_the_last_position_only():
     assert (found[:, :-1] != prefix_parity[:, :-1]).any(axis=1).mean() > 0.5
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_t4_majority_is_sensitive_near_a_tie_only():
     model = compile_formula("#L[Q_1] > #L[Q_0]", "01")
     one_more = np.array([1, 0] * 16 + [1])
@@ -70,6 +70,7 @@ def test_t4_majority_is_sensitive_near_a_tie_only():
     assert jaxsens.flip_sensitivity(model, np.array([1] * 25 + [0] * 8), engine="vmap").max == 0
 
 
+@pytest.mark.long
 def test_t5_the_controls_rounded_output_saturates_and_other_readings_do_not():
     found = {}
     for read in ("output", "before-rounding", "everything"):

@@ -52,6 +52,7 @@ def sweep_of(folder, text=SWEEP):
     return load_sweep_config(path)
 
 
+@pytest.mark.long
 def test_a_checkpoint_is_found_beside_the_config_and_measured_as_the_library_measures_it(folder, tmp_path):
     sweep = sweep_of(folder)
     outcome = run_sweep(sweep, tmp_path, sweep.points, quiet())

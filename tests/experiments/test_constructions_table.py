@@ -68,6 +68,7 @@ def test_every_row_of_the_papers_table_and_every_route_is_measured():
     assert decoders == {"temperature", "unbounded", "temperature-bounded"}
 
 
+@pytest.mark.long
 def test_a_row_is_the_boolean_sensitivity_of_the_language():
     case = BY_NAME["until"]  # read at the first position
     row = measure_row(case, TEMPERATURE, "output", TINY)
@@ -79,6 +80,7 @@ def test_a_row_is_the_boolean_sensitivity_of_the_language():
         assert found.predicted == case.build(TEMPERATURE, "float64").promise.exact_to(dtype)
 
 
+@pytest.mark.long
 def test_the_controls_rows_fall_and_promise_nothing():
     rows = [read for case, condition, read in TINY.rows if (case.name, condition) == ("since", CONTROL)]
     assert rows == ["before-rounding", "everything"]

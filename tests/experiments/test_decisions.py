@@ -116,6 +116,7 @@ ONE_OUTPUT = DECIDED.replace('"average-sensitivity"]', ", ".join(f'"{name}"' for
 ONE_OUTPUT += 'logits = 1\n[inputs]\nkind = "all"\n'
 
 
+@pytest.mark.long
 def test_statistics_of_decisions_are_those_of_the_result():
     sweep = sweep_of('measure = { kind = "decision", threshold = "median" }', ONE_OUTPUT)
     plainly = sweep_of('measure = "decision"', ONE_OUTPUT)

@@ -50,6 +50,7 @@ width = 3
 """
 
 
+@pytest.mark.long
 def test_every_language_is_trained_with_every_seed_and_what_is_done_is_kept(tmp_path, capsys):
     experiment = Generalisation.parse(TINY)
     assert experiment.lengths == ((2, 4), (7, 9))

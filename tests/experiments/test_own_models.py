@@ -77,6 +77,7 @@ def problems(*args, **options):
     return str(caught.value)
 
 
+@pytest.mark.long
 def test_the_numbers_are_those_of_a_loop_and_the_exponents_say_which_model_escapes_the_law(tmp_path):
     found = jaxsens.sweep({"softmax": SOFT, "log n": LOG}, LENGTHS, seeds=2, inputs=words, flips=2)
     table = found.to_pandas().set_index(["variant", "n", "seed"])

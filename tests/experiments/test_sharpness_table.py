@@ -88,6 +88,7 @@ def test_models_trained_together_are_those_trained_alone_by_a_plain_loop():
         np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.long
 def test_a_model_is_measured_as_by_the_slow_reference():
     experiment = SharpnessExperiment.parse(TINY)
     parameters = jax.tree.map(np.asarray, initialise(experiment.model, 5))
@@ -111,7 +112,7 @@ def test_a_model_is_measured_as_by_the_slow_reference():
     assert found.norm == pytest.approx(np.sqrt(sum(np.sum(leaf**2) for leaf in leaves)), rel=1e-5)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_job_keeps_what_is_done_and_writes_tables(tmp_path, capsys):
     experiment, console = SharpnessExperiment.parse(TINY), Console(file=io.StringIO())
     outcome = run(experiment.job(tmp_path), console)

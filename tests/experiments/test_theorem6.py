@@ -126,7 +126,7 @@ def test_rows_of_a_predicting_model_are_what_the_library_says():
         assert (flips.mean, flips.max, flips.flips, flips.population) == (result.mean, result.max, 5, 16)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_run_stopped_after_every_row_of_its_first_length_still_comes_to_its_end(
     experiment, finished, tmp_path, monkeypatch
 ):
@@ -206,6 +206,7 @@ def test_where_a_row_is_kept_depends_on_what_its_numbers_depend_on():
     assert places(placement=placement, title="t", seeds=(0, 4)) == first
 
 
+@pytest.mark.long
 def test_a_run_trains_evaluates_and_writes_tables_and_the_next_one_keeps_everything(
     experiment, finished, out
 ):

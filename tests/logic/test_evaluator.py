@@ -18,6 +18,7 @@ from tests.logic.brute_force import truth
 from tests.logic.random_formulas import random_formula
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("seed", range(10))
 def test_random_formulas_mean_what_the_definitions_say_on_all_words_up_to_length_6(seed):
     random = Random(seed)

@@ -51,6 +51,7 @@ def words(config: BaselineConfig, n: int, count: int = 3) -> jax.Array:
     return jnp.asarray(np.random.default_rng(n).integers(0, config.vocabulary_size, size=(count, n)))
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_outputs_and_activations_are_those_of_the_loop(config):
     model, parameters = built(config)

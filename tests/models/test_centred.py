@@ -46,7 +46,7 @@ CENTRED = [
 ]
 
 
-@pytest.mark.quick(16)
+@pytest.mark.quick(8)
 @pytest.mark.parametrize(("weighting", "mask"), [pair for pair in WEIGHTINGS_AND_MASKS if pair[0] in CENTRED])
 def test_a_model_means_the_same_with_centred_scores(weighting, mask):
     config = centred(weighting=WEIGHTINGS_TRIED[weighting], mask=mask)
@@ -59,7 +59,7 @@ def test_a_model_means_the_same_in_blocks_of_rows(monkeypatch):
     assert_follows_the_reference(config, random_parameters(config), WORD)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.long
 @pytest.mark.parametrize(("width", "heads", "n"), [(6, 2, 7), (16, 4, 5)])
 def test_ties_are_broken_as_defined_under_every_mask(width, heads, n):
     config, parameters = tying("dot-product", width=width, heads=heads, centred_scores=True)
@@ -70,6 +70,7 @@ def test_ties_are_broken_as_defined_under_every_mask(width, heads, n):
         np.testing.assert_allclose(activations, expected, rtol=FORWARD.relative, atol=FORWARD.absolute)
 
 
+@pytest.mark.long
 @given(
     seed=st.integers(0, 10**6),
     scale=st.sampled_from([1e-3, 1.0, 1e3]),
@@ -151,7 +152,7 @@ def counts_to_try(n: int) -> np.ndarray:
     return np.array(sorted({c for c in chosen if 1 <= c <= n}))
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1, 3)
 @pytest.mark.parametrize("in_keys", [False, True])
 @pytest.mark.parametrize("n", [3001, 5000, 20_011])
 def test_lookups_in_float32_are_those_in_float64(n, in_keys):

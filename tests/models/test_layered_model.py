@@ -85,6 +85,7 @@ def test_the_embeddings_of_a_transformer_are_a_row_for_each_symbol():
     assert table().shape == (jax.tree.leaves(CONFIG.vocabulary_size)[0], 8)
 
 
+@pytest.mark.long
 def test_a_search_leaves_out_reserved_symbols_unless_they_are_named():
     model = named()
     assert list(jaxsens.worst_input(model, 3, 3, search=jaxsens.Search(exact=True)).alphabet) == [0, 1]

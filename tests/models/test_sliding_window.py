@@ -105,7 +105,7 @@ def test_masks_that_are_none_are_refused(mask, message):
         jaxsens.TransformerConfig(alphabet_size=2, layers=2, mask=mask)
 
 
-@pytest.mark.quick(0, 1)
+@pytest.mark.slow
 @pytest.mark.parametrize("readout", ["last", "mean"])
 def test_the_difference_engine_skips_the_rows_that_a_window_hides(readout):
     config = jaxsens.TransformerConfig(
@@ -132,7 +132,7 @@ def test_the_difference_engine_skips_the_rows_that_a_window_hides(readout):
         assert np.all(carried[6:] > 1e-10)
 
 
-@pytest.mark.long
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("engine", ["incremental", "first-order"])
 def test_engines_that_skip_what_a_window_hides_compute_what_others_do(engine):
     config = jaxsens.TransformerConfig(

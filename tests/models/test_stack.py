@@ -57,7 +57,7 @@ def test_a_fold_takes_layers_in_order_and_keeps_what_each_gave():
     assert before.lengths == (3,)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1, 2)
 @pytest.mark.parametrize("engine", ["vmap", "incremental", "difference", "first-order"])
 def test_a_model_of_equal_layers_is_measured_as_by_forward_passes_of_its_own(engine):
     config = small(alphabet_size=3, layers=5, heads=(2, 1, 1, 1, 2), dtype="float64")

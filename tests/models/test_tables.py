@@ -40,6 +40,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_model_is_the_same_with_its_numbers_as_arrays(name, dtype):

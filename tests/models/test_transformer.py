@@ -60,6 +60,7 @@ def assert_follow_the_reference(weighting: str, mask: str, others: list[tuple[st
         assert_close(found, reference.activations(config, parameters, WORD), config)
 
 
+@pytest.mark.quick(24)
 @pytest.mark.parametrize("k", range(len(WEIGHTINGS_AND_MASKS)))
 def test_every_weighting_and_mask_and_each_of_them_with_every_score_and_embedding(k):
     masks = len(MASKS)  # the masks of a kind of weighting follow each other
@@ -77,6 +78,7 @@ LAYER_NORMS = ("none", "pre", "post")
 READOUTS = list(product(("last", 0, 3, "mean"), (None, 3), (5, (5, 0))))
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("layer_norm", LAYER_NORMS)
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "tanh"])
 @pytest.mark.parametrize("hands", [3, pytest.param(1, marks=pytest.mark.slow)])
@@ -95,6 +97,7 @@ def test_every_layer_norm_and_activation_with_every_readout(layer_norm, activati
         assert_close(found, reference.output(config, parameters, WORD), config)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("n", [1, 2, 9])
 def test_every_length_compiled_with_layers_that_differ(n):
     config = small(
@@ -115,7 +118,7 @@ def test_every_length_compiled_with_layers_that_differ(n):
 
 
 # At n = 5 and 7 a library's matrix product was seen to give equal keys scores an ulp apart (float64, CPU).
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("scores", "width", "heads", "n"),
     [("dot-product", 6, 2, 7), ("additive", 6, 2, 7), ("dot-product", 16, 4, 5), ("dot-product", 33, 3, 23)],
@@ -149,7 +152,7 @@ def test_attention_in_blocks_of_rows_is_the_same(monkeypatch):
     assert_close(found, reference.activations(config, parameters, WORD), config)
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "options",
     [

@@ -77,7 +77,7 @@ def test_averages_have_gradients():
 # Each weighting against its formula
 
 
-@pytest.mark.quick(25)
+@pytest.mark.quick(12)
 @pytest.mark.parametrize(("factor", "dtype"), [(1.0, "float64"), (40.0, "float64"), (40.0, "float32")])
 @pytest.mark.parametrize("name", WEIGHTINGS_TRIED)
 def test_weights_are_those_of_the_formula(name, factor, dtype):
@@ -133,6 +133,7 @@ def differences(weighting, scores):
     return np.stack(columns, axis=1)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     "weighting",
     [

@@ -17,6 +17,7 @@ from tests.pretrained.reference import outputs
 IDS = [2, 9, 17, 8, 8, 19, 3]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("family", CONFIGS)
 def test_hidden_states_and_logits_are_those_of_the_reference(family, tmp_path):
     config, tensors = write_folder(tmp_path, family)

@@ -51,6 +51,7 @@ def test_special_unused_and_unknown_ids_are_reserved(encoder):
     assert encoder.tokens([encoder.mask]) == ["[MASK]"]
 
 
+@pytest.mark.long
 def test_what_is_flipped_of_a_text(encoder):
     ids = encoder.encode("the cat sat on the mat")
     masked = jaxsens.flip_sensitivity(encoder, ids, flips=jaxsens.Mask())
@@ -139,6 +140,7 @@ def test_the_readout_is_cls_of_an_encoder_and_the_last_row_of_a_decoder(encoder,
     assert decoder(ids).shape == (8, 20)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "readout"),
     [

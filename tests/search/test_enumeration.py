@@ -53,7 +53,7 @@ def assert_is_the_largest(found: WorstInput, model: Any, words: np.ndarray, **op
     assert found.flipped[found.position] == found.symbol != found.tokens[found.position]
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1, 5)
 @pytest.mark.parametrize("case", CASES, ids=[*KINDS, "heads", "layers", "mean readout", "head"])
 def test_the_largest_of_all_words_is_found(case):
     model = model_of(**{"alphabet_size": 2, **case})
@@ -64,6 +64,7 @@ def test_the_largest_of_all_words_is_found(case):
         assert_is_the_largest(found, model, words_over(2, 4), engine="vmap")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("norm", ["l1", "linf"])
 def test_three_symbols_fixed_positions_norms_and_outputs(norm):
     model = model_of()
@@ -105,6 +106,7 @@ def test_any_callable_and_a_recurrent_network():
         np.testing.assert_allclose(found.value, largest.max(), rtol=1e-5)
 
 
+@pytest.mark.long
 def test_devices_batches_and_memory_change_nothing(monkeypatch):
     model = model_of()
     expected = worst_input(model, 4, engine="vmap", placement=Placement(ONE))

@@ -41,7 +41,7 @@ def at_all_neighbours(task: Problem, here: Measured, row: int, column: int) -> n
     return measured
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("engine", [Difference(), Vmap()])
 def test_two_measurements_tell_what_a_flip_does_after_every_change(engine):
     norm = L2() if isinstance(engine, Vmap) else LInf()
@@ -85,7 +85,7 @@ def test_a_local_maximum_is_one():
 # How good it is
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(1, 1)
 @pytest.mark.parametrize(
     ("objective", "options", "share"),
     [

@@ -30,7 +30,7 @@ def stopping(after: int) -> Any:
     return stop
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(1, 1)
 @pytest.mark.parametrize("objective", ["max", "mean"])
 def test_interrupted_and_resumed_equals_uninterrupted(objective, tmp_path):
     model = model_of()

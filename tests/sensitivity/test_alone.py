@@ -73,7 +73,7 @@ def wrong(name: str) -> Any:
 WRONG = ("a rule", "first row", "mean", "remembers")
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize(
     "measure",
@@ -101,7 +101,7 @@ def test_so_it_is_for_every_edit(name: str, flips: Any):
         jaxsens.flip_sensitivity(wrong(name), np.tile(WORD, 4), flips)
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("flips", "measure"),
     [
@@ -147,6 +147,7 @@ def test_what_float32_rounds_away_is_found_in_wider_numbers():
     np.testing.assert_allclose(found.norms, plain.norms, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_a_model_in_bfloat16_is_measured():
     weights = jax.random.normal(jax.random.key(1), (64, 64), jnp.bfloat16)
 

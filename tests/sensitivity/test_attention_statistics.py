@@ -96,7 +96,7 @@ def weights_of_transformer(config: Any, parameters: Any, tokens: Any, monkeypatc
     return weights, sees
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(1, 1)
 @pytest.mark.parametrize("kind", ["hard", "soft"])
 def test_every_weighting_under_every_mask_as_single_rows_and_keys_say(kind, monkeypatch):
     if kind == "hard":
@@ -226,6 +226,7 @@ def test_what_is_refused(monkeypatch):
         jaxsens.attention_statistics((Odd(masks=("none",) * 2), odd_weights()), tokens)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("layered", [False, True])
 def test_memory_grows_with_n_and_not_with_its_square(layered):
     config = small(layers=2, heads=1, dtype="float32")

@@ -12,7 +12,7 @@ from tests.small_models import random_parameters, small
 WORD = np.array([2, 0, 1, 0, 1, 3])
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("weighting", ["temperature-log", "average-hard"])
 def test_their_sensitivity_is_that_of_the_plain_model(weighting):
     config = small(weighting=weighting, mask="future", positions=("sinusoidal", "length"))

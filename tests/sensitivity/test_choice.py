@@ -27,6 +27,7 @@ def chosen(subject: jaxsens.Transformer, n: int, inputs: int = MANY):
     return choose(measurable(subject), Auto(), Substitute(), L2(), n, inputs)[1]
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize(
     ("layers", "n", "engine"),
     [
@@ -108,7 +109,7 @@ def test_digits_decide_where_every_weight_is_far_smaller_than_1_over_n(weighting
     assert chosen(model(2, **{**options, "weighting": "sigmoid-log"}), n).name == "vmap"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_two_outputs_lose_the_digits_that_a_sink_takes():
     """What the choice above is for: a change of 1e-5 has lost the digits that one of 1/n keeps."""
     word = np.append(np.random.default_rng(0).integers(0, 2, 15), 2)

@@ -76,6 +76,7 @@ def moved_scores(draw: Any) -> tuple[str, np.ndarray, np.ndarray]:
     return dtype, s.astype(dtype), ds.astype(dtype)
 
 
+@pytest.mark.long
 @given(moved_scores())
 @settings(max_examples=300, deadline=None)
 def test_weights_and_their_change_are_right_to_the_rounding_of_the_scores(case):
@@ -168,7 +169,7 @@ ALSO_WRONG = {
 }
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0, 2)
 @pytest.mark.parametrize(
     "case",
     [
@@ -187,7 +188,7 @@ def test_models_that_were_wrong_by_up_to_all_digits(case):
     assert errors.difference <= errors.allowed(dtype), errors
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0, 2)
 @pytest.mark.parametrize("dtype", list(FLOOR))
 @pytest.mark.parametrize("seed", range(2))
 def test_no_model_is_measured_worse_than_by_the_specification(seed, dtype):
@@ -269,6 +270,7 @@ def test_what_float32_cannot_resolve_is_measured_in_float64_and_said_to_be():
     assert 0 < result.norms[result.norms > 0].min() < 1e-38
 
 
+@pytest.mark.long
 def test_where_float32_leaves_the_output_no_digits_no_float32_program_is_compiled(monkeypatch):
     config, word = binary("temperature-cubic", dtype="float32"), np.tile([0, 1, 1, 0], 4)
     monkeypatch.setattr(choice, "_wide_at_once", lambda *given: False)

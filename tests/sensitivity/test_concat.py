@@ -115,6 +115,7 @@ def test_inputs_of_one_length_are_still_measured_together():
     assert measured(np.array([[0, 1], [2, 2]])).parts is None
 
 
+@pytest.mark.long
 def test_texts_are_encoded_by_models_that_can():
     one = measured("abca", SPELLER, flips=3)
     assert one.tokens.tolist() == [[0, 1, 2, 0]]
@@ -218,7 +219,7 @@ def test_statistics_of_samples_weigh_each_input_by_its_flips():
     assert high == max(one.quantile_interval(0.5, 0.95).high for one in draws)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::jaxsens.EstimateWarning")
 def test_estimates_of_several_lengths_keep_their_own_samples():
     rows = [np.arange(12) % 3, np.arange(30) % 3]
@@ -262,6 +263,7 @@ def other_function(weights: Any, tokens: Any) -> Any:
     return 2 * linear(weights, tokens)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("other", "said"),
     [

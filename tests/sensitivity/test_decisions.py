@@ -68,7 +68,7 @@ def majoritys_average(n):
     return 2 * math.comb(n, n // 2) * ((n + 1) / 2) / 2**n
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_known_functions_have_their_average_sensitivity_exactly():
     words = every_word(N)
     for function, expected in ((parity, N), (majority, majoritys_average(N)), (dictator, 1), (never, 0)):
@@ -80,7 +80,7 @@ def test_known_functions_have_their_average_sensitivity_exactly():
     assert majoritys_average(1001) == pytest.approx(math.sqrt(2 * 1001 / math.pi), rel=1e-3)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_known_functions_have_their_distribution_and_influences():
     words = every_word(N)
     middle = 2 * math.comb(N, N // 2) / 2**N
@@ -113,7 +113,7 @@ CONFIGS = (
 )
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1, 2)
 @pytest.mark.parametrize(("config", "seed"), [*zip(CONFIGS, (1, 0), strict=True)], ids=["sign", "argmax"])
 @pytest.mark.parametrize("engine", ["vmap", "incremental", "difference"])
 def test_profiles_of_transformers_over_all_inputs_are_those_of_the_loop(config, seed, engine):
@@ -152,6 +152,7 @@ def test_an_lstm_over_all_inputs_is_that_of_a_loop():
     np.testing.assert_allclose(result.influences[:-1], truth.mean(axis=0), rtol=1e-12)
 
 
+@pytest.mark.long
 @given(seed=st.integers(0, 99))
 @settings(max_examples=10, deadline=None)
 def test_inputs_of_several_lengths_and_samples(seed):

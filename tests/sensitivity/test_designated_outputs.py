@@ -53,7 +53,7 @@ def test_outputs_that_mean_nothing_are_refused(outputs):
         jaxsens.flip_sensitivity(model(kind=jaxsens.Transformer), WORD, measure=jaxsens.L2(outputs=outputs))
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize(
     ("dtype", "remedy"),
     [
@@ -76,6 +76,7 @@ def test_the_warning_comes_before_the_work():
             jaxsens.flip_sensitivity(model(), WORD, progress=lambda done, of: pytest.fail("work was done"))
 
 
+@pytest.mark.long
 def test_there_is_no_warning_within_the_exact_length_or_without_a_promise():
     # Warnings are errors here.
     jaxsens.flip_sensitivity(model(), WORD[:5])

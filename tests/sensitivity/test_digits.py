@@ -68,7 +68,7 @@ CASES: dict[str, dict[str, Any]] = {
 QUICK = ("no positions, all rows see all", "places tell rows apart", "a sink", "hard, of equal values")
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(1, 2)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CASES]
 )
@@ -100,6 +100,7 @@ def test_a_users_model_too():
     np.testing.assert_allclose(found.norms, true, rtol=1e-6, atol=0)
 
 
+@pytest.mark.long
 def test_what_float32_does_not_resolve_goes_on_to_float64(monkeypatch):
     monkeypatch.setattr(refined, "BUDGET", 0.0)
     monkeypatch.setattr(choice, "_wide_at_once", lambda *given: False)
@@ -154,6 +155,7 @@ def test_a_change_is_resolved_if_it_is_known_to_1_percent_or_taken_for_0():
     assert resolved(values, resolution).tolist() == [True, True, False, True, True, True]
 
 
+@pytest.mark.long
 def test_exact_zeros_behind_a_mask_are_resolved_and_not_warned_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -162,6 +164,7 @@ def test_exact_zeros_behind_a_mask_are_resolved_and_not_warned_of():
     assert found.resolved.all()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("weighting", ["temperature-log", "temperature-linear"])
 def test_deletions_and_groups_are_resolved_too(weighting):
     # At the second temperature they go on to float64, and from there to wider numbers.
@@ -172,6 +175,7 @@ def test_deletions_and_groups_are_resolved_too(weighting):
         assert np.all(found.norms > 0)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", ["l2", "l1", "linf", "cosine", "kl"])
 def test_a_measures_resolution_is_what_an_error_of_the_change_can_do(name):
     measure, rng = Measure.kinds[name](), np.random.default_rng(0)
@@ -213,6 +217,7 @@ def test_a_later_call_does_not_trace_the_output_again() -> None:
     assert output_program(measurable(jaxsens.Transformer(config)), 7) is not first
 
 
+@pytest.mark.long
 def test_an_engine_that_bounds_its_own_rounding_does_not_pay_for_another_bound(monkeypatch):
     traced = []
 
@@ -228,6 +233,7 @@ def test_an_engine_that_bounds_its_own_rounding_does_not_pay_for_another_bound(m
     assert len(traced) == 1
 
 
+@pytest.mark.long
 def test_the_doubt_of_an_output_covers_its_rounding_and_is_assumed_where_it_cannot_be_evaluated():
     model = transformer(0, weighting="softmax", layers=2, width=32)
     subject, tokens = measurable(model), word(24)

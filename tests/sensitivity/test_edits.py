@@ -54,7 +54,7 @@ def listed(result):
 # Against the definition
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "model",
     [

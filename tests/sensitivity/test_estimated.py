@@ -151,6 +151,7 @@ def test_an_interrupted_measurement_has_no_interval():
     assert "200 of 300 flips, interrupted" in repr(result)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verify", [64, 200])
 def test_intervals_of_a_sample_of_flips_hold_for_all_flips(verify):
     means = quantiles = 0

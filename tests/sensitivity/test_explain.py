@@ -50,6 +50,7 @@ def test_a_future_mask_halves_the_work_of_the_folded_form():
     assert masked / free == pytest.approx(0.5, abs=0.05)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "options", [{"layers": 2}, {"layers": 1, "weighting": "temperature-log"}, {"weighting": "sparsemax"}]
 )
@@ -59,6 +60,7 @@ def test_it_names_the_engine_that_then_runs(options):
     assert jaxsens.explain(subject, n).engine == ran
 
 
+@pytest.mark.long
 def test_a_text_is_explained_for_a_model_that_encodes_text():
     plain = model(layers=2)
 

@@ -108,7 +108,7 @@ SLOW = ("mask past", "mask strict-future", "temperature of the row", "sigmoids, 
 """Slow only by their number: other cases have what they try, in another combination."""
 
 
-@pytest.mark.quick(3, 7)
+@pytest.mark.quick(0, 5)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in ONE_LAYER]
 )
@@ -127,7 +127,7 @@ def test_one_layer_of_which_one_row_is_read_is_exact(name):
     np.testing.assert_allclose(found, true, rtol=1e-9, atol=1e-13 * scale)
 
 
-@pytest.mark.quick(1, 4)
+@pytest.mark.quick(0, 2)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -184,7 +184,7 @@ def test_the_error_falls_at_least_as_one_over_n(norm):
     assert medians[-1] < 0.01
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_estimate_is_closer_than_a_gradient_and_than_linear_rows():
     config = jaxsens.TransformerConfig(
         alphabet_size=2, width=16, heads=2, layers=3, feed_forward=32, layer_norm="pre", dtype="float64"
@@ -325,7 +325,7 @@ def moved_probability(y: jax.Array, new: jax.Array) -> jax.Array:
     return jax.nn.softmax(new)[3] - jax.nn.softmax(y)[3]
 
 
-@pytest.mark.long
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize(
     ("dtype", "size"),
     [
@@ -361,7 +361,7 @@ def test_distances_are_those_of_the_estimated_changes(monkeypatch, dtype, measur
     np.testing.assert_allclose(estimated.estimates, exact.values, rtol=rounding, atol=rounding * exact.max)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(1, 2)
 @pytest.mark.parametrize(
     ("measure", "engine"),
     [
@@ -423,6 +423,7 @@ def test_a_sketch_keeps_the_expected_squared_norm_and_its_error_is_what_it_says(
     assert np.std(np.sqrt(ratios)) < 1.1 / np.sqrt(2 * 8)
 
 
+@pytest.mark.long
 def test_estimates_do_not_depend_on_the_batch_or_the_memory():
     model, word = jaxsens.Transformer(SMALL, seed=0), word_of(40, 0, 2)
     whole = jaxsens.flip_sensitivity(model, word, engine=FirstOrder(verify=2))
@@ -495,7 +496,7 @@ def test_a_poor_estimate_warns_and_its_accuracy_says_so():
     assert accuracy_of(result).median_error > 0.3
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_users_model_is_estimated_and_verified_like_any_other():
     """The example of the guide: it is run as it stands there."""
     names = documented("layered.md")
@@ -544,6 +545,7 @@ def test_layers_that_are_alike_are_traced_together_and_estimate_what_they_do_alo
     np.testing.assert_allclose(estimate(config, parameters, word, *flips), together, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.long
 def test_few_outputs_are_estimated_as_all_are():
     """Fewer outputs than a head is wide take other products for queries."""
     config = jaxsens.TransformerConfig(alphabet_size=3, width=16, heads=2, layers=4, feed_forward=8)

@@ -90,7 +90,7 @@ def test_two_layers_of_200_rows_are_close_under_every_mask_readout_and_normalisa
         assert np.median(np.abs(norms - exact)) <= 0.1 * np.median(exact) + 1e-13
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "readout", [*(pytest.param(place, marks=pytest.mark.slow) for place in ("last", 0)), "mean"]
 )
@@ -228,7 +228,7 @@ MODELS: dict[str, Grouped] = {
 }
 
 
-@pytest.mark.quick(1, 4)
+@pytest.mark.quick(0, 2)
 @pytest.mark.parametrize("readout", ["auto", pytest.param("mean", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MODELS)
 def test_small_changes_of_unusual_models_are_estimated_and_verified_flips_exact(name, readout):
@@ -241,7 +241,7 @@ def test_small_changes_of_unusual_models_are_estimated_and_verified_flips_exact(
     np.testing.assert_allclose(result.estimated.estimates, exact, atol=1e-2 * size + 1e-14)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_one_layer_of_such_a_model_is_exact():
     kinds = Grouped(), Sloped(), Bounded(), Counting(weighting=SIGMOID)
     for model in (dataclasses.replace(kind, layers=1) for kind in kinds):
@@ -250,7 +250,7 @@ def test_one_layer_of_such_a_model_is_exact():
         np.testing.assert_allclose(result.estimated.estimates, exact, rtol=1e-9, atol=1e-14)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, np.float16])
 def test_narrow_parameters_are_widened_for_the_estimate_and_for_verified_flips(dtype):
     weights = weights_of(Grouped(), dtype)
@@ -374,7 +374,7 @@ def test_a_budget_that_holds_nothing_is_refused_and_few_verified_flips_are_enoug
     assert low == high
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize(("mask", "readout"), [("future", 0), ("strict-future", 5)])
 def test_flips_that_a_mask_hides_from_the_readout_are_0_and_do_not_warn(mask, readout):
     # Forward passes give the rounding of a subtraction there; warnings are errors in tests.

@@ -105,7 +105,7 @@ ALSO_TRIED = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.quick(0, 2)
 @pytest.mark.parametrize(
     "name", [*TRIED, *(pytest.param(name, marks=pytest.mark.slow) for name in ALSO_TRIED)]
 )
@@ -122,7 +122,7 @@ def test_exact_where_it_does_not_decline(name):
     np.testing.assert_allclose(quick[served], exact[served], rtol=CARRIED["float64"].relative, atol=1e-16)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("changes", [{}, {"mask": "future", "readout": 300}], ids=["no mask", "future"])
 def test_all_flips_are_right_declined_ones_included(changes):
     n = folded.SHORTEST + 10

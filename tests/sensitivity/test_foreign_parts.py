@@ -132,7 +132,7 @@ def made(**options) -> jaxsens.Transformer:
     return jaxsens.Transformer(config, seed=0)
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1, 5)
 @pytest.mark.usefixtures("_members")
 @pytest.mark.parametrize(("options", "named"), FOREIGN)
 def test_a_part_that_owns_its_forward_pass_is_measured_by_forward_passes(options, named):
@@ -163,6 +163,7 @@ def test_the_difference_engine_and_the_folded_form_refuse_it_by_name(options, na
     assert named in str(folded.refusal(model.config))
 
 
+@pytest.mark.quick(5)
 @pytest.mark.usefixtures("_members")
 @pytest.mark.parametrize(
     ("options", "named"),

@@ -27,7 +27,7 @@ def norms(engine: str, config: jaxsens.TransformerConfig, flips: list[tuple[int,
     return measured(built, random_parameters(config, 0, N), word, flips, "float64")
 
 
-@pytest.mark.quick(1, 3)  # the first: it has the most masks
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize(
     "options",
     [
@@ -68,7 +68,7 @@ def test_a_flip_that_the_readout_does_not_see_changes_nothing():
     assert np.all(norms("incremental", config, [(9, 1), (20, 0)]) <= 1e-14)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("readout", ["last", 0, "mean"])
 def test_a_users_model_with_visible_attention_is_measured_as_by_forward_passes(readout):
     names = example()
@@ -146,7 +146,7 @@ ODD = {
 }
 
 
-@pytest.mark.quick(3, 6)
+@pytest.mark.quick(1, 3)
 @pytest.mark.parametrize("name", ODD)
 def test_everything_that_visible_attention_may_be(name):
     model, readout, n = ODD[name]
@@ -160,7 +160,7 @@ def test_everything_that_visible_attention_may_be(name):
     np.testing.assert_allclose(found.norms, expected.norms, rtol=1e-10, atol=1e-13)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.long
 @pytest.mark.parametrize(("size", "closed"), [(1.0, True), (3.0, True), (3.5, False)])
 def test_cold_attention_keeps_its_digits(size, closed):
     """The largest scores are about 54, 490 and 660."""
@@ -176,7 +176,7 @@ def test_cold_attention_keeps_its_digits(size, closed):
     assert np.max(np.abs(result.norms - truth)) <= 1e-3 * truth.max()
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("size", [1.0, 30.0])
 def test_sigmoid_attention_keeps_its_digits_whatever_the_scores(size):
     """The largest scores are about 54 and 5e4. No other key enters a weight: the closed form has no limit."""
@@ -195,7 +195,7 @@ def test_sigmoid_attention_keeps_its_digits_whatever_the_scores(size):
     assert off <= max(4 * passes, 1e-5 * truth.max())
 
 
-@pytest.mark.long
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_a_users_model_in_a_narrow_dtype_is_measured_by_whole_forward_passes(dtype):
     names = example()
@@ -248,6 +248,7 @@ def test_models_that_it_does_not_serve(options, why):
         jaxsens.flip_sensitivity(model, [0, 1, 2, 1], engine="incremental")
 
 
+@pytest.mark.long
 def test_a_mask_halves_the_work():
     def operations(mask: str) -> float:
         config = jaxsens.TransformerConfig(2, 16, 2, 4, 32, mask=mask)

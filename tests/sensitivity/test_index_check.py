@@ -56,6 +56,7 @@ READING = {
 }
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("model", READING.values(), ids=READING)
 def test_a_symbol_beyond_the_table_is_refused_with_the_size_and_the_remedy(model):
     message = refused(model, flips=10)
@@ -109,6 +110,7 @@ def test_a_word_that_no_flip_makes_convicts_nobody():
     assert len(jaxsens.flip_sensitivity(model, [1, 0, 1, 0, 1, 0], 2, readout=None)) == 6
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "model",
     [

@@ -63,7 +63,7 @@ SERVED = [
 ]
 
 
-@pytest.mark.quick(4, 12)
+@pytest.mark.quick(2, 6)
 @pytest.mark.parametrize(("model", "engine", "name"), SERVED)
 def test_every_engine_gives_what_plain_loops_do(model, engine, name):
     built = Transformer(MODELS[model], seed=1)
@@ -74,7 +74,7 @@ def test_every_engine_gives_what_plain_loops_do(model, engine, name):
     assert f"{name}: mean=" in repr(result)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("name", ["kl", "cosine", "decision"])
 def test_chosen_outputs_only(name):
     built = Transformer(MODELS["two layers"], seed=1)
@@ -92,7 +92,7 @@ def apart(y, new):
 CONFORMING = ("mask future", "weighting average-hard", "layer norm after")
 
 
-@pytest.mark.quick(0, 4)
+@pytest.mark.quick(0, 2)
 @pytest.mark.parametrize("measure", [Cosine(), KL(), Comparison(apart)], ids=["cosine", "kl", "comparison"])
 @pytest.mark.parametrize("name", CONFORMING)
 def test_engines_agree_on_the_models_that_they_must_pass(name, measure):
@@ -119,7 +119,7 @@ def test_engines_agree_on_the_models_that_they_must_pass(name, measure):
     )
 
 
-@pytest.mark.long
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("name", ["kl", "cosine"])
 def test_the_difference_engine_keeps_the_digits_that_two_outputs_lose(name):
     config = jaxsens.TransformerConfig(alphabet_size=3, width=8, heads=2, layers=1, feed_forward=16, logits=5)
@@ -144,7 +144,7 @@ def apart_by_numpy(y, new):
     return np.sum((new - y) * np.arange(1, len(y) + 1)) + np.sum(new**2) - np.sum(y**2)
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1, 3)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("model", ["two layers", "three layers"])
 def test_values_of_a_function_are_those_of_plain_loops_with_their_signs(model, engine):
@@ -161,7 +161,7 @@ def test_values_of_a_function_are_those_of_plain_loops_with_their_signs(model, e
     assert (result.measure.kind, result.asked.outputs) == ("comparison", None)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(1, 2)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_norm_and_a_comparison_as_functions(engine):
     built = Transformer(MODELS["two layers"], seed=1)
@@ -281,6 +281,7 @@ def boolean_sensitivities(function, words):
     ]
 
 
+@pytest.mark.long
 @given(st.integers(2, 9), st.integers(1, 4), st.integers(0, 99))
 @settings(max_examples=15, deadline=None)
 def test_sensitive_flips_are_the_boolean_sensitivity(n, batch, seed):
@@ -294,6 +295,7 @@ def test_sensitive_flips_are_the_boolean_sensitivity(n, batch, seed):
     assert result.of_input(0).sensitive_flips.tolist() == truth[:1]
 
 
+@pytest.mark.long
 def test_the_average_sensitivity_of_a_sample_is_an_estimate():
     words = np.random.default_rng(0).integers(0, 2, (6, 9))
     whole = flip_sensitivity(majority, words, 2, measure="decision")

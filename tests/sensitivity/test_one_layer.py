@@ -31,7 +31,7 @@ def test_preparing_costs_no_more_than_the_length(weighting):
     assert max(np.diff(np.log2(counts))) < 1.1, counts
 
 
-@pytest.mark.quick(1, 3)
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("weighting", ["softmax", "average-hard", "rightmost-hard"])
 @pytest.mark.parametrize(
     "options", [{"readout": 4}, {"mask": "future"}, {"mask": "strict-past", "readout": 0}]

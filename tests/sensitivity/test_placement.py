@@ -206,6 +206,7 @@ def test_engines_give_the_same_on_1_2_and_8_devices(engine):
     np.testing.assert_allclose(other.norms, found[1], rtol=1e-12)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("size", "kind"), [(8, AxisType.Auto), (2, AxisType.Auto), (2, AxisType.Explicit)])
 def test_the_result_does_not_depend_on_a_mesh_set_around_the_call(size, kind):
     tokens = word(9)
@@ -279,7 +280,7 @@ def temporary(engine: Engine, config: jaxsens.TransformerConfig, n: int, flips: 
     return analysis.temp_size_in_bytes, analysis.argument_size_in_bytes
 
 
-@pytest.mark.quick(1)
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [DifferenceEngine, FoldedEngine])
 def test_nothing_n_by_n_is_kept_for_a_block_of_flips(kind):
     config = small(feed_forward=20)
@@ -381,7 +382,7 @@ def slope(config: jaxsens.TransformerConfig, engine: str, lengths: tuple[int, ..
 LONG = (2**10, 2**11, 2**12, 2**13)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_all_flips_of_one_layer_cost_n_and_of_two_n_squared(layers, activation):

@@ -46,6 +46,7 @@ def test_of_a_model_that_returns_a_vector_it_only_says_what_is_not_flipped(reado
     assert result.readout == ("last" if readout == "auto" else readout)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("readout", "chosen"), [("last", lambda y: y[-1]), (0, lambda y: y[0]), ("mean", lambda y: y.mean(0))]
 )

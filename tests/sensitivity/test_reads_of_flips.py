@@ -122,6 +122,7 @@ def test_a_read_beyond_an_array_at_several_symbols_together_is_refused(model):
     assert "flips: with " in refused(model, flips=[0, 1, 2, 3])
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("model", SHORTER.values(), ids=SHORTER)
 def test_a_read_beyond_a_word_that_a_deletion_shortened_is_refused(model):
     message = refused(model, flips=jaxsens.Delete())

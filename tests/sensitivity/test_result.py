@@ -31,6 +31,7 @@ def test_the_table_has_a_row_a_flip(result):
     assert len(frame) == len(result) == 2 * 39
 
 
+@pytest.mark.long
 def test_intervals_of_samples_cover_the_truth_as_often_as_they_say():
     w = weights(400)
 

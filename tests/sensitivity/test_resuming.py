@@ -71,6 +71,7 @@ def same(one, other):
         assert a.dtype == b.dtype
 
 
+@pytest.mark.long
 def test_flips_left_to_a_fallback_are_counted_once_however_often_a_call_is_interrupted():
     cold = small(weighting="temperature-cubic")
     options = {"placement": Placement(batch_size=2), "engine": "vmap"}
@@ -164,7 +165,7 @@ def test_what_is_handed_over_during_a_measurement_is_what_is_finished(whole):
     assert stopping._handing_over == []
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_partial_sample_is_completed_and_so_are_other_engines_and_dtypes():
     model = small(dtype="float64")
     options = {

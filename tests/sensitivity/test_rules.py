@@ -231,6 +231,7 @@ def rows(draw: Any, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     return x, along * x + across
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("epsilon", [1e-5, 1e-12, 0.0])
 @pytest.mark.parametrize("dtype", DTYPES)
 @settings(max_examples=100)

@@ -60,7 +60,7 @@ def expected(model, tokens, result, f, dtype=np.longdouble):
     return np.array(changed, np.float64)
 
 
-@pytest.mark.quick(2, 6)
+@pytest.mark.quick(1, 3)
 @pytest.mark.parametrize("engine", ["vmap", "incremental", "difference"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("config", [small(), small(layers=3, layer_norm="pre", logits=4)])
@@ -89,7 +89,7 @@ CONFORMING = (
 )
 
 
-@pytest.mark.quick(0, 6)
+@pytest.mark.quick(0, 3)
 @pytest.mark.parametrize("name", [n for n in CASES if any(part in n for part in CONFORMING)])
 def test_both_engines_agree_on_the_models_that_engines_must_pass(name):
     case = CASES[name]
@@ -113,7 +113,7 @@ def test_both_engines_agree_on_the_models_that_engines_must_pass(name):
     )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [1, 2])
 def test_the_difference_engine_keeps_the_digits_that_two_outputs_lose(layers):
     # At n = 4096 a change is some 1e-4 of the output; folded for two layers.
@@ -141,7 +141,7 @@ def test_a_function_with_a_step_is_subtracted(engine):
     np.testing.assert_allclose(result.values, truth, rtol=1e-9, atol=1e-14)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_flips_that_an_engine_declines_are_measured_with_the_same_function():
     # Scores too large for float32, and too large for float64 to keep ties.
     for config in (

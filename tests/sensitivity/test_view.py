@@ -106,6 +106,7 @@ def test_a_page_says_the_model_what_was_flipped_by_what_and_the_size_of_the_outp
     assert "Without a flip, ‖y(x)‖₂ = 12.3." in page
 
 
+@pytest.mark.long
 def test_a_measurement_knows_its_model_and_the_size_of_its_output(tmp_path):
     def network(tokens):
         return jnp.stack([3.0 + 0 * tokens[0], 4.0 + tokens[1] / 8])
@@ -129,6 +130,7 @@ def test_a_measurement_knows_its_model_and_the_size_of_its_output(tmp_path):
     assert found.run.scales[0] == pytest.approx(np.linalg.norm(plain(np.array([0, 1, 1]))), rel=1e-6)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("result", [shown(), signed(), estimated(), shown(names=None), shown([0.0] * 4)])
 def test_the_coloured_text_is_a_picture_too(result, tmp_path):
     result.to_png(tmp_path / "r.png")

@@ -28,7 +28,7 @@ def test_no_word_exceeds_the_bound(layers, seed):
     assert undercut(model, 5, **options) <= 1
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(0, 3)
 @pytest.mark.parametrize("seed", range(8))
 def test_no_word_exceeds_the_bound_of_two_plain_layers(seed):
     # The kinds that the two-layer form serves, which a free draw seldom meets.

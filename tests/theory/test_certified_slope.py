@@ -18,6 +18,7 @@ def slope(lengths: list[int], **changes) -> float:
     return float(np.polyfit(np.log(lengths), np.log(values), 1)[0])
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("heads", [1, 2])
 def test_one_layer_falls_like_1_over_n(heads):
     assert slope([512, 1024, 2048, 4096], layers=1, heads=heads, queries=0.3) == pytest.approx(-1, abs=0.05)

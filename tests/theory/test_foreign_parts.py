@@ -105,6 +105,7 @@ def test_every_dispatch_is_closed_where_it_stands():
             case()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_a_new_added_term_is_bounded_like_those_that_there_are(layers):
     model = scaled_model(layers, layers=layers, positions=(Ramp(), "sinusoidal"))

@@ -316,6 +316,7 @@ def bounded_model(**changes: Any) -> Transformer:
     return Transformer(config, parameters=jax.tree.map(lambda p: 0.2 * p, random_parameters(config)))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("readout", ["last", "mean", 3])
 def test_bounded_softmax_without_masks_falls_exactly_as_one_over_n(readout):
     lengths = [2**k for k in range(2, 18)]

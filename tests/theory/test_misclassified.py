@@ -30,6 +30,7 @@ MODELS = {
 }
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("language", "member"), [("parity", is_even), ("dyck-1", is_balanced)])
 def test_the_words_are_told_apart_by_the_language_and_not_by_the_model(name, language, member):

@@ -55,7 +55,7 @@ def obeys(seed: int, **changes: Any) -> None:
         assert verdict.accepted, verdict.problems
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1, 5)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_word_obeys_the_certificate_and_the_set_of_inputs(name):
     obeys(0, **MODELS[name])
@@ -78,6 +78,7 @@ def test_a_known_row_with_two_possible_vectors_counts_by_the_worse():
     assert verdict.accepted, verdict.problems
 
 
+@pytest.mark.long
 def test_three_symbols_obey_the_certificate():
     model = hard(2, alphabet_size=3)
     restriction = restrict(model, 6, 0.8, settle=False)
@@ -139,6 +140,7 @@ def test_what_is_fixed_beforehand_stays_and_the_end_symbol_can_be():
     assert (words[:, ~restriction.free] == restriction.values[~restriction.free]).all()
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_restriction():
     first, second = (restrict(hard(1), 32, 0.5, method="resample", seed=5) for _ in range(2))
     assert (first.values == second.values).all()
@@ -164,6 +166,7 @@ def test_random_resampling_takes_over_where_the_greedy_stage_finds_nothing(monke
         restrict(model, 64, 0.5, method="greedy", most_values=20)
 
 
+@pytest.mark.long
 def test_flips_outside_the_set_change_nothing_at_all():
     model = hard(4)
     restriction = restrict(model, 64, 0.5)

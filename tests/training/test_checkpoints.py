@@ -79,6 +79,7 @@ def test_the_newest_checkpoint_is_loaded_or_the_one_that_is_named(trained):
         assert loaded.fingerprint != model.fingerprint
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("changes", "kind"),
     [

@@ -21,6 +21,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", TEXT, flags=re.DOTALL)
 
 
+@pytest.mark.long
 def test_the_example_in_python_runs_in_an_empty_directory_and_gives_what_is_shown(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, _ = blocks("python")

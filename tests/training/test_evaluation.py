@@ -59,6 +59,7 @@ def by_enumeration(model, learned, n: int) -> tuple[float, float]:
     return mean, choice
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", ["lstm", "transformer"])
 @pytest.mark.parametrize(("name", "lengths"), [("parity", (0, 1, 7)), ("2dyck", (0, 4, 5))])
 def test_the_cross_entropy_is_the_sum_over_all_prefixes(kind, name, lengths):

@@ -187,6 +187,7 @@ def test_other_threads_can_train_too(straight, tmp_path):
     assert found[0].fingerprint == straight[0].fingerprint
 
 
+@pytest.mark.long
 def test_a_constant_schedule_can_go_on_for_longer_and_a_falling_one_cannot(tmp_path):
     constant = {"schedule": "constant"}
     train(tiny(optimiser=constant), tmp_path / "constant")

@@ -73,6 +73,7 @@ def by_hand(config: Any, steps: int) -> tuple[Any, list[float], list[float]]:
     return parameters, losses, norms
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("clip", [0.0, 0.05])
 def test_steps_are_those_of_adam_with_clipping_and_weight_decay(clip):
     options = {"clip": clip, "weight_decay": 0.3, "learning_rate": 0.1}
