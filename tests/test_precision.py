@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import os
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 from jax.sharding import AxisType
 
 import jaxsens
+from jaxsens.asked.formulas import decision_changes
 from jaxsens.base.precision import MATMUL_PRECISION, numerics
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -110,3 +113,12 @@ def test_no_generator_holds_a_setting_while_its_caller_computes():
         if isinstance(inner, (ast.Yield, ast.YieldFrom))
     ]
     assert held == []
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.environ.get("JAXSENS_TYPES") != "checked", reason="JAXSENS_TYPES is not 'checked'")
+def test_a_wrong_shape_is_refused_where_types_are_checked():
+    y = jnp.zeros(3)
+    assert decision_changes(y, y) == 0
+    with pytest.raises(jaxtyping.TypeCheckError, match="dy"):
+        decision_changes(y, jnp.zeros(2))

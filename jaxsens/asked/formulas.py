@@ -13,7 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Shaped
 
 _LARGE = 50.0
 """A divergence above half of this is taken as the logarithm of a sum of exponentials, which does not overflow."""
@@ -152,14 +153,14 @@ def excess(t: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     return jnp.where(jnp.abs(t) <= 1, small * small / 2 * series, jnp.exp(t) - 1 - t)
 
 
-def decision_of(y: Float[Array, " outputs"], threshold: float = 0.0) -> Array:
+def decision_of(y: Shaped[Array, " outputs"], threshold: float = 0.0) -> Array:
     """Returns the number of the largest output, the first of several that are equal; of a single output, whether it is
     above the threshold."""
     return (y[0] > threshold).astype(int) if y.shape[0] == 1 else jnp.argmax(y)
 
 
 def decided_otherwise(
-    old: Array, new: Float[Array, "flips outputs"], threshold: float
+    old: Shaped[Array, "*shape"], new: Shaped[Array, "flips *shape"], threshold: float
 ) -> Bool[Array, " flips"]:
     """Returns which outputs, as the model returns them, decide otherwise. Integers are compared exactly, and with an
     integer."""
@@ -188,8 +189,8 @@ def decision_changes(
     return changed.astype(y.dtype)
 
 
-def as_vector(output: Array) -> Float[Array, " outputs"]:
-    """Returns a model's output as engines measure it: a vector, in float32 at least."""
+def as_vector(output: ArrayLike) -> Float[Array, "*shape"]:
+    """Returns a model's output as engines measure it: with an axis, in float32 at least."""
     output = jnp.asarray(output)
     # Not by `jnp.atleast_1d`, which is a program even where it does nothing.
     output = output if output.ndim else output[None]

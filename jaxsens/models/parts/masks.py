@@ -103,7 +103,7 @@ class TypedMask(Part, Sides):
         """Whether a query may see an earlier key, so that a key can change later rows."""
 
     @abc.abstractmethod
-    def sees(self, queries: Int[Array, "*b"], keys: Int[Array, "*b"]) -> Bool[Array, "*b"]:
+    def sees(self, queries: Int[Array, "*#b"], keys: Int[Array, "*#b"]) -> Bool[Array, "*#b"]:
         """Returns whether each query position sees each key position; the two arrays broadcast."""
 
 
@@ -143,7 +143,7 @@ class SlidingWindow(TypedMask):
         """True."""
         return True
 
-    def sees(self, queries: Int[Array, "*b"], keys: Int[Array, "*b"]) -> Bool[Array, "*b"]:
+    def sees(self, queries: Int[Array, "*#b"], keys: Int[Array, "*#b"]) -> Bool[Array, "*#b"]:
         """Returns whether each query position sees each key position; the two arrays broadcast."""
         return (keys <= queries) & (keys > queries - self.width)
 

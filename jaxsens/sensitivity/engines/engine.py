@@ -176,7 +176,7 @@ class Engine(abc.ABC):
         return self.changed(parameters, prepared, block)[0]
 
     @abc.abstractmethod
-    def output(self, parameters: Any, prepared: Any) -> Float[Array, " outputs"]:
+    def output(self, parameters: Any, prepared: Any) -> Float[Array, "*shape"]:
         """Returns the output on the unflipped input."""
 
     def sizes(self, prepared: Any) -> Float[Array, " layers"]:

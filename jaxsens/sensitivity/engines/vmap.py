@@ -56,7 +56,7 @@ class SubtractingEngine(Engine):
         """Returns the output of each flipped input minus that of the input, and the rounding of both."""
         return self._changed_to(self._flipped(parameters, prepared, block), prepared)
 
-    def output(self, parameters: Any, prepared: Any) -> Float[Array, " outputs"]:
+    def output(self, parameters: Any, prepared: Any) -> Float[Array, "*shape"]:
         """The prepared output."""
         return as_vector(prepared.output)
 
@@ -152,10 +152,8 @@ def batch_symbols(platform: str) -> int:
     return 2**8 if platform == "cpu" else 2**20
 
 
-def output_vector(
-    apply: Callable[[Any, Any], Any], parameters: Any, tokens: Array
-) -> Float[Array, " outputs"]:
-    """Returns a model's output on one input as engines measure it: a vector, in float32 at least."""
+def output_vector(apply: Callable[[Any, Any], Any], parameters: Any, tokens: Array) -> Float[Array, "*shape"]:
+    """Returns a model's output on one input as engines measure it: with an axis, in float32 at least."""
     return as_vector(apply(parameters, tokens))
 
 
