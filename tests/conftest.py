@@ -14,7 +14,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import beartype
 import jaxtyping
 import pytest
 from hypothesis import HealthCheck, settings
@@ -77,29 +76,29 @@ for name in CHECKED:
         raise RuntimeError(f"CHECKED in tests/conftest.py names {name}, which is no module any more")
 
 
-AN_INT_IS_A_FLOAT: Any = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))
-
-
-def checked(whole: Callable[..., Any], *, typechecker: Any) -> Callable[[Any], Any]:
-    """`jaxtyping.jaxtyped` for classes, and for functions of which some annotation has a shape.
+def checked(whole: Callable[..., Any], checker: Any, *, typechecker: Any) -> Callable[[Any], Any]:
+    """`jaxtyping.jaxtyped` by this checker for classes, and for functions of which some annotation has a shape.
 
     The import hook wraps every function, nested ones anew at each call of the outer one. Where no shape is annotated
     that finds next to nothing, and it was half of the time of the tests of certified bounds. An annotation of a part of
     what is annotated is a string, which Python writes with either quote.
     """
-    del typechecker  # one that takes an int for a float, as other type checkers do
+    del typechecker  # the import hook's, which has no settings
 
     def decorate(one: Any) -> Any:
         given = getattr(one, "__annotations__", {}).values()
         if inspect.isfunction(one) and not any(set("'\"") & set(str(annotation)) for annotation in given):
             return one
-        return whole(typechecker=AN_INT_IS_A_FLOAT)(one)
+        return whole(typechecker=checker)(one)
 
     return decorate
 
 
 if os.environ.get("JAXSENS_TYPES") == "checked":
-    jaxtyping.jaxtyped = partial(checked, jaxtyping.jaxtyped)
+    import beartype
+
+    an_int_is_a_float = beartype.BeartypeConf(is_pep484_tower=True)  # as for other type checkers
+    jaxtyping.jaxtyped = partial(checked, jaxtyping.jaxtyped, beartype.beartype(conf=an_int_is_a_float))
     jaxtyping.install_import_hook(CHECKED, "beartype.beartype")
 
 

@@ -403,11 +403,9 @@ class OfFunction(Measure, abc.ABC):
 
     def scale(self, y: Float[np.ndarray, " outputs"]) -> float | None:
         """f of the output; None for a function of two."""
-        import jax.numpy as jnp
-
         if self.arguments > 1:
             return None
-        return float(_formulas().value_of(self.function, _formulas().as_vector(jnp.asarray(y))))
+        return float(_formulas().value_of(self.function, _formulas().as_vector(y)))
 
     @abc.abstractmethod
     def _of_new(self, y: Any) -> tuple[Callable[[Any], Any], Any]:

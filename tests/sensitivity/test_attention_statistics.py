@@ -131,8 +131,8 @@ def weights_of_layered(model: Any, parameters: Any, tokens: np.ndarray) -> tuple
     for k in range(model.layers):
         attention = model.attention(k)
         parts = [[np.asarray(part) for part in model.project(parameters, k, rows[i], i)] for i in range(n)]
-        rank = [jnp.asarray(i) for i in range(n)]
-        sees.append(np.array([[bool(attention.sees(i, j)) for j in rank] for i in rank]))
+        positions = [jnp.asarray(i) for i in range(n)]
+        sees.append(np.array([[bool(attention.sees(i, j)) for j in positions] for i in positions]))
         matrices = []
         for h in range(attention.heads):
             group = h // (attention.heads // (attention.key_heads or attention.heads))
