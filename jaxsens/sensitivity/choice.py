@@ -27,6 +27,7 @@ from jaxsens.asked.engines import AskedEngine, Auto, Difference, FirstOrder, Inc
 from jaxsens.asked.flips import Flips
 from jaxsens.asked.measures import Measure
 from jaxsens.base.errors import EngineRefusal, no_rule
+from jaxsens.base.platforms import PLATFORMS
 from jaxsens.base.precision import numerics
 from jaxsens.models.parts.weighting import Tempered
 from jaxsens.models.transformer.config import TransformerConfig
@@ -221,7 +222,7 @@ def seconds(
         prepare, per_flip, efficiency = once, once, vmap_engine.EFFICIENCY
     else:
         with numerics(subject.dtype):
-            cost = engine.cost(subject.parameters, jax.ShapeDtypeStruct((n,), jnp.int32), "cpu")
+            cost = engine.cost(subject.parameters, jax.ShapeDtypeStruct((n,), jnp.int32), PLATFORMS["cpu"])
         prepare, per_flip, efficiency = cost.prepare, cost.per_flip, cost.efficiency
     first, each_layer = COMPILE_SECONDS[type(engine)]
     return first + each_layer * config.layers + inputs * (prepare + flips * per_flip) / (RATE * efficiency)

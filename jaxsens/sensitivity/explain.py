@@ -21,6 +21,7 @@ from jaxsens.asked.value import read
 from jaxsens.base import inputs
 from jaxsens.base.errors import DurationWarning, EngineRefusal, Problems, collecting
 from jaxsens.base.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
+from jaxsens.base.platforms import Platform, compiled_for
 from jaxsens.base.precision import numerics
 from jaxsens.base.strict import naming_arguments
 from jaxsens.base.told import duration
@@ -39,7 +40,6 @@ from jaxsens.sensitivity.estimates.estimate import (
     table_bytes,
 )
 from jaxsens.sensitivity.flips.selection import default_flips, select
-from jaxsens.sensitivity.placement.placement import DEFAULT_MEMORY
 from jaxsens.sensitivity.subjects.adapters import Measurable, measurable
 from jaxsens.sensitivity.subjects.texts import encoded
 
@@ -135,7 +135,7 @@ def explain(
     with numerics(subject.dtype):
         if subject.config is None:
             subject, _, _ = traced_output(subject, n)
-        work, replacing = _Work(subject, n, count, jax.default_backend()), edit_of(flipped) == SUBSTITUTE
+        work, replacing = _Work(subject, n, count, compiled_for()), edit_of(flipped) == SUBSTITUTE
         if isinstance(asked, FirstOrder) and replacing:
             return work.estimated(first_order_engine(subject, asked, what))
         runner, choice = choose(subject, asked, flipped, what, n, 1)
@@ -163,7 +163,7 @@ def warn_if_long(
         return
     expected = 0.0 if subject.config is None else n * subject.config.width * _ROW_NUMBER
     if expected <= _PATIENCE:  # tracing so long an input would already take long
-        engine, work = chosen(), _Work(subject, n, flips, jax.default_backend())
+        engine, work = chosen(), _Work(subject, n, flips, compiled_for())
         if isinstance(engine, FirstOrderEngine):
             cost, _, _ = work.of_estimate(engine)
         else:
@@ -208,17 +208,17 @@ def _count_flips(
 
 @dataclass(frozen=True)
 class _Work:
-    """The flips of an input of length n, which are to be measured on "cpu", "gpu" or "tpu"."""
+    """The flips of an input of length n, which are to be measured on a platform."""
 
     subject: Measurable
     n: int
     flips: int
-    platform: str
+    platform: Platform
 
     @property
     def budget(self) -> int:
         """The memory that a block may take, by default."""
-        return DEFAULT_MEMORY.get(self.platform, 2**31)
+        return self.platform.memory
 
     def by(self, choice: EngineChoice, cost: EngineCost, prepared: Any) -> Explanation:
         """Returns what a cost means on this machine; `prepared` is abstract."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from jaxsens import InputError, LSTMConfig, Transformer, TransformerConfig
+from jaxsens.base.platforms import PLATFORMS, compiled_for
 from jaxsens.base.precision import numerics
 from jaxsens.models.parts.masks import MASKS
 from jaxsens.models.parts.positions import Learned
@@ -167,9 +169,9 @@ def test_attention_in_blocks_of_rows_is_the_same(monkeypatch):
 def test_attention_by_head_in_blocks_that_stay_in_cache_is_the_same(monkeypatch, options, rows):
     config = small(**options)
     parameters = random_parameters(config)
-    monkeypatch.setattr(trace, "SCORES_IN_CACHE", 0)
+    monkeypatch.setitem(PLATFORMS, "cpu", replace(PLATFORMS["cpu"], cached_scores=0))
     monkeypatch.setattr(trace, "CACHED_ROWS", rows)
-    assert trace.leaves_cache(config.layer(0), len(WORD)) == (jax.default_backend() == "cpu")
+    assert trace.leaves_cache(config.layer(0), len(WORD), compiled_for())
     found = uncompiled(layers.activations, config, parameters, WORD)
     assert_close(found, reference.activations(config, parameters, WORD), config)
     found = uncompiled(layers.apply, config, parameters, WORD)

@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jaxsens.base.platforms import Platform
 from jaxsens.sensitivity.engines.engine import Engine, EngineCost, FlipBlock
 from jaxsens.sensitivity.placement import placement
 from jaxsens.sensitivity.placement.placement import Placement
@@ -41,10 +42,10 @@ class Formula(Engine):
     def fallback(self) -> Engine | None:
         return Formula(self.measure, self.outputs, scale=-1.0) if self.every else None
 
-    def preferred_batch(self, n: int, platform: str) -> int:
+    def preferred_batch(self, n: int, platform: Platform) -> int:
         return 5
 
-    def cost(self, parameters: Any, tokens: Any, platform: str) -> EngineCost:
+    def cost(self, parameters: Any, tokens: Any, platform: Platform) -> EngineCost:
         return EngineCost(1.0, 1.0, 1, 1.0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import jaxsens
+from jaxsens.base.platforms import PLATFORMS
 from jaxsens.models.parts.masks import SlidingWindow
 from jaxsens.models.transformer import trace
 from tests.documented import example
@@ -50,8 +52,8 @@ def norms(engine: str, config: jaxsens.TransformerConfig, flips: list[tuple[int,
     ],
 )
 def test_blocks_that_fill_no_whole_number_of_rows(monkeypatch, options, at, backend):
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    monkeypatch.setattr(trace, "SCORES_IN_CACHE", 0)
+    cached = replace(PLATFORMS[backend], cached_scores=0) if backend == "cpu" else PLATFORMS[backend]
+    monkeypatch.setitem(PLATFORMS, "cpu", cached)
     monkeypatch.setattr(trace, "CACHED_ROWS", 8)
     monkeypatch.setattr(trace, "SCORES_IN_MEMORY", 8 * N)
     programs.cache_clear()  # of what was traced for other blocks

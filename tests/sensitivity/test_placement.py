@@ -13,6 +13,7 @@ from jax.sharding import AxisType, Mesh
 
 import jaxsens
 from jaxsens.asked.measures import L2, LInf
+from jaxsens.base.platforms import PLATFORMS, compiling_for
 from jaxsens.base.precision import numerics
 from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.engines.difference.folded import FoldedEngine
@@ -314,20 +315,20 @@ def test_preparing_grows_no_faster_than_n_once_scores_come_in_blocks(kind):
 @pytest.mark.parametrize("name", ["vmap", "incremental", "difference"])
 def test_scores_come_in_blocks_on_an_accelerator_too(monkeypatch, name, options):
     """With 2^16 scores a flip, four flips of 1024 symbols hold less than four arrays n x n; `cost` knows how much."""
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr("jaxsens.models.transformer.trace.SCORES_IN_MEMORY", 2**16)
     config, n = small(layers=3, readout="mean", **options), 1024
     engine = engine_of(name, config)
     if engine is None:
         assert (name, config.exact_rows) == ("incremental", True)
         return
-    found, _ = temporary(engine, config, n, 4)
+    with compiling_for(PLATFORMS["gpu"]):
+        found, _ = temporary(engine, config, n, 4)
     assert found < 4 * 8 * n**2
     if name != "vmap":
         tokens = jax.ShapeDtypeStruct((n,), jnp.int32)
         with numerics("float64"):
-            cost = engine.cost(jaxsens.Transformer(config).parameters, tokens, "gpu")
-        estimate = 4 * cost.block_bytes / engine.preferred_batch(n, "gpu")
+            cost = engine.cost(jaxsens.Transformer(config).parameters, tokens, PLATFORMS["gpu"])
+        estimate = 4 * cost.block_bytes / engine.preferred_batch(n, PLATFORMS["gpu"])
         assert 1 / 3 < estimate / found < 3, (estimate, found)
 
 

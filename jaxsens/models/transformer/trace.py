@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.base.errors import rule_for
+from jaxsens.base.platforms import Platform, compiled_for
 from jaxsens.models.parts.choices import ACTIVATIONS, OUTPUT_GATES
 from jaxsens.models.parts.masks import visible
 from jaxsens.models.parts.products import rows_times
@@ -29,11 +30,9 @@ from jaxsens.models.transformer.scores import centred_scores, projected, scores,
 SCORES_IN_MEMORY = 2**24
 """Attention rows are computed in blocks so that at most this many scores are in memory at once."""
 
-SCORES_IN_CACHE = 2**18
-"""On CPU, soft attention of a layer with more scores is computed by one head and `CACHED_ROWS` rows at a time."""
-
 CACHED_ROWS = 128
-"""The number of rows of such a block: enough that a matrix product of 16 columns runs at its full rate."""
+"""The number of rows of a block whose scores stay in the cache of a CPU: enough that a matrix product of 16 columns
+runs at its full rate."""
 
 
 @jax.tree_util.register_dataclass
@@ -106,21 +105,18 @@ def rows_at_once(scores: int, cached: bool) -> int:
     return CACHED_ROWS if cached else max(1, SCORES_IN_MEMORY // scores)
 
 
-def leaves_cache(layer: LayerConfig, n: int, platform: str | None = None) -> bool:
+def leaves_cache(layer: LayerConfig, n: int, platform: Platform) -> bool:
     """Returns whether attention goes by one head and `CACHED_ROWS` rows at a time: on CPU, in soft layers, for long n.
 
-    Products are then up to four times as fast as those of all rows, whose scores go through memory. An accelerator
-    needs large products. Models with a hard layer have elementwise products, whose terms the compiler never stores.
+    Models with a hard layer have elementwise products, whose terms the compiler never stores.
     """
     return not layer.exact_rows and scores_leave_cache(layer.heads, n, platform)
 
 
-def scores_leave_cache(heads: int, n: int, platform: str | None = None) -> bool:
-    """Returns whether the scores of all rows and heads leave the cache of a CPU, and the platform (by default this
-    process's) is one."""
-    return (
-        (platform or jax.default_backend()) == "cpu" and n > CACHED_ROWS and heads * n * n > SCORES_IN_CACHE
-    )
+def scores_leave_cache(heads: int, n: int, platform: Platform) -> bool:
+    """Returns whether the scores of all rows and heads leave the cache of a platform that has to keep them there."""
+    cached = platform.cached_scores
+    return cached is not None and n > CACHED_ROWS and heads * n * n > cached
 
 
 def row_scores(
@@ -164,7 +160,7 @@ def attention_of_rows(
         b = averages(layer.weighting, s, seen, v, layer.exact_rows)
         return b, layer.weighting.log_normaliser(s, seen)
 
-    if len(block) == 1 or not leaves_cache(layer, keys.shape[1]):
+    if len(block) == 1 or not leaves_cache(layer, keys.shape[1], compiled_for()):
         return some(queries, keys, values)
     each = queries[:, None], keys[:, None], values[:, None], jnp.arange(layer.heads)
     b, normaliser = jax.lax.map(lambda one: some(*one), each)
@@ -189,7 +185,7 @@ def transformer_layer(
     def rows(block: Block) -> tuple[Array, Array]:
         return attention_of_rows(layer, parameters, queries[:, block], keys, values, block)
 
-    size = rows_at_once(layer.heads * n, leaves_cache(layer, n))
+    size = rows_at_once(layer.heads * n, leaves_cache(layer, n, compiled_for()))
     b, normaliser = over_row_blocks(rows, layer.heads, n, only, size)
     after = after_attention(layer, parameters, x, b)
     return LayerTrace(x, z, queries, keys, values, normaliser, b, *after[:4]), after.y

@@ -13,6 +13,7 @@ from jaxtyping import Array, Int
 from jaxsens.asked.flips import Flips
 from jaxsens.asked.value import read
 from jaxsens.base.errors import Problems, no_rule
+from jaxsens.base.platforms import Platform
 from jaxsens.sensitivity.engines.engine import EngineCost, FlipBlock, PreparedPass
 from jaxsens.sensitivity.engines.vmap import VmapEngine
 from jaxsens.sensitivity.flips.flip_table import FlipTable
@@ -80,11 +81,11 @@ class InsertionEngine(VmapEngine):
     copies: int = field(default=1, kw_only=True)
     one_length: ClassVar[bool] = False
 
-    def preferred_batch(self, n: int, platform: str) -> int:
+    def preferred_batch(self, n: int, platform: Platform) -> int:
         """That of the longer input."""
         return super().preferred_batch(n + self.copies, platform)
 
-    def cost(self, parameters: Any, tokens: Any, platform: str) -> EngineCost:
+    def cost(self, parameters: Any, tokens: Any, platform: Platform) -> EngineCost:
         """Counts one forward pass of the longer input for each flip."""
         longer = jax.ShapeDtypeStruct((tokens.shape[0] + self.copies,), tokens.dtype)
         forward = VmapEngine(self.measure, self.outputs, self.apply)
@@ -110,7 +111,7 @@ class GroupEngine(VmapEngine):
         """The input and its output."""
         return super().prepare(parameters[0], tokens)
 
-    def cost(self, parameters: Any, tokens: Any, platform: str) -> EngineCost:
+    def cost(self, parameters: Any, tokens: Any, platform: Platform) -> EngineCost:
         """Counts one forward pass."""
         return super().cost(parameters[0], tokens, platform)
 

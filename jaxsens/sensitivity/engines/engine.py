@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.asked.measures import L2, Measure
 from jaxsens.base.errors import no_rule
+from jaxsens.base.platforms import Platform
 from jaxsens.models.parts.masks import TypedMask, kind_of_mask
 from jaxsens.models.parts.positions import PositionTerm
 from jaxsens.models.parts.weighting import Weighting
@@ -262,11 +263,11 @@ class Engine(abc.ABC):
         return type(self).__name__
 
     @abc.abstractmethod
-    def preferred_batch(self, n: int, platform: str) -> int:
-        """Returns the fastest number of flips per block on "cpu", "gpu" or "tpu", ignoring memory."""
+    def preferred_batch(self, n: int, platform: Platform) -> int:
+        """Returns the fastest number of flips per block on a platform, ignoring memory."""
 
     @abc.abstractmethod
-    def cost(self, parameters: Any, tokens: Any, platform: str) -> EngineCost:
+    def cost(self, parameters: Any, tokens: Any, platform: Platform) -> EngineCost:
         """Returns the cost of measuring flips of `tokens`, which may be an abstract value."""
 
     def measured(self, parameters: Any, prepared: Any, block: FlipBlock) -> Float[Array, "flips 2"]:

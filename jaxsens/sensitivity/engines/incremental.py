@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.asked.formulas import as_vector
 from jaxsens.asked.measures import Measure
+from jaxsens.base.platforms import Platform, compiled_for
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.models.transformer.layered import Layered, ModelLayer, embedded_rows, readout_row
 from jaxsens.models.transformer.layers import layered_transformer
@@ -34,7 +35,7 @@ from jaxsens.sensitivity.engines.one_key.blocks import Reach, carried, over_chan
 from jaxsens.sensitivity.engines.one_key.layer_costs import layer_costs, outputs_of_row
 from jaxsens.sensitivity.engines.one_key.one_moved_key import attended_by_moved_rows, changes_of_rows
 from jaxsens.sensitivity.engines.one_key.run import LayerRun, layer_run, weighting_refusal
-from jaxsens.sensitivity.engines.vmap import HALF_UNIT, SubtractingEngine, VmapEngine, batch_symbols
+from jaxsens.sensitivity.engines.vmap import HALF_UNIT, SubtractingEngine, VmapEngine
 from jaxsens.sensitivity.subjects.adapters import Measurable, TransformerApply
 
 RowsOfFlips: TypeAlias = Float[Array, "flips n width"]
@@ -222,11 +223,11 @@ class IncrementalEngine(SubtractingEngine):
         last = ModelLayer(model, parameters, model.layers - 1, n)
         return jax.vmap(lambda x: read(last_row(last, x, row)))(y)
 
-    def preferred_batch(self, n: int, platform: str) -> int:
+    def preferred_batch(self, n: int, platform: Platform) -> int:
         """As the vmap engine."""
-        return max(1, batch_symbols(platform) // n)
+        return max(1, platform.forward_symbols // n)
 
-    def cost(self, parameters: Any, tokens: Any, platform: str) -> EngineCost:
+    def cost(self, parameters: Any, tokens: Any, platform: Platform) -> EngineCost:
         """Counts the products of attention and of the row maps. Masks halve what a flip changes while they hide one
         side. Memory is that of rows and, in middle layers, of the scores of one head."""
         n = tokens.shape[0]
@@ -305,7 +306,7 @@ def changed_layer(
         return jax.vmap(layer.merged)(x[:, rows], some)
 
     nothing = jnp.zeros((flips, n, heads * value_width), values.dtype)
-    most = rows_at_once(n, scores_leave_cache(heads, n))  # one head's scores
+    most = rows_at_once(n, scores_leave_cache(heads, n, compiled_for()))  # one head's scores
     b = over_changed_rows(attended, nothing, reach, most)
     return over_changed_rows(merged, unchanged, reach, MAPPED_ROWS), reach
 

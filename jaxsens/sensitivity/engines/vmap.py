@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsens.asked.formulas import as_vector, difference, is_whole, l2
+from jaxsens.base.platforms import Platform
 from jaxsens.base.programs import compiled
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.sensitivity.engines.engine import Changed, Engine, EngineCost, FlipBlock, PreparedPass, Values
@@ -109,14 +110,13 @@ class VmapEngine(SubtractingEngine):
         """Forward passes."""
         return "a forward pass each in float64" if self.wide else "a forward pass each"
 
-    def preferred_batch(self, n: int, platform: str) -> int:
-        """On CPU 256 symbols, so one flip from n = 256: larger batches leave the cache and take up to twice as long. A
-        PyTorch module says how many."""
+    def preferred_batch(self, n: int, platform: Platform) -> int:
+        """The platform's number of symbols. A PyTorch module says how many."""
         own = _innermost(self.apply)
-        symbols = own.batch_symbols if isinstance(own, TorchApply) else batch_symbols(platform)
+        symbols = own.batch_symbols if isinstance(own, TorchApply) else platform.forward_symbols
         return max(1, symbols // n)
 
-    def cost(self, parameters: Any, tokens: Any, platform: str) -> EngineCost:
+    def cost(self, parameters: Any, tokens: Any, platform: Platform) -> EngineCost:
         """Counts the operations of one forward pass, lowered but not compiled. Loops in a user's model count once.
 
         Temporary memory is estimated as three times the largest intermediate value, per flip of a block.
@@ -145,11 +145,6 @@ class VmapEngine(SubtractingEngine):
 
     def _output(self, parameters: Any, tokens: Array) -> Array:
         return jnp.atleast_1d(self.apply(parameters, tokens))
-
-
-def batch_symbols(platform: str) -> int:
-    """Returns the symbols of a batch of forward passes: few on CPU, and on accelerators enough to keep them busy."""
-    return 2**8 if platform == "cpu" else 2**20
 
 
 def output_vector(apply: Callable[[Any, Any], Any], parameters: Any, tokens: Array) -> Float[Array, "*shape"]:

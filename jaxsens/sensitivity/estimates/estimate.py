@@ -16,6 +16,7 @@ from jaxsens.asked.engines import FirstOrder
 from jaxsens.asked.measures import Measure, Norm
 from jaxsens.base.errors import EngineRefusal, InputError, collecting
 from jaxsens.base.memory import check_fits
+from jaxsens.base.platforms import Platform
 from jaxsens.base.programs import kept
 from jaxsens.sensitivity.engines.engine import EngineCost
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine, PreparedEstimate, refusal
@@ -165,7 +166,7 @@ def estimate_cost(
     outputs: int,
     count: int,
     budget: int,
-    platform: str,
+    platform: Platform,
 ) -> tuple[EngineCost, tuple[Any, Any]]:
     """Returns the cost of estimating `count` combinations of the outputs, in all blocks together, and the engine's
     parameters for one block, abstract."""

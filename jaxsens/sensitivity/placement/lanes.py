@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from jaxsens.base.platforms import platform_of
 from jaxsens.base.precision import numerics
 
 Result = TypeVar("Result")
@@ -26,7 +27,7 @@ def cores() -> int:
 
 def is_one_cpu(mesh: Mesh) -> bool:
     """Returns whether a mesh is a single CPU device."""
-    return mesh.size == 1 and mesh.devices.flat[0].platform == "cpu"
+    return mesh.size == 1 and platform_of(mesh).threads
 
 
 def lanes_on(mesh: Mesh) -> int:

@@ -30,6 +30,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsens.base import inputs as checks
 from jaxsens.base import stopping
 from jaxsens.base.errors import InputError, Problems, collecting
+from jaxsens.base.platforms import Platform, compiling_for, platform_of
 from jaxsens.base.precision import numerics, resolved
 from jaxsens.base.programs import SOONER, compiled, kept
 from jaxsens.sensitivity.engines.engine import Engine, FlipBlock
@@ -39,12 +40,7 @@ from jaxsens.sensitivity.placement.process_group import ProcessGroup
 Progress = Callable[[int, int], None]
 """Called with (flips done, flips in all) after every chunk."""
 
-DEFAULT_MEMORY = {"cpu": 2**31, "gpu": 2**33, "tpu": 2**33}
-"""The default budget: bytes of temporary memory on each device, for all threads together."""
-
 _CHUNK_SECONDS = 1.0
-_BATCHES = 16
-"""The minimum number of batches into which the flips of one CPU device are divided."""
 _HOPELESS = 0.5
 """An engine that declines more than this share of a chunk's flips is not used for the rest of the input."""
 
@@ -132,14 +128,14 @@ class Placement:
         return local_mesh() if self.mesh is None else self.mesh
 
     @property
-    def platform(self) -> str:
-        """ "cpu", "gpu" or "tpu"."""
-        return self.devices.devices.flat[0].platform
+    def platform(self) -> Platform:
+        """What is chosen by the platform of the devices."""
+        return platform_of(self.devices)
 
     @property
     def budget(self) -> int:
         """The memory budget in bytes."""
-        return DEFAULT_MEMORY.get(self.platform, 2**31) if self.memory_budget is None else self.memory_budget
+        return self.platform.memory if self.memory_budget is None else self.memory_budget
 
     @property
     def group(self) -> ProcessGroup | None:
@@ -445,9 +441,9 @@ class _OneInput:
         """
         placement = self.of.placement
         wanted = placement.batch_size or self.engine.preferred_batch(self.n, placement.platform)
-        # On one CPU device, use enough batches for many cores, so that results do not depend on the number of cores.
         one_cpu_each = placement.least(is_one_cpu(placement.local))[0]
-        parts = placement.devices.size * (_BATCHES if placement.batch_size is None and one_cpu_each else 1)
+        batches = placement.platform.batches if placement.batch_size is None and one_cpu_each else 1
+        parts = placement.devices.size * batches
         each, most = -(-flips // parts), -(-self.room // parts)
         batch = max(1, min(wanted, most, each if flips == self.room else 1 << (each - 1).bit_length()))
         while True:
@@ -545,9 +541,10 @@ def _compiled(
     given = jax.tree.unflatten(structure, [placed(shape, everywhere) for shape in shapes])
     flips = jax.ShapeDtypeStruct((batch,), np.int32)
     # Traced once: its shape sizes the results, and the same trace is what the loop computes.
-    trace = jax.make_jaxpr(getattr(engine, quantity))(
-        *jax.tree.unflatten(structure, shapes), FlipBlock(flips, flips)
-    )
+    with compiling_for(platform_of(mesh)):
+        trace = jax.make_jaxpr(getattr(engine, quantity))(
+            *jax.tree.unflatten(structure, shapes), FlipBlock(flips, flips)
+        )
     traced, (of_block,) = jaxpr_as_fun(trace), trace.out_avals
     many = (mesh.size * blocks, batch)
     whole = FlipBlock(*[placed(jax.ShapeDtypeStruct(many, np.int32), split)] * 2)

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxsens.base.errors import no_rule
+from jaxsens.base.platforms import compiled_for
 from jaxsens.models.parts.masks import visible
 from jaxsens.models.parts.products import inner_products, weighted_sums
 from jaxsens.models.parts.score_positions import Alibi, PartialAlibi, RelativeBias
@@ -154,7 +155,7 @@ def soft_rows(layer: KeptLayer, rows: Rows, dq: HeadsMoved, dk: HeadsMoved, dv: 
         s, seen = scores_of_rows(config, layer.parameters, q, k, rows, head)
         return _pulled(config, v, weights_moved(config, s, seen, ds, es), dv)
 
-    if not leaves_cache(config, layer.n):
+    if not leaves_cache(config, layer.n, compiled_for()):
         return some((queries, kept.keys, kept.values, dq, dk, dv))
     arrays = jax.tree.map(lambda heads: heads[:, None], (queries, kept.keys, kept.values, dq, dk, dv))
     each = jax.lax.map(lambda one: some(*one), (arrays, jnp.arange(config.heads)))

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxsens.base.platforms import Platform
 from jaxsens.base.precision import LARGEST_SCORE
 from jaxsens.models.parts.masks import SlidingWindow
 from jaxsens.models.parts.positions import Component, FunctionComponent, Learned, Limb, Sinusoidal
@@ -201,7 +202,7 @@ class DifferenceEngine(ConfigEngine):
         last = last_layer_change(run, moved, row)
         return Moved(last.dx[0], last.error[0])
 
-    def cost(self, parameters: TransformerParameters, tokens: Any, platform: str) -> EngineCost:
+    def cost(self, parameters: TransformerParameters, tokens: Any, platform: Platform) -> EngineCost:
         """Counts projections, scores, sums and per-position maps, and the work per weight and hidden unit. Memory is
         that of rows and, in whole layers, of twelve arrays of scores."""
         config, n = self.config, tokens.shape[0]
@@ -234,16 +235,14 @@ class DifferenceEngine(ConfigEngine):
         whole = config.layers > 2 or row is None
         return EngineCost(forward, flip, int(block), 0.3 if whole else 0.35)
 
-    def preferred_batch(self, n: int, platform: str) -> int:
-        """On CPU a few flips, whose row blocks stay in cache; on accelerators enough flips to keep them busy."""
+    def preferred_batch(self, n: int, platform: Platform) -> int:
+        """Flips whose row blocks stay in the cache of a CPU, or keep an accelerator busy."""
         if self.config.layers <= 1:
             return 1024
-        if platform == "cpu":
-            return max(1, min(8, 2**14 // n))
-        return max(1, 2**22 // n)
+        return max(1, min(platform.difference_flips, platform.difference_symbols // n))
 
 
-def _scores_of_block(layer: LayerConfig, n: int, everything: bool, platform: str) -> int:
+def _scores_of_block(layer: LayerConfig, n: int, everything: bool, platform: Platform) -> int:
     """Returns the number of scores of a whole layer that are in memory at once, for one flip."""
     cached = leaves_cache(layer, n, platform)
     rows = rows_of_block(n, rows_at_once(layer.heads * n, cached), everything)

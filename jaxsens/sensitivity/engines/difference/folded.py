@@ -30,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsens.base.platforms import Platform
 from jaxsens.base.precision import LARGEST_SCORE, LARGEST_TIED
 from jaxsens.models.parts.masks import SlidingWindow, mask_of, visible
 from jaxsens.models.parts.positions import Component, FunctionComponent, Learned, Limb, Sinusoidal
@@ -384,7 +385,7 @@ class FoldedEngine(ConfigEngine):
         """Returns whether the scores of the unflipped run are small enough for the dtype, and for ties."""
         return largest_score(prepared.prepared) <= min(LARGEST_SCORE[self.config.dtype], LARGEST_TIED)
 
-    def cost(self, parameters: TransformerParameters, tokens: Any, platform: str) -> EngineCost:
+    def cost(self, parameters: TransformerParameters, tokens: Any, platform: Platform) -> EngineCost:
         """Counts products only. A pair of flip and row costs 2 H head_width (d + K) + 2 K d + 4 H_2 d, and scores."""
         config, n, d = self.config, tokens.shape[0], self.config.width
         first, second = config.layer(0), config.layer(1)
@@ -397,9 +398,9 @@ class FoldedEngine(ConfigEngine):
         block = 4 * batch * ROWS * (2 * heads + 3 * d + 8 * first.heads) + 8 * batch * n * heads
         return EngineCost(forward + 2 * n * heads * first.feed_forward * d, n * pair, block, 0.3)
 
-    def preferred_batch(self, n: int, platform: str) -> int:
-        """On CPU 32 flips by `ROWS` rows, which stay in cache; on accelerators enough flips to keep them busy."""
-        return 32 if platform == "cpu" else 4096
+    def preferred_batch(self, n: int, platform: Platform) -> int:
+        """Flips by `ROWS` rows that stay in the cache of a CPU, or keep an accelerator busy."""
+        return platform.folded_flips
 
 
 @jax.tree_util.register_dataclass

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsens.base.errors import no_rule
+from jaxsens.base.platforms import compiled_for
 from jaxsens.models.parts.weighting import AverageHard, HardWeighting, Sigmoid, SinkSoftmax, Softmax
 from jaxsens.models.transformer import layers, trace
 from jaxsens.models.transformer.config import LayerConfig, TransformerConfig
@@ -275,7 +276,7 @@ def layer_change(layer: KeptLayer, moved: Moved, reach: Reach) -> Moved:
                 after = after_attention_change(layer, rows, Moved(moved.dx[rows], moved.error[rows]), heads)
                 return jnp.concatenate([after.dx, after.error[:, None]], axis=1)
 
-            most = trace.rows_at_once(config.heads * n, trace.leaves_cache(config, n))
+            most = trace.rows_at_once(config.heads * n, trace.leaves_cache(config, n, compiled_for()))
             start = jnp.zeros((n, moved.dx.shape[1] + 1), moved.dx.dtype)
             after = over_changed_rows(change, start, reach, most)
             new = None if moved.new is None else transformer_layer(config, own, moved.new)[1]

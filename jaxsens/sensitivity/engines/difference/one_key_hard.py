@@ -14,11 +14,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.base.errors import no_rule
+from jaxsens.base.platforms import compiled_for
 from jaxsens.models.parts.masks import visible
 from jaxsens.models.parts.products import weighted_sums
 from jaxsens.models.parts.weighting import AverageHard, HardWeighting, LeftmostHard, RightmostHard, Weighting
 from jaxsens.models.transformer.config import LayerConfig
-from jaxsens.models.transformer.trace import SCORES_IN_CACHE, over_row_blocks
+from jaxsens.models.transformer.trace import over_row_blocks
 from jaxsens.sensitivity.engines.difference.moved import HeadsMoved, Index, KeptLayer, Numbers, Rows
 from jaxsens.sensitivity.engines.difference.rounding import size, unit
 
@@ -103,7 +104,8 @@ def levels_of(layer: KeptLayer, row: int | None = None) -> Levels:
         counts, sums = (jnp.sum(first, -1), jnp.sum(second, -1)), (summed(first, one), summed(second, two))
         return one, two, *counts, *sums, spread(first, one), spread(second, two)
 
-    in_cache = max(1, SCORES_IN_CACHE // (config.heads * n)) if jax.default_backend() == "cpu" else None
+    cached = compiled_for().cached_scores
+    in_cache = None if cached is None else max(1, cached // (config.heads * n))
     return Levels(*over_row_blocks(rows, config.heads, n, row, in_cache))
 
 

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Int
 from jaxsens.asked.change_of import change_of
 from jaxsens.asked.formulas import as_vector
 from jaxsens.asked.measures import Norm, OfFunction
+from jaxsens.base.platforms import Platform
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.models.transformer.layered import Layered, ModelLayer, Projections, embedded_rows, readout_row
 from jaxsens.models.transformer.layers import LayeredTransformer, layered_transformer
@@ -272,12 +273,12 @@ class FirstOrderEngine(Engine):
         jacobian = jax.jacrev(self._combined(parameters))(self._output_of_run(parameters, kept))
         return lambda y: jacobian @ read(y)
 
-    def preferred_batch(self, n: int, platform: str) -> int:
+    def preferred_batch(self, n: int, platform: Platform) -> int:
         """Some hundred flips: their matrix products are large, and tiles of weights stay in cache."""
-        return 256 if platform == "cpu" else 4096
+        return platform.estimated_flips
 
     def cost(
-        self, parameters: tuple[Any, Any], tokens: Int[Array, " n"] | jax.ShapeDtypeStruct, platform: str
+        self, parameters: tuple[Any, Any], tokens: Int[Array, " n"] | jax.ShapeDtypeStruct, platform: Platform
     ) -> EngineCost:
         """Counts the products of attention, forward and backward, and of the sums over rows, and the row maps.
 

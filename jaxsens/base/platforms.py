@@ -1,0 +1,112 @@
+"""What is chosen by the platform that a program is compiled for: one row for each, in one table.
+
+Engines and models read the row that they are given. They name no platform.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import jax
+from jax.sharding import Mesh
+
+from jaxsens.base.errors import InputError
+
+
+@dataclass(frozen=True)
+class Platform:
+    """The choices for one kind of device. Results depend on them only by rounding.
+
+    Attributes:
+        name: JAX's name of the platform.
+        memory: the default budget: bytes of temporary memory on each device, for all threads together.
+        threads: whether a single device is kept busy by one thread for each core, and not by XLA itself.
+        batches: the least number of batches into which the flips of a single device are divided, so that results do not
+            depend on the number of cores.
+        forward_symbols: the symbols of a batch of forward passes.
+        difference_symbols, difference_flips: the most symbols, and flips, of a batch of the difference engine.
+        folded_flips: the flips of a batch of its folded form.
+        estimated_flips: the flips of a batch of first-order estimates.
+        cached_scores: soft attention with more scores goes by one head and some rows at a time; None if it never does.
+    """
+
+    name: str
+    memory: int
+    threads: bool
+    batches: int
+    forward_symbols: int
+    difference_symbols: int
+    difference_flips: int
+    folded_flips: int
+    estimated_flips: int
+    cached_scores: int | None
+
+
+def _accelerator(name: str) -> Platform:
+    """An accelerator needs large products, and its budget is what the smallest that is in use can spare."""
+    return Platform(
+        name,
+        memory=2**33,
+        threads=False,
+        batches=1,
+        forward_symbols=2**20,
+        difference_symbols=2**22,
+        difference_flips=2**22,
+        folded_flips=2**12,
+        estimated_flips=2**12,
+        cached_scores=None,
+    )
+
+
+PLATFORMS = {
+    # A batch stays in the cache of a core: larger ones of forward passes take up to twice as long, and products with
+    # scores that go through memory up to four times as long.
+    "cpu": Platform(
+        "cpu",
+        memory=2**31,
+        threads=True,
+        batches=16,
+        forward_symbols=2**8,
+        difference_symbols=2**14,
+        difference_flips=8,
+        folded_flips=32,
+        estimated_flips=256,
+        cached_scores=2**18,
+    ),
+    "gpu": _accelerator("gpu"),
+    "tpu": _accelerator("tpu"),
+}
+
+_COMPILED_FOR = jax.make_user_context(None)
+"""The name of the platform that programs are traced for. JAX caches what it traces separately for each."""
+
+
+def platform_called(name: str) -> Platform:
+    """Returns the row of a platform.
+
+    Raises:
+        InputError: if there is none.
+    """
+    if name not in PLATFORMS:
+        known = ", ".join(PLATFORMS)
+        raise InputError(f"platform {name!r}: jaxsens computes on {known}; set JAX_PLATFORMS to one of them")
+    return PLATFORMS[name]
+
+
+def platform_of(mesh: Mesh) -> Platform:
+    """Returns the row of the platform of a mesh's devices."""
+    return platform_called(mesh.devices.flat[0].platform)
+
+
+def compiled_for() -> Platform:
+    """Returns the platform that programs are traced for: that of `compiling_for`, otherwise JAX's default one."""
+    return platform_called(_COMPILED_FOR.value or jax.default_backend())
+
+
+@contextmanager
+def compiling_for(platform: Platform) -> Iterator[None]:
+    """Programs traced within are for devices of this platform, which need not be at hand."""
+    with _COMPILED_FOR(platform.name):
+        yield
