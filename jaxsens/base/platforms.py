@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import jax
-from jax.sharding import Mesh
+import numpy as np
+from jax.sharding import AxisType, Mesh
 
 from jaxsens.base.errors import InputError
 
@@ -22,6 +23,7 @@ class Platform:
     Attributes:
         name: JAX's name of the platform.
         memory: the default budget: bytes of temporary memory on each device, for all threads together.
+        float64: whether the device computes in float64; otherwise the host does what needs its digits.
         threads: whether a single device is kept busy by one thread for each core, and not by XLA itself.
         batches: the least number of batches into which the flips of a single device are divided, so that results do not
             depend on the number of cores.
@@ -34,6 +36,7 @@ class Platform:
 
     name: str
     memory: int
+    float64: bool
     threads: bool
     batches: int
     forward_symbols: int
@@ -44,11 +47,12 @@ class Platform:
     cached_scores: int | None
 
 
-def _accelerator(name: str) -> Platform:
+def _accelerator(name: str, float64: bool) -> Platform:
     """An accelerator needs large products, and its budget is what the smallest that is in use can spare."""
     return Platform(
         name,
         memory=2**33,
+        float64=float64,
         threads=False,
         batches=1,
         forward_symbols=2**20,
@@ -66,6 +70,7 @@ PLATFORMS = {
     "cpu": Platform(
         "cpu",
         memory=2**31,
+        float64=True,
         threads=True,
         batches=16,
         forward_symbols=2**8,
@@ -75,8 +80,9 @@ PLATFORMS = {
         estimated_flips=256,
         cached_scores=2**18,
     ),
-    "gpu": _accelerator("gpu"),
-    "tpu": _accelerator("tpu"),
+    "gpu": _accelerator("gpu", float64=True),
+    # XLA emulates float64 on a TPU by pairs of float32, with fewer digits and the range of float32.
+    "tpu": _accelerator("tpu", float64=False),
 }
 
 _COMPILED_FOR = jax.make_user_context(None)
@@ -103,6 +109,29 @@ def platform_of(mesh: Mesh) -> Platform:
 def compiled_for() -> Platform:
     """Returns the platform that programs are traced for: that of `compiling_for`, otherwise JAX's default one."""
     return platform_called(_COMPILED_FOR.value or jax.default_backend())
+
+
+def host_device() -> jax.Device:
+    """Returns this process's CPU.
+
+    Raises:
+        InputError: if JAX was told to leave it out.
+    """
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError as error:
+        raise InputError(
+            f"JAX_PLATFORMS = {jax.config.jax_platforms!r}: what needs float64 is computed on the host; add cpu, as "
+            '"tpu,cpu"'
+        ) from error
+
+
+@contextmanager
+def on_host() -> Iterator[Mesh]:
+    """Computes on this process's CPU, and traces for it; yields its mesh."""
+    device = host_device()
+    with jax.default_device(device), compiling_for(PLATFORMS["cpu"]):
+        yield Mesh(np.array([device]), ("flips",), axis_types=(AxisType.Auto,))
 
 
 @contextmanager

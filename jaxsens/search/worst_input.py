@@ -101,7 +101,7 @@ def worst_input(
             local = search.exact, search.restarts, search.budget, search.checkpoint is None
             devices.agree((identity(problem), *local))
         first = space.word(np.full((1, len(space.free)), space.alphabet[0]))
-        passed = forward_pass(problem.subject, first, problem.engine, problem.parameters, devices.local)
+        passed = forward_pass(problem.subject, first, problem.engine, problem.parameters, devices)
         blurred = unresolved_scores(problem.subject, space.n, passed, problem.engine.widens)
         if blurred is not None and imprecise is None:
             warnings.warn(blurred, PrecisionWarning, stacklevel=3)

@@ -206,7 +206,7 @@ def _measured_words(
         flips = selection.flips(words)
         blocks = _blocks(subject, runner, call, words.shape[1])
         parameters = _arrays(subject, flips, words.shape[1]) if blocks is None else blocks.pair(0)
-        passed = forward_pass(subject, words, runner, parameters, call.placement.local)
+        passed = forward_pass(subject, words, runner, parameters, call.placement)
         _warn_of_rounding(subject, words.shape[1], passed, runner)
         told = check_reads(subject, words, flips, edit)
         choice = choice if told is None else dataclasses.replace(choice, why=f"{choice.why}; {told}")

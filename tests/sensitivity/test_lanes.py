@@ -17,6 +17,7 @@ import jaxsens
 from jaxsens.base.precision import numerics
 from jaxsens.sensitivity.placement import lanes, placement
 from jaxsens.sensitivity.placement.lanes import Lanes, lanes_on
+from jaxsens.sensitivity.placement.program import Wanted
 from tests.small_models import small
 
 
@@ -143,20 +144,21 @@ def test_the_numbers_are_bitwise_the_same_on_any_number_of_cores(options, engine
 def test_all_threads_together_stay_within_the_budget(monkeypatch):
     # A length no other test has: programs that were compiled before would not be seen.
     model, word = jaxsens.Transformer(small(layers=1)), np.append(np.arange(70) % 3, 3)
-    programs, used = [], []
+    programs, held, used = [], [], []
 
     class Noted(Lanes):
         def __init__(self, count: int) -> None:
             used.append(count)
             super().__init__(count)
 
-    def noted(*arguments):
-        programs.append(compiled(*arguments))
-        return programs[-1]
+    def noted(wanted, batch, room, memory):
+        programs.append(fitting(wanted, batch, room, memory)[0])
+        held.append(wanted.held(programs[-1], memory))
+        return programs[-1], fitting(wanted, batch, room, memory)[1]
 
-    compiled = placement._compiled
+    fitting = Wanted.fitting
     monkeypatch.setattr(placement, "Lanes", Noted)
-    monkeypatch.setattr(placement, "_compiled", noted)
+    monkeypatch.setattr(Wanted, "fitting", noted)
     monkeypatch.setattr(lanes, "cores", lambda: 8)
 
     def measured(**options) -> np.ndarray:
@@ -167,11 +169,11 @@ def test_all_threads_together_stay_within_the_budget(monkeypatch):
     assert used[-1] == 8
     single = programs[-1].bytes
     # Fewer threads where not even one flip each would fit; smaller batches before that.
-    tight = measured(memory_budget=3 * single + 1)
+    tight = measured(memory_budget=held[-1] + 3 * single + 1)
     assert used[-1] == 3
     assert programs[-1].batch == 1
     np.testing.assert_array_equal(tight, free)
-    room = measured(memory_budget=16 * single)
+    room = measured(memory_budget=held[0] + 16 * single)
     assert used[-1] == 8
-    assert 8 * programs[-1].bytes <= 16 * single
+    assert held[-1] + 8 * programs[-1].bytes <= held[0] + 16 * single
     np.testing.assert_allclose(room, free, rtol=1e-12)

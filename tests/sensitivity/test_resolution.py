@@ -32,7 +32,7 @@ def words(n: int) -> np.ndarray:
 
 def passed(subject: Measurable, words: np.ndarray) -> ForwardPass | None:
     engine = VmapEngine(L2(), None, subject.apply)
-    return forward_pass(subject, words, engine, subject.parameters, Placement().local)
+    return forward_pass(subject, words, engine, subject.parameters, Placement())
 
 
 def told(subject: Measurable, n: int) -> str | None:

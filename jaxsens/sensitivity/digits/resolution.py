@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
 from jaxsens.base.errors import InputError, PrecisionWarning
-from jaxsens.base.precision import UNRESOLVED, numerics
+from jaxsens.base.precision import UNRESOLVED
 from jaxsens.sensitivity.engines.difference import engine as difference
 from jaxsens.sensitivity.engines.engine import Engine
-from jaxsens.sensitivity.placement.placement import Ready, prepared_on
+from jaxsens.sensitivity.placement.placement import Placement, Ready, arithmetic_of, prepared_on
 from jaxsens.sensitivity.subjects.adapters import Measurable
 
 if TYPE_CHECKING:
@@ -40,7 +38,7 @@ def forward_pass(
     words: Int[np.ndarray, "batch n"],
     engine: Engine,
     parameters: Any,
-    mesh: Mesh,
+    placement: Placement,
 ) -> ForwardPass | None:
     """Prepares every input of a jaxsens transformer as the engine does, and keeps the first; None of other models.
 
@@ -53,8 +51,8 @@ def forward_pass(
         return None
     first, largest = None, np.zeros(subject.config.layers)
     for k, word in enumerate(words):
-        with numerics("float64") if engine.wide else nullcontext():
-            ready = prepared_on(mesh, engine, parameters, word)
+        with arithmetic_of(engine, placement) as there:
+            ready = prepared_on(there.local, engine, parameters, word)
         if not np.all(np.isfinite(ready.output)):
             raise InputError(
                 f"model: its output on input {k} is not finite in {subject.dtype}; look for NaN in its parameters, or "

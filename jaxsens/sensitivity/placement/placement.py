@@ -15,27 +15,28 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import jaxpr_as_fun
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.base import inputs as checks
 from jaxsens.base import stopping
-from jaxsens.base.errors import InputError, Problems, collecting
-from jaxsens.base.platforms import Platform, compiling_for, platform_of
+from jaxsens.base.errors import Problems, collecting
+from jaxsens.base.memory import machine_memory
+from jaxsens.base.platforms import Platform, on_host, platform_of
 from jaxsens.base.precision import numerics, resolved
-from jaxsens.base.programs import SOONER, compiled, kept
+from jaxsens.base.programs import compiled
 from jaxsens.sensitivity.engines.engine import Engine, FlipBlock
 from jaxsens.sensitivity.placement.lanes import Lanes, is_one_cpu, lanes_on
 from jaxsens.sensitivity.placement.process_group import ProcessGroup
+from jaxsens.sensitivity.placement.program import Memory, Program, Quantity, Wanted
 
 Progress = Callable[[int, int], None]
 """Called with (flips done, flips in all) after every chunk."""
@@ -105,8 +106,9 @@ class Placement:
             axis. Ctrl-C, or the scheduler's SIGTERM, in one process stops all of them with the same partial result.
             Without a mesh each process measures all flips.
         batch_size: flips per batch on each device; None for a fast size that fits the budget.
-        memory_budget: bytes of temporary memory on each device, for all threads together; None for 2 GiB on CPU and
-            8 GiB on an accelerator.
+        memory_budget: bytes on each device for the model, what the flips of an input share, their table, and the
+            temporary memory of all threads together; None for what the first two take and 2 GiB more on CPU, 8 GiB
+            more on an accelerator, but no more than the device has.
 
     Raises:
         InputError: naming each unusable field.
@@ -134,8 +136,14 @@ class Placement:
 
     @property
     def budget(self) -> int:
-        """The memory budget in bytes."""
-        return self.platform.memory if self.memory_budget is None else self.memory_budget
+        """The memory budget in bytes; by default, without what all flips of an input share."""
+        return self.budget_beside(0)
+
+    def budget_beside(self, arguments: int) -> int:
+        """The memory budget in bytes of a measurement in which all flips of an input share that many."""
+        if self.memory_budget is not None:
+            return self.memory_budget
+        return min(arguments + self.platform.memory, device_memory(self.local))
 
     @property
     def group(self) -> ProcessGroup | None:
@@ -187,6 +195,12 @@ def global_mesh() -> Mesh:
     return Mesh(np.array(jax.devices()), ("flips",), axis_types=(AxisType.Auto,))
 
 
+def device_memory(mesh: Mesh) -> int:
+    """Returns the bytes of memory of each device of a mesh, as far as JAX may use them."""
+    told = mesh.devices.flat[0].memory_stats() or {}
+    return int(told.get("bytes_limit", machine_memory() // mesh.size))
+
+
 def checked_placement(value: Any, problems: Problems) -> Placement:
     """Returns the argument `placement`, or the default one; adds an error for anything else."""
     if value is None or isinstance(value, Placement):
@@ -199,9 +213,6 @@ def checked_placement(value: Any, problems: Problems) -> Placement:
 Doubts = Callable[[int, str, Float[np.ndarray, " outputs"]], Float[np.ndarray, " outputs"]]
 """Returns a bound of the rounding of each output's change, from the number of an input, the dtype of the arithmetic,
 and the output found in it."""
-
-_Quantity = Literal["measured", "chosen_changes"]
-"""The method of an engine that measures a block of flips: one number or row per flip, NaN if the engine declines it."""
 
 
 @dataclass
@@ -234,7 +245,7 @@ class Measuring:
     doubts: Doubts | None = None
     finished: Finished = field(default_factory=Finished)
     first: Ready | None = None
-    quantity: _Quantity = field(default="measured", init=False)
+    quantity: Quantity = field(default="measured", init=False)
 
     def numbers(self) -> tuple[Float[np.ndarray, "flips 2"], dict[str, int]]:
         """Returns what the engine measures of every flip with its resolution, and the counts for each other engine.
@@ -257,7 +268,7 @@ class Measuring:
         except Interrupted:
             raise KeyboardInterrupt from None
 
-    def _run(self, quantity: _Quantity) -> tuple[np.ndarray, dict[str, int]]:
+    def _run(self, quantity: Quantity) -> tuple[np.ndarray, dict[str, int]]:
         self.quantity, total, so_far = quantity, len(self.inputs), self.finished
         so_far.values = np.full((total, 2) if quantity == "measured" else (total,), np.nan, np.float32)
         so_far.done = np.zeros(total, bool)
@@ -287,12 +298,9 @@ class Measuring:
         while waiting:
             runner, chosen = next(iter(waiting.items()))
             del waiting[runner]
-            with numerics("float64") if runner.wide else nullcontext():
-                ready = self._ready(runner, b)
-                if (
-                    runner.fallback is not None
-                    and not self.placement.least(runner.resolves(ready.prepared))[0]
-                ):
+            with arithmetic_of(runner, self.placement) as placement:
+                ready = self._ready(runner, b, placement)
+                if runner.fallback is not None and not placement.least(runner.resolves(ready.prepared))[0]:
                     _wait(waiting, runner.fallback, chosen)
                     continue
                 if runner.subtracts and self.doubts is not None:
@@ -305,18 +313,19 @@ class Measuring:
                 given = ready.parameters, ready.prepared
                 block = FlipBlock(self.positions[chosen], self.symbols[chosen])
                 left = np.ones(len(chosen), bool)
-                for finished, values in _OneInput(self, runner, given, n, room).chunks(block):
+                one = _OneInput(self, placement, runner, given, n, ready.output.size, room)
+                for finished, values in one.chunks(block):
                     left[finished] = False
                     self._take(runner, chosen[finished], values, waiting)
-                    self.placement.check()
+                    placement.check()
                 _wait(waiting, runner.fallback or runner.wider, chosen[left])
 
-    def _ready(self, runner: Engine, b: int) -> Ready:
+    def _ready(self, runner: Engine, b: int, placement: Placement) -> Ready:
         """Returns input b as an engine prepares it; the first one may be at hand."""
         if b == 0 and runner == self.engine and self.first is not None:
             ready, self.first = self.first, None
             return ready
-        return prepared_on(self.placement.local, runner, self.parameters, self.words[b])
+        return prepared_on(placement.local, runner, self.parameters, self.words[b])
 
     def _take(
         self, runner: Engine, here: np.ndarray, values: np.ndarray, waiting: dict[Engine, np.ndarray]
@@ -373,23 +382,43 @@ class _OneInput:
 
     Attributes:
         of: what they are part of.
+        placement: where they are measured.
         engine: the engine.
         given: the parameters and what it prepared.
         n: the length of the input.
+        outputs: the number of outputs.
         room: the number of the input's flips for all engines together.
     """
 
     of: Measuring
+    placement: Placement
     engine: Engine
     given: tuple[Any, Any]
     n: int
+    outputs: int
     room: int
 
     def chunks(self, flips: FlipBlock) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Measures flips in chunks; yields the finished ones and their values. Nothing runs while it is suspended."""
-        placement, columns = self.of.placement, self.of.placement.columns
+        """Measures flips in chunks; yields the finished ones and their values. Nothing runs while it is suspended.
+
+        Flips whose table would not fit are measured in parts.
+        """
+        wanted, memory = self._wanted()
+        room = self.placement.least(wanted.room(self.room, memory))[0]
+        for first in range(0, len(flips.places), room):
+            part = FlipBlock(*(of[first : first + room] for of in flips))
+            program, lanes = self._program(len(part.places), wanted, room, memory)
+            for done, values, given_up in self._part(part, program, lanes):
+                yield first + done, values
+                if given_up:
+                    return
+
+    def _part(
+        self, flips: FlipBlock, program: Program, lanes: int
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
+        """Measures flips for which a program has room; yields with each chunk whether the engine is given up."""
+        placement, columns = self.placement, self.placement.columns
         count, devices = len(flips.places), placement.devices.size
-        program, lanes = self._program(count)
         blocks = -(-count // (program.batch * devices))
         lanes = min(lanes, blocks)
         # Block k of device d is the (k D + d)-th batch of flips; the last flip is repeated as padding, dropped later.
@@ -422,16 +451,31 @@ class _OneInput:
                 done = order[:, start:stop].ravel()
                 values = found.reshape(-1, *program.shape)
                 real = done < count
-                yield done[real], values[real]
                 given_up = _missing(values[real]) & (self.engine.fallback is not None)
                 given_up |= self.of.blurred(values[real]) & (self.engine.wider is not None)
-                if np.mean(given_up) > _HOPELESS:
-                    return
+                yield done[real], values[real], bool(np.mean(given_up) > _HOPELESS)
                 step = max(1, min(8 * step, int((stop - start) * _CHUNK_SECONDS / seconds)))
                 step = -(-step // stride) * stride
                 start = stop
 
-    def _program(self, flips: int) -> tuple[_Program, int]:
+    def _wanted(self) -> tuple[Wanted, Memory]:
+        """Returns what a program is wanted for, and the memory that it may take."""
+        placement, engine = self.placement, self.engine
+        wanted = Wanted(
+            self.of.quantity,
+            engine.shared,
+            self.given,
+            self.n,
+            self.outputs,
+            placement.local,
+            placement.devices.size,
+        )
+        limited, batched = placement.memory_budget is not None, placement.batch_size is not None
+        return wanted, Memory(
+            placement.budget_beside(wanted.arguments), lanes_on(placement.local), limited, batched
+        )
+
+    def _program(self, flips: int, wanted: Wanted, room: int, memory: Memory) -> tuple[Program, int]:
         """Returns the compiled program, and the number of threads that fit in the budget.
 
         The batch is the largest, up to the preferred size, at which all threads fit. If even single flips are too
@@ -439,43 +483,18 @@ class _OneInput:
         each has room for all flips of an input, and for fewer flips the batch size is a power of two or the preferred
         size. Processes that share the mesh use the smallest batch that any of them finds.
         """
-        placement = self.of.placement
-        wanted = placement.batch_size or self.engine.preferred_batch(self.n, placement.platform)
+        placement = self.placement
+        preferred = placement.batch_size or self.engine.preferred_batch(self.n, placement.platform)
         one_cpu_each = placement.least(is_one_cpu(placement.local))[0]
         batches = placement.platform.batches if placement.batch_size is None and one_cpu_each else 1
         parts = placement.devices.size * batches
-        each, most = -(-flips // parts), -(-self.room // parts)
-        batch = max(1, min(wanted, most, each if flips == self.room else 1 << (each - 1).bit_length()))
+        each, most = -(-flips // parts), -(-room // parts)
+        batch = max(1, min(preferred, most, each if flips == room else 1 << (each - 1).bit_length()))
         while True:
-            program, lanes = self._fitting(batch)
+            program, lanes = wanted.fitting(batch, room, memory)
             batch, largest = placement.least(program.batch, -program.batch)
             if batch == -largest:
                 return program, lanes
-
-    def _fitting(self, batch: int) -> tuple[_Program, int]:
-        """Returns the program with the largest batch, up to `batch`, at which all threads fit, and their number."""
-        placement = self.of.placement
-        devices, lanes = placement.devices.size, lanes_on(placement.local)
-        leaves, structure = jax.tree.flatten(self.given)
-        shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
-        wide = jnp.result_type(float) == jnp.float64
-        while True:
-            blocks = -(-self.room // (batch * devices))
-            program = _compiled(
-                self.of.quantity, self.engine.shared, structure, shapes, wide, placement.local, batch, blocks
-            )
-            fitting = lanes if not program.bytes else min(lanes, placement.budget // program.bytes)
-            if fitting == lanes:
-                return program, lanes
-            if placement.batch_size or batch == 1:
-                if fitting or (placement.batch_size and placement.memory_budget is None):
-                    return program, max(1, fitting)
-                many = "one flip" if batch == 1 else f"a batch of {batch} flips"
-                raise InputError(
-                    f"memory_budget = {placement.budget} bytes: {many} of an input of length {self.n} takes "
-                    f"{program.bytes} bytes"
-                )
-            batch = max(1, min(batch - 1, int(batch * placement.budget / (lanes * program.bytes))))
 
 
 def _of_all(found: np.ndarray, seconds: float, placement: Placement) -> tuple[np.ndarray, float]:
@@ -493,67 +512,16 @@ def _of_all(found: np.ndarray, seconds: float, placement: Placement) -> tuple[np
     return whole, max(float(slowest), 1e-6)
 
 
-@dataclass(frozen=True)
-class _Program:
-    """A compiled range of blocks: ((parameters, prepared), flips, results, start, stop, step) -> results.
-
-    `shape` and `dtype` are those of one flip's result; `bytes` is the temporary memory of one call.
-    """
-
-    run: Any
-    batch: int
-    blocks: int
-    shape: tuple[int, ...]
-    dtype: Any
-    bytes: int
-
-
-@kept
-def _compiled(
-    quantity: _Quantity,
-    engine: Engine,
-    structure: Any,
-    shapes: tuple[Any, ...],
-    wide: bool,
-    mesh: Mesh,
-    batch: int,
-    blocks: int,
-) -> _Program:
-    """Compiles `blocks` blocks of `batch` flips on each device. `wide` (64-bit types are on) is part of the key."""
-    everywhere, split = PartitionSpec(), PartitionSpec(mesh.axis_names)
-
-    def run(
-        given: tuple[Any, Any], flips: FlipBlock, results: Array, start: Array, stop: Array, step: Array
-    ) -> Array:
-        def block(i: Array, results: Array) -> Array:
-            k = start + i * step
-            (values,) = traced(*jax.tree.leaves((given, FlipBlock(*(part[k] for part in flips)))))
-            return results.at[k].set(values)
-
-        return jax.lax.fori_loop(0, (stop - start + step - 1) // step, block, results)
-
-    specs = everywhere, split, split, everywhere, everywhere, everywhere
-    sharded = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
-
-    def placed(shape: Any, spec: PartitionSpec) -> Any:
-        return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=NamedSharding(mesh, spec))
-
-    given = jax.tree.unflatten(structure, [placed(shape, everywhere) for shape in shapes])
-    flips = jax.ShapeDtypeStruct((batch,), np.int32)
-    # Traced once: its shape sizes the results, and the same trace is what the loop computes.
-    with compiling_for(platform_of(mesh)):
-        trace = jax.make_jaxpr(getattr(engine, quantity))(
-            *jax.tree.unflatten(structure, shapes), FlipBlock(flips, flips)
-        )
-    traced, (of_block,) = jaxpr_as_fun(trace), trace.out_avals
-    many = (mesh.size * blocks, batch)
-    whole = FlipBlock(*[placed(jax.ShapeDtypeStruct(many, np.int32), split)] * 2)
-    result = placed(jax.ShapeDtypeStruct((*many, *of_block.shape[1:]), of_block.dtype), split)
-    end = jax.ShapeDtypeStruct((), np.int32)
-    compiled = jax.jit(sharded).lower(given, whole, result, end, end, end).compile(SOONER)
-    analysis = compiled.memory_analysis()
-    temporary = 0 if analysis is None else int(analysis.temp_size_in_bytes)
-    return _Program(compiled, batch, blocks, of_block.shape[1:], of_block.dtype, temporary)
+@contextmanager
+def arithmetic_of(engine: Engine, placement: Placement) -> Iterator[Placement]:
+    """Sets the arithmetic that an engine computes in, and yields where it does: on the host for float64, if the devices
+    do not compute in it."""
+    with numerics("float64") if engine.wide else nullcontext():
+        if placement.platform.float64 or jnp.result_type(float) != jnp.float64:
+            yield placement
+        else:
+            with on_host() as mesh:
+                yield Placement(mesh)
 
 
 def prepared_on(mesh: Mesh, engine: Engine, parameters: Any, tokens: Int[np.ndarray, " n"]) -> Ready:
@@ -561,22 +529,30 @@ def prepared_on(mesh: Mesh, engine: Engine, parameters: Any, tokens: Int[np.ndar
 
     The parameters are those of the `shared` engine, with tables.
 
-    An engine with `prepares_in_float64` prepares in float64, and the result is rounded once to 32 bits.
+    An engine with `prepares_in_float64` prepares in float64, on the host if the devices do not compute in it, and the
+    result is rounded once to 32 bits.
     """
     everywhere = NamedSharding(mesh, PartitionSpec())
     parameters, engine = engine.with_tables(parameters, len(tokens)), engine.shared
     if engine.wide:
         parameters = jax.tree.map(_widened, parameters)
+    prepare = preparation_of(engine)
     if engine.prepares_in_float64:
-        with numerics("float64"):
-            prepared, *told = _prepare_in_float64(
-                engine.preparing, jax.tree.map(np.asarray, parameters), tokens
-            )
+        elsewhere = nullcontext() if platform_of(mesh).float64 else on_host()
+        with numerics("float64"), elsewhere:
+            prepared, *told = prepare(engine.preparing, jax.tree.map(np.asarray, parameters), tokens)
     else:
-        prepare = _prepare if engine.compiles_preparation else _prepared
         prepared, *told = prepare(engine.preparing, parameters, tokens)
     placed = jax.device_put((parameters, prepared), everywhere)
     return Ready(*placed, *(np.asarray(one) for one in told))
+
+
+def preparation_of(engine: Engine) -> Callable[..., tuple[Any, Array, Array]]:
+    """Returns what prepares an input for an engine: of (`Engine.preparing`, parameters, tokens), it gives the prepared
+    values, the output, and `Engine.sizes`."""
+    if engine.prepares_in_float64:
+        return _prepare_in_float64
+    return _prepare if engine.compiles_preparation else _prepared
 
 
 def _widened(leaf: Any) -> Any:
