@@ -56,6 +56,7 @@ def first_order_operations(case: Case) -> float:
     from benchmarks.methods import model
     from jaxsens.asked.engines import FirstOrder
     from jaxsens.asked.measures import L2, LogProbability
+    from jaxsens.base.platforms import PLATFORMS
     from jaxsens.sensitivity.estimates.estimate import estimate_cost, first_order_engine
     from jaxsens.sensitivity.subjects.adapters import measurable
 
@@ -63,7 +64,7 @@ def first_order_operations(case: Case) -> float:
     subject = measurable(model(case.layers))
     engine = first_order_engine(subject, FirstOrder(), LogProbability(0) if scalar else L2())
     count = 1 if scalar else sketch or WIDTH
-    cost, _ = estimate_cost(engine, subject.parameters, case.n, WIDTH, count, 2**31, "cpu")
+    cost, _ = estimate_cost(engine, subject.parameters, case.n, WIDTH, count, 2**31, PLATFORMS["cpu"])
     return cost.prepare + (case.n - 1) * cost.per_flip
 
 

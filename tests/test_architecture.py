@@ -42,7 +42,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "constructions": {"models", "logic"},
     "training": {"models", "languages"},
     "experiments": MEASUREMENT,
-    "cli": MEASUREMENT | {"experiments"},
+    "planning": MEASUREMENT | {"experiments"},
+    "cli": MEASUREMENT | {"experiments", "planning"},
     "__main__": {"cli"},
 }
 MOST_FILES = 15

@@ -26,7 +26,7 @@ from jaxsens.cli.shared import (
     say_failures,
     say_why_ended,
 )
-from jaxsens.cli.sweeping import SweepOptions, report_all, told_done
+from jaxsens.cli.sweeping import SweepOptions, report_all, told_done, told_time
 
 if TYPE_CHECKING:
     from jaxsens.experiments.jobs.job import Job
@@ -113,13 +113,16 @@ def _list(loaded: Sweep, chosen: Sequence[Point], out: Path) -> int:
         (PointsJob(loaded, out), chosen),
         (BoundsJob(loaded, out), [asked[point] for point in chosen if asked]),
     ]
-    console, counts = Console(), []
+    console, counts, missing = Console(), [], []
     for job, items in listed:
         states = [job.state(item) for item in items]
         for state, item in zip(states, items, strict=True):
             say(console, f"{state:8} {item}  {job.path(item)}")
+            missing += [item] if job is listed[0][0] and state != "done" else []
         counts += [states.count("done"), len(states)]
     say(console, told_done(*counts))
+    if missing:
+        say(console, told_time(missing))
     return 0
 
 

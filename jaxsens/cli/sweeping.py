@@ -69,6 +69,18 @@ def told_done(points: int, of_points: int, bounds: int = 0, of_bounds: int = 0) 
     return f"{points} of {of_points} points{beside} are done"
 
 
+def told_time(points: Sequence[Point]) -> str:
+    """Returns in words how long points will take on this machine."""
+    from jaxsens.base.told import duration
+    from jaxsens.experiments.sweep.expected import ExpectedPoints, expected_points, expected_seconds
+
+    groups = [one for one in expected_points(points) if isinstance(one, ExpectedPoints)]
+    whole, compiling = expected_seconds(groups)
+    return (
+        f"the others take about {duration(whole)} here, {duration(compiling)} of it for programs not kept yet"
+    )
+
+
 def report_all(directory: Path, quiet: bool) -> None:
     """Writes the tables and the report of all that a sweep directory holds."""
     from jaxsens.experiments.report.data import load_sweep

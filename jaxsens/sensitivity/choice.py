@@ -40,6 +40,7 @@ from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.engines.difference.folded import FoldedEngine
 from jaxsens.sensitivity.engines.edits import SUBSTITUTE, Edit, edit_of, engine_of
 from jaxsens.sensitivity.engines.engine import Engine, EngineChoice
+from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.engines.incremental import IncrementalEngine, incremental_engine
 from jaxsens.sensitivity.engines.vmap import VmapEngine
 from jaxsens.sensitivity.estimates.estimate import first_order_engine
@@ -59,6 +60,7 @@ COMPILE_SECONDS: dict[type[Engine], tuple[float, float]] = {
     DifferenceEngine: (3.9, 0.75),
     FoldedEngine: (5.3, 0.0),
     IncrementalEngine: (2.2, 0.13),
+    FirstOrderEngine: (4.9, 0.1),
 }
 """Seconds to trace and compile on the reference machine, fixed and per layer; `scripts/benchmark_auto.py` and
 `scripts/benchmark_first_call.py` check them."""
@@ -206,9 +208,16 @@ def _wide_at_once(
 
     Many of its changes go on to float64 anyway, by a program of its own. Hard attention is resolved in float32.
     """
-    first, each_layer = COMPILE_SECONDS[type(engine)]
-    compiling = first + each_layer * config.layers
+    compiling = compile_seconds(engine, config.layers)
     return not config.exact_rows and seconds(engine, subject, config, n, inputs) < 2 * compiling
+
+
+def compile_seconds(engine: Engine, layers: int) -> float:
+    """Returns the seconds in which an engine's programs are traced and compiled on the reference machine."""
+    known = next((COMPILE_SECONDS[kind] for kind in type(engine).__mro__ if kind in COMPILE_SECONDS), None)
+    if known is None:
+        raise no_rule("the time to compile", "engine", type(engine).__name__, COMPILE_SECONDS)
+    return known[0] + known[1] * layers
 
 
 def seconds(
@@ -224,8 +233,9 @@ def seconds(
         with numerics(subject.dtype):
             cost = engine.cost(subject.parameters, jax.ShapeDtypeStruct((n,), jnp.int32), PLATFORMS["cpu"])
         prepare, per_flip, efficiency = cost.prepare, cost.per_flip, cost.efficiency
-    first, each_layer = COMPILE_SECONDS[type(engine)]
-    return first + each_layer * config.layers + inputs * (prepare + flips * per_flip) / (RATE * efficiency)
+    return compile_seconds(engine, config.layers) + inputs * (prepare + flips * per_flip) / (
+        RATE * efficiency
+    )
 
 
 def _eps(subject: Measurable) -> float:

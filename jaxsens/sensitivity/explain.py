@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import jax
@@ -20,17 +20,16 @@ from jaxsens.asked.measures import Decision, Measure
 from jaxsens.asked.value import read
 from jaxsens.base import inputs
 from jaxsens.base.errors import DurationWarning, EngineRefusal, Problems, collecting
-from jaxsens.base.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
+from jaxsens.base.memory import FLIP_BYTES, TOKEN_BYTES, check_fits, in_words
 from jaxsens.base.platforms import Platform, compiled_for
 from jaxsens.base.precision import numerics
 from jaxsens.base.strict import naming_arguments
 from jaxsens.base.told import duration
 from jaxsens.sensitivity.checks.output import traced_output
-from jaxsens.sensitivity.choice import choose
+from jaxsens.sensitivity.choice import choose, compile_seconds
 from jaxsens.sensitivity.engines.edits import SUBSTITUTE, GroupEngine, edit_of
 from jaxsens.sensitivity.engines.engine import Engine, EngineChoice, EngineCost
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
-from jaxsens.sensitivity.engines.vmap import VmapEngine
 from jaxsens.sensitivity.estimates.estimate import (
     NAME,
     abstract_estimate,
@@ -40,6 +39,7 @@ from jaxsens.sensitivity.estimates.estimate import (
     table_bytes,
 )
 from jaxsens.sensitivity.flips.selection import default_flips, select
+from jaxsens.sensitivity.placement.program import bytes_of
 from jaxsens.sensitivity.subjects.adapters import Measurable, measurable
 from jaxsens.sensitivity.subjects.texts import encoded
 
@@ -67,9 +67,11 @@ class Explanation:
         n: the input's length.
         flips: the number of flips.
         operations: floating-point operations for all flips; a multiply-add counts as two.
-        memory: an estimate in bytes: the values shared by all flips, and one block of flips.
+        memory: an estimate in bytes: the model, the values shared by all flips, and one block of flips.
         seconds: the operations at this machine's rate for such work, without compilation; accurate to a factor of about
             three.
+        compiling: the seconds that the programs take to trace and compile on the reference machine, two cores; about 0
+            for a call that finds them.
         first_order: what the first-order engine would cost instead, and what it would give up; None if it cannot serve
             the model, or runs.
     """
@@ -80,12 +82,13 @@ class Explanation:
     operations: float
     memory: int
     seconds: float
+    compiling: float = 0.0
     first_order: str | None = None
 
     def __str__(self) -> str:
         told = (
             f"n = {self.n}: {self.flips} flips by {self.engine}; {self.operations:.2g} operations, "
-            f"{self.memory / 2**20:.0f} MiB, about {self.seconds:.2g} s"
+            f"{in_words(self.memory)}, about {duration(self.seconds)}, and {duration(self.compiling)} for a first call"
         )
         return told if self.first_order is None else f"{told}\n{self.first_order}"
 
@@ -114,6 +117,20 @@ def explain(
         InputError: for unusable arguments, an engine that does not support the model, or a model that
             `flip_sensitivity` rejects.
     """
+    return planned_run(model, n, flips, measure, readout=readout, engine=engine).explained()
+
+
+def planned_run(
+    model: Any,
+    n: int | str,
+    flips: Flips | Any = None,
+    measure: Measure | Any = "l2",
+    *,
+    readout: int | Literal["auto", "last", "mean"] | None = "auto",
+    engine: AskedEngine | Any = "auto",
+    platform: Platform | None = None,
+) -> PlannedRun:
+    """Returns what would run on a platform, by default JAX's. Arguments and errors are those of `explain`."""
     subject = measurable(model)
     word = encoded(model, n) if isinstance(n, str) else None
     with collecting("explain") as problems:
@@ -135,17 +152,24 @@ def explain(
     with numerics(subject.dtype):
         if subject.config is None:
             subject, _, _ = traced_output(subject, n)
-        work, replacing = _Work(subject, n, count, compiled_for()), edit_of(flipped) == SUBSTITUTE
-        if isinstance(asked, FirstOrder) and replacing:
-            return work.estimated(first_order_engine(subject, asked, what))
+        on = platform or compiled_for()
+        if isinstance(asked, FirstOrder) and edit_of(flipped) == SUBSTITUTE:
+            runner = first_order_engine(subject, asked, what)
+            outputs = len(runner.outputs or range(output_size(subject, n)))
+            why = f"an estimate of {outputs} output{'s' if outputs > 1 else ''}"
+            return PlannedRun(subject, n, flipped, what, count, on, runner, EngineChoice(NAME, why))
         runner, choice = choose(subject, asked, flipped, what, n, 1)
-        given = _abstract_input(runner, subject, n)
-        found = work.by(choice, runner.cost(*given, work.platform), jax.eval_shape(runner.prepare, *given))
-        return replace(found, first_order=work.estimated_instead(what)) if replacing else found
+        return PlannedRun(subject, n, flipped, what, count, on, runner, choice)
 
 
 def warn_if_long(
-    chosen: Callable[[], Engine], subject: Measurable, shape: tuple[int, ...], flips: int, stacklevel: int
+    chosen: Callable[[], tuple[Engine, EngineChoice]],
+    subject: Measurable,
+    shape: tuple[int, ...],
+    asked: Flips,
+    measure: Measure,
+    flips: int,
+    stacklevel: int,
 ) -> None:
     """Warns if the flips of inputs of this shape, (batch, n), will take more than half a minute.
 
@@ -163,13 +187,9 @@ def warn_if_long(
         return
     expected = 0.0 if subject.config is None else n * subject.config.width * _ROW_NUMBER
     if expected <= _PATIENCE:  # tracing so long an input would already take long
-        engine, work = chosen(), _Work(subject, n, flips, compiled_for())
-        if isinstance(engine, FirstOrderEngine):
-            cost, _, _ = work.of_estimate(engine)
-        else:
-            cost = engine.cost(*_abstract_input(engine, subject, n), work.platform)
-        passes = isinstance(engine, VmapEngine)
-        expected = work.seconds(replace(cost, prepare=batch * cost.prepare), passes)
+        engine, choice = chosen()
+        run = PlannedRun(subject, n, asked, measure, flips, compiled_for(), engine, choice)
+        expected = run.seconds + (batch - 1) * run.seconds * run.cost.prepare / max(run.operations, 1.0)
     if expected > _PATIENCE:
         warnings.warn(
             f"n = {n}: measuring {flips} flips will take about {duration(expected)} or more, by what it computes; "
@@ -177,14 +197,6 @@ def warn_if_long(
             DurationWarning,
             stacklevel=stacklevel + 1,
         )
-
-
-def _abstract_input(engine: Engine, subject: Measurable, n: int) -> tuple[Any, Any]:
-    """Returns what an engine prepares from: the model's parameters, and the shape of an input."""
-    parameters = subject.parameters
-    if isinstance(engine, GroupEngine):
-        parameters = parameters, None, None  # the tables of groups, which `prepare` does not read
-    return parameters, jax.ShapeDtypeStruct((n,), jnp.int32)
 
 
 def _count_flips(
@@ -207,64 +219,132 @@ def _count_flips(
 
 
 @dataclass(frozen=True)
-class _Work:
-    """The flips of an input of length n, which are to be measured on a platform."""
+class PlannedRun:
+    """An engine that would measure the flips of an input of length n on a platform.
+
+    Attributes:
+        subject: the model, with the row that is read.
+        n: the length.
+        asked: what is flipped.
+        measure: what is measured.
+        flips: the number of flips.
+        platform: where.
+        engine: the engine.
+        choice: its name, with the reason.
+    """
 
     subject: Measurable
     n: int
+    asked: Flips
+    measure: Measure
     flips: int
     platform: Platform
+    engine: Engine
+    choice: EngineChoice
+
+    @cached_property
+    def parameters(self) -> Any:
+        """The parameters as the engine takes them; what is added to those of the model is abstract."""
+        own = self.subject.parameters
+        if isinstance(self.engine, FirstOrderEngine):
+            return self._estimate[1]
+        if not isinstance(self.engine, GroupEngine):
+            return own
+        table = jax.ShapeDtypeStruct((self.flips, max(map(len, self.asked.groups or ((0, 0),)))), jnp.int32)
+        return own, table, table
+
+    @cached_property
+    def cost(self) -> EngineCost:
+        """What the engine does."""
+        if isinstance(self.engine, FirstOrderEngine):
+            return self._estimate[0]
+        tokens = jax.ShapeDtypeStruct((self.n,), jnp.int32)
+        with numerics(self.subject.dtype):
+            return self.engine.cost(self.parameters, tokens, self.platform)
+
+    @cached_property
+    def prepared(self) -> Any:
+        """What the engine prepares, abstract."""
+        if isinstance(self.engine, FirstOrderEngine):
+            return abstract_estimate(self.engine, self.parameters, self.n)
+        with numerics(self.subject.dtype):
+            return jax.eval_shape(
+                self.engine.prepare, self.parameters, jax.ShapeDtypeStruct((self.n,), jnp.int32)
+            )
+
+    def block_bytes(self, most: int) -> int:
+        """Bytes of temporary memory for a block of the fastest size, but of at most so many flips."""
+        fastest = self.engine.preferred_batch(self.n, self.platform)
+        return self.cost.block_bytes * min(fastest, max(1, most)) // fastest
 
     @property
-    def budget(self) -> int:
-        """The memory that a block may take, by default."""
-        return self.platform.memory
+    def operations(self) -> float:
+        """Floating-point operations for all flips."""
+        return self.cost.prepare + self.flips * self.cost.per_flip
 
-    def by(self, choice: EngineChoice, cost: EngineCost, prepared: Any) -> Explanation:
-        """Returns what a cost means on this machine; `prepared` is abstract."""
-        kept = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(prepared))
-        memory, operations = (
-            kept + min(cost.block_bytes, self.budget),
-            cost.prepare + self.flips * cost.per_flip,
+    @property
+    def memory(self) -> int:
+        """Bytes: the model, what all flips share, the table of flips, and one block of flips."""
+        tables = self.flips * FLIP_BYTES
+        if isinstance(self.engine, FirstOrderEngine) and not self.engine.of_norm:
+            tables += table_bytes(self.flips, self._outputs)
+        block = min(self.block_bytes(self.flips), self.platform.memory)
+        return bytes_of((self.subject.parameters, self.prepared)) + tables + block
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of the operations on this machine, or of reading all symbols by forward passes if that takes
+        longer: those of a function without matrix products do little else."""
+        with numerics(self.subject.dtype):
+            rate = _matmul_rate(self.subject.dtype) * self.cost.efficiency
+        read = self.flips * self.n if self.choice.name == "vmap" else 0
+        return max(self.operations / rate, read * _READING)
+
+    @property
+    def compiling(self) -> float:
+        """The seconds in which the reference machine compiles the programs."""
+        layers = 1 if self.subject.config is None else self.subject.config.layers
+        return compile_seconds(self.engine, layers)
+
+    def explained(self) -> Explanation:
+        """Returns what the run means on this machine."""
+        found = Explanation(
+            self.choice, self.n, self.flips, self.operations, self.memory, self.seconds, self.compiling
         )
-        seconds = self.seconds(cost, passes=choice.name == "vmap")
-        return Explanation(choice, self.n, self.flips, operations, memory, seconds)
-
-    def seconds(self, cost: EngineCost, passes: bool = False) -> float:
-        """Returns the seconds of the operations, or of reading all symbols by forward passes if that takes longer:
-        those of a function without matrix products do little else."""
-        rate = _matmul_rate(self.subject.dtype) * cost.efficiency
-        read = self.flips * self.n if passes else 0
-        return max((cost.prepare + self.flips * cost.per_flip) / rate, read * _READING)
-
-    def of_estimate(self, engine: FirstOrderEngine, scalar: bool = False) -> tuple[EngineCost, Any, int]:
-        """Returns the cost of an estimate of all outputs, or of one scalar, a block's parameters, and the number of
-        combinations."""
-        size = output_size(self.subject, self.n)
-        count = 1 if scalar else len(engine.outputs or range(size))
-        given = engine, self.subject.parameters, self.n, size, count, self.budget, self.platform
-        return *estimate_cost(*given), count
-
-    def estimated(self, engine: FirstOrderEngine) -> Explanation:
-        """Returns what an estimate of all outputs costs, without the verified flips."""
-        cost, pair, count = self.of_estimate(engine)
-        choice = EngineChoice(NAME, f"an estimate of {count} output{'s' if count > 1 else ''}")
-        found = self.by(choice, cost, abstract_estimate(engine, pair, self.n))
-        if engine.of_norm:
+        if isinstance(self.engine, FirstOrderEngine) or edit_of(self.asked) != SUBSTITUTE:
             return found
-        return replace(found, memory=found.memory + table_bytes(self.flips, count))
+        return replace(found, first_order=self._estimated_instead())
 
-    def estimated_instead(self, measure: Measure) -> str | None:
+    @property
+    def _outputs(self) -> int:
+        return len(self.engine.outputs or range(output_size(self.subject, self.n)))
+
+    @cached_property
+    def _estimate(self) -> tuple[EngineCost, Any]:
+        """The cost of an estimate of all outputs, or of a scalar, and the parameters of a block."""
+        if not isinstance(self.engine, FirstOrderEngine):
+            raise TypeError(f"{self.choice.name} estimates nothing")
+        return self._of_estimate(self.engine, self._outputs)
+
+    def _of_estimate(self, engine: FirstOrderEngine, count: int) -> tuple[EngineCost, Any]:
+        size = output_size(self.subject, self.n)
+        with numerics(self.subject.dtype):
+            given = self.subject.parameters, self.n, size, count, self.platform.memory, self.platform
+            return estimate_cost(engine, *given)
+
+    def _estimated_instead(self) -> str | None:
         """Returns what the first-order engine would cost and give up, or None if it cannot serve the model."""
         try:
-            engine = first_order_engine(self.subject, FirstOrder(), measure)
-            whole, pair, _ = self.of_estimate(engine)
-            abstract_estimate(engine, pair, self.n)  # refuses a model without a derivative
+            engine = first_order_engine(self.subject, FirstOrder(), self.measure)
+            run = replace(self, engine=engine, choice=EngineChoice(NAME, ""))
+            run.prepared  # noqa: B018 - refuses a model without a derivative
         except EngineRefusal:
             return None
-        all_outputs, scalar = map(self.seconds, (whole, self.of_estimate(engine, scalar=True)[0]))
+        scalar, _ = self._of_estimate(engine, 1)
+        rate = run.operations / run.seconds * scalar.efficiency / run.cost.efficiency
+        of_scalar = (scalar.prepare + self.flips * scalar.per_flip) / rate
         return (
-            f'engine="{NAME}" would take about {all_outputs:.2g} s for all outputs, {scalar:.2g} s for a scalar, '
+            f'engine="{NAME}" would take about {run.seconds:.2g} s for all outputs, {of_scalar:.2g} s for a scalar, '
             "besides the verified flips; the other flips would be estimates, whose error it measures on a sample"
         )
 

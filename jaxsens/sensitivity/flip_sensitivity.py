@@ -243,7 +243,8 @@ def _telling_duration(
 
     def tell(measured: Measurable) -> None:
         if progress is None or progress is True:
-            warn_if_long(lambda: choose(measured, *wished)[0], measured, shape, flips, stacklevel=6)
+            asked = wished[1], wished[2], flips
+            warn_if_long(lambda: choose(measured, *wished), measured, shape, *asked, stacklevel=6)
 
     return tell
 

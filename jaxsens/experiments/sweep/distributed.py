@@ -18,9 +18,9 @@ from jaxsens.base import stopping
 from jaxsens.base.errors import InputError
 from jaxsens.base.told import say
 from jaxsens.experiments.jobs.job import Outcome, run
+from jaxsens.experiments.sweep.expected import expected_point
 from jaxsens.experiments.sweep.points import Point
 from jaxsens.experiments.sweep.sweep import PointsJob, Sweep, check_grows, run_whole
-from jaxsens.sensitivity.explain import explain
 from jaxsens.sensitivity.placement.placement import global_mesh
 from jaxsens.sensitivity.placement.process_group import ProcessGroup
 
@@ -122,20 +122,10 @@ def long_points(chosen: Sequence[Point], seconds: float) -> list[int]:
 
 def estimated_seconds(point: Point) -> float:
     """How long a point takes in this process, by `jaxsens.explain`; 0 for one that cannot be measured."""
-    measure = point.measure
     try:
-        told = explain(
-            point.model(),
-            point.n,
-            measure.flips_at(point.n).drawing(None),
-            measure.measure,
-            engine=measure.engine_at(point.n),
-        )
-        flips = told.flips * len(point.tokens())
+        return expected_point((point,)).seconds
     except InputError:
         return 0.0
-    drawn = measure.flips_at(point.n).sample
-    return told.seconds * len(point.tokens()) * (1.0 if drawn is None else min(1.0, drawn / max(1, flips)))
 
 
 def wait_for_all() -> None:
