@@ -17,6 +17,8 @@ from jaxsens.base.platforms import PLATFORMS, compiling_for, platform_of
 from jaxsens.base.precision import numerics
 from jaxsens.base.programs import SOONER
 from jaxsens.sensitivity.engines.engine import Engine
+from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
+from jaxsens.sensitivity.explain import PlannedRun
 from jaxsens.sensitivity.placement.placement import preparation_of
 from jaxsens.sensitivity.placement.program import Memory, Quantity, Wanted, bytes_of
 
@@ -53,6 +55,7 @@ class Measured:
         n: the length of the input.
         flips: their number.
         dtype: of the model.
+        arguments: bytes of what all flips share, the model included.
     """
 
     engine: Engine
@@ -61,6 +64,15 @@ class Measured:
     n: int
     flips: int
     dtype: str
+    arguments: int
+
+
+def measured_by(run: PlannedRun) -> Measured:
+    """Returns what a run's programs are compiled for."""
+    quantity = "chosen_changes" if isinstance(run.engine, FirstOrderEngine) else "measured"
+    with numerics(run.subject.dtype):
+        arguments = bytes_of((run.parameters, run.prepared)) * (2 if run.engine.wide else 1)
+        return Measured(run.engine, quantity, run.parameters, run.n, run.flips, run.subject.dtype, arguments)
 
 
 def compile_for(mesh: Mesh, what: Measured, budget: int) -> tuple[CompiledProgram, ...]:

@@ -48,10 +48,12 @@ class Tpu:
 
     Args:
         type: the word before the number in the name of a slice, as "v5litepod".
+        kubernetes: the name of its nodes in Google Kubernetes Engine, as "tpu-v5-lite-podslice".
         slices: the topologies of one host and of several, as "2x4", by that number.
     """
 
     type: str
+    kubernetes: str
     slices: dict[str, str]
 
 

@@ -53,8 +53,13 @@ def job_file(plan: Plan, ending: str, config: Path) -> str:
     )
     if gpu:
         return re.sub(r'# (nvidia\.com/gpu: )"1"', rf'\1"{count}"', text)
+    tpu = plan.target.device.tpu
+    if tpu is None or plan.target.slice is None:
+        raise TypeError(f"{plan.target.name}: a device of no platform")
     text = re.sub(r'# (google\.com/tpu: )"4"', rf'\1"{count}"', text)
-    return re.sub(r"^( +)# ((?:nodeSelector:|  cloud\.google).*)$", r"\1\2", text, flags=re.MULTILINE)
+    text = re.sub(r"^( +)# ((?:nodeSelector:|  cloud\.google).*)$", r"\1\2", text, flags=re.MULTILINE)
+    text = text.replace("tpu-v5-lite-podslice", tpu.kubernetes)
+    return text.replace("gke-tpu-topology: 2x2", f"gke-tpu-topology: {tpu.slices[plan.target.slice]}")
 
 
 def _line(text: str, begin: str, value: str) -> str:

@@ -11,14 +11,15 @@ from jax.sharding import Mesh
 
 from jaxsens.base.errors import InputError
 from jaxsens.base.platforms import PLATFORMS, Platform
-from jaxsens.base.precision import numerics
-from jaxsens.experiments.sweep.expected import ExpectedPoints, expected_points
+from jaxsens.experiments.sweep.expected import (
+    POINT_SECONDS,
+    START_SECONDS,
+    ExpectedPoints,
+    expected_points,
+)
 from jaxsens.experiments.sweep.points import Point
-from jaxsens.planning.compiled import CompiledProgram, Measured, compile_for
+from jaxsens.planning.compiled import CompiledProgram, compile_for, measured_by
 from jaxsens.planning.devices import Target
-from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
-from jaxsens.sensitivity.explain import PlannedRun
-from jaxsens.sensitivity.placement.program import bytes_of
 
 Compile = Literal["longest", "all", "none"]
 """Which inputs programs are compiled for: the longest of each variant, all, or none."""
@@ -103,9 +104,20 @@ class Plan:
         return sum({row.expected.programs: row.compiling for row in self.rows}.values())
 
     @property
+    def host_seconds(self) -> float:
+        """The seconds in which a host like this machine does what it does: the points themselves, what needs float64
+        where the devices do not compute in it, and compilation."""
+        own = (
+            len(row.expected.points)
+            * (POINT_SECONDS + (row.expected.seconds if row.seconds is None else 0.0))
+            for row in self.rows
+        )
+        return sum(own) + self.compiling
+
+    @property
     def device_hours(self) -> float:
-        """The hours that all devices are held, at the share `REACHED` of their rates, with compilation."""
-        return self.target.count * (self.least_seconds / REACHED + self.compiling) / 3600
+        """The hours that all devices are held, at the share `REACHED` of their rates, with what the host does."""
+        return self.target.count * (self.least_seconds / REACHED + self.host_seconds) / 3600
 
     @property
     def shards(self) -> int:
@@ -116,11 +128,11 @@ class Plan:
 
     @property
     def minutes(self) -> int:
-        """A time limit for each shard, twice what it is expected to take, in whole tens. A shard compiles what it
-        measures, and starts."""
+        """A time limit for each shard, three times what it is expected to take, in whole tens. Each shard compiles what
+        it measures, and starts."""
         longest = max((row.compiling + (row.seconds or 0.0) / REACHED for row in self.rows), default=0.0)
         expected = self.device_hours * 3600 / self.target.count / self.shards + longest
-        return 10 * math.ceil((2 * expected + 60) / 600)
+        return 10 * math.ceil(3 * (expected + START_SECONDS) / 600)
 
 
 def planned(
@@ -157,7 +169,8 @@ def _row(
     one: ExpectedPoints, target: Target, platform: Platform, mesh: Mesh | None, budget: int | None
 ) -> PlannedPoints:
     run, device = one.run, target.device
-    arguments = bytes_of((run.parameters, run.prepared)) * (2 if run.engine.wide else 1)
+    asked = measured_by(run)
+    arguments = asked.arguments
     budget = min(arguments + platform.memory, device.memory) if budget is None else budget
     flips = -(-run.flips // target.count)
     batch = max(1, min(run.engine.preferred_batch(run.n, platform), flips))
@@ -165,7 +178,7 @@ def _row(
     held = arguments + 32 * flips
     if mesh is not None:
         try:
-            compiled = compile_for(mesh, _measured(run), budget)
+            compiled = compile_for(mesh, asked, budget)
             batch, held, temporary = compiled[-1].batch, compiled[-1].arguments, compiled[-1].temporary
         except InputError as error:
             refused = str(error)
@@ -178,10 +191,3 @@ def _row(
     operations = one.inputs * run.cost.prepare + one.flips * run.cost.per_flip
     least = max(operations / rate, moved / device.bandwidth) / target.count if rate else None
     return PlannedPoints(one, batch, held, temporary, moved, least, compiled, refused)
-
-
-def _measured(run: PlannedRun) -> Measured:
-    quantity = "chosen_changes" if isinstance(run.engine, FirstOrderEngine) else "measured"
-    with numerics(run.subject.dtype):
-        parameters = run.parameters
-    return Measured(run.engine, quantity, parameters, run.n, run.flips, run.subject.dtype)

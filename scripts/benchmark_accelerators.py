@@ -1,4 +1,4 @@
-"""`python scripts/benchmark_config.py`: what a config costs on an accelerator, estimated; see benchmarks/README.md."""
+"""`python scripts/benchmark_accelerators.py`: programs for devices that are not here; see benchmarks/README.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ sys.path.insert(
     0, str(Path(__file__).resolve().parents[1])
 )  # `benchmarks` is no part of the installed package
 
-from benchmarks.config_costs import main
+from benchmarks.accelerators import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,0 +1,63 @@
+"""A process of its own, run as `python -m benchmarks.accelerators_worker TARGET MODEL N ENGINE EDIT`: compiles one cell.
+
+MODEL is the number of layers of a transformer of this benchmark, or the folder of a published one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import jaxsens
+from benchmarks.options import FEED_FORWARD, HEADS, WIDTH
+from jaxsens.base.errors import InputError
+from jaxsens.base.platforms import PLATFORMS
+from jaxsens.planning.compiled import compile_for, measured_by
+from jaxsens.planning.devices import target_called
+from jaxsens.planning.topology import mesh_of
+from jaxsens.sensitivity.explain import planned_run
+
+
+def flips_of(edit: str, n: int, published: bool) -> Any:
+    """Returns flips of each kind, all that there are of an own model, the 8 neighbours of each token of another."""
+    if edit == "delete":
+        return jaxsens.Delete()
+    if edit == "insert":
+        return jaxsens.Insert((1000,) if published else (0,))
+    pairs = [(k, k + 1) for k in range(0, n - 2, 2)] if edit == "groups" else None
+    return jaxsens.Neighbours(8, groups=pairs) if published else jaxsens.Substitute(groups=pairs)
+
+
+def main() -> None:
+    """Prints what was compiled, or why it was not, as JSON."""
+    name, model, n, engine, edit = sys.argv[1:]
+    jax.config.update("jax_platforms", "cpu")
+    target, published = target_called(name), not model.isdigit()
+    if published:
+        own: Any = jaxsens.load_pretrained(Path(model))
+    else:
+        config = jaxsens.TransformerConfig(
+            alphabet_size=2, width=WIDTH, heads=HEADS, layers=int(model), feed_forward=FEED_FORWARD
+        )
+        own = jaxsens.Transformer(config, seed=0)
+    platform = PLATFORMS[target.device.platform]
+    flips = flips_of(edit, int(n), published)
+    run = planned_run(own, int(n), flips, engine=engine, platform=platform)
+    asked = measured_by(run)
+    budget = min(asked.arguments + platform.memory, target.device.memory)
+    try:
+        programs = [asdict(one) for one in compile_for(mesh_of(target), asked, budget)]
+    except InputError as error:
+        print(json.dumps({"refused": str(error)}))
+        return
+    told = {"programs": programs, "memory": target.device.memory, "budget": budget, "count": target.count}
+    print(json.dumps(told | {"host": jax.default_backend()}))
+
+
+if __name__ == "__main__":
+    main()
