@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import tyro
 from allpairspy import AllPairs
@@ -47,14 +47,15 @@ HEAD = """| device | engine | flips | model | n | prepare, s | flips, s | batch 
 | :-- | :-- | :-- | :-- | --: | --: | --: | --: | --: | --: | --: | :-- |"""
 
 
-class Cell(NamedTuple):
+@dataclass(frozen=True)
+class Cell:
     """A program to compile: an engine with its edit, a model, a short or long input, devices and their number."""
 
     work: tuple[str, str]
     model: str
     long: bool
     device: str
-    count: int
+    devices: int
 
     @property
     def published(self) -> bool:
@@ -69,7 +70,7 @@ class Cell(NamedTuple):
     @property
     def command(self) -> list[str]:
         """What compiles it."""
-        given = TARGETS[self.device][self.count], self.model, str(self.n), *self.work
+        given = TARGETS[self.device][self.devices], self.model, str(self.n), *self.work
         return [sys.executable, "-m", "benchmarks.accelerators_worker", *given]
 
     @property
@@ -109,7 +110,7 @@ def cells(options: Options) -> list[Cell]:
     ]
 
     def possible(row: Sequence[Any]) -> bool:
-        return len(row) < 2 or Cell(*row[:2], *(True, "", 1)).served
+        return len(row) < 2 or Cell(row[0], row[1], True, "", 1).served
 
     found = [Cell(*row) for row in AllPairs(factors, filter_func=possible)]
     return found if options.only is None else found[:: max(1, len(found) // options.only)][: options.only]
@@ -148,7 +149,7 @@ def faults(cell: Cell, told: dict[str, Any]) -> Iterator[str]:
 def line(cell: Cell, told: dict[str, Any], wrong: Sequence[str]) -> str:
     """A line of the table."""
     name = "published" if cell.published else f"L = {cell.model}"
-    begin = f"| {TARGETS[cell.device][cell.count]} | {' | '.join(cell.work)} | {name} | {cell.n} |"
+    begin = f"| {TARGETS[cell.device][cell.devices]} | {' | '.join(cell.work)} | {name} | {cell.n} |"
     if "programs" not in told:
         return f"{begin} | | | | | | {'; '.join(wrong)} |"
     first, last = told["programs"]

@@ -1,4 +1,4 @@
-"""A process of its own, run as `python -m benchmarks.accelerators_worker TARGET MODEL N ENGINE EDIT`: compiles one cell.
+"""A process of its own, run as `python -m benchmarks.accelerators_worker TARGET MODEL N ENGINE EDIT`: one cell.
 
 MODEL is the number of layers of a transformer of this benchmark, or the folder of a published one.
 """

@@ -5,6 +5,7 @@ Engines and models read the row that they are given. They name no platform.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,14 +49,15 @@ class Platform:
 
 
 def _accelerator(name: str, float64: bool) -> Platform:
-    """An accelerator needs large products, and its budget is what the smallest that is in use can spare."""
+    """An accelerator needs large products, and its budget is what the smallest that is in use can spare. The scores of
+    128 flips of 1024 symbols keep it busy; of eight times as many the program is compiled twice, for want of memory."""
     return Platform(
         name,
         memory=2**33,
         float64=float64,
         threads=False,
         batches=1,
-        forward_symbols=2**20,
+        forward_symbols=2**17,
         difference_symbols=2**22,
         difference_flips=2**22,
         folded_flips=2**12,
@@ -111,25 +113,20 @@ def compiled_for() -> Platform:
     return platform_called(_COMPILED_FOR.value or jax.default_backend())
 
 
-def host_device() -> jax.Device:
-    """Returns this process's CPU.
+@contextmanager
+def on_host() -> Iterator[Mesh]:
+    """Computes on this process's CPU, and traces for it; yields its mesh.
 
     Raises:
         InputError: if JAX was told to leave it out.
     """
     try:
-        return jax.local_devices(backend="cpu")[0]
+        device = jax.local_devices(backend="cpu")[0]
     except RuntimeError as error:
         raise InputError(
-            f"JAX_PLATFORMS = {jax.config.jax_platforms!r}: what needs float64 is computed on the host; add cpu, as "
-            '"tpu,cpu"'
+            f"JAX_PLATFORMS = {os.environ.get('JAX_PLATFORMS')!r}: what needs float64 is computed on the host; add "
+            'cpu, as "tpu,cpu"'
         ) from error
-
-
-@contextmanager
-def on_host() -> Iterator[Mesh]:
-    """Computes on this process's CPU, and traces for it; yields its mesh."""
-    device = host_device()
     with jax.default_device(device), compiling_for(PLATFORMS["cpu"]):
         yield Mesh(np.array([device]), ("flips",), axis_types=(AxisType.Auto,))
 

@@ -73,7 +73,9 @@ class MeasuringOptions:
     )
     measure: Annotated[Names, default("l2", _kinds(Measure))] = None
     engine: Annotated[Names, default("auto", _kinds(AskedEngine))] = None
-    placement: Annotated[Names, default("2 GiB on CPUs, 8 GiB on accelerators", "FIELD=VALUE ...")] = None
+    placement: Annotated[
+        Names, default("the model and 2 GiB on CPUs, 8 GiB on accelerators", "FIELD=VALUE ...")
+    ] = None
     resume: Annotated[File, default("begin anew")] = None
 
     def asked(self, problems: Problems) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class CompiledProgram:
 
 
 @dataclass(frozen=True)
-class Measured:
+class PlannedFlips:
     """What programs are compiled for: the flips of one input.
 
     Attributes:
@@ -67,15 +67,17 @@ class Measured:
     arguments: int
 
 
-def measured_by(run: PlannedRun) -> Measured:
+def measured_by(run: PlannedRun) -> PlannedFlips:
     """Returns what a run's programs are compiled for."""
     quantity = "chosen_changes" if isinstance(run.engine, FirstOrderEngine) else "measured"
     with numerics(run.subject.dtype):
         arguments = bytes_of((run.parameters, run.prepared)) * (2 if run.engine.wide else 1)
-        return Measured(run.engine, quantity, run.parameters, run.n, run.flips, run.subject.dtype, arguments)
+        return PlannedFlips(
+            run.engine, quantity, run.parameters, run.n, run.flips, run.subject.dtype, arguments
+        )
 
 
-def compile_for(mesh: Mesh, what: Measured, budget: int) -> tuple[CompiledProgram, ...]:
+def compile_for(mesh: Mesh, what: PlannedFlips, budget: int) -> tuple[CompiledProgram, ...]:
     """Compiles what a measurement would on the devices of a mesh, within a memory budget of each.
 
     An engine whose arithmetic the devices lack is compiled for the host.
@@ -95,13 +97,15 @@ def compile_for(mesh: Mesh, what: Measured, budget: int) -> tuple[CompiledProgra
         if host:
             mesh, platform = _host_mesh(), PLATFORMS["cpu"]
         elsewhere = engine.prepares_in_float64 and not platform.float64
-        parameters = jax.tree.map(partial(_abstract, wide=wide), engine.with_tables(what.parameters, what.n))
+        parameters = engine.with_tables(what.parameters, what.n)
+        if wide:
+            parameters = jax.tree.map(partial(_abstract, wide=True), parameters)
         prepare = partial(preparation_of(engine), engine.shared.preparing)
         tokens = jax.ShapeDtypeStruct((what.n,), jnp.int32)
         where = _host_mesh() if elsewhere else mesh
         with numerics("float64") if engine.prepares_in_float64 else numerics(str(jnp.result_type(float))):
             first, prepared = _prepared(prepare, parameters, tokens, where)
-        given = parameters, prepared[0]
+        given = jax.tree.map(partial(_abstract, wide=wide), (parameters, prepared[0]))
         wanted = Wanted(what.quantity, engine.shared, given, what.n, prepared[1].size, mesh, mesh.size)
         memory, began = Memory(budget, 1, limited=True), time.perf_counter()
         room = wanted.room(what.flips, memory)
@@ -132,10 +136,11 @@ def _prepared(
 
 
 def _abstract(leaf: Any, wide: bool) -> jax.ShapeDtypeStruct:
+    """Returns an array as a device gets it: in float64 if that is `wide`, else in 32 bits."""
     dtype = np.dtype(leaf.dtype)
     if wide and jnp.issubdtype(dtype, jnp.floating):
         dtype = np.dtype(np.float64)
-    return jax.ShapeDtypeStruct(np.shape(leaf), dtype)
+    return jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.canonicalize_dtype(dtype))
 
 
 def _host_mesh() -> Mesh:

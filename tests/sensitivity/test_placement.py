@@ -473,3 +473,33 @@ def test_the_operations_of_the_compiled_program_grow_with_n(monkeypatch):
     # What `explain` says of a flip is what was compiled, to a factor of two.
     for counted, said in zip(counts, explained, strict=True):
         assert 0.5 < said / (counted / 4) < 2
+
+
+def test_a_batch_that_the_compiler_refuses_for_want_of_memory_is_halved(monkeypatch):
+    """As that of a TPU does. Other errors are not mended so."""
+    model, tokens, asked, compiled = (
+        jaxsens.Transformer(small(layers=1)),
+        word(59),
+        [],
+        program.compiled_program,
+    )
+    said = "RESOURCE_EXHAUSTED: Ran out of memory on HBM"
+
+    def refusing(*given: Any) -> Any:
+        asked.append(given[6])
+        if given[6] > 2:
+            raise jax.errors.JaxRuntimeError(said)
+        return compiled(*given)
+
+    monkeypatch.setattr(program, "compiled_program", refusing)
+    where = jaxsens.Placement(mesh_of(2))
+    found = jaxsens.flip_sensitivity(model, tokens, engine="incremental", placement=where)
+    assert len(asked) > 1
+    assert asked[-1] <= 2 < asked[-2]
+    monkeypatch.undo()
+    expected = jaxsens.flip_sensitivity(model, tokens, engine="incremental", placement=where)
+    np.testing.assert_allclose(found.norms, expected.norms, rtol=1e-10)
+    said = "INTERNAL: something else"
+    monkeypatch.setattr(program, "compiled_program", refusing)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
+        jaxsens.flip_sensitivity(model, tokens, engine="incremental", placement=where)

@@ -16,7 +16,8 @@ class PlacementTable:
 
     Args:
         batch_size: flips per batch on each device; None for a fast size that fits the budget.
-        memory_budget: bytes of temporary memory on each device; None for 2 GiB on CPU, 8 GiB on an accelerator.
+        memory_budget: bytes on each device for the model, what flips share, their table, and temporary memory; None for
+            what the first two take and 2 GiB more on CPU, 8 GiB more on an accelerator.
     """
 
     batch_size: OptionalPositive = None

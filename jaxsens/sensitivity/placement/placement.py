@@ -36,7 +36,7 @@ from jaxsens.base.programs import compiled
 from jaxsens.sensitivity.engines.engine import Engine, FlipBlock
 from jaxsens.sensitivity.placement.lanes import Lanes, is_one_cpu, lanes_on
 from jaxsens.sensitivity.placement.process_group import ProcessGroup
-from jaxsens.sensitivity.placement.program import Memory, Program, Quantity, Wanted
+from jaxsens.sensitivity.placement.program import FlipProgram, Memory, Quantity, Wanted
 
 Progress = Callable[[int, int], None]
 """Called with (flips done, flips in all) after every chunk."""
@@ -414,7 +414,7 @@ class _OneInput:
                     return
 
     def _part(
-        self, flips: FlipBlock, program: Program, lanes: int
+        self, flips: FlipBlock, program: FlipProgram, lanes: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
         """Measures flips for which a program has room; yields with each chunk whether the engine is given up."""
         placement, columns = self.placement, self.placement.columns
@@ -475,7 +475,7 @@ class _OneInput:
             placement.budget_beside(wanted.arguments), lanes_on(placement.local), limited, batched
         )
 
-    def _program(self, flips: int, wanted: Wanted, room: int, memory: Memory) -> tuple[Program, int]:
+    def _program(self, flips: int, wanted: Wanted, room: int, memory: Memory) -> tuple[FlipProgram, int]:
         """Returns the compiled program, and the number of threads that fit in the budget.
 
         The batch is the largest, up to the preferred size, at which all threads fit. If even single flips are too

@@ -28,7 +28,7 @@ _TABLES = 0.25
 
 
 @dataclass(frozen=True)
-class Program:
+class FlipProgram:
     """A compiled range of blocks: ((parameters, prepared), flips, results, start, stop, step) -> results.
 
     `shape` and `dtype` are those of one flip's result; `bytes` is the temporary memory of one call.
@@ -100,7 +100,7 @@ class Wanted:
             )
         return max(1, min(flips, int(_TABLES * free / self._flip_bytes(memory)) * self.devices))
 
-    def fitting(self, batch: int, room: int, memory: Memory) -> tuple[Program, int]:
+    def fitting(self, batch: int, room: int, memory: Memory) -> tuple[FlipProgram, int]:
         """Returns the program with the largest batch, up to `batch`, at which all threads fit, and their number.
 
         Args:
@@ -116,9 +116,16 @@ class Wanted:
         wide, lanes = jnp.result_type(float) == jnp.float64, memory.lanes
         while True:
             blocks = -(-room // (batch * self.devices))
-            program = compiled_program(
-                self.quantity, self.engine, structure, shapes, wide, self.mesh, batch, blocks
-            )
+            try:
+                program = compiled_program(
+                    self.quantity, self.engine, structure, shapes, wide, self.mesh, batch, blocks
+                )
+            except jax.errors.JaxRuntimeError as error:
+                # The compiler of a TPU refuses what its memory does not hold.
+                if "RESOURCE_EXHAUSTED" not in str(error) or batch == 1 or memory.batched:
+                    raise
+                batch //= 2
+                continue
             held = self.held(program, memory)
             free = max(0, memory.budget - held)
             fitting = lanes if not program.bytes else min(lanes, free // program.bytes)
@@ -134,7 +141,7 @@ class Wanted:
                 )
             batch = max(1, min(batch - 1, int(batch * free / (lanes * program.bytes))))
 
-    def held(self, program: Program, memory: Memory) -> int:
+    def held(self, program: FlipProgram, memory: Memory) -> int:
         """Returns the bytes of a program's arguments and results on each device, for all threads together."""
         return self.arguments + program.blocks * program.batch * self._flip_bytes(memory)
 
@@ -159,7 +166,7 @@ def compiled_program(
     mesh: Mesh,
     batch: int,
     blocks: int,
-) -> Program:
+) -> FlipProgram:
     """Compiles `blocks` blocks of `batch` flips on each device. `wide` (64-bit types are on) is part of the key."""
     everywhere, split = PartitionSpec(), PartitionSpec(mesh.axis_names)
 
@@ -194,4 +201,4 @@ def compiled_program(
     compiled = jax.jit(sharded).lower(given, whole, result, end, end, end).compile(SOONER)
     analysis = compiled.memory_analysis()
     temporary = 0 if analysis is None else int(analysis.temp_size_in_bytes)
-    return Program(compiled, batch, blocks, of_block.shape[1:], of_block.dtype, temporary)
+    return FlipProgram(compiled, batch, blocks, of_block.shape[1:], of_block.dtype, temporary)
