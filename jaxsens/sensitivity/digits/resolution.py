@@ -12,7 +12,13 @@ from jaxsens.base.errors import InputError, PrecisionWarning
 from jaxsens.base.precision import UNRESOLVED
 from jaxsens.sensitivity.engines.difference import engine as difference
 from jaxsens.sensitivity.engines.engine import Engine
-from jaxsens.sensitivity.placement.placement import Placement, Ready, arithmetic_of, prepared_on
+from jaxsens.sensitivity.placement.placement import (
+    Placement,
+    Ready,
+    arithmetic_of,
+    prepared_on,
+    where_computed,
+)
 from jaxsens.sensitivity.subjects.adapters import Measurable
 
 if TYPE_CHECKING:
@@ -51,7 +57,7 @@ def forward_pass(
         return None
     first, largest = None, np.zeros(subject.config.layers)
     for k, word in enumerate(words):
-        with arithmetic_of(engine, placement) as there:
+        with arithmetic_of(engine), where_computed(placement) as there:
             ready = prepared_on(there.local, engine, parameters, word)
         if not np.all(np.isfinite(ready.output)):
             raise InputError(

@@ -298,7 +298,7 @@ class Measuring:
         while waiting:
             runner, chosen = next(iter(waiting.items()))
             del waiting[runner]
-            with arithmetic_of(runner, self.placement) as placement:
+            with arithmetic_of(runner), where_computed(self.placement) as placement:
                 ready = self._ready(runner, b, placement)
                 if runner.fallback is not None and not placement.least(runner.resolves(ready.prepared))[0]:
                     _wait(waiting, runner.fallback, chosen)
@@ -512,16 +512,19 @@ def _of_all(found: np.ndarray, seconds: float, placement: Placement) -> tuple[np
     return whole, max(float(slowest), 1e-6)
 
 
+def arithmetic_of(engine: Engine) -> AbstractContextManager[None]:
+    """Returns a block in the arithmetic that an engine computes in."""
+    return numerics("float64") if engine.wide else nullcontext()
+
+
 @contextmanager
-def arithmetic_of(engine: Engine, placement: Placement) -> Iterator[Placement]:
-    """Sets the arithmetic that an engine computes in, and yields where it does: on the host for float64, if the devices
-    do not compute in it."""
-    with numerics("float64") if engine.wide else nullcontext():
-        if placement.platform.float64 or jnp.result_type(float) != jnp.float64:
-            yield placement
-        else:
-            with on_host() as mesh:
-                yield Placement(mesh)
+def where_computed(placement: Placement) -> Iterator[Placement]:
+    """Yields where the current arithmetic is computed: on the host, if it is float64 and the devices have none."""
+    if placement.platform.float64 or jnp.result_type(float) != jnp.float64:
+        yield placement
+    else:
+        with on_host() as mesh:
+            yield Placement(mesh)
 
 
 def prepared_on(mesh: Mesh, engine: Engine, parameters: Any, tokens: Int[np.ndarray, " n"]) -> Ready:
