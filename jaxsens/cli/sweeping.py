@@ -77,7 +77,7 @@ def told_time(points: Sequence[Point]) -> str:
     groups = [one for one in expected_points(points) if isinstance(one, ExpectedPoints)]
     whole, compiling = expected_seconds(groups)
     return (
-        f"the others take about {duration(whole)} here, {duration(compiling)} of it for programs not kept yet"
+        f"the missing points take about {duration(whole)} here, {duration(compiling)} of it to compile, once"
     )
 
 

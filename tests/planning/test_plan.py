@@ -128,4 +128,6 @@ def test_a_config_that_is_not_toml_is_refused(config, capsys):
 
 def test_the_list_of_a_sweep_says_how_long_it_takes_here(config, tmp_path, capsys):
     assert main(["sweep", str(config), "--out", str(tmp_path / "out"), "--list"]) == 0
-    assert re.search(r"the others take about \d+ (s|min) here", " ".join(capsys.readouterr().out.split()))
+    assert re.search(
+        r"the missing points take about \d+ (s|min) here", " ".join(capsys.readouterr().out.split())
+    )
