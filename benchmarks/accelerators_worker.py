@@ -49,7 +49,7 @@ def main() -> None:
     flips = flips_of(edit, int(n), published)
     run = planned_run(own, int(n), flips, engine=engine, platform=platform)
     asked = measured_by(run)
-    budget = min(asked.arguments + platform.memory, target.device.memory)
+    budget = platform.budget_beside(asked.arguments, target.device.memory)
     try:
         programs = [asdict(one) for one in compile_for(mesh_of(target), asked, budget)]
     except InputError as error:

@@ -47,6 +47,11 @@ class Platform:
     estimated_flips: int
     cached_scores: int | None
 
+    def budget_beside(self, arguments: int, memory: int) -> int:
+        """Returns the default budget of devices with so many bytes of memory: what all flips share, and `memory` of
+        this row beside it."""
+        return min(arguments + self.memory, memory)
+
 
 def _accelerator(name: str, float64: bool) -> Platform:
     """An accelerator needs large products, and its budget is what the smallest that is in use can spare. The scores of
@@ -113,9 +118,8 @@ def compiled_for() -> Platform:
     return platform_called(_COMPILED_FOR.value or jax.default_backend())
 
 
-@contextmanager
-def on_host() -> Iterator[Mesh]:
-    """Computes on this process's CPU, and traces for it; yields its mesh.
+def host_mesh() -> Mesh:
+    """Returns the mesh of this process's CPU.
 
     Raises:
         InputError: if JAX was told to leave it out.
@@ -127,8 +131,15 @@ def on_host() -> Iterator[Mesh]:
             f"JAX_PLATFORMS = {os.environ.get('JAX_PLATFORMS')!r}: what needs float64 is computed on the host; add "
             'cpu, as "tpu,cpu"'
         ) from error
-    with jax.default_device(device), compiling_for(PLATFORMS["cpu"]):
-        yield Mesh(np.array([device]), ("flips",), axis_types=(AxisType.Auto,))
+    return Mesh(np.array([device]), ("flips",), axis_types=(AxisType.Auto,))
+
+
+@contextmanager
+def on_host() -> Iterator[Mesh]:
+    """Computes on this process's CPU, and traces for it; yields its mesh. Raises as `host_mesh` does."""
+    mesh = host_mesh()
+    with jax.default_device(mesh.devices.flat[0]), compiling_for(PLATFORMS["cpu"]):
+        yield mesh
 
 
 @contextmanager

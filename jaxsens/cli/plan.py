@@ -13,14 +13,25 @@ from jaxsens.base.errors import collecting
 from jaxsens.base.files import write_text
 from jaxsens.base.memory import in_words
 from jaxsens.base.told import duration, say
-from jaxsens.cli.shared import Config, File, Flag, Text, check_output, default, one_of, write_output
+from jaxsens.cli.shared import (
+    Config,
+    File,
+    Flag,
+    Only,
+    OptionGroup,
+    Text,
+    check_output,
+    default,
+    one_of,
+    write_output,
+)
 
 if TYPE_CHECKING:
     from jaxsens.planning.plan import Plan, PlannedPoints
 
 
 @dataclass(frozen=True)
-class PlanOptions:
+class PlanOptions(OptionGroup):
     """What is planned, and for which devices.
 
     Attributes:
@@ -36,9 +47,7 @@ class PlanOptions:
 
     config: Config
     on: Annotated[Text, default("", "DEVICES")] = None
-    only: tyro.conf.UseAppendAction[
-        Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE", help_behavior_hint="(default: all)")]
-    ] = ()
+    only: Only = ()
     compile: Annotated[str, one_of("longest", "all", "none"), default("longest")] = "longest"
     allow_code: Flag = False
     write: Annotated[File, default("not written", "FILE")] = None
@@ -63,8 +72,7 @@ def plan(asked: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> int:
     with collecting("plan") as problems:
         if asked.on is None:
             problems.add("--on", None, f"devices, such as {', '.join(known_devices())}, h100x8 or v6e-8")
-        if asked.compile not in ("longest", "all", "none"):
-            problems.add("--compile", asked.compile, "longest, all or none")
+        asked.check_choices(problems)
         if asked.write is not None:
             check_job_file(asked.write, problems)
             check_output("--write", asked.write, problems)
@@ -115,7 +123,7 @@ def _table(made: Plan) -> Table:
             f"{sure}{row.batch}",
             f"{sure}{in_words(row.arguments)}",
             "does not fit" if row.refused else f"{sure}{in_words(row.temporary)}",
-            f"{row.operations / 1e9:.3g}",
+            f"{row.expected.operations / 1e9:.3g}",
             f"{sure}{row.moved / 1e9:.3g}",
             "on the host" if row.seconds is None else f"{row.seconds:.2g} s",
             f"{sure}{duration(row.compiling)}",

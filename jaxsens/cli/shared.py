@@ -117,6 +117,9 @@ Count = Annotated[int | None, _spec("INT", _whole)]
 File = Annotated[Path | None, _spec("FILE", lambda words: Path(words[0]))]
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 Config = tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="CONFIG", help_behavior_hint="")]]
+Only = tyro.conf.UseAppendAction[
+    Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE", help_behavior_hint="(default: all)")]
+]
 Out = Annotated[Path, _spec("DIR", _named)]
 Directory = tyro.conf.Positional[Annotated[Path, _spec("DIR", _named), tyro.conf.arg(help_behavior_hint="")]]
 

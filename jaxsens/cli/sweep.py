@@ -118,8 +118,9 @@ def _list(loaded: Sweep, chosen: Sequence[Point], out: Path) -> int:
         states = [job.state(item) for item in items]
         for state, item in zip(states, items, strict=True):
             say(console, f"{state:8} {item}  {job.path(item)}")
-            missing += [item] if job is listed[0][0] and state != "done" else []
         counts += [states.count("done"), len(states)]
+        if isinstance(job, PointsJob):
+            missing = [item for state, item in zip(states, items, strict=True) if state != "done"]
     say(console, told_done(*counts))
     if missing:
         say(console, told_time(missing))

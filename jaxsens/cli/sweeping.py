@@ -12,7 +12,7 @@ from rich.console import Console
 
 from jaxsens.base.files import only_inside
 from jaxsens.cli.compilation import CacheFolder, again
-from jaxsens.cli.shared import Config, Flag, Out, Text, default, say
+from jaxsens.cli.shared import Config, Flag, Only, Out, Text, default, say
 
 if TYPE_CHECKING:
     from jaxsens.experiments.sweep.points import Point
@@ -37,9 +37,7 @@ class SweepOptions:
 
     config: Config
     out: Out
-    only: tyro.conf.UseAppendAction[
-        Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE", help_behavior_hint="(default: all)")]
-    ] = ()
+    only: Only = ()
     shard: Annotated[Text, default("all", "K/M")] = None
     list_points: Annotated[Flag, tyro.conf.arg(name="list", help_behavior_hint="")] = False
     allow_code: Flag = False

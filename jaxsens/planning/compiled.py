@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxsens.base.platforms import PLATFORMS, compiling_for, platform_of
+from jaxsens.base.platforms import PLATFORMS, compiling_for, host_mesh, platform_of
 from jaxsens.base.precision import numerics
 from jaxsens.base.programs import SOONER
 from jaxsens.sensitivity.engines.engine import Engine
@@ -95,14 +95,14 @@ def compile_for(mesh: Mesh, what: PlannedFlips, budget: int) -> tuple[CompiledPr
         wide = jnp.result_type(float) == jnp.float64
         host = wide and not platform.float64
         if host:
-            mesh, platform = _host_mesh(), PLATFORMS["cpu"]
+            mesh, platform = host_mesh(), PLATFORMS["cpu"]
         elsewhere = engine.prepares_in_float64 and not platform.float64
         parameters = engine.with_tables(what.parameters, what.n)
         if wide:
             parameters = jax.tree.map(partial(_abstract, wide=True), parameters)
         prepare = partial(preparation_of(engine), engine.shared.preparing)
         tokens = jax.ShapeDtypeStruct((what.n,), jnp.int32)
-        where = _host_mesh() if elsewhere else mesh
+        where = host_mesh() if elsewhere else mesh
         with numerics("float64") if engine.prepares_in_float64 else numerics(str(jnp.result_type(float))):
             first, prepared = _prepared(prepare, parameters, tokens, where)
         given = jax.tree.map(partial(_abstract, wide=wide), (parameters, prepared[0]))
@@ -141,7 +141,3 @@ def _abstract(leaf: Any, wide: bool) -> jax.ShapeDtypeStruct:
     if wide and jnp.issubdtype(dtype, jnp.floating):
         dtype = np.dtype(np.float64)
     return jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.canonicalize_dtype(dtype))
-
-
-def _host_mesh() -> Mesh:
-    return Mesh(np.array(jax.local_devices(backend="cpu")[:1]), ("flips",))

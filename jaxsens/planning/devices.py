@@ -47,11 +47,13 @@ class Tpu:
     """What XLA asks of a TPU that is not at hand.
 
     Args:
+        generation: its name in a topology, as "v5e".
         type: the word before the number in the name of a slice, as "v5litepod".
         kubernetes: the name of its nodes in Google Kubernetes Engine, as "tpu-v5-lite-podslice".
         slices: the topologies of one host and of several, as "2x4", by that number.
     """
 
+    generation: str
     type: str
     kubernetes: str
     slices: dict[str, str]

@@ -61,12 +61,6 @@ class PlannedPoints:
         return self.expected.points[0]
 
     @property
-    def operations(self) -> float:
-        """Floating-point operations, all inputs together."""
-        cost = self.expected.run.cost
-        return self.expected.inputs * cost.prepare + self.expected.flips * cost.per_flip
-
-    @property
     def compiling(self) -> float:
         """The seconds to compile: measured, or what a machine of two cores takes."""
         if self.compiled:
@@ -171,7 +165,7 @@ def _row(
     run, device = one.run, target.device
     asked = measured_by(run)
     arguments = asked.arguments
-    budget = min(arguments + platform.memory, device.memory) if budget is None else budget
+    budget = platform.budget_beside(arguments, device.memory) if budget is None else budget
     flips = -(-run.flips // target.count)
     batch = max(1, min(run.engine.preferred_batch(run.n, platform), flips))
     temporary, refused, compiled = min(run.block_bytes(batch), budget), "", ()
@@ -188,6 +182,5 @@ def _row(
     # What is given is read once at least, and what a block writes to temporary memory it reads again.
     moved = one.inputs * (arguments + target.count * 2 * temporary * math.ceil(share * flips / batch))
     rate = device.rate("float64" if run.engine.wide else run.subject.dtype)
-    operations = one.inputs * run.cost.prepare + one.flips * run.cost.per_flip
-    least = max(operations / rate, moved / device.bandwidth) / target.count if rate else None
+    least = max(one.operations / rate, moved / device.bandwidth) / target.count if rate else None
     return PlannedPoints(one, batch, held, temporary, moved, least, compiled, refused)

@@ -46,8 +46,7 @@ def mesh_of(target: Target) -> Mesh:
             "TPU_WORKER_HOSTNAMES": "localhost",
             "TPU_ACCELERATOR_TYPE": f"{device.tpu.type}-{target.slice}",
         }
-        kind = "v5e" if device.tpu.type == "v5litepod" else device.tpu.type
-        platform, name = "tpu", f"{kind}:{device.tpu.slices[target.slice]}"
+        platform, name = "tpu", f"{device.tpu.generation}:{device.tpu.slices[target.slice]}"
     elif device.gpu is not None:
         os.environ |= {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")

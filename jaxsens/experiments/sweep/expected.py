@@ -34,13 +34,15 @@ class ExpectedPoints:
     inputs: int
     flips: int
 
+    @property
+    def operations(self) -> float:
+        """The floating-point operations of one point: each of its inputs is prepared once."""
+        return self.inputs * self.run.cost.prepare + self.flips * self.run.cost.per_flip
+
     @cached_property
     def seconds(self) -> float:
         """The seconds of one point on this machine, without compilation."""
-        run = self.run
-        return run.seconds * self.flips / max(1, run.flips) + (
-            self.inputs * run.seconds * run.cost.prepare / max(1.0, run.operations)
-        )
+        return self.run.seconds * self.operations / max(1.0, self.run.operations)
 
     @property
     def programs(self) -> tuple[object, ...]:

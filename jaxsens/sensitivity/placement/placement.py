@@ -143,7 +143,7 @@ class Placement:
         """The memory budget in bytes of a measurement in which all flips of an input share that many."""
         if self.memory_budget is not None:
             return self.memory_budget
-        return min(arguments + self.platform.memory, device_memory(self.local))
+        return self.platform.budget_beside(arguments, device_memory(self.local))
 
     @property
     def group(self) -> ProcessGroup | None:
