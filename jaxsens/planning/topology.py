@@ -43,6 +43,7 @@ def mesh_of(target: Target) -> Mesh:
         # Else it asks Google Cloud where it runs, for minutes.
         os.environ |= {
             "TPU_SKIP_MDS_QUERY": "1",
+            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # else a second process, or one that runs on a TPU, is refused
             "TPU_WORKER_HOSTNAMES": "localhost",
             "TPU_ACCELERATOR_TYPE": f"{device.tpu.type}-{target.slice}",
         }

@@ -166,10 +166,13 @@ def test_attention_in_blocks_of_rows_is_the_same(monkeypatch):
     ],
 )
 @pytest.mark.parametrize("rows", [2, 4])
-def test_attention_by_head_in_blocks_that_stay_in_cache_is_the_same(monkeypatch, options, rows):
+def test_attention_by_head_and_maps_in_blocks_of_rows_are_the_same(monkeypatch, options, rows):
     config = small(**options)
     parameters = random_parameters(config)
-    monkeypatch.setitem(PLATFORMS, "cpu", replace(PLATFORMS["cpu"], cached_scores=0))
+    own = replace(
+        PLATFORMS["cpu"], cached_scores=0, mapped_rows=rows + 1
+    )  # maps of rows have blocks of their own
+    monkeypatch.setitem(PLATFORMS, "cpu", own)
     monkeypatch.setattr(trace, "CACHED_ROWS", rows)
     assert trace.leaves_cache(config.layer(0), len(WORD), compiled_for())
     found = uncompiled(layers.activations, config, parameters, WORD)

@@ -48,12 +48,13 @@ def norms(engine: str, config: jaxsens.TransformerConfig, flips: list[tuple[int,
     [
         pytest.param([0, 1], "cpu", marks=pytest.mark.slow),
         ([12, 13, 19], "gpu"),
-        pytest.param([20], "cpu", marks=pytest.mark.slow),
+        ([20], "tpu"),
     ],
 )
 def test_blocks_that_fill_no_whole_number_of_rows(monkeypatch, options, at, backend):
-    cached = replace(PLATFORMS[backend], cached_scores=0) if backend == "cpu" else PLATFORMS[backend]
-    monkeypatch.setitem(PLATFORMS, "cpu", cached)
+    cached = replace(PLATFORMS["cpu"], cached_scores=0)
+    own = {"cpu": cached, "gpu": PLATFORMS["gpu"], "tpu": replace(cached, mapped_rows=6)}
+    monkeypatch.setitem(PLATFORMS, "cpu", own[backend])
     monkeypatch.setattr(trace, "CACHED_ROWS", 8)
     monkeypatch.setattr(trace, "SCORES_IN_MEMORY", 8 * N)
     programs.cache_clear()  # of what was traced for other blocks

@@ -23,9 +23,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.base import inputs
 from jaxsens.base.errors import InputError, collecting
+from jaxsens.base.platforms import compiled_for
 from jaxsens.models.parts.masks import MASKS, AnyMask, KeyMask, Span, TypedMask, mask_of
 from jaxsens.models.parts.weighting import Softmax, Weighting
-from jaxsens.models.transformer.trace import over_row_blocks, rows_at_once
+from jaxsens.models.transformer.trace import in_blocks, over_row_blocks, rows_at_once, some_rows
 
 MaskRule = Callable[[Int[Array, "*b"], Int[Array, "*b"]], Bool[Array, "*b"]]
 """Returns whether each query position sees each key position; the two arrays broadcast. Both are 0-based."""
@@ -264,7 +265,7 @@ class ModelLayer:
             InputError: if their shapes are not those that `attention` announces.
         """
         model, k, attention = self.model, self.k, self.attention
-        parts = jax.vmap(lambda row, i: model.project(self.parameters, k, row, i))(rows, positions)
+        parts = over_rows(lambda row, i: model.project(self.parameters, k, row, i), rows, positions)
         if not isinstance(parts, tuple | list) or len(parts) != 3:
             place = f"{type(model).__name__}.project in layer {k}"
             raise InputError(f"{place}: return queries, keys and values, as three arrays")
@@ -331,7 +332,7 @@ class ModelLayer:
 
     def merged(self, rows: SomeRows, attended: SomeAttended) -> SomeRows:
         """Returns the layer's output rows from its input rows and what they attended to."""
-        return jax.vmap(lambda row, b: self.model.merge(self.parameters, self.k, row, b))(rows, attended)
+        return over_rows(lambda row, b: self.model.merge(self.parameters, self.k, row, b), rows, attended)
 
     def output(self, x: AllRows) -> AllRows:
         """Returns the output rows. Scores are computed in blocks of rows (`over_row_blocks`), one head at a time.
@@ -353,6 +354,17 @@ class ModelLayer:
                 f"{place}: it returns a row of shape {y.shape[1:]}; rows have shape {x.shape[1:]}"
             )
         return y
+
+
+def over_rows(one: Callable[..., Any], *rows: Array) -> Any:
+    """Returns a map of single rows for all of them, as many at a time as suits the platform."""
+    some = jax.vmap(one)
+    return in_blocks(
+        lambda block: some(*(some_rows(each, block) for each in rows)),
+        len(rows[0]),
+        compiled_for().mapped_rows,
+        axis=0,
+    )
 
 
 def forward(model: Layered, parameters: Any, tokens: Tokens, readout: int | str) -> Outputs:

@@ -88,15 +88,26 @@ def over_row_blocks(
             lambda one: jnp.zeros((heads, n, *one.shape[2:]), one.dtype).at[:, only].set(one[:, 0]),
             rows(jnp.asarray([only])),
         )
-    size = size or rows_at_once(heads * n, False)
-    if size >= n:
+    return in_blocks(rows, n, size or rows_at_once(heads * n, False), axis=1)
+
+
+def in_blocks(rows: Callable[[Block], Any], n: int, size: int | None, axis: int) -> Any:
+    """Returns `rows(positions)` for all n positions, `size` at a time (None: all), joined along an axis."""
+    if size is None or size >= n:
         return rows(jnp.arange(n))
     blocks = jnp.minimum(jnp.arange(-(-n // size) * size), n - 1).reshape(-1, size)
 
     def joined(parts: Array) -> Array:
-        return jnp.moveaxis(parts, 0, 1).reshape(heads, -1, *parts.shape[3:])[:, :n]
+        whole = jnp.moveaxis(parts, 0, axis)
+        whole = whole.reshape(*whole.shape[:axis], -1, *whole.shape[axis + 2 :])
+        return jax.lax.slice_in_dim(whole, 0, n, axis=axis)
 
     return jax.tree.map(joined, jax.lax.map(rows, blocks))
+
+
+def some_rows(x: Float[Array, "*rows"], block: Block, axis: int = 0) -> Float[Array, "*some"]:
+    """Returns the rows of a block, which are gathered unless they are all."""
+    return x if len(block) == x.shape[axis] else jnp.take(x, block, axis=axis)
 
 
 def rows_at_once(scores: int, cached: bool) -> int:
@@ -175,19 +186,26 @@ def transformer_layer(
     The cost is O(H n^2 head_width + n d d_ff). Attention rows are computed in blocks (`over_row_blocks`). With `only`,
     just that row's attention is computed, in O(H n head_width), and values that follow from other rows are invalid.
     """
-    n = x.shape[0]
-    everywhere = jnp.arange(n)
+    n, mapped_rows = x.shape[0], compiled_for().mapped_rows
     z = layer_norm(layer, parameters.attention_norm, x) if layer.norm.before else x
-    queries = turned(layer, projected(layer, z, parameters.query), everywhere, n)
-    keys = turned(layer, projected(layer, z, parameters.key), everywhere, n)
-    values = projected(layer, z, parameters.value)
+
+    def projections(block: Block) -> tuple[Array, Array, Array]:
+        own = parameters.query, parameters.key, parameters.value
+        q, k, v = (projected(layer, some_rows(z, block), matrix) for matrix in own)
+        return turned(layer, q, block, n), turned(layer, k, block, n), v
+
+    queries, keys, values = in_blocks(projections, n, mapped_rows, axis=1)
 
     def rows(block: Block) -> tuple[Array, Array]:
         return attention_of_rows(layer, parameters, queries[:, block], keys, values, block)
 
     size = rows_at_once(layer.heads * n, leaves_cache(layer, n, compiled_for()))
     b, normaliser = over_row_blocks(rows, layer.heads, n, only, size)
-    after = after_attention(layer, parameters, x, b)
+
+    def merged(block: Block) -> AfterAttention:
+        return after_attention(layer, parameters, some_rows(x, block), some_rows(b, block, axis=1))
+
+    after = in_blocks(merged, n, mapped_rows, axis=0)
     return LayerTrace(x, z, queries, keys, values, normaliser, b, *after[:4]), after.y
 
 
