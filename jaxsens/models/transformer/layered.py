@@ -356,13 +356,16 @@ class ModelLayer:
         return y
 
 
-def over_rows(one: Callable[..., Any], *rows: Array) -> Any:
-    """Returns a map of single rows for all of them, as many at a time as suits the platform."""
+def over_rows(one: Callable[..., Any], *rows: Array, most: int | None = None) -> Any:
+    """Returns a map of single rows for all of them, `most` at a time, or as many as suit the platform.
+
+    Unlike `jax.lax.map`, it traces the map once, whatever remains.
+    """
     some = jax.vmap(one)
     return in_blocks(
         lambda block: some(*(some_rows(each, block) for each in rows)),
         len(rows[0]),
-        compiled_for().mapped_rows,
+        most or compiled_for().mapped_rows,
         axis=0,
     )
 

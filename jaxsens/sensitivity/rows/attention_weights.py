@@ -19,8 +19,7 @@ from jaxsens.models.transformer.layered import (
     embedded_rows,
 )
 from jaxsens.models.transformer.parameters import TransformerParameters
-from jaxsens.models.transformer.trace import row_scores, transformer_layer
-from jaxsens.sensitivity.engines.one_key.blocks import over_blocks
+from jaxsens.models.transformer.trace import in_blocks, row_scores, transformer_layer
 from jaxsens.sensitivity.subjects.adapters import Measurable
 
 SCORES = 2**20
@@ -116,4 +115,4 @@ def _of_layered(
             ) -> Array:
                 return layer.attended(queries[:, block], keys, values, block)
 
-            x = layer.merged(x, over_blocks(attended, n, block_rows(1, n)))
+            x = layer.merged(x, in_blocks(attended, n, block_rows(1, n), axis=0))

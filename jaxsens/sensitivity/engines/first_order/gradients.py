@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.base.errors import no_rule
 from jaxsens.models.parts.weighting import Sigmoid, Tempered, Weighting
-from jaxsens.models.transformer.layered import Layered, ModelLayer
+from jaxsens.models.transformer.layered import Layered, ModelLayer, over_rows
 from jaxsens.sensitivity.engines.one_key.alike import Alike, Stack
 from jaxsens.sensitivity.engines.one_key.blocks import summed_over_blocks
 from jaxsens.sensitivity.engines.one_key.run import ONE_MOVED_KEY, LayerRun, Run
@@ -47,7 +47,7 @@ def attended_gradients(
     n, found = kept.y.shape[0], []
     if row is None or kept.last is None:
         outputs = jax.eval_shape(read, kept.y[0]).size
-        gy = jax.lax.map(jax.jacrev(read), kept.y, batch_size=_many(outputs)) / n
+        gy = over_rows(jax.jacrev(read), kept.y, most=_many(outputs)) / n
     else:
         last = ModelLayer(model, parameters, model.layers - 1, n)
         gx, g = through_merge(last, kept.last, jnp.asarray([row]), jax.jacrev(read)(kept.y[row])[None])
@@ -80,13 +80,12 @@ def through_merge(
 ) -> tuple[Float[Array, "m outputs width"], Float[Array, "heads outputs m value_width"]]:
     """Returns the derivatives with respect to the rows' inputs and what they attended to."""
 
-    def one(given: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        x, b, g = given
+    def one(x: Array, b: Array, g: Array) -> tuple[Array, Array]:
         _, pull = jax.vjp(lambda x, b: layer.model.merge(layer.parameters, layer.k, x, b), x, b)
         return jax.vmap(pull)(g)
 
     outputs = gy.shape[1]
-    gx, gb = jax.lax.map(one, (kept.x[rows], kept.b[:, rows].swapaxes(0, 1), gy), batch_size=_many(outputs))
+    gx, gb = over_rows(one, kept.x[rows], kept.b[:, rows].swapaxes(0, 1), gy, most=_many(outputs))
     return gx, gb.transpose(2, 1, 0, 3)
 
 
@@ -111,12 +110,11 @@ def through_attention(
         for part, each in ((gq, 1), (gk, sharing), (gv, sharing))
     )
 
-    def one(given: tuple[Array, ...]) -> Array:
-        x, i, gq, gk, gv = given
+    def one(x: Array, i: Array, gq: Array, gk: Array, gv: Array) -> Array:
         _, pull = jax.vjp(lambda row: layer.model.project(layer.parameters, layer.k, row, i), x)
         return jax.vmap(lambda *parts: pull(parts)[0], in_axes=1)(gq, gk, gv)
 
-    return jax.lax.map(one, (kept.x, jnp.arange(layer.n), gq, gk, gv), batch_size=_many(outputs))
+    return over_rows(one, kept.x, jnp.arange(layer.n), gq, gk, gv, most=_many(outputs))
 
 
 def _of_one_row(

@@ -4,7 +4,7 @@ only those rows that a flip can change."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -31,32 +31,6 @@ def rows_of_tile(attention: Attention, n: int, columns: int) -> int:
     return min(rows, max(64, -(-n // MASKED_BLOCKS))) if attention.one_sided else rows
 
 
-def blocks_of(n: int, size: int) -> tuple[int, int]:
-    """Returns the number of blocks and their size, at most `size`, for n rows. The last block may overlap others."""
-    size = max(1, min(size, n))
-    return -(-n // size), size
-
-
-def starts(n: int, size: int) -> Int[Array, " blocks"]:
-    """Returns the first row of each block. The last block ends at n and overlaps the one before it if need be."""
-    count, size = blocks_of(n, size)
-    return jnp.minimum(jnp.arange(count) * size, n - size)
-
-
-def over_blocks(work: Callable[[Int[Array, " m"]], Any], n: int, size: int) -> Any:
-    """Returns `work(rows)` for all n rows, in blocks of at most `size`, joined along the first axis of every array."""
-    count, size = blocks_of(n, size)
-    if count == 1:
-        return work(jnp.arange(n))
-    parts = jax.lax.map(lambda first: work(first + jnp.arange(size)), starts(n, size))
-
-    def joined(part: Array) -> Array:
-        whole = part[:-1].reshape(-1, *part.shape[2:])
-        return jnp.concatenate([whole, part[-1, size - (n - len(whole)) :]])
-
-    return jax.tree.map(joined, parts)
-
-
 def summed_over_blocks(
     work: Callable[[Int[Array, " m"], Array, Carry], Carry],
     n: int,
@@ -64,12 +38,13 @@ def summed_over_blocks(
     start: Carry,
     span: Span | None = None,
 ) -> Carry:
-    """Folds `work(rows, new, carry)` over blocks of n rows; `new` marks the rows that no earlier block had.
+    """Folds `work(rows, new, carry)` over blocks of n rows; `new` marks the rows that no earlier block had: the last
+    block ends at n, and may overlap the one before it.
 
     Blocks without rows of `span` are left out, if it is given.
     """
-    count, size = blocks_of(n, size)
-    first, stop = (0, count) if span is None else (span[0] // size, -(-span[1] // size))
+    size = max(1, min(size, n))
+    first, stop = (0, -(-n // size)) if span is None else (span[0] // size, -(-span[1] // size))
 
     def block(k: Array, carry: Carry) -> Carry:
         rows = jnp.minimum(k * size, n - size) + jnp.arange(size)

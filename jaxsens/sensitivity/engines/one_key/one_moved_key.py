@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.models.parts.weighting import Sigmoid
-from jaxsens.models.transformer.layered import Index, ModelLayer, Places, Projections, Queries
+from jaxsens.models.transformer.layered import Index, ModelLayer, Places, Projections, Queries, over_rows
 from jaxsens.sensitivity.engines.one_key.blocks import TILE, rows_of_tile, summed_over_blocks
 from jaxsens.sensitivity.engines.one_key.run import LayerRun
 
@@ -112,8 +112,8 @@ def attended_by_moved_rows(
     def one_head(given: tuple[Array, ...]) -> Array:
         head, keys, values, q, k, v = given
 
-        def few(flips: tuple[Array, ...]) -> Array:
-            i, q, k, v = (part[None] for part in flips)
+        def of_flip(*flip: Array) -> Array:
+            i, q, k, v = (part[None] for part in flip)
             s = layer.scores(head, q, keys, i, columns)
             own = layer.scores(head, q, k, i, i)
             s = jnp.where(columns == i[:, None], own, s)
@@ -123,7 +123,7 @@ def attended_by_moved_rows(
             replaced = weights[0, i[0]]
             return (weights @ values + replaced * (v - values[i]))[0]
 
-        return jax.lax.map(few, (positions, q, k, v), batch_size=max(1, TILE // layer.n))
+        return over_rows(of_flip, positions, q, k, v, most=max(1, TILE // layer.n))
 
     heads = jnp.arange(attention.heads), kept.keys, kept.values, *moved
     return jax.lax.map(one_head, heads).swapaxes(0, 1)

@@ -20,8 +20,9 @@ from jaxsens.models.transformer.layered import (
     Queries,
     embedded_rows,
 )
+from jaxsens.models.transformer.trace import in_blocks
 from jaxsens.sensitivity.engines.one_key.alike import Alike, Stack
-from jaxsens.sensitivity.engines.one_key.blocks import TILE, over_blocks
+from jaxsens.sensitivity.engines.one_key.blocks import TILE
 
 ONE_MOVED_KEY: tuple[type[Weighting], ...] = (*SOFTMAXES, Sigmoid)
 """The weightings for which one moved key has a closed form, in this engine and the incremental one."""
@@ -122,7 +123,7 @@ def layer_run(
 
         if only is not None:
             return tuple(_at(only, n, part) for part in rows(jnp.asarray([only])))
-        return over_blocks(rows, n, max(8, TILE // n))
+        return in_blocks(rows, n, max(8, TILE // n), axis=0)
 
     heads = jnp.arange(layer.attention.heads)
     b, normaliser, rest_normaliser, rest = jax.lax.map(one_head, (heads, queries, keys, values))
