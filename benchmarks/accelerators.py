@@ -28,7 +28,7 @@ WORK = (
 """Engines, and the flips that each serves."""
 
 LAYERS = ("1", "2", "4", "12")
-LENGTHS = {"own": (1024, 16384), "published": (128, 512)}
+LENGTHS = {"own": (1024, 16384), "published": (128, 500)}
 """The lengths of inputs: of a published model of this size, what it reads."""
 
 TARGETS = {

@@ -33,7 +33,7 @@ class Platform:
         folded_flips: the flips of a batch of its folded form.
         estimated_flips: the flips of a batch of first-order estimates.
         cached_scores: soft attention with more scores goes by one head and some rows at a time; None if it never does.
-        mapped_rows: maps of single rows are computed for so many rows at a time; None for all of them.
+        mapped_numbers: maps of single rows are computed for so many numbers at a time; None for all rows.
     """
 
     name: str
@@ -47,7 +47,11 @@ class Platform:
     folded_flips: int
     estimated_flips: int
     cached_scores: int | None
-    mapped_rows: int | None = None
+    mapped_numbers: int | None = None
+
+    def mapped_rows(self, width: int) -> int | None:
+        """Returns how many rows of a width are mapped at a time; None for all."""
+        return None if self.mapped_numbers is None else max(1, self.mapped_numbers // width)
 
     def budget_beside(self, arguments: int, memory: int) -> int:
         """Returns the default budget of devices with so many bytes of memory: what all flips share, and `memory` of
@@ -92,7 +96,7 @@ PLATFORMS = {
     "gpu": _accelerator("gpu", float64=True),
     # XLA emulates float64 on a TPU by pairs of float32, with fewer digits and the range of float32.
     # It makes six products in bfloat16 of one in float32, and unrolls each over its tiles: a program for 2**17 rows
-    # at once took up to 30 times as long to compile for a v6e as one for 2**12, which fill its units as well.
+    # of 64 numbers took up to 30 times as long to compile for a v6e as one for 2**12, which fill its units as well.
     "tpu": replace(
         _accelerator("tpu", float64=False),
         forward_symbols=2**12,
@@ -100,7 +104,7 @@ PLATFORMS = {
         folded_flips=2**7,
         estimated_flips=2**9,
         cached_scores=2**18,
-        mapped_rows=2**12,
+        mapped_numbers=2**18,
     ),
 }
 

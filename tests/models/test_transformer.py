@@ -169,9 +169,8 @@ def test_attention_in_blocks_of_rows_is_the_same(monkeypatch):
 def test_attention_by_head_and_maps_in_blocks_of_rows_are_the_same(monkeypatch, options, rows):
     config = small(**options)
     parameters = random_parameters(config)
-    own = replace(
-        PLATFORMS["cpu"], cached_scores=0, mapped_rows=rows + 1
-    )  # maps of rows have blocks of their own
+    mapped = (rows + 1) * config.width  # maps of rows have blocks of their own
+    own = replace(PLATFORMS["cpu"], cached_scores=0, mapped_numbers=mapped)
     monkeypatch.setitem(PLATFORMS, "cpu", own)
     monkeypatch.setattr(trace, "CACHED_ROWS", rows)
     assert trace.leaves_cache(config.layer(0), len(WORD), compiled_for())

@@ -53,7 +53,7 @@ def norms(engine: str, config: jaxsens.TransformerConfig, flips: list[tuple[int,
 )
 def test_blocks_that_fill_no_whole_number_of_rows(monkeypatch, options, at, backend):
     cached = replace(PLATFORMS["cpu"], cached_scores=0)
-    own = {"cpu": cached, "gpu": PLATFORMS["gpu"], "tpu": replace(cached, mapped_rows=6)}
+    own = {"cpu": cached, "gpu": PLATFORMS["gpu"], "tpu": replace(cached, mapped_numbers=6 * small().width)}
     monkeypatch.setitem(PLATFORMS, "cpu", own[backend])
     monkeypatch.setattr(trace, "CACHED_ROWS", 8)
     monkeypatch.setattr(trace, "SCORES_IN_MEMORY", 8 * N)

@@ -357,7 +357,8 @@ class ModelLayer:
 
 
 def over_rows(one: Callable[..., Any], *rows: Array, most: int | None = None) -> Any:
-    """Returns a map of single rows for all of them, `most` at a time, or as many as suit the platform.
+    """Returns a map of single rows for all of them, `most` at a time, or as many as suit the platform for the width of
+    the first argument.
 
     Unlike `jax.lax.map`, it traces the map once, whatever remains.
     """
@@ -365,7 +366,7 @@ def over_rows(one: Callable[..., Any], *rows: Array, most: int | None = None) ->
     return in_blocks(
         lambda block: some(*(some_rows(each, block) for each in rows)),
         len(rows[0]),
-        most or compiled_for().mapped_rows,
+        most or compiled_for().mapped_rows(rows[0].shape[-1]),
         axis=0,
     )
 

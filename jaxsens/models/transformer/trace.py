@@ -186,7 +186,7 @@ def transformer_layer(
     The cost is O(H n^2 head_width + n d d_ff). Attention rows are computed in blocks (`over_row_blocks`). With `only`,
     just that row's attention is computed, in O(H n head_width), and values that follow from other rows are invalid.
     """
-    n, mapped_rows = x.shape[0], compiled_for().mapped_rows
+    n, mapped_rows = x.shape[0], compiled_for().mapped_rows(x.shape[1])
     z = layer_norm(layer, parameters.attention_norm, x) if layer.norm.before else x
 
     def projections(block: Block) -> tuple[Array, Array, Array]:

@@ -220,8 +220,7 @@ class IncrementalEngine(SubtractingEngine):
 
         if row is None:
             return jax.vmap(lambda rows: jnp.mean(jax.vmap(read)(rows), axis=0))(y)
-        last = ModelLayer(model, parameters, model.layers - 1, n)
-        return jax.vmap(lambda x: read(last_row(last, x, row)))(y)
+        return jax.vmap(read)(last_row(ModelLayer(model, parameters, model.layers - 1, n), y, row))
 
     def preferred_batch(self, n: int, platform: Platform) -> int:
         """As the vmap engine."""
@@ -269,15 +268,14 @@ def first_layer(
     q, key, value = layer.projected(moved, positions)
     own = attended_by_moved_rows(layer, kept, positions, (q, key, value))
 
-    def of_one(i: Array, x: Array, key: Array, value: Array, b: Array, rows: Int[Array, " m"]) -> Array:
-        db = changes_of_rows(layer, kept, rows, i[None], (key[:, None], value[:, None]))
-        mine = (rows == i)[:, None]
-        b = jnp.where(mine[..., None], b, kept.b[:, rows].swapaxes(0, 1) + db[0])
-        return layer.merged(jnp.where(mine, x, kept.x[rows]), b)
-
     def block(rows: Int[Array, " m"]) -> Float[Array, "flips m width"]:
-        each = jax.vmap(of_one, in_axes=(0, 0, 1, 1, 0, None))
-        return each(positions, moved, key, value, own, rows)
+        def changed(i: Array, key: Array, value: Array) -> Array:
+            return changes_of_rows(layer, kept, rows, i[None], (key[:, None], value[:, None]))[0]
+
+        db = jax.vmap(changed, in_axes=(0, 1, 1))(positions, key, value)
+        mine = (rows == positions[:, None])[..., None]
+        b = jnp.where(mine[..., None], own[:, None], kept.b[:, rows].swapaxes(0, 1) + db)
+        return merged_rows(layer, jnp.where(mine, moved[:, None], kept.x[rows]), b)
 
     start = jnp.broadcast_to(unchanged, (len(positions), *unchanged.shape))
     return over_changed_rows(block, start, reach, MAPPED_ROWS)
@@ -292,7 +290,7 @@ def changed_layer(
     """
     n, attention = layer.n, layer.attention
     reach = attention.rows_that_see(reach, n)
-    q, keys, values = jax.vmap(lambda x: layer.projected(x, jnp.arange(n)))(x)
+    q, keys, values = projected_rows(layer, x)
     flips, heads, _, value_width = values.shape
 
     def attended(rows: Int[Array, " m"]) -> Float[Array, "flips m numbers"]:
@@ -302,8 +300,7 @@ def changed_layer(
         return jax.vmap(of_one)(q, keys, values).reshape(flips, len(rows), -1)
 
     def merged(rows: Int[Array, " m"]) -> Float[Array, "flips m width"]:
-        some = b[:, rows].reshape(flips, len(rows), heads, value_width)
-        return jax.vmap(layer.merged)(x[:, rows], some)
+        return merged_rows(layer, x[:, rows], b[:, rows].reshape(flips, len(rows), heads, value_width))
 
     nothing = jnp.zeros((flips, n, heads * value_width), values.dtype)
     most = rows_at_once(n, scores_leave_cache(heads, n, compiled_for()))  # one head's scores
@@ -311,9 +308,32 @@ def changed_layer(
     return over_changed_rows(merged, unchanged, reach, MAPPED_ROWS), reach
 
 
-def last_row(layer: ModelLayer, x: Float[Array, "n width"], row: int) -> Float[Array, " width"]:
-    """Returns one row of the last layer's output, in O(n width^2): the keys and values of all rows, the rest of one."""
-    here = jnp.asarray([row])
-    _, keys, values = layer.projected(x, jnp.arange(layer.n))
-    q, _, _ = layer.projected(x[here], here)
-    return layer.merged(x[here], layer.attended(q, keys, values, here))[0]
+def last_row(layer: ModelLayer, x: RowsOfFlips, row: int) -> Float[Array, "flips width"]:
+    """Returns one row of the last layer's output, in O(n width^2) a flip: the keys and values of all rows, the rest of
+    one."""
+    here, (_, keys, values) = jnp.asarray([row]), projected_rows(layer, x)
+    q, _, _ = layer.projected(x[:, row], jnp.full(len(x), row))
+
+    def attended(q: Array, keys: Array, values: Array) -> Float[Array, "1 heads value_width"]:
+        return layer.attended(q[:, None], keys, values, here)
+
+    b = jax.vmap(attended, in_axes=(1, 0, 0))(q, keys, values)
+    return layer.merged(x[:, row], b[:, 0])
+
+
+# Maps of the rows of all flips at once: a platform's blocks of rows then have one size, however many flips there are.
+
+
+def projected_rows(layer: ModelLayer, x: RowsOfFlips) -> tuple[Float[Array, "flips heads n head_width"], ...]:
+    """Returns queries, keys and values of all rows."""
+    flips, n, width = x.shape
+    parts = layer.projected(x.reshape(-1, width), jnp.tile(jnp.arange(n), flips))
+    return tuple(part.reshape(len(part), flips, n, -1).swapaxes(0, 1) for part in parts)
+
+
+def merged_rows(
+    layer: ModelLayer, x: Float[Array, "flips m width"], b: Float[Array, "flips m heads value_width"]
+) -> Float[Array, "flips m width"]:
+    """Returns output rows from input rows and what they attended to."""
+    flips, m, width = x.shape
+    return layer.merged(x.reshape(-1, width), b.reshape(flips * m, *b.shape[2:])).reshape(flips, m, -1)
