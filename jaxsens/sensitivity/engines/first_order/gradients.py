@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.base.errors import no_rule
+from jaxsens.base.platforms import compiled_for
 from jaxsens.models.parts.weighting import Sigmoid, Tempered, Weighting
 from jaxsens.models.transformer.layered import Layered, ModelLayer, over_rows
 from jaxsens.sensitivity.engines.one_key.alike import Alike, Stack
@@ -47,7 +48,7 @@ def attended_gradients(
     n, found = kept.y.shape[0], []
     if row is None or kept.last is None:
         outputs = jax.eval_shape(read, kept.y[0]).size
-        gy = over_rows(jax.jacrev(read), kept.y, most=_many(outputs)) / n
+        gy = over_rows(jax.jacrev(read), kept.y, most=_many(outputs, kept.y.shape[1])) / n
     else:
         last = ModelLayer(model, parameters, model.layers - 1, n)
         gx, g = through_merge(last, kept.last, jnp.asarray([row]), jax.jacrev(read)(kept.y[row])[None])
@@ -85,7 +86,7 @@ def through_merge(
         return jax.vmap(pull)(g)
 
     outputs = gy.shape[1]
-    gx, gb = over_rows(one, kept.x[rows], kept.b[:, rows].swapaxes(0, 1), gy, most=_many(outputs))
+    gx, gb = over_rows(one, kept.x[rows], kept.b[:, rows].swapaxes(0, 1), gy, most=_many(*gy.shape[1:]))
     return gx, gb.transpose(2, 1, 0, 3)
 
 
@@ -114,7 +115,7 @@ def through_attention(
         _, pull = jax.vjp(lambda row: layer.model.project(layer.parameters, layer.k, row, i), x)
         return jax.vmap(lambda *parts: pull(parts)[0], in_axes=1)(gq, gk, gv)
 
-    return over_rows(one, kept.x, jnp.arange(layer.n), gq, gk, gv, most=_many(outputs))
+    return over_rows(one, kept.x, jnp.arange(layer.n), gq, gk, gv, most=_many(outputs, kept.x.shape[1]))
 
 
 def _of_one_row(
@@ -260,6 +261,6 @@ def _weights_and_slopes(
     return p, p
 
 
-def _many(outputs: int) -> int:
-    """Rows whose per-row derivatives are taken at once."""
-    return max(1, 2**12 // outputs)
+def _many(outputs: int, width: int) -> int:
+    """Rows whose per-row derivatives are taken at once: each has as many as there are outputs."""
+    return max(1, min(2**12, compiled_for().mapped_rows(width) or 2**12) // outputs)
