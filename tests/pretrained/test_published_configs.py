@@ -111,7 +111,7 @@ def test_longest_inputs_and_windows():
 
 
 def test_scaled_angles_of_llama_and_qwen():
-    llama, qwen = architecture("Llama-3.1-8B").rotary, architecture("Qwen2.5-7B with yarn").rotary
+    llama, qwen = architecture("Llama-3.1-8B").rotary[0], architecture("Qwen2.5-7B with yarn").rotary[0]
     assert llama is not None
     assert qwen is not None
     assert (llama.kind, qwen.kind) == ("llama3", "yarn")

@@ -66,6 +66,7 @@ class Attention:
             (a module-level function, not a lambda made for each call).
         weighting: `Softmax(...)`, `SinkSoftmax(...)` or `Sigmoid(...)`, with its temperature; forward passes take any.
         scale: the factor of dot products; None for 1 / sqrt(head_width).
+        cap: scores s become cap tanh(s / cap), before position scores are added; None for no cap.
 
     Raises:
         InputError: listing every error.
@@ -76,6 +77,7 @@ class Attention:
     mask: AnyMask | MaskRule = "none"
     weighting: Weighting = SOFTMAX
     scale: float | None = None
+    cap: float | None = None
 
     def __post_init__(self) -> None:
         with collecting("Attention") as problems:
@@ -93,6 +95,8 @@ class Attention:
                 isinstance(self.scale, int | float) and math.isfinite(self.scale)
             ):
                 problems.add("scale", self.scale, "a finite number, or None")
+            if self.cap is not None and not (isinstance(self.cap, int | float) and 0 < self.cap < math.inf):
+                problems.add("cap", self.cap, "a finite number above 0, or None")
 
     def sees(self, queries: Int[Array, "*b"], keys: Int[Array, "*b"]) -> Bool[Array, "*b"]:
         """Returns whether each query position sees each key position; the two arrays broadcast."""
@@ -303,10 +307,18 @@ class ModelLayer:
             def pair(q: Array, k: Array) -> Array:
                 return self.model.score(self.parameters, self.k, head, q, k)
 
-            return jax.vmap(lambda q: jax.vmap(lambda k: pair(q, k))(keys))(queries)
-        scale = self.attention.scale
-        scale = queries.shape[-1] ** -0.5 if scale is None else scale
-        return (queries * jnp.asarray(scale, queries.dtype)) @ keys.T
+            s = jax.vmap(lambda q: jax.vmap(lambda k: pair(q, k))(keys))(queries)
+        else:
+            scale = self.attention.scale
+            scale = queries.shape[-1] ** -0.5 if scale is None else scale
+            s = (queries * jnp.asarray(scale, queries.dtype)) @ keys.T
+        cap = self.attention.cap
+        return s if cap is None else cap * jnp.tanh(s / cap)
+
+    @property
+    def bilinear(self) -> bool:
+        """Whether scores are linear in the query and in the key, so that changes of a score are scores of a change."""
+        return not self.model.scored_in_pairs and self.attention.cap is None
 
     def tempered(self, scores: ScoreTable, rows: Places) -> ScoreTable:
         """Returns scores, or changes of scores, of some rows divided by the temperature."""

@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxsens.base.errors import no_rule, rule_for
 from jaxsens.models.parts.masks import SlidingWindow
+from jaxsens.models.parts.score_positions import RelativeBias
 from jaxsens.models.transformer.layered import Attended, Attention, Index, Layered, Outputs, Row
 from jaxsens.pretrained.families.rotation import RotaryAngles, turned
 
@@ -21,6 +22,13 @@ Output = Literal["hidden", "logits"]
 """What is read from a row of the last layer: the row itself, or what the language-model head makes of it."""
 
 NormKind = Literal["layer", "rms"]
+
+Norms = Literal["before", "after", "both", "inside"]
+"""Where rows are normalised: before each of a layer's two maps, after each residual, before and after each map, or
+after each map alone, inside the residual."""
+
+HeadNorms = Literal["none", "heads", "whole"]
+"""Which queries and keys are normalised: none, those of each head, or those of all heads together."""
 
 Activation = Callable[[Float[Array, "*shape"]], Float[Array, "*shape"]]
 
@@ -42,12 +50,68 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_fast": _tanh,  # its constant is sqrt(2 / pi) to ten digits
     "quick_gelu": _quick,
     "relu": jax.nn.relu,
+    "relu2": lambda x: jnp.square(jax.nn.relu(x)),
     "silu": jax.nn.silu,
     "swish": jax.nn.silu,
     "tanh": jnp.tanh,
 }
 """The activations under the names that `config.json` uses: Gaussian error linear units with erf, with tanh, or with a
 sigmoid, and others."""
+
+
+@dataclass(frozen=True)
+class Alibi:
+    """What ALiBi adds to a score: slope_h times the position of the key (Press et al. 2022).
+
+    It differs from -slope_h (i - j) by a number that all keys of a row share, which softmax does not see.
+
+    Attributes:
+        slopes: of each head.
+        scale: a factor of the product.
+        bfloat16: whether slopes, positions and products are rounded to bfloat16, as Falcon does.
+    """
+
+    slopes: tuple[float, ...]
+    scale: float = 1.0
+    bfloat16: bool = False
+
+    def added(self, head: Index, key: Index, dtype: Any) -> Array:
+        """Returns what is added to the score of a key."""
+        narrow = jnp.bfloat16 if self.bfloat16 else dtype
+        product = jnp.asarray(self.slopes, narrow)[head] * key.astype(narrow)
+        return product.astype(dtype) * jnp.asarray(self.scale, dtype)
+
+
+@dataclass(frozen=True)
+class Near:
+    """The mask of a window to both sides: a row sees the keys at most `reach` positions away."""
+
+    reach: int
+
+    def __call__(self, query: Index, key: Index) -> Bool[Array, "*b"]:
+        """Returns whether it sees it."""
+        return jnp.abs(query - key) <= self.reach
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Maps among which a router chooses for each row: those with the largest of softmax(row @ router).
+
+    Every expert is computed for every row, and those that are not chosen count 0: a map costs as much as if all were.
+
+    Attributes:
+        number: how many there are.
+        chosen: how many are chosen.
+        renormalised: whether the shares of the chosen ones are divided by their sum.
+        layers: the layers that have them; the others have one map.
+        hidden: the width between the two matrices of an expert.
+    """
+
+    number: int
+    chosen: int
+    renormalised: bool
+    layers: tuple[int, ...]
+    hidden: int
 
 
 @dataclass(frozen=True)
@@ -65,22 +129,39 @@ class Architecture:
         longest: the length of the longest input.
         norm: layer normalisation, or root mean square normalisation.
         epsilon: what is added to the variance, or to the mean square.
-        norm_first: whether rows are normalised before each of the two maps of a layer; otherwise after each residual.
+        norms: where rows are normalised.
         activation: a name of `ACTIVATIONS`.
         gated: whether the activation is multiplied by a second map, as in SwiGLU.
         causal: whether the future is masked.
         windows: the width of each layer's sliding window, None for none.
         scales: the factor of each layer's dot products; None for 1 / sqrt(head_width).
-        rotary: the angles of rotary positions; None for learned ones.
+        rotary: the angles of each layer's rotary positions; None for none.
+        learned_positions: whether rows begin with a learned embedding of their position.
         position_offset: the number of the first learned position, for families that leave out some.
         token_types: the number of token types; 0 for none. Every symbol has the first.
         embedding_norm: whether embeddings are normalised.
-        head_norms: whether each head's queries and keys are normalised.
+        head_norms: which queries and keys are normalised, before they are turned.
         attention_bias: whether queries, keys and values have biases.
         output_bias: whether the map after attention has one.
         map_bias: whether the per-row map has biases.
         tied: whether the head's matrix is the embedding.
         head_activation: the activation within the head; None if the head is linear.
+        transform_bias: whether the linear map before it has a bias.
+        norm_scale: whether norms have a scale.
+        norm_shift: whether norms have a shift; None if those of layer normalisation do.
+        scale_offset: what is added to the stored scales of norms: 1 in Gemma.
+        final_norm: whether the last rows are normalised; None if rows are not normalised after residuals.
+        first_bare: whether attention in the first layer reads rows that are not normalised.
+        parallel: whether attention and the per-row map read the same row, and both are added to it.
+        embedding_width: the width of an embedding; None for that of a row.
+        embedding_scale: the factor of embeddings.
+        branch_scale: the factor of what attention and the per-row map add to a row.
+        score_bias: what positions add to scores.
+        score_cap: scores s become cap tanh(s / cap).
+        clip: queries, keys and values are cut off at this size.
+        logit_scale: the factor of logits.
+        logit_cap: logits z become cap tanh(z / cap).
+        experts: the experts of the per-row map.
     """
 
     width: int
@@ -93,22 +174,39 @@ class Architecture:
     longest: int
     norm: NormKind
     epsilon: float
-    norm_first: bool
+    norms: Norms
     activation: str
     gated: bool
     causal: bool
     windows: tuple[int | None, ...]
     scales: tuple[float | None, ...]
-    rotary: RotaryAngles | None = None
+    rotary: tuple[RotaryAngles | None, ...] = ()
+    learned_positions: bool = False
     position_offset: int = 0
     token_types: int = 0
     embedding_norm: bool = False
-    head_norms: bool = False
+    head_norms: HeadNorms = "none"
     attention_bias: bool = True
     output_bias: bool = True
     map_bias: bool = True
     tied: bool = True
     head_activation: str | None = None
+    transform_bias: bool = True
+    norm_scale: bool = True
+    norm_shift: bool | None = None
+    scale_offset: float = 0.0
+    final_norm: bool | None = None
+    first_bare: bool = False
+    parallel: bool = False
+    embedding_width: int | None = None
+    embedding_scale: float = 1.0
+    branch_scale: float = 1.0
+    score_bias: Alibi | RelativeBias | None = None
+    score_cap: float | None = None
+    clip: float | None = None
+    logit_scale: float = 1.0
+    logit_cap: float | None = None
+    experts: Experts | None = None
 
 
 @dataclass(frozen=True)
@@ -122,12 +220,16 @@ class PublishedTransformer(Layered):
         token_types: (1, width), if there are token types: the first of them
         positions: (longest, width), if positions are learned
         embedding_norm: if embeddings are normalised
+        embedding_map, output_map: linear maps from an embedding's width to a row's, and back, if there are any
+        score_bias: (buckets, heads), if distances add learned numbers to scores
         layers: for each layer
             query, key, value, output: linear maps
-            query_norm, key_norm: norms of each head, if there are any
-            attention_norm, map_norm: norms
-            up, down, and gate if gated: linear maps
-        final_norm: the norm of the last rows, if rows are normalised first
+            query_norm, key_norm: norms of queries and keys, if there are any
+            attention_norm, map_norm: norms before the two maps, after residuals, or inside them; a parallel map without
+                one reads what attention does
+            attention_after, map_after: norms of what the maps add, if rows are normalised on both sides
+            up, down, and gate if gated: linear maps; of experts, with an axis in front; and router: a linear map
+        final_norm: the norm of the last rows, if there is one
         head, for logits: matrix unless tied; a bias, and transform (a linear map) with norm, if there are
 
     Attributes:
@@ -168,54 +270,115 @@ class PublishedTransformer(Layered):
         """The layer's heads, mask and scale."""
         a = self.architecture
         window = a.windows[layer]
-        mask = "none" if not a.causal else "future" if window is None else SlidingWindow(window)
-        return Attention(a.heads, key_heads=a.key_heads, mask=mask, scale=a.scales[layer])
+        if window is None:
+            mask = "future" if a.causal else "none"
+        else:
+            mask = SlidingWindow(window) if a.causal else Near(window)
+        scale = a.scales[layer]
+        return Attention(a.heads, key_heads=a.key_heads, mask=mask, scale=scale, cap=a.score_cap)
 
     def at_length(self, n: int) -> PublishedTransformer:
         """The model for inputs of length n: with its rotary angles, and without windows as wide as the input."""
         a = self.architecture
         windows = tuple(None if window is None or window >= n else window for window in a.windows)
-        depends = a.rotary is not None and a.rotary.depends_on_length
+        depends = any(angles is not None and angles.depends_on_length for angles in a.rotary)
         return dataclasses.replace(
             self, architecture=dataclasses.replace(a, windows=windows), n=n if depends else 0
         )
 
     def embed(self, parameters: Any, symbol: Index, position: Index) -> Row:
-        """The symbol's embedding, plus the first token type's and the position's, normalised."""
-        row = parameters["embedding"][symbol]
-        if self.architecture.token_types:
+        """The symbol's embedding, plus the first token type's and the position's, normalised, as wide as a row."""
+        a, row = self.architecture, parameters["embedding"][symbol]
+        if a.embedding_scale != 1.0:
+            row = row * jnp.asarray(a.embedding_scale, row.dtype)
+        widened = "embedding_map" in parameters
+        if widened and not a.embedding_norm:  # else the sum is normalised first
+            row = linear(parameters["embedding_map"], row)
+        if a.token_types:
             row = row + parameters["token_types"][0]
-        if self.architecture.rotary is None:
+        if a.learned_positions:
             row = row + parameters["positions"][position]
-        return self._normed(parameters["embedding_norm"], row) if self.architecture.embedding_norm else row
+        if a.embedding_norm:
+            row = self._normed(parameters["embedding_norm"], row)
+            row = linear(parameters["embedding_map"], row) if widened else row
+        return row
 
     def project(self, parameters: Any, layer: int, row: Row, position: Index) -> tuple[Array, Array, Array]:
         """Queries, keys and values of one row."""
         a, own = self.architecture, parameters["layers"][layer]
-        z = self._normed(own["attention_norm"], row) if a.norm_first else row
-        q, k, v = (
-            linear(own[name], z).reshape(heads, a.head_width)
-            for name, heads in (("query", a.heads), ("key", a.key_heads), ("value", a.key_heads))
-        )
-        if a.head_norms:
+        z = self._before_attention(own, layer, row)
+        parts = (linear(own[name], z) for name in ("query", "key", "value"))
+        if a.clip is not None:
+            parts = (jnp.clip(part, -a.clip, a.clip) for part in parts)
+        q, k, v = parts
+        if a.head_norms == "whole":
             q, k = self._normed(own["query_norm"], q), self._normed(own["key_norm"], k)
-        if a.rotary is not None:
-            q, k = (turned(a.rotary, x, position, self.n) for x in (q, k))
+        q, k, v = (part.reshape(-1, a.head_width) for part in (q, k, v))
+        if a.head_norms == "heads":
+            q, k = self._normed(own["query_norm"], q), self._normed(own["key_norm"], k)
+        angles = a.rotary[layer] if a.rotary else None
+        if angles is not None:
+            q, k = (turned(angles, x, position, self.n) for x in (q, k))
         return q, k, v
+
+    def placed_score(
+        self, parameters: Any, layer: int, head: Index, query: Index, key: Index
+    ) -> Array | None:
+        """What the positions add to a score: a slope times the key's, or the number of their distance's bucket."""
+        del layer
+        match self.architecture.score_bias:
+            case None:
+                return None
+            case Alibi() as alibi:
+                return alibi.added(head, key, parameters["embedding"].dtype)
+            case RelativeBias() as relative:
+                return parameters["score_bias"][relative.bucket(key - query), head]
+            case other:
+                raise no_rule("attention", "score_bias", other, ("Alibi", "RelativeBias"))
 
     def merge(self, parameters: Any, layer: int, row: Row, attended: Attended) -> Row:
         """Output projection, residuals, normalisation and the per-row map of one row."""
-        own = parameters["layers"][layer]
-        row = row + linear(own["output"], attended.reshape(-1))
-        if self.architecture.norm_first:
-            return row + self._mapped(own, self._normed(own["map_norm"], row))
-        row = self._normed(own["attention_norm"], row)
-        return self._normed(own["map_norm"], row + self._mapped(own, row))
+        a, own = self.architecture, parameters["layers"][layer]
+        branch = linear(own["output"], attended.reshape(-1))
+        if a.parallel:
+            z = self._before_attention(own, layer, row)
+            z = self._normed(own["map_norm"], row) if "map_norm" in own else z
+            return row + branch + self._mapped(own, layer, z)
+        match a.norms:
+            case "before":
+                row = self._added(row, branch)
+                return self._added(row, self._mapped(own, layer, self._normed(own.get("map_norm"), row)))
+            case "after":
+                row = self._normed(own.get("attention_norm"), self._added(row, branch))
+                return self._normed(own.get("map_norm"), self._added(row, self._mapped(own, layer, row)))
+            case "both":
+                row = self._added(row, self._normed(own["attention_after"], branch))
+                mapped = self._mapped(own, layer, self._normed(own["map_norm"], row))
+                return self._added(row, self._normed(own["map_after"], mapped))
+            case "inside":
+                row = self._added(row, self._normed(own["attention_norm"], branch))
+                return self._added(row, self._normed(own["map_norm"], self._mapped(own, layer, row)))
+            case other:
+                raise no_rule("merge", "norms", other, ("before", "after", "both", "inside"))
+
+    def _before_attention(self, own: Any, layer: int, row: Row) -> Row:
+        """Returns a row as attention reads it."""
+        a = self.architecture
+        if a.norms in ("before", "both") and not (a.first_bare and layer == 0):
+            return self._normed(own.get("attention_norm"), row)
+        return row
+
+    def _added(self, row: Row, branch: Row) -> Row:
+        scale = self.architecture.branch_scale
+        return row + (branch if scale == 1.0 else branch * jnp.asarray(scale, branch.dtype))
 
     def read(self, parameters: Any, row: Row) -> Outputs:
         """The row after the final normalisation, or the logits of the language-model head."""
-        if self.architecture.norm_first:
-            row = self._normed(parameters["final_norm"], row)
+        a = self.architecture
+        if a.norms != "after" if a.final_norm is None else a.final_norm:
+            row = self._normed(parameters.get("final_norm"), row)
+        if "output_map" in parameters:
+            row = linear(parameters["output_map"], row)
         match self.output:
             case "hidden":
                 return row
@@ -225,25 +388,44 @@ class PublishedTransformer(Layered):
                 raise no_rule("read", "output", self.output, ("hidden", "logits"))
 
     def _logits(self, parameters: Any, row: Array) -> Array:
-        head, activation = parameters.get("head", {}), self.architecture.head_activation
-        if activation is not None:
-            row = _activated(activation, linear(head["transform"], row))
+        a, head = self.architecture, parameters.get("head", {})
+        if a.head_activation is not None:
+            row = _activated(a.head_activation, linear(head["transform"], row))
             row = self._normed(head["norm"], row)
-        matrix = parameters["embedding"].T if self.architecture.tied else head["matrix"]
-        return linear({**head, "matrix": matrix}, row)
+        matrix = parameters["embedding"].T if a.tied else head["matrix"]
+        logits = linear({**head, "matrix": matrix}, row)
+        if a.logit_scale != 1.0:
+            logits = logits * jnp.asarray(a.logit_scale, logits.dtype)
+        return logits if a.logit_cap is None else a.logit_cap * jnp.tanh(logits / a.logit_cap)
 
-    def _mapped(self, own: Any, z: Array) -> Array:
+    def _mapped(self, own: Any, layer: int, z: Array) -> Array:
+        """Returns the per-row map, or the chosen experts' by their shares."""
+        experts = self.architecture.experts
+        if experts is None or layer not in experts.layers:
+            return self._map(own, z)
+        shares = jax.nn.softmax(linear(own["router"], z))
+        largest, chosen = jax.lax.top_k(shares, experts.chosen)
+        if experts.renormalised:
+            largest = largest / jnp.sum(largest)
+        maps = {name: own[name] for name in ("gate", "up", "down")}
+        return jnp.zeros_like(shares).at[chosen].set(largest) @ jax.vmap(self._map, in_axes=(0, None))(
+            maps, z
+        )
+
+    def _map(self, own: Any, z: Array) -> Array:
         up = linear(own["up"], z)
         if self.architecture.gated:
             return linear(own["down"], _activated(self.architecture.activation, linear(own["gate"], z)) * up)
         return linear(own["down"], _activated(self.architecture.activation, up))
 
     def _normed(self, own: Any, x: Float[Array, "*rows width"]) -> Float[Array, "*rows width"]:
-        """Returns x, normalised along its last axis."""
+        """Returns x, normalised along its last axis; `own` is None for a norm without parameters."""
+        own = own or {}
         epsilon = jnp.asarray(self.architecture.epsilon, x.dtype)
         if self.architecture.norm == "layer":
             x = x - jnp.mean(x, axis=-1, keepdims=True)
-        normed = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + epsilon) * own["scale"]
+        normed = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + epsilon)
+        normed = normed * own["scale"] if "scale" in own else normed
         return normed + own["shift"] if "shift" in own else normed
 
 

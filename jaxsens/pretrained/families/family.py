@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens.base.errors import InputError, Problems
+from jaxsens.models.parts.score_positions import RelativeBias
 from jaxsens.pretrained.families.architecture import Architecture, Output
 from jaxsens.pretrained.families.options import QUANTISED, Options
 
@@ -121,31 +122,57 @@ Place = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
+class Piece:
+    """The outputs of a map that is stored with others as one: some of each of several equal groups.
+
+    Attributes:
+        groups: how many groups there are.
+        size: the outputs of a group.
+        first, stop: those that are taken of each.
+    """
+
+    groups: int
+    size: int
+    first: int
+    stop: int
+
+    def taken(self, outputs: np.ndarray) -> np.ndarray:
+        """Returns the piece of stored outputs, along the first axis."""
+        grouped = outputs.reshape(self.groups, self.size, *outputs.shape[1:])[:, self.first : self.stop]
+        return grouped.reshape(-1, *outputs.shape[1:])
+
+
+@dataclass(frozen=True)
 class Tensor:
     """A parameter, and the stored tensor that holds it.
 
     Attributes:
-        place: the parameter's path.
+        place: the parameter's path. A number at its end is the place along a first axis, of experts or heads.
         names: the tensor's names, the usual one first; one of them is enough.
         shape: the stored shape.
         transposed: whether it is stored as (out, in), and becomes (in, out).
-        columns: the first column, and the one after the last, of the stored matrix or vector; None for all.
+        piece: the outputs that are taken; None for all.
         rows: the first row of the stored matrix that is taken, and the one after the last; None for all.
+        plus: what is added to each number.
     """
 
     place: Place
     names: tuple[str, ...]
     shape: tuple[int, ...]
     transposed: bool = False
-    columns: tuple[int, int] | None = None
+    piece: Piece | None = None
     rows: tuple[int, int] | None = None
+    plus: float = 0.0
 
     def taken(self, stored: np.ndarray) -> np.ndarray:
         """Returns the parameter from the stored tensor."""
-        if self.columns is not None:
-            stored = stored[..., self.columns[0] : self.columns[1]]
+        if self.piece is not None:
+            first = stored.ndim == 1 or self.transposed
+            stored = self.piece.taken(stored if first else stored.T)
+            stored = stored if first else stored.T
         if self.rows is not None:
             stored = stored[self.rows[0] : self.rows[1]]
+        stored = stored + stored.dtype.type(self.plus) if self.plus else stored
         return np.ascontiguousarray(stored.T if self.transposed else stored)
 
 
@@ -169,14 +196,56 @@ def parameters_of(found: Mapping[Tensor, StoredTensor], layers: int, dtype: str)
             raise InputError(
                 f"{where}: it holds numbers that are not finite in {dtype}; download the model again"
             )
+        *path, last = tensor.place
         at: Any = tree
-        for part in tensor.place[:-1]:
+        for part in path[:-1] if isinstance(last, int) else path:
             at = at[part] if isinstance(part, int) else at.setdefault(part, {})
-        at[tensor.place[-1]] = jnp.asarray(array)
-    return tree
+        if isinstance(last, int):
+            at.setdefault(path[-1], []).append(array)
+        else:
+            at[last] = jnp.asarray(array)
+    return _stacked(tree)
 
 
-_STACKED = ("query", "key", "value")
+def _stacked(tree: Any) -> Any:
+    """Returns a tree with the lists of arrays in it as one array each."""
+    if isinstance(tree, dict):
+        return {name: _stacked(part) for name, part in tree.items()}
+    if not isinstance(tree, list):
+        return tree
+    if tree and all(isinstance(part, np.ndarray) for part in tree):
+        return jnp.asarray(np.stack(tree))
+    return [_stacked(part) for part in tree]
+
+
+Fused = Callable[[Architecture, str], Piece | None]
+"""Returns the piece that a linear map of a layer is of what is stored under its name; None if it is all."""
+
+
+def in_thirds(a: Architecture, part: str) -> Piece | None:
+    """All queries, then all keys, then all values, as GPT-2's, Phi-3's and ModernBERT's."""
+    queries, keys = a.heads * a.head_width, a.key_heads * a.head_width
+    places = {"query": (0, queries), "key": (queries, keys), "value": (queries + keys, keys)}
+    if part not in places:
+        return None
+    first, count = places[part]
+    return Piece(1, queries + 2 * keys, first, first + count)
+
+
+def by_key_head(a: Architecture, part: str) -> Piece | None:
+    """For each head of keys its queries, then its key and its value, as GPT-NeoX's, BLOOM's and Falcon's."""
+    width, each = a.head_width, a.heads // a.key_heads
+    places = {"query": (0, each), "key": (each, 1), "value": (each + 1, 1)}
+    if part not in places:
+        return None
+    first, count = places[part]
+    return Piece(a.key_heads, (each + 2) * width, first * width, (first + count) * width)
+
+
+def in_halves(a: Architecture, part: str) -> Piece | None:
+    """The gate, then the map that it multiplies, as Phi-3's and ModernBERT's."""
+    k = {"gate": 0, "up": 1}.get(part)
+    return None if k is None else Piece(1, 2 * a.hidden, k * a.hidden, (k + 1) * a.hidden)
 
 
 @dataclass(frozen=True)
@@ -190,15 +259,19 @@ class Family:
         outer: the names of what is in no layer: "embedding", and "positions", "token_types", "embedding_norm" and
             "final_norm" if there are; without ".weight" and ".bias".
         layer: what the names of a layer's tensors begin with; "{}" stands for its number.
-        parts: what follows of the names of its linear maps and norms, by their names in `PublishedTransformer`.
+        parts: what follows of the names of its linear maps and norms, by their names in `PublishedTransformer`;
+            "a|b" is either.
         head_matrix: the names of the language-model head's matrix.
         buffers: regular expressions of tensors that are no parameters, such as position ids.
         heads: regular expressions of tensors of heads, which read the last rows.
         language_model: the class that saves the language-model head, for messages.
         head_parts: the names of the head's "transform" and "norm", if it has them.
         head_biases: the names of the head's bias, if it has one.
-        stacked: whether matrices are stored as (inputs, outputs), and those of queries, keys and values side by side
-            as one.
+        fused: how maps are stored that share a name.
+        inputs_first: whether matrices are stored as (inputs, outputs), as GPT-2's.
+        norm_by_head: whether the norms of queries and keys have numbers of their own for each head.
+        outer_bias: whether the maps from and to an embedding's width have biases.
+        expert: the names of an expert's "gate", "up" and "down" after that of the layer; "{}" stands for its number.
     """
 
     name: str
@@ -213,44 +286,101 @@ class Family:
     language_model: str
     head_parts: Mapping[str, str] = field(default_factory=dict)
     head_biases: tuple[str, ...] = ()
-    stacked: bool = False
+    fused: tuple[Fused, ...] = ()
+    inputs_first: bool = False
+    norm_by_head: bool = False
+    outer_bias: bool = True
+    expert: Mapping[str, str] = field(default_factory=dict)
 
     def tensors(self, a: Architecture) -> Iterator[Tensor]:
         """Yields the tensors up to the last rows, with the final normalisation."""
-        last = a.position_offset + a.longest
-        for place, stored, rows in (
-            ("embedding", a.symbols, None),
-            ("positions", last, (a.position_offset, last)),
-            ("token_types", a.token_types, (0, 1)),
+        last, narrow = a.position_offset + a.longest, a.embedding_width or a.width
+        buckets = a.score_bias.buckets if isinstance(a.score_bias, RelativeBias) else 0
+        for place, shape, rows in (
+            ("embedding", (a.symbols, narrow), None),
+            ("positions", (last, self._summed(a)), (a.position_offset, last)),
+            ("token_types", (a.token_types, self._summed(a)), (0, 1)),
+            ("score_bias", (buckets, a.heads), None),
         ):
-            if place in self.outer:
-                yield Tensor((place,), (f"{self.outer[place]}.weight",), (stored, a.width), rows=rows)
-        for place in ("embedding_norm", "final_norm"):
-            if place in self.outer:
-                yield from _norm((place,), self.outer[place], a.width, a.norm == "layer")
+            if place in self.outer and shape[0]:
+                yield Tensor((place,), (f"{self.outer[place]}.weight",), shape, rows=rows)
+        if "embedding_norm" in self.outer and a.embedding_norm:
+            yield from _norm(a, ("embedding_norm",), self.outer["embedding_norm"], (self._summed(a),))
+        if "final_norm" in self.outer and a.final_norm is not False:
+            yield from _norm(a, ("final_norm",), self.outer["final_norm"], (a.width,))
+        if narrow != a.width:
+            for place, sizes in (("embedding_map", (narrow, a.width)), ("output_map", (a.width, narrow))):
+                if place in self.outer:
+                    yield from self._map((place,), self.outer[place], *sizes, self.outer_bias)
+        for k in range(a.layers):
+            yield from self._layer(a, k)
+
+    def _summed(self, a: Architecture) -> int:
+        """The width of what positions and token types are added to: an embedding's, unless it is widened first."""
+        return a.embedding_width or a.width if a.embedding_norm else a.width
+
+    def _layer(self, a: Architecture, k: int) -> Iterator[Tensor]:
+        """Yields the tensors of a layer."""
         queries, keys = a.heads * a.head_width, a.key_heads * a.head_width
+        experts = a.experts if a.experts is not None and k in a.experts.layers else None
         maps = {
             "query": (a.width, queries, a.attention_bias),
             **dict.fromkeys(("key", "value"), (a.width, keys, a.attention_bias)),
             "output": (queries, a.width, a.output_bias),
-            **dict.fromkeys(("gate", "up"), (a.width, a.hidden, a.map_bias)),
+        }
+        of_rows = {
+            **({"gate": (a.width, a.hidden, a.map_bias)} if a.gated else {}),
+            "up": (a.width, a.hidden, a.map_bias),
             "down": (a.hidden, a.width, a.map_bias),
         }
-        for k in range(a.layers):
-            for part, name in self.parts.items():
-                place, name = ("layers", k, part), f"{self.layer.format(k)}.{name}"
-                if part in maps:
-                    yield from self._map(place, name, *maps[part])
-                elif part in ("attention_norm", "map_norm"):
-                    yield from _norm(place, name, a.width, a.norm == "layer")
-                elif a.head_norms:
-                    yield from _norm(place, name, a.head_width, a.norm == "layer")
+        if experts is None:
+            maps |= of_rows
+        else:
+            maps["router"] = (a.width, experts.number, False)
+        layer = self.layer.format(k)
+        for part, names in self.parts.items():
+            place, name = ("layers", k, part), "|".join(f"{layer}.{one}" for one in names.split("|"))
+            if part in maps:
+                yield from self._stored(a, place, name, maps[part])
+            elif part in ("query_norm", "key_norm"):
+                if a.head_norms != "none":
+                    yield from self._head_norm(a, place, name)
+            elif part.endswith(("_norm", "_after")) and not (
+                part == "attention_norm" and a.first_bare and k == 0
+            ):
+                yield from _norm(a, place, name, (a.width,))
+        for part, name in self.expert.items() if experts else ():
+            inputs, outputs, _ = of_rows[part]
+            sizes = [experts.hidden if size == a.hidden else size for size in (outputs, inputs)]
+            for e in range(experts.number):
+                place = ("layers", k, part, "matrix", e)
+                yield Tensor(place, (f"{layer}.{name.format(e)}.weight",), tuple(sizes), transposed=True)
+
+    def _stored(
+        self, a: Architecture, place: Place, name: str, sizes: tuple[int, int, bool]
+    ) -> Iterator[Tensor]:
+        """The tensors of a linear map of a layer, which may be stored with others under the same name."""
+        pieces = (fused(a, str(place[-1])) for fused in self.fused)
+        return self._map(place, name, *sizes, next((piece for piece in pieces if piece is not None), None))
+
+    def _head_norm(self, a: Architecture, place: Place, name: str) -> Iterator[Tensor]:
+        """The tensors of the normalisation of queries or keys: one of all heads, or of each."""
+        heads = a.heads if place[-1] == "query_norm" else a.key_heads
+        if a.head_norms == "whole":
+            yield from _norm(a, place, name, (heads * a.head_width,))
+        elif "{}" in name:  # a norm of its own for each head
+            for h in range(heads):
+                yield Tensor((*place, "scale", h), (f"{name.format(h)}.weight",), (a.head_width,))
+        else:
+            yield from _norm(a, place, name, (heads, a.head_width) if self.norm_by_head else (a.head_width,))
 
     def head(self, a: Architecture) -> Iterator[Tensor]:
         """Yields the tensors of the language-model head, without its matrix."""
+        narrow = a.embedding_width or a.width
         if self.head_parts:
-            yield from self._map(("head", "transform"), self.head_parts["transform"], a.width, a.width, True)
-            yield from _norm(("head", "norm"), self.head_parts["norm"], a.width, True)
+            name, bias = self.head_parts["transform"], a.transform_bias
+            yield from self._map(("head", "transform"), name, a.width, narrow, bias)
+            yield from _norm(a, ("head", "norm"), self.head_parts["norm"], (narrow,))
         if self.head_biases:
             yield Tensor(("head", "bias"), self.head_biases, (a.symbols,))
 
@@ -262,7 +392,7 @@ class Family:
         if output == "logits":
             head = list(self.head(a))
             if not a.tied:
-                shape = (a.symbols, a.width)
+                shape = (a.symbols, a.embedding_width or a.width)
                 head.append(Tensor(("head", "matrix"), self.head_matrix, shape, transposed=True))
             others = self._other_heads(head, stored)
             if others is not None:
@@ -339,20 +469,21 @@ class Family:
                 )
                 problems.add("config.json: tie_word_embeddings", True, remedy)
 
-    def _map(self, place: Place, name: str, inputs: int, outputs: int, bias: bool) -> Iterator[Tensor]:
-        """The tensors of a linear map, stored as PyTorch does, (outputs, inputs), unless `stacked`."""
-        columns, stored = None, outputs
-        if self.stacked and place[-1] in _STACKED:
-            j = _STACKED.index(str(place[-1]))
-            columns, stored = (j * outputs, (j + 1) * outputs), 3 * outputs
-        shape = (inputs, stored) if self.stacked else (stored, inputs)
-        yield Tensor((*place, "matrix"), (f"{name}.weight",), shape, not self.stacked, columns)
+    def _map(
+        self, place: Place, name: str, inputs: int, outputs: int, bias: bool, piece: Piece | None = None
+    ) -> Iterator[Tensor]:
+        """The tensors of a linear map, stored as PyTorch does, (outputs, inputs), unless `inputs_first`."""
+        stored = outputs if piece is None else piece.groups * piece.size
+        shape = (inputs, stored) if self.inputs_first else (stored, inputs)
+        matrices, biases = ([f"{one}.{kind}" for one in name.split("|")] for kind in ("weight", "bias"))
+        yield Tensor((*place, "matrix"), tuple(matrices), shape, not self.inputs_first, piece)
         if bias:
-            yield Tensor((*place, "bias"), (f"{name}.bias",), (stored,), columns=columns)
+            yield Tensor((*place, "bias"), tuple(biases), (stored,), piece=piece)
 
 
-def _norm(place: Place, name: str, width: int, shift: bool) -> Iterator[Tensor]:
+def _norm(a: Architecture, place: Place, name: str, shape: tuple[int, ...]) -> Iterator[Tensor]:
     """The tensors of a normalisation. Old files call them gamma and beta."""
-    yield Tensor((*place, "scale"), (f"{name}.weight", f"{name}.gamma"), (width,))
-    if shift:
-        yield Tensor((*place, "shift"), (f"{name}.bias", f"{name}.beta"), (width,))
+    if a.norm_scale:
+        yield Tensor((*place, "scale"), (f"{name}.weight", f"{name}.gamma"), shape, plus=a.scale_offset)
+    if a.norm == "layer" if a.norm_shift is None else a.norm_shift:
+        yield Tensor((*place, "shift"), (f"{name}.bias", f"{name}.beta"), shape)

@@ -11,7 +11,7 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture
-from jaxsens.pretrained.families.family import Family
+from jaxsens.pretrained.families.family import Family, in_thirds
 from jaxsens.pretrained.families.options import REQUIRED, Options
 
 
@@ -47,7 +47,8 @@ def _architecture(
         symbols=options.count("vocab_size"),
         longest=options.count(names.longest),
         norm="layer",
-        norm_first=not encodes,
+        norms="after" if encodes else "before",
+        learned_positions=True,
         activation=activation,
         gated=False,
         causal=not encodes,
@@ -182,5 +183,6 @@ GPT2 = Family(
     buffers=(r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias$",),
     heads=(r"lm_head\.", r"multiple_choice_head\.", r"score\.", r"classifier\.", r"qa_outputs\."),
     language_model="GPT2LMHeadModel",
-    stacked=True,
+    fused=(in_thirds,),
+    inputs_first=True,
 )

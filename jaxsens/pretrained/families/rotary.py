@@ -49,13 +49,13 @@ def _architecture(
         longest=longest,
         norm="rms",
         epsilon=options.number("rms_norm_eps", 1e-6),
-        norm_first=True,
+        norms="before",
         activation=options.choice("hidden_act", ACTIVATIONS, "silu"),
         gated=True,
         causal=True,
         windows=windows,
         scales=(None,) * layers,
-        rotary=rotary,
+        rotary=(rotary,) * layers,
         tied=options.flag("tie_word_embeddings", False),
         **{"map_bias": False, **own},
     )
@@ -104,7 +104,7 @@ def _qwen2(options: Options) -> Architecture:
 def _qwen3(options: Options) -> Architecture:
     bias, windows = options.flag("attention_bias", False), _qwen_windows(options)
     return _architecture(
-        options, windows, attention_bias=bias, output_bias=bias, head_norms=True, head_width=128
+        options, windows, attention_bias=bias, output_bias=bias, head_norms="heads", head_width=128
     )
 
 

@@ -165,7 +165,7 @@ def _of_all_rows(
     # One more column takes g . b off: (g, -g . b) . (v, 1).
     g = jnp.concatenate([g, _offset(weighting, g, b)], axis=-1)
     v = jnp.concatenate([v, jnp.ones_like(v[:, :1])], axis=-1)
-    shared = outputs >= q.shape[1] and not layer.model.scored_in_pairs
+    shared = outputs >= q.shape[1] and layer.bilinear
     pairs = (k[:, :, None] * v[:, None]).reshape(n, -1)
 
     def tile(rows: Array, new_rows: Array, columns: Array, new: Array, carry: tuple[Array, ...]) -> Any:
@@ -222,7 +222,7 @@ def _through_scores(
 ) -> Callable[[Float[Array, "k m"]], tuple[Array, ...]]:
     """Returns the map from the derivative with respect to a tile's scores to those with respect to its queries, unless
     they are `shared`, and its keys. `pull` is that of a score that is no dot product."""
-    if layer.model.scored_in_pairs:
+    if not layer.bilinear:
         return lambda ds: pull(ds.T)
     factors = _factors(layer, rows, q.shape[1]).astype(q.dtype)[:, None]
     if shared:

@@ -97,7 +97,7 @@ def shares_moved(
 
 def _steps(layer: ModelLayer, head: Index, q: Queries, key: KeysOfFlips, dkey: KeysOfFlips) -> Table:
     """Returns the changes of one head's scores, before the temperature. Position scores do not change."""
-    if layer.model.scored_in_pairs:
+    if not layer.bilinear:
         new, old = (layer.unplaced_scores(head, q, k) for k in (key + dkey, key))
         return new - old
     return layer.unplaced_scores(head, q, dkey)  # linear in the key: nothing cancels
