@@ -122,6 +122,30 @@ class Options:
             return 1.0
         return float(found)
 
+    def numbers(self, name: str, count: int) -> tuple[float, ...]:
+        """Returns a list of so many numbers above 0."""
+        found = self.value(name)
+        if self.given(name) and not (
+            isinstance(found, list)
+            and len(found) == count
+            and all(inputs.is_real(one) and math.isfinite(one) and one > 0 for one in found)
+        ):
+            self.refuse(name, f"a list of {count} numbers above 0")
+        return (1.0,) * count if name in self.failed else tuple(map(float, found))
+
+    def entries(self, name: str, known: Mapping[str, Any], layers: int, default: Any = None) -> list[Any]:
+        """Returns what the name that a list has for each layer stands for."""
+        found = self.value(name, default)
+        if found is None:
+            return []
+        if not isinstance(found, list) or any(not isinstance(one, str) or one not in known for one in found):
+            self.refuse(name, f"a list of {' and '.join(known)}; others are not served")
+        elif len(found) != layers:
+            self.refuse(name, f"a list of num_hidden_layers = {layers} entries")
+        else:
+            return [known[one] for one in found]
+        return [next(iter(known.values()))] * layers
+
     def flag(self, name: str, default: bool) -> bool:
         """Returns true or false."""
         found = self.value(name, default)
@@ -154,7 +178,8 @@ class Options:
         Those that begin with an underscore are notes of the transformers library, and null is no option.
         """
         for name, (harmless, reason) in HARMLESS.items():
-            self.only(name, harmless, reason)
+            if name not in self._seen:
+                self.only(name, harmless, reason)
         self.ignore(*IRRELEVANT)
         self.finish_table(
             f"no option of {family} that is known here; remove it if its forward pass ignores it"

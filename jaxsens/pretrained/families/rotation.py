@@ -1,14 +1,15 @@
 """Rotary position embeddings of published models: the angle of each coordinate pair per position, with its scalings.
 
-The two coordinates of a pair are half a head apart: coordinate c is turned with coordinate c + head_width / 2. All
-frequencies are computed in float64 and then rounded to the model's dtype. Old folders write the options as
-`rope_scaling`, new ones as `rope_parameters`.
+The first coordinates of a head are turned, or all. The two coordinates of a pair are half of them apart, coordinate c
+with coordinate c + width / 2, or next to each other. All frequencies are computed in float64 and then rounded to the
+model's dtype. Old folders write the options as `rope_scaling`, new ones as `rope_parameters`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +18,7 @@ from jaxtyping import Array, Float, Int
 from jaxsens.base.errors import no_rule
 from jaxsens.pretrained.families.options import Options
 
-KINDS = ("default", "linear", "dynamic", "llama3", "yarn")
+KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 """The values of `rope_type` that are served."""
 
 
@@ -29,10 +30,11 @@ class RotaryAngles:
     - "dynamic" ("dynamic NTK"): the base grows with inputs longer than those of training.
     - "llama3" (Llama 3.1): slow pairs are divided by a factor, fast ones are kept, and those between are interpolated.
     - "yarn" (Peng et al. 2023): the same with a ramp over the pairs' numbers, and longer queries and keys.
+    - "longrope" (Ding et al. 2024): each pair has a divisor, and another one in inputs longer than those of training.
 
     Attributes:
         base: `rope_theta`.
-        width: the width of a head, an even number.
+        width: the number of turned coordinates of a head, an even number.
         kind: one of `KINDS`.
         factor: the divisor of positions or of slow pairs; of "dynamic", how much the base grows.
         trained_length: `original_max_position_embeddings`; of "dynamic" `max_position_embeddings`, up to which nothing
@@ -41,6 +43,8 @@ class RotaryAngles:
             turns is fast.
         amplitude: the factor of turned queries and keys.
         truncate: whether the ends of the ramp of "yarn" are rounded to whole pairs.
+        divisors: of "longrope", those of each pair in inputs of up to `trained_length` symbols, and in longer ones.
+        interleaved: whether the coordinates of a pair are next to each other.
     """
 
     base: float
@@ -52,11 +56,13 @@ class RotaryAngles:
     fast: float = 0.0
     amplitude: float = 1.0
     truncate: bool = True
+    divisors: tuple[tuple[float, ...], ...] = ()
+    interleaved: bool = False
 
     @property
     def depends_on_length(self) -> bool:
         """Whether the angles depend on the length of the input."""
-        return self.kind == "dynamic"
+        return self.kind in ("dynamic", "longrope")
 
     def frequencies(self, n: int) -> Float[np.ndarray, " pairs"]:
         """Returns each pair's angle per position, in radians and float64, for inputs of length n."""
@@ -82,6 +88,8 @@ class RotaryAngles:
                 ramp = (np.arange(self.width // 2) - first) / (last - first if last != first else 0.001)
                 slow = np.clip(ramp, 0, 1)
                 return slow * unscaled / self.factor + (1 - slow) * unscaled
+            case "longrope":
+                return unscaled / np.array(self.divisors[n > self.trained_length])
             case _:
                 raise no_rule("frequencies", "rope_type", self.kind, KINDS)
 
@@ -96,8 +104,13 @@ def turned(
     """Returns queries or keys of one row, turned by the angles of its position in an input of length n."""
     angle = position.astype(x.dtype) * jnp.asarray(angles.frequencies(n), x.dtype)
     cos, sin = (part * jnp.asarray(angles.amplitude, x.dtype) for part in (jnp.cos(angle), jnp.sin(angle)))
+    x, rest = x[..., : angles.width], x[..., angles.width :]
+    if angles.interleaved:
+        a, b = x[..., 0::2], x[..., 1::2]
+        pairs = jnp.stack([a * cos - b * sin, b * cos + a * sin], axis=-1).reshape(x.shape)
+        return jnp.concatenate([pairs, rest], axis=-1)
     a, b = jnp.split(x, 2, axis=-1)
-    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
 
 
 def _read(kind: str, own: Options, base: float, width: int, longest: int) -> tuple[RotaryAngles, int]:
@@ -119,49 +132,91 @@ def _read(kind: str, own: Options, base: float, width: int, longest: int) -> tup
                 own.refuse("high_freq_factor", f"a number above low_freq_factor = {low:g}")
             return RotaryAngles(base, width, kind, own.number("factor"), trained, low, high), longest
         case "yarn":
-            trained = own.count("original_max_position_embeddings", longest)
-            factor = own.number("factor", longest / trained)
-            own_scale, all_scale = own.number("mscale", 0.0), own.number("mscale_all_dim", 0.0)
-            amplitude = _longer(factor, 1.0)
-            if own_scale and all_scale:
-                amplitude = _longer(factor, own_scale) / _longer(factor, all_scale)
-            fast, slow = own.number("beta_fast", 32.0), own.number("beta_slow", 1.0)
-            amplitude, truncate = own.number("attention_factor", amplitude), own.flag("truncate", True)
-            angles = RotaryAngles(base, width, kind, factor, trained, slow, fast, amplitude, truncate)
-            return angles, max(longest, int(trained * factor))
+            return _yarn(own, base, width, longest)
+        case "longrope":
+            return _longrope(own, base, width, longest)
         case _:
             raise no_rule("load_pretrained", "rope_type", kind, KINDS)
+
+
+def _yarn(own: Options, base: float, width: int, longest: int) -> tuple[RotaryAngles, int]:
+    trained = own.count("original_max_position_embeddings", longest)
+    factor = own.number("factor", longest / trained)
+    own_scale, all_scale = own.number("mscale", 0.0), own.number("mscale_all_dim", 0.0)
+    amplitude = _longer(factor, 1.0)
+    if own_scale and all_scale:
+        amplitude = _longer(factor, own_scale) / _longer(factor, all_scale)
+    fast, slow = own.number("beta_fast", 32.0), own.number("beta_slow", 1.0)
+    amplitude, truncate = own.number("attention_factor", amplitude), own.flag("truncate", True)
+    angles = RotaryAngles(base, width, "yarn", factor, trained, slow, fast, amplitude, truncate)
+    return angles, max(longest, int(trained * factor))
+
+
+def _longrope(own: Options, base: float, width: int, longest: int) -> tuple[RotaryAngles, int]:
+    trained = own.count("original_max_position_embeddings", longest)
+    divisors = tuple(own.numbers(name, width // 2) for name in ("short_factor", "long_factor"))
+    factor = own.number("factor", longest / trained)
+    amplitude = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 and trained > 1 else 1.0
+    amplitude = own.number("attention_factor", amplitude)
+    return (
+        RotaryAngles(base, width, "longrope", factor, trained, amplitude=amplitude, divisors=divisors),
+        longest,
+    )
 
 
 def _longer(factor: float, scale: float) -> float:
     return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def rotary_angles(options: Options, width: int, longest: int) -> tuple[RotaryAngles, int]:
+def rotary_angles(
+    options: Options, width: int, longest: int, part: float | None = None, interleaved: bool = False
+) -> tuple[RotaryAngles, int]:
     """Returns the angles of rotary positions, and the length of the longest input.
 
     Args:
         options: those of config.json.
         width: the width of a head.
         longest: `max_position_embeddings`; "linear" and "dynamic" scale it.
+        part: the share of a head that is turned unless `partial_rotary_factor` says another; None if the family turns
+            whole heads.
+        interleaved: whether the coordinates of a pair are next to each other.
     """
     new, old = options.value("rope_parameters", {}), options.value("rope_scaling", {})
     if new and old and new != old:
         options.refuse("rope_scaling", "rope_parameters says something else; keep one of them")
     name, table = ("rope_parameters", new) if new else ("rope_scaling", old)
     theta = options.number("rope_theta", 10000.0)
+    if part is not None:
+        part = options.number("partial_rotary_factor", part)
+    return angles_of_table(options, name, table, theta, width, longest, part, interleaved)
+
+
+def angles_of_table(
+    options: Options,
+    name: str,
+    table: Any,
+    theta: float,
+    width: int,
+    longest: int,
+    part: float | None = None,
+    interleaved: bool = False,
+) -> tuple[RotaryAngles, int]:
+    """Returns what `rotary_angles` does, from a table of its options by itself."""
     if not isinstance(table, dict):
         options.refuse(name, "a table with rope_type")
         table = {}
     own = Options(table, f"{options.where}: {name}", options.problems)
-    if width % 2:
-        options.refuse("head_dim", f"an even width of heads, which is {width}: positions turn pairs")
-    kind = own.choice("rope_type", KINDS, own.choice("type", KINDS, "default"))
+    if part is not None:
+        width = int(width * own.number("partial_rotary_factor", part))
+    if width % 2 or not width:
+        options.refuse("head_dim", f"an even number of turned coordinates, which is {width}: they make pairs")
+    kind = own.choice("rope_type", KINDS, own.choice("type", (*KINDS, "su"), "default"))
     base = own.number("rope_theta", theta, least=1.0)
     if own.failed:
         return RotaryAngles(base, width), longest
-    own.only("partial_rotary_factor", (1, 1.0, None), "turning a part of each head is not served")
+    if part is None:
+        own.only("partial_rotary_factor", (1, 1.0, None), "turning a part of each head is not served")
     own.ignore("finetuned")
-    made = _read(kind, own, base, width, longest)
+    angles, longest = _read("longrope" if kind == "su" else kind, own, base, width, longest)
     own.finish_table(f"no option of rope_type {kind} that is served")
-    return made
+    return replace(angles, interleaved=interleaved), longest
