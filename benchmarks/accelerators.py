@@ -12,18 +12,18 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations, product
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from allpairspy import AllPairs
 
 from benchmarks.auto import ROOT
 from jaxsens.base.memory import in_words
 
 WORK = (
-    *(("vmap", edit) for edit in ("substitute", "delete", "insert", "groups")),
-    *((name, "substitute") for name in ("incremental", "difference", "first-order")),
+    *((name, "substitute") for name in ("vmap", "incremental", "difference", "first-order")),
+    *(("vmap", edit) for edit in ("delete", "insert", "groups")),
 )
 """Engines, and the flips that each serves."""
 
@@ -87,7 +87,7 @@ class Options:
         folder: A published model, in the Hugging Face layout; without it none is compiled.
         devices: Compile for these alone.
         engines: Compile these alone.
-        only: Compile only so many cells, each next one with the most values that none before it has.
+        only: Compile only so many cells.
         limit: Seconds after which a cell is given up.
     """
 
@@ -99,35 +99,20 @@ class Options:
 
 
 def cells(options: Options) -> list[Cell]:
-    """The covering array."""
+    """The covering array: each next cell has the most pairs of values that none before it has, until none is left."""
     models = LAYERS if options.folder is None else (*LAYERS, str(options.folder))
-    factors: list[list[Any]] = [
-        [work for work in WORK if work[0] in options.engines],
-        [*models],
-        [False, True],
-        [*options.devices],
-        [1, 8],
+    works = [work for work in WORK if work[0] in options.engines]
+    rows = [
+        row for row in product(works, models, (False, True), options.devices, (1, 8)) if Cell(*row).served
     ]
-
-    def possible(row: Sequence[Any]) -> bool:
-        return len(row) < 2 or Cell(row[0], row[1], True, "", 1).served
-
-    left = [*AllPairs(factors, filter_func=possible)]
-    if options.only is None:
-        return [Cell(*row) for row in left]
+    pairs = {row: {*combinations(enumerate(row), 2)} for row in rows}
+    left = set().union(*pairs.values())
     chosen: list[Cell] = []
-    seen: set[Any] = set()
-    for _ in range(min(options.only, len(left))):
-        best = max(left, key=lambda row: len(values(row) - seen))  # the first of equals
-        left.remove(best)
+    while left and len(chosen) < (options.only or len(rows)):
+        best = max(rows, key=lambda row: len(pairs[row] & left))  # the first of equals
+        left -= pairs[best]
         chosen.append(Cell(*best))
-        seen |= values(best)
     return chosen
-
-
-def values(row: Sequence[Any]) -> set[Any]:
-    """What a row has of each factor; of the work, the engine and the flips."""
-    return {*enumerate(row), ("engine", row[0][0])}
 
 
 def compiled(cell: Cell, limit: float) -> dict[str, Any]:
