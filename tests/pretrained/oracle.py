@@ -23,11 +23,25 @@ torch: Any = importlib.import_module("torch")
 transformers: Any = importlib.import_module("transformers")
 
 SYMBOLS = 40
-ENCODER = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert"}
-DECODER = {"gpt2": "GPT2", "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+ENCODER = {
+    "bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "xlm-roberta": "XLMRoberta",
+    "camembert": "Camembert", "electra": "Electra", "albert": "Albert", "mpnet": "MPNet", "modernbert": "ModernBert",
+    "esm": "Esm", "t5": "T5",
+}  # fmt: skip
+DECODER = {
+    "gpt2": "GPT2", "gpt_neo": "GPTNeo", "opt": "OPT", "gpt_neox": "GPTNeoX", "gptj": "GPTJ", "phi": "Phi",
+    "falcon": "Falcon", "bloom": "Bloom", "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3",
+    "phi3": "Phi3", "olmo": "Olmo", "olmo2": "Olmo2", "smollm3": "SmolLM3", "granite": "Granite", "cohere": "Cohere",
+    "stablelm": "StableLm", "starcoder2": "Starcoder2", "gemma": "Gemma", "gemma2": "Gemma2",
+    "gemma3_text": "Gemma3Text", "mixtral": "Mixtral", "qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe",
+}  # fmt: skip
 HEADS = (
-    dict.fromkeys(ENCODER, "ForMaskedLM") | dict.fromkeys(DECODER, "ForCausalLM") | {"gpt2": "LMHeadModel"}
+    dict.fromkeys(ENCODER, "ForMaskedLM")
+    | dict.fromkeys(DECODER, "ForCausalLM")
+    | {"gpt2": "LMHeadModel", "t5": "EncoderModel"}
 )
+MODELS = {"gemma3_text": "Gemma3"}
+"""The prefix of a model's class, where it is not that of its config."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +81,22 @@ _SIZES: dict[str, dict[str, Any]] = {
         "eos_token_id": 3,
     },
 }
-_SIZES["roberta"] = _SIZES["bert"]
+for _name in ("roberta", "xlm-roberta", "camembert", "mpnet"):
+    _SIZES[_name] = {**_SIZES["bert"], "pad_token_id": 1}
+for _name in ("electra", "albert"):
+    _SIZES[_name] = {**_SIZES["bert"], "embedding_size": 12}
+_SPECIAL = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
+_SIZES["modernbert"] = {**_SIZES["bert"], **_SPECIAL, "num_hidden_layers": 4, "local_attention": 6}
+_SIZES["esm"] = {**_SIZES["bert"], "pad_token_id": 1, "mask_token_id": 4, "position_embedding_type": "rotary"}
+_SIZES["t5"] = {"d_model": 32, "d_kv": 6, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+_SIZES["gptj"] = {**_SIZES["gpt2"], "rotary_dim": 4}
+_SIZES["bloom"] = {"hidden_size": 32, "n_layer": 2, "n_head": 4, "bos_token_id": 2, "eos_token_id": 3}
+_SIZES["gpt_neo"] = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]],
+    "max_position_embeddings": 24, "window_size": 4, "bos_token_id": 2, "eos_token_id": 3}  # fmt: skip
+_SIZES["opt"] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 48,
+    "max_position_embeddings": 24, "word_embed_proj_dim": 32, "bos_token_id": 2, "eos_token_id": 3}  # fmt: skip
+_SIZES["gpt_neox"] = {**_SIZES["bert"], "bos_token_id": 2, "eos_token_id": 3}
+_SIZES["falcon"] = {name: size for name, size in _SIZES["gpt_neox"].items() if name != "intermediate_size"}
 _ROTARY = {
     **_SIZES["bert"],
     "num_key_value_heads": 2,
@@ -89,6 +118,9 @@ def _rope(kind: str, **options: Any) -> dict[str, Any]:
 LLAMA3 = _rope(
     "llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16
 )
+
+_LONG = {"original_max_position_embeddings": 16, **_rope("longrope", original_max_position_embeddings=16,
+    short_factor=[1.0, 1.5, 2.0, 2.5], long_factor=[1.5, 2.5, 4.0, 6.0])}  # fmt: skip
 
 CASES = (
     Case("bert", "defaults"),
@@ -127,6 +159,77 @@ CASES = (
     Case("qwen3", "defaults", {"head_dim": 8}),
     Case("qwen3", "window in the last layer, wide heads, biases, tied head",
          {"head_dim": 16, "attention_bias": True, "tie_word_embeddings": True, **_QWEN}),
+    Case("xlm-roberta", "defaults"),
+    Case("camembert", "defaults"),
+    Case("electra", "defaults"),
+    Case("electra", "embeddings as wide as rows", {"embedding_size": 32, "hidden_act": "relu"}),
+    Case("albert", "defaults"),
+    Case("albert", "three layers, relu, wide embeddings", {"num_hidden_layers": 3, "hidden_act": "relu",
+         "embedding_size": 32}),
+    Case("mpnet", "defaults"),
+    Case("mpnet", "long", n=20),
+    Case("modernbert", "defaults", n=17),
+    Case("modernbert", "biases", {"attention_bias": True, "mlp_bias": True, "norm_bias": True, "classifier_bias": True,
+         "decoder_bias": True, "classifier_activation": "silu"}, n=17),
+    Case("modernbert", "without the head's bias", {"decoder_bias": False}),
+    Case("esm", "defaults"),
+    Case("esm", "token dropout", {"token_dropout": True}),
+    Case("esm", "learned positions, normalised embeddings", {"position_embedding_type": "absolute",
+         "emb_layer_norm_before": True}),
+    Case("t5", "defaults", n=20),
+    Case("t5", "gated gelu", {"feed_forward_proj": "gated-gelu", "relative_attention_num_buckets": 8,
+         "relative_attention_max_distance": 10}, n=20),
+    Case("gpt_neo", "defaults", n=17),
+    Case("opt", "defaults"),
+    Case("opt", "normalised after, narrow embeddings", {"do_layer_norm_before": False, "word_embed_proj_dim": 16}),
+    Case("opt", "norms without parameters, no biases", {"layer_norm_elementwise_affine": False, "enable_bias": False}),
+    Case("gpt_neox", "defaults"),
+    Case("gpt_neox", "one after the other, no biases", {"use_parallel_residual": False, "attention_bias": False,
+         "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}}),
+    Case("gptj", "defaults"),
+    Case("gptj", "inner width, whole heads", {"n_inner": 56, "rotary_dim": 8}),
+    Case("phi", "defaults", {"num_key_value_heads": 4}),
+    Case("phi", "normalised queries and keys", {"qk_layernorm": True}),
+    Case("falcon", "defaults"),
+    Case("falcon", "new decoder", {"new_decoder_architecture": True, "num_kv_heads": 2}),
+    Case("falcon", "new decoder, one norm, biases", {"new_decoder_architecture": True, "num_kv_heads": 2,
+         "num_ln_in_parallel_attn": 1, "bias": True}),
+    Case("falcon", "alibi, one after the other, biases", {"alibi": True, "parallel_attn": False, "multi_query": False,
+         "bias": True}),
+    Case("bloom", "defaults"),
+    Case("bloom", "three heads of a power of two and one", {"n_head": 6, "hidden_size": 24}, n=17),
+    Case("phi3", "defaults"),
+    Case("phi3", "window, partial rotary", {"sliding_window": 4,
+         "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}}),
+    Case("phi3", "longrope, short", _LONG),
+    Case("phi3", "longrope, long", _LONG, n=20),
+    Case("olmo", "defaults"),
+    Case("olmo", "clipped", {"clip_qkv": 0.4}),
+    Case("olmo2", "defaults"),
+    Case("smollm3", "defaults", {"num_hidden_layers": 4}),
+    Case("smollm3", "other layers without positions", {"no_rope_layers": [0, 1]}),
+    Case("granite", "defaults"),
+    Case("granite", "factors", {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2,
+         "logits_scaling": 2.0}),
+    Case("cohere", "defaults"),
+    Case("cohere", "normalised queries and keys", {"use_qk_norm": True, "logit_scale": 0.5}),
+    Case("stablelm", "defaults"),
+    Case("stablelm", "parallel, biases, normalised heads", {"use_parallel_residual": True, "use_qkv_bias": True,
+         "qk_layernorm": True}),
+    Case("starcoder2", "defaults"),
+    Case("starcoder2", "window, no biases", {"sliding_window": 4, "use_bias": False, "tie_word_embeddings": False}),
+    Case("gemma", "defaults", {"head_dim": 12}),
+    Case("gemma2", "defaults", {"head_dim": 12, "sliding_window": 4, "query_pre_attn_scalar": 10,
+         "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
+    Case("gemma2", "no caps", {"head_dim": 8, "sliding_window": 4, "attn_logit_softcapping": None,
+         "final_logit_softcapping": None}),
+    Case("gemma3_text", "defaults", {"head_dim": 12, "sliding_window": 4, "num_hidden_layers": 7}, n=17),
+    Case("mixtral", "defaults", {"num_local_experts": 5, "num_experts_per_tok": 2}),
+    Case("qwen3_moe", "defaults", {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
+         "head_dim": 8}),
+    Case("qwen3_moe", "renormalised, one layer without experts", {"num_experts": 5, "num_experts_per_tok": 3,
+         "moe_intermediate_size": 20, "norm_topk_prob": True, "mlp_only_layers": [0]}),
+    Case("olmoe", "defaults", {"num_experts": 5, "num_experts_per_tok": 2}),
 )  # fmt: skip
 """Every family, with every option that changes its forward pass."""
 
@@ -142,7 +245,8 @@ def save(case: Case, folder: Path, head: bool = True) -> Any:
     """Saves a tiny random model with the library, writes a tokenizer beside it, and returns the model."""
     torch.manual_seed(0)
     prefix = (ENCODER | DECODER)[case.family]
-    model = getattr(transformers, prefix + (HEADS[case.family] if head else "Model"))(config_of(case)).eval()
+    kind = MODELS.get(case.family, prefix) + (HEADS[case.family] if head else "Model")
+    model = getattr(transformers, kind)(config_of(case)).eval()
     with torch.no_grad():
         for parameter in model.parameters():  # no zeros, ones or tiny numbers: every weight must count
             parameter += 0.3 * torch.randn_like(parameter)
@@ -159,14 +263,17 @@ def ids_of(case: Case) -> list[int]:
 def reference(case: Case, folder: Path, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns the library's last hidden states (n, width) and logits (n, symbols) for `ids_of(case)`."""
     prefix = (ENCODER | DECODER)[case.family]
-    kind = getattr(transformers, prefix + HEADS[case.family])
-    model = kind.from_pretrained(folder, attn_implementation="eager", dtype=getattr(torch, dtype)).eval()
+    kind = getattr(transformers, MODELS.get(case.family, prefix) + HEADS[case.family])
+    plain = {"attn_implementation": "eager", "dtype": getattr(torch, dtype)}
+    if "experts" in str(case.options):  # the fast form has no float64
+        plain["experts_implementation"] = "eager"
+    model = kind.from_pretrained(folder, **plain).eval()
     ids = torch.tensor([ids_of(case)])
     with in_float64(dtype == "float64"), torch.no_grad():
         if dtype == "float64":
             _widen_angles(model)
         rows = model.base_model(ids).last_hidden_state[0]
-        logits = model(ids).logits[0]
+        logits = model(ids).logits[0] if case.family != "t5" else rows[:0]  # it has no head
     return rows.numpy(), logits.numpy()
 
 
@@ -211,9 +318,18 @@ def in_float64(wanted: bool) -> Iterator[None]:
 def _widen_angles(model: Any) -> None:
     """Computes the rotary frequencies again, in float64; they were computed when the model was made."""
     for module in model.modules():
-        if hasattr(module, "inv_freq"):
-            made = type(module)(model.config)
-            module.inv_freq, module.original_inv_freq = made.inv_freq, made.original_inv_freq
+        own = [name for name in dict(module.named_buffers(recurse=False)) if name.endswith("inv_freq")]
+        if not own:
+            continue
+        given = model.config if hasattr(module, "config") else 2 * module.inv_freq.numel()
+        made = type(module)(given)
+        for name in own:
+            setattr(module, name, getattr(made, name))
+            assert getattr(module, name).dtype == torch.float64
+            assert math.isfinite(float(getattr(module, name).sum()))
+        if hasattr(made, "attention_scaling"):
             module.attention_scaling = made.attention_scaling
-            assert module.inv_freq.dtype == torch.float64
-            assert math.isfinite(float(module.inv_freq.sum()))
+    for module in model.modules():
+        if hasattr(module, "embed_positions") and hasattr(module, "rotary_dim"):  # GPT-J's table of sines
+            table = importlib.import_module(type(module).__module__)
+            module.embed_positions = table.create_sinusoidal_positions(*module.embed_positions.shape)

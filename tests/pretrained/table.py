@@ -19,6 +19,8 @@ def errors(case: Case, folder: Path, dtype: str) -> tuple[float, float]:
     """Returns the errors of the hidden states and of the logits of a saved case."""
     found = []
     for output, wanted in zip(("hidden", "logits"), reference(case, folder, dtype), strict=True):
+        if not wanted.size:
+            return found[0], 0.0
         ours = np.asarray(load_pretrained(folder, output=output, dtype=dtype)(ids_of(case)))
         if ours.shape != wanted.shape or not str(ours.dtype) == str(wanted.dtype) == dtype:
             raise AssertionError(f"{case}: {ours.dtype}{ours.shape}, not {wanted.dtype}{wanted.shape}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from jaxsens.pretrained.families import encoders, experts, gemma, learned, neox, rotary
 from jaxsens.pretrained.families.family import Family
-from jaxsens.pretrained.families.learned import BERT, DISTILBERT, GPT2, ROBERTA
-from jaxsens.pretrained.families.rotary import LLAMA, MISTRAL, QWEN2, QWEN3
 
 FAMILIES: dict[str, Family] = {
-    family.name: family for family in (BERT, ROBERTA, DISTILBERT, GPT2, LLAMA, MISTRAL, QWEN2, QWEN3)
+    one.name: one
+    for module in (learned, encoders, neox, rotary, gemma, experts)
+    for one in vars(module).values()
+    if isinstance(one, Family)
 }
 """The families that are served, by the `model_type` of config.json."""

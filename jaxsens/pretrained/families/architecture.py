@@ -153,6 +153,7 @@ class Architecture:
         final_norm: whether the last rows are normalised; None if rows are not normalised after residuals.
         first_bare: whether attention in the first layer reads rows that are not normalised.
         parallel: whether attention and the per-row map read the same row, and both are added to it.
+        shared_norm: whether they read it with the same normalisation.
         embedding_width: the width of an embedding; None for that of a row.
         embedding_scale: the factor of embeddings.
         branch_scale: the factor of what attention and the per-row map add to a row.
@@ -161,7 +162,9 @@ class Architecture:
         clip: queries, keys and values are cut off at this size.
         logit_scale: the factor of logits.
         logit_cap: logits z become cap tanh(z / cap).
+        logit_bias: whether the head's map to logits has a bias, in a family where it may.
         experts: the experts of the per-row map.
+        unread: a symbol that no input may have, because it changes all rows.
     """
 
     width: int
@@ -198,6 +201,7 @@ class Architecture:
     final_norm: bool | None = None
     first_bare: bool = False
     parallel: bool = False
+    shared_norm: bool = False
     embedding_width: int | None = None
     embedding_scale: float = 1.0
     branch_scale: float = 1.0
@@ -206,7 +210,9 @@ class Architecture:
     clip: float | None = None
     logit_scale: float = 1.0
     logit_cap: float | None = None
+    logit_bias: bool = True
     experts: Experts | None = None
+    unread: int | None = None
 
 
 @dataclass(frozen=True)
@@ -225,8 +231,7 @@ class PublishedTransformer(Layered):
         layers: for each layer
             query, key, value, output: linear maps
             query_norm, key_norm: norms of queries and keys, if there are any
-            attention_norm, map_norm: norms before the two maps, after residuals, or inside them; a parallel map without
-                one reads what attention does
+            attention_norm, map_norm: norms before the two maps, after residuals, or inside them
             attention_after, map_after: norms of what the maps add, if rows are normalised on both sides
             up, down, and gate if gated: linear maps; of experts, with an axis in front; and router: a linear map
         final_norm: the norm of the last rows, if there is one
@@ -341,9 +346,8 @@ class PublishedTransformer(Layered):
         a, own = self.architecture, parameters["layers"][layer]
         branch = linear(own["output"], attended.reshape(-1))
         if a.parallel:
-            z = self._before_attention(own, layer, row)
-            z = self._normed(own["map_norm"], row) if "map_norm" in own else z
-            return row + branch + self._mapped(own, layer, z)
+            name = "attention_norm" if a.shared_norm else "map_norm"
+            return row + branch + self._mapped(own, layer, self._normed(own.get(name), row))
         match a.norms:
             case "before":
                 row = self._added(row, branch)

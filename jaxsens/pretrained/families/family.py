@@ -298,17 +298,18 @@ class Family:
         buckets = a.score_bias.buckets if isinstance(a.score_bias, RelativeBias) else 0
         for place, shape, rows in (
             ("embedding", (a.symbols, narrow), None),
-            ("positions", (last, self._summed(a)), (a.position_offset, last)),
+            ("positions", (last * a.learned_positions, self._summed(a)), (a.position_offset, last)),
             ("token_types", (a.token_types, self._summed(a)), (0, 1)),
             ("score_bias", (buckets, a.heads), None),
         ):
             if place in self.outer and shape[0]:
-                yield Tensor((place,), (f"{self.outer[place]}.weight",), shape, rows=rows)
+                names = tuple(f"{one}.weight" for one in self.outer[place].split("|"))
+                yield Tensor((place,), names, shape, rows=rows)
         if "embedding_norm" in self.outer and a.embedding_norm:
             yield from _norm(a, ("embedding_norm",), self.outer["embedding_norm"], (self._summed(a),))
         if "final_norm" in self.outer and a.final_norm is not False:
             yield from _norm(a, ("final_norm",), self.outer["final_norm"], (a.width,))
-        if narrow != a.width:
+        if a.embedding_width is not None:
             for place, sizes in (("embedding_map", (narrow, a.width)), ("output_map", (a.width, narrow))):
                 if place in self.outer:
                     yield from self._map((place,), self.outer[place], *sizes, self.outer_bias)
@@ -345,9 +346,7 @@ class Family:
             elif part in ("query_norm", "key_norm"):
                 if a.head_norms != "none":
                     yield from self._head_norm(a, place, name)
-            elif part.endswith(("_norm", "_after")) and not (
-                part == "attention_norm" and a.first_bare and k == 0
-            ):
+            elif part.endswith(("_norm", "_after")) and not _left_out(a, k, part):
                 yield from _norm(a, place, name, (a.width,))
         for part, name in self.expert.items() if experts else ():
             inputs, outputs, _ = of_rows[part]
@@ -381,7 +380,7 @@ class Family:
             name, bias = self.head_parts["transform"], a.transform_bias
             yield from self._map(("head", "transform"), name, a.width, narrow, bias)
             yield from _norm(a, ("head", "norm"), self.head_parts["norm"], (narrow,))
-        if self.head_biases:
+        if self.head_biases and a.logit_bias:
             yield Tensor(("head", "bias"), self.head_biases, (a.symbols,))
 
     def found(
@@ -389,6 +388,9 @@ class Family:
     ) -> dict[Tensor, StoredTensor]:
         """Returns the stored tensor of each parameter, after checking all of them."""
         wanted = list(self.tensors(a))
+        if output == "logits" and not self.head_matrix:
+            problems.add("output", output, f"{self.name} has no language-model head; use output='hidden'")
+            return {}
         if output == "logits":
             head = list(self.head(a))
             if not a.tied:
@@ -481,9 +483,17 @@ class Family:
             yield Tensor((*place, "bias"), tuple(biases), (stored,), piece=piece)
 
 
+def _left_out(a: Architecture, k: int, part: str) -> bool:
+    """Whether a layer is without one of its family's norms."""
+    return (part == "attention_norm" and a.first_bare and k == 0) or (part == "map_norm" and a.shared_norm)
+
+
 def _norm(a: Architecture, place: Place, name: str, shape: tuple[int, ...]) -> Iterator[Tensor]:
     """The tensors of a normalisation. Old files call them gamma and beta."""
+    own = name.split("|")
     if a.norm_scale:
-        yield Tensor((*place, "scale"), (f"{name}.weight", f"{name}.gamma"), shape, plus=a.scale_offset)
+        names = tuple(f"{one}.{kind}" for kind in ("weight", "gamma") for one in own)
+        yield Tensor((*place, "scale"), names, shape, plus=a.scale_offset)
     if a.norm == "layer" if a.norm_shift is None else a.norm_shift:
-        yield Tensor((*place, "shift"), (f"{name}.bias", f"{name}.beta"), shape)
+        names = tuple(f"{one}.{kind}" for kind in ("bias", "beta") for one in own)
+        yield Tensor((*place, "shift"), names, shape)

@@ -1,8 +1,10 @@
 """Families with learned positions, layer normalisation and a head of keys for each head of queries.
 
-BERT (Devlin et al. 2019), an encoder with layer normalisation after each residual; RoBERTa (Liu et al. 2019), with
-other positions and another head; DistilBERT (Sanh et al. 2019), without token types; and GPT-2 (Radford et al. 2019), a
-decoder with layer normalisation before each map.
+BERT (Devlin et al. 2019), an encoder with layer normalisation after each residual; RoBERTa (Liu et al. 2019) and
+XLM-RoBERTa (Conneau et al. 2020), with other positions and another head; DistilBERT (Sanh et al. 2019), without token
+types; ELECTRA (Clark et al. 2020) and ALBERT (Lan et al. 2020), with embeddings narrower than rows, ALBERT with the
+same parameters in all layers; MPNet (Song et al. 2020), whose scores depend on distances; and the decoders GPT-2
+(Radford et al. 2019), GPT-Neo (Black et al. 2021), with a window in every other layer, and OPT (Zhang et al. 2022).
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
+from jaxsens.models.parts.score_positions import RelativeBias
 from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture
 from jaxsens.pretrained.families.family import Family, in_thirds
 from jaxsens.pretrained.families.options import REQUIRED, Options
@@ -76,6 +79,90 @@ def _roberta(options: Options) -> Architecture:
     """BERT's architecture. Positions are counted from pad_token_id + 1, and the head's activation is fixed."""
     padding = options.count("pad_token_id", 1, least=0)
     return dataclasses.replace(_bert(options, padding + 1), head_activation="gelu")
+
+
+def _electra(options: Options) -> Architecture:
+    """The head's activation is fixed."""
+    options.ignore("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout")
+    a, narrow = _bert(options), options.count("embedding_size", 128)
+    return dataclasses.replace(
+        a, embedding_width=None if narrow == a.width else narrow, head_activation="gelu"
+    )
+
+
+def _albert(options: Options) -> Architecture:
+    """All layers share their parameters, and an embedding is always widened."""
+    options.ignore(
+        "classifier_dropout_prob", "net_structure_type", "gap_size", "num_memory_blocks", "down_scale_factor"
+    )
+    for name in ("num_hidden_groups", "inner_group_num"):
+        options.only(name, (1, None), "groups of layers with parameters of their own are not served")
+    names, types = _Names(), options.count("type_vocab_size", 2)
+    epsilon, narrow = options.number("layer_norm_eps", 1e-12), options.count("embedding_size", 128)
+    return _architecture(
+        options, names, "gelu_new", True, token_types=types, epsilon=epsilon, embedding_width=narrow
+    )
+
+
+def _mpnet(options: Options) -> Architecture:
+    """Without token types. The head's activation is fixed."""
+    buckets, offset = 32, 2
+    options.only("relative_attention_num_buckets", (buckets, None), "the library itself computes 32 buckets")
+    a = _architecture(options, _Names(), "gelu", True, epsilon=options.number("layer_norm_eps", 1e-12))
+    return dataclasses.replace(
+        a,
+        longest=a.longest - offset,
+        position_offset=offset,
+        score_bias=RelativeBias(buckets, 128),
+        head_activation="gelu",
+    )
+
+
+def _gpt_neo(options: Options) -> Architecture:
+    """attention_types says how often a list of kinds is repeated; attention_layers is that list in full."""
+    options.ignore("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels")
+    options.ignore("summary_first_dropout", "embed_dropout", "resid_dropout", "classifier_dropout")
+    layers, width = options.layers("num_layers"), options.count("window_size", 256)
+    types = options.value("attention_types", [[["global", "local"], layers // 2]])
+    if not options.given("attention_layers"):
+        try:
+            options.table["attention_layers"] = [
+                kind for kinds, count in types for _ in range(count) for kind in kinds
+            ]
+        except (TypeError, ValueError):
+            options.refuse(
+                "attention_types", "a list of pairs: a list of global and local, and how often it stands"
+            )
+    windows = options.entries("attention_layers", {"global": None, "local": width}, layers)
+    names = _Names("hidden_size", "num_heads", "num_layers", activation="activation_function")
+    a = _architecture(options, names, "gelu_new", False, epsilon=options.number("layer_norm_epsilon", 1e-5))
+    return dataclasses.replace(a, attention_bias=False, scales=(1.0,) * layers, windows=tuple(windows))
+
+
+def _opt(options: Options) -> Architecture:
+    """The first two positions are left out. The model of 350 M parameters normalises after residuals, and has narrower
+    embeddings."""
+    options.ignore("layerdrop", "init_std", "activation_dropout", "fp16", "dropout")
+    first, bias = options.flag("do_layer_norm_before", True), options.flag("enable_bias", True)
+    affine, final = (
+        options.flag("layer_norm_elementwise_affine", True),
+        not options.flag("_remove_final_layer_norm", False),
+    )
+    names = _Names(hidden="ffn_dim", activation="activation_function")
+    a = _architecture(options, names, "relu", False, epsilon=1e-5)
+    narrow = options.count("word_embed_proj_dim", a.width)
+    return dataclasses.replace(
+        a,
+        norms="before" if first else "after",
+        final_norm=first and final,
+        position_offset=2,
+        attention_bias=bias,
+        output_bias=bias,
+        map_bias=bias,
+        norm_scale=affine,
+        norm_shift=affine,
+        embedding_width=None if narrow == a.width else narrow,
+    )
 
 
 def _distilbert(options: Options) -> Architecture:
@@ -185,4 +272,104 @@ GPT2 = Family(
     language_model="GPT2LMHeadModel",
     fused=(in_thirds,),
     inputs_first=True,
+)
+
+XLM_ROBERTA = dataclasses.replace(ROBERTA, name="xlm-roberta", language_model="XLMRobertaForMaskedLM")
+CAMEMBERT = dataclasses.replace(ROBERTA, name="camembert", language_model="CamembertForMaskedLM")
+
+ELECTRA = dataclasses.replace(
+    BERT,
+    name="electra",
+    prefix="electra.",
+    architecture=_electra,
+    outer={**BERT.outer, "embedding_map": "embeddings_project"},
+    head_matrix=("generator_lm_head.weight",),
+    buffers=(r"(electra\.)?embeddings\.(position|token_type)_ids$",),
+    heads=(r"generator_", r"discriminator_predictions\.", r"classifier\.", r"qa_outputs\."),
+    language_model="ElectraForMaskedLM",
+    head_parts={"transform": "generator_predictions.dense", "norm": "generator_predictions.LayerNorm"},
+    head_biases=("generator_lm_head.bias",),
+)
+
+ALBERT = dataclasses.replace(
+    BERT,
+    name="albert",
+    prefix="albert.",
+    architecture=_albert,
+    outer={**BERT.outer, "embedding_map": "encoder.embedding_hidden_mapping_in"},
+    layer="encoder.albert_layer_groups.0.albert_layers.0",
+    parts={
+        **{part: f"attention.{part}" for part in ("query", "key", "value")},
+        "output": "attention.dense",
+        "attention_norm": "attention.LayerNorm",
+        "up": "ffn",
+        "down": "ffn_output",
+        "map_norm": "full_layer_layer_norm",
+    },
+    head_matrix=("predictions.decoder.weight",),
+    buffers=(r"(albert\.)?embeddings\.(position|token_type)_ids$",),
+    heads=(_POOLER, r"predictions\.", r"sop_classifier\.", r"classifier\.", r"qa_outputs\."),
+    language_model="AlbertForMaskedLM",
+    head_parts={"transform": "predictions.dense", "norm": "predictions.LayerNorm"},
+    head_biases=("predictions.decoder.bias", "predictions.bias"),
+)
+
+MPNET = dataclasses.replace(
+    ROBERTA,
+    name="mpnet",
+    prefix="mpnet.",
+    architecture=_mpnet,
+    outer={
+        **{name: stored for name, stored in BERT.outer.items() if name != "token_types"},
+        "score_bias": "encoder.relative_attention_bias",
+    },
+    parts={
+        **BERT.parts,
+        **{part: f"attention.attn.{part[0]}" for part in ("query", "key", "value", "output")},
+        "attention_norm": "attention.LayerNorm",
+    },
+    buffers=(r"(mpnet\.)?embeddings\.position_ids$",),
+    language_model="MPNetForMaskedLM",
+)
+
+GPT_NEO = dataclasses.replace(
+    GPT2,
+    name="gpt_neo",
+    architecture=_gpt_neo,
+    parts={
+        **GPT2.parts,
+        **{part: f"attn.attention.{part[0]}_proj" for part in ("query", "key", "value")},
+        "output": "attn.attention.out_proj",
+    },
+    buffers=(r"(transformer\.)?h\.\d+\.attn\.attention\.(masked_)?bias$",),
+    language_model="GPTNeoForCausalLM",
+    fused=(),
+    inputs_first=False,
+)
+
+OPT = Family(
+    name="opt",
+    prefix="model.",
+    architecture=_opt,
+    outer={
+        "embedding": "decoder.embed_tokens",
+        "positions": "decoder.embed_positions",
+        "embedding_map": "decoder.project_in",
+        "output_map": "decoder.project_out",
+        "final_norm": "decoder.final_layer_norm",
+    },
+    layer="decoder.layers.{}",
+    parts={
+        "attention_norm": "self_attn_layer_norm",
+        **{part: f"self_attn.{part[0]}_proj" for part in ("query", "key", "value")},
+        "output": "self_attn.out_proj",
+        "map_norm": "final_layer_norm",
+        "up": "fc1",
+        "down": "fc2",
+    },
+    head_matrix=("lm_head.weight",),
+    buffers=(r"(model\.)?decoder\.version$",),
+    heads=(r"lm_head\.", r"score\.", r"qa_outputs\."),
+    language_model="OPTForCausalLM",
+    outer_bias=False,
 )

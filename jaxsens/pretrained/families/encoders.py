@@ -1,0 +1,243 @@
+"""Encoders with positions in the scores alone.
+
+ModernBERT (Warner et al. 2024), with gated maps, windows to both sides and two bases of rotary positions; ESM-2 (Lin et
+al. 2023), a model of proteins; and the encoders of T5 (Raffel et al. 2020), whose scores depend on distances.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxsens.models.parts.score_positions import RelativeBias
+from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture
+from jaxsens.pretrained.families.family import Family, in_halves, in_thirds
+from jaxsens.pretrained.families.options import Options
+from jaxsens.pretrained.families.rotation import angles_of_table, rotary_angles
+
+
+def _modernbert(options: Options) -> Architecture:
+    """Old folders say which layers see all rows by a number, and the two bases by themselves."""
+    options.ignore("initializer_cutoff_factor", "embedding_dropout", "mlp_dropout", "classifier_pooling")
+    options.ignore("deterministic_flash_attn", "sparse_prediction", "sparse_pred_ignore_index")
+    options.ignore("reference_compile", "repad_logits_with_grad", "position_embedding_type", "layer_norm_eps")
+    width, heads = options.count("hidden_size"), options.count("num_attention_heads")
+    if width % heads:
+        options.refuse("hidden_size", f"a multiple of num_attention_heads = {heads}")
+    layers, every = options.layers(), options.count("global_attn_every_n_layers", 3)
+    reach, longest = options.count("local_attention", 128) // 2, options.count("max_position_embeddings")
+    kinds = options.entries("layer_types", {"full_attention": None, "sliding_attention": reach}, layers)
+    windows = tuple(kinds or (None if k % every == 0 else reach for k in range(layers)))
+    bases = options.number("global_rope_theta", 160000.0), options.number("local_rope_theta", 10000.0)
+    table = options.value("rope_parameters", {})
+    full, sliding = (
+        angles_of_table(
+            options,
+            "rope_parameters",
+            table.get(kind, {}) if isinstance(table, dict) else table,
+            base,
+            width // heads,
+            longest,
+        )[0]
+        for kind, base in zip(("full_attention", "sliding_attention"), bases, strict=True)
+    )
+    bias = options.flag("attention_bias", False)
+    return Architecture(
+        width=width,
+        layers=layers,
+        heads=heads,
+        key_heads=heads,
+        head_width=width // heads,
+        hidden=options.count("intermediate_size"),
+        symbols=options.count("vocab_size"),
+        longest=longest,
+        norm="layer",
+        epsilon=options.number("norm_eps", 1e-5),
+        norms="before",
+        activation=options.choice("hidden_activation", ACTIVATIONS, "gelu"),
+        gated=True,
+        causal=False,
+        windows=windows,
+        scales=(None,) * layers,
+        rotary=tuple(full if window is None else sliding for window in windows),
+        embedding_norm=True,
+        attention_bias=bias,
+        output_bias=bias,
+        map_bias=options.flag("mlp_bias", False),
+        tied=options.flag("tie_word_embeddings", True),
+        head_activation=options.choice("classifier_activation", ACTIVATIONS, "gelu"),
+        transform_bias=options.flag("classifier_bias", False),
+        norm_shift=options.flag("norm_bias", False),
+        first_bare=True,
+        logit_bias=options.flag("decoder_bias", True),
+    )
+
+
+def _esm(options: Options) -> Architecture:
+    """With token dropout, embeddings are scaled as in inputs without masks: 1 - 0.15 * 0.8. A mask scales all rows by
+    the share of masks, which no map of single rows does: inputs with one are refused."""
+    options.ignore("is_folding_model", "esmfold_config", "vocab_list", "position_embedding_type")
+    turned = options.table.get("position_embedding_type", "absolute")
+    if turned not in ("absolute", "rotary"):
+        options.refuse("position_embedding_type", '"absolute" or "rotary"; others are not served')
+    options.only("is_folding_model", (False, None), "models that fold proteins are not served")
+    dropped = options.flag("token_dropout", False)
+    padding = options.count("pad_token_id", 1, least=0)
+    width, heads, layers = (
+        options.count("hidden_size"),
+        options.count("num_attention_heads"),
+        options.layers(),
+    )
+    if width % heads:
+        options.refuse("hidden_size", f"a multiple of num_attention_heads = {heads}")
+    longest = options.count("max_position_embeddings", 1026)
+    positions: dict[str, Any] = {"learned_positions": True, "position_offset": padding + 1}
+    if turned == "rotary":
+        angles, longest = rotary_angles(options, width // heads, longest)
+        positions = {"rotary": (angles,) * layers}
+    else:
+        options.ignore("rope_theta", "rope_parameters")
+        longest -= padding + 1
+    return Architecture(
+        width=width,
+        layers=layers,
+        heads=heads,
+        key_heads=heads,
+        head_width=width // heads,
+        hidden=options.count("intermediate_size"),
+        symbols=options.count("vocab_size"),
+        longest=longest,
+        norm="layer",
+        epsilon=options.number("layer_norm_eps", 1e-12),
+        norms="before",
+        activation="gelu",
+        gated=False,
+        causal=False,
+        windows=(None,) * layers,
+        scales=(None,) * layers,
+        embedding_norm=options.flag("emb_layer_norm_before", False),
+        tied=options.flag("tie_word_embeddings", True),
+        head_activation="gelu",
+        embedding_scale=1 - 0.15 * 0.8 if dropped else 1.0,
+        unread=options.count("mask_token_id", least=0) if dropped else None,
+        **positions,
+    )
+
+
+_T5_MAPS = {"relu": ("relu", False), "gated-gelu": ("gelu_new", True), "gated-silu": ("silu", True)}
+
+
+def _t5(options: Options) -> Architecture:
+    """The encoder alone; a decoder beside it is not read. Inputs may be of any length."""
+    options.ignore(
+        "num_decoder_layers", "is_encoder_decoder", "is_decoder", "initializer_factor", "dropout_rate"
+    )
+    options.ignore("n_positions", "output_past", "dense_act_fn", "is_gated_act", "scale_decoder_outputs")
+    options.ignore("feed_forward_proj", "tie_word_embeddings", "classifier_dropout", "tokenizer_class")
+    heads, layers = options.count("num_heads"), options.layers("num_layers")
+    activation, gated = _T5_MAPS[options.choice("feed_forward_proj", _T5_MAPS, "relu")]
+    buckets = options.count("relative_attention_num_buckets", 32)
+    width = options.count("d_kv", 64)
+    return Architecture(
+        width=options.count("d_model"),
+        layers=layers,
+        heads=heads,
+        key_heads=heads,
+        head_width=width,
+        hidden=options.count("d_ff"),
+        symbols=options.count("vocab_size"),
+        longest=options.count("n_positions", 2**15),
+        norm="rms",
+        epsilon=options.number("layer_norm_epsilon", 1e-6),
+        norms="before",
+        activation=activation,
+        gated=gated,
+        causal=False,
+        windows=(None,) * layers,
+        scales=(1.0,) * layers,
+        score_bias=RelativeBias(buckets, options.count("relative_attention_max_distance", 128)),
+        attention_bias=False,
+        output_bias=False,
+        map_bias=False,
+    )
+
+
+MODERNBERT = Family(
+    name="modernbert",
+    prefix="model.",
+    architecture=_modernbert,
+    outer={
+        "embedding": "embeddings.tok_embeddings",
+        "embedding_norm": "embeddings.norm",
+        "final_norm": "final_norm",
+    },
+    layer="layers.{}",
+    parts={
+        "attention_norm": "attn_norm",
+        **dict.fromkeys(("query", "key", "value"), "attn.Wqkv"),
+        "output": "attn.Wo",
+        "map_norm": "mlp_norm",
+        **dict.fromkeys(("gate", "up"), "mlp.Wi"),
+        "down": "mlp.Wo",
+    },
+    head_matrix=("decoder.weight",),
+    buffers=(r"(model\.)?layers\.\d+\.attn\.rotary_emb\.inv_freq$",),
+    heads=(r"head\.", r"decoder\.", r"classifier\."),
+    language_model="ModernBertForMaskedLM",
+    head_parts={"transform": "head.dense", "norm": "head.norm"},
+    head_biases=("decoder.bias",),
+    fused=(in_thirds, in_halves),
+)
+
+ESM = Family(
+    name="esm",
+    prefix="esm.",
+    architecture=_esm,
+    outer={
+        "embedding": "embeddings.word_embeddings",
+        "positions": "embeddings.position_embeddings",
+        "embedding_norm": "embeddings.layer_norm",
+        "final_norm": "encoder.emb_layer_norm_after",
+    },
+    layer="encoder.layer.{}",
+    parts={
+        "attention_norm": "attention.LayerNorm",
+        **{part: f"attention.self.{part}" for part in ("query", "key", "value")},
+        "output": "attention.output.dense",
+        "map_norm": "LayerNorm",
+        "up": "intermediate.dense",
+        "down": "output.dense",
+    },
+    head_matrix=("lm_head.decoder.weight",),
+    buffers=(
+        r"(esm\.)?embeddings\.position_ids$",
+        r"(esm\.)?encoder\.layer\.(\d+|\*)\.attention\.self\.rotary_embeddings\.inv_freq$",
+    ),
+    heads=(r"lm_head\.", r"(.*\.)?contact_head\.", r"(.*\.)?pooler\.", r"classifier\."),
+    language_model="EsmForMaskedLM",
+    head_parts={"transform": "lm_head.dense", "norm": "lm_head.layer_norm"},
+    head_biases=("lm_head.decoder.bias", "lm_head.bias"),
+)
+
+T5 = Family(
+    name="t5",
+    prefix="",
+    architecture=_t5,
+    outer={
+        "embedding": "shared|encoder.embed_tokens",
+        "score_bias": "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+        "final_norm": "encoder.final_layer_norm",
+    },
+    layer="encoder.block.{}",
+    parts={
+        "attention_norm": "layer.0.layer_norm",
+        **{part: f"layer.0.SelfAttention.{part[0]}" for part in ("query", "key", "value", "output")},
+        "map_norm": "layer.1.layer_norm",
+        "gate": "layer.1.DenseReluDense.wi_0",
+        "up": "layer.1.DenseReluDense.wi|layer.1.DenseReluDense.wi_1",
+        "down": "layer.1.DenseReluDense.wo",
+    },
+    head_matrix=(),
+    buffers=(r"encoder\.embed_tokens\.weight$", r"decoder\."),
+    heads=(r"lm_head\.", r"classifier\.", r"classification_head\.", r"qa_outputs\."),
+    language_model="none: it is an encoder",
+)

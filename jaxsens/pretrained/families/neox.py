@@ -1,0 +1,283 @@
+"""Decoders with layer normalisation whose attention and per-row map may read the same row, and BLOOM.
+
+GPT-NeoX and Pythia (Black et al. 2022; Biderman et al. 2023) and Phi (Li et al. 2023), which turn a part of each head;
+GPT-J (Wang and Komatsuzaki 2021), which turns pairs side by side; Falcon (Almazrouei et al. 2023), with rotary
+positions or ALiBi; and BLOOM (Le Scao et al. 2022), with ALiBi and normalised embeddings, one map after the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from jaxsens.pretrained.families.architecture import ACTIVATIONS, Alibi, Architecture
+from jaxsens.pretrained.families.family import Family, by_key_head
+from jaxsens.pretrained.families.options import Options
+from jaxsens.pretrained.families.rotation import rotary_angles
+
+
+def _architecture(options: Options, names: dict[str, str], activation: str, **own: Any) -> Architecture:
+    """The architecture with layer normalisation before both maps, and the family's `own` choices.
+
+    `names` are those of the options "width", "heads", "layers", "epsilon", "hidden" and "activation".
+    """
+    width, heads = options.count(names["width"]), options.count(names["heads"])
+    if width % heads:
+        options.refuse(names["width"], f"a multiple of {names['heads']} = {heads}")
+    layers = options.layers(names["layers"])
+    chosen: dict[str, Any] = {"key_heads": heads, "hidden": options.count(names["hidden"], 4 * width)}
+    if names["activation"]:
+        activation = options.choice(names["activation"], ACTIVATIONS, activation)
+    return Architecture(
+        width=width,
+        layers=layers,
+        heads=heads,
+        head_width=width // heads,
+        symbols=options.count("vocab_size"),
+        norm="layer",
+        epsilon=options.number(names["epsilon"], 1e-5),
+        norms="before",
+        activation=activation,
+        gated=False,
+        causal=True,
+        windows=(None,) * layers,
+        scales=(None,) * layers,
+        **{**chosen, **own},
+    )
+
+
+_NEOX = {
+    "width": "hidden_size",
+    "heads": "num_attention_heads",
+    "layers": "num_hidden_layers",
+    "epsilon": "layer_norm_eps",
+    "hidden": "intermediate_size",
+    "activation": "hidden_act",
+}
+_GPTJ = {
+    "width": "n_embd",
+    "heads": "n_head",
+    "layers": "n_layer",
+    "epsilon": "layer_norm_epsilon",
+    "hidden": "n_inner",
+    "activation": "activation_function",
+}
+_FALCON = {**_NEOX, "epsilon": "layer_norm_epsilon", "hidden": "ffn_hidden_size", "activation": "activation"}
+
+
+def _turned(options: Options, names: dict[str, str], part: float | None) -> dict[str, Any]:
+    """The choices of a family with rotary positions."""
+    width = options.count(names["width"]) // options.count(names["heads"])
+    rotary, longest = rotary_angles(options, width, options.count("max_position_embeddings", 2048), part)
+    return {"rotary": (rotary,) * options.layers(names["layers"]), "longest": longest}
+
+
+def _neox(options: Options) -> Architecture:
+    """Old folders call the options of rotary positions rotary_pct and rotary_emb_base."""
+    part, base = options.number("rotary_pct", 0.25), options.value("rotary_emb_base", None)
+    if base is not None:
+        options.table.setdefault("rope_theta", base)
+    bias = options.flag("attention_bias", True)
+    return _architecture(
+        options,
+        _NEOX,
+        "gelu",
+        attention_bias=bias,
+        output_bias=bias,
+        parallel=options.flag("use_parallel_residual", True),
+        tied=options.flag("tie_word_embeddings", False),
+        **_turned(options, _NEOX, part),
+    )
+
+
+def _gptj(options: Options) -> Architecture:
+    options.ignore("scale_attn_weights", "summary_type", "summary_use_proj", "summary_activation")
+    options.ignore("summary_proj_to_labels", "summary_first_dropout", "n_ctx", "rotary")
+    longest, turned = options.count("n_positions"), options.count("rotary_dim", 64)
+    rotary, _ = rotary_angles(options, turned, longest, interleaved=True)
+    return _architecture(
+        options,
+        _GPTJ,
+        "gelu_new",
+        attention_bias=False,
+        output_bias=False,
+        parallel=True,
+        shared_norm=True,
+        longest=longest,
+        rotary=(rotary,) * options.layers("n_layer"),
+        tied=options.flag("tie_word_embeddings", False),
+    )
+
+
+def _phi(options: Options) -> Architecture:
+    heads = options.count("num_attention_heads")
+    return _architecture(
+        options,
+        _NEOX,
+        "gelu_new",
+        key_heads=options.count("num_key_value_heads", heads),
+        head_norms="heads" if options.flag("qk_layernorm", False) else "none",
+        parallel=True,
+        shared_norm=True,
+        tied=options.flag("tie_word_embeddings", False),
+        **_turned(options, _NEOX, 0.5),
+    )
+
+
+def slopes(heads: int) -> tuple[float, ...]:
+    """Returns ALiBi's slopes as published models have them: for H heads of which 2^k is the largest power of two, those
+    of 2^k heads, then every second one of 2^(k+1)."""
+    power = 2 ** int(math.log2(heads))
+    first = [2.0 ** (-8.0 * h / power) for h in range(1, power + 1)]
+    return (*first, *(2.0 ** (-4.0 * h / power) for h in range(1, 2 * (heads - power), 2)))
+
+
+def _falcon(options: Options) -> Architecture:
+    """Grouped keys and two normalisations in the new decoder; in the old one a single head of keys, or one each."""
+    heads, new = options.count("num_attention_heads"), options.flag("new_decoder_architecture", False)
+    single, parallel = options.flag("multi_query", True), options.flag("parallel_attn", True)
+    key_heads = options.count("num_kv_heads", heads)
+    both = options.count("num_ln_in_parallel_attn", 2 if new else 1) == 2 and new
+    bias, width = options.flag("bias", False), options.count("hidden_size") // heads
+    if options.flag("alibi", False):
+        longest = options.count("max_position_embeddings", 2048)
+        alibi = Alibi(slopes(heads), width**-0.5, bfloat16=True)
+        positions: dict[str, Any] = {"score_bias": alibi, "longest": longest}
+        options.ignore("rope_theta", "rope_parameters", "rope_scaling")
+    else:
+        positions = _turned(options, _FALCON, None)
+    return _architecture(
+        options,
+        _FALCON,
+        "gelu",
+        key_heads=key_heads if new else 1 if single else heads,
+        parallel=parallel or new,
+        shared_norm=(parallel or new) and not both,
+        attention_bias=bias,
+        output_bias=bias,
+        map_bias=bias,
+        tied=options.flag("tie_word_embeddings", True),
+        **positions,
+    )
+
+
+def _bloom(options: Options) -> Architecture:
+    """Inputs may be of any length; `seq_length` is that of training."""
+    options.ignore("pretraining_tp", "slow_but_exact", "masked_softmax_fusion", "attention_softmax_in_fp32")
+    options.ignore("bias_dropout_fusion", "skip_bias_add", "skip_bias_add_qkv", "unk_token_id", "n_inner")
+    after = "normalised rows in the residual are not served"
+    options.only("apply_residual_connection_post_layernorm", (False, None), after)
+    wide = "n_embed" if options.given("n_embed") else "hidden_size"
+    names = {**_GPTJ, "width": wide, "activation": ""}
+    if options.given("num_attention_heads") and not options.given("n_head"):
+        names["heads"] = "num_attention_heads"
+    if options.given("num_hidden_layers") and not options.given("n_layer"):
+        names["layers"] = "num_hidden_layers"
+    return _architecture(
+        options,
+        {**names, "hidden": "ffn_hidden_size"},
+        "gelu_fast",
+        embedding_norm=True,
+        score_bias=Alibi(slopes(options.count(names["heads"]))),
+        longest=options.count("seq_length", 2048),
+        tied=options.flag("tie_word_embeddings", True),
+    )
+
+
+_FUSED = dict.fromkeys(("query", "key", "value"), "attention.query_key_value")
+
+NEOX = Family(
+    name="gpt_neox",
+    prefix="gpt_neox.",
+    architecture=_neox,
+    outer={"embedding": "embed_in", "final_norm": "final_layer_norm"},
+    layer="layers.{}",
+    parts={
+        "attention_norm": "input_layernorm",
+        **_FUSED,
+        "output": "attention.dense",
+        "map_norm": "post_attention_layernorm",
+        "up": "mlp.dense_h_to_4h",
+        "down": "mlp.dense_4h_to_h",
+    },
+    head_matrix=("embed_out.weight",),
+    buffers=(r"(gpt_neox\.)?layers\.\d+\.attention\.(masked_bias|bias|rotary_emb\.inv_freq)$",),
+    heads=(r"embed_out\.", r"score\.", r"classifier\.", r"qa_outputs\."),
+    language_model="GPTNeoXForCausalLM",
+    fused=(by_key_head,),
+)
+
+GPTJ = Family(
+    name="gptj",
+    prefix="transformer.",
+    architecture=_gptj,
+    outer={"embedding": "wte", "final_norm": "ln_f"},
+    layer="h.{}",
+    parts={
+        "attention_norm": "ln_1",
+        **{part: f"attn.{part[0]}_proj" for part in ("query", "key", "value")},
+        "output": "attn.out_proj",
+        "up": "mlp.fc_in",
+        "down": "mlp.fc_out",
+    },
+    head_matrix=("lm_head.weight",),
+    buffers=(r"(transformer\.)?h\.\d+\.attn\.(masked_bias|bias|embed_positions)$",),
+    heads=(r"lm_head\.", r"score\.", r"qa_outputs\."),
+    language_model="GPTJForCausalLM",
+    head_biases=("lm_head.bias",),
+)
+
+PHI = Family(
+    name="phi",
+    prefix="model.",
+    architecture=_phi,
+    outer={"embedding": "embed_tokens", "final_norm": "final_layernorm"},
+    layer="layers.{}",
+    parts={
+        "attention_norm": "input_layernorm",
+        **{part: f"self_attn.{part[0]}_proj" for part in ("query", "key", "value")},
+        **{f"{part}_norm": f"self_attn.{part[0]}_layernorm" for part in ("query", "key")},
+        "output": "self_attn.dense",
+        "up": "mlp.fc1",
+        "down": "mlp.fc2",
+    },
+    head_matrix=("lm_head.weight",),
+    buffers=(r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq$",),
+    heads=(r"lm_head\.", r"score\.", r"classifier\."),
+    language_model="PhiForCausalLM",
+    head_biases=("lm_head.bias",),
+)
+
+BLOOM = Family(
+    name="bloom",
+    prefix="transformer.",
+    architecture=_bloom,
+    outer={
+        "embedding": "word_embeddings",
+        "embedding_norm": "word_embeddings_layernorm",
+        "final_norm": "ln_f",
+    },
+    layer="h.{}",
+    parts={
+        "attention_norm": "input_layernorm|ln_attn",
+        **dict.fromkeys(("query", "key", "value"), "self_attention.query_key_value"),
+        "output": "self_attention.dense",
+        "map_norm": "post_attention_layernorm|ln_mlp",
+        "up": "mlp.dense_h_to_4h",
+        "down": "mlp.dense_4h_to_h",
+    },
+    head_matrix=("lm_head.weight",),
+    buffers=(r"(transformer\.)?h\.\d+\.self_attention\.rotary_emb\.inv_freq$",),
+    heads=(r"lm_head\.", r"score\.", r"classifier\.", r"qa_outputs\."),
+    language_model="BloomForCausalLM",
+    fused=(by_key_head,),
+)
+
+FALCON = dataclasses.replace(
+    BLOOM,
+    name="falcon",
+    architecture=_falcon,
+    outer={"embedding": "word_embeddings", "final_norm": "ln_f"},
+    language_model="FalconForCausalLM",
+)
