@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,17 @@ def tokenizer_table(encoder: bool, unused: int = 3) -> dict:
 def write_tokenizer(folder: Path, encoder: bool = True) -> None:
     """Writes a tokenizer.json of 18 symbols."""
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer_table(encoder)), encoding="utf-8")
+
+
+def weights(shapes: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]:
+    """Weights of a model, each a function of its name: near 1 for scales of norms. No number is 0 or tiny for all."""
+    return {
+        name: (
+            0.3 * np.random.default_rng(zlib.crc32(name.encode())).standard_normal(tuple(shape))
+            + (len(shape) == 1 and name.endswith(("weight", "gamma")))
+        ).astype(np.float32)
+        for name, shape in shapes.items()
+    }
 
 
 _ENCODER: dict[str, Any] = {

@@ -323,8 +323,12 @@ BAD: dict[str, tuple[Change, str]] = {
     ),
     "pruned": (options(pruned_heads={"0": [1]}), "pruned_heads = "),
     "rope type": (
-        options("llama", rope_scaling={"type": "longrope", "factor": 2.0}),
-        "rope_scaling: type = 'longrope': not served; one of default, linear, dynamic, llama3, yarn",
+        options("llama", rope_scaling={"type": "proportional", "factor": 2.0}),
+        "rope_scaling: type = 'proportional': not served; one of default, linear, dynamic, llama3, yarn",
+    ),
+    "divisors of too few pairs": (
+        options("llama", rope_scaling={"type": "longrope", "short_factor": [1.0], "long_factor": [1.0] * 3}),
+        r"rope_scaling: short_factor = \[1.0\]: a list of 3 numbers above 0",
     ),
     "rope in sections": (
         options("qwen2", rope_scaling={"type": "default", "mrope_section": [1, 1]}),
@@ -337,7 +341,7 @@ BAD: dict[str, tuple[Change, str]] = {
     ),
     "rope said twice": (options("llama", rope_parameters=ROPE | {"high_freq_factor": 4.0}), "keep one of them"),
     "rope of a part": (options("qwen3", partial_rotary_factor=0.5), "partial_rotary_factor = 0.5"),
-    "odd heads": (options("llama", head_dim=5), "head_dim = 5: an even width"),
+    "odd heads": (options("llama", head_dim=5), "head_dim = 5: an even number of turned"),
     "uneven groups": (options("llama", num_key_value_heads=3), "num_key_value_heads = 3: a divisor"),
     "chunked layers": (options("qwen3", layer_types=["chunked_attention"] * 2), "layer_types = .*not served"),
     "too few layer types": (options("qwen3", layer_types=["full_attention"]), "num_hidden_layers = 2 entries"),
@@ -428,7 +432,7 @@ def test_no_weights_are_read_before_options_and_shapes_are_right(tmp_path, monke
 
 
 def test_several_problems_are_told_together(tmp_path):
-    options("llama", hidden_act="xielu", mlp_bias="no", quantization_config={}, rope_scaling={"type": "su"})(
+    options("llama", hidden_act="xielu", mlp_bias="no", quantization_config={}, rope_scaling={"type": "ntk"})(
         tmp_path
     )
     (tmp_path / "tokenizer.json").unlink()

@@ -23,13 +23,12 @@ from jaxsens.models.parts.schedules import SCHEDULES
 from jaxsens.models.parts.score_positions import RelativeBias
 from jaxsens.models.parts.weighting import SinkSoftmax
 from jaxsens.models.transformer import layers
-from jaxsens.models.transformer.layered import forward
+from jaxsens.models.transformer.layered import alike, forward
 from jaxsens.models.transformer.layers import layered_transformer
 from jaxsens.models.transformer.parameters import initialise
 from jaxsens.sensitivity.engines.engine import FlipBlock
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.engines.one_key import alike as alike_layers
-from jaxsens.sensitivity.engines.one_key.alike import alike
 from jaxsens.sensitivity.engines.vmap import VmapEngine
 from jaxsens.sensitivity.estimates.estimate import combinations
 from jaxsens.sensitivity.results.accuracy import Accuracy

@@ -47,6 +47,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": _tanh,
     "gelu_python_tanh": _tanh,
     "gelu_accurate": _tanh,
+    "gelu_bloom": lambda x: x * (1 + jnp.tanh(0.79788456 * x * (1 + 0.044715 * x * x))) / 2,
     "gelu_fast": _tanh,  # its constant is sqrt(2 / pi) to ten digits
     "quick_gelu": _quick,
     "relu": jax.nn.relu,
@@ -60,7 +61,7 @@ sigmoid, and others."""
 
 
 @dataclass(frozen=True)
-class Alibi:
+class PositionSlopes:
     """What ALiBi adds to a score: slope_h times the position of the key (Press et al. 2022).
 
     It differs from -slope_h (i - j) by a number that all keys of a row share, which softmax does not see.
@@ -205,7 +206,7 @@ class Architecture:
     embedding_width: int | None = None
     embedding_scale: float = 1.0
     branch_scale: float = 1.0
-    score_bias: Alibi | RelativeBias | None = None
+    score_bias: PositionSlopes | RelativeBias | None = None
     score_cap: float | None = None
     clip: float | None = None
     logit_scale: float = 1.0
@@ -334,12 +335,12 @@ class PublishedTransformer(Layered):
         match self.architecture.score_bias:
             case None:
                 return None
-            case Alibi() as alibi:
+            case PositionSlopes() as alibi:
                 return alibi.added(head, key, parameters["embedding"].dtype)
             case RelativeBias() as relative:
                 return parameters["score_bias"][relative.bucket(key - query), head]
             case other:
-                raise no_rule("attention", "score_bias", other, ("Alibi", "RelativeBias"))
+                raise no_rule("attention", "score_bias", other, ("PositionSlopes", "RelativeBias"))
 
     def merge(self, parameters: Any, layer: int, row: Row, attended: Attended) -> Row:
         """Output projection, residuals, normalisation and the per-row map of one row."""

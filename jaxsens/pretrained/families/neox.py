@@ -11,7 +11,7 @@ import dataclasses
 import math
 from typing import Any
 
-from jaxsens.pretrained.families.architecture import ACTIVATIONS, Alibi, Architecture
+from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture, PositionSlopes
 from jaxsens.pretrained.families.family import Family, by_key_head
 from jaxsens.pretrained.families.options import Options
 from jaxsens.pretrained.families.rotation import rotary_angles
@@ -142,7 +142,7 @@ def _falcon(options: Options) -> Architecture:
     bias, width = options.flag("bias", False), options.count("hidden_size") // heads
     if options.flag("alibi", False):
         longest = options.count("max_position_embeddings", 2048)
-        alibi = Alibi(slopes(heads), width**-0.5, bfloat16=True)
+        alibi = PositionSlopes(slopes(heads), width**-0.5, bfloat16=True)
         positions: dict[str, Any] = {"score_bias": alibi, "longest": longest}
         options.ignore("rope_theta", "rope_parameters", "rope_scaling")
     else:
@@ -177,9 +177,9 @@ def _bloom(options: Options) -> Architecture:
     return _architecture(
         options,
         {**names, "hidden": "ffn_hidden_size"},
-        "gelu_fast",
+        "gelu_bloom",
         embedding_norm=True,
-        score_bias=Alibi(slopes(options.count(names["heads"]))),
+        score_bias=PositionSlopes(slopes(options.count(names["heads"]))),
         longest=options.count("seq_length", 2048),
         tied=options.flag("tie_word_embeddings", True),
     )

@@ -26,11 +26,18 @@ from jaxsens.asked.formulas import as_vector
 from jaxsens.asked.measures import Measure
 from jaxsens.base.platforms import Platform, compiled_for
 from jaxsens.models.transformer.config import TransformerConfig
-from jaxsens.models.transformer.layered import Layered, ModelLayer, embedded_rows, readout_row
+from jaxsens.models.transformer.layered import (
+    Alike,
+    Layered,
+    ModelLayer,
+    Stack,
+    alike,
+    embedded_rows,
+    readout_row,
+)
 from jaxsens.models.transformer.layers import layered_transformer
 from jaxsens.models.transformer.trace import rows_at_once, scores_leave_cache
 from jaxsens.sensitivity.engines.engine import Engine, EngineCost, FlipBlock
-from jaxsens.sensitivity.engines.one_key.alike import Alike, Stack, alike
 from jaxsens.sensitivity.engines.one_key.blocks import Reach, carried, over_changed_rows, rows_of_block
 from jaxsens.sensitivity.engines.one_key.layer_costs import layer_costs, outputs_of_row
 from jaxsens.sensitivity.engines.one_key.one_moved_key import attended_by_moved_rows, changes_of_rows

@@ -20,7 +20,7 @@ from jaxsens.base.platforms import Platform
 from jaxsens.base.programs import kept
 from jaxsens.sensitivity.engines.engine import EngineCost
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine, PreparedEstimate, refusal
-from jaxsens.sensitivity.engines.one_key.alike import costs_of_layers
+from jaxsens.sensitivity.engines.one_key.layer_costs import costs_of_layers
 from jaxsens.sensitivity.engines.vmap import compiled_output
 from jaxsens.sensitivity.estimates.widening import with_parameters_in
 from jaxsens.sensitivity.flips.flip_table import FlipTable

@@ -20,8 +20,7 @@ from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.engines.engine import Engine, FlipBlock, PreparedPass
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.engines.incremental import IncrementalEngine, incremental_engine
-from jaxsens.sensitivity.engines.one_key.alike import costs_of_layers
-from jaxsens.sensitivity.engines.one_key.layer_costs import LayerCosts
+from jaxsens.sensitivity.engines.one_key.layer_costs import LayerCosts, costs_of_layers
 from jaxsens.sensitivity.engines.vmap import VmapEngine, compiled_output
 from jaxsens.sensitivity.estimates.estimate import combinations
 from jaxsens.sensitivity.estimates.widening import with_parameters_in

@@ -23,11 +23,19 @@ from jaxsens.asked.formulas import as_vector
 from jaxsens.asked.measures import Norm, OfFunction
 from jaxsens.base.platforms import Platform
 from jaxsens.models.transformer.config import TransformerConfig
-from jaxsens.models.transformer.layered import Layered, ModelLayer, Projections, embedded_rows, readout_row
+from jaxsens.models.transformer.layered import (
+    Alike,
+    Layered,
+    ModelLayer,
+    Projections,
+    alike,
+    embedded_rows,
+    readout_row,
+)
 from jaxsens.models.transformer.layers import LayeredTransformer, layered_transformer
 from jaxsens.sensitivity.engines.engine import Changed, Engine, EngineCost, FlipBlock
 from jaxsens.sensitivity.engines.first_order.gradients import attended_gradients
-from jaxsens.sensitivity.engines.one_key.alike import Alike, alike, costs_of_layers
+from jaxsens.sensitivity.engines.one_key.layer_costs import costs_of_layers
 from jaxsens.sensitivity.engines.one_key.one_moved_key import (
     attended_by_moved_rows,
     changes_of_rows,

@@ -23,8 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsens.base.errors import no_rule
 from jaxsens.base.platforms import compiled_for
 from jaxsens.models.parts.weighting import Sigmoid, Tempered, Weighting
-from jaxsens.models.transformer.layered import Layered, ModelLayer, over_rows
-from jaxsens.sensitivity.engines.one_key.alike import Alike, Stack
+from jaxsens.models.transformer.layered import Alike, Layered, ModelLayer, Stack, over_rows
 from jaxsens.sensitivity.engines.one_key.blocks import summed_over_blocks
 from jaxsens.sensitivity.engines.one_key.run import ONE_MOVED_KEY, LayerRun, Run
 
@@ -85,7 +84,6 @@ def through_merge(
         _, pull = jax.vjp(lambda x, b: layer.model.merge(layer.parameters, layer.k, x, b), x, b)
         return jax.vmap(pull)(g)
 
-    outputs = gy.shape[1]
     gx, gb = over_rows(one, kept.x[rows], kept.b[:, rows].swapaxes(0, 1), gy, most=_many(*gy.shape[1:]))
     return gx, gb.transpose(2, 1, 0, 3)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxsens.base.programs import kept
-from jaxsens.models.transformer.layered import Layered
+from jaxsens.models.transformer.layered import Layered, alike
 
 _HERE = jax.ShapeDtypeStruct((), jnp.int32)
 
@@ -63,6 +63,13 @@ def _costs(model: Layered, structure: Any, shapes: tuple[Any, ...], layer: int, 
     pair = 2.0 * (q.size + q.shape[0] * v.shape[1])
     of_keys = _operations(keys, parameters, row, _HERE)
     return LayerCosts(pair, whole, of_keys, row.size, q.size, q.shape[0] * v.shape[1])
+
+
+def costs_of_layers(model: Layered, parameters: Any, n: int) -> list[LayerCosts]:
+    """Returns the costs of all layers of a model, which may be abstract, for inputs of length n."""
+    parameters = jax.eval_shape(model.apart, parameters)
+    groups = alike(model, parameters, n, range(model.layers))
+    return [layer_costs(model, parameters, group.first) for group in groups for _ in group.reads]
 
 
 def outputs_of_row(model: Layered, parameters: Any) -> int:

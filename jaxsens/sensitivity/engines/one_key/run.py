@@ -12,16 +12,17 @@ from jaxtyping import Array, Float, Int
 from jaxsens.base.errors import no_rule
 from jaxsens.models.parts.weighting import SOFTMAXES, Sigmoid, Weighting, sink_logit
 from jaxsens.models.transformer.layered import (
+    Alike,
     Index,
     Keys,
     Layered,
     ModelLayer,
     Places,
     Queries,
+    Stack,
     embedded_rows,
 )
 from jaxsens.models.transformer.trace import in_blocks
-from jaxsens.sensitivity.engines.one_key.alike import Alike, Stack
 from jaxsens.sensitivity.engines.one_key.blocks import TILE
 
 ONE_MOVED_KEY: tuple[type[Weighting], ...] = (*SOFTMAXES, Sigmoid)

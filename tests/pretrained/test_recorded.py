@@ -1,0 +1,34 @@
+"""Every family and option beside what the transformers library computed, without the library."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from jaxsens.pretrained.families import FAMILIES
+from jaxsens.pretrained.load import load_pretrained
+from tests.pretrained.recorded import Recorded, recorded
+
+RECORDED = {(one.family, one.name): one for one in recorded()}
+TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
+
+
+def error(ours: np.ndarray, theirs: np.ndarray) -> float:
+    return float(np.abs(ours - theirs).max() / max(1.0, np.abs(theirs).max()))
+
+
+@pytest.mark.quick(4, 45)
+@pytest.mark.parametrize(("family", "name"), RECORDED)
+def test_hidden_states_and_logits_are_those_of_the_library(family, name, tmp_path):
+    case: Recorded = RECORDED[family, name]
+    case.write(tmp_path)
+    for dtype, tolerance in TOLERANCE.items():
+        hidden = np.asarray(load_pretrained(tmp_path, dtype=dtype)(case.ids))
+        assert error(hidden[case.rows], case.hidden) <= tolerance, (dtype, "hidden")
+        if case.logits.size:
+            logits = np.asarray(load_pretrained(tmp_path, output="logits", dtype=dtype)(case.ids))
+            assert error(logits[-1:], case.logits) <= tolerance, (dtype, "logits")
+
+
+def test_every_family_is_recorded():
+    assert {family for family, _ in RECORDED} == set(FAMILIES)
