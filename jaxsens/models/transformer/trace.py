@@ -119,7 +119,7 @@ def rows_at_once(scores: int, cached: bool) -> int:
 def leaves_cache(layer: LayerConfig, n: int, platform: Platform) -> bool:
     """Returns whether attention goes by one head and `CACHED_ROWS` rows at a time: on CPU, in soft layers, for long n.
 
-    Models with a hard layer have elementwise products, whose terms the compiler never stores.
+    Hard layers have elementwise products, and take all heads at once.
     """
     return not layer.exact_rows and scores_leave_cache(layer.heads, n, platform)
 
@@ -199,7 +199,8 @@ def transformer_layer(
     def rows(block: Block) -> tuple[Array, Array]:
         return attention_of_rows(layer, parameters, queries[:, block], keys, values, block)
 
-    size = rows_at_once(layer.heads * n, leaves_cache(layer, n, compiled_for()))
+    # XLA fuses the elementwise products of hard layers over all rows, and then projects keys anew for each query.
+    size = rows_at_once(layer.heads * n, scores_leave_cache(layer.heads, n, compiled_for()))
     b, normaliser = over_row_blocks(rows, layer.heads, n, only, size)
 
     def merged(block: Block) -> AfterAttention:
