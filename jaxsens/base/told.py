@@ -37,7 +37,11 @@ def facts(heading: str, rows: Mapping[str, object], note: str = "") -> str:
 
 
 def duration(seconds: float) -> str:
-    """Returns a rough duration in the unit that suits it: 40 s, 12 min, 2.5 h."""
+    """Returns a rough duration in the unit that suits it: 32.4 µs, 0.032 s, 40 s, 12 min, 2.5 h."""
+    if 0 < seconds < 0.0009995:
+        return f"{1e6 * seconds:.3g} µs"
+    if seconds < 9.95:
+        return f"{seconds:.2g} s"
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"

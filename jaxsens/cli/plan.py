@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -79,6 +80,7 @@ def plan(asked: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> int:
     target = target_called(asked.on or "")
     sweep = load_sweep_config(asked.config, asked.allow_code)
     console, why = Console(), why_not_compiled(target)
+    console.width = max(console.width, 130)  # no cell is cut off: a file has no width, and a terminal wraps
     mesh = None if why or asked.compile == "none" else mesh_of(target)
     rows: list[PlannedPoints] = []
     failed = []
@@ -108,7 +110,9 @@ def plan(asked: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> int:
 
 
 def _table(made: Plan) -> Table:
-    table = Table(title=f"{made.target.name}: {made.target.count} x {made.target.device.description}")
+    table = Table(
+        title=f"{made.target.name}: {made.target.count} x {made.target.device.description}", box=SIMPLE_HEAD
+    )
     for name in ("variant", "engine"):
         table.add_column(name)
     for name in ("n", "points", "batch", "arguments", "temporary", "Gop", "GB", "least", "compile"):
@@ -123,9 +127,9 @@ def _table(made: Plan) -> Table:
             f"{sure}{row.batch}",
             f"{sure}{in_words(row.arguments)}",
             "does not fit" if row.refused else f"{sure}{in_words(row.temporary)}",
-            f"{row.expected.operations / 1e9:.3g}",
+            f"{row.expected.operations / 1e9:.4g}",
             f"{sure}{row.moved / 1e9:.3g}",
-            "on the host" if row.seconds is None else f"{row.seconds:.2g} s",
+            "on the host" if row.seconds is None else duration(row.seconds),
             f"{sure}{duration(row.compiling)}",
         )
     return table
@@ -139,9 +143,11 @@ def _told(made: Plan, why: str | None) -> list[str]:
         lines.append(f"Nothing was compiled, and ~ marks estimates: {why}")
     elif not all(row.compiled for row in made.rows):
         lines.append("~ marks what was estimated, and not compiled; --compile all compiles it")
+    guessed = made.target.device.platform == "gpu" and not all(row.compiled for row in made.rows)
+    longer = " (estimated as for a CPU; a GPU's programs may take several times as long)" if guessed else ""
     lines.append(
         f"All points: at least {duration(made.least_seconds)} by the rates of the devices, and about "
-        f"{duration(made.compiling)} to compile here, once"
+        f"{duration(made.compiling)} to compile, once{longer}"
     )
     lines.append(
         f"Suggested: {made.shards} shard{'s' if made.shards > 1 else ''} of at most {made.minutes} minutes, if a "

@@ -67,13 +67,13 @@ def told_done(points: int, of_points: int, bounds: int = 0, of_bounds: int = 0) 
     return f"{points} of {of_points} points{beside} are done"
 
 
-def told_time(points: Sequence[Point]) -> str:
-    """Returns in words how long points will take on this machine."""
+def told_time(points: Sequence[Point], attention: bool) -> str:
+    """Returns in words how long points will take on this machine, with or without attention statistics."""
     from jaxsens.base.told import duration
     from jaxsens.experiments.sweep.expected import ExpectedPoints, expected_points, expected_seconds
 
     groups = [one for one in expected_points(points) if isinstance(one, ExpectedPoints)]
-    whole, compiling = expected_seconds(groups)
+    whole, compiling = expected_seconds(groups, attention)
     return (
         f"the missing points take about {duration(whole)} here, {duration(compiling)} of it to compile, once"
     )

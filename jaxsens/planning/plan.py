@@ -99,12 +99,13 @@ class Plan:
 
     @property
     def host_seconds(self) -> float:
-        """The seconds in which a host like this machine does what it does: the points themselves, what needs float64
-        where the devices do not compute in it, and compilation."""
+        """The seconds in which a host like this machine does what it does: the points themselves and what tells their
+        rounding, what needs float64 where the devices do not compute in it, and compilation."""
         own = (
-            len(row.expected.points)
-            * (POINT_SECONDS + (row.expected.seconds if row.seconds is None else 0.0))
+            len(one.points)
+            * (POINT_SECONDS + (one.seconds if row.seconds is None else one.inputs * one.run.doubting))
             for row in self.rows
+            for one in (row.expected,)
         )
         return sum(own) + self.compiling
 

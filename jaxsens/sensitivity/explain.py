@@ -26,7 +26,8 @@ from jaxsens.base.precision import numerics
 from jaxsens.base.strict import naming_arguments
 from jaxsens.base.told import duration
 from jaxsens.sensitivity.checks.output import traced_output
-from jaxsens.sensitivity.choice import choose, compile_seconds
+from jaxsens.sensitivity.choice import choose, compile_seconds, lost_digits
+from jaxsens.sensitivity.digits.doubt import doubting_seconds
 from jaxsens.sensitivity.engines.edits import SUBSTITUTE, GroupEngine, edit_of
 from jaxsens.sensitivity.engines.engine import Engine, EngineChoice, EngineCost
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
@@ -68,8 +69,8 @@ class Explanation:
         flips: the number of flips.
         operations: floating-point operations for all flips; a multiply-add counts as two.
         memory: an estimate in bytes: the model, the values shared by all flips, and one block of flips.
-        seconds: the operations at this machine's rate for such work, without compilation; accurate to a factor of about
-            three.
+        seconds: the operations at this machine's rate for such work, what goes on in float64, and what tells rounding,
+            without compilation; accurate to a factor of about three.
         compiling: the seconds that the programs take to trace and compile on the reference machine, two cores; about 0
             for a call that finds them.
         first_order: what the first-order engine would cost instead, and what it would give up; None if it cannot serve
@@ -189,7 +190,7 @@ def warn_if_long(
     if expected <= _PATIENCE:  # tracing so long an input would already take long
         engine, choice = chosen()
         run = PlannedRun(subject, n, asked, measure, flips, compiled_for(), engine, choice)
-        expected = run.seconds + (batch - 1) * run.seconds * run.cost.prepare / max(run.operations, 1.0)
+        expected = run.seconds_of(batch, flips)
     if expected > _PATIENCE:
         warnings.warn(
             f"n = {n}: measuring {flips} flips will take about {duration(expected)} or more, by what it computes; "
@@ -293,18 +294,43 @@ class PlannedRun:
 
     @property
     def seconds(self) -> float:
-        """The seconds of the operations on this machine, or of reading all symbols by forward passes if that takes
-        longer: those of a function without matrix products do little else."""
-        with numerics(self.subject.dtype):
-            rate = _matmul_rate(self.subject.dtype) * self.cost.efficiency
-        read = self.flips * self.n if self.choice.name == "vmap" else 0
-        return max(self.operations / rate, read * _READING)
+        """The seconds of all flips of an input on this machine."""
+        return self.seconds_of(1, self.flips)
+
+    def seconds_of(self, words: int, flips: int) -> float:
+        """Returns the seconds of the operations for so many inputs, and their flips in all, on this machine, or of
+        reading all symbols by forward passes if that takes longer: those of a function without matrix products do
+        little else. With them, those in which rounding is told, and of what goes on in float64."""
+        dtype = "float64" if self.engine.wide else self.subject.dtype
+        with numerics(dtype):
+            rate = _matmul_rate(dtype) * self.cost.efficiency
+        read = flips * self.n if self.choice.name == "vmap" else 0
+        own = max((words * self.cost.prepare + flips * self.cost.per_flip) / rate, read * _READING)
+        again = 0.0 if self.goes_on is None else self.goes_on.seconds_of(words, flips)
+        return own + words * self.doubting + again
+
+    @cached_property
+    def doubting(self) -> float:
+        """The seconds in which NumPy tells the rounding of an input's output, if outputs are subtracted."""
+        return doubting_seconds(self.subject, self.n) if self.engine.subtracts else 0.0
+
+    @cached_property
+    def goes_on(self) -> PlannedRun | None:
+        """What measures the flips in float64 that float32 does not resolve, if these are most."""
+        wider, config = self.engine.wider, self.subject.config
+        if wider is None or config is None or self.subject.exact_outputs:
+            return None
+        # A difference engine resolves hard attention in float32.
+        lost = self.engine.subtracts or not config.exact_rows
+        lost = lost and lost_digits(self.subject, config, self.n) is not None
+        return replace(self, engine=wider) if lost else None
 
     @property
     def compiling(self) -> float:
         """The seconds in which the reference machine compiles the programs."""
         layers = 1 if self.subject.config is None else self.subject.config.layers
-        return compile_seconds(self.engine, layers)
+        own = compile_seconds(self.engine, layers)
+        return own if self.goes_on is None else own + self.goes_on.compiling
 
     def explained(self) -> Explanation:
         """Returns what the run means on this machine."""

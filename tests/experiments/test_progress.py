@@ -93,7 +93,19 @@ def test_where_everything_was_compiled_for_only_a_wide_range_of_lengths_tells_of
     assert noisy.of([("c", 32)]) == pytest.approx(6.0, rel=0.1)
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(3.2, "3 s"), (99, "99 s"), (150, "2 min"), (9000, "2.5 h")])
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (3.24e-5, "32.4 µs"),
+        (0.0324, "0.032 s"),
+        (3.24, "3.2 s"),
+        (9.97, "10 s"),
+        (99, "99 s"),
+        (150, "2 min"),
+        (9000, "2.5 h"),
+    ],
+)
 def test_durations_are_in_a_unit_that_suits_them(seconds, text):
     assert duration(seconds) == text
     assert left_text(seconds) == f"; about {text} left"

@@ -10,6 +10,7 @@ import pytest
 
 from jaxsens.cli import main
 from jaxsens.experiments.sweep.config import load_sweep_config
+from jaxsens.experiments.sweep.expected import ExpectedPoints, expected_points, expected_seconds
 from jaxsens.planning import topology
 from jaxsens.planning.devices import target_called
 from jaxsens.planning.job_files import job_file
@@ -133,3 +134,43 @@ def test_the_list_of_a_sweep_says_how_long_it_takes_here(config, tmp_path, capsy
     assert re.search(
         r"the missing points take about \d+ (s|min) here", " ".join(capsys.readouterr().out.split())
     )
+
+
+@pytest.mark.parametrize(
+    ("keys", "command"),
+    [
+        ("words = 4\n[[model]]\nname = 'a'\n", "theorem6"),
+        ("bins = [[2, 4]]\nwords = 4\n", "generalisation"),
+        ("functions = ['parity']\nwords = 4\n", "sharpness"),
+        ("[language]\nname = 'parity'\n", "train"),
+    ],
+)
+def test_a_config_of_a_command_that_trains_is_refused_with_its_name(config, capsys, keys, command):
+    config.write_text(keys, "utf-8")
+    assert main(["plan", str(config), "--on", "h100"]) == 2
+    told = capsys.readouterr().err
+    assert f"CONFIG = {config}: a config of `jaxsens {command}`, which trains models" in told
+    assert "unknown key" not in told
+
+
+def seconds_of(config: Path, measure: str, attention: bool = False) -> tuple[float, float]:
+    config.write_text(CONFIG + measure, "utf-8")
+    groups = [*expected_points(load_sweep_config(config).points)]
+    return expected_seconds([one for one in groups if isinstance(one, ExpectedPoints)], attention)
+
+
+def test_what_goes_on_in_float64_and_attention_statistics_are_counted_here(config):
+    _, exact = seconds_of(config, '[measure]\nengine = "difference"\n')
+    _, passes = seconds_of(config, '[measure]\nengine = "vmap"\n')
+    # Of two lengths, softmax takes one program each. Hard attention takes two: flips that move no choice go on.
+    assert passes == pytest.approx(6 * 1.6)
+    assert exact == pytest.approx(4 * 5.4)
+    _, attending = seconds_of(config, '[measure]\nengine = "vmap"\n', attention=True)
+    assert attending == pytest.approx(10 * 1.6)
+
+
+def test_telling_the_rounding_of_outputs_takes_time(config):
+    found = expected_points(load_sweep_config(config).points)
+    softmax = next(one for one in found if isinstance(one, ExpectedPoints))
+    assert softmax.run.engine.subtracts
+    assert softmax.seconds > softmax.inputs * softmax.run.doubting > 0

@@ -9,6 +9,9 @@ from functools import cached_property
 from jaxsens.base.errors import InputError
 from jaxsens.base.platforms import Platform
 from jaxsens.experiments.sweep.points import Point
+from jaxsens.models.transformer.layers import layer_operations
+from jaxsens.sensitivity.choice import COMPILE_SECONDS, RATE
+from jaxsens.sensitivity.engines.vmap import ELEMENTWISE, VmapEngine
 from jaxsens.sensitivity.explain import PlannedRun, planned_run
 
 START_SECONDS = 12.0
@@ -42,7 +45,18 @@ class ExpectedPoints:
     @cached_property
     def seconds(self) -> float:
         """The seconds of one point on this machine, without compilation."""
-        return self.run.seconds * self.operations / max(1.0, self.run.operations)
+        return self.run.seconds_of(self.inputs, self.flips)
+
+    @property
+    def of_attention(self) -> tuple[float, float]:
+        """The seconds in which a transformer's attention statistics are compiled, and those of a point, on the
+        reference machine: about those of forward passes with elementwise products."""
+        config, n = self.run.subject.config, self.run.n
+        if config is None:
+            return 0.0, 0.0
+        operations = sum(layer_operations(config, k, n) for k in range(config.layers))
+        fixed, per_layer = COMPILE_SECONDS[VmapEngine]
+        return fixed + per_layer * config.layers, self.inputs * operations / (RATE * ELEMENTWISE)
 
     @property
     def programs(self) -> tuple[object, ...]:
@@ -86,10 +100,16 @@ def expected_points(
             yield groups[group][0], str(error)
 
 
-def expected_seconds(groups: Iterable[ExpectedPoints]) -> tuple[float, float]:
-    """Returns the seconds of points on this machine, with compilation, and those of compilation alone."""
+def expected_seconds(groups: Iterable[ExpectedPoints], attention: bool = False) -> tuple[float, float]:
+    """Returns the seconds of points on this machine, with compilation, and those of compilation alone; both include
+    the statistics of transformers' `attention`, if they are asked for."""
     groups = list(groups)
     programs = {one.programs: one.run.compiling for one in groups}
+    each = [(one, one.seconds + POINT_SECONDS) for one in groups]
+    if attention:
+        beside = [(one, one.of_attention) for one in groups]
+        programs |= {one.points[0].group: compiling for one, (compiling, _) in beside}
+        each += [(one, seconds) for one, (_, seconds) in beside]
     compiling = sum(programs.values())
-    measuring = sum(len(one.points) * (one.seconds + POINT_SECONDS) for one in groups)
+    measuring = sum(len(one.points) * seconds for one, seconds in each)
     return START_SECONDS + compiling + measuring, compiling

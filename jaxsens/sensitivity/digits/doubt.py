@@ -39,6 +39,17 @@ LARGEST_EXACT = 2e6
 LARGEST_PROGRAM = 1e11
 """The floating-point operations up to which a program is evaluated: some seconds. Beyond, `HALF_UNIT` is assumed."""
 
+NUMPY_RATE = 4e8
+"""Operations per second of an evaluation in float64 on the reference machine: its arrays leave the cache."""
+
+
+def doubting_seconds(subject: Measurable, n: int) -> float:
+    """Estimates the seconds in which `output_doubts` evaluates one input of length n on the reference machine."""
+    program = output_program(subject, n)
+    if program is None or program.operations() > LARGEST_PROGRAM:
+        return 0.0
+    return (1 + (subject.dtype == "float64")) * program.operations() / NUMPY_RATE
+
 
 def output_program(subject: Measurable, n: int) -> Program | None:
     """Returns the program of the model's output for inputs of length n; None where it cannot be evaluated.

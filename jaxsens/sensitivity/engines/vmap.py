@@ -22,6 +22,9 @@ from jaxsens.sensitivity.subjects.adapters import TorchApply, TransformerApply, 
 EFFICIENCY = 0.75
 """The share of a large matrix product's rate that forward passes reach on CPU."""
 
+ELEMENTWISE = 0.02
+"""That of hard models, whose products are elementwise."""
+
 
 HALF_UNIT = 4.0
 """Without a measured doubt, an output is taken to be off by this many of its roundings."""
@@ -127,8 +130,9 @@ class VmapEngine(SubtractingEngine):
             operations = own.operations(tokens.shape[0])
         else:
             operations = float((traced.lower().cost_analysis() or {}).get("flops", 0))
+        hard = isinstance(own, TransformerApply) and own.config.exact_rows
         block = 3 * self.preferred_batch(tokens.shape[0], platform) * _largest(traced.jaxpr.jaxpr)
-        return EngineCost(operations, operations, block, EFFICIENCY)
+        return EngineCost(operations, operations, block, ELEMENTWISE if hard else EFFICIENCY)
 
     def _flipped(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Array:
         """Returns the output of each flipped input, as the model returns it."""
