@@ -32,8 +32,8 @@ def load_pretrained(
 
     The folder has `config.json`, `tokenizer.json`, and the weights as `*.safetensors`, with or without an index.
     A sentence encoder's `1_Pooling/config.json` says which row is read: "mean" or 0, [CLS]. Nothing is downloaded, and
-    nothing is unpickled. Families: bert, roberta, distilbert, gpt2, llama, mistral, qwen2
-    and qwen3; `docs/pretrained.md` lists their options. It needs the extra `pretrained`:
+    nothing is unpickled. `docs/pretrained.md` lists the 37 families and their options.
+    It needs the extra `pretrained`:
     `pip install "jaxsens[pretrained]"`.
 
     Args:

@@ -80,6 +80,19 @@ class PretrainedModel(LayeredModel):
         return self.tokenizer.mask
 
     @cached_property
+    def unread(self) -> dict[int, str]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The ids that no input may have, and why: padding where it is not counted, and a mask that scales all rows."""
+        found: dict[int, str] = {}
+        if self.padding is not None:
+            found[self.padding] = f"padding, which {self.family} does not count as a position; leave it out"
+        if self.architecture.unread is not None:
+            found[self.architecture.unread] = (
+                f"a mask scales the embeddings of all symbols of the input in {self.family} with token_dropout, which "
+                "no map of single rows does; give another symbol"
+            )
+        return found
+
+    @cached_property
     def reserved(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The ids that stand for no text, sorted: special ones, unused ones, and those the tokenizer does not know."""
         return self.tokenizer.reserved(self.architecture.symbols)
@@ -157,12 +170,8 @@ class PretrainedModel(LayeredModel):
                 problems.add("ids", checked, "give at least one")
             if len(checked) > self.max_length:
                 problems.add("ids", f"{len(checked)} ids", f"the model reads at most {self.max_length}")
-            if self.padding in checked:
-                problems.add(
-                    "ids",
-                    self.padding,
-                    f"padding, which {self.family} does not count as a position; leave it out",
-                )
+            for symbol in sorted(self.unread.keys() & set(checked)):
+                problems.add("ids", symbol, self.unread[symbol])
         with numerics(self.dtype):
             return _rows(self.layered, self.parameters, jnp.asarray(checked, jnp.int32))
 

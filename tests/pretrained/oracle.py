@@ -16,7 +16,6 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-
 from safetensors.numpy import load_file, save_file
 
 from tests.pretrained.folders import weights, write_tokenizer

@@ -26,5 +26,5 @@ def test_the_example_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_every_family_has_a_row():
-    listed = re.findall(r"(?m)^\| `(\w+)` \|", DOCS)
+    listed = re.findall(r"(?m)^\| `([\w-]+)` \|", DOCS)
     assert listed == ["model_type", *FAMILIES]

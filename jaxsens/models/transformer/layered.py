@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -541,6 +541,11 @@ class LayeredModel:
     def mask(self) -> int | None:
         """The symbol that stands for an unknown one, as models trained with masks have; None without one."""
         return None
+
+    @property
+    def unread(self) -> Mapping[int, str]:
+        """The symbols that no input may have, and why."""
+        return {}
 
     def embeddings(self) -> Float[np.ndarray, "symbols width"] | None:
         """Returns the rows of the symbols' embeddings, without positions; None if there is no such table."""

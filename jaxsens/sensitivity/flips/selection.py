@@ -122,7 +122,7 @@ def default_flips(subject: Measurable) -> Flips:
 def select(
     flips: Flips, subject: Measurable, words: Int[np.ndarray, "batch n"], problems: Problems
 ) -> Selection:
-    """Returns the flips that are asked for; adds the errors.
+    """Returns the flips that are asked for; adds the errors, such as symbols that no input of the model may have.
 
     Args:
         flips: what is flipped.
@@ -130,6 +130,14 @@ def select(
         words: the inputs; (0, 0) if they are not known.
         problems: collects the errors.
     """
+    found = _selected(flips, subject, words, problems)
+    subject.check_readable("flips: symbols", found.lists.symbols, problems)
+    return found
+
+
+def _selected(
+    flips: Flips, subject: Measurable, words: Int[np.ndarray, "batch n"], problems: Problems
+) -> Selection:
     n = words.shape[1]
     last = max((group[-1] for group in flips.groups or ()), default=-1)
     if n and last >= n:

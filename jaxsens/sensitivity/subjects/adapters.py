@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -56,6 +56,7 @@ class Measurable:
         reserved: the symbols that are not inserted unless they are asked for, sorted.
         special: the symbols that are not flipped unless their positions are asked for, sorted.
         mask: the symbol that stands for an unknown one; None if the model has none, or does not say.
+        unread: symbols that no input may have, and why.
         embeddings: returns the rows of the symbols' embeddings (symbols, width), without positions; None if unknown.
         token_names: returns how to write each of some symbols, as a list of strings; None if only numbers are known.
         torch: the model if PyTorch runs it, outside JAX; otherwise None.
@@ -76,6 +77,7 @@ class Measurable:
     reserved: tuple[int, ...] = ()
     special: tuple[int, ...] = ()
     mask: int | None = None
+    unread: Mapping[int, str] = field(default_factory=dict)
     embeddings: Callable[[], np.ndarray] | None = None
     token_names: Callable[[Sequence[int]], list[str]] | None = None
     torch: TorchModel | None = None
@@ -91,6 +93,12 @@ class Measurable:
             check_runs(self.config, n, problems)
         if self.max_length is not None and n > self.max_length:
             problems.add("n", n, f"the model reads at most {self.max_length} symbols; give a shorter input")
+
+    def check_readable(self, name: str, symbols: Int[np.ndarray, "*shape"], problems: Problems) -> None:
+        """Adds an error for each symbol that no input may have."""
+        for symbol, reason in self.unread.items():
+            if np.any(symbols == symbol):
+                problems.add(name, symbol, reason)
 
     def position_read(self, n: int) -> int | None:
         """Returns the readout position of an input of length n, which is not flipped by default, or None."""
@@ -301,6 +309,7 @@ def checked_input(
     """
     words = inputs.tokens(tokens, subject.vocabulary_size, problems, one=one)
     n = words.shape[1]
+    subject.check_readable("tokens", words, problems)
     if n:
         subject.check_length(n, problems)
     if inputs.readout(readout, subject.readout, n, problems):
@@ -397,6 +406,7 @@ def _from_layered_model(model: LayeredModel) -> Measurable:
         reserved=model.reserved,
         special=model.special,
         mask=model.mask,
+        unread=model.unread,
         embeddings=table if type(model).embeddings is not LayeredModel.embeddings else None,
         token_names=names if type(model).tokens is not LayeredModel.tokens else None,
     )

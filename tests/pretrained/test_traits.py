@@ -1,0 +1,145 @@
+"""Traits of published models in every engine: what is measured is what two forward passes differ by."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens.pretrained.families.neox import slopes
+from tests.pretrained.recorded import recorded
+
+RECORDED = {(one.family, one.name): one for one in recorded()}
+
+
+def model_of(folder: Path, family: str, name: str, **options: Any) -> jaxsens.PretrainedModel:
+    RECORDED[family, name].write(folder)
+    return jaxsens.load_pretrained(folder, **options)
+
+
+@pytest.mark.quick(3, 12)
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("gemma2", "defaults"),
+        ("gpt_neox", "defaults"),
+        ("bloom", "three heads of a power of two and one"),
+        ("qwen3_moe", "defaults"),
+        ("modernbert", "defaults"),
+        ("esm", "token dropout"),
+        ("t5", "gated gelu"),
+        ("phi3", "longrope, long"),
+        ("gemma3_text", "defaults"),
+        ("olmo2", "defaults"),
+        ("albert", "defaults"),
+        ("falcon", "alibi, one after the other, biases"),
+    ],
+)
+def test_every_engine_gives_what_two_forward_passes_differ_by(family, name, tmp_path):
+    model = model_of(tmp_path, family, name, dtype="float64")
+    ids = np.array(RECORDED[family, name].ids)
+    row = 0 if RECORDED[family, name].encoder else len(ids) - 1
+    readout = row if family != "t5" else 4
+    flips = jaxsens.Substitute([5, 9, 17], positions=[1, 3, 7])
+    exact = jaxsens.flip_sensitivity(model, ids, flips=flips, engine="vmap", readout=readout)
+    expected = []
+    for position, symbol in zip(exact.positions, exact.symbols, strict=True):
+        other = ids.copy()
+        other[position] = symbol
+        expected.append(np.linalg.norm(np.asarray(model(other) - model(ids))[readout]))
+    np.testing.assert_allclose(exact.norms, expected, rtol=1e-9)
+    found = jaxsens.flip_sensitivity(model, ids, flips=flips, engine="incremental", readout=readout)
+    np.testing.assert_allclose(found.norms, expected, rtol=1e-8)
+    small = nearly_equal_symbols(model)
+    exact = jaxsens.flip_sensitivity(small, ids, flips=flips, engine="vmap", readout=readout)
+    estimated = jaxsens.flip_sensitivity(
+        small, ids, flips=flips, engine=jaxsens.FirstOrder(verify=1), readout=readout
+    )
+    np.testing.assert_allclose(estimated.norms, exact.norms, rtol=1e-3)
+
+
+def nearly_equal_symbols(model: jaxsens.PretrainedModel) -> jaxsens.PretrainedModel:
+    """A model whose symbols differ so little that a flip's change is its derivative."""
+    embedding = np.asarray(model.parameters["embedding"])
+    near = embedding[7] + 1e-6 * embedding
+    return dataclasses.replace(model, parameters={**model.parameters, "embedding": near})
+
+
+def test_a_mask_that_scales_all_rows_is_refused_and_is_no_neighbour(tmp_path):
+    model = model_of(tmp_path, "esm", "token dropout")
+    ids = RECORDED["esm", "token dropout"].ids
+    for flips in (jaxsens.Mask(), jaxsens.Substitute([4, 9], positions=[2])):
+        with pytest.raises(jaxsens.InputError, match="flips: symbols = 4: a mask scales the embeddings"):
+            jaxsens.flip_sensitivity(model, ids, flips=flips)
+    with pytest.raises(jaxsens.InputError, match="tokens = 4: a mask scales"):
+        jaxsens.flip_sensitivity(model, [*ids, 4])
+    with pytest.raises(jaxsens.InputError, match="ids = 4: a mask scales"):
+        model([*ids, 4])
+    assert jaxsens.flip_sensitivity(model, ids, flips=jaxsens.Substitute([5, 9], positions=[2])).max > 0
+
+
+def test_slopes_of_heads_whose_number_is_no_power_of_two():
+    """ALiBi's paper: of 12 heads, the slopes of 8 and then every second one of 16."""
+    assert slopes(8) == tuple(2.0**-h for h in range(1, 9))
+    assert slopes(12) == (*slopes(8), *(2.0 ** (-h / 2) for h in (1, 3, 5, 7)))
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "options", "message"),
+    [
+        (
+            "mixtral",
+            "defaults",
+            {"num_experts_per_tok": 9},
+            "num_experts_per_tok = 9: at most num_local_experts",
+        ),
+        ("olmo", "clipped", {"clip_qkv": -1.0}, "clip_qkv = -1.0: a number above 0"),
+        (
+            "gpt_neo",
+            "defaults",
+            {"attention_layers": ["global"]},
+            "attention_layers = .*num_hidden_layers = 2",
+        ),
+        ("smollm3", "defaults", {"no_rope_layers": [1, 2]}, "no_rope_layers = .*0 or 1"),
+        (
+            "esm",
+            "defaults",
+            {"position_embedding_type": "relative_key"},
+            'position_embedding_type = .*"rotary"',
+        ),
+        (
+            "t5",
+            "defaults",
+            {"feed_forward_proj": "gated-tanh"},
+            "feed_forward_proj = 'gated-tanh': not served",
+        ),
+        ("albert", "defaults", {"num_hidden_groups": 2}, "num_hidden_groups = 2: groups of layers"),
+        (
+            "qwen3_moe",
+            "defaults",
+            {"mlp_only_layers": "first"},
+            "mlp_only_layers = 'first': a list of numbers",
+        ),
+        (
+            "bloom",
+            "defaults",
+            {"apply_residual_connection_post_layernorm": True},
+            "apply_residual.*not served",
+        ),
+        ("gemma", "defaults", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True"),
+    ],
+)
+def test_options_that_are_not_served_are_refused_by_name(family, name, options, message, tmp_path):
+    one = RECORDED[family, name]
+    dataclasses.replace(one, config={**one.config, **options}).write(tmp_path)
+    with pytest.raises(jaxsens.InputError, match=message):
+        jaxsens.load_pretrained(tmp_path)
+
+
+def test_an_encoder_without_a_head_has_no_logits(tmp_path):
+    with pytest.raises(jaxsens.InputError, match="output = 'logits': t5 has no language-model head"):
+        model_of(tmp_path, "t5", "defaults", output="logits")
