@@ -68,7 +68,7 @@ def main() -> None:
     from tests.pretrained import oracle
 
     cases: list[dict[str, Any]] = []
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, Any] = {}
     for k, case in enumerate(oracle.CASES):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -81,7 +81,8 @@ def main() -> None:
         cases.append({**own, "encoder": case.family in oracle.ENCODER, "ids": oracle.ids_of(case)})
         arrays |= {f"hidden {k}": hidden[[0, case.n // 2, case.n - 1]], f"logits {k}": logits[-1:]}
         print(f"{case}", flush=True)
-    np.savez_compressed(FILE, cases=np.array(json.dumps(cases)), **arrays)
+    arrays["cases"] = np.array(json.dumps(cases))
+    np.savez_compressed(FILE, **arrays)
 
 
 if __name__ == "__main__":

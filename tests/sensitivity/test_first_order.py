@@ -22,13 +22,12 @@ from jaxsens.models.parts.masks import MASKS, SlidingWindow
 from jaxsens.models.parts.schedules import SCHEDULES
 from jaxsens.models.parts.score_positions import RelativeBias
 from jaxsens.models.parts.weighting import SinkSoftmax
-from jaxsens.models.transformer import layers
+from jaxsens.models.transformer import layered, layers
 from jaxsens.models.transformer.layered import alike, forward
 from jaxsens.models.transformer.layers import layered_transformer
 from jaxsens.models.transformer.parameters import initialise
 from jaxsens.sensitivity.engines.engine import FlipBlock
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
-from jaxsens.sensitivity.engines.one_key import alike as alike_layers
 from jaxsens.sensitivity.engines.vmap import VmapEngine
 from jaxsens.sensitivity.estimates.estimate import combinations
 from jaxsens.sensitivity.results.accuracy import Accuracy
@@ -536,9 +535,9 @@ def test_layers_that_are_alike_are_traced_together_and_estimate_what_they_do_alo
     assert [(one.first, len(one.reads)) for one in alike(model, parameters, 12, range(5))] == [(0, 3), (3, 2)]
     assert [len(one.reads) for one in alike(model, parameters, 12, range(4))] == [3, 1]
     together = estimate(config, parameters, word, *flips)
-    monkeypatch.setattr(alike_layers, "LARGEST_STACK", 0)
-    unkept: Any = alike_layers._alike
-    monkeypatch.setattr(alike_layers, "_alike", unkept.__wrapped__)
+    monkeypatch.setattr(layered, "LARGEST_STACK", 0)
+    unkept: Any = layered._alike
+    monkeypatch.setattr(layered, "_alike", unkept.__wrapped__)
     jax.clear_caches()
     assert [len(one.reads) for one in alike(model, parameters, 12, range(5))] == [1] * 5
     np.testing.assert_allclose(estimate(config, parameters, word, *flips), together, rtol=1e-4, atol=1e-7)

@@ -329,15 +329,7 @@ class Family:
             **dict.fromkeys(("key", "value"), (a.width, keys, a.attention_bias)),
             "output": (queries, a.width, a.output_bias),
         }
-        of_rows = {
-            **({"gate": (a.width, a.hidden, a.map_bias)} if a.gated else {}),
-            "up": (a.width, a.hidden, a.map_bias),
-            "down": (a.hidden, a.width, a.map_bias),
-        }
-        if experts is None:
-            maps |= of_rows
-        else:
-            maps["router"] = (a.width, experts.number, False)
+        maps |= {"router": (a.width, experts.number, False)} if experts else _of_rows(a, a.hidden)
         layer = self.layer.format(k)
         for part, names in self.parts.items():
             place, name = ("layers", k, part), "|".join(f"{layer}.{one}" for one in names.split("|"))
@@ -348,12 +340,13 @@ class Family:
                     yield from self._head_norm(a, place, name)
             elif part.endswith(("_norm", "_after")) and not _left_out(a, k, part):
                 yield from _norm(a, place, name, (a.width,))
-        for part, name in self.expert.items() if experts else ():
-            inputs, outputs, _ = of_rows[part]
-            sizes = [experts.hidden if size == a.hidden else size for size in (outputs, inputs)]
-            for e in range(experts.number):
-                place = ("layers", k, part, "matrix", e)
-                yield Tensor(place, (f"{layer}.{name.format(e)}.weight",), tuple(sizes), transposed=True)
+        if experts:
+            for part, (inputs, outputs, _) in _of_rows(a, experts.hidden).items():
+                for e in range(experts.number):
+                    name = f"{layer}.{self.expert[part].format(e)}.weight"
+                    yield Tensor(
+                        ("layers", k, part, "matrix", e), (name,), (outputs, inputs), transposed=True
+                    )
 
     def _stored(
         self, a: Architecture, place: Place, name: str, sizes: tuple[int, int, bool]
@@ -481,6 +474,12 @@ class Family:
         yield Tensor((*place, "matrix"), tuple(matrices), shape, not self.inputs_first, piece)
         if bias:
             yield Tensor((*place, "bias"), tuple(biases), (stored,), piece=piece)
+
+
+def _of_rows(a: Architecture, hidden: int) -> dict[str, tuple[int, int, bool]]:
+    """The sizes of a per-row map's parts, and whether they have biases."""
+    parts = {"up": (a.width, hidden, a.map_bias), "down": (hidden, a.width, a.map_bias)}
+    return {"gate": parts["up"], **parts} if a.gated else parts
 
 
 def _left_out(a: Architecture, k: int, part: str) -> bool:

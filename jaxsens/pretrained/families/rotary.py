@@ -91,8 +91,14 @@ def _llama(options: Options) -> Architecture:
     """`pretraining_tp` splits matrix products, which changes their rounding only."""
     options.ignore("pretraining_tp")
     bias, map_bias = options.flag("attention_bias", False), options.flag("mlp_bias", False)
-    windows, own = (None,) * options.layers(), {"output_bias": bias, "map_bias": map_bias}
-    return llama_like(options, windows, all_heads_have_keys=True, attention_bias=bias, **own)
+    return llama_like(
+        options,
+        (None,) * options.layers(),
+        all_heads_have_keys=True,
+        attention_bias=bias,
+        output_bias=bias,
+        map_bias=map_bias,
+    )
 
 
 def _mistral(options: Options) -> Architecture:
