@@ -110,9 +110,8 @@ def plan(asked: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> int:
 
 
 def _table(made: Plan) -> Table:
-    table = Table(
-        title=f"{made.target.name}: {made.target.count} x {made.target.device.description}", box=SIMPLE_HEAD
-    )
+    target = made.target
+    table = Table(title=f"{target.name}: {target.count} x {target.device.description}", box=SIMPLE_HEAD)
     for name in ("variant", "engine"):
         table.add_column(name)
     for name in ("n", "points", "batch", "arguments", "temporary", "Gop", "GB", "least", "compile"):
@@ -143,8 +142,8 @@ def _told(made: Plan, why: str | None) -> list[str]:
         lines.append(f"Nothing was compiled, and ~ marks estimates: {why}")
     elif not all(row.compiled for row in made.rows):
         lines.append("~ marks what was estimated, and not compiled; --compile all compiles it")
-    guessed = made.target.device.platform == "gpu" and not all(row.compiled for row in made.rows)
-    longer = " (estimated as for a CPU; a GPU's programs may take several times as long)" if guessed else ""
+    sure = made.target.device.platform != "gpu" or all(row.compiled for row in made.rows)
+    longer = "" if sure else " (estimated as for a CPU; a GPU's programs may take several times as long)"
     lines.append(
         f"All points: at least {duration(made.least_seconds)} by the rates of the devices, and about "
         f"{duration(made.compiling)} to compile, once{longer}"

@@ -123,7 +123,8 @@ def _list(loaded: Sweep, chosen: Sequence[Point], out: Path) -> int:
             missing = [item for state, item in zip(states, items, strict=True) if state != "done"]
     say(console, told_done(*counts))
     if missing:
-        say(console, told_time(missing, loaded.attention is not None))
+        beside = "; bounds, which may take far longer, are not counted" if asked else ""
+        say(console, told_time(missing, loaded.attention is not None) + beside)
     return 0
 
 

@@ -102,10 +102,8 @@ class Plan:
         """The seconds in which a host like this machine does what it does: the points themselves and what tells their
         rounding, what needs float64 where the devices do not compute in it, and compilation."""
         own = (
-            len(one.points)
-            * (POINT_SECONDS + (one.seconds if row.seconds is None else one.inputs * one.run.doubting))
+            len(row.expected.points) * (POINT_SECONDS + row.expected.host_seconds(row.seconds is None))
             for row in self.rows
-            for one in (row.expected,)
         )
         return sum(own) + self.compiling
 

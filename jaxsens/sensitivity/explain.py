@@ -298,21 +298,15 @@ class PlannedRun:
         return self.seconds_of(1, self.flips)
 
     def seconds_of(self, words: int, flips: int) -> float:
-        """Returns the seconds of the operations for so many inputs, and their flips in all, on this machine, or of
-        reading all symbols by forward passes if that takes longer: those of a function without matrix products do
-        little else. With them, those in which rounding is told, and of what goes on in float64."""
+        """Returns the seconds of so many inputs, and their flips in all: of operations, or of reading all symbols by
+        forward passes if that takes longer; of telling what is rounded; and of what goes on in float64."""
         dtype = "float64" if self.engine.wide else self.subject.dtype
         with numerics(dtype):
             rate = _matmul_rate(dtype) * self.cost.efficiency
         read = flips * self.n if self.choice.name == "vmap" else 0
         own = max((words * self.cost.prepare + flips * self.cost.per_flip) / rate, read * _READING)
-        again = 0.0 if self.goes_on is None else self.goes_on.seconds_of(words, flips)
-        return own + words * self.doubting + again
-
-    @cached_property
-    def doubting(self) -> float:
-        """The seconds in which NumPy tells the rounding of an input's output, if outputs are subtracted."""
-        return doubting_seconds(self.subject, self.n) if self.engine.subtracts else 0.0
+        own += words * doubting_seconds(self.engine, self.subject, self.n)
+        return own if self.goes_on is None else own + self.goes_on.seconds_of(words, flips)
 
     @cached_property
     def goes_on(self) -> PlannedRun | None:
@@ -320,17 +314,16 @@ class PlannedRun:
         wider, config = self.engine.wider, self.subject.config
         if wider is None or config is None or self.subject.exact_outputs:
             return None
-        # A difference engine resolves hard attention in float32.
-        lost = self.engine.subtracts or not config.exact_rows
-        lost = lost and lost_digits(self.subject, config, self.n) is not None
+        # Two outputs of hard attention that agree leave it open whether a choice moved; a difference engine sees that.
+        hard, subtracts = config.exact_rows, self.engine.subtracts
+        lost = hard if subtracts else not hard and lost_digits(self.subject, config, self.n) is not None
         return replace(self, engine=wider) if lost else None
 
     @property
     def compiling(self) -> float:
         """The seconds in which the reference machine compiles the programs."""
         layers = 1 if self.subject.config is None else self.subject.config.layers
-        own = compile_seconds(self.engine, layers)
-        return own if self.goes_on is None else own + self.goes_on.compiling
+        return compile_seconds(self.engine, layers) + (self.goes_on.compiling if self.goes_on else 0.0)
 
     def explained(self) -> Explanation:
         """Returns what the run means on this machine."""

@@ -297,10 +297,6 @@ TABLES = field_names(SweepTables)
 """The keys of a config, outermost."""
 
 
-TRAINING = {"bins": "generalisation", "functions": "sharpness", "words": "theorem6", "language": "train"}
-"""Keys that only a config of another command has, and the command, in this order."""
-
-
 def load_sweep_config(path: str | os.PathLike[str], allow_code: bool = False) -> Sweep:
     """Reads and checks a sweep's config. `allow_code` lets the functions that it names be imported and called.
 
@@ -316,7 +312,8 @@ def parse_sweep_config(
 ) -> Sweep:
     """As `load_sweep_config`, from the text itself. Files that it names are looked for in `folder`."""
     raw, problems = parse_toml(text, subject), Problems(subject)
-    of = next((command for key, command in TRAINING.items() if key in raw), None)
+    others = {"bins": "generalisation", "functions": "sharpness", "words": "theorem6", "language": "train"}
+    of = next((others[key] for key in others if key in raw), None)
     if of is not None and not {"variant", "variants"} & raw.keys():
         raise InputError(
             f"CONFIG = {subject}: a config of `jaxsens {of}`, which trains models, and not of a sweep, which names "

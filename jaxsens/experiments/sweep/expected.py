@@ -11,6 +11,7 @@ from jaxsens.base.platforms import Platform
 from jaxsens.experiments.sweep.points import Point
 from jaxsens.models.transformer.layers import layer_operations
 from jaxsens.sensitivity.choice import COMPILE_SECONDS, RATE
+from jaxsens.sensitivity.digits.doubt import doubting_seconds
 from jaxsens.sensitivity.engines.vmap import ELEMENTWISE, VmapEngine
 from jaxsens.sensitivity.explain import PlannedRun, planned_run
 
@@ -47,10 +48,14 @@ class ExpectedPoints:
         """The seconds of one point on this machine, without compilation."""
         return self.run.seconds_of(self.inputs, self.flips)
 
+    def host_seconds(self, everything: bool) -> float:
+        """The seconds of one point on a host: `everything`, or what tells the rounding of outputs."""
+        run = self.run
+        return self.seconds if everything else self.inputs * doubting_seconds(run.engine, run.subject, run.n)
+
     @property
     def of_attention(self) -> tuple[float, float]:
-        """The seconds in which a transformer's attention statistics are compiled, and those of a point, on the
-        reference machine: about those of forward passes with elementwise products."""
+        """The seconds to compile a transformer's attention statistics, and those of a point: as of hard attention."""
         config, n = self.run.subject.config, self.run.n
         if config is None:
             return 0.0, 0.0
@@ -104,12 +109,10 @@ def expected_seconds(groups: Iterable[ExpectedPoints], attention: bool = False) 
     """Returns the seconds of points on this machine, with compilation, and those of compilation alone; both include
     the statistics of transformers' `attention`, if they are asked for."""
     groups = list(groups)
-    programs = {one.programs: one.run.compiling for one in groups}
-    each = [(one, one.seconds + POINT_SECONDS) for one in groups]
-    if attention:
-        beside = [(one, one.of_attention) for one in groups]
-        programs |= {one.points[0].group: compiling for one, (compiling, _) in beside}
-        each += [(one, seconds) for one, (_, seconds) in beside]
+    programs: dict[object, float] = {one.programs: one.run.compiling for one in groups}
+    measuring = sum(len(one.points) * (one.seconds + POINT_SECONDS) for one in groups)
+    for one in groups if attention else ():
+        programs[one.points[0].group], seconds = one.of_attention
+        measuring += len(one.points) * seconds
     compiling = sum(programs.values())
-    measuring = sum(len(one.points) * seconds for one, seconds in each)
     return START_SECONDS + compiling + measuring, compiling

@@ -23,6 +23,7 @@ from jaxsens.base.precision import numerics
 from jaxsens.base.programs import kept
 from jaxsens.sensitivity.digits.wide.numbers import FLOAT64, Precise
 from jaxsens.sensitivity.digits.wide.program import Program, traced
+from jaxsens.sensitivity.engines.engine import Engine
 from jaxsens.sensitivity.engines.vmap import HALF_UNIT, output_vector
 from jaxsens.sensitivity.subjects.adapters import Measurable, TransformerApply, in_float64
 
@@ -43,9 +44,9 @@ NUMPY_RATE = 4e8
 """Operations per second of an evaluation in float64 on the reference machine: its arrays leave the cache."""
 
 
-def doubting_seconds(subject: Measurable, n: int) -> float:
+def doubting_seconds(engine: Engine, subject: Measurable, n: int) -> float:
     """Estimates the seconds in which `output_doubts` evaluates one input of length n on the reference machine."""
-    program = output_program(subject, n)
+    program = output_program(subject, n) if engine.subtracts else None
     if program is None or program.operations() > LARGEST_PROGRAM:
         return 0.0
     return (1 + (subject.dtype == "float64")) * program.operations() / NUMPY_RATE
