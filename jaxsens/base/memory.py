@@ -50,7 +50,7 @@ def check_fits(
 def in_words(count: float) -> str:
     """Returns a number of bytes with a unit, such as 1.5 GiB."""
     for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
-        if count < 1024:
+        if count < 999.5:  # three digits, without an exponent
             return f"{count:.3g} {unit}"
         count /= 1024
     return f"{count:.3g} PiB"
