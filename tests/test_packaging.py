@@ -15,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import image
+from tests.image import Stages
+
 ROOT = Path(__file__).resolve().parents[1]
 METADATA = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 PROJECT = METADATA["project"]
@@ -134,24 +137,12 @@ def test_the_wheel_declares_command_licence_and_python(wheel):
     assert wheel.read(f"{info}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
 
 
-# The image cannot be built where there is no container engine; what can be read from its recipe is.
+# What can be read from the image's recipe; `test_container.py` builds it.
 
 
 @pytest.fixture(scope="module")
-def stages() -> dict[str, list[tuple[str, str]]]:
-    """The Dockerfile's stages in order, each a list of (instruction, arguments) with continued lines joined."""
-    text = re.sub(r"(?m)^\s*#.*\n", "", (ROOT / "Dockerfile").read_text("utf-8")).replace("\\\n", " ")
-    result: dict[str, list[tuple[str, str]]] = {}
-    name = ""
-    for line in filter(None, map(str.strip, text.splitlines())):
-        instruction, arguments = line.split(maxsplit=1)
-        if instruction == "FROM":
-            image, _, name = arguments.split()
-            assert image.startswith("python:3.12"), "jax's newest line needs Python 3.12 or later"
-            result[name] = []
-        else:
-            result[name].append((instruction, arguments))
-    return result
+def stages() -> Stages:
+    return image.stages((ROOT / "Dockerfile").read_text("utf-8"))
 
 
 def test_the_image_is_built_in_stages_that_exist(stages):
@@ -185,7 +176,7 @@ def test_what_the_image_copies_exists_and_is_not_ignored(stages):
                     assert source.removeprefix("./") in kept, source
 
 
-def install_step(stages: dict[str, list[tuple[str, str]]], accelerator: str, folder: Path):
+def install_step(stages: Stages, accelerator: str, folder: Path):
     """Runs the image's installing step with `echo` in pip's place."""
     (step,) = [
         text for steps in stages.values() for name, text in steps if name == "RUN" and "ACCELERATOR" in text
