@@ -248,8 +248,9 @@ def save(case: Case, folder: Path, head: bool = True) -> None:
     kind = MODELS.get(case.family, prefix) + (HEADS[case.family] if head else "Model")
     getattr(transformers, kind)(config_of(case)).save_pretrained(folder)
     (file,) = folder.glob("*.safetensors")
-    shapes = {name: one.shape for name, one in load_file(file).items()}
-    save_file(weights(shapes), file, {"format": "pt"})
+    stored = load_file(file)
+    angles = {name: one for name, one in stored.items() if name.endswith("inv_freq")}  # ESM's, no weights
+    save_file(weights({name: one.shape for name, one in stored.items()}) | angles, file, {"format": "pt"})
     write_tokenizer(folder, encoder=case.family in ENCODER)
 
 
