@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.base.errors import no_rule, rule_for
 from jaxsens.models.parts.masks import SlidingWindow
@@ -89,8 +89,8 @@ class Near:
 
     reach: int
 
-    def __call__(self, query: Index, key: Index) -> Bool[Array, "*b"]:
-        """Returns whether it sees it."""
+    def __call__(self, query: Int[Array, "*#b"], key: Int[Array, "*#b"]) -> Bool[Array, "*b"]:
+        """Returns whether query positions see key positions, which broadcast."""
         return jnp.abs(query - key) <= self.reach
 
 
