@@ -133,7 +133,8 @@ def test_a_partial_result_is_never_taken_for_a_whole_one(whole):
     assert calls[-1] == len(whole)
     assert (len(partial), partial.complete, partial.requested) == (len(whole) - 1, False, len(whole))
     completed = flip_sensitivity(MODEL, TOKENS, resume=partial, **OPTIONS)
-    np.testing.assert_allclose(completed.norms, whole.norms, rtol=1e-6)
+    # The last flip is in a batch of its own, whose products are rounded in another order.
+    np.testing.assert_allclose(completed.norms, whole.norms, rtol=1e-5)
 
 
 def test_a_stop_while_flips_are_measured_once_more_keeps_them(whole, monkeypatch):
