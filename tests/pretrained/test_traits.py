@@ -21,7 +21,7 @@ def model_of(folder: Path, family: str, name: str, **options: Any) -> jaxsens.Pr
     return jaxsens.load_pretrained(folder, **options)
 
 
-@pytest.mark.quick(3, 12)
+@pytest.mark.quick(3, 6)
 @pytest.mark.parametrize(
     ("family", "name"),
     [
