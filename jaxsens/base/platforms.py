@@ -103,7 +103,7 @@ PLATFORMS = {
         difference_symbols=2**13,
         difference_flips=2**8,
         folded_flips=2**7,
-        estimated_flips=2**9,
+        estimated_flips=2**7,
         cached_scores=2**18,
         mapped_numbers=2**18,
     ),
