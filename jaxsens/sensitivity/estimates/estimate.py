@@ -17,6 +17,7 @@ from jaxsens.asked.measures import Measure, Norm
 from jaxsens.base.errors import EngineRefusal, InputError, collecting
 from jaxsens.base.memory import check_fits
 from jaxsens.base.platforms import Platform
+from jaxsens.base.precision import numerics
 from jaxsens.base.programs import kept
 from jaxsens.sensitivity.engines.engine import EngineCost
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine, PreparedEstimate, refusal
@@ -108,8 +109,12 @@ def first_order_engine(subject: Measurable, asked: FirstOrder, measure: Measure)
 
 def output_size(subject: Measurable, n: int) -> int:
     """Returns the number of outputs, by tracing."""
-    parameters = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), subject.parameters)
-    shape = jax.eval_shape(subject.apply, parameters, jax.ShapeDtypeStruct((n,), jnp.int32)).shape
+    # Newer versions of JAX warn of a shape in float64 where they do not compute in it.
+    with numerics(subject.dtype):
+        parameters = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), subject.parameters
+        )
+        shape = jax.eval_shape(subject.apply, parameters, jax.ShapeDtypeStruct((n,), jnp.int32)).shape
     return int(np.prod(shape))
 
 
