@@ -99,6 +99,7 @@ PLATFORMS = {
     # of 64 numbers took up to 30 times as long to compile for a v6e as one for 2**12, which fill its units as well.
     "tpu": replace(
         _accelerator("tpu", float64=False),
+        memory=12 * 2**30,  # of 16 GiB of a v5e: narrow arrays take up to eight times their size on a TPU
         forward_symbols=2**10,
         difference_symbols=2**13,
         difference_flips=2**8,

@@ -74,7 +74,7 @@ class MeasuringOptions:
     measure: Annotated[Names, default("l2", _kinds(Measure))] = None
     engine: Annotated[Names, default("auto", _kinds(AskedEngine))] = None
     placement: Annotated[
-        Names, default("the model and 2 GiB on CPUs, 8 GiB on accelerators", "FIELD=VALUE ...")
+        Names, default("the model and 2 GiB on CPUs, 8 GiB on GPUs, 12 GiB on TPUs", "FIELD=VALUE ...")
     ] = None
     resume: Annotated[File, default("begin anew")] = None
 

@@ -17,7 +17,7 @@ class PlacementTable:
     Args:
         batch_size: flips per batch on each device; None for a fast size that fits the budget.
         memory_budget: bytes on each device for the model, what flips share, their table, and temporary memory; None for
-            what the first two take and 2 GiB more on CPU, 8 GiB more on an accelerator.
+            what the first two take and 2 GiB more on CPU, 8 GiB more on a GPU, 12 GiB more on a TPU.
     """
 
     batch_size: OptionalPositive = None
