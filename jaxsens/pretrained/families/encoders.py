@@ -12,6 +12,7 @@ from jaxsens.models.parts.score_positions import RelativeBias
 from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture
 from jaxsens.pretrained.families.family import Family, in_halves, in_thirds
 from jaxsens.pretrained.families.options import Options
+from jaxsens.pretrained.families.plain import Names, plain_architecture
 from jaxsens.pretrained.families.rotation import angles_of_table, rotary_angles
 
 
@@ -20,9 +21,7 @@ def _modernbert(options: Options) -> Architecture:
     options.ignore("initializer_cutoff_factor", "embedding_dropout", "mlp_dropout", "classifier_pooling")
     options.ignore("deterministic_flash_attn", "sparse_prediction", "sparse_pred_ignore_index")
     options.ignore("reference_compile", "repad_logits_with_grad", "position_embedding_type", "layer_norm_eps")
-    width, heads = options.count("hidden_size"), options.count("num_attention_heads")
-    if width % heads:
-        options.refuse("hidden_size", f"a multiple of num_attention_heads = {heads}")
+    head_width = options.count("hidden_size") // options.count("num_attention_heads")
     layers, every = options.layers(), options.count("global_attn_every_n_layers", 3)
     reach, longest = options.count("local_attention", 128) // 2, options.count("max_position_embeddings")
     kinds = options.entries("layer_types", {"full_attention": None, "sliding_attention": reach}, layers)
@@ -35,35 +34,27 @@ def _modernbert(options: Options) -> Architecture:
             "rope_parameters",
             table.get(kind, {}) if isinstance(table, dict) else table,
             base,
-            width // heads,
+            head_width,
             longest,
         )[0]
         for kind, base in zip(("full_attention", "sliding_attention"), bases, strict=True)
     )
     bias = options.flag("attention_bias", False)
-    return Architecture(
-        width=width,
-        layers=layers,
-        heads=heads,
-        key_heads=heads,
-        head_width=width // heads,
-        hidden=options.count("intermediate_size"),
-        symbols=options.count("vocab_size"),
+    return plain_architecture(
+        options,
+        Names(activation="hidden_activation"),
+        "gelu",
+        True,
         longest=longest,
-        norm="layer",
         epsilon=options.number("norm_eps", 1e-5),
         norms="before",
-        activation=options.choice("hidden_activation", ACTIVATIONS, "gelu"),
+        learned_positions=False,
         gated=True,
-        causal=False,
         windows=windows,
-        scales=(None,) * layers,
         rotary=tuple(full if window is None else sliding for window in windows),
-        embedding_norm=True,
         attention_bias=bias,
         output_bias=bias,
         map_bias=options.flag("mlp_bias", False),
-        tied=options.flag("tie_word_embeddings", True),
         head_activation=options.choice("classifier_activation", ACTIVATIONS, "gelu"),
         transform_bias=options.flag("classifier_bias", False),
         norm_shift=options.flag("norm_bias", False),
@@ -75,48 +66,31 @@ def _modernbert(options: Options) -> Architecture:
 def _esm(options: Options) -> Architecture:
     """With token dropout, embeddings are scaled as in inputs without masks: 1 - 0.15 * 0.8. A mask scales all rows by
     the share of masks, which no map of single rows does: inputs with one are refused."""
-    options.ignore("is_folding_model", "esmfold_config", "vocab_list", "position_embedding_type")
+    options.ignore("esmfold_config", "vocab_list", "position_embedding_type")
     turned = options.table.get("position_embedding_type", "absolute")
     if turned not in ("absolute", "rotary"):
         options.refuse("position_embedding_type", '"absolute" or "rotary"; others are not served')
     options.only("is_folding_model", (False, None), "models that fold proteins are not served")
     dropped = options.flag("token_dropout", False)
     padding = options.count("pad_token_id", 1, least=0)
-    width, heads, layers = (
-        options.count("hidden_size"),
-        options.count("num_attention_heads"),
-        options.layers(),
-    )
-    if width % heads:
-        options.refuse("hidden_size", f"a multiple of num_attention_heads = {heads}")
     longest = options.count("max_position_embeddings", 1026)
-    positions: dict[str, Any] = {"learned_positions": True, "position_offset": padding + 1}
+    positions: dict[str, Any] = {"position_offset": padding + 1}
     if turned == "rotary":
-        angles, longest = rotary_angles(options, width // heads, longest)
-        positions = {"rotary": (angles,) * layers}
+        head_width = options.count("hidden_size") // options.count("num_attention_heads")
+        angles, longest = rotary_angles(options, head_width, longest)
+        positions = {"learned_positions": False, "rotary": (angles,) * options.layers()}
     else:
         options.ignore("rope_theta", "rope_parameters")
         longest -= padding + 1
-    return Architecture(
-        width=width,
-        layers=layers,
-        heads=heads,
-        key_heads=heads,
-        head_width=width // heads,
-        hidden=options.count("intermediate_size"),
-        symbols=options.count("vocab_size"),
+    return plain_architecture(
+        options,
+        Names(activation=""),
+        "gelu",
+        True,
         longest=longest,
-        norm="layer",
         epsilon=options.number("layer_norm_eps", 1e-12),
         norms="before",
-        activation="gelu",
-        gated=False,
-        causal=False,
-        windows=(None,) * layers,
-        scales=(None,) * layers,
         embedding_norm=options.flag("emb_layer_norm_before", False),
-        tied=options.flag("tie_word_embeddings", True),
-        head_activation="gelu",
         embedding_scale=1 - 0.15 * 0.8 if dropped else 1.0,
         unread=options.count("mask_token_id", least=0) if dropped else None,
         **positions,
@@ -131,8 +105,8 @@ def _t5(options: Options) -> Architecture:
     options.ignore(
         "num_decoder_layers", "is_encoder_decoder", "is_decoder", "initializer_factor", "dropout_rate"
     )
-    options.ignore("n_positions", "output_past", "dense_act_fn", "is_gated_act", "scale_decoder_outputs")
-    options.ignore("feed_forward_proj", "tie_word_embeddings", "classifier_dropout", "tokenizer_class")
+    options.ignore("output_past", "dense_act_fn", "is_gated_act", "scale_decoder_outputs")
+    options.ignore("tie_word_embeddings", "classifier_dropout", "tokenizer_class")
     heads, layers = options.count("num_heads"), options.layers("num_layers")
     activation, gated = _T5_MAPS[options.choice("feed_forward_proj", _T5_MAPS, "relu")]
     buckets = options.count("relative_attention_num_buckets", 32)

@@ -10,58 +10,12 @@ same parameters in all layers; MPNet (Song et al. 2020), whose scores depend on 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
 
 from jaxsens.models.parts.score_positions import RelativeBias
-from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture
+from jaxsens.pretrained.families.architecture import Architecture
 from jaxsens.pretrained.families.family import Family, in_thirds
-from jaxsens.pretrained.families.options import REQUIRED, Options
-
-
-class _Names(NamedTuple):
-    """What a family calls its options."""
-
-    width: str = "hidden_size"
-    heads: str = "num_attention_heads"
-    layers: str = "num_hidden_layers"
-    hidden: str = "intermediate_size"
-    longest: str = "max_position_embeddings"
-    activation: str = "hidden_act"
-
-
-def _architecture(
-    options: Options, names: _Names, activation: str, encodes: bool, **own: Any
-) -> Architecture:
-    width, heads, layers = (
-        options.count(names.width),
-        options.count(names.heads),
-        options.layers(names.layers),
-    )
-    if width % heads:
-        options.refuse(names.width, f"a multiple of {names.heads} = {heads}")
-    activation = options.choice(names.activation, ACTIVATIONS, activation)
-    return Architecture(
-        width=width,
-        layers=layers,
-        heads=heads,
-        key_heads=heads,
-        head_width=width // heads,
-        hidden=options.count(names.hidden, REQUIRED if encodes else 4 * width),
-        symbols=options.count("vocab_size"),
-        longest=options.count(names.longest),
-        norm="layer",
-        norms="after" if encodes else "before",
-        learned_positions=True,
-        activation=activation,
-        gated=False,
-        causal=not encodes,
-        windows=(None,) * layers,
-        scales=(None,) * layers,
-        embedding_norm=encodes,
-        tied=options.flag("tie_word_embeddings", True),
-        head_activation=activation if encodes else None,
-        **own,
-    )
+from jaxsens.pretrained.families.options import Options
+from jaxsens.pretrained.families.plain import Names, plain_architecture
 
 
 def _bert(options: Options, left_out: int = 0) -> Architecture:
@@ -69,7 +23,7 @@ def _bert(options: Options, left_out: int = 0) -> Architecture:
     options.ignore("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers")
     options.ignore("pooler_size_per_head", "pooler_type")
     types, epsilon = options.count("type_vocab_size", 2), options.number("layer_norm_eps", 1e-12)
-    a = _architecture(options, _Names(), "gelu", True, token_types=types, epsilon=epsilon)
+    a = plain_architecture(options, Names(), "gelu", True, token_types=types, epsilon=epsilon)
     if a.longest <= left_out:
         options.refuse("max_position_embeddings", f"more than the {left_out} that are left out")
     return dataclasses.replace(a, longest=a.longest - left_out, position_offset=left_out)
@@ -97,9 +51,9 @@ def _albert(options: Options) -> Architecture:
     )
     for name in ("num_hidden_groups", "inner_group_num"):
         options.only(name, (1, None), "groups of layers with parameters of their own are not served")
-    names, types = _Names(), options.count("type_vocab_size", 2)
+    names, types = Names(), options.count("type_vocab_size", 2)
     epsilon, narrow = options.number("layer_norm_eps", 1e-12), options.count("embedding_size", 128)
-    return _architecture(
+    return plain_architecture(
         options, names, "gelu_new", True, token_types=types, epsilon=epsilon, embedding_width=narrow
     )
 
@@ -108,7 +62,7 @@ def _mpnet(options: Options) -> Architecture:
     """Without token types. The head's activation is fixed."""
     buckets, offset = 32, 2
     options.only("relative_attention_num_buckets", (buckets, None), "the library itself computes 32 buckets")
-    a = _architecture(options, _Names(), "gelu", True, epsilon=options.number("layer_norm_eps", 1e-12))
+    a = plain_architecture(options, Names(), "gelu", True, epsilon=options.number("layer_norm_eps", 1e-12))
     return dataclasses.replace(
         a,
         longest=a.longest - offset,
@@ -134,8 +88,10 @@ def _gpt_neo(options: Options) -> Architecture:
                 "attention_types", "a list of pairs: a list of global and local, and how often it stands"
             )
     windows = options.entries("attention_layers", {"global": None, "local": width}, layers)
-    names = _Names("hidden_size", "num_heads", "num_layers", activation="activation_function")
-    a = _architecture(options, names, "gelu_new", False, epsilon=options.number("layer_norm_epsilon", 1e-5))
+    names = Names("hidden_size", "num_heads", "num_layers", activation="activation_function")
+    a = plain_architecture(
+        options, names, "gelu_new", False, epsilon=options.number("layer_norm_epsilon", 1e-5)
+    )
     return dataclasses.replace(a, attention_bias=False, scales=(1.0,) * layers, windows=tuple(windows))
 
 
@@ -148,8 +104,8 @@ def _opt(options: Options) -> Architecture:
         options.flag("layer_norm_elementwise_affine", True),
         not options.flag("_remove_final_layer_norm", False),
     )
-    names = _Names(hidden="ffn_dim", activation="activation_function")
-    a = _architecture(options, names, "relu", False, epsilon=1e-5)
+    names = Names(hidden="ffn_dim", activation="activation_function")
+    a = plain_architecture(options, names, "relu", False, epsilon=1e-5)
     narrow = options.count("word_embed_proj_dim", a.width)
     return dataclasses.replace(
         a,
@@ -168,16 +124,18 @@ def _opt(options: Options) -> Architecture:
 def _distilbert(options: Options) -> Architecture:
     """The position embeddings are stored, whether or not they are sines."""
     options.ignore("sinusoidal_pos_embds")
-    names = _Names("dim", "n_heads", "n_layers", "hidden_dim", activation="activation")
-    return _architecture(options, names, "gelu", True, epsilon=1e-12)
+    names = Names("dim", "n_heads", "n_layers", "hidden_dim", activation="activation")
+    return plain_architecture(options, names, "gelu", True, epsilon=1e-12)
 
 
 def _gpt2(options: Options) -> Architecture:
     """Scores are always computed in the model's dtype, never in a narrower one."""
     options.ignore("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels")
     options.ignore("summary_first_dropout", "reorder_and_upcast_attn", "n_ctx")
-    names = _Names("n_embd", "n_head", "n_layer", "n_inner", "n_positions", "activation_function")
-    a = _architecture(options, names, "gelu_new", False, epsilon=options.number("layer_norm_epsilon", 1e-5))
+    names = Names("n_embd", "n_head", "n_layer", "n_inner", "n_positions", "activation_function")
+    a = plain_architecture(
+        options, names, "gelu_new", False, epsilon=options.number("layer_norm_epsilon", 1e-5)
+    )
     by_layer = options.flag("scale_attn_by_inverse_layer_idx", False)
     scale = (a.head_width or 1) ** -0.5 if options.flag("scale_attn_weights", True) else 1.0
     scales = tuple(scale / (k + 1 if by_layer else 1) for k in range(a.layers))

@@ -11,66 +11,28 @@ import dataclasses
 import math
 from typing import Any
 
-from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture, PositionSlopes
+from jaxsens.pretrained.families.architecture import Architecture, PositionSlopes
 from jaxsens.pretrained.families.family import Family, by_key_head
 from jaxsens.pretrained.families.options import Options
+from jaxsens.pretrained.families.plain import Names, plain_architecture
 from jaxsens.pretrained.families.rotation import rotary_angles
 
-
-def _architecture(options: Options, names: dict[str, str], activation: str, **own: Any) -> Architecture:
-    """The architecture with layer normalisation before both maps, and the family's `own` choices.
-
-    `names` are those of the options "width", "heads", "layers", "epsilon", "hidden" and "activation".
-    """
-    width, heads = options.count(names["width"]), options.count(names["heads"])
-    if width % heads:
-        options.refuse(names["width"], f"a multiple of {names['heads']} = {heads}")
-    layers = options.layers(names["layers"])
-    chosen: dict[str, Any] = {"key_heads": heads, "hidden": options.count(names["hidden"], 4 * width)}
-    if names["activation"]:
-        activation = options.choice(names["activation"], ACTIVATIONS, activation)
-    return Architecture(
-        width=width,
-        layers=layers,
-        heads=heads,
-        head_width=width // heads,
-        symbols=options.count("vocab_size"),
-        norm="layer",
-        epsilon=options.number(names["epsilon"], 1e-5),
-        norms="before",
-        activation=activation,
-        gated=False,
-        causal=True,
-        windows=(None,) * layers,
-        scales=(None,) * layers,
-        **{**chosen, **own},
-    )
+_NEOX = Names()
+_GPTJ = Names("n_embd", "n_head", "n_layer", "n_inner", "n_positions", "activation_function")
+_FALCON = Names(hidden="ffn_hidden_size", activation="activation")
 
 
-_NEOX = {
-    "width": "hidden_size",
-    "heads": "num_attention_heads",
-    "layers": "num_hidden_layers",
-    "epsilon": "layer_norm_eps",
-    "hidden": "intermediate_size",
-    "activation": "hidden_act",
-}
-_GPTJ = {
-    "width": "n_embd",
-    "heads": "n_head",
-    "layers": "n_layer",
-    "epsilon": "layer_norm_epsilon",
-    "hidden": "n_inner",
-    "activation": "activation_function",
-}
-_FALCON = {**_NEOX, "epsilon": "layer_norm_epsilon", "hidden": "ffn_hidden_size", "activation": "activation"}
+def _decoder(options: Options, names: Names, activation: str, epsilon: str, **own: Any) -> Architecture:
+    """A decoder without learned positions; `epsilon` is the name of that option."""
+    own = {"epsilon": options.number(epsilon, 1e-5), "learned_positions": False, **own}
+    return plain_architecture(options, names, activation, False, **own)
 
 
-def _turned(options: Options, names: dict[str, str], part: float | None) -> dict[str, Any]:
+def _turned(options: Options, names: Names, part: float | None) -> dict[str, Any]:
     """The choices of a family with rotary positions."""
-    width = options.count(names["width"]) // options.count(names["heads"])
+    width = options.count(names.width) // options.count(names.heads)
     rotary, longest = rotary_angles(options, width, options.count("max_position_embeddings", 2048), part)
-    return {"rotary": (rotary,) * options.layers(names["layers"]), "longest": longest}
+    return {"rotary": (rotary,) * options.layers(names.layers), "longest": longest}
 
 
 def _neox(options: Options) -> Architecture:
@@ -79,10 +41,11 @@ def _neox(options: Options) -> Architecture:
     if base is not None:
         options.table.setdefault("rope_theta", base)
     bias = options.flag("attention_bias", True)
-    return _architecture(
+    return _decoder(
         options,
         _NEOX,
         "gelu",
+        "layer_norm_eps",
         attention_bias=bias,
         output_bias=bias,
         parallel=options.flag("use_parallel_residual", True),
@@ -96,10 +59,11 @@ def _gptj(options: Options) -> Architecture:
     options.ignore("summary_proj_to_labels", "summary_first_dropout", "n_ctx", "rotary")
     longest, turned = options.count("n_positions"), options.count("rotary_dim", 64)
     rotary, _ = rotary_angles(options, turned, longest, interleaved=True)
-    return _architecture(
+    return _decoder(
         options,
         _GPTJ,
         "gelu_new",
+        "layer_norm_epsilon",
         attention_bias=False,
         output_bias=False,
         parallel=True,
@@ -112,10 +76,11 @@ def _gptj(options: Options) -> Architecture:
 
 def _phi(options: Options) -> Architecture:
     heads = options.count("num_attention_heads")
-    return _architecture(
+    return _decoder(
         options,
         _NEOX,
         "gelu_new",
+        "layer_norm_eps",
         key_heads=options.count("num_key_value_heads", heads),
         head_norms="heads" if options.flag("qk_layernorm", False) else "none",
         parallel=True,
@@ -147,10 +112,11 @@ def _falcon(options: Options) -> Architecture:
         options.ignore("rope_theta", "rope_parameters", "rope_scaling")
     else:
         positions = _turned(options, _FALCON, None)
-    return _architecture(
+    return _decoder(
         options,
         _FALCON,
         "gelu",
+        "layer_norm_epsilon",
         key_heads=key_heads if new else 1 if single else heads,
         parallel=parallel or new,
         shared_norm=(parallel or new) and not both,
@@ -162,24 +128,31 @@ def _falcon(options: Options) -> Architecture:
     )
 
 
+def _given(options: Options, name: str, other: str) -> str:
+    """The other name, if the option is given under it alone."""
+    return other if options.given(other) and not options.given(name) else name
+
+
 def _bloom(options: Options) -> Architecture:
     """Inputs may be of any length; `seq_length` is that of training."""
     options.ignore("pretraining_tp", "slow_but_exact", "masked_softmax_fusion", "attention_softmax_in_fp32")
     options.ignore("bias_dropout_fusion", "skip_bias_add", "skip_bias_add_qkv", "unk_token_id", "n_inner")
     after = "normalised rows in the residual are not served"
     options.only("apply_residual_connection_post_layernorm", (False, None), after)
-    wide = "n_embed" if options.given("n_embed") else "hidden_size"
-    names = {**_GPTJ, "width": wide, "activation": ""}
-    if options.given("num_attention_heads") and not options.given("n_head"):
-        names["heads"] = "num_attention_heads"
-    if options.given("num_hidden_layers") and not options.given("n_layer"):
-        names["layers"] = "num_hidden_layers"
-    return _architecture(
+    names = Names(
+        width="n_embed" if options.given("n_embed") else "hidden_size",
+        heads=_given(options, "n_head", "num_attention_heads"),
+        layers=_given(options, "n_layer", "num_hidden_layers"),
+        hidden="ffn_hidden_size",
+        activation="",
+    )
+    return _decoder(
         options,
-        {**names, "hidden": "ffn_hidden_size"},
+        names,
         "gelu_bloom",
+        "layer_norm_epsilon",
         embedding_norm=True,
-        score_bias=PositionSlopes(slopes(options.count(names["heads"]))),
+        score_bias=PositionSlopes(slopes(options.count(names.heads))),
         longest=options.count("seq_length", 2048),
         tied=options.flag("tie_word_embeddings", True),
     )

@@ -1,0 +1,60 @@
+"""The architecture of a transformer whose heads divide its width, from the options of its family."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture
+from jaxsens.pretrained.families.options import REQUIRED, Options
+
+
+class Names(NamedTuple):
+    """What a family calls its options; an empty name is none."""
+
+    width: str = "hidden_size"
+    heads: str = "num_attention_heads"
+    layers: str = "num_hidden_layers"
+    hidden: str = "intermediate_size"
+    longest: str = "max_position_embeddings"
+    activation: str = "hidden_act"
+
+
+def plain_architecture(
+    options: Options, names: Names, activation: str, encodes: bool, **own: Any
+) -> Architecture:
+    """Returns the architecture with layer normalisation, before each map in a decoder and after each residual in an
+    encoder, with a head of keys for each of queries and learned positions, but for the family's `own` choices."""
+    width, heads, layers = (
+        options.count(names.width),
+        options.count(names.heads),
+        options.layers(names.layers),
+    )
+    if width % heads:
+        options.refuse(names.width, f"a multiple of {names.heads} = {heads}")
+    if names.activation:
+        activation = options.choice(names.activation, ACTIVATIONS, activation)
+    if "longest" not in own:
+        own["longest"] = options.count(names.longest)
+    chosen: dict[str, Any] = {
+        "key_heads": heads,
+        "norms": "after" if encodes else "before",
+        "learned_positions": True,
+        "gated": False,
+        "windows": (None,) * layers,
+        "embedding_norm": encodes,
+        "tied": options.flag("tie_word_embeddings", True),
+        "head_activation": activation if encodes else None,
+    }
+    return Architecture(
+        width=width,
+        layers=layers,
+        heads=heads,
+        head_width=width // heads,
+        hidden=options.count(names.hidden, REQUIRED if encodes else 4 * width),
+        symbols=options.count("vocab_size"),
+        norm="layer",
+        activation=activation,
+        causal=not encodes,
+        scales=(None,) * layers,
+        **{**chosen, **own},
+    )
