@@ -28,7 +28,8 @@ WORK = (
 """Engines, and the flips that each serves."""
 
 LAYERS = ("1", "2", "4", "12")
-LENGTHS = {"own": (1024, 16384), "published": (128, 500)}
+LARGE = "llama-3-8b"
+LENGTHS = {"own": (1024, 16384), "published": (128, 500), "large": (1024, 8192)}
 """The lengths of inputs: of a published model of this size, what it reads."""
 
 TARGETS = {
@@ -65,7 +66,8 @@ class Cell:
     @property
     def n(self) -> int:
         """The length."""
-        return LENGTHS["published" if self.published else "own"][self.long]
+        kind = "large" if self.model == LARGE else "published" if self.published else "own"
+        return LENGTHS[kind][self.long]
 
     @property
     def command(self) -> list[str]:
@@ -88,6 +90,7 @@ class Options:
         devices: Compile for these alone.
         engines: Compile these alone.
         only: Compile only so many cells.
+        large: Compile Llama 3 8B alone, in bfloat16 and split over eight devices.
         limit: Seconds after which a cell is given up.
     """
 
@@ -95,11 +98,15 @@ class Options:
     devices: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = tuple(TARGETS)
     engines: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = tuple({name for name, _ in WORK})
     only: int | None = None
+    large: bool = False
     limit: float = 300.0
 
 
 def cells(options: Options) -> list[Cell]:
     """The covering array: each next cell has the most pairs of values that none before it has, until none is left."""
+    if options.large:
+        work = ("vmap", "substitute")
+        return [Cell(work, LARGE, long, device, 8) for device in ("h100", "v5e") for long in (False, True)]
     models = LAYERS if options.folder is None else (*LAYERS, str(options.folder))
     works = [work for work in WORK if work[0] in options.engines]
     rows = [
@@ -149,7 +156,7 @@ def faults(told: dict[str, Any]) -> Iterator[str]:
 
 def line(cell: Cell, told: dict[str, Any], wrong: Sequence[str]) -> str:
     """A line of the table."""
-    name = "published" if cell.published else f"L = {cell.model}"
+    name = LARGE if cell.model == LARGE else "published" if cell.published else f"L = {cell.model}"
     begin = f"| {TARGETS[cell.device][cell.devices]} | {' | '.join(cell.work)} | {name} | {cell.n} |"
     if "programs" not in told:
         return f"{begin} | | | | | | {'; '.join(wrong)} |"

@@ -1,6 +1,7 @@
 """A process of its own, run as `python -m benchmarks.accelerators_worker TARGET MODEL N ENGINE EDIT`: one cell.
 
-MODEL is the number of layers of a transformer of this benchmark, or the folder of a published one.
+MODEL is the number of layers of a transformer of this benchmark, the folder of a published one, or `llama-3-8b`, whose
+weights are split over the devices.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 import jaxsens
+from benchmarks.large import LLAMA_3_8B, planned
 from benchmarks.options import FEED_FORWARD, HEADS, WIDTH
 from jaxsens.base.errors import InputError
 from jaxsens.base.platforms import PLATFORMS
-from jaxsens.planning.compiled import compile_for, measured_by
-from jaxsens.planning.devices import target_called
+from jaxsens.planning.compiled import PlannedFlips, compile_for, measured_by
+from jaxsens.planning.devices import Target, target_called
 from jaxsens.planning.topology import mesh_of
 from jaxsens.sensitivity.explain import planned_run
 
@@ -38,6 +41,12 @@ def main() -> None:
     name, model, n, engine, edit = sys.argv[1:]
     jax.config.update("jax_platforms", "cpu")
     target, published = target_called(name), not model.isdigit()
+    platform = PLATFORMS[target.device.platform]
+    if model == "llama-3-8b":
+        mesh = mesh_of(target)
+        asked = planned(LLAMA_3_8B, mesh, int(n))
+        compile_and_tell(target, mesh, asked, platform.budget_beside(asked.arguments, target.device.memory))
+        return
     if published:
         own: Any = jaxsens.load_pretrained(Path(model))
     else:
@@ -45,13 +54,18 @@ def main() -> None:
             alphabet_size=2, width=WIDTH, heads=HEADS, layers=int(model), feed_forward=FEED_FORWARD
         )
         own = jaxsens.Transformer(config, seed=0)
-    platform = PLATFORMS[target.device.platform]
     flips = flips_of(edit, int(n), published)
     run = planned_run(own, int(n), flips, engine=engine, platform=platform)
     asked = measured_by(run)
-    budget = platform.budget_beside(asked.arguments, target.device.memory)
+    compile_and_tell(
+        target, mesh_of(target), asked, platform.budget_beside(asked.arguments, target.device.memory)
+    )
+
+
+def compile_and_tell(target: Target, mesh: Mesh, asked: PlannedFlips, budget: int) -> None:
+    """Prints what was compiled, or why it was refused, as JSON."""
     try:
-        programs = [asdict(one) for one in compile_for(mesh_of(target), asked, budget)]
+        programs = [asdict(one) for one in compile_for(mesh, asked, budget)]
     except InputError as error:
         print(json.dumps({"refused": str(error)}))
         return

@@ -136,6 +136,11 @@ def compiled_for() -> Platform:
     return platform_called(_COMPILED_FOR.value or jax.default_backend())
 
 
+def automatic(mesh: Mesh) -> Mesh:
+    """Returns a mesh of the same devices on whose axes XLA places arrays, whatever the user's mesh says of them."""
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+
+
 def host_mesh() -> Mesh:
     """Returns the mesh of this process's CPU.
 

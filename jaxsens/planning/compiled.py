@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from jaxsens.base.platforms import PLATFORMS, compiling_for, host_mesh, platform_of
 from jaxsens.base.precision import numerics
@@ -20,7 +20,7 @@ from jaxsens.sensitivity.engines.engine import Engine
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.explain import PlannedRun
 from jaxsens.sensitivity.placement.placement import preparation_of
-from jaxsens.sensitivity.placement.program import Memory, Quantity, Wanted, bytes_of
+from jaxsens.sensitivity.placement.program import Memory, Quantity, Wanted, bytes_of, placed, spec_on
 
 
 @dataclass(frozen=True)
@@ -121,17 +121,17 @@ def compile_for(mesh: Mesh, what: PlannedFlips, budget: int) -> tuple[CompiledPr
 def _prepared(
     prepare: Callable[[Any, Any], Any], parameters: Any, tokens: Any, mesh: Mesh
 ) -> tuple[tuple[str, float, int, int], Any]:
-    """Compiles the preparation for one device of a mesh; returns what is told of it, and its results' shapes."""
-    one = NamedSharding(Mesh(mesh.devices.flatten()[:1], ("flips",)), PartitionSpec())
-    given = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=one), (parameters, tokens)
-    )
+    """Compiles the preparation for one device of a mesh, or for all over which parameters are split; returns what is
+    told of it, and its results' shapes."""
+    split = any(spec_on(leaf, mesh) != PartitionSpec() for leaf in jax.tree.leaves(parameters))
+    where = mesh if split else Mesh(mesh.devices.flatten()[:1], ("flips",))
+    given = jax.tree.map(lambda leaf: placed(leaf, spec_on(leaf, mesh), where), (parameters, tokens))
     began = time.perf_counter()
     with compiling_for(platform_of(mesh)):
         lowered = jax.jit(prepare).lower(*given)
     analysis = lowered.compile(SOONER).memory_analysis()
     temporary = 0 if analysis is None else analysis.temp_size_in_bytes + analysis.output_size_in_bytes
-    told = "prepare", time.perf_counter() - began, bytes_of(given), int(temporary)
+    told = "prepare", time.perf_counter() - began, bytes_of(given, where), int(temporary)
     return told, jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), lowered.out_info)
 
 
@@ -140,4 +140,5 @@ def _abstract(leaf: Any, wide: bool) -> jax.ShapeDtypeStruct:
     dtype = np.dtype(leaf.dtype)
     if wide and jnp.issubdtype(dtype, jnp.floating):
         dtype = np.dtype(np.float64)
-    return jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.canonicalize_dtype(dtype))
+    where = getattr(leaf, "sharding", None)
+    return jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.canonicalize_dtype(dtype), sharding=where)

@@ -8,17 +8,21 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from jaxsens.base import inputs
 from jaxsens.base.errors import InputError, Problems, collecting
 from jaxsens.base.memory import check_fits
+from jaxsens.base.platforms import automatic
 from jaxsens.base.precision import DTYPES, numerics
 from jaxsens.base.strict import naming_arguments
 from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.architecture import Architecture, Output, PublishedTransformer
-from jaxsens.pretrained.families.family import Family, parameters_of, stored_tensors
+from jaxsens.pretrained.families.family import Family, stored_tensors
 from jaxsens.pretrained.families.options import Options
+from jaxsens.pretrained.families.weights import NARROW, Reader, check_narrow, parameters_of
 from jaxsens.pretrained.folder import CONFIG, TOKENIZER, existing_folder
 from jaxsens.pretrained.model import PretrainedModel
 from jaxsens.pretrained.tokenizer import read_tokenizer
@@ -26,7 +30,11 @@ from jaxsens.pretrained.tokenizer import read_tokenizer
 
 @naming_arguments
 def load_pretrained(
-    folder: str | os.PathLike[str], *, output: Output = "hidden", dtype: str = "float32"
+    folder: str | os.PathLike[str],
+    *,
+    output: Output = "hidden",
+    dtype: str = "float32",
+    mesh: Mesh | None = None,
 ) -> PretrainedModel:
     """Returns a published model from a folder in the Hugging Face layout.
 
@@ -40,7 +48,11 @@ def load_pretrained(
         folder: the folder's path.
         output: what is read from a row: "hidden", the row after the last layer and the final normalisation, (width,);
             or "logits" of the causal or masked-language head, (symbols,).
-        dtype: "float32" or "float64", to which the weights (float64, float32, float16 or bfloat16) are converted.
+        dtype: "float32" or "float64", to which the weights (float64, float32, float16 or bfloat16) are converted; or
+            "bfloat16" for a model in float32 whose matrices stay as they are stored, at half the memory, and are
+            converted layer by layer: the same numbers.
+        mesh: the devices over which the matrices of layers are split, for a model larger than one of them; flips are
+            measured on the same mesh. Each device gathers a layer at a time: the same numbers. None for one device.
 
     Raises:
         InputError: listing every error, with its remedy: a missing or damaged file; an architecture or option that is
@@ -48,7 +60,11 @@ def load_pretrained(
     """
     with collecting("load_pretrained") as problems:
         inputs.choice("output", output, ("hidden", "logits"), problems)
-        inputs.choice("dtype", dtype, DTYPES, problems)
+        inputs.choice("dtype", dtype, (*DTYPES, NARROW), problems)
+        inputs.mesh(mesh, problems)
+        if not problems and mesh is not None and mesh.is_multi_process:
+            problems.add("mesh", mesh, "devices of this process: other processes have a model of their own")
+    mesh = None if mesh is None else automatic(mesh)
     here = existing_folder(folder)
     _check_installed()
     problems = Problems(f"load_pretrained({str(here.path)!r})")
@@ -68,22 +84,27 @@ def load_pretrained(
     if family is None or architecture is None or tokenizer is None:
         raise RuntimeError("a part is missing without an error")
     found = family.found(architecture, stored, output, problems)
-    needed = sum(math.prod(tensor.shape) for tensor in found) * np.dtype(dtype).itemsize
-    check_fits("folder", str(here.path), needed, "the model", "give a smaller one", problems)
+    if dtype == NARROW:
+        check_narrow(found, problems)
+    itemsize = 2 if dtype == NARROW else np.dtype(dtype).itemsize
+    needed = sum(math.prod(tensor.shape) for tensor in found) * itemsize
+    if jax.default_backend() == "cpu":  # else it is the devices' memory that counts
+        check_fits("folder", str(here.path), needed, "the model", "give a smaller one", problems)
     problems.raise_if_any()
     if output == "logits" and architecture.tied:
         family.check_tied(stored, found, problems)
         problems.raise_if_any()
-    with numerics(dtype):
-        parameters = parameters_of(found, architecture.layers, dtype)
+    computed = "float32" if dtype == NARROW else dtype
+    with numerics(computed):
+        parameters = parameters_of(found, architecture.layers, Reader(dtype, mesh))
     return PretrainedModel(
-        PublishedTransformer(architecture, output, pooling=pooling),
+        PublishedTransformer(architecture, output, pooling=pooling, mesh=mesh),
         parameters,
         tokenizer,
         family.name,
         here.path,
         here.name,
-        dtype,
+        computed,
         padding=architecture.position_offset - 1 if architecture.position_offset else None,
     )
 

@@ -18,7 +18,7 @@ from jaxsens.base import inputs
 from jaxsens.base.errors import collecting
 from jaxsens.base.precision import numerics
 from jaxsens.models.transformer.layered import LayeredModel, rows_of
-from jaxsens.pretrained.families.architecture import Architecture, PublishedTransformer
+from jaxsens.pretrained.families.architecture import Architecture, PublishedTransformer, widened
 from jaxsens.pretrained.tokenizer import FolderTokenizer
 
 
@@ -38,7 +38,7 @@ class PretrainedModel(LayeredModel):
         family: its `model_type`.
         folder: where it was read from.
         name: its name at the hub if the folder is in the hub's cache, otherwise that of the folder.
-        dtype: "float32" or "float64".
+        dtype: "float32" or "float64", in which it computes.
         padding: the id that the family leaves out when it counts positions; None if it counts all.
     """
 
@@ -54,9 +54,10 @@ class PretrainedModel(LayeredModel):
     def __repr__(self) -> str:
         """The family, the shape and the folder."""
         a, output = self.architecture, self.layered.output
+        kept = ", weights='bfloat16'" if self.parameters["embedding"].dtype == np.uint16 else ""
         return (
             f"PretrainedModel({self.family!r}, layers={a.layers}, width={a.width}, symbols={a.symbols}, "
-            f"max_length={a.longest}, output={output!r}, dtype={self.dtype!r}, folder={str(self.folder)!r})"
+            f"max_length={a.longest}, output={output!r}, dtype={self.dtype!r}{kept}, folder={str(self.folder)!r})"
         )
 
     @property
@@ -99,7 +100,8 @@ class PretrainedModel(LayeredModel):
 
     def embeddings(self) -> Float[np.ndarray, "symbols width"]:
         """Returns the embeddings of the symbols, without positions, token types and normalisation."""
-        return np.asarray(self.parameters["embedding"])
+        with numerics(self.dtype):
+            return np.asarray(widened(self.parameters["embedding"]))
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Returns the ids of a text.

@@ -152,7 +152,7 @@ def flip_sensitivity(
             default_flips(subject) if flips is None else read(Flips, flips, problems),
             read(Measure, measure, problems),
             read(AskedEngine, engine, problems),
-            checked_placement(placement, problems),
+            checked_placement(placement, problems, subject.mesh),
             progress,
             partial,
         )

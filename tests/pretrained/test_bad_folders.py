@@ -478,9 +478,9 @@ def test_a_file_instead_of_a_folder(tmp_path):
 def test_unknown_arguments(tmp_path):
     write_folder(tmp_path)
     with pytest.raises(InputError, match="2 errors") as caught:
-        jaxsens.load_pretrained(tmp_path, output="pooled", dtype="bfloat16")  # pyright: ignore[reportArgumentType]
+        jaxsens.load_pretrained(tmp_path, output="pooled", dtype="float16")  # pyright: ignore[reportArgumentType]
     assert "output = 'pooled'" in str(caught.value)
-    assert "dtype = 'bfloat16'" in str(caught.value)
+    assert "dtype = 'float16'" in str(caught.value)
 
 
 _PARTS = ("dense.weight", "dense.bias", "LayerNorm.weight", "LayerNorm.bias")

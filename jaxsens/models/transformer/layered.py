@@ -14,11 +14,12 @@ import abc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.base import inputs
@@ -137,12 +138,16 @@ class Layered(abc.ABC):
             `readout` of jaxsens' functions overrides it.
         alphabet_size: the number of symbols that flips may insert; None if callers must say.
         vocabulary_size: the number of symbols that the model reads; None if unknown.
+        stacked: whether `apart` takes layers out of stacks, so that to stack them again is no copy.
+        mesh: the devices over which some parameters are split; None if each device has all.
     """
 
     layers: int
     readout: int | str = "last"
     alphabet_size: int | None = None
     vocabulary_size: int | None = None
+    stacked: ClassVar[bool] = False
+    mesh: Mesh | None = None
 
     @abc.abstractmethod
     def attention(self, layer: int) -> Attention:
@@ -207,6 +212,12 @@ class Layered(abc.ABC):
     def apart(self, parameters: Any) -> Any:
         """Returns the parameters with arrays of its own for each layer: layers that differ in these alone are traced
         once. Override it if some of the arrays hold several layers."""
+        return parameters
+
+    def fetched(self, parameters: Any, layer: int) -> Any:
+        """Returns the parameters for all maps of a layer's rows. It is called once for each layer and block of flips:
+        a model that keeps them elsewhere, or in another form, gathers and converts those of the layer here."""
+        del layer
         return parameters
 
     def __call__(self, parameters: Any, tokens: Tokens) -> Outputs:
@@ -369,6 +380,11 @@ class ModelLayer:
         return y
 
 
+def layer_of(model: Layered, parameters: Any, k: int, n: int) -> ModelLayer:
+    """Returns a layer of a model, with what its maps read of the parameters at hand."""
+    return ModelLayer(model, model.fetched(parameters, k), k, n)
+
+
 def over_rows(one: Callable[..., Any], *rows: Array, most: int | None = None) -> Any:
     """Returns a map of single rows for all of them, `most` at a time, or as many as suit the platform for the width of
     the first argument.
@@ -459,7 +475,7 @@ class Alike:
         leaves, structure = jax.tree.flatten(parameters)
         for i, leaf in zip(self.reads[0], own, strict=True):
             leaves[i] = leaf
-        return ModelLayer(model, jax.tree.unflatten(structure, leaves), self.first, n)
+        return layer_of(model, jax.tree.unflatten(structure, leaves), self.first, n)
 
 
 def alike(model: Layered, parameters: Any, n: int, layers: range) -> tuple[Alike, ...]:
@@ -478,7 +494,8 @@ def _alike(model: Layered, structure: Any, shapes: tuple[Any, ...], n: int, wide
     for k in range(model.layers):
         reads, program = _traced(ModelLayer(model, parameters, k, n))
         kind, size = (model.attention(k), program), sum(shapes[i].size for i in reads)
-        if found and found[-1][0] == kind and (1 + len(found[-1][2])) * size <= LARGEST_STACK:
+        small = model.stacked or (1 + len(found[-1][2] if found else ())) * size <= LARGEST_STACK
+        if found and found[-1][0] == kind and small:
             found[-1][2].append(reads)
         else:
             found.append((kind, k, [reads]))
@@ -491,13 +508,14 @@ def _traced(layer: ModelLayer) -> tuple[tuple[int, ...], Any]:
     here = jax.ShapeDtypeStruct((), jnp.int32)
 
     def maps(leaves: list[Any], x: Array, i: Array) -> Any:
-        own = ModelLayer(model, jax.tree.unflatten(structure, leaves), layer.k, layer.n)
+        own = layer_of(model, jax.tree.unflatten(structure, leaves), layer.k, layer.n)
         q, key, value = own.projected(x[None], i[None])
         merged = own.merged(x[None], value.swapaxes(0, 1))
         return q, key, value, merged, own.scores(i, q[0], key[0], i[None], i[None])
 
     row = jax.eval_shape(model.embed, layer.parameters, here, here)
-    trace = jax.make_jaxpr(maps)(leaves, row, here)
+    axes = () if model.mesh is None else tuple(model.mesh.shape.items())
+    trace = jax.make_jaxpr(maps, axis_env=axes)(leaves, row, here)
     program, arguments = trace.jaxpr, trace.jaxpr.invars
     used = {id(one) for equation in program.eqns for one in equation.invars} | set(map(id, program.outvars))
     reads = tuple(i for i in range(len(leaves)) if id(arguments[i]) in used)

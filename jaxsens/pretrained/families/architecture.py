@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.base.errors import no_rule, rule_for
@@ -229,7 +230,7 @@ class PublishedTransformer(Layered):
         embedding_norm: if embeddings are normalised
         embedding_map, output_map: linear maps from an embedding's width to a row's, and back, if there are any
         score_bias: (buckets, heads), if distances add learned numbers to scores
-        layers: for each layer
+        layers: a sequence, or a `Stack`, of each layer's
             query, key, value, output: linear maps
             query_norm, key_norm: norms of queries and keys, if there are any
             attention_norm, map_norm: norms before the two maps, after residuals, or inside them
@@ -243,12 +244,15 @@ class PublishedTransformer(Layered):
         output: "hidden" or "logits".
         n: the length of the input, if the rotary angles depend on it; otherwise 0.
         pooling: the readout that the model's folder names; None for that of its family.
+        mesh: the devices over which the matrices of layers are split, along their inputs; None if they are not.
     """
 
     architecture: Architecture
     output: Output = "hidden"
     n: int = 0
     pooling: int | str | None = None
+    mesh: Mesh | None = None
+    stacked: ClassVar[bool] = True
 
     @property
     def layers(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -292,13 +296,40 @@ class PublishedTransformer(Layered):
             self, architecture=dataclasses.replace(a, windows=windows), n=n if depends else 0
         )
 
+    def apart(self, parameters: Any) -> Any:
+        """The parameters with a list of the layers' own."""
+        return {**parameters, "layers": [parameters["layers"][k] for k in range(self.layers)]}
+
+    def fetched(self, parameters: Any, layer: int) -> Any:
+        """The parameters with the whole matrices of a layer in the current arithmetic: gathered from the devices over
+        which they are split, and converted from bfloat16."""
+        a, own = self.architecture, dict(parameters["layers"][layer])
+        inputs = {"output": a.heads * a.head_width, "down": a.hidden}
+        if a.experts is not None and layer in a.experts.layers:
+            inputs["down"] = a.experts.hidden
+        for name, part in own.items():
+            if "matrix" in part:
+                matrix = self._whole(part["matrix"], inputs.get(name, a.width))
+                own[name] = {**part, "matrix": widened(matrix)}
+        return {**parameters, "layers": {layer: own}}
+
+    def _whole(self, matrix: Array, inputs: int) -> Array:
+        """Returns a matrix of all devices, which split it if they divide its inputs. Programs that run on each device
+        by itself have a part of its rows."""
+        if self.mesh is None or inputs % self.mesh.size:
+            return matrix
+        if matrix.shape[-2] < inputs:
+            return jax.lax.all_gather(matrix, self.mesh.axis_names, axis=matrix.ndim - 2, tiled=True)
+        # All of it on each device: sums over parts would round in another way.
+        return jax.lax.with_sharding_constraint(matrix, NamedSharding(self.mesh, PartitionSpec()))
+
     def embed(self, parameters: Any, symbol: Index, position: Index) -> Row:
         """The symbol's embedding, plus the first token type's and the position's, normalised, as wide as a row."""
-        a, row = self.architecture, parameters["embedding"][symbol]
+        a, row = self.architecture, widened(parameters["embedding"][symbol])
         if a.embedding_scale != 1.0:
             row = row * jnp.asarray(a.embedding_scale, row.dtype)
-        widened = "embedding_map" in parameters
-        if widened and not a.embedding_norm:  # else the sum is normalised first
+        mapped = "embedding_map" in parameters
+        if mapped and not a.embedding_norm:  # else the sum is normalised first
             row = linear(parameters["embedding_map"], row)
         if a.token_types:
             row = row + parameters["token_types"][0]
@@ -306,7 +337,7 @@ class PublishedTransformer(Layered):
             row = row + parameters["positions"][position]
         if a.embedding_norm:
             row = self._normed(parameters["embedding_norm"], row)
-            row = linear(parameters["embedding_map"], row) if widened else row
+            row = linear(parameters["embedding_map"], row) if mapped else row
         return row
 
     def project(self, parameters: Any, layer: int, row: Row, position: Index) -> tuple[Array, Array, Array]:
@@ -397,7 +428,7 @@ class PublishedTransformer(Layered):
         if a.head_activation is not None:
             row = _activated(a.head_activation, linear(head["transform"], row))
             row = self._normed(head["norm"], row)
-        matrix = parameters["embedding"].T if a.tied else head["matrix"]
+        matrix = widened(parameters["embedding"].T if a.tied else head["matrix"])
         logits = linear({**head, "matrix": matrix}, row)
         if a.logit_scale != 1.0:
             logits = logits * jnp.asarray(a.logit_scale, logits.dtype)
@@ -432,6 +463,13 @@ class PublishedTransformer(Layered):
         normed = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + epsilon)
         normed = normed * own["scale"] if "scale" in own else normed
         return normed + own["shift"] if "shift" in own else normed
+
+
+def widened(own: Array) -> Array:
+    """Returns an array in the current arithmetic if its numbers are the 16 bits of bfloat16; any other as it is."""
+    if own.dtype != jnp.uint16:
+        return own
+    return jax.lax.bitcast_convert_type(own, jnp.bfloat16).astype(jnp.result_type(float))
 
 
 def linear(own: Any, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows outputs"]:

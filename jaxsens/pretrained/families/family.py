@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
-from jaxsens.base.errors import InputError, Problems
+from jaxsens.base.errors import Problems
 from jaxsens.models.parts.score_positions import RelativeBias
 from jaxsens.pretrained.families.architecture import Architecture, Output
 from jaxsens.pretrained.families.options import QUANTISED, Options
@@ -40,21 +39,24 @@ class StoredTensor:
     shape: tuple[int, ...]
 
     def read(self, dtype: str) -> np.ndarray:
-        """Returns the tensor, converted to float32 or float64. Only this tensor is read."""
-        from safetensors import safe_open
+        """Returns the tensor, converted to float32 or float64."""
+        return self.converted(self.view(), dtype)
 
-        if self.dtype == "BF16":  # NumPy has no such type: the upper half of a float32
-            stored: Any = self._bytes().astype(np.uint32) << 16
-            return stored.view(np.float32).astype(dtype).reshape(self.shape)
-        with safe_open(self.file, "np") as opened:
-            return np.asarray(opened.get_tensor(self.name)).astype(dtype, copy=False)
-
-    def _bytes(self) -> np.ndarray:
+    def view(self) -> np.ndarray:
+        """Returns the tensor's place in its file: nothing is read until it is used. NumPy has no bfloat16: such a
+        number is the upper half of a float32, here as 16 bits."""
         with self.file.open("rb") as stream:
             size = int.from_bytes(stream.read(8), "little")
-            first, last = json.loads(stream.read(size))[self.name]["data_offsets"]
-            stream.seek(8 + size + first)
-            return np.frombuffer(stream.read(last - first), "<u2")
+            first = json.loads(stream.read(size))[self.name]["data_offsets"][0]
+        kind = "<u2" if self.dtype == "BF16" else f"<f{WIDTHS[self.dtype]}"
+        return np.memmap(self.file, kind, "r", 8 + size + first, self.shape)
+
+    def converted(self, numbers: np.ndarray, dtype: str) -> np.ndarray:
+        """Returns some of the tensor's numbers in float32 or float64."""
+        if self.dtype == "BF16":
+            wide: Any = numbers.astype(np.uint32) << 16
+            numbers = wide.view(np.float32)
+        return np.asarray(numbers).astype(dtype)
 
 
 def stored_tensors(files: list[Path], index: dict[str, str], problems: Problems) -> dict[str, StoredTensor]:
@@ -165,57 +167,14 @@ class Tensor:
     plus: float = 0.0
 
     def taken(self, stored: np.ndarray) -> np.ndarray:
-        """Returns the parameter from the stored tensor."""
+        """Returns the parameter's numbers in the stored tensor, without `plus`. Only a piece is copied."""
         if self.piece is not None:
             first = stored.ndim == 1 or self.transposed
             stored = self.piece.taken(stored if first else stored.T)
             stored = stored if first else stored.T
         if self.rows is not None:
             stored = stored[self.rows[0] : self.rows[1]]
-        stored = stored + stored.dtype.type(self.plus) if self.plus else stored
-        return np.ascontiguousarray(stored.T if self.transposed else stored)
-
-
-def parameters_of(found: Mapping[Tensor, StoredTensor], layers: int, dtype: str) -> dict[str, Any]:
-    """Returns the tree of parameters: arrays of JAX in the dtype, read one tensor at a time.
-
-    Call it within `jaxsens.base.precision.numerics(dtype)`.
-
-    Raises:
-        InputError: naming a tensor that cannot be read, or that holds numbers that are not finite in the dtype.
-    """
-    tree: dict[str, Any] = {"layers": [{} for _ in range(layers)]}
-    for tensor, stored in found.items():
-        where = f"load_pretrained: {stored.file.name}: {stored.name}"
-        try:
-            with np.errstate(over="ignore"):
-                array = tensor.taken(stored.read(dtype))
-        except (OSError, ValueError) as error:
-            raise InputError(f"{where}: not readable ({error}); download the model again") from error
-        if not np.isfinite(array).all():
-            raise InputError(
-                f"{where}: it holds numbers that are not finite in {dtype}; download the model again"
-            )
-        *path, last = tensor.place
-        at: Any = tree
-        for part in path[:-1] if isinstance(last, int) else path:
-            at = at[part] if isinstance(part, int) else at.setdefault(part, {})
-        if isinstance(last, int):
-            at.setdefault(path[-1], []).append(array)
-        else:
-            at[last] = jnp.asarray(array)
-    return _stacked(tree)
-
-
-def _stacked(tree: Any) -> Any:
-    """Returns a tree with the lists of arrays in it as one array each."""
-    if isinstance(tree, dict):
-        return {name: _stacked(part) for name, part in tree.items()}
-    if not isinstance(tree, list):
-        return tree
-    if tree and all(isinstance(part, np.ndarray) for part in tree):
-        return jnp.asarray(np.stack(tree))
-    return [_stacked(part) for part in tree]
+        return stored.T if self.transposed else stored
 
 
 Fused = Callable[[Architecture, str], Piece | None]

@@ -148,7 +148,8 @@ def traced_output(subject: Measurable, n: int) -> tuple[Measurable, Shape, str]:
         )
     if 0 in shape:
         raise InputError(f"model: its output is empty (shape {shape}); return the values to measure")
-    _traced(Many(subject.apply), subject, n)
+    if subject.mesh is None:  # else the parameters have a mesh of their own
+        _traced(Many(subject.apply), subject, n)
     if subject.readout == "auto":
         subject = dataclasses.replace(subject, readout="last")
     return subject, shape, dtype

@@ -33,6 +33,7 @@ from jaxsens.models.transformer.layered import (
     Stack,
     alike,
     embedded_rows,
+    layer_of,
     readout_row,
 )
 from jaxsens.models.transformer.layers import layered_transformer
@@ -158,7 +159,7 @@ class IncrementalEngine(SubtractingEngine):
         model = self.layered.at_length(n)
         x = embedded_rows(model, parameters, tokens, jnp.arange(n))
         whole, row = self._whole_layers(n), readout_row(self.readout, n)
-        first, x = layer_run(ModelLayer(model, parameters, 0, n), x, None if whole else row)
+        first, x = layer_run(layer_of(model, parameters, 0, n), x, None if whole else row)
         rows, apart = [x] if whole else [], model.apart(parameters)
         groups = alike(model, apart, n, range(1, whole))
         stacks = tuple(group.stacked(apart) for group in groups)
@@ -198,7 +199,7 @@ class IncrementalEngine(SubtractingEngine):
             x = jax.vmap(lambda i, row: prepared.first.x.at[i].set(row))(positions, moved)
             return self._read(parameters, x)
         reach = model.attention(0).rows_that_see((jnp.min(positions), jnp.max(positions) + 1), n)
-        first = ModelLayer(model, parameters, 0, n)
+        first = layer_of(model, parameters, 0, n)
         y = first_layer(first, prepared.first, prepared.rows[0], positions, moved, reach)
         apart = model.apart(parameters)
         groups = alike(model, apart, n, range(1, self._whole_layers(n)))
@@ -227,7 +228,7 @@ class IncrementalEngine(SubtractingEngine):
 
         if row is None:
             return jax.vmap(lambda rows: jnp.mean(jax.vmap(read)(rows), axis=0))(y)
-        return jax.vmap(read)(last_row(ModelLayer(model, parameters, model.layers - 1, n), y, row))
+        return jax.vmap(read)(last_row(layer_of(model, parameters, model.layers - 1, n), y, row))
 
     def preferred_batch(self, n: int, platform: Platform) -> int:
         """As the vmap engine."""

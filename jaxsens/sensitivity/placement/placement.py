@@ -16,7 +16,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,13 +30,13 @@ from jaxsens.base import inputs as checks
 from jaxsens.base import stopping
 from jaxsens.base.errors import Problems, collecting
 from jaxsens.base.memory import machine_memory
-from jaxsens.base.platforms import Platform, on_host, platform_of
+from jaxsens.base.platforms import Platform, automatic, on_host, platform_of
 from jaxsens.base.precision import numerics, resolved
 from jaxsens.base.programs import compiled
 from jaxsens.sensitivity.engines.engine import Engine, FlipBlock
 from jaxsens.sensitivity.placement.lanes import Lanes, is_one_cpu, lanes_on
 from jaxsens.sensitivity.placement.process_group import ProcessGroup
-from jaxsens.sensitivity.placement.program import FlipProgram, Memory, Quantity, Wanted
+from jaxsens.sensitivity.placement.program import FlipProgram, Memory, Quantity, Wanted, spec_on
 
 Progress = Callable[[int, int], None]
 """Called with (flips done, flips in all) after every chunk."""
@@ -201,13 +201,20 @@ def device_memory(mesh: Mesh) -> int:
     return int(told.get("bytes_limit", machine_memory() // mesh.size))
 
 
-def checked_placement(value: Any, problems: Problems) -> Placement:
-    """Returns the argument `placement`, or the default one; adds an error for anything else."""
-    if value is None or isinstance(value, Placement):
-        return value or Placement()
-    remedy = "jaxsens.Placement(mesh, batch_size=64), or None"
-    problems.add("placement", value, remedy)
-    return Placement()
+def checked_placement(value: Any, problems: Problems, mesh: Mesh | None = None) -> Placement:
+    """Returns the argument `placement`, or the default one; adds an error for anything else, and for another mesh than
+    that over which a model's parameters are split."""
+    if value is None or (isinstance(value, Placement) and value.mesh is None):
+        return replace(value or Placement(), mesh=mesh)
+    if not isinstance(value, Placement):
+        problems.add("placement", value, "jaxsens.Placement(mesh, batch_size=64), or None")
+    elif mesh is not None and automatic(value.devices) == mesh:
+        return replace(value, mesh=mesh)
+    elif mesh is not None:
+        problems.add(
+            "placement.mesh", value.mesh, f"the model's parameters are split over {mesh}; give that mesh"
+        )
+    return value if isinstance(value, Placement) else Placement()
 
 
 Doubts = Callable[[int, str, Float[np.ndarray, " outputs"]], Float[np.ndarray, " outputs"]]
@@ -535,7 +542,6 @@ def prepared_on(mesh: Mesh, engine: Engine, parameters: Any, tokens: Int[np.ndar
     An engine with `prepares_in_float64` prepares in float64, on the host if the devices do not compute in it, and the
     result is rounded once to 32 bits.
     """
-    everywhere = NamedSharding(mesh, PartitionSpec())
     parameters, engine = engine.with_tables(parameters, len(tokens)), engine.shared
     if engine.wide:
         parameters = jax.tree.map(_widened, parameters)
@@ -546,8 +552,9 @@ def prepared_on(mesh: Mesh, engine: Engine, parameters: Any, tokens: Int[np.ndar
             prepared, *told = prepare(engine.preparing, jax.tree.map(np.asarray, parameters), tokens)
     else:
         prepared, *told = prepare(engine.preparing, parameters, tokens)
-    placed = jax.device_put((parameters, prepared), everywhere)
-    return Ready(*placed, *(np.asarray(one) for one in told))
+    given = parameters, prepared
+    places = jax.tree.map(lambda leaf: NamedSharding(mesh, spec_on(leaf, mesh)), given)
+    return Ready(*jax.device_put(given, places), *(np.asarray(one) for one in told))
 
 
 def preparation_of(engine: Engine) -> Callable[..., tuple[Any, Array, Array]]:

@@ -5,6 +5,7 @@ The devices need not be at hand: what is planned for others is compiled by the s
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -83,8 +84,8 @@ class Wanted:
 
     @property
     def arguments(self) -> int:
-        """The bytes of the parameters and the prepared values, which each device has."""
-        return bytes_of(self.given)
+        """The bytes of the parameters and the prepared values on each device."""
+        return bytes_of(self.given, self.mesh)
 
     def room(self, flips: int, memory: Memory) -> int:
         """Returns how many of an input's flips are measured at once. The others wait: their table would not fit.
@@ -112,7 +113,7 @@ class Wanted:
             InputError: if not even one flip at a time fits the budget, or the user's batch does not.
         """
         leaves, structure = jax.tree.flatten(self.given)
-        shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
+        shapes = tuple(placed(leaf, spec_on(leaf, self.mesh), self.mesh) for leaf in leaves)
         wide, lanes = jnp.result_type(float) == jnp.float64, memory.lanes
         while True:
             blocks = -(-room // (batch * self.devices))
@@ -151,9 +152,29 @@ class Wanted:
         return 8 + jnp.result_type(float).itemsize * numbers * (1 + memory.lanes)
 
 
-def bytes_of(tree: Any) -> int:
-    """Returns the bytes of a tree's arrays, which may be abstract."""
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+def spec_on(leaf: Any, mesh: Mesh) -> PartitionSpec:
+    """Returns how an array is split over a mesh; on any other, each device has all of it."""
+    own = getattr(leaf, "sharding", None)
+    return own.spec if isinstance(own, NamedSharding) and own.mesh == mesh else PartitionSpec()
+
+
+def placed(leaf: Any, spec: PartitionSpec, mesh: Mesh) -> jax.ShapeDtypeStruct:
+    """Returns an array's shape and dtype on the devices of a mesh."""
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
+
+
+def bytes_of(tree: Any, mesh: Mesh | None = None) -> int:
+    """Returns the bytes of a tree's arrays, which may be abstract: all, or what each device of a mesh has."""
+    total = 0
+    for leaf in jax.tree.leaves(tree):
+        shape = leaf.shape if mesh is None else _local(leaf, mesh)
+        total += math.prod(shape) * leaf.dtype.itemsize
+    return total
+
+
+def _local(leaf: Any, mesh: Mesh) -> tuple[int, ...]:
+    """Returns the shape of what each device has of an array."""
+    return NamedSharding(mesh, spec_on(leaf, mesh)).shard_shape(leaf.shape)
 
 
 @kept
@@ -180,23 +201,21 @@ def compiled_program(
 
         return jax.lax.fori_loop(0, (stop - start + step - 1) // step, block, results)
 
-    specs = everywhere, split, split, everywhere, everywhere, everywhere
+    given = jax.tree.unflatten(structure, shapes)
+    of_given = jax.tree.map(lambda leaf: spec_on(leaf, mesh), given)
+    specs = of_given, split, split, everywhere, everywhere, everywhere
     sharded = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
-
-    def placed(shape: Any, spec: PartitionSpec) -> Any:
-        return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=NamedSharding(mesh, spec))
-
-    given = jax.tree.unflatten(structure, [placed(shape, everywhere) for shape in shapes])
     flips = jax.ShapeDtypeStruct((batch,), np.int32)
+    local = [jax.ShapeDtypeStruct(_local(leaf, mesh), leaf.dtype) for leaf in shapes]
     # Traced once: its shape sizes the results, and the same trace is what the loop computes.
     with compiling_for(platform_of(mesh)):
-        trace = jax.make_jaxpr(getattr(engine, quantity))(
-            *jax.tree.unflatten(structure, shapes), FlipBlock(flips, flips)
+        trace = jax.make_jaxpr(getattr(engine, quantity), axis_env=tuple(mesh.shape.items()))(
+            *jax.tree.unflatten(structure, local), FlipBlock(flips, flips)
         )
     traced, (of_block,) = jaxpr_as_fun(trace), trace.out_avals
     many = (mesh.size * blocks, batch)
-    whole = FlipBlock(*[placed(jax.ShapeDtypeStruct(many, np.int32), split)] * 2)
-    result = placed(jax.ShapeDtypeStruct((*many, *of_block.shape[1:]), of_block.dtype), split)
+    whole = FlipBlock(*[placed(jax.ShapeDtypeStruct(many, np.int32), split, mesh)] * 2)
+    result = placed(jax.ShapeDtypeStruct((*many, *of_block.shape[1:]), of_block.dtype), split, mesh)
     end = jax.ShapeDtypeStruct((), np.int32)
     compiled = jax.jit(sharded).lower(given, whole, result, end, end, end).compile(SOONER)
     analysis = compiled.memory_analysis()

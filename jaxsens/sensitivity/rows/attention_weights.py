@@ -17,6 +17,7 @@ from jaxsens.models.transformer.layered import (
     Layered,
     ModelLayer,
     embedded_rows,
+    layer_of,
 )
 from jaxsens.models.transformer.parameters import TransformerParameters
 from jaxsens.models.transformer.trace import in_blocks, row_scores, transformer_layer
@@ -86,7 +87,7 @@ def _of_layered(
     model, everywhere = model.at_length(n), jnp.arange(n)
     x = embedded_rows(model, parameters, tokens, everywhere)
     for k in range(model.layers):
-        layer = ModelLayer(model, parameters, k, n)
+        layer = layer_of(model, parameters, k, n)
         attention = layer.attention
         queries, keys, values = layer.projected(x, everywhere)
 

@@ -196,7 +196,7 @@ def influence_matrix(
         words, subject = checked_input(subject, encoded(model, tokens), "auto", problems, one=True)
         asked = read_substitution(flips, default_flips(subject), problems)
         norm, how = read_norm(measure, problems), read(AskedEngine, engine, problems)
-        devices = checked_placement(placement, problems)
+        devices = checked_placement(placement, problems, subject.mesh)
         problems.raise_if_any()
         # No row is read, so none is left out of the flips.
         selection = select(asked, dataclasses.replace(subject, readout=None), words, problems)

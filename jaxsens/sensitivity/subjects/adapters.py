@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Int
 
 from jaxsens.base import inputs
@@ -86,6 +87,11 @@ class Measurable:
     def layered(self) -> Layered | None:
         """The model as one whose attention is visible, for the first-order engine; None for any other."""
         return self.given_layers if self.config is None else layered_transformer(self.config)
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """The devices over which its parameters are split; None if each device has all."""
+        return None if self.given_layers is None else self.given_layers.mesh
 
     def check_length(self, n: int, problems: Problems) -> None:
         """Adds an error if the model cannot read inputs of length n, or a forward pass does not fit in memory."""
@@ -185,7 +191,7 @@ def in_float64(apply: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any] | 
     match apply:
         case TransformerApply() if apply.config.dtype == "float32":
             return TransformerApply(apply.config.replace(dtype="float64"))
-        case LayeredApply():
+        case LayeredApply() if apply.model.mesh is None:
             return apply
         case _:
             return None

@@ -30,6 +30,7 @@ from jaxsens.models.transformer.layered import (
     Projections,
     alike,
     embedded_rows,
+    layer_of,
     readout_row,
 )
 from jaxsens.models.transformer.layers import LayeredTransformer, layered_transformer
@@ -221,7 +222,7 @@ class FirstOrderEngine(Engine):
 
         if kept.last is None:
             return jnp.where((positions == row)[:, None], of_itself(moved), 0)
-        layer, run_of_it = ModelLayer(model, own, last, n), kept.last
+        layer, run_of_it = layer_of(model, own, last, n), kept.last
         projections = self.projected(layer, run_of_it, positions, moved)
         db = changes_of_rows(layer, run_of_it, jnp.asarray([row]), positions, projections[1:])[:, 0]
 

@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsens.base.errors import no_rule
 from jaxsens.base.platforms import compiled_for
 from jaxsens.models.parts.weighting import Sigmoid, Tempered, Weighting
-from jaxsens.models.transformer.layered import Alike, Layered, ModelLayer, Stack, over_rows
+from jaxsens.models.transformer.layered import Alike, Layered, ModelLayer, Stack, layer_of, over_rows
 from jaxsens.sensitivity.engines.one_key.blocks import summed_over_blocks
 from jaxsens.sensitivity.engines.one_key.run import ONE_MOVED_KEY, LayerRun, Run
 
@@ -49,7 +49,7 @@ def attended_gradients(
         outputs = jax.eval_shape(read, kept.y[0]).size
         gy = over_rows(jax.jacrev(read), kept.y, most=_many(outputs, kept.y.shape[1])) / n
     else:
-        last = ModelLayer(model, parameters, model.layers - 1, n)
+        last = layer_of(model, parameters, model.layers - 1, n)
         gx, g = through_merge(last, kept.last, jnp.asarray([row]), jax.jacrev(read)(kept.y[row])[None])
         gy = through_attention(last, kept.last, row, g).at[row].add(gx[0]) if groups else gx
     for group, stack, layers in reversed([*zip(groups, kept.stacks, kept.groups, strict=True)]):

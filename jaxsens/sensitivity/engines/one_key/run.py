@@ -21,6 +21,7 @@ from jaxsens.models.transformer.layered import (
     Queries,
     Stack,
     embedded_rows,
+    layer_of,
 )
 from jaxsens.models.transformer.trace import in_blocks
 from jaxsens.sensitivity.engines.one_key.blocks import TILE
@@ -30,7 +31,9 @@ ONE_MOVED_KEY: tuple[type[Weighting], ...] = (*SOFTMAXES, Sigmoid)
 
 
 def weighting_refusal(engine: str, model: Layered) -> str | None:
-    """Returns why an engine does not support a model's weightings, or None if it does."""
+    """Returns why an engine does not support a model's weightings, or where its parameters are, or None if it does."""
+    if model.mesh is not None:
+        return f"{engine} keeps a copy of what layers read, and the model's parameters are split over devices"
     for k in range(model.layers):
         weighting = model.attention(k).weighting
         if type(weighting) not in ONE_MOVED_KEY:
@@ -105,7 +108,7 @@ def run(
         x, layers = jax.lax.scan(layer, x, stack)
         found.append(layers)
     if row is not None and model.layers:
-        last, x = layer_run(ModelLayer(model, parameters, model.layers - 1, n), x, row)
+        last, x = layer_run(layer_of(model, parameters, model.layers - 1, n), x, row)
     return Run(tokens, stacks, tuple(found), last, x)
 
 
