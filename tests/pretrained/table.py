@@ -1,18 +1,26 @@
 """Prints the table of families and options beside the transformers library: python -m tests.pretrained.table
 
-Every row is a tiny random model that transformers saves. The errors are the largest differences of hidden states and of
-logits, relative to the largest entry if that is above 1, in float32 and in float64.
+Every row is a tiny random model that transformers saves, at lengths 1, 2, 17 and 300 and that of the case. The errors are
+the largest differences of hidden states and of logits, relative to the largest entry if that is above 1, in float32 and
+in float64; and the largest difference of the incremental engine from forward passes in float64, relative to the change.
 """
 
 from __future__ import annotations
 
+import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+import jaxsens
 from jaxsens.pretrained.load import load_pretrained
-from tests.pretrained.oracle import CASES, Case, ids_of, reference, save
+from tests.pretrained.oracle import CASES, SYMBOLS, Case, ids_of, reference, save
+
+LENGTHS = (1, 2, 17, 300)
+LONGEST = {"gpt2": "n_positions", "gptj": "n_positions", "t5": "", "bloom": ""}
+"""The option that says the longest input, where it is not max_position_embeddings; nothing where there is none."""
 
 
 def errors(case: Case, folder: Path, dtype: str) -> tuple[float, float]:
@@ -28,18 +36,54 @@ def errors(case: Case, folder: Path, dtype: str) -> tuple[float, float]:
     return found[0], found[1]
 
 
-def main() -> None:
-    """Prints the table."""
-    print("| family | options | n | float32 hidden | float32 logits | float64 hidden | float64 logits |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    for case in CASES:
+def of_engine(case: Case, folder: Path) -> float:
+    """Returns the error of the incremental engine at two lengths, relative to what forward passes find."""
+    model, largest = load_pretrained(folder, dtype="float64"), 0.0
+    for n in (2, case.n):
+        ids = ids_of(replace(case, n=n))
+        flips = jaxsens.Substitute([7, 9, SYMBOLS - 1], positions=sorted({0, n // 3}))
+        exact, found = (
+            jaxsens.flip_sensitivity(model, ids, flips, engine=engine, readout="last", progress=False)
+            for engine in ("vmap", "incremental")
+        )
+        moved = exact.norms > 0
+        if moved.any():
+            apart = np.abs(found.norms - exact.norms)[moved] / exact.norms[moved]
+            largest = max(largest, float(apart.max()))
+    return largest
+
+
+def at(case: Case, n: int) -> Case:
+    """Returns the case at a length, of a model that reads it."""
+    key = LONGEST.get(case.family, "max_position_embeddings")
+    return replace(case, n=n, options={**case.options, **({key: 320} if n > case.n and key else {})})
+
+
+def row(case: Case) -> list[float]:
+    """Returns the largest errors of a case over all lengths, and that of the engine."""
+    found = []
+    for n in sorted({*LENGTHS, case.n}):
         with tempfile.TemporaryDirectory() as folder:
-            save(case, Path(folder))
-            shown = [
-                f"{one:.1e}" for dtype in ("float32", "float64") for one in errors(case, Path(folder), dtype)
-            ]
-        print(f"| {case.family} | {case.name} | {case.n} | {' | '.join(shown)} |", flush=True)
+            own = at(case, n)
+            save(own, Path(folder))
+            found.append(
+                [one for dtype in ("float32", "float64") for one in errors(own, Path(folder), dtype)]
+            )
+            if n == 17:
+                engine = of_engine(own, Path(folder))
+    return [*np.max(found, axis=0), engine]
+
+
+def main(families: list[str]) -> None:
+    """Prints the table, of some families or of all."""
+    print("| family | options | n | float32 hidden | logits | float64 hidden | logits | incremental |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for case in CASES:
+        if not families or case.family in families:
+            shown = " | ".join(f"{one:.1e}" for one in row(case))
+            lengths = ", ".join(map(str, sorted({*LENGTHS, case.n})))
+            print(f"| {case.family} | {case.name} | {lengths} | {shown} |", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
