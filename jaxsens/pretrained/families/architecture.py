@@ -15,7 +15,8 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsens.base.errors import no_rule, rule_for
 from jaxsens.models.parts.masks import SlidingWindow
 from jaxsens.models.parts.score_positions import RelativeBias
-from jaxsens.models.transformer.layered import Attended, Attention, Index, Layered, Outputs, Row
+from jaxsens.models.transformer.layered import Attended, Attention, Index, Layered, Number, Outputs, Row, Vector
+from jaxsens.pretrained.families.disentangled import Disentangled, carrying
 from jaxsens.pretrained.families.rotation import RotaryAngles, turned
 
 Output = Literal["hidden", "logits"]
@@ -206,7 +207,7 @@ class Architecture:
     embedding_width: int | None = None
     embedding_scale: float = 1.0
     branch_scale: float = 1.0
-    score_bias: PositionSlopes | RelativeBias | None = None
+    score_bias: PositionSlopes | RelativeBias | Disentangled | None = None
     score_cap: float | None = None
     clip: float | None = None
     logit_scale: float = 1.0
@@ -232,6 +233,7 @@ class PublishedTransformer(Layered):
         layers: for each layer
             query, key, value, output: linear maps
             query_norm, key_norm: norms of queries and keys, if there are any
+            key_table, query_table: (heads, places, head_width), what queries and keys meet of a distance, if any
             attention_norm, map_norm: norms before the two maps, after residuals, or inside them
             attention_after, map_after: norms of what the maps add, if rows are normalised on both sides
             up, down, and gate if gated: linear maps; of experts, with an axis in front; and router: a linear map
@@ -325,7 +327,34 @@ class PublishedTransformer(Layered):
         angles = a.rotary[layer] if a.rotary else None
         if angles is not None:
             q, k = (turned(angles, x, position, self.n) for x in (q, k))
+        if self.scored_in_pairs:
+            q, k = carrying(position, q), carrying(position, k)
         return q, k, v
+
+    @property
+    def scored_in_pairs(self) -> bool:
+        """Whether scores are no dot products: DeBERTa's are not."""
+        return isinstance(self.architecture.score_bias, Disentangled)
+
+    def score(self, parameters: Any, layer: int, head: Index, query: Vector, key: Vector) -> Number:
+        """A scaled dot product, with what both meet of their distance in DeBERTa."""
+        kind, scale = self.architecture.score_bias, self.architecture.scales[layer]
+        if not isinstance(kind, Disentangled) or scale is None:
+            return super().score(parameters, layer, head, query, key)
+        return kind.score(parameters["layers"][layer], head, query, key) * jnp.asarray(scale, query.dtype)
+
+    def prepared(self, parameters: Any) -> Any:
+        """Returns the parameters with what every layer makes of distances, in place of their rows and maps."""
+        a, kind = self.architecture, self.architecture.score_bias
+        if not isinstance(kind, Disentangled):
+            return parameters
+        rows = parameters.pop("distances")
+        rows = self._normed(parameters.pop("distance_norm"), rows) if kind.normalised else rows
+        for own in parameters["layers"]:
+            for part in kind.parts:
+                table = linear(own[part] if kind.shared else own.pop(f"distance_{part}"), rows)
+                own[f"{part}_table"] = table.reshape(-1, a.heads, a.head_width).swapaxes(0, 1)
+        return parameters
 
     def placed_score(
         self, parameters: Any, layer: int, head: Index, query: Index, key: Index
@@ -333,14 +362,14 @@ class PublishedTransformer(Layered):
         """What the positions add to a score: a slope times the key's, or the number of their distance's bucket."""
         del layer
         match self.architecture.score_bias:
-            case None:
+            case None | Disentangled():
                 return None
             case PositionSlopes() as alibi:
                 return alibi.added(head, key, parameters["embedding"].dtype)
             case RelativeBias() as relative:
                 return parameters["score_bias"][relative.bucket(key - query), head]
             case other:
-                raise no_rule("attention", "score_bias", other, ("PositionSlopes", "RelativeBias"))
+                raise no_rule("attention", "score_bias", other, ("PositionSlopes", "RelativeBias", "Disentangled"))
 
     def merge(self, parameters: Any, layer: int, row: Row, attended: Attended) -> Row:
         """Output projection, residuals, normalisation and the per-row map of one row."""

@@ -3,16 +3,19 @@
 BERT (Devlin et al. 2019), an encoder with layer normalisation after each residual; RoBERTa (Liu et al. 2019) and
 XLM-RoBERTa (Conneau et al. 2020), with other positions and another head; DistilBERT (Sanh et al. 2019), without token
 types; ELECTRA (Clark et al. 2020) and ALBERT (Lan et al. 2020), with embeddings narrower than rows, ALBERT with the
-same parameters in all layers; MPNet (Song et al. 2020), whose scores depend on distances; and the decoders GPT-2
-(Radford et al. 2019), GPT-Neo (Black et al. 2021), with a window in every other layer, and OPT (Zhang et al. 2022).
+same parameters in all layers; MPNet (Song et al. 2020), whose scores depend on distances; DeBERTa v2 and v3 (He et al.
+2021, 2023), where queries and keys meet distances; and the decoders GPT-2 (Radford et al. 2019), GPT-Neo (Black et al.
+2021), with a window in every other layer, and OPT (Zhang et al. 2022).
 """
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 from jaxsens.models.parts.score_positions import RelativeBias
 from jaxsens.pretrained.families.architecture import Architecture
+from jaxsens.pretrained.families.disentangled import Disentangled
 from jaxsens.pretrained.families.family import Family, in_thirds
 from jaxsens.pretrained.families.options import Options
 from jaxsens.pretrained.families.plain import Names, plain_architecture
@@ -70,6 +73,51 @@ def _mpnet(options: Options) -> Architecture:
         score_bias=RelativeBias(buckets, 128),
         head_activation="gelu",
     )
+
+
+_TERMS: dict[str, Literal["key", "query"]] = {"c2p": "key", "p2c": "query"}
+"""What distances have for each name in pos_att_type."""
+
+
+def _deberta(options: Options) -> Architecture:
+    """Each of the terms counts in the scores' factor, even without relative_attention."""
+    options.ignore("pooler_dropout", "pooler_hidden_act", "pooler_hidden_size", "conv_act", "conv_groups")
+    options.only("conv_kernel_size", (0, None), "a convolution mixes rows, which is not served; v3 has none")
+    width, heads = options.count("hidden_size"), options.count("num_attention_heads")
+    options.only("embedding_size", (width, None), f"only embeddings as wide as rows, {width}, are served")
+    options.only("attention_head_size", (width // heads, None), f"only hidden_size / heads = {width // heads}")
+    a = plain_architecture(
+        options,
+        Names(),
+        "gelu",
+        True,
+        token_types=options.count("type_vocab_size", 0, least=0),
+        learned_positions=options.flag("position_biased_input", True),
+        epsilon=options.number("layer_norm_eps", 1e-7),
+    )
+    terms = options.value("pos_att_type", [])
+    terms = [one.strip() for one in terms.lower().split("|")] if isinstance(terms, str) else terms
+    if not isinstance(terms, list) or any(one not in [*_TERMS] for one in terms):
+        options.refuse("pos_att_type", f'a list of {" and ".join(_TERMS)}, or "c2p|p2c"; others are not served')
+        terms = []
+    parts = tuple(part for name, part in _TERMS.items() if name in terms)
+    scale = (a.head_width * (1 + len(parts))) ** -0.5
+    distances = _distances(options, parts, a.longest)
+    a = dataclasses.replace(a, scales=(scale,) * a.layers, tied=a.tied or not options.flag("legacy", True))
+    return dataclasses.replace(a, score_bias=distances if options.flag("relative_attention", False) else None)
+
+
+def _distances(options: Options, parts: tuple[Literal["key", "query"], ...], longest: int) -> Disentangled:
+    """A number of buckets or a reach below 1 is none: distances are their own buckets, up to the longest input's."""
+    buckets = max(options.count("position_buckets", -1, least=-1), 0)
+    reach = options.count("max_relative_positions", -1, least=-1)
+    reach = longest if reach < 1 else reach
+    if buckets == 1 or (buckets and reach < buckets // 2 + 2):
+        options.refuse("position_buckets", f"at least 2, and less than twice max_relative_positions - 1 = {reach - 1}")
+        buckets = 0
+    shared = options.flag("share_att_key", False)
+    normalised = options.choice("norm_rel_ebd", ("none", "layer_norm"), "none") == "layer_norm"
+    return Disentangled(parts, buckets or reach, buckets, reach, longest, shared, normalised)
 
 
 def _gpt_neo(options: Options) -> Architecture:
@@ -288,6 +336,33 @@ MPNET = dataclasses.replace(
     },
     buffers=(r"(mpnet\.)?embeddings\.position_ids$",),
     language_model="MPNetForMaskedLM",
+)
+
+DEBERTA = dataclasses.replace(
+    BERT,
+    name="deberta-v2",
+    prefix="deberta.",
+    architecture=_deberta,
+    outer={**BERT.outer, "distances": "encoder.rel_embeddings", "distance_norm": "encoder.LayerNorm"},
+    parts={
+        **BERT.parts,
+        **{part: f"attention.self.{part}_proj" for part in ("query", "key", "value")},
+        **{f"distance_{part}": f"attention.self.pos_{part}_proj" for part in ("query", "key")},
+    },
+    buffers=(
+        r"(deberta\.)?embeddings\.position_(ids|embeddings\.weight)$",
+        r"(deberta\.)?encoder\.(rel_embeddings|LayerNorm)\.",
+    ),
+    heads=(_POOLER, r"cls\.", r"(lm|mask)_predictions\.", r"classifier\.", r"qa_outputs\."),
+    language_model="DebertaV2ForMaskedLM with this `legacy`",
+)
+DEBERTA = dataclasses.replace(
+    DEBERTA,
+    newer=dataclasses.replace(
+        DEBERTA,
+        head_parts={"transform": "lm_predictions.lm_head.dense", "norm": "lm_predictions.lm_head.LayerNorm"},
+        head_biases=("lm_predictions.lm_head.bias",),
+    ),
 )
 
 GPT_NEO = dataclasses.replace(
