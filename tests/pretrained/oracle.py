@@ -91,9 +91,9 @@ _SPECIAL = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3, "cls_token_
 _SIZES["modernbert"] = {**_SIZES["bert"], **_SPECIAL, "num_hidden_layers": 4, "local_attention": 6}
 _SIZES["esm"] = {**_SIZES["bert"], "pad_token_id": 1, "mask_token_id": 4, "position_embedding_type": "rotary"}
 _SIZES["t5"] = {"d_model": 32, "d_kv": 6, "d_ff": 48, "num_layers": 2, "num_heads": 4}
-_SIZES["deberta-v2"] = {**_SIZES["bert"], "relative_attention": True, "position_buckets": 6, "norm_rel_ebd": "layer_norm",
-    "max_relative_positions": 12, "share_att_key": True, "pos_att_type": "p2c|c2p", "position_biased_input": False,
-    "legacy": False}  # fmt: skip
+_SIZES["deberta-v2"] = {**_SIZES["bert"], "relative_attention": True, "position_buckets": 6,
+    "norm_rel_ebd": "layer_norm", "max_relative_positions": 12, "share_att_key": True, "pos_att_type": "p2c|c2p",
+    "position_biased_input": False, "legacy": False}  # fmt: skip
 _SIZES["gptj"] = {**_SIZES["gpt2"], "rotary_dim": 4}
 _SIZES["bloom"] = {"hidden_size": 32, "n_layer": 2, "n_head": 4, "bos_token_id": 2, "eos_token_id": 3}
 _SIZES["gpt_neo"] = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]],

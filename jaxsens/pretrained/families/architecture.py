@@ -15,8 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsens.base.errors import no_rule, rule_for
 from jaxsens.models.parts.masks import SlidingWindow
 from jaxsens.models.parts.score_positions import RelativeBias
-from jaxsens.models.transformer.layered import Attended, Attention, Index, Layered, Number, Outputs, Row, Vector
-from jaxsens.pretrained.families.disentangled import Disentangled, carrying
+from jaxsens.models.transformer.layered import Attended, Attention, Index, Layered, Outputs, Row
 from jaxsens.pretrained.families.rotation import RotaryAngles, turned
 
 Output = Literal["hidden", "logits"]
@@ -82,6 +81,32 @@ class PositionSlopes:
         narrow = jnp.bfloat16 if self.bfloat16 else dtype
         product = jnp.asarray(self.slopes, narrow)[head] * key.astype(narrow)
         return product.astype(dtype) * jnp.asarray(self.scale, dtype)
+
+
+@dataclass(frozen=True)
+class Disentangled:
+    """The scores of DeBERTa (He et al. 2021): (q_i . k_j + q_i . K[c] + k_j . Q[c]) scale, with c the place of i - j.
+
+    K and Q, (2 span, head_width), are of each layer and head; either may be missing.
+
+    Attributes:
+        parts: "key" if there is K, "query" if there is Q.
+        span: half the number of places.
+        buckets: of each distance from 0 on; on the other side, its negative. Places are span + bucket.
+        shared: whether K and Q are made by the maps of keys and queries, not by maps of their own.
+        normalised: whether the rows that they are made of are normalised first.
+    """
+
+    parts: tuple[str, ...]
+    span: int
+    buckets: tuple[int, ...]
+    shared: bool
+    normalised: bool
+
+    def place(self, behind: Int[Array, "*b"]) -> Int[Array, "*b"]:
+        """The place of a key this number of positions behind the query; ahead of it, if negative."""
+        bucket = jnp.asarray(self.buckets, jnp.int32)[jnp.abs(behind)] * jnp.sign(behind)
+        return jnp.clip(bucket + self.span, 0, 2 * self.span - 1)
 
 
 @dataclass(frozen=True)
@@ -159,7 +184,7 @@ class Architecture:
         embedding_width: the width of an embedding; None for that of a row.
         embedding_scale: the factor of embeddings.
         branch_scale: the factor of what attention and the per-row map add to a row.
-        score_bias: what positions add to scores.
+        score_bias: what positions add to scores, alone or with contents.
         score_cap: scores s become cap tanh(s / cap).
         clip: queries, keys and values are cut off at this size.
         logit_scale: the factor of logits.
@@ -233,7 +258,7 @@ class PublishedTransformer(Layered):
         layers: for each layer
             query, key, value, output: linear maps
             query_norm, key_norm: norms of queries and keys, if there are any
-            key_table, query_table: (heads, places, head_width), what queries and keys meet of a distance, if any
+            key_table, query_table: (heads, places, head_width), K and Q times the scale, if scores are `Disentangled`
             attention_norm, map_norm: norms before the two maps, after residuals, or inside them
             attention_after, map_after: norms of what the maps add, if rows are normalised on both sides
             up, down, and gate if gated: linear maps; of experts, with an axis in front; and router: a linear map
@@ -327,32 +352,39 @@ class PublishedTransformer(Layered):
         angles = a.rotary[layer] if a.rotary else None
         if angles is not None:
             q, k = (turned(angles, x, position, self.n) for x in (q, k))
-        if self.scored_in_pairs:
-            q, k = carrying(position, q), carrying(position, k)
+        if self.scored_in_pairs:  # a position is exact below 2^24
+            q, k = (jnp.concatenate([x, jnp.full_like(x[:, :1], position)], axis=-1) for x in (q, k))
         return q, k, v
 
     @property
     def scored_in_pairs(self) -> bool:
-        """Whether scores are no dot products: DeBERTa's are not."""
+        """Whether scores are no dot products: those of `Disentangled`, where queries and keys end with a position."""
         return isinstance(self.architecture.score_bias, Disentangled)
 
-    def score(self, parameters: Any, layer: int, head: Index, query: Vector, key: Vector) -> Number:
-        """A scaled dot product, with what both meet of their distance in DeBERTa."""
-        kind, scale = self.architecture.score_bias, self.architecture.scales[layer]
-        if not isinstance(kind, Disentangled) or scale is None:
+    def score(self, parameters: Any, layer: int, head: Index, query: Array, key: Array) -> Array:
+        """The scaled dot product, and what `Disentangled` adds: products with all places, then one for each pair."""
+        kind, own = self.architecture.score_bias, parameters["layers"][layer]
+        if not isinstance(kind, Disentangled):
             return super().score(parameters, layer, head, query, key)
-        return kind.score(parameters["layers"][layer], head, query, key) * jnp.asarray(scale, query.dtype)
+        place, query, key = kind.place((query[-1] - key[-1]).astype(jnp.int32)), query[:-1], key[:-1]
+        score = super().score(parameters, layer, head, query, key)
+        for part, content in (("key", query), ("query", key)):
+            if part in kind.parts:
+                products = own[f"{part}_table"][head] @ content
+                score = score + products.at[place].get(mode="promise_in_bounds")
+        return score
 
     def prepared(self, parameters: Any) -> Any:
-        """Returns the parameters with what every layer makes of distances, in place of their rows and maps."""
+        """Returns the parameters with each layer's K and Q, of `Disentangled` scores, in place of what makes them."""
         a, kind = self.architecture, self.architecture.score_bias
         if not isinstance(kind, Disentangled):
             return parameters
         rows = parameters.pop("distances")
         rows = self._normed(parameters.pop("distance_norm"), rows) if kind.normalised else rows
-        for own in parameters["layers"]:
+        for own, scale in zip(parameters["layers"], a.scales, strict=True):
+            factor = a.head_width**-0.5 if scale is None else scale
             for part in kind.parts:
-                table = linear(own[part] if kind.shared else own.pop(f"distance_{part}"), rows)
+                table = linear(own[part] if kind.shared else own.pop(f"distance_{part}"), rows) * factor
                 own[f"{part}_table"] = table.reshape(-1, a.heads, a.head_width).swapaxes(0, 1)
         return parameters
 
@@ -369,7 +401,9 @@ class PublishedTransformer(Layered):
             case RelativeBias() as relative:
                 return parameters["score_bias"][relative.bucket(key - query), head]
             case other:
-                raise no_rule("attention", "score_bias", other, ("PositionSlopes", "RelativeBias", "Disentangled"))
+                raise no_rule(
+                    "attention", "score_bias", other, ("PositionSlopes", "RelativeBias", "Disentangled")
+                )
 
     def merge(self, parameters: Any, layer: int, row: Row, attended: Attended) -> Row:
         """Output projection, residuals, normalisation and the per-row map of one row."""

@@ -14,8 +14,7 @@ import numpy as np
 
 from jaxsens.base.errors import InputError, Problems
 from jaxsens.models.parts.score_positions import RelativeBias
-from jaxsens.pretrained.families.architecture import Architecture, Output
-from jaxsens.pretrained.families.disentangled import Disentangled
+from jaxsens.pretrained.families.architecture import Architecture, Disentangled, Output
 from jaxsens.pretrained.families.options import QUANTISED, Options
 
 WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
