@@ -76,7 +76,9 @@ def test_every_engine_passes_through_scores_with_distances_of_all_rows(tmp_path)
     exact, small = measured(model, "incremental"), nearly_equal_symbols(model)
     for position, symbol, norm in zip(exact.positions, exact.symbols, exact.norms, strict=True):
         other = np.where(np.arange(len(ids)) == position, symbol, ids)
-        assert norm == pytest.approx(np.linalg.norm(np.mean(model(other) - model(ids), axis=0)), rel=1e-8)
+        assert norm == pytest.approx(
+            np.linalg.norm(np.mean(np.asarray(model(other) - model(ids)), axis=0)), rel=1e-8
+        )
     np.testing.assert_allclose(measured(model, "vmap").norms, exact.norms, rtol=1e-8)
     estimated = measured(small, jaxsens.FirstOrder(verify=1))
     np.testing.assert_allclose(estimated.norms, measured(small, "vmap").norms, rtol=1e-3)
