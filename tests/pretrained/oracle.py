@@ -190,7 +190,7 @@ CASES = (
     Case("deberta-v2", "no buckets, untied older head", {"position_buckets": -1, "legacy": True, "pooler_dropout": 0.1,
          "tie_word_embeddings": False}, n=17),
     Case("deberta-v2", "c2p, relu, odd buckets", {"pos_att_type": ["c2p"], "hidden_act": "relu",
-         "position_buckets": 5}, n=24),
+         "position_buckets": 5, "tie_word_embeddings": False}, n=24),
     Case("deberta-v2", "p2c, positions, token types, older head", {"pos_att_type": ["p2c"], "share_att_key": False,
          "position_biased_input": True, "type_vocab_size": 2, "legacy": True, "max_relative_positions": -1}, n=24),
     Case("deberta-v2", "distances without terms", {"pos_att_type": None}),
