@@ -40,7 +40,7 @@ def load_pretrained(
 
     The folder has `config.json`, `tokenizer.json`, and the weights as `*.safetensors`, with or without an index.
     A sentence encoder's `1_Pooling/config.json` says which row is read: "mean" or 0, [CLS]. Nothing is downloaded, and
-    nothing is unpickled. `docs/pretrained.md` lists the 37 families and their options.
+    nothing is unpickled. `docs/pretrained.md` lists the 39 families and their options.
     It needs the extra `pretrained`:
     `pip install "jaxsens[pretrained]"`.
 
@@ -96,9 +96,10 @@ def load_pretrained(
         problems.raise_if_any()
     computed = "float32" if dtype == NARROW else dtype
     with numerics(computed):
-        parameters = parameters_of(found, architecture.layers, Reader(dtype, mesh))
+        layered = PublishedTransformer(architecture, output, pooling=pooling, mesh=mesh)
+        parameters = layered.prepared(parameters_of(found, architecture.layers, Reader(dtype, mesh)))
     return PretrainedModel(
-        PublishedTransformer(architecture, output, pooling=pooling, mesh=mesh),
+        layered,
         parameters,
         tokenizer,
         family.name,
@@ -124,7 +125,7 @@ def _family(options: Mapping[str, Any], problems: Problems) -> Family | None:
     family = FAMILIES.get(name) if isinstance(name, str) else None
     if family is None:
         problems.add(f"{CONFIG}: model_type", name, f"not served; the families are {', '.join(FAMILIES)}")
-    return family
+    return family.newer if family and family.newer and options.get("legacy") is False else family
 
 
 def _architecture(family: Family, table: Mapping[str, Any], problems: Problems) -> Architecture | None:

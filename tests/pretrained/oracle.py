@@ -27,7 +27,7 @@ SYMBOLS = 40
 ENCODER = {
     "bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "xlm-roberta": "XLMRoberta",
     "camembert": "Camembert", "electra": "Electra", "albert": "Albert", "mpnet": "MPNet", "modernbert": "ModernBert",
-    "esm": "Esm", "t5": "T5",
+    "esm": "Esm", "t5": "T5", "deberta-v2": "DebertaV2",
 }  # fmt: skip
 DECODER = {
     "gpt2": "GPT2", "gpt_neo": "GPTNeo", "opt": "OPT", "gpt_neox": "GPTNeoX", "gptj": "GPTJ", "phi": "Phi",
@@ -35,6 +35,7 @@ DECODER = {
     "phi3": "Phi3", "olmo": "Olmo", "olmo2": "Olmo2", "smollm3": "SmolLM3", "granite": "Granite", "cohere": "Cohere",
     "stablelm": "StableLm", "starcoder2": "Starcoder2", "gemma": "Gemma", "gemma2": "Gemma2",
     "gemma3_text": "Gemma3Text", "mixtral": "Mixtral", "qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe",
+    "nemotron": "Nemotron",
 }  # fmt: skip
 HEADS = (
     dict.fromkeys(ENCODER, "ForMaskedLM")
@@ -90,6 +91,9 @@ _SPECIAL = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3, "cls_token_
 _SIZES["modernbert"] = {**_SIZES["bert"], **_SPECIAL, "num_hidden_layers": 4, "local_attention": 6}
 _SIZES["esm"] = {**_SIZES["bert"], "pad_token_id": 1, "mask_token_id": 4, "position_embedding_type": "rotary"}
 _SIZES["t5"] = {"d_model": 32, "d_kv": 6, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+_SIZES["deberta-v2"] = {**_SIZES["bert"], "relative_attention": True, "position_buckets": 6,
+    "norm_rel_ebd": "layer_norm", "max_relative_positions": 12, "share_att_key": True, "pos_att_type": "p2c|c2p",
+    "position_biased_input": False, "legacy": False}  # fmt: skip
 _SIZES["gptj"] = {**_SIZES["gpt2"], "rotary_dim": 4}
 _SIZES["bloom"] = {"hidden_size": 32, "n_layer": 2, "n_head": 4, "bos_token_id": 2, "eos_token_id": 3}
 _SIZES["gpt_neo"] = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]],
@@ -180,6 +184,20 @@ CASES = (
     Case("t5", "defaults", n=20),
     Case("t5", "gated gelu", {"feed_forward_proj": "gated-gelu", "relative_attention_num_buckets": 8,
          "relative_attention_max_distance": 10}, n=20),
+    Case("deberta-v2", "defaults, one row", n=1),
+    Case("deberta-v2", "two rows, maps of their own", {"share_att_key": False}, n=2),
+    Case("deberta-v2", "longest, maps of their own, no norm", {"share_att_key": False, "norm_rel_ebd": "none"}, n=24),
+    Case("deberta-v2", "no buckets, untied older head", {"position_buckets": -1, "legacy": True, "pooler_dropout": 0.1,
+         "tie_word_embeddings": False}, n=17),
+    Case("deberta-v2", "c2p, relu, odd buckets", {"pos_att_type": ["c2p"], "hidden_act": "relu",
+         "position_buckets": 5, "tie_word_embeddings": False}, n=24),
+    Case("deberta-v2", "p2c, positions, token types, older head", {"pos_att_type": ["p2c"], "share_att_key": False,
+         "position_biased_input": True, "type_vocab_size": 2, "legacy": True, "max_relative_positions": -1}, n=24),
+    Case("deberta-v2", "distances without terms", {"pos_att_type": None}),
+    Case("deberta-v2", "no distances", {"relative_attention": False, "position_biased_input": True}),
+    Case("nemotron", "defaults"),
+    Case("nemotron", "biases, silu, width of its own", {"attention_bias": True, "mlp_bias": True, "hidden_act": "silu",
+         "head_dim": 12}),
     Case("gpt_neo", "defaults", n=17),
     Case("opt", "defaults"),
     Case("opt", "normalised after, narrow embeddings", {"do_layer_norm_before": False, "word_embed_proj_dim": 16}),
@@ -310,6 +328,7 @@ def in_float64(wanted: bool) -> Iterator[None]:
             mock.patch.object(torch.Tensor, "to", wide_to),
             mock.patch.object(torch.Tensor, "float", lambda x: x.double()),
             mock.patch.object(torch, "arange", wide_arange),
+            mock.patch.object(torch, "float", torch.float64),
         ):
             yield
     finally:

@@ -1,6 +1,6 @@
 """Prints the table of families and options beside the transformers library: python -m tests.pretrained.table
 
-Every row is a tiny random model that transformers saves, at lengths 1, 2, 17 and 300 and that of the case. The errors are
+Every row is a tiny random model that transformers saves, at lengths 1, 2, 17 and 300 and that of the case. Errors are
 the largest differences of hidden states and of logits, relative to the largest entry if that is above 1, in float32 and
 in float64; and the largest difference of the incremental engine from forward passes in float64, relative to the change.
 """

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from jaxsens.base.errors import Problems
 from jaxsens.models.parts.score_positions import RelativeBias
+from jaxsens.pretrained.families import FAMILIES
+from jaxsens.pretrained.families.architecture import Disentangled
+from jaxsens.pretrained.families.options import Options
 from tests.pretrained.oracle import CASES, Case, config_of, save
 from tests.pretrained.table import errors
 
@@ -38,6 +43,29 @@ def test_buckets_of_distances_are_those_of_t5(bidirectional):
         theirs = theirs_of(torch.from_numpy(ahead), bidirectional, *sizes)
         ours = RelativeBias(*sizes, bidirectional).bucket(ahead)
         np.testing.assert_array_equal(ours, theirs.numpy())
+
+
+@pytest.mark.parametrize("sizes", [(256, 512), (6, 28), (5, 24), (4, 9), (2, 5)])
+def test_buckets_of_distances_are_those_of_deberta(sizes):
+    torch = pytest.importorskip("torch")
+    module = pytest.importorskip("transformers.models.deberta_v2.modeling_deberta_v2")
+    problems = Problems("config.json")
+    given = {
+        "hidden_size": 8,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+        "intermediate_size": 8,
+        "vocab_size": 9,
+        "max_position_embeddings": 700,
+        "relative_attention": True,
+        **dict(zip(("position_buckets", "max_relative_positions"), sizes, strict=True)),
+    }
+    scores = FAMILIES["deberta-v2"].architecture(Options(given, "config.json", problems)).score_bias
+    problems.raise_if_any()
+    assert isinstance(scores, Disentangled)
+    theirs = module.make_log_bucket_position(torch.arange(-699, 700), *sizes).long().numpy()
+    ours = scores.place(jnp.arange(-699, 700))
+    np.testing.assert_array_equal(ours, np.clip(theirs + sizes[0], 0, 2 * sizes[0] - 1))
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])

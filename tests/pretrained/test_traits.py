@@ -37,6 +37,9 @@ def model_of(folder: Path, family: str, name: str, **options: Any) -> jaxsens.Pr
         ("olmo2", "defaults"),
         ("albert", "defaults"),
         ("falcon", "alibi, one after the other, biases"),
+        ("deberta-v2", "longest, maps of their own, no norm"),
+        ("deberta-v2", "p2c, positions, token types, older head"),
+        ("nemotron", "defaults"),
     ],
 )
 def test_every_engine_gives_what_two_forward_passes_differ_by(family, name, tmp_path):
@@ -60,6 +63,43 @@ def test_every_engine_gives_what_two_forward_passes_differ_by(family, name, tmp_
         small, ids, flips=flips, engine=jaxsens.FirstOrder(verify=1), readout=readout
     )
     np.testing.assert_allclose(estimated.norms, exact.norms, rtol=1e-3)
+
+
+def test_every_engine_passes_through_scores_with_distances_of_all_rows(tmp_path):
+    name = "longest, maps of their own, no norm"
+    model = model_of(tmp_path, "deberta-v2", name, dtype="float64")
+    ids, flips = np.array(RECORDED["deberta-v2", name].ids), jaxsens.Substitute([5, 9, 17], positions=[0, 23])
+
+    def measured(model: jaxsens.PretrainedModel, engine: Any) -> Any:
+        return jaxsens.flip_sensitivity(model, ids, flips=flips, engine=engine, readout="mean")
+
+    exact, small = measured(model, "incremental"), nearly_equal_symbols(model)
+    for position, symbol, norm in zip(exact.positions, exact.symbols, exact.norms, strict=True):
+        other = np.where(np.arange(len(ids)) == position, symbol, ids)
+        assert norm == pytest.approx(
+            np.linalg.norm(np.mean(np.asarray(model(other) - model(ids)), axis=0)), rel=1e-8
+        )
+    np.testing.assert_allclose(measured(model, "vmap").norms, exact.norms, rtol=1e-8)
+    estimated = measured(small, jaxsens.FirstOrder(verify=1))
+    np.testing.assert_allclose(estimated.norms, measured(small, "vmap").norms, rtol=1e-3)
+
+
+def test_what_distances_add_is_kept_once_for_each_layer(tmp_path):
+    model = model_of(tmp_path, "deberta-v2", "longest, maps of their own, no norm")
+    assert not {"distances", "distance_norm"} & set(model.parameters)
+    for own in model.parameters["layers"]:
+        assert own["key_table"].shape == own["query_table"].shape == (4, 12, 8)
+        assert not {"distance_key", "distance_query"} & set(own)
+
+
+def test_esm_with_its_published_activation(tmp_path):
+    one = RECORDED["esm", "defaults"]
+    dataclasses.replace(one, config={**one.config, "hidden_act": "gelu"}).write(tmp_path)
+    np.testing.assert_allclose(
+        jaxsens.load_pretrained(tmp_path, dtype="float64")(one.ids)[np.array(one.rows)],
+        one.hidden,
+        atol=1e-10,
+    )
 
 
 def nearly_equal_symbols(model: jaxsens.PretrainedModel) -> jaxsens.PretrainedModel:
@@ -131,6 +171,24 @@ def test_slopes_of_heads_whose_number_is_no_power_of_two():
             "apply_residual.*not served",
         ),
         ("gemma", "defaults", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True"),
+        ("esm", "defaults", {"hidden_act": "relu"}, "hidden_act = 'relu': the library itself computes gelu"),
+        (
+            "deberta-v2",
+            "defaults, one row",
+            {"conv_kernel_size": 3},
+            "conv_kernel_size = 3: a convolution mixes",
+        ),
+        ("deberta-v2", "defaults, one row", {"pos_att_type": "p2c|p2p"}, 'pos_att_type = .*"c2p" and "p2c"'),
+        (
+            "deberta-v2",
+            "defaults, one row",
+            {"position_buckets": 26},
+            "position_buckets = 26: at least 2, and less than",
+        ),
+        ("deberta-v2", "defaults, one row", {"position_buckets": 1}, "position_buckets = 1: at least 2"),
+        ("deberta-v2", "defaults, one row", {"norm_rel_ebd": "rms"}, "norm_rel_ebd = 'rms': not served"),
+        ("deberta-v2", "defaults, one row", {"embedding_size": 16}, "embedding_size = 16: only 32"),
+        ("deberta-v2", "defaults, one row", {"attention_head_size": 16}, "attention_head_size = 16: only 8"),
     ],
 )
 def test_options_that_are_not_served_are_refused_by_name(family, name, options, message, tmp_path):
@@ -138,6 +196,13 @@ def test_options_that_are_not_served_are_refused_by_name(family, name, options, 
     dataclasses.replace(one, config={**one.config, **options}).write(tmp_path)
     with pytest.raises(jaxsens.InputError, match=message):
         jaxsens.load_pretrained(tmp_path)
+
+
+def test_a_head_of_the_other_kind_is_not_read(tmp_path):
+    one = RECORDED["deberta-v2", "defaults, one row"]
+    dataclasses.replace(one, config={**one.config, "legacy": True}).write(tmp_path)
+    with pytest.raises(jaxsens.InputError, match=r"has the head lm_predictions, not .* with this `legacy`"):
+        jaxsens.load_pretrained(tmp_path, output="logits")
 
 
 def test_an_encoder_without_a_head_has_no_logits(tmp_path):

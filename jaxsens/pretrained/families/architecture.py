@@ -17,6 +17,7 @@ from jaxsens.base.errors import no_rule, rule_for
 from jaxsens.models.parts.masks import SlidingWindow
 from jaxsens.models.parts.score_positions import RelativeBias
 from jaxsens.models.transformer.layered import Attended, Attention, Index, Layered, Outputs, Row
+from jaxsens.models.transformer.stack import Stack
 from jaxsens.pretrained.families.rotation import RotaryAngles, turned
 
 Output = Literal["hidden", "logits"]
@@ -82,6 +83,32 @@ class PositionSlopes:
         narrow = jnp.bfloat16 if self.bfloat16 else dtype
         product = jnp.asarray(self.slopes, narrow)[head] * key.astype(narrow)
         return product.astype(dtype) * jnp.asarray(self.scale, dtype)
+
+
+@dataclass(frozen=True)
+class Disentangled:
+    """The scores of DeBERTa (He et al. 2021): (q_i . k_j + q_i . K[c] + k_j . Q[c]) scale, with c the place of i - j.
+
+    K and Q, (2 span, head_width), are of each layer and head; either may be missing.
+
+    Attributes:
+        parts: "key" if there is K, "query" if there is Q.
+        span: half the number of places.
+        buckets: of each distance from 0 on; on the other side, its negative. Places are span + bucket.
+        shared: whether K and Q are made by the maps of keys and queries, not by maps of their own.
+        normalised: whether the rows that they are made of are normalised first.
+    """
+
+    parts: tuple[str, ...]
+    span: int
+    buckets: tuple[int, ...]
+    shared: bool
+    normalised: bool
+
+    def place(self, behind: Int[Array, "*b"]) -> Int[Array, "*b"]:
+        """The place of a key this number of positions behind the query; ahead of it, if negative."""
+        bucket = jnp.asarray(self.buckets, jnp.int32)[jnp.abs(behind)] * jnp.sign(behind)
+        return jnp.clip(bucket + self.span, 0, 2 * self.span - 1)
 
 
 @dataclass(frozen=True)
@@ -159,7 +186,7 @@ class Architecture:
         embedding_width: the width of an embedding; None for that of a row.
         embedding_scale: the factor of embeddings.
         branch_scale: the factor of what attention and the per-row map add to a row.
-        score_bias: what positions add to scores.
+        score_bias: what positions add to scores, alone or with contents.
         score_cap: scores s become cap tanh(s / cap).
         clip: queries, keys and values are cut off at this size.
         logit_scale: the factor of logits.
@@ -207,7 +234,7 @@ class Architecture:
     embedding_width: int | None = None
     embedding_scale: float = 1.0
     branch_scale: float = 1.0
-    score_bias: PositionSlopes | RelativeBias | None = None
+    score_bias: PositionSlopes | RelativeBias | Disentangled | None = None
     score_cap: float | None = None
     clip: float | None = None
     logit_scale: float = 1.0
@@ -233,6 +260,7 @@ class PublishedTransformer(Layered):
         layers: a sequence, or a `Stack`, of each layer's
             query, key, value, output: linear maps
             query_norm, key_norm: norms of queries and keys, if there are any
+            key_table, query_table: (heads, places, head_width), K and Q times the scale, if scores are `Disentangled`
             attention_norm, map_norm: norms before the two maps, after residuals, or inside them
             attention_after, map_after: norms of what the maps add, if rows are normalised on both sides
             up, down, and gate if gated: linear maps; of experts, with an axis in front; and router: a linear map
@@ -308,7 +336,7 @@ class PublishedTransformer(Layered):
         if a.experts is not None and layer in a.experts.layers:
             inputs["down"] = a.experts.hidden
         for name, part in own.items():
-            if "matrix" in part:
+            if isinstance(part, dict) and "matrix" in part:
                 matrix = self._whole(part["matrix"], inputs.get(name, a.width))
                 own[name] = {**part, "matrix": widened(matrix)}
         return {**parameters, "layers": {layer: own}}
@@ -321,7 +349,11 @@ class PublishedTransformer(Layered):
         if matrix.shape[-2] < inputs:
             return jax.lax.all_gather(matrix, self.mesh.axis_names, axis=matrix.ndim - 2, tiled=True)
         # All of it on each device: sums over parts would round in another way.
-        return jax.lax.with_sharding_constraint(matrix, NamedSharding(self.mesh, PartitionSpec()))
+        return jax.lax.with_sharding_constraint(matrix, self._everywhere)
+
+    @property
+    def _everywhere(self) -> NamedSharding | None:
+        return None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
 
     def embed(self, parameters: Any, symbol: Index, position: Index) -> Row:
         """The symbol's embedding, plus the first token type's and the position's, normalised, as wide as a row."""
@@ -356,7 +388,46 @@ class PublishedTransformer(Layered):
         angles = a.rotary[layer] if a.rotary else None
         if angles is not None:
             q, k = (turned(angles, x, position, self.n) for x in (q, k))
+        if self.scored_in_pairs:  # a position is exact below 2^24
+            q, k = (jnp.concatenate([x, jnp.full_like(x[:, :1], position)], axis=-1) for x in (q, k))
         return q, k, v
+
+    @property
+    def scored_in_pairs(self) -> bool:
+        """Whether scores are no dot products: those of `Disentangled`, where queries and keys end with a position."""
+        return isinstance(self.architecture.score_bias, Disentangled)
+
+    def score(self, parameters: Any, layer: int, head: Index, query: Array, key: Array) -> Array:
+        """The scaled dot product, and what `Disentangled` adds: products with all places, then one for each pair."""
+        kind, own = self.architecture.score_bias, parameters["layers"][layer]
+        if not isinstance(kind, Disentangled):
+            return super().score(parameters, layer, head, query, key)
+        place, query, key = kind.place((query[-1] - key[-1]).astype(jnp.int32)), query[:-1], key[:-1]
+        score = super().score(parameters, layer, head, query, key)
+        for part, content in (("key", query), ("query", key)):
+            if part in kind.parts:
+                products = own[f"{part}_table"][head] @ content
+                score = score + products.at[place].get(mode="promise_in_bounds")
+        return score
+
+    def prepared(self, parameters: Any) -> Any:
+        """Returns the parameters with each layer's K and Q, of `Disentangled` scores, in place of what makes them."""
+        a, kind = self.architecture, self.architecture.score_bias
+        if not isinstance(kind, Disentangled):
+            return parameters
+        rest, stack, runs = dict(parameters), Stack.of(parameters["layers"]), []
+        rows = rest.pop("distances")
+        rows = self._normed(rest.pop("distance_norm"), rows) if kind.normalised else rows
+        factor = a.head_width**-0.5 if a.scales[0] is None else a.scales[0]
+        for run in stack.runs:
+            own = dict(run)
+            for part in kind.parts:
+                made = own[part] if kind.shared else own.pop(f"distance_{part}")
+                table = factor * (rows @ widened(made["matrix"]) + made["bias"][..., None, :])
+                table = table.reshape(*table.shape[:-1], a.heads, a.head_width).swapaxes(-3, -2)
+                own[f"{part}_table"] = table if self.mesh is None else jax.device_put(table, self._everywhere)
+            runs.append(own)
+        return {**rest, "layers": Stack(tuple(runs), stack.lengths)}
 
     def placed_score(
         self, parameters: Any, layer: int, head: Index, query: Index, key: Index
@@ -364,14 +435,16 @@ class PublishedTransformer(Layered):
         """What the positions add to a score: a slope times the key's, or the number of their distance's bucket."""
         del layer
         match self.architecture.score_bias:
-            case None:
+            case None | Disentangled():
                 return None
             case PositionSlopes() as alibi:
                 return alibi.added(head, key, parameters["embedding"].dtype)
             case RelativeBias() as relative:
                 return parameters["score_bias"][relative.bucket(key - query), head]
             case other:
-                raise no_rule("attention", "score_bias", other, ("PositionSlopes", "RelativeBias"))
+                raise no_rule(
+                    "attention", "score_bias", other, ("PositionSlopes", "RelativeBias", "Disentangled")
+                )
 
     def merge(self, parameters: Any, layer: int, row: Row, attended: Attended) -> Row:
         """Output projection, residuals, normalisation and the per-row map of one row."""

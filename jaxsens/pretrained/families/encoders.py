@@ -70,6 +70,7 @@ def _esm(options: Options) -> Architecture:
     turned = options.table.get("position_embedding_type", "absolute")
     if turned not in ("absolute", "rotary"):
         options.refuse("position_embedding_type", '"absolute" or "rotary"; others are not served')
+    options.only("hidden_act", ("gelu", None), "the library itself computes gelu")
     options.only("is_folding_model", (False, None), "models that fold proteins are not served")
     dropped = options.flag("token_dropout", False)
     padding = options.count("pad_token_id", 1, least=0)

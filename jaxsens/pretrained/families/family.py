@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxsens.base.errors import Problems
 from jaxsens.models.parts.score_positions import RelativeBias
-from jaxsens.pretrained.families.architecture import Architecture, Output
+from jaxsens.pretrained.families.architecture import Architecture, Disentangled, Output
 from jaxsens.pretrained.families.options import QUANTISED, Options
 
 WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
@@ -215,8 +215,8 @@ class Family:
         name: its `model_type`.
         prefix: what stands before the names of tensors if the model was saved with a head.
         architecture: returns the architecture from the options of config.json, adding errors to theirs.
-        outer: the names of what is in no layer: "embedding", and "positions", "token_types", "embedding_norm" and
-            "final_norm" if there are; without ".weight" and ".bias".
+        outer: the names of what is in no layer: "embedding", and "positions", "token_types", "embedding_norm",
+            "final_norm", "distances" and "distance_norm" if there are; without ".weight" and ".bias".
         layer: what the names of a layer's tensors begin with; "{}" stands for its number.
         parts: what follows of the names of its linear maps and norms, by their names in `PublishedTransformer`;
             "a|b" is either.
@@ -231,6 +231,7 @@ class Family:
         norm_by_head: whether the norms of queries and keys have numbers of their own for each head.
         outer_bias: whether the maps from and to an embedding's width have biases.
         expert: the names of an expert's "gate", "up" and "down" after that of the layer; "{}" stands for its number.
+        newer: the family with the names of its newer head, which it has if the option `legacy` is false.
     """
 
     name: str
@@ -250,16 +251,19 @@ class Family:
     norm_by_head: bool = False
     outer_bias: bool = True
     expert: Mapping[str, str] = field(default_factory=dict)
+    newer: Family | None = None
 
     def tensors(self, a: Architecture) -> Iterator[Tensor]:
         """Yields the tensors up to the last rows, with the final normalisation."""
         last, narrow = a.position_offset + a.longest, a.embedding_width or a.width
         buckets = a.score_bias.buckets if isinstance(a.score_bias, RelativeBias) else 0
+        distances = a.score_bias if isinstance(a.score_bias, Disentangled) else None
         for place, shape, rows in (
             ("embedding", (a.symbols, narrow), None),
             ("positions", (last * a.learned_positions, self._summed(a)), (a.position_offset, last)),
             ("token_types", (a.token_types, self._summed(a)), (0, 1)),
             ("score_bias", (buckets, a.heads), None),
+            ("distances", (2 * distances.span if distances else 0, a.width), None),
         ):
             if place in self.outer and shape[0]:
                 names = tuple(f"{one}.weight" for one in self.outer[place].split("|"))
@@ -268,6 +272,8 @@ class Family:
             yield from _norm(a, ("embedding_norm",), self.outer["embedding_norm"], (self._summed(a),))
         if "final_norm" in self.outer and a.final_norm is not False:
             yield from _norm(a, ("final_norm",), self.outer["final_norm"], (a.width,))
+        if distances and distances.normalised:
+            yield from _norm(a, ("distance_norm",), self.outer["distance_norm"], (a.width,))
         if a.embedding_width is not None:
             for place, sizes in (("embedding_map", (narrow, a.width)), ("output_map", (a.width, narrow))):
                 if place in self.outer:
@@ -289,6 +295,8 @@ class Family:
             "output": (queries, a.width, a.output_bias),
         }
         maps |= {"router": (a.width, experts.number, False)} if experts else _of_rows(a, a.hidden)
+        if isinstance(a.score_bias, Disentangled) and not a.score_bias.shared:
+            maps |= {f"distance_{part}": (a.width, queries, True) for part in a.score_bias.parts}
         layer = self.layer.format(k)
         for part, names in self.parts.items():
             place, name = ("layers", k, part), "|".join(f"{layer}.{one}" for one in names.split("|"))

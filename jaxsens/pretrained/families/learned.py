@@ -3,16 +3,18 @@
 BERT (Devlin et al. 2019), an encoder with layer normalisation after each residual; RoBERTa (Liu et al. 2019) and
 XLM-RoBERTa (Conneau et al. 2020), with other positions and another head; DistilBERT (Sanh et al. 2019), without token
 types; ELECTRA (Clark et al. 2020) and ALBERT (Lan et al. 2020), with embeddings narrower than rows, ALBERT with the
-same parameters in all layers; MPNet (Song et al. 2020), whose scores depend on distances; and the decoders GPT-2
-(Radford et al. 2019), GPT-Neo (Black et al. 2021), with a window in every other layer, and OPT (Zhang et al. 2022).
+same parameters in all layers; MPNet (Song et al. 2020), whose scores depend on distances; DeBERTa v2 and v3 (He et al.
+2021, 2023), where queries and keys meet distances; and the decoders GPT-2 (Radford et al. 2019), GPT-Neo (Black et al.
+2021), with a window in every other layer, and OPT (Zhang et al. 2022).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from jaxsens.models.parts.score_positions import RelativeBias
-from jaxsens.pretrained.families.architecture import Architecture
+from jaxsens.pretrained.families.architecture import Architecture, Disentangled
 from jaxsens.pretrained.families.family import Family, in_thirds
 from jaxsens.pretrained.families.options import Options
 from jaxsens.pretrained.families.plain import Names, plain_architecture
@@ -70,6 +72,52 @@ def _mpnet(options: Options) -> Architecture:
         score_bias=RelativeBias(buckets, 128),
         head_activation="gelu",
     )
+
+
+_TERMS = {"c2p": "key", "p2c": "query"}
+"""What there is of distances for each name in pos_att_type."""
+
+
+def _deberta(options: Options) -> Architecture:
+    """The scale counts the terms, even without relative_attention. The newer head is always tied."""
+    options.ignore("pooler_dropout", "pooler_hidden_act", "pooler_hidden_size", "conv_act", "conv_groups")
+    options.only("conv_kernel_size", (0, None), "a convolution mixes rows, which is not served; v3 has none")
+    types, epsilon = options.count("type_vocab_size", 0, least=0), options.number("layer_norm_eps", 1e-7)
+    own = {"learned_positions": options.flag("position_biased_input", True), "epsilon": epsilon}
+    a = plain_architecture(options, Names(), "gelu", True, token_types=types, **own)
+    for name, only in (("embedding_size", a.width), ("attention_head_size", a.head_width)):
+        options.only(name, (only, None), f"only {only}, which follows from hidden_size, is served")
+    terms = options.value("pos_att_type", [])
+    terms = [one.strip() for one in terms.lower().split("|")] if isinstance(terms, str) else terms
+    if not isinstance(terms, list) or any(one not in [*_TERMS] for one in terms):
+        options.refuse("pos_att_type", 'a list of "c2p" and "p2c", or "c2p|p2c"; others are not served')
+        terms = []
+    scores = _disentangled(options, tuple(part for name, part in _TERMS.items() if name in terms), a.longest)
+    return dataclasses.replace(
+        a,
+        scales=((a.head_width * (1 + len(scores.parts))) ** -0.5,) * a.layers,
+        score_bias=scores if options.flag("relative_attention", False) else None,
+        tied=not options.flag("legacy", True) or a.tied,
+    )
+
+
+def _disentangled(options: Options, parts: tuple[str, ...], longest: int) -> Disentangled:
+    """With m = position_buckets // 2, distance d > m has the bucket m + ceil((m - 1) log(d / m) / log((r - 1) / m)), in
+    float64, with r = max_relative_positions, or that of embeddings; without buckets, or up to m, each has its own."""
+    buckets, reach = (
+        options.count(name, -1, least=-1) for name in ("position_buckets", "max_relative_positions")
+    )
+    reach, exact = longest if reach < 1 else reach, buckets // 2 if buckets > 0 else longest
+    if buckets > 0 and not 0 < exact < reach - 1:
+        options.refuse(
+            "position_buckets", f"at least 2, and less than twice max_relative_positions - 1 = {reach - 1}"
+        )
+        exact = longest
+    far = (math.log(d / exact) / math.log((reach - 1) / exact) for d in range(exact + 1, longest))
+    places = (*range(min(exact + 1, longest)), *(exact + math.ceil(part * (exact - 1)) for part in far))
+    normalised = options.choice("norm_rel_ebd", ("none", "layer_norm"), "none") == "layer_norm"
+    span = buckets if buckets > 0 else reach
+    return Disentangled(parts, span, places, options.flag("share_att_key", False), normalised)
 
 
 def _gpt_neo(options: Options) -> Architecture:
@@ -288,6 +336,30 @@ MPNET = dataclasses.replace(
     },
     buffers=(r"(mpnet\.)?embeddings\.position_ids$",),
     language_model="MPNetForMaskedLM",
+)
+
+DEBERTA = dataclasses.replace(
+    BERT,
+    name="deberta-v2",
+    prefix="deberta.",
+    architecture=_deberta,
+    outer={**BERT.outer, "distances": "encoder.rel_embeddings", "distance_norm": "encoder.LayerNorm"},
+    parts={
+        **BERT.parts,
+        **{part: f"attention.self.{part}_proj" for part in ("query", "key", "value")},
+        **{f"distance_{part}": f"attention.self.pos_{part}_proj" for part in ("query", "key")},
+    },
+    buffers=(
+        r"(deberta\.)?embeddings\.position_(ids|embeddings\.weight)$",
+        r"(deberta\.)?encoder\.(rel_embeddings|LayerNorm)\.",
+    ),
+    heads=(_POOLER, r"cls\.", r"(lm|mask)_predictions\.", r"classifier\.", r"qa_outputs\."),
+    language_model="DebertaV2ForMaskedLM with this `legacy`",
+)
+_NEWER = {"transform": "lm_predictions.lm_head.dense", "norm": "lm_predictions.lm_head.LayerNorm"}
+DEBERTA = dataclasses.replace(
+    DEBERTA,
+    newer=dataclasses.replace(DEBERTA, head_parts=_NEWER, head_biases=("lm_predictions.lm_head.bias",)),
 )
 
 GPT_NEO = dataclasses.replace(

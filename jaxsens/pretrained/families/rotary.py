@@ -4,8 +4,8 @@ Llama 2 and 3 (Touvron et al. 2023; Grattafiori et al. 2024); Mistral (Jiang et 
 every layer; Qwen2 and Qwen2.5 (Yang et al. 2024), with biases of queries, keys and values, and windows in some layers;
 Qwen3 (Yang et al. 2025), with normalised queries and keys; Phi-3 (Abdin et al. 2024), with maps that are stored as one;
 OLMo (Groeneveld et al. 2024), with norms without parameters, and OLMo 2, with norms inside the residual; SmolLM3, with
-layers without positions; Granite, with factors; Cohere's Command R, with parallel maps; StableLM and StarCoder2, with
-layer normalisation.
+layers without positions; Granite, with factors; Cohere's Command R, with parallel maps; StableLM, StarCoder2 and
+Nemotron, with layer normalisation.
 """
 
 from __future__ import annotations
@@ -243,6 +243,25 @@ def _starcoder2(options: Options) -> Architecture:
     )
 
 
+def _nemotron(options: Options) -> Architecture:
+    """Stored scales are what is added to 1."""
+    bias, map_bias = options.flag("attention_bias", False), options.flag("mlp_bias", False)
+    return llama_like(
+        options,
+        (None,) * options.layers(),
+        all_heads_have_keys=True,
+        part=0.5,
+        epsilon=("norm_eps", 1e-5),
+        activation=("hidden_act", "relu2"),
+        norm="layer",
+        scale_offset=1.0,
+        gated=False,
+        attention_bias=bias,
+        output_bias=bias,
+        map_bias=map_bias,
+    )
+
+
 _ATTENTION = {part: f"self_attn.{part[0]}_proj" for part in ("query", "key", "value", "output")}
 _HEAD_NORMS = {f"{part}_norm": f"self_attn.{part[0]}_norm" for part in ("query", "key")}
 _GATED = {part: f"mlp.{part}_proj" for part in ("gate", "up", "down")}
@@ -305,3 +324,4 @@ STABLELM = llama_family(
 STARCODER2 = llama_family(
     "starcoder2", _starcoder2, "Starcoder2ForCausalLM", {"up": "mlp.c_fc", "down": "mlp.c_proj"}
 )
+NEMOTRON = llama_family("nemotron", _nemotron, "NemotronForCausalLM")
