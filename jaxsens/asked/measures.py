@@ -64,6 +64,12 @@ def _token(name: str, value: Any, problems: Problems) -> int | str:
     return value if isinstance(value, str) and value else inputs.count(name, value, problems)
 
 
+def _name(name: str, value: Any, problems: Problems) -> str:
+    if not isinstance(value, str):
+        problems.add(name, value, "a text")
+    return str(value)
+
+
 Outputs = Annotated[Literal["all"] | Sequence[int] | np.ndarray | None, checked_by(_outputs)]
 Threshold = Annotated[float | Literal["median"], checked_by(_threshold)]
 OF_OUTPUT = (
@@ -76,6 +82,7 @@ OF_BOTH = (
 Scalar = Annotated[Callable[..., Any], checked_by(_function, arguments=1, wanted=OF_OUTPUT)]
 OfBoth = Annotated[Callable[..., Any], checked_by(_function, arguments=2, wanted=OF_BOTH)]
 Token = Annotated[int | str, checked_by(_token)]
+Name = Annotated[str, checked_by(_name)]
 
 
 class Measure(Answer, abc.ABC):
@@ -539,20 +546,31 @@ class Comparison(OfFunction):
 
 @kind_of(Measure, "log-probability")
 class LogProbability(OfFunction):
-    """The signed change of log softmax(y)[token], in nats: of a next token's log-probability.
+    """The signed change of log softmax(y)[token], in nats: of a next token's log-probability, or of a label's.
 
     Args:
-        token: the token's id; for a model that encodes text, also a text of a single token.
+        token: the token's id; for a model that encodes text, also a text of a single token; for a classifier, a label's
+            number or name.
+        name: what it is called in tables and pictures; a model that knows its tokens or labels says it.
     """
 
-    symbol: ClassVar[str] = "log p(token | x′) − log p(token | x)"
-    unflipped: ClassVar[str | None] = "log p(token | x)"
     label: ClassVar[str] = "change of the log-probability (nats),{}log p(x′) − log p(x)"
     unit: ClassVar[str] = "in nats"
     arguments: ClassVar[int] = 1
     wanted: ClassVar[str] = OF_OUTPUT
     chosen_by: ClassVar[str] = ""
     token: Token
+    name: Name = ""
+
+    @property
+    def symbol(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The change of log p, with the name."""
+        return f"log p({self.name.strip() or 'token'} | x′) − {self.unflipped}"
+
+    @property
+    def unflipped(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """log p, with the name."""
+        return f"log p({self.name.strip() or 'token'} | x)"
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -580,8 +598,8 @@ class LogProbability(OfFunction):
         return self
 
     def table(self) -> dict[str, Any]:
-        """Its kind and token."""
-        return {"kind": self.kind, "token": self.token}
+        """Its kind, token and name."""
+        return {"kind": self.kind, "token": self.token} | ({"name": self.name} if self.name else {})
 
 
 def read_norm(value: Any, problems: Problems) -> Any:

@@ -181,7 +181,8 @@ class PublishedOptions(OptionGroup):
         text: The text itself.
         text_file: A file that holds the text, UTF-8; - for standard input. A line break at its end is left out.
         readout: Where the output is read: cls (the first position), last, mean, or a 0-based position.
-        output: What is read there: the hidden row, or the logits of the language-model head.
+        output: What is read there: the hidden row, the logits of the language-model head, or the scores of a
+            classifier's labels.
     """
 
     pretrained: Annotated[File, default("", "DIR")] = None
@@ -189,7 +190,9 @@ class PublishedOptions(OptionGroup):
     text_file: Annotated[File, default("", "FILE|-")] = None
     readout: Annotated[Text, default("cls for encoders, last for decoders", "cls|last|mean|N")] = None
     output: Annotated[
-        str | None, one_of("hidden", "logits"), default("hidden; logits with --measure log-probability")
+        str | None,
+        one_of("hidden", "logits", "labels"),
+        default("hidden; logits with --measure log-probability"),
     ] = None
 
     def check_absent(self, problems: Problems) -> None:
@@ -224,8 +227,10 @@ class PublishedOptions(OptionGroup):
         measure = measuring.asked(Problems("measure")).get("measure")
         if isinstance(measure, LogProbability) and self.output == "hidden":
             problems.add("--output", "hidden", "leave it out; a log-probability is that of the logits")
-        elif isinstance(measure, KL | Decision) and self.output != "logits":
-            problems.add("--measure", measure.kind, "give --output logits: a hidden row is no distribution")
+        elif isinstance(measure, KL | Decision) and self.output not in ("logits", "labels"):
+            problems.add(
+                "--measure", measure.kind, "give --output logits or labels: a hidden row is no distribution"
+            )
 
     def place(self) -> dict[str, int | str]:
         """Returns the readout that is asked for, as an argument of `flip_sensitivity`; nothing for the model's own."""

@@ -20,10 +20,11 @@ from jaxsens.base.precision import DTYPES, numerics
 from jaxsens.base.strict import naming_arguments
 from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.architecture import Architecture, Output, PublishedTransformer
-from jaxsens.pretrained.families.family import Family, stored_tensors
+from jaxsens.pretrained.families.classifiers import classifier_of
+from jaxsens.pretrained.families.family import Family, Tensor, stored_tensors
 from jaxsens.pretrained.families.options import Options
 from jaxsens.pretrained.families.weights import NARROW, Reader, check_narrow, parameters_of
-from jaxsens.pretrained.folder import CONFIG, TOKENIZER, existing_folder
+from jaxsens.pretrained.folder import CONFIG, TOKENIZER, Folder, existing_folder
 from jaxsens.pretrained.model import PretrainedModel
 from jaxsens.pretrained.tokenizer import read_tokenizer
 
@@ -47,7 +48,9 @@ def load_pretrained(
     Args:
         folder: the folder's path.
         output: what is read from a row: "hidden", the row after the last layer and the final normalisation, (width,);
-            or "logits" of the causal or masked-language head, (symbols,).
+            "logits" of the causal or masked-language head, (symbols,); or the scores of a classifier's "labels",
+            (labels,), whose names are `model.labels`. The class in config.json ends with ForSequenceClassification,
+            read at [CLS] or at a decoder's last row, or with ForTokenClassification, read at any row.
         dtype: "float32" or "float64", to which the weights (float64, float32, float16 or bfloat16) are converted; or
             "bfloat16" for a model in float32 whose matrices stay as they are stored, at half the memory, and are
             converted layer by layer: the same numbers.
@@ -59,7 +62,7 @@ def load_pretrained(
             not served, before weights are read; quantised or missing weights; a name of the hub instead of a folder.
     """
     with collecting("load_pretrained") as problems:
-        inputs.choice("output", output, ("hidden", "logits"), problems)
+        inputs.choice("output", output, ("hidden", "logits", "labels"), problems)
         inputs.choice("dtype", dtype, (*DTYPES, NARROW), problems)
         inputs.mesh(mesh, problems)
         if not problems and mesh is not None and mesh.is_multi_process:
@@ -73,6 +76,10 @@ def load_pretrained(
         problems.raise_if_any()
     family = _family(options, problems) if not problems else None
     architecture = None if family is None else _architecture(family, options, problems)
+    head: Any = (None, (), ())
+    if output == "labels" and family is not None and architecture is not None:
+        head = classifier_of(family, architecture, options, problems) or head
+    classifier, labels, of_classifier = head
     files, index = here.weight_files(problems)
     make = f"make it where transformers is installed: {here.rewritten_by('AutoTokenizer')}"
     path = here.file(TOKENIZER, problems, named_by="folder", absent=make)
@@ -83,20 +90,15 @@ def load_pretrained(
     problems.raise_if_any()
     if family is None or architecture is None or tokenizer is None:
         raise RuntimeError("a part is missing without an error")
-    found = family.found(architecture, stored, output, problems)
-    if dtype == NARROW:
-        check_narrow(found, problems)
-    itemsize = 2 if dtype == NARROW else np.dtype(dtype).itemsize
-    needed = sum(math.prod(tensor.shape) for tensor in found) * itemsize
-    if jax.default_backend() == "cpu":  # else it is the devices' memory that counts
-        check_fits("folder", str(here.path), needed, "the model", "give a smaller one", problems)
+    found = family.found(architecture, stored, output, problems, of_classifier)
+    _check_fits(found, here, dtype, problems)
     problems.raise_if_any()
     if output == "logits" and architecture.tied:
         family.check_tied(stored, found, problems)
         problems.raise_if_any()
     computed = "float32" if dtype == NARROW else dtype
     with numerics(computed):
-        layered = PublishedTransformer(architecture, output, pooling=pooling, mesh=mesh)
+        layered = PublishedTransformer(architecture, output, 0, pooling, mesh, classifier)
         parameters = layered.prepared(parameters_of(found, architecture.layers, Reader(dtype, mesh)))
     return PretrainedModel(
         layered,
@@ -107,7 +109,17 @@ def load_pretrained(
         here.name,
         computed,
         padding=architecture.position_offset - 1 if architecture.position_offset else None,
+        labels=labels,
     )
+
+
+def _check_fits(found: Mapping[Tensor, Any], here: Folder, dtype: str, problems: Problems) -> None:
+    if dtype == NARROW:
+        check_narrow(found, problems)
+    itemsize = 2 if dtype == NARROW else np.dtype(dtype).itemsize
+    needed = sum(math.prod(tensor.shape) for tensor in found) * itemsize
+    if jax.default_backend() == "cpu":  # else it is the devices' memory that counts
+        check_fits("folder", str(here.path), needed, "the model", "give a smaller one", problems)
 
 
 def _check_installed() -> None:

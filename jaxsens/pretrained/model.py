@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from jaxsens.base import inputs
-from jaxsens.base.errors import collecting
+from jaxsens.base.errors import InputError, collecting
 from jaxsens.base.precision import numerics
 from jaxsens.models.transformer.layered import LayeredModel, rows_of
 from jaxsens.pretrained.families.architecture import Architecture, PublishedTransformer, widened
@@ -40,6 +40,7 @@ class PretrainedModel(LayeredModel):
         name: its name at the hub if the folder is in the hub's cache, otherwise that of the folder.
         dtype: "float32" or "float64", in which it computes.
         padding: the id that the family leaves out when it counts positions; None if it counts all.
+        labels: the names of a classifier's labels, by the number of the output; empty for other outputs.
     """
 
     layered: PublishedTransformer
@@ -50,6 +51,7 @@ class PretrainedModel(LayeredModel):
     name: str
     dtype: str
     padding: int | None = None
+    labels: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """The family, the shape and the folder."""
@@ -159,8 +161,24 @@ class PretrainedModel(LayeredModel):
                 problems.add("text", text, remedy)
         return ids[0]
 
+    def output_of(self, wanted: int | str) -> tuple[int, str]:
+        """Returns the number and the name of an output: of the label, or of the token, of a name or number.
+
+        Raises:
+            InputError: if there is none.
+        """
+        if self.labels:
+            known = dict(enumerate(self.labels))
+            number = self.labels.index(wanted) if wanted in self.labels else wanted
+            if number not in known:
+                raise InputError(f"measure: token = {wanted!r}: the labels are {', '.join(self.labels)}")
+            return int(number), known[int(number)]
+        number = self.token_id(wanted) if isinstance(wanted, str) else wanted
+        # A number beyond the logits is refused by the measure.
+        return number, self.tokens([number])[0] if number < self.architecture.symbols else ""
+
     def __call__(self, ids: Sequence[int] | ArrayLike) -> Float[Array, "n outputs"]:
-        """Returns every row's output: (n, width), or (n, symbols) of logits. Compiled once per length.
+        """Returns every row's output: (n, width), or (n, symbols) of logits, or (n, labels). Compiled once per length.
 
         Raises:
             InputError: for an input that is no list of ids, too long, with ids that the model does not read, or with

@@ -36,6 +36,7 @@ VALUES: dict[str, tuple[str, str]] = {
     "outputs": OUTPUTS,
     "threshold": ("0.5", "high"),
     "token": (" cat", "-1"),
+    "name": (" cat", "7"),
     "sketch": OPTIONAL,
     "verify": COUNT,
     "batch_size": OPTIONAL,

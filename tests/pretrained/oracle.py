@@ -18,6 +18,8 @@ from unittest import mock
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from jaxsens.pretrained.families.classifiers import HEADS as HEADS_OF_LABELS
+from jaxsens.pretrained.families.classifiers import KINDS
 from tests.pretrained.folders import weights, write_tokenizer
 
 torch: Any = importlib.import_module("torch")
@@ -216,7 +218,7 @@ CASES = (
     Case("falcon", "alibi, one after the other, biases", {"alibi": True, "parallel_attn": False, "multi_query": False,
          "bias": True}),
     Case("bloom", "defaults"),
-    Case("bloom", "three heads of a power of two and one", {"n_head": 6, "hidden_size": 24}, n=17),
+    Case("bloom", "twelve heads", {"n_head": 12, "hidden_size": 24}, n=17),
     Case("phi3", "defaults"),
     Case("phi3", "window, partial rotary", {"sliding_window": 4,
          "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}}),
@@ -253,6 +255,21 @@ CASES = (
 """Every family, with every option that changes its forward pass."""
 
 
+def _labelled() -> Iterator[Case]:
+    """Every family's classifier of sequences and of tokens, of three labels."""
+    first = {case.family: case for case in reversed(CASES)}
+    for end, kind in KINDS.items():
+        for family in HEADS_OF_LABELS[kind]:
+            yield Case(family, end, {**first[family].options, "num_labels": 3})
+    yield Case("opt", "ForSequenceClassification", {"num_labels": 2, "word_embed_proj_dim": 16})
+    yield Case(
+        "modernbert", "ForTokenClassification", {"num_labels": 2, "classifier_bias": True, "norm_bias": True}
+    )
+
+
+LABELLED = tuple(_labelled())
+
+
 def config_of(case: Case) -> Any:
     """Returns the library's config."""
     prefix = (ENCODER | DECODER)[case.family]
@@ -260,10 +277,20 @@ def config_of(case: Case) -> Any:
     return getattr(transformers, f"{prefix}Config")(**sizes)
 
 
+def _prefix(case: Case) -> str:
+    return MODELS.get(case.family, (ENCODER | DECODER)[case.family])
+
+
+def class_of(case: Case) -> str:
+    """Returns the name of the library's class."""
+    if case.name in KINDS:
+        return (ENCODER | DECODER)[case.family] + case.name
+    return _prefix(case) + HEADS[case.family]
+
+
 def save(case: Case, folder: Path, head: bool = True) -> None:
     """Saves a tiny model with the library, and a tokenizer beside it. Its weights depend on their names alone."""
-    prefix = (ENCODER | DECODER)[case.family]
-    kind = MODELS.get(case.family, prefix) + (HEADS[case.family] if head else "Model")
+    kind = class_of(case) if head else _prefix(case) + "Model"
     getattr(transformers, kind)(config_of(case)).save_pretrained(folder)
     (file,) = folder.glob("*.safetensors")
     stored = load_file(file)
@@ -278,9 +305,9 @@ def ids_of(case: Case) -> list[int]:
 
 
 def reference(case: Case, folder: Path, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the library's last hidden states (n, width) and logits (n, symbols) for `ids_of(case)`."""
-    prefix = (ENCODER | DECODER)[case.family]
-    kind = getattr(transformers, MODELS.get(case.family, prefix) + HEADS[case.family])
+    """Returns the library's last hidden states (n, width) and logits (n, symbols) for `ids_of(case)`; of a classifier
+    the scores of labels, (1, labels) or (n, labels)."""
+    kind = getattr(transformers, class_of(case))
     # Falcon with ALiBi adds it twice in the eager form of this library.
     form = "sdpa" if case.options.get("alibi") else "eager"
     plain = {"attn_implementation": form, "dtype": getattr(torch, dtype)}
@@ -293,7 +320,7 @@ def reference(case: Case, folder: Path, dtype: str) -> tuple[np.ndarray, np.ndar
             _widen_angles(model)
         rows = model.base_model(ids).last_hidden_state[0]
         logits = model(ids).logits[0] if case.family != "t5" else rows[:0]  # it has no head
-    return rows.numpy(), logits.numpy()
+    return rows.numpy(), np.atleast_2d(logits.numpy())
 
 
 @contextmanager

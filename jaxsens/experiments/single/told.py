@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 from rich import box
 from rich.console import Console
@@ -144,16 +145,21 @@ def told_of_text(result: FlipSensitivity, model: PretrainedModel, text: str, top
         "model": {"folder": str(model.folder), "family": model.family},
     }
     place, a = view.position_read(0), model.architecture
-    output = {"hidden": "hidden rows", "logits": "logits"}[model.layered.output]
+    output = {"hidden": "hidden rows", "logits": "logits", "labels": "scores of labels"}[model.layered.output]
     of_what = f"{measure.symbol}, {measure.unit}"
-    if isinstance(measure, LogProbability) and isinstance(measure.token, int):
-        of_what = f"the change of the log-probability of {model.tokens([measure.token])[0]!r}, in nats"
+    if isinstance(measure, LogProbability):
+        of_what = f"the change of the log-probability of {measure.name!r}, in nats"
     about = {
         "model": f"{model.family}, {a.layers} layers, width {a.width}; {output} in {result.dtype}",
         "tokens": f"{result.n}",
         "read at": "the mean over positions" if place is None else f"position {place}, {names[place]!r}",
         "measured": of_what,
     }
+    if model.labels and place is not None:
+        scores = jax.nn.softmax(model(tokens)[place])
+        about["labels"] = ", ".join(
+            f"{name} {score:.2g}" for name, score in zip(model.labels, scores, strict=True)
+        )
     sizes = _sizes(result)
     shown = {f"mean {sizes}": _statistic(result, "mean"), f"largest {sizes}": _statistic(result, "max")}
     rough = estimated and not all(flip["exact"] for flip in flips)

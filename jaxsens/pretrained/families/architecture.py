@@ -20,8 +20,9 @@ from jaxsens.models.transformer.layered import Attended, Attention, Index, Layer
 from jaxsens.models.transformer.stack import Stack
 from jaxsens.pretrained.families.rotation import RotaryAngles, turned
 
-Output = Literal["hidden", "logits"]
-"""What is read from a row of the last layer: the row itself, or what the language-model head makes of it."""
+Output = Literal["hidden", "logits", "labels"]
+"""What is read from a row of the last layer: the row itself, what the language-model head makes of it, or the scores of
+a classifier's labels."""
 
 NormKind = Literal["layer", "rms"]
 
@@ -141,6 +142,17 @@ class Experts:
     renormalised: bool
     layers: tuple[int, ...]
     hidden: int
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """The head of a classifier: a map of a row as wide as it, if there is one, and a map to the scores of labels.
+
+    Attributes:
+        activation: of the first map, before its norm; None without that map.
+    """
+
+    activation: str | None
 
 
 @dataclass(frozen=True)
@@ -266,13 +278,15 @@ class PublishedTransformer(Layered):
             up, down, and gate if gated: linear maps; of experts, with an axis in front; and router: a linear map
         final_norm: the norm of the last rows, if there is one
         head, for logits: matrix unless tied; a bias, and transform (a linear map) with norm, if there are
+        classifier, for labels: dense (a linear map) and norm, if there are; and out, a linear map
 
     Attributes:
         architecture: the shape and choices.
-        output: "hidden" or "logits".
+        output: "hidden", "logits" or "labels".
         n: the length of the input, if the rotary angles depend on it; otherwise 0.
         pooling: the readout that the model's folder names; None for that of its family.
         mesh: the devices over which the matrices of layers are split, along their inputs; None if they are not.
+        classifier: the head of a classifier, for labels.
     """
 
     architecture: Architecture
@@ -280,6 +294,7 @@ class PublishedTransformer(Layered):
     n: int = 0
     pooling: int | str | None = None
     mesh: Mesh | None = None
+    classifier: Classifier | None = None
     stacked: ClassVar[bool] = True
 
     @property
@@ -482,7 +497,7 @@ class PublishedTransformer(Layered):
         return row + (branch if scale == 1.0 else branch * jnp.asarray(scale, branch.dtype))
 
     def read(self, parameters: Any, row: Row) -> Outputs:
-        """The row after the final normalisation, or the logits of the language-model head."""
+        """The row after the final normalisation, the logits of the language-model head, or the scores of labels."""
         a = self.architecture
         if a.norms != "after" if a.final_norm is None else a.final_norm:
             row = self._normed(parameters.get("final_norm"), row)
@@ -493,8 +508,13 @@ class PublishedTransformer(Layered):
                 return row
             case "logits":
                 return self._logits(parameters, row)
+            case "labels" if self.classifier is not None:
+                own = parameters["classifier"]
+                if self.classifier.activation is not None:
+                    row = _activated(self.classifier.activation, linear(own["dense"], row))
+                return linear(own["out"], self._normed(own["norm"], row) if "norm" in own else row)
             case _:
-                raise no_rule("read", "output", self.output, ("hidden", "logits"))
+                raise no_rule("read", "output", self.output, ("hidden", "logits", "labels"))
 
     def _logits(self, parameters: Any, row: Array) -> Array:
         a, head = self.architecture, parameters.get("head", {})

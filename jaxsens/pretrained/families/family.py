@@ -269,11 +269,11 @@ class Family:
                 names = tuple(f"{one}.weight" for one in self.outer[place].split("|"))
                 yield Tensor((place,), names, shape, rows=rows)
         if "embedding_norm" in self.outer and a.embedding_norm:
-            yield from _norm(a, ("embedding_norm",), self.outer["embedding_norm"], (self._summed(a),))
+            yield from norm_tensors(a, ("embedding_norm",), self.outer["embedding_norm"], (self._summed(a),))
         if "final_norm" in self.outer and a.final_norm is not False:
-            yield from _norm(a, ("final_norm",), self.outer["final_norm"], (a.width,))
+            yield from norm_tensors(a, ("final_norm",), self.outer["final_norm"], (a.width,))
         if distances and distances.normalised:
-            yield from _norm(a, ("distance_norm",), self.outer["distance_norm"], (a.width,))
+            yield from norm_tensors(a, ("distance_norm",), self.outer["distance_norm"], (a.width,))
         if a.embedding_width is not None:
             for place, sizes in (("embedding_map", (narrow, a.width)), ("output_map", (a.width, narrow))):
                 if place in self.outer:
@@ -306,7 +306,7 @@ class Family:
                 if a.head_norms != "none":
                     yield from self._head_norm(a, place, name)
             elif part.endswith(("_norm", "_after")) and not _left_out(a, k, part):
-                yield from _norm(a, place, name, (a.width,))
+                yield from norm_tensors(a, place, name, (a.width,))
         if experts:
             for part, (inputs, outputs, _) in _of_rows(a, experts.hidden).items():
                 for e in range(experts.number):
@@ -326,12 +326,14 @@ class Family:
         """The tensors of the normalisation of queries or keys: one of all heads, or of each."""
         heads = a.heads if place[-1] == "query_norm" else a.key_heads
         if a.head_norms == "whole":
-            yield from _norm(a, place, name, (heads * a.head_width,))
+            yield from norm_tensors(a, place, name, (heads * a.head_width,))
         elif "{}" in name:  # a norm of its own for each head
             for h in range(heads):
                 yield Tensor((*place, "scale", h), (f"{name.format(h)}.weight",), (a.head_width,))
         else:
-            yield from _norm(a, place, name, (heads, a.head_width) if self.norm_by_head else (a.head_width,))
+            yield from norm_tensors(
+                a, place, name, (heads, a.head_width) if self.norm_by_head else (a.head_width,)
+            )
 
     def head(self, a: Architecture) -> Iterator[Tensor]:
         """Yields the tensors of the language-model head, without its matrix."""
@@ -339,15 +341,20 @@ class Family:
         if self.head_parts:
             name, bias = self.head_parts["transform"], a.transform_bias
             yield from self._map(("head", "transform"), name, a.width, narrow, bias)
-            yield from _norm(a, ("head", "norm"), self.head_parts["norm"], (narrow,))
+            yield from norm_tensors(a, ("head", "norm"), self.head_parts["norm"], (narrow,))
         if self.head_biases and a.logit_bias:
             yield Tensor(("head", "bias"), self.head_biases, (a.symbols,))
 
     def found(
-        self, a: Architecture, stored: Mapping[str, StoredTensor], output: Output, problems: Problems
+        self,
+        a: Architecture,
+        stored: Mapping[str, StoredTensor],
+        output: Output,
+        problems: Problems,
+        classifier: Sequence[Tensor] = (),
     ) -> dict[Tensor, StoredTensor]:
-        """Returns the stored tensor of each parameter, after checking all of them."""
-        wanted = list(self.tensors(a))
+        """Returns the stored tensor of each parameter, a classifier's included, after checking all of them."""
+        wanted = [*self.tensors(a), *classifier]
         if output == "logits" and not self.head_matrix:
             problems.add("output", output, f"{self.name} has no language-model head; use output='hidden'")
             return {}
@@ -454,7 +461,7 @@ def _left_out(a: Architecture, k: int, part: str) -> bool:
     return (part == "attention_norm" and a.first_bare and k == 0) or (part == "map_norm" and a.shared_norm)
 
 
-def _norm(a: Architecture, place: Place, name: str, shape: tuple[int, ...]) -> Iterator[Tensor]:
+def norm_tensors(a: Architecture, place: Place, name: str, shape: tuple[int, ...]) -> Iterator[Tensor]:
     """The tensors of a normalisation. Old files call them gamma and beta."""
     own = name.split("|")
     if a.norm_scale:

@@ -22,11 +22,13 @@ def encoded(model: Any, tokens: Any) -> Any:
 
 
 def with_token(model: Any, measure: Measure) -> Measure:
-    """Returns the measure with the id of its token, if that is a text."""
-    if not isinstance(measure, LogProbability) or not isinstance(measure.token, str):
+    """Returns the measure with the number and the name of its token, or of its label."""
+    if not isinstance(measure, LogProbability):
         return measure
-    if not hasattr(model, "token_id"):
+    if hasattr(model, "output_of"):
+        return LogProbability(*model.output_of(measure.token))
+    if isinstance(measure.token, str):
         raise InputError(
             f"flip_sensitivity: measure = {measure!r}: this model encodes no text; give the token's id"
         )
-    return LogProbability(model.token_id(measure.token))
+    return measure

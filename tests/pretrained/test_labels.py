@@ -1,0 +1,110 @@
+"""Classifiers of sequences and tokens: the names of labels in measures, tables and pictures, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens.cli import main
+from tests.pretrained.recorded import recorded
+
+RECORDED = {(one.family, one.name): one for one in recorded()}
+NAMES = {"0": "negative", "1": "neutral", "2": "positive <3"}
+
+
+def classifier(
+    folder: Path, family: str = "bert", kind: str = "ForSequenceClassification", **options: Any
+) -> Path:
+    """Writes a recorded classifier's folder, with names of labels."""
+    one = RECORDED[family, kind]
+    config = {**one.config, "id2label": NAMES, **options}
+    dataclasses.replace(one, config={key: value for key, value in config.items() if value is not None}).write(
+        folder
+    )
+    return folder
+
+
+def test_a_label_is_measured_by_its_name(tmp_path):
+    model = jaxsens.load_pretrained(classifier(tmp_path), output="labels", dtype="float64")
+    assert model.labels == tuple(NAMES.values())
+    ids, flips = model.encode("the cat sat"), jaxsens.Substitute([9, 11])
+    found = jaxsens.flip_sensitivity(model, ids, flips, jaxsens.LogProbability("positive <3"))
+    assert found.readout == 0
+    for k, (position, symbol) in enumerate(zip(found.positions, found.symbols, strict=True)):
+        other = [*ids]
+        other[position] = symbol
+        scores = [np.asarray(model(one))[0] for one in (ids, other)]
+        before, after = (one[2] - np.log(np.sum(np.exp(one))) for one in scores)
+        np.testing.assert_allclose(found.values[k], after - before, rtol=1e-9)
+    page = tmp_path / "page.html"
+    found.to_html(page)
+    assert "log p(positive &lt;3 | x′)" in page.read_text("utf-8")
+    assert found.measure == jaxsens.LogProbability(2, "positive <3")
+
+
+@pytest.mark.parametrize("engine", ["vmap", "incremental"])
+def test_every_engine_reads_the_head(tmp_path, engine: Any):
+    folder = classifier(tmp_path, "modernbert", "ForTokenClassification", id2label={"0": "O", "1": "NAME"})
+    model = jaxsens.load_pretrained(folder, output="labels", dtype="float64")
+    ids, flips = (
+        RECORDED["modernbert", "ForTokenClassification"].ids,
+        jaxsens.Substitute([7, 9], positions=[1, 6]),
+    )
+    found = jaxsens.flip_sensitivity(model, ids, flips, readout=4, engine=engine)
+    expected = []
+    for position, symbol in zip(found.positions, found.symbols, strict=True):
+        other = [*ids]
+        other[position] = int(symbol)
+        expected.append(np.linalg.norm(np.asarray(model(other))[4] - np.asarray(model(ids))[4]))
+    np.testing.assert_allclose(found.norms, expected, rtol=1e-8)
+
+
+def test_the_command_says_the_label(tmp_path, capsys):
+    folder = str(classifier(tmp_path))
+    asked = ("--output", "labels", "--measure", "log-probability", "token=neutral", "--flips", "delete")
+    assert main(["measure", "--pretrained", folder, "--text", "the cat sat", *asked]) == 0
+    printed = capsys.readouterr().out
+    assert "'neutral'" in printed
+    assert "negative" in printed  # the scores of all labels
+
+
+@pytest.mark.parametrize(
+    ("options", "output", "message"),
+    [
+        (
+            {"architectures": ["BertModel"]},
+            "labels",
+            "output = 'labels': config.json has BertModel, which has no labels",
+        ),
+        ({"architectures": None}, "labels", "config.json has no class"),
+        (
+            {"architectures": ["BertForTokenClassification"], "id2label": {"0": "A", "2": "B"}},
+            "labels",
+            "id2label",
+        ),
+        ({"id2label": {"0": "A", "1": "B"}}, "labels", r"classifier.weight \(3, 32\) instead of \(2, 32\)"),
+        ({}, "logits", "output = 'logits': the folder has the head classifier"),
+    ],
+)
+def test_a_head_that_is_not_there_is_refused_by_name(tmp_path, options, output: Any, message):
+    with pytest.raises(jaxsens.InputError, match=message):
+        jaxsens.load_pretrained(classifier(tmp_path, **options), output=output)
+
+
+def test_a_mean_before_the_head_is_refused(tmp_path):
+    folder = classifier(tmp_path, "modernbert", classifier_pooling="mean")
+    with pytest.raises(jaxsens.InputError, match="classifier_pooling = 'mean': only \"cls\" is served"):
+        jaxsens.load_pretrained(folder, output="labels")
+
+
+def test_a_label_that_is_not_there_is_refused_by_name(tmp_path):
+    model = jaxsens.load_pretrained(classifier(tmp_path), output="labels")
+    ids = model.encode("the cat sat")
+    for token in ("happy", 3):
+        with pytest.raises(jaxsens.InputError, match="token = "):
+            jaxsens.flip_sensitivity(model, ids, [9], jaxsens.LogProbability(token))
