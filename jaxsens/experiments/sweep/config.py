@@ -9,9 +9,11 @@ statistics = ["mean", "max"]
 
 [model]                             random weights: `kind` and its config's fields; or `formula`, `alphabet` and
                                     `condition`; or `construction`, `condition` and its options; or `checkpoint`,
-                                    a directory of `jaxsens train`
+                                    a directory of `jaxsens train`; or `pretrained`, the folder of a published model,
+                                    and what is changed of it (`PublishedTable`), and `checkpoints`, folders within it
+                                    of each of which every variant is measured
 [inputs]                            `count` random words a point and their `kind`, `kind = "all"` for every word, or
-                                    `file` of words
+                                    `file` of words, or `texts`, a file of texts for published models
 [measure]                           flips, measure and engine: a name, or { kind = "...", ... } (`jaxsens.asked`);
                                     for long inputs exact_up_to, sample_beyond, engine_beyond and estimate
 [placement]                         batch_size, memory_budget
@@ -35,7 +37,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -62,6 +64,7 @@ from jaxsens.experiments.sweep.points import (
     Measurement,
     is_statistic,
 )
+from jaxsens.experiments.sweep.published import read_texts
 from jaxsens.experiments.sweep.sources import NAMING, ModelSource, changed, read_source
 from jaxsens.experiments.sweep.sweep import Sweep, SweepVariant
 from jaxsens.experiments.sweep.words import (
@@ -69,13 +72,14 @@ from jaxsens.experiments.sweep.words import (
     InputsTable,
     RandomWords,
     SharedWords,
+    TextFile,
     WordFile,
     read_words,
 )
 from jaxsens.models.config_tables import read_config
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.sensitivity.choice import choose
-from jaxsens.sensitivity.flips.selection import select
+from jaxsens.sensitivity.flips.selection import default_flips, select
 from jaxsens.sensitivity.subjects.adapters import Measurable, measurable
 from jaxsens.sensitivity.subjects.texts import with_token
 
@@ -181,6 +185,31 @@ def check_label(variant: Variant, base: Mapping[str, Any], problems: Problems) -
         f'`model`, or another name, or take the built-in: variants = ["{variant.name}"] in a sweep, or no '
         "[[variant]] of this name",
     )
+
+
+def of_checkpoints(chosen: Sequence[Variant], base: dict[str, Any], problems: Problems) -> list[Variant]:
+    """Every variant at every one of the `checkpoints` of `[model]`, which are taken out of it; without them, as they
+    are."""
+    folders = base.pop("checkpoints", None)
+    if folders is None:
+        return [*chosen]
+    named = isinstance(folders, list) and folders and all(isinstance(one, str) for one in folders)
+    if not named or not isinstance(base.get("pretrained"), str):
+        remedy = 'a list of folders below that of `pretrained`, such as ["step1000", "step2000"]'
+        problems.add("model.checkpoints", folders, remedy)
+        return [*chosen]
+    whole = base["pretrained"]
+    base["pretrained"] = f"{whole}/{folders[0]}"
+    return [
+        replace(
+            one,
+            name=f"{one.name} {name}",
+            model={**one.model, "pretrained": f"{whole}/{name}"},
+            description="",
+        )
+        for one in chosen
+        for name in folders
+    ]
 
 
 # Fields
@@ -321,6 +350,7 @@ def parse_sweep_config(
         )
     chosen: list[Variant] = []
     sound = read_fields(SweepTables, raw, "", problems, chosen=chosen)
+    chosen = of_checkpoints(chosen, sound.get("model", {}), problems)
     lengths, measure, bounds = sound.get("lengths", ()), sound.get("measure"), sound.get("bounds")
     flips = None if measure is None else measure.flips
     code = functools.cache(partial(named_source, folder, lengths, sound.get("seeds", ()), flips))
@@ -329,6 +359,12 @@ def parse_sweep_config(
     if not raw.get("variants") and not raw.get("variant"):
         remedy = f"name at least one of {', '.join(BUILT_IN)}, or add a [[variant]]"
         problems.add("variants", raw.get("variants"), remedy)
+    if measure is not None and variants and "flips" not in raw.get("measure", {}):
+        published = [one.source.published for one in variants]
+        if None not in published:  # 30,000 symbols at each position are more than anyone waits for
+            sound["measure"] = measure = replace(
+                measure, flips=default_flips(measurable(variants[0].source.example))
+            )
     for variant in variants:
         _check_lengths(variant, lengths, bounds, problems)
         check_variant(variant, lengths, measure, problems)
@@ -521,6 +557,19 @@ def inputs_of(
         listed = ", ".join(f"{name}: {symbols.alphabet_size} symbols" for name, symbols in alphabets.items())
         problems.messages.append(f"variants read the same inputs and so need one alphabet, but {listed}")
     shared = len(set(alphabets.values())) > 1
+    published = [variant.source.published for variant in variants if variant.source.published is not None]
+    if published and shared:
+        problems.messages.append(
+            "variants read the same inputs, but have tokenizers or special symbols of their own"
+        )
+        return None
+    if isinstance(table, TextFile):
+        if not published:
+            problems.add(
+                "inputs.texts", table.texts, "texts are read by published models: give a file of words"
+            )
+            return None
+        return read_texts(table, folder, published[0], lengths, problems)
     if isinstance(table, RandomWords):
         table.check(lengths, problems)
     if isinstance(table, WordFile | AllWords):

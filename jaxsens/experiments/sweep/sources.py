@@ -2,8 +2,8 @@
 
 A source holds everything that determines the model (`expanded`), tells what the sweep needs to know of it without a
 point, and builds it for a length and a seed. A key of the table says which kind of source it is: `formula`,
-`construction`, `checkpoint`, `python` for a function of the user's, or `kind` for networks with random weights. A
-further kind is one more function and one more line in `_READERS` and `keys_of`.
+`construction`, `checkpoint`, `pretrained`, `python` for a function of the user's, or `kind` for networks with random
+weights. A further kind is one more function and one more line in `_READERS` and `keys_of`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from jaxsens.constructions.chiang_cholak import ReferenceTransformer
 from jaxsens.constructions.compiled import CompiledTransformer
 from jaxsens.constructions.compiler import compile_formula
 from jaxsens.constructions.conditions import Read
+from jaxsens.experiments.sweep.published import PublishedModel, PublishedTable, read_published
 from jaxsens.experiments.sweep.words import Symbols
 from jaxsens.logic import parse, symbols
 from jaxsens.models.config_tables import CONFIGS, NetworkConfig, build, plain, read_config
@@ -41,8 +42,8 @@ def coordinates(outputs: Iterable[int]) -> str:
     return f"coordinates {', '.join(map(str, outputs))}"
 
 
-Weights = Literal["random", "constructed", "trained", "own"]
-"""Where a model's weights come from: the point's seed, mathematics, training, or a function of the user's."""
+Weights = Literal["random", "constructed", "trained", "own", "published"]
+"""Where a model's weights come from: the point's seed, mathematics, training, a function of the user's, or a folder."""
 
 SEEDED = ("random", "own")
 """Weights that depend on the seed."""
@@ -91,6 +92,7 @@ class ModelSource:
         exact_length: the longest input that it is exact for in its dtype; None if that is not known.
         training: of a trained model, after which `step` of how many `steps` it was written; None for others.
         own: what is known of an "own" model; None for others.
+        published: the published model; None for others.
     """
 
     weights: Weights
@@ -103,6 +105,7 @@ class ModelSource:
     exact_length: int | None = None
     training: dict[str, int] | None = None
     own: OwnModels | None = None
+    published: PublishedModel | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -114,6 +117,8 @@ class ModelSource:
         """The alphabet it reads; of size 0 if nothing says it."""
         if self.network is not None:
             return Symbols(self.network.alphabet_size, self.network.end_of_sequence, self.end_first)
+        if self.published is not None:
+            return self.published.symbols
         return Symbols(0 if self.own is None else self.own.alphabet_size, None)
 
     @property
@@ -128,6 +133,8 @@ class ModelSource:
         """The number of coordinates of its output."""
         if self.network is not None:
             return self.network.logits or self.network.width
+        if self.published is not None:
+            return self.published.outputs
         return 1 if self.own is None else self.own.output_size
 
     @property
@@ -147,7 +154,12 @@ class ModelSource:
     def check_length(self, n: int, problems: Problems) -> None:
         """Notes why it cannot read inputs of length n, if it cannot."""
         readout = self.readout
-        if isinstance(self.network, TransformerConfig):
+        if self.published is not None:
+            symbols, most = self.published.symbols, self.published.model.max_length
+            least = len(symbols.before) + len(symbols.after) + 1
+            if not least <= n <= most:
+                problems.add("n", n, f"the model reads inputs of {least} to {most} symbols")
+        elif isinstance(self.network, TransformerConfig):
             check_runs(self.network, n, problems)
         elif isinstance(readout, int) and readout >= n:
             problems.add("tokens", f"length {n}", f"longer than the readout position {readout}")
@@ -379,17 +391,32 @@ def _read_python(
     return None
 
 
+def _read_published(
+    table: Mapping[str, Any], path: str, problems: Problems, folder: Path
+) -> ModelSource | None:
+    """A published model, from a folder."""
+    own = Problems(path)
+    found = read_published(table, path, own, folder)
+    problems.extend(own)
+    if found is None:
+        return None
+    model = found.model
+    expanded = {"type": "PublishedModel", **found.expanded}
+    return ModelSource("published", None, expanded, lambda n, seed: model, published=found)
+
+
 _PYTHON = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 
 _READERS: dict[str, Callable[[Mapping[str, Any], str, Problems, Path], ModelSource | None]] = {
     "formula": _read_formula,
     "construction": _read_construction,
     "checkpoint": _read_checkpoint,
+    "pretrained": _read_published,
     "kind": _read_network,
 }
 """How a table is read, by the key that says what it describes; but for `python`."""
 
-NAMING = ("formula", "construction", "checkpoint", "python")
+NAMING = ("formula", "construction", "checkpoint", "python", "pretrained")
 """The keys of which each names a model by itself."""
 
 
@@ -413,7 +440,11 @@ def keys_of(table: Mapping[str, Any]) -> frozenset[str]:
     if named == "kind":
         config = CONFIGS.get(kind) if isinstance(kind, str) else None
         return frozenset() if config is None else frozenset({"kind", *field_names(config)})
-    known = {"formula": field_names(FormulaModel), "construction": ("construction", *COMMON)}
+    known = {
+        "formula": field_names(FormulaModel),
+        "construction": ("construction", *COMMON),
+        "pretrained": field_names(PublishedTable),
+    }
     return frozenset(known.get(named, (named,)))
 
 

@@ -20,7 +20,7 @@ from jaxsens.base.memory import TOKEN_BYTES, check_fits
 from jaxsens.base.strict import STRICT, OptionalPositive, Positive
 from jaxsens.models.parts.initialisation import generator
 
-_MOST_BYTES = 2**26
+MOST_BYTES = 2**26
 """The bytes of the longest file of words that is read."""
 
 _SHOWN = 20  # errors of a file of words that are listed
@@ -37,6 +37,19 @@ class Symbols:
     alphabet_size: int
     end_of_sequence: int | None
     end_first: bool = False
+
+    @property
+    def drawn(self) -> int:
+        """How many symbols random words are drawn from."""
+        return self.alphabet_size
+
+    def word(self, numbers: Int[np.ndarray, "count m"]) -> Int[np.ndarray, "count m"]:
+        """Random words, from the numbers that were drawn."""
+        return numbers
+
+    def table(self) -> dict[str, Any]:
+        """What determines the words, as JSON values."""
+        return asdict(self)
 
     def with_end(self, words: Int[np.ndarray, "count m"]) -> Int[np.ndarray, "count n"]:
         """The words, each with the end-of-sequence symbol after it, or in front, if there is one."""
@@ -86,18 +99,18 @@ class RandomWords:
 
     def tokens(self, symbols: Symbols, n: int, seed: int) -> Int[np.ndarray, "count n"]:
         """The inputs of one length and seed, int64."""
-        size, m = symbols.alphabet_size, symbols.word_length(n)
+        size, m = symbols.drawn, symbols.word_length(n)
         if self.kind == "uniform":
             words = generator(seed, f"inputs.n={n}").integers(0, size, size=(self.count, m))
         else:
             draw = generator(seed, f"balanced.n={n}")
             orders = draw.permuted(np.tile(np.arange(size), (self.count, 1)), axis=1)
             words = draw.permuted(orders[:, np.arange(m) % size], axis=1)
-        return symbols.with_end(words)
+        return symbols.with_end(symbols.word(words))
 
     def expanded(self, symbols: Symbols, n: int, seed: int) -> dict[str, Any]:
         """What determines the inputs, besides length and seed."""
-        return {**asdict(self), **asdict(symbols)}
+        return {**asdict(self), **symbols.table()}
 
 
 @dataclass(frozen=True)
@@ -118,7 +131,7 @@ class AllWords:
 
     def expanded(self, symbols: Symbols, n: int, seed: int) -> dict[str, Any]:
         """What determines the inputs, besides length and seed."""
-        return {**asdict(self), **asdict(symbols)}
+        return {**asdict(self), **symbols.table()}
 
     def check(self, symbols: Symbols, lengths: tuple[int, ...], problems: Problems) -> None:
         """Notes the lengths that have more than `MOST_WORDS` words."""
@@ -143,6 +156,17 @@ class WordFile:
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     file: str
+    count: OptionalPositive = None
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A file of texts for published models: one a line, cut off or repeated to the length of a point, with the special
+    symbols around it. A point takes all of them, or `count` drawn by its seed.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    texts: str
     count: OptionalPositive = None
 
 
@@ -171,8 +195,7 @@ class GivenWords:
             "count": self.count,
             "sha256": hashlib.sha256(words.tobytes()).hexdigest(),
             "words": len(words),
-            "end_of_sequence": symbols.end_of_sequence,
-            "end_first": symbols.end_first,
+            **{key: value for key, value in symbols.table().items() if key != "alphabet_size"},
         }
 
 
@@ -233,16 +256,19 @@ Inputs = RandomWords | AllWords | GivenWords | SharedWords | OwnWords
 def _kind(table: Any) -> str:
     if isinstance(table, dict) and "file" in table:
         return "words-table"
+    if isinstance(table, dict) and "texts" in table:
+        return "texts-table"
     return "every-table" if isinstance(table, dict) and table.get("kind") == ALL else "random-table"
 
 
 InputsTable = Annotated[
     Annotated[RandomWords, Tag("random-table")]
     | Annotated[AllWords, Tag("every-table")]
-    | Annotated[WordFile, Tag("words-table")],
+    | Annotated[WordFile, Tag("words-table")]
+    | Annotated[TextFile, Tag("texts-table")],
     Discriminator(_kind),
 ]
-"""The `[inputs]` table: with `file` a file of words, with `kind = "all"` every word, else random words."""
+"""The `[inputs]` table: a `file` of words, a file of `texts`, `kind = "all"` for every word, or random words."""
 
 
 def read_words(
@@ -256,7 +282,7 @@ def read_words(
     path = folder / table.file
     wrong = Problems("words")
     try:
-        lines = read_within(path, _MOST_BYTES).decode("utf-8").splitlines()
+        lines = read_within(path, MOST_BYTES).decode("utf-8").splitlines()
     except UnicodeDecodeError:
         problems.add("inputs.file", table.file, f"a readable text file is needed, but {path} is not UTF-8")
         return None

@@ -58,7 +58,8 @@ def _masks(name: str, value: Any, problems: Problems) -> Any:
     return _each(value, lambda one: _member(name, one, names, TypedMask, wanted, problems))
 
 
-def _weightings(name: str, value: Any, problems: Problems) -> Any:
+def read_weighting(name: str, value: Any, problems: Problems) -> Any:
+    """Returns the weighting that a value stands for, or one for each layer; adds an error for anything else."""
     wanted = f"one of {', '.join(WEIGHTINGS)}, or a typed weighting"
     return _each(value, lambda one: _member(name, one, WEIGHTINGS, Weighting, wanted, problems))
 
@@ -204,7 +205,9 @@ class TransformerConfig(SymbolsConfig):
     layers: Annotated[int, checked_by(inputs.count, most=inputs.MOST_LAYERS)] = 2
     feed_forward: Annotated[int | tuple[int, ...], checked_by(_per_layer, least=0)] = 256
     head_width: Annotated[int | tuple[int, ...] | None, checked_by(_per_layer, least=1, optional=True)] = None
-    weighting: Annotated[str | Weighting | tuple[str | Weighting, ...], checked_by(_weightings)] = "softmax"
+    weighting: Annotated[str | Weighting | tuple[str | Weighting, ...], checked_by(read_weighting)] = (
+        "softmax"
+    )
     mask: Annotated[AnyMask | tuple[AnyMask, ...], checked_by(_masks)] = "none"
     positions: Annotated[str | PositionTerm | Sequence[str | PositionTerm], checked_by(_positions)] = (
         "sinusoidal"

@@ -16,7 +16,8 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsens.base.errors import no_rule, rule_for
 from jaxsens.models.parts.masks import SlidingWindow
 from jaxsens.models.parts.score_positions import RelativeBias
-from jaxsens.models.transformer.layered import Attended, Attention, Index, Layered, Outputs, Row
+from jaxsens.models.parts.weighting import Weighting
+from jaxsens.models.transformer.layered import SOFTMAX, Attended, Attention, Index, Layered, Outputs, Row
 from jaxsens.models.transformer.stack import Stack
 from jaxsens.pretrained.families.rotation import RotaryAngles, turned
 
@@ -287,6 +288,7 @@ class PublishedTransformer(Layered):
         pooling: the readout that the model's folder names; None for that of its family.
         mesh: the devices over which the matrices of layers are split, along their inputs; None if they are not.
         classifier: the head of a classifier, for labels.
+        weighting: how scores become attention weights.
     """
 
     architecture: Architecture
@@ -295,6 +297,7 @@ class PublishedTransformer(Layered):
     pooling: int | str | None = None
     mesh: Mesh | None = None
     classifier: Classifier | None = None
+    weighting: Weighting = SOFTMAX
     stacked: ClassVar[bool] = True
 
     @property
@@ -328,7 +331,7 @@ class PublishedTransformer(Layered):
         else:
             mask = SlidingWindow(window) if a.causal else Near(window)
         scale = a.scales[layer]
-        return Attention(a.heads, key_heads=a.key_heads, mask=mask, scale=scale, cap=a.score_cap)
+        return Attention(a.heads, a.key_heads, mask, self.weighting, scale, a.score_cap)
 
     def at_length(self, n: int) -> PublishedTransformer:
         """The model for inputs of length n: with its rotary angles, and without windows as wide as the input."""

@@ -45,6 +45,7 @@ class RotaryAngles:
         truncate: whether the ends of the ramp of "yarn" are rounded to whole pairs.
         divisors: of "longrope", those of each pair in inputs of up to `trained_length` symbols, and in longer ones.
         interleaved: whether the coordinates of a pair are next to each other.
+        stretch: positions are divided by it; 1 in every published model.
     """
 
     base: float
@@ -58,6 +59,7 @@ class RotaryAngles:
     truncate: bool = True
     divisors: tuple[tuple[float, ...], ...] = ()
     interleaved: bool = False
+    stretch: float = 1.0
 
     @property
     def depends_on_length(self) -> bool:
@@ -102,7 +104,7 @@ def turned(
     angles: RotaryAngles, x: Float[Array, "heads width"], position: Int[Array, ""], n: int
 ) -> Float[Array, "heads width"]:
     """Returns queries or keys of one row, turned by the angles of its position in an input of length n."""
-    angle = position.astype(x.dtype) * jnp.asarray(angles.frequencies(n), x.dtype)
+    angle = position.astype(x.dtype) * jnp.asarray(angles.frequencies(n) / angles.stretch, x.dtype)
     cos, sin = (part * jnp.asarray(angles.amplitude, x.dtype) for part in (jnp.cos(angle), jnp.sin(angle)))
     x, rest = x[..., : angles.width], x[..., angles.width :]
     if angles.interleaved:

@@ -1,0 +1,192 @@
+"""Published models in a sweep: `[model] pretrained = "FOLDER"`, what variants change, and texts as inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from jaxtyping import Int
+from pydantic import ConfigDict
+
+from jaxsens.base.errors import InputError, Problems
+from jaxsens.base.files import read_within
+from jaxsens.base.strict import STRICT, OptionalPositive, join, messages, read_fields
+from jaxsens.experiments.sweep.words import MOST_BYTES, GivenWords, Symbols, TextFile
+from jaxsens.models.config_tables import plain
+from jaxsens.models.transformer.config import read_weighting
+
+if TYPE_CHECKING:
+    from jaxsens.pretrained.model import PretrainedModel
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """The table of a published model; a change that is None leaves what the model has (`pretrained.changes.Changes`).
+
+    Attributes:
+        pretrained: the folder, relative to that of the config.
+        output, dtype: as of `jaxsens.load_pretrained`.
+        readout: the row that is read: "last", "mean" or a position; None for the model's own.
+        weighting, window, mask, stretch, layers: the changes.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    pretrained: str
+    output: Literal["hidden", "logits", "labels"] = "hidden"
+    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    readout: int | Literal["last", "mean"] | None = None
+    weighting: str | dict[str, Any] | None = None
+    window: OptionalPositive = None
+    mask: Literal["future", "none"] | None = None
+    stretch: float | None = None
+    layers: OptionalPositive = None
+
+
+@dataclass(frozen=True)
+class TokenizerSymbols(Symbols):
+    """What the words of a published model are made of: the ids that stand for text, and special ones around a word.
+
+    Attributes:
+        tokenizer: SHA-256 of its file.
+        before, after: the ids around a text, such as those of [CLS] and [SEP].
+        ids: those that stand for text.
+    """
+
+    tokenizer: str = ""
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    ids: Int[np.ndarray, " words"] = field(
+        default_factory=lambda: np.zeros(0, int), compare=False, repr=False
+    )
+
+    @property
+    def drawn(self) -> int:
+        """How many symbols random words are drawn from."""
+        return len(self.ids)
+
+    def word(self, numbers: Int[np.ndarray, "count m"]) -> Int[np.ndarray, "count m"]:
+        """Random words, from the numbers that were drawn."""
+        return self.ids[numbers]
+
+    def with_end(self, words: Int[np.ndarray, "count m"]) -> Int[np.ndarray, "count n"]:
+        """The words, each with the special symbols around it."""
+        around = (
+            np.broadcast_to(np.array(ids, int), (len(words), len(ids))) for ids in (self.before, self.after)
+        )
+        first, last = around
+        return np.concatenate([first, words, last], axis=1)
+
+    def word_length(self, n: int) -> int:
+        """How many symbols the word of an input of length n has."""
+        return n - len(self.before) - len(self.after)
+
+    def table(self) -> dict[str, Any]:
+        """What determines the words, as JSON values."""
+        return {"tokenizer": self.tokenizer, "before": [*self.before], "after": [*self.after]}
+
+
+@dataclass(frozen=True, eq=False)
+class PublishedModel:
+    """A published model of a sweep, changed.
+
+    Attributes:
+        model: the model.
+        symbols: what its words are made of.
+        expanded: everything that determines it, as JSON values.
+        outputs: the number of outputs.
+    """
+
+    model: PretrainedModel
+    symbols: TokenizerSymbols
+    expanded: dict[str, Any]
+    outputs: int
+
+
+def read_published(
+    table: Mapping[str, Any], path: str, problems: Problems, folder: Path
+) -> PublishedModel | None:
+    """Returns the model that a table describes, or None after noting every error."""
+    from jaxsens.pretrained.changes import Changes
+
+    sound = read_fields(PublishedTable, table, path, problems)
+    if sound.get("weighting") is not None:
+        own = Problems(path)
+        sound["weighting"] = read_weighting("weighting", sound["weighting"], own)
+        problems.messages += [join(path, [message]) for message in own.messages]
+    if problems or "pretrained" not in sound:
+        return None
+    given = PublishedTable(**sound)
+    where = str((folder / Path(given.pretrained).expanduser()).resolve())
+    try:
+        model, files = _loaded(where, given.output, given.dtype)
+        changes = Changes(given.weighting, given.window, given.mask, given.stretch, given.layers)  # pyright: ignore[reportArgumentType]
+        model = changes.of(model)
+        if given.readout is not None:
+            model = dataclasses.replace(
+                model, layered=dataclasses.replace(model.layered, pooling=given.readout)
+            )
+    except InputError as error:
+        told = (message.replace("folder = ", "pretrained = ", 1) for message in messages(error))
+        problems.messages += [
+            f"{path}.{message}" if " = " in message.split(":")[0] else message for message in told
+        ]
+        return None
+    told = {**plain(given), "pretrained": files, "family": model.family, "readout": model.layered.readout}
+    outputs = model.labels or range(model.architecture.symbols)
+    width = model.architecture.width if given.output == "hidden" else len(outputs)
+    return PublishedModel(model, _symbols(where, model), told, width)
+
+
+@functools.lru_cache(maxsize=4)
+def _loaded(folder: str, output: Any, dtype: str) -> tuple[PretrainedModel, dict[str, str]]:
+    """A folder's model, which the variants of a sweep share, and SHA-256 of the files that determine it."""
+    from jaxsens.pretrained.load import load_pretrained
+
+    model, sums = load_pretrained(folder, output=output, dtype=dtype), {}
+    for file in sorted([Path(folder) / "config.json", *Path(folder).glob("*.safetensors")]):
+        with file.open("rb") as stream:
+            sums[file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return model, sums
+
+
+def _symbols(folder: str, model: PretrainedModel) -> TokenizerSymbols:
+    beside = {*model.reserved, *model.unread}
+    ids = np.array([k for k in range(model.architecture.symbols) if k not in beside])
+    text = model.decode([int(ids[len(ids) // 2])])
+    plain_ids, whole = (model.tokenizer.encode(text, special) for special in (False, True))
+    m = len(plain_ids)
+    start = next(k for k in range(len(whole) - m + 1) if whole[k : k + m] == plain_ids)
+    sha256 = hashlib.sha256((Path(folder) / "tokenizer.json").read_bytes()).hexdigest()
+    before, after = tuple(whole[:start]), tuple(whole[start + m :])
+    return TokenizerSymbols(model.architecture.symbols, None, False, sha256, before, after, ids)
+
+
+def read_texts(
+    table: TextFile, folder: Path, model: PublishedModel, lengths: Sequence[int], problems: Problems
+) -> GivenWords | None:
+    """Returns the texts of a file, one a line, encoded, and cut off or repeated to each length; None after an error."""
+    path = folder / table.texts
+    try:
+        lines = read_within(path, MOST_BYTES).decode("utf-8-sig").splitlines()
+    except (OSError, ValueError) as error:
+        problems.add(
+            "inputs.texts", table.texts, f"a readable UTF-8 text file is needed, but {path}: {error}"
+        )
+        return None
+    encoded = [model.model.tokenizer.encode(line, False) for line in lines if line.strip()]
+    texts = [np.array(ids) for ids in encoded if ids]
+    if len(texts) < (table.count or 1):
+        problems.add(
+            "inputs.texts", table.texts, f"{table.count or 1} text(s), one a line; it has {len(texts)}"
+        )
+        return None
+    sizes = {model.symbols.word_length(n) for n in lengths}
+    return GivenWords(
+        {m: np.stack([np.resize(ids, m) for ids in texts]) for m in sizes if m > 0}, table.count
+    )
