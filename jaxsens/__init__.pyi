@@ -54,12 +54,15 @@ from .models.transformer.config import TransformerConfig as TransformerConfig
 from .models.transformer.layered import Attention as Attention
 from .models.transformer.layered import Layered as Layered
 from .models.transformer.module import Transformer as Transformer
+from .pretrained.changes import ModelChanges as ModelChanges
 from .pretrained.load import load_pretrained as load_pretrained
 from .pretrained.model import PretrainedModel as PretrainedModel
 from .search.result import SearchInterrupted as SearchInterrupted
 from .search.result import WorstInput as WorstInput
 from .search.result import load_worst_input as load_worst_input
 from .search.worst_input import worst_input as worst_input
+from .sensitivity.corpus import CorpusRow as CorpusRow
+from .sensitivity.corpus import corpus_table as corpus_table
 from .sensitivity.explain import explain as explain
 from .sensitivity.flip_sensitivity import flip_sensitivity as flip_sensitivity
 from .sensitivity.placement.placement import Placement as Placement

@@ -19,7 +19,7 @@ from jaxsens.pretrained.model import PretrainedModel
 
 
 @dataclass(frozen=True)
-class Changes:
+class ModelChanges:
     """What is changed of a published model; None leaves what it has. Weights stay as they are.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Changes of a published model: attention weights, windows, masks, positions and layers, in every engine."""
+"""ModelChanges of a published model: attention weights, windows, masks, positions and layers, in every engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import jaxsens
 from jaxsens.base.precision import numerics
 from jaxsens.models.parts.schedules import Schedule
 from jaxsens.models.parts.weighting import Softmax
-from jaxsens.pretrained.changes import Changes
+from jaxsens.pretrained.changes import ModelChanges
 from tests.pretrained.folders import write_folder
 from tests.pretrained.recorded import recorded
 
@@ -41,9 +41,9 @@ def test_a_temperature_multiplies_scores(tmp_path):
         query = {key: math.log(8) * np.asarray(one) for key, one in own["query"].items()}
         scaled.append({**own, "query": query})
     expected = dataclasses.replace(model, parameters={**model.parameters, "layers": scaled})
-    np.testing.assert_allclose(rows(Changes("temperature-log").of(model)), rows(expected), rtol=1e-10)
+    np.testing.assert_allclose(rows(ModelChanges("temperature-log").of(model)), rows(expected), rtol=1e-10)
     same = Softmax(Schedule(coefficient=1 / math.log(8), log_power=1.0))
-    np.testing.assert_allclose(rows(Changes(same).of(model)), rows(model), rtol=1e-10)
+    np.testing.assert_allclose(rows(ModelChanges(same).of(model)), rows(model), rtol=1e-10)
 
 
 def test_a_window_and_a_mask_are_those_of_a_model_that_has_them(tmp_path):
@@ -52,10 +52,10 @@ def test_a_window_and_a_mask_are_those_of_a_model_that_has_them(tmp_path):
     wide, narrow = (
         model_of(tmp_path / name, "mistral", sliding_window=w) for name, w in (("a", None), ("b", 3))
     )
-    np.testing.assert_allclose(rows(Changes(window=3).of(wide)), rows(narrow), rtol=1e-12)
-    open_, causal = Changes(mask="none").of(wide), rows(wide)
+    np.testing.assert_allclose(rows(ModelChanges(window=3).of(wide)), rows(narrow), rtol=1e-12)
+    open_, causal = ModelChanges(mask="none").of(wide), rows(wide)
     assert np.abs(rows(open_)[0] - causal[0]).max() > 1e-3  # the first row sees the others now
-    np.testing.assert_allclose(rows(Changes(mask="future").of(open_)), causal, rtol=1e-12)
+    np.testing.assert_allclose(rows(ModelChanges(mask="future").of(open_)), causal, rtol=1e-12)
     assert open_.layered.readout == "last"
 
 
@@ -65,7 +65,7 @@ def test_stretched_positions(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     learned = model_of(tmp_path / "a", "gpt2")
-    longer = Changes(stretch=2.0).of(learned)
+    longer = ModelChanges(stretch=2.0).of(learned)
     assert longer.max_length == 2 * learned.max_length
     table = np.asarray(longer.parameters["positions"])
     np.testing.assert_array_equal(table[::2], learned.parameters["positions"])
@@ -74,12 +74,12 @@ def test_stretched_positions(tmp_path):
     turned = model_of(tmp_path / "b", "llama", **plain)
     (tmp_path / "c").mkdir()
     linear = model_of(tmp_path / "c", "llama", rope_scaling={"type": "linear", "factor": 3.0})
-    np.testing.assert_allclose(rows(Changes(stretch=3.0).of(turned)), rows(linear), rtol=1e-10)
+    np.testing.assert_allclose(rows(ModelChanges(stretch=3.0).of(turned)), rows(linear), rtol=1e-10)
 
 
 def test_the_first_layers_alone(tmp_path):
     model = model_of(tmp_path, "bert")
-    first = Changes(layers=1).of(model)
+    first = ModelChanges(layers=1).of(model)
     assert first.layered.layers == 1
     shorter = dataclasses.replace(
         model.layered, architecture=dataclasses.replace(model.architecture, layers=1)
@@ -91,15 +91,15 @@ def test_the_first_layers_alone(tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [
-        Changes("temperature-log"),
-        Changes(window=3, mask="none"),
+        ModelChanges("temperature-log"),
+        ModelChanges(window=3, mask="none"),
         pytest.param(
-            Changes("temperature-sqrt", mask="future", stretch=1.5, layers=1), marks=pytest.mark.long
+            ModelChanges("temperature-sqrt", mask="future", stretch=1.5, layers=1), marks=pytest.mark.long
         ),
     ],
     ids=str,
 )
-def test_engines_measure_the_changed_model(tmp_path, changes: Changes):
+def test_engines_measure_the_changed_model(tmp_path, changes: ModelChanges):
     model = changes.of(model_of(tmp_path, "llama"))
     flips = jaxsens.Substitute([5, 11, 17], positions=[1, 4])
     exact, found = (
@@ -117,7 +117,7 @@ def test_engines_measure_the_changed_model(tmp_path, changes: Changes):
 def test_what_a_model_cannot_change_is_refused_by_name(tmp_path):
     RECORDED["bloom", "twelve heads"].write(tmp_path)
     model = jaxsens.load_pretrained(tmp_path)
-    wrong: Any = Changes("warm", 0, "past", 2.0, 9)
+    wrong = ModelChanges("warm", 0, "past", 2.0, 9)  # pyright: ignore[reportArgumentType]
     with pytest.raises(jaxsens.InputError) as caught:
         wrong.of(model)
     for said in (

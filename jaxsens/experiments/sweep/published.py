@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """The table of a published model; a change that is None leaves what the model has (`pretrained.changes.Changes`).
+    """The table of a published model; a change that is None leaves what the model has (`ModelChanges`).
 
     Attributes:
         pretrained: the folder, relative to that of the config.
@@ -112,7 +112,7 @@ def read_published(
     table: Mapping[str, Any], path: str, problems: Problems, folder: Path
 ) -> PublishedModel | None:
     """Returns the model that a table describes, or None after noting every error."""
-    from jaxsens.pretrained.changes import Changes
+    from jaxsens.pretrained.changes import ModelChanges
 
     sound = read_fields(PublishedTable, table, path, problems)
     if sound.get("weighting") is not None:
@@ -125,7 +125,7 @@ def read_published(
     where = str((folder / Path(given.pretrained).expanduser()).resolve())
     try:
         model, files = _loaded(where, given.output, given.dtype)
-        changes = Changes(given.weighting, given.window, given.mask, given.stretch, given.layers)  # pyright: ignore[reportArgumentType]
+        changes = ModelChanges(given.weighting, given.window, given.mask, given.stretch, given.layers)  # pyright: ignore[reportArgumentType]
         model = changes.of(model)
         if given.readout is not None:
             model = dataclasses.replace(

@@ -1,0 +1,164 @@
+"""`jaxsens corpus`: a published model on a file of texts, told by token, by position and by label."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from jaxsens.asked.measures import LogProbability
+from jaxsens.base.errors import Problems, collecting
+from jaxsens.base.files import check_ending, write_bytes
+from jaxsens.cli.measuring import MEASURED_BY, MeasuringOptions
+from jaxsens.cli.models import PublishedOptions
+from jaxsens.cli.shared import (
+    File,
+    Flag,
+    Number,
+    OptionGroup,
+    Text,
+    check_output,
+    check_there,
+    default,
+    flags_named,
+    one_of,
+    write_output,
+)
+
+TABLES = (".csv", ".json", ".parquet")
+
+
+@dataclass(frozen=True)
+class CorpusOptions(OptionGroup):
+    """A published model, a file of texts, and what is written.
+
+    Attributes:
+        pretrained: The folder of a published model: config.json, *.safetensors, tokenizer.json.
+        texts: A file of texts: .txt, one a line; .csv or .tsv with the columns text and label; or .jsonl.
+        readout: Where the output is read: cls (the first position), last, mean, or a 0-based position.
+        output: What is read there: the hidden row, the logits, or the scores of a classifier's labels.
+        dtype: What is computed in.
+        save: Keep every flip in this file, NAME.parquet, after each length. The same command goes on from it.
+        table: Write all rows to this file, .csv, .json or .parquet.
+        html: Write a page with the texts coloured by sensitivity.
+        png: Write the tables as a picture.
+        svg: Write the same as SVG.
+        top: The number of tokens to print.
+        quiet: Print only errors and warnings.
+    """
+
+    pretrained: Annotated[File, default("", "DIR")] = None
+    texts: File = None
+    readout: Annotated[Text, default("that of the folder", "cls|last|mean|N")] = None
+    output: Annotated[
+        str | None, one_of("hidden", "logits", "labels"), default("hidden; logits with log-probability")
+    ] = None
+    dtype: Annotated[str, one_of("float32", "float64", "bfloat16")] = "float32"
+    save: Annotated[File, default("not written")] = None
+    table: Annotated[File, default("not written")] = None
+    html: Annotated[File, default("not written")] = None
+    png: Annotated[File, default("not written")] = None
+    svg: Annotated[File, default("not written")] = None
+    top: Number = 20
+    quiet: Flag = False
+
+    @property
+    def published(self) -> PublishedOptions:
+        """The model, with the checks that it has for one text."""
+        return PublishedOptions(self.pretrained, "a text", None, self.readout, self.output)
+
+    def check(self, measuring: MeasuringOptions, problems: Problems) -> None:
+        """Adds the errors that can be found without loading the model."""
+        self.check_choices(problems)
+        self.published.check(measuring, {}, problems)
+        if self.texts is None:
+            problems.add("--texts", None, "a file of texts")
+        check_there("--texts", self.texts, problems)
+        for method in ("save", "html", "png", "svg"):
+            path = getattr(self, method)
+            if path is not None:
+                check_ending(method if method == "save" else f"to_{method}", path, problems, f"--{method}")
+                check_output(f"--{method}", path, problems)
+        if self.table is not None and self.table.suffix not in TABLES:
+            problems.add("--table", str(self.table), f"a file that ends with {', '.join(TABLES)}")
+        check_output("--table", self.table, problems)
+        if measuring.resume is not None:
+            problems.add("--resume", str(measuring.resume), "leave it out; --save goes on from its own file")
+        measuring.asked(problems)
+
+
+def corpus(
+    options: Annotated[CorpusOptions, tyro.conf.arg(name="")] = CorpusOptions(),  # noqa: B008, RUF100 - frozen
+    measuring: tyro.conf.OmitArgPrefixes[MeasuringOptions] = MeasuringOptions(),  # noqa: B008, RUF100 - frozen
+) -> int:
+    """Measure a published model on a file of texts, and print the result by token, by position and by label.
+
+    For example: jaxsens corpus --pretrained all-MiniLM-L6-v2 --texts texts.txt --save flips.parquet
+
+    Args:
+        options: The model, the texts, and what is written.
+        measuring: How flips are measured.
+    """
+    from jaxsens.experiments.single import corpus as single
+    from jaxsens.pretrained.load import load_pretrained
+
+    texts: list[Any] = []
+    with collecting("corpus") as problems:
+        options.check(measuring, problems)
+        if not problems and options.texts is not None:
+            texts = single.read_texts(options.texts, problems)
+    given, folder = measuring.arguments(True), options.pretrained
+    if folder is None:
+        raise RuntimeError("no folder without an error")
+    arguments = {key: one for key, one in given.items() if key not in ("progress", "resume")}
+    of_token = isinstance(arguments.get("measure"), LogProbability)
+    read: Any = options.output or ("logits" if of_token else "hidden")
+    with flags_named({"folder": "--pretrained", "readout": "--readout", **MEASURED_BY}):
+        model = load_pretrained(folder, output=read, dtype=options.dtype)
+        with collecting("corpus") as problems:
+            words = single.encoded_texts(model, texts, problems)
+        arguments |= options.published.place()
+        result = single.measured_corpus(model, words, arguments, options.save, _told(options.quiet))
+    labels = single.labels_of(model, texts, result)
+    return _write(options, result, single.tables_of(result, labels), f"{model.name}: {len(texts)} texts")
+
+
+def _told(quiet: bool) -> Any:
+    def tell(done: int, texts: int) -> None:
+        if not quiet:
+            print(f"{done} of {texts} texts", file=sys.stderr, flush=True)
+
+    return tell
+
+
+def _write(options: CorpusOptions, result: Any, tables: Any, title: str) -> int:
+    """Writes the files asked for, and prints the tables. Returns the exit code."""
+    from rich.console import Console
+
+    from jaxsens.experiments.single.corpus import LEAST, printed, write_table
+    from jaxsens.experiments.single.corpus_picture import corpus_picture
+    from jaxsens.sensitivity.corpus import common
+
+    code, often = 0, [common(table, LEAST) if table[0].by == "token" else table for table in tables]
+    unit = result.measure.unit
+    forms: dict[Literal["png", "svg"], Path | None] = {"png": options.png, "svg": options.svg}
+    for form, option in forms.items():
+        if option is not None:
+            picture = corpus_picture(often, title, unit, form)
+            code = write_output(f"--{form}", option, partial(write_bytes, option, picture)) or code
+    if options.table is not None:
+        code = write_output("--table", options.table, partial(write_table, tables, options.table)) or code
+    if options.html is not None:
+        code = (
+            write_output("--html", options.html, partial(result.to_html, options.html, title=title)) or code
+        )
+    if not options.quiet:
+        console = Console()
+        console.print(f"{title}; {len(result)} flips, {result.measure.kind}", highlight=False, markup=False)
+        for table in tables:
+            console.print(printed(table, options.top))
+    return code

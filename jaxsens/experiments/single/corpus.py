@@ -1,0 +1,208 @@
+"""Measures a file of texts: reads it, goes on where it was stopped, and tells the result as tables."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+from jaxsens.base.errors import InputError, Problems
+from jaxsens.base.files import atomic_path, read_within
+from jaxsens.pretrained.model import PretrainedModel
+from jaxsens.sensitivity.corpus import CorpusRow, common, corpus_table
+from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
+from jaxsens.sensitivity.results.concat import concat
+from jaxsens.sensitivity.results.result import FlipSensitivity, load_result
+
+ENDINGS = (".txt", ".csv", ".tsv", ".jsonl")
+LEAST = 3
+"""The number of texts that a token is in at least to be among those that are printed and drawn."""
+
+_MOST_BYTES = 2**28
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class LabelledText:
+    """A text, and its label; empty for none."""
+
+    text: str
+    label: str = ""
+
+
+def read_texts(path: Path, problems: Problems) -> list[LabelledText]:
+    """Returns the texts of a file; adds an error for each line that holds none.
+
+    A .txt file has one a line; .csv and .tsv a header with the columns text and, if there are labels, label; .jsonl an
+    object with these keys a line. Empty lines are left out.
+    """
+    own = Problems("")
+    try:
+        lines = read_within(path, _MOST_BYTES).decode("utf-8-sig").splitlines()
+    except (OSError, ValueError) as error:
+        problems.add("--texts", str(path), f"a readable UTF-8 file of texts ({error})")
+        return []
+    found = [one for one in _entries(path.suffix, lines, own) if one.text]
+    problems.messages += [f"--texts: {message}" for message in own.messages[:_SHOWN]]
+    if not own and not found:
+        problems.add("--texts", str(path), "it has no text")
+    return found
+
+
+def _entries(ending: str, lines: list[str], problems: Problems) -> Iterator[LabelledText]:
+    match ending:
+        case ".txt":
+            yield from (LabelledText(line.strip()) for line in lines)
+        case ".csv" | ".tsv":
+            rows = csv.DictReader(lines, delimiter="," if ending == ".csv" else "\t")
+            if "text" not in (rows.fieldnames or ()):
+                problems.messages.append(f"line 1: a header with the column text; it has {rows.fieldnames}")
+                return
+            for row in rows:
+                yield LabelledText((row["text"] or "").strip(), (row.get("label") or "").strip())
+        case ".jsonl":
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    yield _object(number, line, problems)
+        case _:
+            problems.messages.append(f"a file that ends with {', '.join(ENDINGS)}, not {ending!r}")
+
+
+def _object(number: int, line: str, problems: Problems) -> LabelledText:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        found = None
+    texts: list[Any] = (
+        [found.get(key, "") for key in ("text", "label")] if isinstance(found, dict) else [None]
+    )
+    if not all(isinstance(one, str) for one in texts):
+        problems.messages.append(
+            f"line {number}: an object with the text under text, and its label under label"
+        )
+        return LabelledText("")
+    return LabelledText(*texts)
+
+
+def encoded_texts(model: PretrainedModel, texts: list[LabelledText], problems: Problems) -> list[list[int]]:
+    """Returns the ids of every text; adds an error for each that the model does not read."""
+    found = []
+    for k, one in enumerate(texts):
+        try:
+            found.append(model.encode(one.text))
+        except InputError as error:
+            problems.messages.append(f"--texts: text {k + 1}: {str(error).removeprefix('encode: ')}")
+    return found
+
+
+def measured_corpus(
+    model: PretrainedModel,
+    words: list[list[int]],
+    arguments: Mapping[str, Any],
+    save: Path | None,
+    told: Callable[[int, int], object],
+) -> FlipSensitivity:
+    """Returns the result on all texts, in their order. Texts of one length are measured together.
+
+    What is finished is kept in `save` after each length; a file of the same texts and options is gone on from.
+
+    Raises:
+        InputError: if the file is that of another measurement.
+    """
+    of_text: dict[int, FlipSensitivity] = {}
+    if save is not None and save.is_file():
+        kept = load_result(save)
+        of_text = _matched(kept, words)
+    left: dict[int, list[int]] = defaultdict(list)
+    for k, word in enumerate(words):
+        if k not in of_text:
+            left[len(word)].append(k)
+    for n in sorted(left):
+        told(len(of_text), len(words))
+        found = flip_sensitivity(model, np.array([words[k] for k in left[n]]), progress=False, **arguments)
+        of_text |= {k: found.of_input(row) for row, k in enumerate(left[n])}
+        if save is not None:
+            concat([of_text[k] for k in sorted(of_text)]).save(save)
+    told(len(of_text), len(words))
+    return concat([of_text[k] for k in range(len(words))])
+
+
+def _matched(kept: FlipSensitivity, words: list[list[int]]) -> dict[int, FlipSensitivity]:
+    """Returns what a file holds of each text: that of the first texts with its ids."""
+    free: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for k, word in enumerate(words):
+        free[tuple(word)].append(k)
+    found = {}
+    for row in range(len(kept.tokens)):
+        same = free[tuple(kept.tokens[row, : kept.length(row)].tolist())]
+        if not same:
+            raise InputError("corpus: --save has other texts than --texts; remove it, or give another file")
+        found[same.pop(0)] = kept.of_input(row)
+    return found
+
+
+def labels_of(model: PretrainedModel, texts: list[LabelledText], result: FlipSensitivity) -> list[str]:
+    """Returns the label of each text: the file's, or the classifier's where the file has none."""
+    found = [one.label for one in texts]
+    for k, label in enumerate(found):
+        if not label and model.labels:
+            ids = result.tokens[k, : result.length(k)]
+            rows = np.asarray(model(ids))
+            place = {"last": len(ids) - 1, "mean": None}.get(str(result.readout), result.readout)
+            scores = rows.mean(axis=0) if place is None else rows[int(place)]
+            found[k] = model.labels[int(np.argmax(scores))]
+    return found
+
+
+def tables_of(result: FlipSensitivity, labels: list[str]) -> list[list[CorpusRow]]:
+    """Returns the tables by position, by token and, if there are labels, by label."""
+    tables = [corpus_table(result, "position"), corpus_table(result, "token")]
+    return [*tables, corpus_table(result, "label", labels)] if any(labels) else tables
+
+
+def printed(table: list[CorpusRow], top: int) -> Table:
+    """Returns a table for a terminal: all positions and labels, and the `top` tokens that are in several texts."""
+    by = table[0].by if table else "token"
+    rows = common(table, LEAST)[:top] if by == "token" else table
+    shown = Table(title=f"By {by}", box=box.SIMPLE_HEAD, padding=(0, 1))
+    for column in (by, "texts", "positions", "mean", "± s.e.", "largest", "in text", "at"):
+        shown.add_column(column, justify="left" if column == by else "right")
+    for row in rows:
+        numbers = f"{row.mean:.3g}", f"{row.error:.2g}", f"{row.largest:.3g}"
+        shown.add_row(
+            row.key, str(row.texts), str(row.places), *numbers, str(row.text + 1), str(row.position)
+        )
+    return shown
+
+
+def write_table(tables: list[list[CorpusRow]], path: Path) -> None:
+    """Writes all rows to a .csv, .json or .parquet file, atomically."""
+    rows = [asdict(row) for table in tables for row in table]
+    names = [field.name for field in fields(CorpusRow)]
+    with atomic_path(path) as temporary:
+        match path.suffix:
+            case ".csv":
+                text = io.StringIO()
+                writer = csv.DictWriter(text, names)
+                writer.writeheader()
+                writer.writerows(rows)
+                temporary.write_text(text.getvalue(), encoding="utf-8")
+            case ".json":
+                told = [{**row, "error": None if row["texts"] < 2 else row["error"]} for row in rows]
+                temporary.write_text(json.dumps(told, indent=1), encoding="utf-8")
+            case ".parquet":
+                import pyarrow as pa
+                import pyarrow.parquet as pq
+
+                pq.write_table(pa.Table.from_pylist(rows), temporary)
+            case other:
+                raise InputError(f"corpus: --table: .csv, .json or .parquet, not {other!r}")
