@@ -83,7 +83,6 @@ def load_pretrained(
         family.name,
         here.path,
         here.name,
-        dtype,
         padding=architecture.position_offset - 1 if architecture.position_offset else None,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -184,19 +184,28 @@ def parameters_of(found: Mapping[Tensor, StoredTensor], layers: int, dtype: str)
     Raises:
         InputError: naming a tensor that cannot be read, or that holds numbers that are not finite in the dtype.
     """
+    return tree_of(((tensor.place, _read(tensor, stored, dtype)) for tensor, stored in found.items()), layers)
+
+
+def _read(tensor: Tensor, stored: StoredTensor, dtype: str) -> np.ndarray:
+    where = f"load_pretrained: {stored.file.name}: {stored.name}"
+    try:
+        with np.errstate(over="ignore"):
+            array = tensor.taken(stored.read(dtype))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{where}: not readable ({error}); download the model again") from error
+    if not np.isfinite(array).all():
+        raise InputError(
+            f"{where}: it holds numbers that are not finite in {dtype}; download the model again"
+        )
+    return array
+
+
+def tree_of(arrays: Iterable[tuple[Place, np.ndarray]], layers: int) -> dict[str, Any]:
+    """Returns the tree of parameters: arrays of JAX at their places. Call it within `numerics(dtype)`."""
     tree: dict[str, Any] = {"layers": [{} for _ in range(layers)]}
-    for tensor, stored in found.items():
-        where = f"load_pretrained: {stored.file.name}: {stored.name}"
-        try:
-            with np.errstate(over="ignore"):
-                array = tensor.taken(stored.read(dtype))
-        except (OSError, ValueError) as error:
-            raise InputError(f"{where}: not readable ({error}); download the model again") from error
-        if not np.isfinite(array).all():
-            raise InputError(
-                f"{where}: it holds numbers that are not finite in {dtype}; download the model again"
-            )
-        *path, last = tensor.place
+    for place, array in arrays:
+        *path, last = place
         at: Any = tree
         for part in path[:-1] if isinstance(last, int) else path:
             at = at[part] if isinstance(part, int) else at.setdefault(part, {})
@@ -374,7 +383,7 @@ class Family:
             yield from self._map(("head", "transform"), name, a.width, narrow, bias)
             yield from _norm(a, ("head", "norm"), self.head_parts["norm"], (narrow,))
         if self.head_biases and a.logit_bias:
-            yield Tensor(("head", "bias"), self.head_biases, (a.symbols,))
+            yield Tensor(("head", "bias"), self.head_biases, (a.outputs or a.symbols,))
 
     def found(
         self, a: Architecture, stored: Mapping[str, StoredTensor], output: Output, problems: Problems
