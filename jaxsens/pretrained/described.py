@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,12 +13,18 @@ from jaxsens.base.errors import Problems, collecting
 from jaxsens.base.precision import DTYPES, numerics
 from jaxsens.base.strict import did_you_mean, naming_arguments
 from jaxsens.models.torch_model import as_numpy
-from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture, Output, PublishedTransformer
+from jaxsens.pretrained.families.architecture import (
+    ACTIVATIONS,
+    Architecture,
+    Output,
+    PositionSlopes,
+    PublishedTransformer,
+)
 from jaxsens.pretrained.families.family import Family, Place, Tensor, tree_of
 from jaxsens.pretrained.model import DescribedModel
 
 _OUTER = ("embedding", "positions", "token_types", "score_bias", "embedding_norm", "embedding_map")
-_MAPS = ("query", "key", "value", "output", "router", "gate", "up", "down")
+_MAPS: tuple[str, ...] = ("query", "key", "value", "output", "router", "gate", "up", "down")
 _NORMS = ("query_norm", "key_norm", "attention_norm", "map_norm")
 _OF_LAYERS = ("kernel", "weight", "scale", "bias", "embedding")
 """What Flax, Equinox and PyTorch call the arrays of linear maps, norms and embeddings."""
@@ -40,20 +45,10 @@ def from_weights(
 
     Args:
         architecture: the model's shape and choices.
-        weights: a dictionary. A linear map is {"matrix": (in, out), "bias": (out,)}, a norm {"scale": (width,),
-            "shift": (width,)}; each is without what the architecture is without. Instead of an array, a map or a norm,
-            a layer of Flax, Equinox or PyTorch may stand, or its arrays by the names that these have there: "kernel"
-            (inputs first, with any axes of heads) or "weight" (outputs first), "scale" or "weight", and "bias".
-
-            - embedding: (symbols, embedding_width or width); with `learned_positions`, positions: (longest, width),
-              after the `position_offset` first; with token types, token_types: (types, width).
-            - layers: for each a dictionary of the linear maps query, key, value, output, up, down, and gate if `gated`;
-              and the norms attention_norm and map_norm, attention_after and map_after if `norms` is "both", query_norm
-              and key_norm if there are `head_norms`. With experts: router, and arrays with an axis of experts in front.
-            - final_norm, if the last rows are normalised; embedding_norm with `embedding_norm`; embedding_map with
-              `embedding_width`, and output_map unless there is a `head_activation`.
-            - head, for logits: matrix (width, outputs or symbols) unless `tied`, bias with `logit_bias`, transform and
-              norm with `head_activation`. It is not read for output="hidden".
+        weights: the dictionary of arrays that `PublishedTransformer` describes, with `positions` after the
+            `position_offset` first ones. Instead of a table, a linear map or a norm, it may have a layer of Flax,
+            Equinox or PyTorch, or such a layer's arrays: "kernel" (inputs first, with any axes of heads) or "weight"
+            (outputs first), "scale" or "weight", and "bias". The head is read for output="logits" only.
         output: what is read from a row: "hidden", the row after the last layer and the final normalisation, (width,);
             or "logits", (outputs or symbols,).
         readout: the row that is read: "last", "mean" or a position; None for the last row if the future is masked,
@@ -72,16 +67,11 @@ def from_weights(
         inputs.choice("output", output, ("hidden", "logits"), problems)
         inputs.choice("dtype", dtype, DTYPES, problems)
         if readout is not None:
-            inputs.config_readout("readout", readout, problems)
+            readout = inputs.config_readout("readout", readout, problems)
     with collecting("from_weights: architecture") as problems:
         _check(architecture, problems)
     weights = {name: part for name, part in weights.items() if (output, name) != ("hidden", "head")}
-    wanted = {
-        one.place: dataclasses.replace(one, shape=one.shape[::-1], transposed=False)
-        if one.transposed
-        else one
-        for one in _tensors(architecture, output)
-    }
+    wanted = {one.place: one for one in _tensors(architecture, output)}
     with collecting("from_weights") as problems:
         given = dict(_arrays(weights, (), wanted, architecture.epsilon, problems))
         arrays = _checked(given, wanted, dtype, problems)
@@ -100,9 +90,9 @@ def _check(a: Architecture, problems: Problems) -> None:
     if a.head_activation is not None:
         inputs.choice("head_activation", a.head_activation, ACTIVATIONS, problems)
     if a.outputs and a.tied:
-        problems.add(
-            "outputs", a.outputs, "a tied head has an output for each symbol: tied=False, or outputs=0"
-        )
+        problems.add("outputs", a.outputs, "0, or tied=False: a tied head has an output for each symbol")
+    if isinstance(a.score_bias, PositionSlopes) and len(a.score_bias.slopes) != a.heads:
+        problems.add("score_bias", a.score_bias, f"a slope for each of heads = {a.heads}")
     for angles in {one for one in a.rotary if one is not None}:
         if angles.width % 2 or angles.width > a.head_width:
             problems.add("rotary", angles, f"an even width of at most head_width = {a.head_width}")
@@ -113,21 +103,11 @@ def _tensors(a: Architecture, output: Output) -> Iterator[Tensor]:
     final = a.norms != "after" if a.final_norm is None else a.final_norm
     outer = [*_OUTER, *["final_norm"] * final, *["output_map"] * (a.head_activation is None)]
     parts = [*_MAPS, *_NORMS, *["attention_after", "map_after"] * (a.norms == "both")]
+    head = {"transform": "", "norm": ""} if a.head_activation else {}
+    names = dict.fromkeys(outer, ""), "", dict.fromkeys(parts, "")
+    experts = dict.fromkeys(_MAPS, "")
     family = Family(
-        name="described",
-        prefix="",
-        architecture=lambda _: a,
-        outer=dict.fromkeys(outer, ""),
-        layer="",
-        parts=dict.fromkeys(parts, ""),
-        head_matrix=(),
-        buffers=(),
-        heads=(),
-        language_model="",
-        head_parts={"transform": "", "norm": ""} if a.head_activation else {},
-        head_biases=("",),
-        inputs_first=True,
-        expert=dict.fromkeys(_MAPS, ""),
+        "", "", lambda _: a, *names, (), (), (), "", head, ("",), inputs_first=True, expert=experts
     )
     yield from family.tensors(a)
     if output == "logits":
@@ -160,32 +140,23 @@ def _arrays(
         yield from _arrays(own, place, wanted, epsilon, problems)
 
 
-def _inner(place: Place, name: str, wanted: Mapping[Place, Tensor]) -> Place:
-    """Returns the place of a part by its name, or by the name of an array in a layer of a library."""
-    match name:
-        case "weight" | "embedding" if place in wanted:
-            return place
-        case "kernel" | "weight" if (*place, "matrix") in wanted:
-            return (*place, "matrix")
-        case "weight" if (*place, "scale") in wanted:
-            return (*place, "scale")
-        case "bias" if (*place, "shift") in wanted:
-            return (*place, "shift")
-        case _:
-            return (*place, name)
+def _inner(place: Place, name: Any, wanted: Mapping[Place, Tensor]) -> Place:
+    """Returns the place of a part by its name here, or in a layer of a library."""
+    if place in wanted and name in ("weight", "embedding"):
+        return place
+    scale = "matrix" if (*place, "matrix") in wanted else "scale"
+    shift = "shift" if (*place, "shift") in wanted else "bias"
+    renamed: dict[Any, Any] = {"kernel": "matrix", "weight": scale, "bias": shift}
+    return (*place, renamed.get(name, name))
 
 
-def _turned(place: Place, name: str, array: np.ndarray) -> np.ndarray:
+def _turned(place: Place, name: Any, array: np.ndarray) -> np.ndarray:
     """Returns an array that a library calls by a name, with inputs first and heads in one axis."""
-    match (name, place[-1]):
-        case ("weight", "matrix"):
-            return array.T
-        case ("kernel", "matrix"):
-            return array.reshape(-1, array.shape[-1]) if "output" in place else array.reshape(len(array), -1)
-        case ("bias", "bias"):
-            return array.reshape(-1)
-        case _:
-            return array
+    if (name, place[-1]) == ("weight", "matrix"):
+        return array.T
+    if name == "kernel" and array.ndim > 2:
+        return array.reshape(-1, array.shape[-1]) if "output" in place else array.reshape(len(array), -1)
+    return array.reshape(-1) if (name, place[-1]) == ("bias", "bias") else array
 
 
 def _checked(
@@ -198,16 +169,18 @@ def _checked(
         problems.messages.append(f"{name}: the architecture has no such array{did_you_mean(name, missing)}")
     found: dict[Place, np.ndarray] = {}
     for place, tensor in wanted.items():
-        array = given.get(place, np.zeros(tensor.shape))
-        if array.shape != tensor.shape:
-            problems.add(f"{_told(place)}: shape", array.shape, f"the architecture says {tensor.shape}")
+        shape = tensor.shape[::-1] if tensor.transposed else tensor.shape
+        array = given.get(place, np.zeros(shape))
+        if array.shape != shape:
+            problems.add(f"{_told(place)}: shape", array.shape, f"the architecture says {shape}")
         elif not jnp.issubdtype(array.dtype, jnp.floating):
             problems.add(f"{_told(place)}: dtype", str(array.dtype), "give floating-point numbers")
         else:
             with np.errstate(over="ignore"):
-                found[place] = tensor.taken(array.astype(dtype))
-            if not np.isfinite(found[place]).all():
+                stored = array.astype(dtype)
+            if not np.isfinite(stored).all():
                 problems.messages.append(f"{_told(place)}: numbers that are not finite in {dtype}")
+            found[place] = tensor.taken(stored.T if tensor.transposed else stored)
     return found
 
 
