@@ -55,7 +55,10 @@ from .models.transformer.layered import Attention as Attention
 from .models.transformer.layered import Layered as Layered
 from .models.transformer.module import Transformer as Transformer
 from .pretrained.changes import ModelChanges as ModelChanges
+from .pretrained.described import from_weights as from_weights
+from .pretrained.families.architecture import Architecture as Architecture
 from .pretrained.load import load_pretrained as load_pretrained
+from .pretrained.model import DescribedModel as DescribedModel
 from .pretrained.model import PretrainedModel as PretrainedModel
 from .search.result import SearchInterrupted as SearchInterrupted
 from .search.result import WorstInput as WorstInput

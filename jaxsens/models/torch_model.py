@@ -126,7 +126,7 @@ class TorchModel:
         """Returns the SHA-256 of the module's description, parameters and buffers, and of the chosen output."""
         found = hashlib.sha256(f"{self.module!r} {self.output!r}".encode())
         for name, part in _tensors(self.module).items():
-            array = _as_numpy(part)
+            array = as_numpy(part)
             found.update(f"{name} {part.dtype} {array.shape}".encode())
             found.update(np.ascontiguousarray(array).tobytes())
         return found.hexdigest()
@@ -171,7 +171,7 @@ class TorchModel:
                 f"{tuple(batch.shape)}, raised {type(error).__name__}: {said}. Give ids in its vocabulary and inputs "
                 "that are no longer than it reads; a module that takes other arguments needs a module around it"
             ) from error
-        found = _as_numpy(_tensor(output, self.output, self.name))
+        found = as_numpy(_tensor(output, self.output, self.name))
         if found.ndim == 0 or found.shape[0] != len(batch):
             raise InputError(
                 f"model: {self.name} returns shape {found.shape} for {len(batch)} inputs of length {ids.shape[-1]}; "
@@ -233,7 +233,7 @@ def _device(module: Any) -> str:
     return next((str(part.device) for part in _tensors(module).values()), "cpu")
 
 
-def _as_numpy(tensor: Any) -> np.ndarray:
+def as_numpy(tensor: Any) -> np.ndarray:
     """Returns a tensor's values; bfloat16 and float16, which NumPy lacks or loses digits in, as float32."""
     import torch  # pyright: ignore[reportMissingImports]
 

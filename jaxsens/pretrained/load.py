@@ -107,7 +107,6 @@ def load_pretrained(
         family.name,
         here.path,
         here.name,
-        computed,
         padding=architecture.position_offset - 1 if architecture.position_offset else None,
         labels=labels,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,7 +23,74 @@ from jaxsens.pretrained.tokenizer import FolderTokenizer
 
 
 @dataclass(frozen=True, eq=False)
-class PretrainedModel(LayeredModel):
+class DescribedModel(LayeredModel):
+    """A transformer with its architecture and weights, made by `jaxsens.from_weights`: a model for every function of
+    jaxsens. `model(ids)` returns the output of every row.
+
+    Attributes:
+        layered: the forward pass.
+        parameters: its weights, a dictionary of arrays of `dtype`.
+    """
+
+    layered: PublishedTransformer
+    parameters: Any
+
+    @property
+    def architecture(self) -> Architecture:
+        """The shape and the choices of the model."""
+        return self.layered.architecture
+
+    @property
+    def dtype(self) -> str:
+        """What is computed in: "float64" if the weights are, otherwise "float32"."""
+        return "float64" if self.parameters["embedding"].dtype == np.float64 else "float32"
+
+    @property
+    def max_length(self) -> int:
+        """The length of the longest input, special tokens included."""
+        return self.architecture.longest
+
+    @property
+    def unread(self) -> Mapping[int, str]:
+        """The ids that no input may have, and why."""
+        one = self.architecture.unread
+        return {} if one is None else {one: "it changes all rows, says the architecture; give another symbol"}
+
+    def embeddings(self) -> Float[np.ndarray, "symbols width"]:
+        """Returns the embeddings of the symbols, without positions, token types and normalisation."""
+        with numerics(self.dtype):
+            return np.asarray(widened(self.parameters["embedding"]))
+
+    def __call__(self, ids: Sequence[int] | ArrayLike) -> Float[Array, "n outputs"]:
+        """Returns every row's output: (n, width), or (n, symbols) of logits, or (n, labels). Compiled once per length.
+
+        Raises:
+            InputError: for an input that is no list of ids, too long, with ids that the model does not read, or with
+                padding in a family that does not count it.
+        """
+        checked = self._checked("model", ids)
+        with collecting("model") as problems:
+            if not checked:
+                problems.add("ids", checked, "give at least one")
+            if len(checked) > self.max_length:
+                problems.add("ids", f"{len(checked)} ids", f"the model reads at most {self.max_length}")
+            for symbol in sorted(self.unread.keys() & set(checked)):
+                problems.add("ids", symbol, self.unread[symbol])
+        with numerics(self.dtype):
+            return _rows(self.layered, self.parameters, jnp.asarray(checked, jnp.int32))
+
+    def _checked(self, subject: str, ids: Any) -> list[int]:
+        with collecting(subject) as problems:
+            found = inputs.whole_numbers(ids)
+            if found is not None and found.ndim == 1 and found.size:
+                inputs.check_ids("ids", found, self.architecture.symbols, problems)
+            elif np.shape(ids) != (0,):
+                problems.add("ids", ids, "a list of whole numbers, such as the output of `encode`")
+        return [] if found is None else [int(one) for one in found]
+
+
+@dataclass(frozen=True, eq=False)
+class PretrainedModel(DescribedModel):
     """A published model, made by `jaxsens.load_pretrained`: a model for every function of jaxsens.
 
     `model(ids)` returns the output of every row; `flip_sensitivity(model, model.encode(text))` measures that of the
@@ -38,18 +105,14 @@ class PretrainedModel(LayeredModel):
         family: its `model_type`.
         folder: where it was read from.
         name: its name at the hub if the folder is in the hub's cache, otherwise that of the folder.
-        dtype: "float32" or "float64", in which it computes.
         padding: the id that the family leaves out when it counts positions; None if it counts all.
         labels: the names of a classifier's labels, by the number of the output; empty for other outputs.
     """
 
-    layered: PublishedTransformer
-    parameters: Any
     tokenizer: FolderTokenizer
     family: str
     folder: Path
     name: str
-    dtype: str
     padding: int | None = None
     labels: tuple[str, ...] = ()
 
@@ -61,16 +124,6 @@ class PretrainedModel(LayeredModel):
             f"PretrainedModel({self.family!r}, layers={a.layers}, width={a.width}, symbols={a.symbols}, "
             f"max_length={a.longest}, output={output!r}, dtype={self.dtype!r}{kept}, folder={str(self.folder)!r})"
         )
-
-    @property
-    def architecture(self) -> Architecture:
-        """The shape and the choices of the model."""
-        return self.layered.architecture
-
-    @property
-    def max_length(self) -> int:
-        """The length of the longest input, special tokens included."""
-        return self.architecture.longest
 
     @property
     def special(self) -> tuple[int, ...]:
@@ -99,11 +152,6 @@ class PretrainedModel(LayeredModel):
     def reserved(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The ids that stand for no text, sorted: special ones, unused ones, and those the tokenizer does not know."""
         return self.tokenizer.reserved(self.architecture.symbols)
-
-    def embeddings(self) -> Float[np.ndarray, "symbols width"]:
-        """Returns the embeddings of the symbols, without positions, token types and normalisation."""
-        with numerics(self.dtype):
-            return np.asarray(widened(self.parameters["embedding"]))
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Returns the ids of a text.
@@ -176,33 +224,6 @@ class PretrainedModel(LayeredModel):
         number = self.token_id(wanted) if isinstance(wanted, str) else wanted
         # A number beyond the logits is refused by the measure.
         return number, self.tokens([number])[0] if number < self.architecture.symbols else ""
-
-    def __call__(self, ids: Sequence[int] | ArrayLike) -> Float[Array, "n outputs"]:
-        """Returns every row's output: (n, width), or (n, symbols) of logits, or (n, labels). Compiled once per length.
-
-        Raises:
-            InputError: for an input that is no list of ids, too long, with ids that the model does not read, or with
-                padding in a family that does not count it.
-        """
-        checked = self._checked("model", ids)
-        with collecting("model") as problems:
-            if not checked:
-                problems.add("ids", checked, "give at least one")
-            if len(checked) > self.max_length:
-                problems.add("ids", f"{len(checked)} ids", f"the model reads at most {self.max_length}")
-            for symbol in sorted(self.unread.keys() & set(checked)):
-                problems.add("ids", symbol, self.unread[symbol])
-        with numerics(self.dtype):
-            return _rows(self.layered, self.parameters, jnp.asarray(checked, jnp.int32))
-
-    def _checked(self, subject: str, ids: Any) -> list[int]:
-        with collecting(subject) as problems:
-            found = inputs.whole_numbers(ids)
-            if found is not None and found.ndim == 1 and found.size:
-                inputs.check_ids("ids", found, self.architecture.symbols, problems)
-            elif np.shape(ids) != (0,):
-                problems.add("ids", ids, "a list of whole numbers, such as the output of `encode`")
-        return [] if found is None else [int(one) for one in found]
 
 
 @partial(jax.jit, static_argnums=0)

@@ -1,6 +1,6 @@
 """Prints the table of families and options beside the transformers library: python -m tests.pretrained.table
 
-Every row is a tiny random model that transformers saves, at lengths 1, 2, 17 and 300 and that of the case. Errors are
+Every row is a tiny random model that transformers saves, at lengths 1, 2, 17 and 300; classifiers at 11. Errors are
 the largest differences of hidden states and of logits, relative to the largest entry if that is above 1, in float32 and
 in float64; and the largest difference of the incremental engine from forward passes in float64, relative to the change.
 """
@@ -64,17 +64,22 @@ def at(case: Case, n: int) -> Case:
     return replace(case, n=n, options={**case.options, **({key: 320} if n > case.n and key else {})})
 
 
+def lengths_of(case: Case) -> list[int]:
+    """Returns the lengths that a case is tried at; of a classifier its own."""
+    return [case.n] if case.name in KINDS else sorted({*LENGTHS, *([case.n] if case.n > 17 else [])})
+
+
 def row(case: Case) -> list[float]:
     """Returns the largest errors of a case over all lengths, and that of the engine."""
     found, engine = [], 0.0
-    for n in sorted({*LENGTHS, case.n}):
+    for n in lengths_of(case):
         with tempfile.TemporaryDirectory() as folder:
             own = at(case, n)
             save(own, Path(folder))
             found.append(
                 [one for dtype in ("float32", "float64") for one in errors(own, Path(folder), dtype)]
             )
-            if n == 17:
+            if n in (11, 17):
                 engine = of_engine(own, Path(folder))
     return [*np.max(found, axis=0), engine]
 
@@ -86,7 +91,7 @@ def main(families: list[str]) -> None:
     for case in (*CASES, *LABELLED):
         if not families or case.family in families:
             shown = " | ".join(f"{one:.1e}" for one in row(case))
-            lengths = ", ".join(map(str, sorted({*LENGTHS, case.n})))
+            lengths = ", ".join(map(str, lengths_of(case)))
             print(f"| {case.family} | {case.name} | {lengths} | {shown} |", flush=True)
 
 

@@ -6,14 +6,16 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsens.base import inputs
 from jaxsens.base.errors import no_rule, rule_for
+from jaxsens.base.strict import Count, Positive, checked_by, config
 from jaxsens.models.parts.masks import SlidingWindow
 from jaxsens.models.parts.score_positions import RelativeBias
 from jaxsens.models.parts.weighting import Weighting
@@ -156,28 +158,28 @@ class Classifier:
     activation: str | None
 
 
-@dataclass(frozen=True)
+@config
 class Architecture:
-    """A transformer's shape and choices.
+    """A transformer's shape and choices. `jaxsens.from_weights` makes a model of it and of weights.
 
     Attributes:
         width: the width of a row, `hidden_size`.
         layers: the number of layers.
         heads: the number of query heads.
-        key_heads: the number of heads of keys and values.
-        head_width: the width of queries, keys and values.
         hidden: the width between the two matrices of the per-row map.
         symbols: the number of symbols, `vocab_size`.
         longest: the length of the longest input.
+        key_heads: the number of heads of keys and values; 0 for as many as query heads.
+        head_width: the width of queries, keys and values; 0 for width // heads.
         norm: layer normalisation, or root mean square normalisation.
         epsilon: what is added to the variance, or to the mean square.
         norms: where rows are normalised.
         activation: a name of `ACTIVATIONS`.
         gated: whether the activation is multiplied by a second map, as in SwiGLU.
         causal: whether the future is masked.
-        windows: the width of each layer's sliding window, None for none.
-        scales: the factor of each layer's dot products; None for 1 / sqrt(head_width).
-        rotary: the angles of each layer's rotary positions; None for none.
+        windows: the width of each layer's sliding window, None for none; () for none at all.
+        scales: the factor of each layer's dot products; None, or () for all, for 1 / sqrt(head_width).
+        rotary: the angles of each layer's rotary positions; None for none; () for none at all.
         learned_positions: whether rows begin with a learned embedding of their position.
         position_offset: the number of the first learned position, for families that leave out some.
         token_types: the number of token types; 0 for none. Every symbol has the first.
@@ -187,6 +189,7 @@ class Architecture:
         output_bias: whether the map after attention has one.
         map_bias: whether the per-row map has biases.
         tied: whether the head's matrix is the embedding.
+        outputs: the number of logits; 0 for one for each symbol.
         head_activation: the activation within the head; None if the head is linear.
         transform_bias: whether the linear map before it has a bias.
         norm_scale: whether norms have a scale.
@@ -207,24 +210,27 @@ class Architecture:
         logit_bias: whether the head's map to logits has a bias, in a family where it may.
         experts: the experts of the per-row map.
         unread: a symbol that no input may have, because it changes all rows.
+
+    Raises:
+        InputError: listing every field of the wrong kind.
     """
 
-    width: int
-    layers: int
-    heads: int
-    key_heads: int
-    head_width: int
-    hidden: int
-    symbols: int
-    longest: int
-    norm: NormKind
-    epsilon: float
-    norms: Norms
-    activation: str
-    gated: bool
+    width: Positive
+    layers: Positive
+    heads: Positive
+    hidden: Positive
+    symbols: Positive
+    longest: Positive
     causal: bool
-    windows: tuple[int | None, ...]
-    scales: tuple[float | None, ...]
+    activation: Annotated[str, checked_by(inputs.choice, known=ACTIVATIONS)]
+    key_heads: Count = 0
+    head_width: Count = 0
+    norm: NormKind = "layer"
+    epsilon: float = 1e-5
+    norms: Norms = "before"
+    gated: bool = False
+    windows: tuple[int | None, ...] = ()
+    scales: tuple[float | None, ...] = ()
     rotary: tuple[RotaryAngles | None, ...] = ()
     learned_positions: bool = False
     position_offset: int = 0
@@ -235,6 +241,7 @@ class Architecture:
     output_bias: bool = True
     map_bias: bool = True
     tied: bool = True
+    outputs: Count = 0
     head_activation: str | None = None
     transform_bias: bool = True
     norm_scale: bool = True
@@ -255,6 +262,10 @@ class Architecture:
     logit_bias: bool = True
     experts: Experts | None = None
     unread: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key_heads", self.key_heads or self.heads)
+        object.__setattr__(self, "head_width", self.head_width or self.width // self.heads)
 
 
 @dataclass(frozen=True)
@@ -325,12 +336,12 @@ class PublishedTransformer(Layered):
     def attention(self, layer: int) -> Attention:
         """The layer's heads, mask and scale."""
         a = self.architecture
-        window = a.windows[layer]
+        window = a.windows[layer] if a.windows else None
         if window is None:
             mask = "future" if a.causal else "none"
         else:
             mask = SlidingWindow(window) if a.causal else Near(window)
-        scale = a.scales[layer]
+        scale = a.scales[layer] if a.scales else None
         return Attention(a.heads, a.key_heads, mask, self.weighting, scale, a.score_cap)
 
     def at_length(self, n: int) -> PublishedTransformer:

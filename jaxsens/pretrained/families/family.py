@@ -343,7 +343,7 @@ class Family:
             yield from self._map(("head", "transform"), name, a.width, narrow, bias)
             yield from norm_tensors(a, ("head", "norm"), self.head_parts["norm"], (narrow,))
         if self.head_biases and a.logit_bias:
-            yield Tensor(("head", "bias"), self.head_biases, (a.symbols,))
+            yield Tensor(("head", "bias"), self.head_biases, (a.outputs or a.symbols,))
 
     def found(
         self,

@@ -36,11 +36,8 @@ def plain_architecture(
     if "longest" not in own:
         own["longest"] = options.count(names.longest)
     chosen: dict[str, Any] = {
-        "key_heads": heads,
         "norms": "after" if encodes else "before",
         "learned_positions": True,
-        "gated": False,
-        "windows": (None,) * layers,
         "embedding_norm": encodes,
         "tied": options.flag("tie_word_embeddings", True),
         "head_activation": activation if encodes else None,
@@ -52,9 +49,7 @@ def plain_architecture(
         head_width=width // heads,
         hidden=options.count(names.hidden, REQUIRED if encodes else 4 * width),
         symbols=options.count("vocab_size"),
-        norm="layer",
         activation=activation,
         causal=not encodes,
-        scales=(None,) * layers,
         **{**chosen, **own},
     )

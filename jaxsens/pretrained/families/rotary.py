@@ -52,10 +52,8 @@ def llama_like(
         own |= {"rotary": (rotary,) * layers, "longest": longest}
     chosen: dict[str, Any] = {
         "norm": "rms",
-        "norms": "before",
         "gated": True,
         "causal": True,
-        "scales": (None,) * layers,
         "map_bias": False,
         "hidden": options.count("intermediate_size"),
     }

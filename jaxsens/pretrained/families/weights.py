@@ -97,7 +97,15 @@ class Reader:
         return NamedSharding(self.mesh, PartitionSpec(*spec))
 
 
-def parameters_of(found: Mapping[Tensor, StoredTensor], layers: int, reader: Reader) -> dict[str, Any]:
+class HeldReader(Reader):
+    """Takes parameters that are at hand, in place of stored tensors."""
+
+    def numbers(self, tensor: Tensor, stored: Any, index: Any = ()) -> np.ndarray:
+        """Returns a part of an array."""
+        return np.ascontiguousarray(stored[index])
+
+
+def parameters_of(found: Mapping[Tensor, Any], layers: int, reader: Reader) -> dict[str, Any]:
     """Returns the tree of parameters: arrays of JAX, whose layers are a `Stack`.
 
     Call it within `jaxsens.base.precision.numerics`. The host holds one tensor at a time, or the stacks of one part of
