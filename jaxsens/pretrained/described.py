@@ -46,9 +46,10 @@ def from_weights(
     Args:
         architecture: the model's shape and choices.
         weights: the dictionary of arrays that `PublishedTransformer` describes, but with all token types and all
-            positions, those before `position_offset` included, and scales before `scale_offset` is added. Instead of a table, a linear map or a norm, it may have a layer of Flax,
-            Equinox or PyTorch, or such a layer's arrays: "kernel" (inputs first, with any axes of heads) or "weight"
-            (outputs first), "scale" or "weight", and "bias". The head is read for output="logits" only.
+            positions, those before `position_offset` included, and scales before `scale_offset` is added. Instead of
+            a table, a linear map or a norm, it may have a layer of Flax, Equinox or PyTorch, or such a layer's arrays:
+            "kernel" (inputs first, with any axes of heads) or "weight" (outputs first), "scale" or "weight", and
+            "bias". The head is read for output="logits" only.
         output: what is read from a row: "hidden", the row after the last layer and the final normalisation, (width,);
             or "logits", (outputs or symbols,).
         readout: the row that is read: "last", "mean" or a position; None for the last row if the future is masked,
