@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from jaxsens.base.errors import Problems, collecting
 from jaxsens.base.precision import DTYPES, numerics
 from jaxsens.base.strict import did_you_mean, naming_arguments
 from jaxsens.models.torch_model import as_numpy
+from jaxsens.models.transformer.stack import Stack
 from jaxsens.pretrained.families.architecture import (
     ACTIVATIONS,
     Architecture,
@@ -47,10 +48,11 @@ def from_weights(
 
     Args:
         architecture: the model's shape and choices.
-        weights: the dictionary of arrays that `PublishedTransformer` describes, with `positions` after the
-            `position_offset` first ones. Instead of a table, a linear map or a norm, it may have a layer of Flax,
-            Equinox or PyTorch, or such a layer's arrays: "kernel" (inputs first, with any axes of heads) or "weight"
-            (outputs first), "scale" or "weight", and "bias". The head is read for output="logits" only.
+        weights: the dictionary of arrays that `PublishedTransformer` describes, but with all token types and all
+            positions, those before `position_offset` included, and scales before `scale_offset` is added. Instead of
+            a table, a linear map or a norm, it may have a layer of Flax, Equinox or PyTorch, or such a layer's arrays:
+            "kernel" (inputs first, with any axes of heads) or "weight" (outputs first), "scale" or "weight", and
+            "bias". The head is read for output="logits" only.
         output: what is read from a row: "hidden", the row after the last layer and the final normalisation, (width,);
             or "logits", (outputs or symbols,).
         readout: the row that is read: "last", "mean" or a position; None for the last row if the future is masked,
@@ -127,7 +129,7 @@ def _arrays(
     given: Any, place: Place, wanted: Mapping[Place, Tensor], epsilon: float, problems: Problems
 ) -> Iterator[tuple[Place, np.ndarray]]:
     """Yields the arrays that are given, by their places and with axes as there."""
-    given = dict(enumerate(given)) if isinstance(given, Sequence) else given
+    given = dict(enumerate(given)) if isinstance(given, list | tuple | Stack) else given
     if hasattr(given, "shape") and hasattr(given, "dtype"):
         array = as_numpy(given) if hasattr(given, "detach") else np.asarray(given)
         of_experts = (*place, 0) in wanted and array.ndim

@@ -46,7 +46,8 @@ def in_float64(module: Any) -> Any:
     if hasattr(module, "double"):
         return module.double()
     widened = jax.tree.map(lambda x: x.astype("float64") if hasattr(x, "astype") else x, module)
-    for part in (getattr(widened, name, None) for name in ("embed", "places")):
+    parts: list[Any] = [getattr(widened, name, None) for name in ("embed", "places")]
+    for part in parts:
         if hasattr(part, "embedding"):
             part.dtype = np.float64  # an nnx.Embed keeps that of its first table
     return widened

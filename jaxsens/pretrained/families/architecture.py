@@ -171,9 +171,10 @@ class Architecture:
         longest: the length of the longest input.
         key_heads: the number of heads of keys and values; 0 for as many as query heads.
         head_width: the width of queries, keys and values; 0 for width // heads.
-        norm: layer normalisation, or root mean square normalisation.
+        norm: "layer" normalisation, or "rms", root mean square normalisation.
         epsilon: what is added to the variance, or to the mean square.
-        norms: where rows are normalised.
+        norms: where rows are normalised: "before" each of a layer's two maps, "after" each residual, on "both" sides of
+            each map, or "inside": after each map, before the residual.
         activation: a name of `ACTIVATIONS`.
         gated: whether the activation is multiplied by a second map, as in SwiGLU.
         causal: whether the future is masked.
@@ -184,7 +185,8 @@ class Architecture:
         position_offset: the number of the first learned position, for families that leave out some.
         token_types: the number of token types; 0 for none. Every symbol has the first.
         embedding_norm: whether embeddings are normalised.
-        head_norms: which queries and keys are normalised, before they are turned.
+        head_norms: which queries and keys are normalised, before they are turned: "none", those of each of the "heads",
+            or the "whole" of all heads together.
         attention_bias: whether queries, keys and values have biases.
         output_bias: whether the map after attention has one.
         map_bias: whether the per-row map has biases.
@@ -273,7 +275,7 @@ class PublishedTransformer(Layered):
     """The forward pass of every family, for inputs of length n.
 
     The parameters are a dictionary. A linear map is {"matrix": (in, out)} with or without "bias": (out,); a norm is
-    {"scale": (width,)} with or without "shift": (width,).
+    {"scale": (width,)} with or without "shift": (width,)::
 
         embedding: (symbols, width)
         token_types: (1, width), if there are token types: the first of them
