@@ -74,7 +74,7 @@ PYTHIA = {
 @pytest.mark.parametrize(
     ("family", "options"),
     [
-        ("llama", None),
+        pytest.param("llama", None, marks=pytest.mark.long),
         pytest.param("bert", None, marks=pytest.mark.long),
         pytest.param("gpt2", None, marks=pytest.mark.long),
         pytest.param("mixtral", MIXTRAL, marks=pytest.mark.long),
@@ -93,7 +93,7 @@ def test_kept_in_bfloat16_and_split_a_model_has_the_same_numbers(
         np.testing.assert_array_equal(found.norms, expected.norms)
 
 
-@pytest.mark.parametrize("engine", ["incremental", "first-order"])
+@pytest.mark.parametrize("engine", ["incremental", pytest.param("first-order", marks=pytest.mark.long)])
 def test_engines_take_matrices_in_bfloat16_as_they_are_and_refuse_split_ones(tmp_path: Path, engine: Any):
     folder = folder_in_bfloat16(tmp_path, "llama")
     plain, narrow, _, split = loaded(folder)

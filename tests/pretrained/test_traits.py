@@ -68,6 +68,7 @@ def test_every_engine_gives_what_two_forward_passes_differ_by(family, name, tmp_
     np.testing.assert_allclose(estimated.norms, exact.norms, rtol=1e-3)
 
 
+@pytest.mark.long
 def test_every_engine_passes_through_scores_with_distances_of_all_rows(tmp_path):
     name = "longest, maps of their own, no norm"
     model = model_of(tmp_path, "deberta-v2", name, dtype="float64")
