@@ -329,10 +329,11 @@ def in_float64(wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
-    softmax, to, arange, default = (
+    softmax, to, arange, full, default = (
         torch.nn.functional.softmax,
         torch.Tensor.to,
         torch.arange,
+        torch.full,
         torch.get_default_dtype(),
     )
 
@@ -345,6 +346,9 @@ def in_float64(wanted: bool) -> Iterator[None]:
     def wide_to(x: Any, *args: Any, **named: Any) -> Any:
         return to(x, *map(wide, args), **{key: wide(one) for key, one in named.items()})
 
+    def wide_full(*args: Any, dtype: Any = None, **rest: Any) -> Any:  # of ALiBi's slopes
+        return full(*args, dtype=wide(dtype), **rest)
+
     def wide_arange(*args: Any, dtype: Any = None, **rest: Any) -> Any:
         return arange(*args, dtype=wide(dtype), **rest)
 
@@ -355,6 +359,7 @@ def in_float64(wanted: bool) -> Iterator[None]:
             mock.patch.object(torch.Tensor, "to", wide_to),
             mock.patch.object(torch.Tensor, "float", lambda x: x.double()),
             mock.patch.object(torch, "arange", wide_arange),
+            mock.patch.object(torch, "full", wide_full),
             mock.patch.object(torch, "float", torch.float64),
         ):
             yield
