@@ -98,7 +98,7 @@ def test_the_log_probability_of_a_token_of_standard_input(decoder, capsys, monke
     token = model.token_id("cat")
     expected = jaxsens.flip_sensitivity(model, TEXT, jaxsens.Neighbours(8), jaxsens.LogProbability(token))
     assert (code, told["readout"], told["text"]) == (0, "last", TEXT)
-    assert told["measure"] == {"kind": "log-probability", "token": token}
+    assert told["measure"] == {"kind": "log-probability", "token": token, "name": "cat"}
     assert told["max"] == pytest.approx(expected.max, rel=1e-9)
     largest = told["top"][0]
     assert largest["value"] == pytest.approx(expected.values[np.argmax(expected.norms)], rel=1e-9)
