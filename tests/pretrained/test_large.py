@@ -88,9 +88,10 @@ def test_kept_in_bfloat16_and_split_a_model_has_the_same_numbers(
     placement = jaxsens.Placement(mesh_of(4), batch_size=4)
     expected = jaxsens.flip_sensitivity(plain, IDS, engine="vmap", placement=placement)
     for model in others:
-        np.testing.assert_array_equal(np.asarray(model(IDS)), np.asarray(plain(IDS)))
+        # To the last bit with jax 0.10; other versions fuse the two programs in other ways.
+        np.testing.assert_allclose(np.asarray(model(IDS)), np.asarray(plain(IDS)), rtol=1e-5, atol=1e-5)
         found = jaxsens.flip_sensitivity(model, IDS, engine="vmap", placement=placement)
-        np.testing.assert_array_equal(found.norms, expected.norms)
+        np.testing.assert_allclose(found.norms, expected.norms, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("engine", ["incremental", pytest.param("first-order", marks=pytest.mark.long)])
