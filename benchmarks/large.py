@@ -16,7 +16,7 @@ from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.architecture import PublishedTransformer
 from jaxsens.pretrained.families.family import StoredTensor, Tensor
 from jaxsens.pretrained.families.options import Options
-from jaxsens.pretrained.families.weights import NARROW, Pieces, Reader, parameters_of, shape_of
+from jaxsens.pretrained.families.weights import NARROW, Pieces, Reader, may_be_narrow, parameters_of, shape_of
 from jaxsens.sensitivity.engines.vmap import VmapEngine
 from jaxsens.sensitivity.placement.program import bytes_of
 from jaxsens.sensitivity.subjects.adapters import LayeredApply
@@ -47,8 +47,7 @@ class Shapes(Reader):
     def array(self, pieces: Pieces, lead: tuple[int, ...]) -> Any:
         """Returns what `Reader.array` would, without numbers."""
         place, shape = pieces[0][0].place, shape_of(*pieces[0])
-        narrow = "matrix" in place or place == ("embedding",)
-        kind, where = "uint16" if narrow else "float32", self.sharding(place, shape, len(lead))
+        kind, where = "uint16" if may_be_narrow(place) else "float32", self.sharding(place, shape, len(lead))
         return jax.ShapeDtypeStruct((*lead, *shape), kind, sharding=where)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import jax.numpy as jnp
 import numpy as np
 
+from jaxsens.base import inputs
 from jaxsens.base.errors import collecting
 from jaxsens.base.precision import numerics
 from jaxsens.models.parts.weighting import WEIGHTINGS, Weighting
@@ -47,10 +48,9 @@ class ModelChanges:
         """
         a, layered = model.architecture, model.layered
         with collecting("changes") as problems:
-            for name, value in (("window", self.window), ("layers", self.layers)):
-                if value is not None and not (type(value) is int and value >= 1):
-                    problems.add(name, value, "a whole number of at least 1")
-            if self.layers is not None and self.layers > a.layers:
+            inputs.optional_count("window", self.window, problems)
+            count = inputs.optional_count("layers", self.layers, problems)
+            if count is not None and count > a.layers:
                 problems.add("layers", self.layers, f"at most {a.layers}")
             if self.mask not in (None, "future", "none"):
                 problems.add("mask", self.mask, '"future" or "none"')

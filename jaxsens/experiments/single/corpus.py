@@ -17,6 +17,7 @@ from rich.table import Table
 
 from jaxsens.base.errors import InputError, Problems
 from jaxsens.base.files import atomic_path, read_within
+from jaxsens.models.transformer.layered import readout_row
 from jaxsens.pretrained.model import PretrainedModel
 from jaxsens.sensitivity.corpus import CorpusRow, common, corpus_table
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
@@ -157,8 +158,8 @@ def labels_of(model: PretrainedModel, texts: list[LabelledText], result: FlipSen
         if not label and model.labels:
             ids = result.tokens[k, : result.length(k)]
             rows = np.asarray(model(ids))
-            place = {"last": len(ids) - 1, "mean": None}.get(str(result.readout), result.readout)
-            scores = rows.mean(axis=0) if place is None else rows[int(place)]
+            place = readout_row(model.layered.readout if result.readout is None else result.readout, len(ids))
+            scores = rows.mean(axis=0) if place is None else rows[place]
             found[k] = model.labels[int(np.argmax(scores))]
     return found
 
