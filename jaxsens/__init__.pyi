@@ -82,6 +82,8 @@ from .sensitivity.rows.influence import load_influence_matrix as load_influence_
 from .sensitivity.rows.layer_changes import LayerChanges as LayerChanges
 from .sensitivity.rows.layer_changes import layer_changes as layer_changes
 from .sensitivity.rows.layer_changes import load_layer_changes as load_layer_changes
+from .service.client import Client as Client
+from .service.client import ServiceError as ServiceError
 from .training.blowup import LayerNormBlowup as LayerNormBlowup
 from .training.blowup import layer_norm_blowup as layer_norm_blowup
 from .training.checkpoints import TrainedModel as TrainedModel

@@ -43,7 +43,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": {"models", "languages"},
     "experiments": MEASUREMENT,
     "planning": MEASUREMENT | {"experiments"},
-    "cli": MEASUREMENT | {"experiments", "planning"},
+    "service": MEASUREMENT | {"experiments"},
+    "cli": MEASUREMENT | {"experiments", "planning", "service"},
     "__main__": {"cli"},
 }
 MOST_FILES = 15

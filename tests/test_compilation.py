@@ -20,7 +20,7 @@ import jaxsens
 from jaxsens.base import kept_programs
 from jaxsens.base.errors import InputError
 from jaxsens.base.kept_programs import processor
-from jaxsens.cli.compilation import programs_kept
+from jaxsens.cli.shared import programs_kept
 from jaxsens.models.parts.schedules import Schedule
 from jaxsens.models.parts.weighting import Softmax
 from tests.experiments.tiny import TINY

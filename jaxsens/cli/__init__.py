@@ -51,7 +51,7 @@ def _main(arguments: Sequence[str] | None) -> int:
 
     from jaxsens.base.errors import InputError
     from jaxsens.base.files import takes_no_more
-    from jaxsens.cli import constructed, corpus, measure, plan, sweep, trained
+    from jaxsens.cli import constructed, corpus, measure, plan, serve, sweep, trained
     from jaxsens.cli.shared import Folded, note_command_line, warnings_in_words
 
     arguments = sys.argv[1:] if arguments is None else list(arguments)
@@ -66,6 +66,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         "plan": plan.plan,
         "measure": measure.measure,
         "corpus": corpus.corpus,
+        "serve": serve.serve,
         "train": trained.train,
         "theorem6": trained.theorem6,
         "generalisation": trained.generalisation,

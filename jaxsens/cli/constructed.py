@@ -12,13 +12,14 @@ from rich.console import Console
 from jaxsens.base.errors import InputError, Problems, collecting
 from jaxsens.base.files import write_text
 from jaxsens.base.stopping import Stopped
-from jaxsens.cli.compilation import CacheFolder, programs_kept
 from jaxsens.cli.shared import (
+    CacheFolder,
     Count,
     File,
     Flag,
     check_output,
     default,
+    programs_kept,
     say_failures,
     say_why_ended,
     write_output,

@@ -15,7 +15,6 @@ from rich.console import Console
 
 from jaxsens.base import stopping
 from jaxsens.base.errors import InputError, ProcessLost, collecting
-from jaxsens.cli.compilation import programs_kept
 from jaxsens.cli.shared import (
     Count,
     Flag,
@@ -24,6 +23,7 @@ from jaxsens.cli.shared import (
     Text,
     default,
     flags_named,
+    programs_kept,
     say,
     say_failures,
     say_why_ended,

@@ -11,10 +11,9 @@ import tyro
 
 from jaxsens.asked.measures import LogProbability
 from jaxsens.base.errors import collecting
-from jaxsens.cli.compilation import programs_kept
 from jaxsens.cli.measuring import MEASURED_BY, MeasuringOptions, OutputOptions
 from jaxsens.cli.models import ConstructedOptions, InputOptions, ModelOptions, PublishedOptions
-from jaxsens.cli.shared import flag, flags_named
+from jaxsens.cli.shared import flag, flags_named, programs_kept
 
 if TYPE_CHECKING:
     from jaxsens.experiments.single.told import Told

@@ -13,9 +13,9 @@ from jaxsens.asked.measures import KL, Decision, LogProbability
 from jaxsens.base.errors import InputError, Problems, collecting
 from jaxsens.base.files import read_within, rest_within
 from jaxsens.base.strict import messages
-from jaxsens.cli.compilation import CacheFolder
 from jaxsens.cli.measuring import MeasuringOptions
 from jaxsens.cli.shared import (
+    CacheFolder,
     Count,
     File,
     Flag,

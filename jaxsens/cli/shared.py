@@ -22,6 +22,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from jaxsens.base.errors import InputError, Problems, collecting
 from jaxsens.base.files import remedy, takes_no_more, try_writing_to
+from jaxsens.base.kept_programs import KeptPrograms, kept_in
 from jaxsens.base.told import say
 
 if TYPE_CHECKING:
@@ -122,6 +123,30 @@ Only = tyro.conf.UseAppendAction[
 ]
 Out = Annotated[Path, _spec("DIR", _named)]
 Directory = tyro.conf.Positional[Annotated[Path, _spec("DIR", _named), tyro.conf.arg(help_behavior_hint="")]]
+
+CacheFolder = Annotated[
+    Text,
+    default(
+        "in the user's cache folder",
+        "DIR",
+        "Where compiled programs are kept for later commands, in a folder for each version of jaxlib, backend and "
+        "processor; off to keep none.",
+    ),
+]
+"""The option --compilation-cache."""
+
+
+def programs_kept(given: str | None) -> KeptPrograms:
+    """`jaxsens.programs_kept` in the folder that the option names; "off" keeps nothing."""
+    if given == "off":
+        return KeptPrograms(why_not="--compilation-cache off")
+    return kept_in(given, "compilation cache", "--compilation-cache", "another folder, or off")
+
+
+def again(command: str, config: Path, out: Path, cache: str | None, *options: str) -> str:
+    """Returns the line for the shell that resumes a command, with --compilation-cache as it was given."""
+    kept = [] if cache is None else ["--compilation-cache", cache]
+    return shlex.join(["jaxsens", command, str(config), "--out", str(out), *options, *kept])
 
 
 def flag(key: str) -> str:

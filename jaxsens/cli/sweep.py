@@ -15,13 +15,13 @@ from rich.console import Console
 
 from jaxsens.base import stopping
 from jaxsens.cli import trained
-from jaxsens.cli.compilation import programs_kept
 from jaxsens.cli.distributed import NO_JOB, InJob, sweep_in_job
 from jaxsens.cli.shared import (
     Directory,
     Flag,
     check_folder,
     flags_named,
+    programs_kept,
     say,
     say_failures,
     say_why_ended,

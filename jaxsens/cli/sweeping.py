@@ -11,8 +11,7 @@ import tyro
 from rich.console import Console
 
 from jaxsens.base.files import only_inside
-from jaxsens.cli.compilation import CacheFolder, again
-from jaxsens.cli.shared import Config, Flag, Only, Out, Text, default, say
+from jaxsens.cli.shared import CacheFolder, Config, Flag, Only, Out, Text, again, default, say
 
 if TYPE_CHECKING:
     from jaxsens.experiments.sweep.points import Point

@@ -12,8 +12,19 @@ import tyro
 from rich.console import Console
 
 from jaxsens.base.files import only_inside
-from jaxsens.cli.compilation import CacheFolder, again, programs_kept
-from jaxsens.cli.shared import Config, Flag, Out, check_folder, flags_named, say, say_failures, say_why_ended
+from jaxsens.cli.shared import (
+    CacheFolder,
+    Config,
+    Flag,
+    Out,
+    again,
+    check_folder,
+    flags_named,
+    programs_kept,
+    say,
+    say_failures,
+    say_why_ended,
+)
 
 if TYPE_CHECKING:
     from jaxsens.experiments.jobs.job import Outcome

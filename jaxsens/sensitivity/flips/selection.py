@@ -268,14 +268,15 @@ def nearest_symbols(
     the cosine 0 with all others. `allowed` is sorted and has at least k symbols besides each token.
     """
     rows = np.asarray(table, np.float32)
-    sizes = np.linalg.norm(rows, axis=1, keepdims=True)
-    units = rows / np.where(sizes > 0, sizes, 1)
-    others = np.ascontiguousarray(units[allowed].T)
+    sizes = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    sizes[sizes == 0] = 1
     found = np.empty((len(tokens), k), int)
-    step = max(1, _BLOCK // len(allowed))
+    step = max(1, _BLOCK // len(rows))
     for first in range(0, len(tokens), step):
         block = tokens[first : first + step]
-        cosines = np.round(units[block] @ others, _DECIMALS)
+        # The table is neither scaled nor copied: it is far larger than the cosines.
+        cosines = (rows[block] / sizes[block, None] @ rows.T / sizes)[:, allowed]
+        cosines = np.round(cosines, _DECIMALS)
         cosines[block[:, None] == allowed] = -np.inf
         least = np.partition(cosines, len(allowed) - k, axis=1)[:, len(allowed) - k]
         for row, (own, limit) in enumerate(zip(cosines, least, strict=True)):

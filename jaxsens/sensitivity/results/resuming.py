@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import signal
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -224,8 +225,30 @@ def fingerprint(subject: Measurable, n: int, weights: str | None = None) -> str:
     return hashlib.sha256(f"{_function(subject, n)} {weights}".encode()).hexdigest()
 
 
+_digests: dict[tuple[int, ...], tuple[tuple[Any, ...], str]] = {}
+"""Digests of parameters by the identities of their arrays, beside weak references to these."""
+
+
 def weights_of(subject: Measurable) -> str:
-    """Returns the SHA-256 of a model's parameters, by path; of a PyTorch module with its description."""
+    """Returns the SHA-256 of a model's parameters, by path; of a PyTorch module with its description.
+
+    That of JAX's arrays, which do not change, is kept as long as they are: to read all weights takes longer than to
+    measure a short input.
+    """
+    leaves = jax.tree.leaves(subject.parameters)
+    if subject.torch is not None or not all(isinstance(leaf, jax.Array) for leaf in leaves):
+        return _read_weights(subject)
+    key = tuple(map(id, leaves))
+    held, digest = _digests.get(key, ((), ""))
+    if not (digest and all(one() is leaf for one, leaf in zip(held, leaves, strict=True))):
+        digest = _read_weights(subject)
+        for dead in [old for old, (refs, _) in _digests.items() if any(one() is None for one in refs)]:
+            _digests.pop(dead, None)
+        _digests[key] = tuple(map(weakref.ref, leaves)), digest
+    return digest
+
+
+def _read_weights(subject: Measurable) -> str:
     found = hashlib.sha256((subject.torch.digest() if subject.torch is not None else "").encode())
     for path, leaf in jax.tree_util.tree_flatten_with_path(subject.parameters)[0]:
         is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

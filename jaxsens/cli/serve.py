@@ -1,0 +1,161 @@
+"""`jaxsens serve`: models that stay loaded at an address."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from jaxsens.base.errors import InputError, Problems, collecting
+from jaxsens.cli.shared import (
+    CacheFolder,
+    Count,
+    Number,
+    OptionGroup,
+    Out,
+    Text,
+    check_folder,
+    default,
+    flags_named,
+    one_of,
+)
+
+_NEEDED = ("starlette", "uvicorn", "sse_starlette", "prometheus_client")
+_LOCAL = ("127.0.0.1", "localhost", "::1")
+_SHORTEST_TOKEN = 8
+
+Repeated = tyro.conf.UseAppendAction[
+    Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=WHERE", help_behavior_hint="(repeatable)")]
+]
+Names = tyro.conf.UseAppendAction[
+    Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar="NAME", help_behavior_hint="(default: none; repeatable)")
+    ]
+]
+
+
+@dataclass(frozen=True)
+class ServeOptions(OptionGroup):
+    """What is served, where, and to whom.
+
+    Attributes:
+        model: A model and its name: NAME=FOLDER of a published model, or NAME=package.module:make, a function without
+            arguments that returns a model.
+        store: The folder of what was asked and measured. A service that is started again goes on from it.
+        host: The address to listen at. Others than this machine's own need --token; encryption is a proxy's work.
+        port: The port.
+        name: A further name under which the service is called, such as that of a proxy.
+        token: What clients must know.
+        dtype: What models from folders are computed in.
+        memory: Bytes that loaded models may take together; those used longest ago are dropped.
+        most_tokens: The longest input.
+        most_seconds: The longest measurement, by its estimate.
+        most_memory: The most bytes of a measurement, by its estimate.
+        most_queued: The most jobs that may wait.
+        executor: Where measurements run: in worker processes of this machine, one a GPU, or as jobs of Slurm, which
+            must see the store.
+        slurm: Options of sbatch, in one text.
+    """
+
+    model: Repeated = ()
+    store: Annotated[Out, default("jaxsens-store")] = Path("jaxsens-store")
+    host: Annotated[Text, default("127.0.0.1", "ADDRESS")] = None
+    port: Number = 8321
+    name: Names = ()
+    token: Annotated[Text, default("a random one, printed at the start", "TEXT")] = None
+    dtype: Annotated[str, one_of("float32", "float64", "bfloat16")] = "float32"
+    memory: Annotated[Count, default("no limit")] = None
+    most_tokens: Number = 4096
+    most_seconds: Number = 3600
+    most_memory: Annotated[Count, default("no limit")] = None
+    most_queued: Number = 1000
+    executor: Annotated[str, one_of("local", "slurm")] = "local"
+    slurm: Annotated[Text, default("none", "TEXT")] = None
+    compilation_cache: CacheFolder = None
+
+    def models(self) -> dict[str, str]:
+        """Returns where models are, by name."""
+        pairs = [one.partition("=") for one in self.model]
+        return {name: where for name, _, where in pairs}
+
+    def check(self, problems: Problems) -> None:
+        """Adds the errors that can be found without loading a model."""
+        self.check_choices(problems)
+        names = [one.partition("=")[0] for one in self.model]
+        for name in {name for name in names if names.count(name) > 1}:
+            problems.add("--model", name, "each name once")
+        if not 0 < self.port < 2**16:
+            problems.add("--port", self.port, "a number from 1 to 65535")
+        for option in ("memory", "most_tokens", "most_seconds", "most_memory", "most_queued"):
+            value = getattr(self, option)
+            if value is not None and value < 1:
+                problems.add(f"--{option.replace('_', '-')}", value, "at least 1")
+        if self.token is not None and not (len(self.token) >= _SHORTEST_TOKEN and self.token.isalnum()):
+            remedy = (
+                f"at least {_SHORTEST_TOKEN} letters and digits; without the option a random one is printed"
+            )
+            problems.add("--token", self.token, remedy)
+        if self.host not in (None, *_LOCAL) and self.token is None:
+            problems.add(
+                "--host", self.host, "give --token too: others than this machine can reach the service"
+            )
+        if self.executor == "local" and self.slurm is not None:
+            problems.add("--slurm", self.slurm, "only with --executor slurm")
+
+
+def serve(asked: Annotated[ServeOptions, tyro.conf.arg(name="")] = ServeOptions()) -> int:  # noqa: B008, RUF100 - frozen
+    """Keep models loaded at an address, with a page for people: text in, colours out.
+
+    For example: jaxsens serve --model minilm=all-MiniLM-L6-v2
+
+    Args:
+        asked: What is served, where, and to whom.
+    """
+    if missing := [name for name in _NEEDED if find_spec(name) is None]:
+        raise InputError(f'serve: {", ".join(missing)} not installed: pip install "jaxsens[service]"')
+    with collecting("serve") as problems:
+        asked.check(problems)
+        if not problems:
+            from jaxsens.service.worker.models import check_given
+
+            check_given(asked.models(), problems)
+    with flags_named({"--out": "--store"}):
+        check_folder("serve", asked.store)
+    from jaxsens.service.server import serve as serve_at
+
+    service = _service(asked)
+    print(f"jaxsens: {service.address}", file=sys.stderr, flush=True)
+    if service.host not in _LOCAL:
+        told = "not encrypted: put a proxy with TLS before it; what passes is read and changed by anyone on the way"
+        print(f"jaxsens: http://{service.host}:{service.port} is {told}", file=sys.stderr, flush=True)
+    serve_at(service)
+    return 0
+
+
+def _service(asked: ServeOptions) -> Any:
+    from jaxsens.service.jobs import Limits
+    from jaxsens.service.server import Service
+
+    return Service(
+        models=asked.models(),
+        store=asked.store,
+        host=asked.host or "127.0.0.1",
+        port=asked.port,
+        names=asked.name,
+        token=asked.token or secrets.token_hex(16),
+        limits=Limits(asked.most_queued, float(asked.most_seconds), asked.most_memory),
+        worker={
+            "dtype": asked.dtype,
+            "memory": asked.memory,
+            "most_tokens": asked.most_tokens,
+            "cache": asked.compilation_cache,
+        },
+        executor=asked.executor,
+        slurm=tuple(shlex.split(asked.slurm or "")),
+    )

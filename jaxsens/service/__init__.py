@@ -1,0 +1,1 @@
+"""The service: models that stay loaded at an address, measured on request."""

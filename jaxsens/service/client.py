@@ -1,0 +1,184 @@
+"""`jaxsens.Client`: asks a service as one calls `flip_sensitivity`."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from jaxsens.asked.engines import AskedEngine
+from jaxsens.asked.flips import Flips
+from jaxsens.asked.measures import Measure, OfFunction
+from jaxsens.asked.value import Answer, read
+from jaxsens.base.errors import EngineRefusal, InputError, collecting
+from jaxsens.base.strict import naming_arguments
+from jaxsens.sensitivity.placement.placement import Placement
+from jaxsens.sensitivity.results.result import FlipSensitivity, load_result
+
+if TYPE_CHECKING:
+    import httpx
+
+_WAIT_SECONDS, _TOLD_SECONDS, _PATIENCE_SECONDS = 20.0, 0.5, 600.0
+
+
+class ServiceError(RuntimeError):
+    """Raised for an answer of the service that is no result: `status` is that of HTTP, 0 for a job that failed."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class Client:
+    """A service that `jaxsens serve` started.
+
+    >>> client = jaxsens.Client("http://127.0.0.1:8321", token="...")  # doctest: +SKIP
+    >>> client.flip_sensitivity("minilm", "The cat sat.", "neighbours").max  # doctest: +SKIP
+    0.61
+
+    Args:
+        address: of the service.
+        token: that it printed at its start, or was given.
+        transport: of httpx, for another way to reach it than the network.
+
+    Raises:
+        InputError: if httpx, of the extra `service`, is not installed.
+    """
+
+    def __init__(self, address: str, token: str, *, transport: httpx.BaseTransport | None = None) -> None:
+        try:
+            import httpx
+        except ModuleNotFoundError as error:
+            raise InputError('Client: it needs httpx: pip install "jaxsens[service]"') from error
+        headers = {"Authorization": f"Bearer {token}"}
+        self._http = httpx.Client(base_url=address, headers=headers, timeout=60.0, transport=transport)
+
+    @naming_arguments
+    def flip_sensitivity(
+        self,
+        model: str,
+        tokens: Any,
+        flips: Flips | Any = None,
+        measure: Measure | Any = "l2",
+        *,
+        readout: int | Literal["auto", "last", "mean"] | None = "auto",
+        engine: AskedEngine | Any = "auto",
+        placement: Placement | None = None,
+        progress: Callable[[int, int], object] | None = None,
+        output: Literal["hidden", "logits", "labels"] | None = None,
+    ) -> FlipSensitivity:
+        """Returns what `jaxsens.flip_sensitivity` returns for the served model, bit for bit on the same machine.
+
+        A question that was asked before is answered at once. Where too much waits, it tries again for ten minutes.
+
+        Args:
+            model: its name.
+            tokens, flips, measure, readout, engine: as for `jaxsens.flip_sensitivity`; `Function` and `Comparison`
+                cannot be sent. There is no `resume`: the service completes what it has begun.
+            placement: its `batch_size` and `memory_budget`; devices are the service's.
+            progress: a function called with (flips done, flips in all) whenever the service tells.
+            output: of a published model what is read; by default hidden states, or the logits of a log-probability.
+
+        Raises:
+            InputError: for unusable arguments, in the words of `flip_sensitivity`.
+            ServiceError: if the service refuses the question or fails at it.
+        """
+        with collecting("flip_sensitivity") as problems:
+            asked = {
+                "flips": None if flips is None else read(Flips, flips, problems),
+                "measure": read(Measure, measure, problems),
+                "engine": read(AskedEngine, engine, problems),
+            }
+            if isinstance(asked["measure"], OfFunction) and hasattr(asked["measure"], "f"):
+                problems.add("measure", asked["measure"], "a Python function cannot be sent to a service")
+            if placement is not None and placement.mesh is not None:
+                problems.add("placement", placement, "devices are the service's: leave the mesh out")
+        question = {
+            "model": model,
+            "tokens": _plain(tokens),
+            **{name: one.table() for name, one in asked.items() if isinstance(one, Answer)},
+            **({} if placement is None else {"placement": _budget(placement)}),
+            "readout": readout,
+            **({} if output is None else {"output": output}),
+        }
+        job = self._post(question)
+        while job["state"] not in ("finished", "failed", "cancelled"):
+            wait = _WAIT_SECONDS if progress is None else _TOLD_SECONDS
+            job = self._json("GET", f"/v1/measurements/{job['id']}", params={"wait": wait})
+            if progress is not None and job["total"]:
+                progress(job["done"], job["total"])
+        if job["state"] != "finished":
+            kind = InputError if job["message"].startswith("flip_sensitivity: ") else None
+            raise kind(job["message"]) if kind else ServiceError(0, f"{job['state']}: {job['message']}")
+        return self.result(job["id"])
+
+    def result(self, job: str) -> FlipSensitivity:
+        """Returns the result of a measurement; of one that was cancelled, what was measured of it.
+
+        Raises:
+            ServiceError: if there is none.
+        """
+        answer = self._answer("GET", f"/v1/measurements/{job}/result.parquet")
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "result.parquet"
+            path.write_bytes(answer.content)
+            return load_result(path)
+
+    def models(self) -> list[dict[str, Any]]:
+        """Returns what is served, and whether it is loaded."""
+        return self._json("GET", "/v1/models")
+
+    def measurements(self) -> list[dict[str, Any]]:
+        """Returns the measurements asked for last, the last first."""
+        return self._json("GET", "/v1/measurements")
+
+    def cancel(self, job: str) -> dict[str, Any]:
+        """Cancels a measurement, or forgets one that has ended."""
+        return self._json("DELETE", f"/v1/measurements/{job}")
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._http.close()
+
+    def _post(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        until = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            try:
+                return self._json("POST", "/v1/measurements", json=question)
+            except ServiceError as error:
+                if error.status not in (429, 503) or time.monotonic() > until:
+                    raise
+                time.sleep(1.0)
+
+    def _json(self, method: str, path: str, **more: Any) -> Any:
+        return self._answer(method, path, **more).json()
+
+    def _answer(self, method: str, path: str, **more: Any) -> httpx.Response:
+        answer = self._http.request(method, path, **more)
+        if answer.is_success:
+            return answer
+        told = answer.json() if answer.headers.get("content-type", "").startswith("application/json") else {}
+        why = told.get("error", answer.text[:200])
+        if answer.status_code == 400:
+            raise (EngineRefusal if told.get("kind") == "EngineRefusal" else InputError)(why)
+        raise ServiceError(answer.status_code, why)
+
+
+def _plain(tokens: Any) -> Any:
+    """Texts and ids, as JSON values."""
+    if isinstance(tokens, str):
+        return tokens
+    if isinstance(tokens, list | tuple) and any(isinstance(one, str) for one in tokens):
+        return list(tokens)
+    if isinstance(tokens, list | tuple):
+        return [one if isinstance(one, int) else np.asarray(one).tolist() for one in tokens]
+    return np.asarray(tokens).tolist()
+
+
+def _budget(placement: Placement) -> dict[str, int]:
+    given = {"batch_size": placement.batch_size, "memory_budget": placement.memory_budget}
+    return {name: value for name, value in given.items() if value is not None}

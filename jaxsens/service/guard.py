@@ -1,0 +1,138 @@
+"""Who may ask: the token, where a request comes from, and what a page may load."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from jaxsens.service.question import MOST_BYTES
+
+OPEN = ("/healthz", "/readyz")
+"""Paths for probes, which know no token and call by an address."""
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""Pages run the script of the service and no other. Styles within a picture are its colours."""
+
+
+class Guard:
+    """Lets requests through that have the token and come from the service's own pages, or from programs.
+
+    A browser sends the token as a cookie, which it gets at /?token=TOKEN. `Host` must be a known name: a page of a
+    stranger whose name was made to point at this machine (DNS rebinding) has another. `Origin`, where a browser sends
+    it, must be that host: a form on a stranger's page has another.
+
+    Args:
+        app: what is guarded.
+        token: that clients need.
+        hosts: names under which the service is called.
+        port: where it listens; the name of the cookie has it, for cookies are the same for all ports of a host.
+    """
+
+    def __init__(self, app: ASGIApp, token: str, hosts: Collection[str], port: int) -> None:
+        self._app, self._token, self._hosts = app, token, {one.lower() for one in hosts}
+        self._cookie = f"jaxsens_{port}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request, or hands it on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        refused = None if scope["path"] in OPEN else self._refused(scope, headers)
+        if refused is not None:
+            await refused(scope, receive, _with_headers(send))
+            return
+        await self._app(scope, _limited(receive), _with_headers(send))
+
+    def _refused(self, scope: Scope, headers: Headers) -> Response | None:
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if _name(host) not in self._hosts:
+            return _error(
+                421, f"Host = {host!r}: the service is not called that; start it with --name {_name(host)}"
+            )
+        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            return _error(403, f"Origin = {origin!r}: requests from pages of other hosts are refused")
+        size = headers.get("content-length", "0")
+        if not size.isdecimal() or int(size) > MOST_BYTES:
+            return _error(413, f"body: {size} bytes; at most {MOST_BYTES}")
+        given = self._given(scope, headers)
+        if secrets.compare_digest(given.encode("utf-8", "replace"), self._token.encode()):
+            if scope["path"] == "/" and b"token=" in scope["query_string"]:
+                return self._logged_in(scope)
+            return None
+        why = "give the token that the service printed at its start: Authorization: Bearer TOKEN, or open /?token=TOKEN"
+        return _error(401, f"Authorization: {'no' if not given else 'another'} token; {why}")
+
+    def _given(self, scope: Scope, headers: Headers) -> str:
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            return token.strip()
+        query = scope["query_string"].decode("latin-1")
+        if scope["path"] == "/" and query.startswith("token="):
+            return query.removeprefix("token=")
+        try:
+            morsel = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
+        except CookieError:
+            return ""
+        return "" if morsel is None else morsel.value
+
+    def _logged_in(self, scope: Scope) -> Response:
+        """Moves the token from the address, where others may see it, to a cookie."""
+        response = RedirectResponse("/", status_code=303)
+        secure = scope.get("scheme") == "https"
+        response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", secure=secure)
+        return response
+
+
+class TooLong(Exception):
+    """A body of more than `MOST_BYTES`, of which no length was said."""
+
+
+def _limited(receive: Receive) -> Receive:
+    """Stops reading a body that gets too long."""
+    read = 0
+
+    async def limited() -> Message:
+        nonlocal read
+        message = await receive()
+        read += len(message.get("body", b""))
+        if read > MOST_BYTES:
+            raise TooLong(f"body: more than {MOST_BYTES} bytes")
+        return message
+
+    return limited
+
+
+def _with_headers(send: Send) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers["Content-Security-Policy"] = _POLICY
+            headers["X-Content-Type-Options"] = "nosniff"
+            headers["Referrer-Policy"] = "no-referrer"
+            headers.setdefault("Cache-Control", "no-store")
+        await send(message)
+
+    return sending
+
+
+def _name(host: str) -> str:
+    """The name in a Host header, without its port."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _error(status: int, why: str) -> Response:
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return JSONResponse({"error": why}, status_code=status, headers=headers)

@@ -1,0 +1,166 @@
+"""The description of the routes, made of the same dataclasses that read configs and command lines."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pydantic
+
+from jaxsens.asked.engines import AskedEngine
+from jaxsens.asked.flips import Flips
+from jaxsens.asked.measures import Measure, OfFunction
+from jaxsens.base.versions import package_version
+from jaxsens.experiments.sweep.placement_table import PlacementTable
+from jaxsens.service.question import OUTPUTS
+from jaxsens.service.store import ENDED, WAITING
+
+_ERROR = {
+    "400": "unusable: names the field, its value and the remedy",
+    "401": "no token, or another",
+    "413": "too long, or would take too much: says the estimate",
+    "429": "too much waits: try again after Retry-After seconds",
+    "503": "no worker is ready",
+    "507": "the store takes no more",
+}
+
+
+def openapi(models: Collection[str]) -> dict[str, Any]:
+    """Returns the description, of OpenAPI 3.1. models: the names of the served models."""
+    measurement, sweep = _reference("Measurement"), _reference("Sweep")
+    result = {
+        "result.parquet": ("application/vnd.apache.parquet", "the result, as jaxsens.load_result reads it"),
+        "result.json": ("application/json", "the flips in columns"),
+        "picture.svg": ("image/svg+xml", "the text, coloured"),
+        "page": ("text/html", "the same as a page"),
+        "call.py": ("text/x-python", "the Python program that measures the same"),
+        "events": ("text/event-stream", "the job, whenever it has changed, until it has ended"),
+    }
+    one = "/v1/measurements/{id}"
+    paths: dict[str, Any] = {
+        "/v1/measurements": {
+            "post": _route(
+                "Measure, or return the job that asked the same", {"202": _job()}, _body(measurement)
+            ),
+            "get": _route(
+                "The jobs asked for last", {"200": _json({"type": "array", "items": _reference("Job")})}
+            ),
+        },
+        one: {
+            "get": _route("A job", {"200": _job()}),
+            "delete": _route("Cancel a job, or forget one that has ended", {"200": _job()}),
+        },
+        **{
+            f"{one}/{name}": {"get": _route(about, {"200": {"description": about, "content": {media: {}}}})}
+            for name, (media, about) in result.items()
+        },
+        "/v1/sweeps": {
+            "post": _route("Begin a sweep", {"202": _job()}, _body(sweep)),
+            "get": _route(
+                "The sweeps asked for last", {"200": _json({"type": "array", "items": _reference("Job")})}
+            ),
+        },
+        "/v1/sweeps/{id}": {
+            "get": _route("A sweep", {"200": _job()}),
+            "delete": _route("Cancel a sweep; its points are kept", {"200": _job()}),
+        },
+        "/v1/models": {"get": _route("The served models", {"200": _json({"type": "array"})})},
+    }
+    for path, methods in paths.items():
+        if "{id}" in path:
+            where = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+            methods["parameters"] = [where]
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "jaxsens", "version": package_version()},
+        "paths": paths,
+        "components": {
+            "schemas": {"Measurement": _measurement(models), "Sweep": _SWEEP, "Job": _JOB},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}],
+    }
+
+
+_SWEEP = {
+    "type": "object",
+    "required": ["config"],
+    "additionalProperties": False,
+    "properties": {"config": {"type": "string", "description": "as of `jaxsens sweep`, TOML"}},
+}
+
+_JOB = {
+    "type": "object",
+    "required": ["id", "kind", "state", "about", "question", "done", "total"],
+    "properties": {
+        "id": {"type": "string"},
+        "kind": {"enum": ["measurement", "sweep"]},
+        "state": {"enum": [*WAITING, *ENDED]},
+        "about": {"type": "object", "description": "n, inputs, flips, and an estimate of seconds and bytes"},
+        "found": {"type": "object", "description": "statistics of what was measured"},
+        "question": {"type": "object"},
+        "done": {"type": "integer"},
+        "total": {"type": "integer"},
+        "message": {"type": "string", "description": "why it failed"},
+    },
+}
+
+
+def kinds(base: Any) -> dict[str, dict[str, Any]]:
+    """Returns the schema of each kind of answer to a question that JSON can give, by its name."""
+    found = {}
+    for name, kind in base.kinds.items():
+        if issubclass(kind, OfFunction) and "f" in pydantic.TypeAdapter(kind).json_schema()["properties"]:
+            continue  # a Python function
+        schema = pydantic.TypeAdapter(kind).json_schema()
+        schema["properties"] = {"kind": {"const": name}, **schema["properties"]}
+        schema["required"] = ["kind", *schema.get("required", ())]
+        found[name] = schema
+    return found
+
+
+def _measurement(models: Collection[str]) -> dict[str, Any]:
+    ids = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
+    text = {"type": "string", "minLength": 1}
+    inputs = [text, ids, {"type": "array", "items": text}, {"type": "array", "items": ids}]
+    objects = {
+        base.question: {"anyOf": [{"enum": [*kinds(base)]}, *kinds(base).values()]}
+        for base in (Flips, Measure, AskedEngine)
+    }
+    return {
+        "type": "object",
+        "required": ["model", "tokens"],
+        "additionalProperties": False,
+        "properties": {
+            "model": {"enum": sorted(models)},
+            "tokens": {"anyOf": inputs},
+            **objects,
+            "placement": pydantic.TypeAdapter(PlacementTable).json_schema(),
+            "readout": {
+                "anyOf": [{"enum": ["auto", "last", "mean", None]}, {"type": "integer", "minimum": 0}]
+            },
+            "output": {"enum": [*OUTPUTS, None]},
+        },
+    }
+
+
+def _reference(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": "JSON", "content": {"application/json": {"schema": schema}}}
+
+
+def _job() -> dict[str, Any]:
+    return _json(_reference("Job"))
+
+
+def _body(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"required": True, "content": {"application/json": {"schema": schema}}}
+
+
+def _route(about: str, answers: dict[str, Any], body: dict[str, Any] | None = None) -> dict[str, Any]:
+    refused = {status: {"description": why} for status, why in _ERROR.items()}
+    found: dict[str, Any] = {"summary": about, "responses": {**answers, **refused}}
+    return found if body is None else {**found, "requestBody": body}

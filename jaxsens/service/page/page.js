@@ -1,0 +1,237 @@
+// The page: asks, follows what becomes of it, and shows it. Every text from the service is set as text; the coloured
+// picture is HTML that the service has escaped.
+
+const find = (selector, inside = document) => inside.querySelector(selector)
+const form = find('#ask')
+const panels = [...document.querySelectorAll('.panel')]
+const results = find('#results')
+const ended = ['finished', 'failed', 'cancelled']
+const ESTIMATE_FROM = 4 // seconds that exact values take, from which on an estimate is shown before
+let running = [] // the ids that Cancel ends
+let asked = 0 // so that answers to an earlier question are not shown
+
+function element(name, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(name), properties)
+  made.append(...children)
+  return made
+}
+
+async function call(path, options = {}) {
+  const answer = await fetch(path, options)
+  if (answer.ok) return answer
+  const told = await answer.json().catch(() => ({}))
+  throw new Error(told.error ?? `${answer.status} ${answer.statusText}`)
+}
+
+const post = (path, body) =>
+  call(path, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body) })
+    .then((answer) => answer.json())
+
+// A value as a command line writes it: a number, true, a list joined by commas, or a text.
+function value(text) {
+  if (text.includes(',')) return text.split(',').filter(Boolean).map(value)
+  try { return JSON.parse(text) } catch { return text }
+}
+
+function answerTo(question) {
+  const kind = form.elements[question].value
+  const fields = form.elements[`${question}-fields`].value.trim()
+  if (!kind) {
+    if (fields) throw new Error(`${question}: choose what the fields ${fields} belong to`)
+    return undefined
+  }
+  const pairs = fields ? fields.split(/\s+/).map((word) => [word.split('=')[0], value(word.slice(word.indexOf('=') + 1))]) : []
+  return { kind, ...Object.fromEntries(pairs) }
+}
+
+function questionOf(panel) {
+  const text = find('textarea', panel).value
+  const numbers = /^[\s\d,]+$/.test(text) ? text.split(/[\s,]+/).filter(Boolean).map(Number) : null
+  const readout = form.elements.readout.value.trim()
+  const body = {
+    model: find('select', panel).value, tokens: numbers ?? text,
+    flips: answerTo('flips'), measure: answerTo('measure'), engine: answerTo('engine'),
+    readout: /^\d+$/.test(readout) ? Number(readout) : readout || 'auto',
+    output: form.elements.output.value || undefined,
+  }
+  return JSON.parse(JSON.stringify(body))
+}
+
+const heading = (question) => `${question.model}: ${JSON.stringify(question.tokens).replace(/^"|"$/g, '').slice(0, 90)}`
+
+function card(question) {
+  const shown = element('article', { className: 'result' }, element('h3', { textContent: heading(question) }),
+    element('p', { className: 'state', role: 'status' }), element('progress', { max: 1, ariaLabel: 'flips measured' }),
+    element('div', { className: 'picture' }), element('p', { className: 'downloads small' }))
+  results.append(shown)
+  return shown
+}
+
+async function show(job, where, label) {
+  const base = `/v1/measurements/${job.id}`
+  const html = await (await call(`${base}/fragment`)).text()
+  find('.picture', where).innerHTML = html
+  find('.picture', where).dataset.shown = label
+  const links = [['result.parquet', 'Parquet'], ['picture.svg', 'SVG'], ['page', 'Page'], ['result.json', 'JSON'], ['call.py', 'Python']]
+  find('.downloads', where).replaceChildren(...links.flatMap(([path, name]) => [
+    element('a', { href: `${base}/${path}`, textContent: name, download: path === 'page' ? '' : path }), ' ']))
+}
+
+function tell(job, where, what) {
+  const state = find('.state', where)
+  state.className = job.state === 'failed' ? 'state bad' : 'state'
+  const more = job.found?.warnings?.length ? ` ${job.found.warnings.join(' ')}` : ''
+  const engine = job.found?.engine ? ` by ${job.found.engine.name}` : ''
+  state.textContent = job.state === 'running' || job.state === 'compiling'
+    ? `${what}: ${job.state}, ${job.done} of ${job.total || job.about.flips} flips`
+    : `${what}: ${job.state}${job.state === 'finished' ? `, ${job.done} flips${engine}.` : '.'} ${job.message}${more}`
+  const bar = find('progress', where)
+  bar.hidden = ended.includes(job.state)
+  if (job.total) bar.value = job.done / job.total; else bar.removeAttribute('value')
+}
+
+// Follows a job by server-sent events until it has ended.
+function follow(job, told) {
+  return new Promise((done) => {
+    told(job)
+    if (ended.includes(job.state)) { done(job); return }
+    const events = new EventSource(`/v1/${job.kind}s/${job.id}/events`)
+    const heard = (event) => {
+      const now = JSON.parse(event.data)
+      told(now)
+      if (ended.includes(now.state)) { events.close(); done(now) }
+    }
+    for (const state of ['queued', 'compiling', 'running', ...ended]) events.addEventListener(state, heard)
+  })
+}
+
+async function measure(question, where, turn) {
+  const what = 'Exact values'
+  const estimable = !question.engine || question.engine.kind === 'auto'
+  const about = estimable ? await post('/v1/measurements?explain=1', question) : { seconds: 0 }
+  if (about.seconds > ESTIMATE_FROM) {
+    // A measure that has no first-order estimate is refused, and exact values come alone.
+    const first = await post('/v1/measurements', { ...question, engine: { kind: 'first-order', verify: 8 } }).catch(() => null)
+    if (first && turn === asked) {
+      running.push(first.id)
+      follow(first, (now) => turn === asked && find('.picture', where).dataset.shown !== 'exact' && tell(now, where, 'Estimate'))
+        .then((now) => now.state === 'finished' && turn === asked && find('.picture', where).dataset.shown !== 'exact' && show(now, where, 'estimate'))
+    }
+  }
+  const job = await post('/v1/measurements', question)
+  running.push(job.id)
+  find('#cancel').disabled = false
+  const now = await follow(job, (at) => turn === asked && tell(at, where, what))
+  if (turn !== asked) return
+  if (now.state === 'finished' || (now.state === 'cancelled' && now.done)) await show(now, where, 'exact').catch(() => {})
+  return now
+}
+
+function failed(where, error) {
+  where.className = 'bad'
+  where.textContent = error.message
+}
+
+form.addEventListener('submit', async (event) => {
+  event.preventDefault()
+  const said = find('#said')
+  const turn = ++asked
+  said.className = ''
+  said.textContent = 'Asking…'
+  running = []
+  results.replaceChildren()
+  try {
+    const questions = panels.filter((panel) => !panel.hidden && find('textarea', panel).value).map(questionOf)
+    const found = await Promise.all(questions.map((question) => measure(question, card(question), turn)))
+    if (turn !== asked) return
+    said.textContent = ''
+    history.replaceState(null, '', `#${found.map((job) => job.id).join(',')}`)
+  } catch (error) {
+    if (turn === asked) failed(said, error)
+  }
+  find('#cancel').disabled = true
+  remember()
+})
+
+find('#cancel').addEventListener('click', () => running.forEach((id) => cancel(`/v1/measurements/${id}`)))
+
+const cancel = (path) => call(path).then((answer) => answer.json())
+  .then((job) => ended.includes(job.state) ? null : call(path, { method: 'DELETE' })).catch(() => {})
+
+find('#second').addEventListener('click', (event) => {
+  panels[1].hidden = !panels[1].hidden
+  event.target.setAttribute('aria-expanded', String(!panels[1].hidden))
+  event.target.textContent = panels[1].hidden ? 'Compare with a second text or model' : 'Leave the second out'
+  if (!panels[1].hidden) find('textarea', panels[1]).focus()
+})
+
+async function recall(ids) {
+  const turn = ++asked
+  results.replaceChildren()
+  for (const id of ids) {
+    const job = await call(`/v1/measurements/${id}`).then((answer) => answer.json()).catch(() => null)
+    if (!job || turn !== asked) continue
+    const where = card(job.question)
+    const label = job.found?.estimated ? 'estimate' : 'exact'
+    follow(job, (now) => tell(now, where, label === 'exact' ? 'Exact values' : 'Estimate'))
+      .then((now) => (now.state === 'finished' || now.done) && show(now, where, label).catch(() => {}))
+  }
+}
+
+async function remember() {
+  const jobs = await call('/v1/measurements').then((answer) => answer.json()).catch(() => [])
+  find('#history').replaceChildren(...jobs.slice(0, 30).map((job) => {
+    const open = element('button', { type: 'button', className: 'link', textContent: heading(job.question) })
+    open.addEventListener('click', () => { location.hash = job.id })
+    const estimate = job.question.engine?.kind === 'first-order' ? ', estimate' : ''
+    const forget = element('button', { type: 'button', textContent: 'Forget', ariaLabel: `Forget ${heading(job.question)}` })
+    forget.addEventListener('click', () => call(`/v1/measurements/${job.id}`, { method: 'DELETE' }).finally(remember))
+    return element('li', {}, open, element('span', { className: 'small', textContent: `${job.state}${estimate}` }), forget)
+  }))
+}
+
+// Sweeps
+
+function sweepCard(job) {
+  const where = element('article', { className: 'result' }, element('h3', { textContent: job.about.title || `Sweep ${job.id}` }),
+    element('p', { className: 'state', role: 'status' }), element('progress', { max: 1, ariaLabel: 'points measured' }),
+    element('p', { className: 'actions' }), element('div', { className: 'figures' }))
+  const stop = element('button', { type: 'button', textContent: 'Cancel' })
+  stop.addEventListener('click', () => cancel(`/v1/sweeps/${job.id}`))
+  const report = element('a', { href: `/v1/sweeps/${job.id}/report.html`, textContent: 'Report', target: '_blank' })
+  find('.actions', where).append(report, stop)
+  let drawn = 0
+  follow(job, (now) => {
+    const of = now.total || now.about.points
+    find('.state', where).textContent = `${now.state}: ${now.done} of ${of} points. ${now.message}`
+    find('progress', where).value = now.done / Math.max(1, of)
+    stop.hidden = ended.includes(now.state)
+    if (now.done && (stop.hidden || Date.now() - drawn > 2000)) {
+      drawn = Date.now()
+      const image = element('img', { alt: 'sensitivity against input length, for each variant', src: `/v1/sweeps/${job.id}/figures/sensitivity_mean.svg?${drawn}` })
+      image.addEventListener('load', () => find('.figures', where).replaceChildren(image))
+    }
+  })
+  return where
+}
+
+async function listSweeps() {
+  const jobs = await call('/v1/sweeps').then((answer) => answer.json()).catch(() => [])
+  find('#sweeps').replaceChildren(...jobs.slice(0, 10).map(sweepCard))
+}
+
+find('#sweep').addEventListener('submit', async (event) => {
+  event.preventDefault()
+  const said = find('#sweep-said')
+  said.className = said.textContent = ''
+  try {
+    await post('/v1/sweeps', { config: event.target.elements.config.value })
+    listSweeps()
+  } catch (error) { failed(said, error) }
+})
+find('#sweeping').addEventListener('toggle', (event) => event.target.open && listSweeps(), { once: true })
+
+const fromAddress = () => recall(location.hash.slice(1).split(',').filter(Boolean))
+window.addEventListener('hashchange', fromAddress)
+if (location.hash.length > 1) fromAddress()
+remember()

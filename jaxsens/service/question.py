@@ -1,0 +1,167 @@
+"""What a request asks: a model by its name, an input, and the objects of `flip_sensitivity`, as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from jaxsens.asked.engines import AskedEngine, Auto
+from jaxsens.asked.flips import Flips
+from jaxsens.asked.measures import L2, LogProbability, Measure
+from jaxsens.asked.value import read
+from jaxsens.base.errors import InputError, Problems, collecting
+from jaxsens.base.strict import did_you_mean, read_table
+from jaxsens.experiments.sweep.placement_table import PlacementTable
+
+OUTPUTS = ("hidden", "logits", "labels")
+
+MOST_BYTES = 2**20
+"""The bytes of the longest body that is read."""
+
+MOST_INPUTS = 1024
+"""The inputs of one question."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A measurement that is asked for. See `jaxsens.flip_sensitivity` for what the fields mean.
+
+    Attributes:
+        model: the name of a served model.
+        tokens: a text, ids, or a list of either.
+        flips: what is flipped; None for the model's default.
+        measure: what is measured of the change in the output.
+        engine: how.
+        placement: batches and memory.
+        readout: where the model reads its output; "auto" for its own place.
+        output: of a published model what is read, "hidden", "logits" or "labels"; None for hidden states, or for the
+            logits of a log-probability.
+    """
+
+    model: str
+    tokens: str | list[Any]
+    flips: Flips | None = None
+    measure: Measure = dataclasses.field(default_factory=L2)
+    engine: AskedEngine = dataclasses.field(default_factory=Auto)
+    placement: PlacementTable = dataclasses.field(default_factory=PlacementTable)
+    readout: int | str | None = "auto"
+    output: Literal["hidden", "logits", "labels"] | None = None
+
+    @property
+    def reads(self) -> str:
+        """The output that is read of a published model."""
+        return self.output or ("logits" if isinstance(self.measure, LogProbability) else "hidden")
+
+    def table(self) -> dict[str, Any]:
+        """Returns the question as JSON values, without what is left at its default."""
+        objects = {"flips": self.flips, "measure": self.measure, "engine": self.engine}
+        rest = {"readout": self.readout, "output": self.output}
+        defaults = {"readout": "auto", "output": None}
+        return {
+            "model": self.model,
+            "tokens": self.tokens,
+            **{name: one.table() for name, one in objects.items() if one is not None},
+            **({"placement": place} if (place := self._placement()) else {}),
+            **{name: value for name, value in rest.items() if value != defaults[name]},
+        }
+
+    def shape(self) -> str:
+        """Returns what it shares with questions that differ only in their inputs, as a text."""
+        table = {name: value for name, value in self.table().items() if name != "tokens"}
+        return json.dumps(table, sort_keys=True)
+
+    def _placement(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self.placement).items() if value is not None}
+
+
+def read_question(body: object, models: Collection[str]) -> Question:
+    """Returns the question that a body asks.
+
+    Args:
+        body: of a request, as `read_json` returns it.
+        models: the names of the served models.
+
+    Raises:
+        InputError: listing every error, in the words of `flip_sensitivity`.
+    """
+    with collecting("flip_sensitivity") as problems:
+        if not isinstance(body, dict):
+            problems.add("body", body, 'a JSON object such as {"model": "name", "tokens": "a text"}')
+            body = {"model": None, "tokens": None}
+        known = [field.name for field in dataclasses.fields(Question)]
+        for key in body.keys() - {*known}:
+            problems.messages.append(f"{key}: unknown key{did_you_mean(key, known)}")
+        made: dict[str, Any] = {}
+        for base in (Flips, Measure, AskedEngine):
+            if (value := body.get(base.question)) is not None:
+                made[base.question] = read(base, value, problems, file=True)
+        if (value := body.get("placement")) is not None:
+            made["placement"] = read_table(PlacementTable, value, "placement", problems)
+        made["model"] = _model(body.get("model"), models, problems)
+        made["tokens"] = _tokens(body.get("tokens"), problems)
+        made["readout"] = _readout(body.get("readout", "auto"), problems)
+        made["output"] = body.get("output")
+        if made["output"] not in (None, *OUTPUTS):
+            problems.add("output", made["output"], f"one of {', '.join(OUTPUTS)}")
+    return Question(**made)
+
+
+def read_json(raw: bytes, subject: str) -> Any:
+    """Returns the value of a JSON text.
+
+    Raises:
+        InputError: which begins with `subject`, if it is not JSON in UTF-8, has numbers that JSON has not, or is too
+            deep.
+    """
+
+    def refuse(word: str) -> float:
+        raise ValueError(f"{word} is no number of JSON")
+
+    try:
+        found = json.loads(raw.decode("utf-8"), parse_constant=refuse)
+        json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair is no text
+    except (ValueError, RecursionError) as error:
+        why = str(error) if isinstance(error, ValueError) else "nested too deep"
+        raise InputError(f"{subject}: body: not JSON in UTF-8 ({why})") from error
+    return found
+
+
+def _model(name: object, models: Collection[str], problems: Problems) -> Any:
+    if not isinstance(name, str) or name not in models:
+        problems.add("model", name, f"one of the models that are served: {', '.join(sorted(models))}")
+    return name
+
+
+def _tokens(tokens: object, problems: Problems) -> Any:
+    """Returns the input; what its ids may be, the model says."""
+    wanted = "a text, ids, or a list of texts or of ids"
+    if isinstance(tokens, str) and tokens:
+        return tokens
+    if not isinstance(tokens, list) or not tokens:
+        problems.add("tokens", tokens, wanted)
+        return tokens
+    kinds: dict[str, Callable[[Any], bool]] = {
+        "ids": _is_id,
+        "texts": lambda one: isinstance(one, str) and bool(one),
+        "lists": lambda one: isinstance(one, list) and bool(one) and all(map(_is_id, one)),
+    }
+    kind = next((kind for kind, fits in kinds.items() if all(map(fits, tokens))), None)
+    if kind is None:
+        problems.add("tokens", tokens, wanted)
+    elif kind != "ids" and len(tokens) > MOST_INPUTS:
+        problems.add("tokens", f"{len(tokens)} inputs", f"at most {MOST_INPUTS} in one question")
+    return tokens
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**31
+
+
+def _readout(value: object, problems: Problems) -> Any:
+    if value is None or value in ("auto", "last", "mean") or (_is_id(value) and int(str(value)) >= 0):
+        return value
+    problems.add("readout", value, '"auto", "last", "mean", null, or a 0-based position')
+    return value

@@ -1,0 +1,260 @@
+"""The routes of the service."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from sse_starlette import EventSourceResponse
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from jaxsens.asked.engines import AskedEngine
+from jaxsens.asked.flips import Flips
+from jaxsens.asked.measures import Measure
+from jaxsens.base.errors import InputError
+from jaxsens.base.strict import messages
+from jaxsens.base.versions import package_version
+from jaxsens.sensitivity.results.result import load_result
+from jaxsens.service import shown
+from jaxsens.service.guard import TooLong
+from jaxsens.service.jobs import Jobs, Refused
+from jaxsens.service.openapi import kinds, openapi
+from jaxsens.service.question import read_json, read_question
+from jaxsens.service.store import StoredJob
+
+_PAGE = Path(__file__).parent / "page"
+_LISTED, _LONGEST_WAIT = 100, 60.0
+
+
+class Routes:
+    """What is answered.
+
+    Args:
+        jobs: what was asked.
+        models: what is served, by name.
+    """
+
+    def __init__(self, jobs: Jobs, models: Mapping[str, str]) -> None:
+        self._jobs, self._models = jobs, models
+        template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+        self._page = template.from_string((_PAGE / "index.html").read_text("utf-8"))
+
+    def app(self) -> Starlette:
+        """Returns the application."""
+        one, sweep = "/v1/measurements/{id}", "/v1/sweeps/{id}"
+        routes = [
+            Route("/", self.page),
+            Route("/v1/measurements", self.measure, methods=["POST"]),
+            Route("/v1/measurements", self.measurements),
+            Route(one, self.job),
+            Route(one, self.cancel, methods=["DELETE"]),
+            Route(f"{one}/events", self.events),
+            Route(f"{one}/result.parquet", self.parquet),
+            *(
+                Route(f"{one}/{name}", getattr(self, f"_{form}"))
+                for name, form in {
+                    "result.json": "json",
+                    "picture.svg": "svg",
+                    "page": "html",
+                    "fragment": "fragment",
+                    "call.py": "call",
+                }.items()
+            ),
+            Route("/v1/sweeps", self.sweep, methods=["POST"]),
+            Route("/v1/sweeps", self.sweeps),
+            Route(sweep, self.job),
+            Route(sweep, self.cancel, methods=["DELETE"]),
+            Route(f"{sweep}/events", self.events),
+            Route(f"{sweep}/report.html", self.report),
+            Route(f"{sweep}/figures/{{figure}}", self.report),
+            Route("/v1/models", self.models),
+            Route("/openapi.json", self.description),
+            Route("/metrics", self.metrics),
+            Route("/healthz", self.healthy),
+            Route("/readyz", self.ready),
+            Mount("/page", StaticFiles(directory=_PAGE)),
+        ]
+        handlers: Any = {
+            InputError: _unusable,
+            Refused: _refused,
+            OSError: _full,
+            TooLong: lambda request, error: _error(413, str(error)),
+            HTTPException: lambda request, error: _error(error.status_code, error.detail),
+        }
+        return Starlette(routes=routes, exception_handlers=handlers)
+
+    # Measurements and sweeps
+
+    async def measure(self, request: Request) -> Response:
+        """Queues a measurement; answers 200 if it is there already. With ?explain=1 it says only what it would cost."""
+        body = read_json(await request.body(), "flip_sensitivity")
+        question = read_question(body, self._models).table()
+        if request.query_params.get("explain"):
+            return JSONResponse((await self._jobs.look_at("measurement", question))["about"])
+        return _accepted(await self._jobs.accept("measurement", question), "measurements")
+
+    async def sweep(self, request: Request) -> Response:
+        """Queues a sweep."""
+        body = read_json(await request.body(), "sweep")
+        if not isinstance(body, dict) or body.keys() != {"config"} or not isinstance(body["config"], str):
+            raise InputError('sweep: config: a JSON object {"config": "..."} with the text of a TOML config')
+        return _accepted(await self._jobs.accept("sweep", body), "sweeps")
+
+    async def measurements(self, request: Request) -> Response:
+        """Lists measurements."""
+        return JSONResponse([job.told() for job in self._jobs.store.listed("measurement", _LISTED)])
+
+    async def sweeps(self, request: Request) -> Response:
+        """Lists sweeps."""
+        return JSONResponse([job.told() for job in self._jobs.store.listed("sweep", _LISTED)])
+
+    async def job(self, request: Request) -> Response:
+        """Says how it is with a job; with ?wait=SECONDS, when it has ended or after so long."""
+        job, wait = self._asked(request), request.query_params.get("wait", "0")
+        try:
+            seconds = min(float(wait), _LONGEST_WAIT)
+        except ValueError:
+            raise InputError(
+                f"flip_sensitivity: wait = {wait!r}: seconds, from 0 to {_LONGEST_WAIT:.0f}"
+            ) from None
+        if seconds > 0:
+            job = await self._jobs.ended(job.id, seconds) or job
+        return JSONResponse(job.told())
+
+    async def cancel(self, request: Request) -> Response:
+        """Cancels a job, or forgets one that has ended."""
+        job = self._asked(request)
+        self._jobs.cancel(job)
+        return JSONResponse((self._jobs.store.get(job.id) or job).told())
+
+    async def events(self, request: Request) -> Response:
+        """Tells of a job whenever it has changed."""
+        job = self._asked(request)
+
+        async def told() -> AsyncIterator[dict[str, str]]:
+            async for found in self._jobs.watch(job.id):
+                yield {"event": found.state, "data": json.dumps(found.told())}
+
+        return EventSourceResponse(told(), ping=15)
+
+    # Results
+
+    async def parquet(self, request: Request) -> Response:
+        """The result as it was saved."""
+        name = f"jaxsens-{self._asked(request).id}.parquet"
+        return FileResponse(self._result(request), media_type="application/vnd.apache.parquet", filename=name)
+
+    async def _json(self, request: Request) -> Response:
+        return JSONResponse(await self._shown(request, shown.as_json))
+
+    async def _svg(self, request: Request) -> Response:
+        return Response(await self._shown(request, shown.as_svg), media_type="image/svg+xml")
+
+    async def _html(self, request: Request) -> Response:
+        return Response(await self._shown(request, shown.as_page), media_type="text/html")
+
+    async def _fragment(self, request: Request) -> Response:
+        return Response(await self._shown(request, shown.as_fragment), media_type="text/html")
+
+    async def _call(self, request: Request) -> Response:
+        question = read_question(self._asked(request).question, self._models)
+        return Response(shown.as_call(question, self._models), media_type="text/x-python")
+
+    async def report(self, request: Request) -> Response:
+        """A sweep's report, or a figure of it; 404 until it is drawn."""
+        folder = self._jobs.store.directory(self._asked(request).id)
+        figure = request.path_params.get("figure")
+        path = folder / ("report.html" if figure is None else f"figures/{Path(figure).name}")
+        if not path.is_file():
+            raise HTTPException(
+                404, f"{path.name}: not there, or not yet: the report is drawn as points come in"
+            )
+        return FileResponse(path)
+
+    def _result(self, request: Request) -> Path:
+        job = self._asked(request)
+        path = self._jobs.store.result(job.id)
+        if not path.is_file():
+            raise HTTPException(404, f"{job.id}: no result; it is {job.state} {job.message}".rstrip())
+        return path
+
+    async def _shown(self, request: Request, show: Any) -> Any:
+        path = self._result(request)
+        try:
+            result = await run_in_threadpool(load_result, path)
+        except InputError as error:  # the file is damaged; the question is as good as before
+            raise HTTPException(410, f"{error}: forget it (DELETE) and ask again") from error
+        return await run_in_threadpool(show, result)
+
+    def _asked(self, request: Request) -> StoredJob:
+        """Returns the job that a path names."""
+        name, kind = request.path_params["id"], "sweep" if "/sweeps/" in request.url.path else "measurement"
+        job = self._jobs.store.get(name)
+        if job is None or job.kind != kind:
+            raise HTTPException(404, f"id = {name!r}: no such {kind}")
+        return job
+
+    # The service itself
+
+    async def page(self, request: Request) -> Response:
+        """The page for people."""
+        questions = {base.question: {"": {}, **kinds(base)} for base in (Flips, Measure, AskedEngine)}
+        told = {"models": [*self._models], "questions": questions, "version": package_version()}
+        return Response(self._page.render(told), media_type="text/html")
+
+    async def models(self, request: Request) -> Response:
+        """What is served."""
+        workers = [worker for worker in self._jobs.workers if worker.ready]
+        names = [{"name": name, "loaded": False} for name in self._models]
+        return JSONResponse(workers[0].models if workers else names)
+
+    async def description(self, request: Request) -> Response:
+        """The routes, as OpenAPI."""
+        return JSONResponse(openapi(self._models))
+
+    async def metrics(self, request: Request) -> Response:
+        """Counts, for Prometheus."""
+        return Response(self._jobs.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def healthy(self, request: Request) -> Response:
+        """Whether the server answers."""
+        return JSONResponse({"healthy": True})
+
+    async def ready(self, request: Request) -> Response:
+        """Whether a worker has its models loaded."""
+        return JSONResponse({"ready": self._jobs.ready}, status_code=200 if self._jobs.ready else 503)
+
+
+def _accepted(job: StoredJob, folder: str) -> Response:
+    status = 200 if job.state == "finished" else 202
+    return JSONResponse(job.told(), status_code=status, headers={"Location": f"/v1/{folder}/{job.id}"})
+
+
+def _error(status: int, why: str) -> Response:
+    return JSONResponse({"error": why}, status_code=status)
+
+
+def _unusable(request: Request, error: Exception) -> Response:
+    listed = messages(error) if isinstance(error, InputError) else [str(error)]
+    kind = type(error).__name__
+    return JSONResponse({"error": str(error), "errors": listed, "kind": kind}, status_code=400)
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    if not isinstance(error, Refused):
+        raise TypeError(type(error))
+    retry = {} if error.retry is None else {"Retry-After": f"{error.retry:.0f}"}
+    return JSONResponse({"error": str(error)}, status_code=error.status, headers=retry)
+
+
+def _full(request: Request, error: Exception) -> Response:
+    return _error(507, str(error))

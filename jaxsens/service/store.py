@@ -1,0 +1,206 @@
+"""What was asked and what became of it: jobs in SQLite, results beside it as files.
+
+    STORE/jobs.sqlite3      a row for each job
+    STORE/results/ID.parquet    what was measured, whole or in part
+    STORE/sweeps/ID/        a sweep's directory
+
+A job's name is a digest of its question, so the same question is the same job. Rows are changed in transactions and
+files renamed into place: after a kill at any moment, a job is as it was or as it became.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxsens.base.errors import InputError
+
+WAITING, ENDED = ("queued", "compiling", "running"), ("finished", "failed", "cancelled")
+
+_VERSION = 1
+_JSON = ("question", "about", "found")
+_TABLE = """CREATE TABLE IF NOT EXISTS jobs (
+    id TEXT PRIMARY KEY, kind TEXT NOT NULL, state TEXT NOT NULL, asked REAL NOT NULL, due REAL NOT NULL,
+    question TEXT NOT NULL, about TEXT NOT NULL, found TEXT NOT NULL DEFAULT '{}',
+    done INTEGER NOT NULL DEFAULT 0, total INTEGER NOT NULL DEFAULT 0, message TEXT NOT NULL DEFAULT '',
+    attempts INTEGER NOT NULL DEFAULT 0, began REAL, ended REAL
+) STRICT"""
+
+
+class StoreFull(OSError):
+    """Raised where the store takes no more."""
+
+
+@dataclass(frozen=True)
+class StoredJob:
+    """A row of the store.
+
+    Attributes:
+        id: a digest of its question.
+        kind: "measurement" or "sweep".
+        state: one of `WAITING` or `ENDED`.
+        asked: when it was last asked for, in seconds since 1970.
+        due: `asked` and the seconds that it was estimated to take. The smallest goes first: a short job overtakes a
+            long one, but only one that was asked for less than the long one's seconds ago, so that none starves.
+        question: as JSON values.
+        about: what was known of it when it was accepted: n, flips, seconds, bytes.
+        found: statistics.
+        done, total: flips, or points of a sweep.
+        message: why it failed.
+        attempts: how many worker processes ended while they measured it.
+        began, ended: times.
+    """
+
+    id: str
+    kind: str
+    state: str
+    asked: float
+    due: float
+    question: dict[str, Any]
+    about: dict[str, Any]
+    found: dict[str, Any]
+    done: int
+    total: int
+    message: str
+    attempts: int
+    began: float | None
+    ended: float | None
+
+    def told(self) -> dict[str, Any]:
+        """Returns what a client is told."""
+        left = ("due", "attempts")
+        return {name: value for name, value in vars(self).items() if name not in left}
+
+
+class Store:
+    """The jobs in a folder, of which one process has the writing.
+
+    Raises:
+        InputError: if another service has the folder, or if it is damaged: nothing is then changed.
+        OSError: if it cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("results", "sweeps"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        self._lock = (folder / "lock").open("a")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InputError(
+                f"serve: --store = {str(folder)!r}: another service has it; stop that, or give another folder"
+            ) from error
+        self._rows = sqlite3.connect(folder / "jobs.sqlite3", isolation_level=None, check_same_thread=False)
+        self._rows.row_factory = sqlite3.Row
+        try:
+            self._open()
+        except sqlite3.DatabaseError as error:
+            self.close()
+            raise InputError(
+                f"serve: --store = {str(folder)!r}: jobs.sqlite3 is damaged ({error}). Nothing was changed; move it "
+                "elsewhere, and the service begins a new one: results/ keeps what was measured"
+            ) from error
+
+    def _open(self) -> None:
+        (sound,) = self._rows.execute("PRAGMA quick_check(1)").fetchone()
+        if sound != "ok":
+            raise sqlite3.DatabaseError(sound)
+        (version,) = self._rows.execute("PRAGMA user_version").fetchone()
+        if version not in (0, _VERSION):
+            raise sqlite3.DatabaseError(f"it is of version {version}, and this jaxsens knows {_VERSION}")
+        self._rows.execute("PRAGMA journal_mode = WAL")
+        self._rows.execute("PRAGMA synchronous = NORMAL")
+        self._rows.execute(_TABLE)
+        self._rows.execute("CREATE INDEX IF NOT EXISTS next ON jobs (state, due)")
+        self._rows.execute(f"PRAGMA user_version = {_VERSION}")
+        # What the last process had begun is begun again, or goes on from the part that it saved.
+        self._rows.execute("UPDATE jobs SET state = 'queued' WHERE state IN ('compiling', 'running')")
+
+    def close(self) -> None:
+        """Lets go of the folder."""
+        self._rows.close()
+        self._lock.close()
+
+    def result(self, job: str) -> Path:
+        """Where a measurement's result is."""
+        return self.folder / "results" / f"{job}.parquet"
+
+    def directory(self, job: str) -> Path:
+        """The directory of a sweep."""
+        return self.folder / "sweeps" / job
+
+    def get(self, job: str) -> StoredJob | None:
+        """Returns a job, or None."""
+        row = self._rows.execute("SELECT * FROM jobs WHERE id = ?", (job,)).fetchone()
+        return None if row is None else _job(row)
+
+    def listed(self, kind: str, count: int, states: Sequence[str] = WAITING + ENDED) -> list[StoredJob]:
+        """Returns the jobs that were asked for last, the last first."""
+        marks = ", ".join("?" * len(states))
+        order = f"SELECT * FROM jobs WHERE kind = ? AND state IN ({marks}) ORDER BY asked DESC LIMIT ?"
+        return [_job(row) for row in self._rows.execute(order, (kind, *states, count))]
+
+    def add(self, job: str, kind: str, question: Any, about: dict[str, Any]) -> StoredJob:
+        """Queues a job that is new, or had failed or been cancelled; one that waits or is finished stays as it is."""
+        now = time.time()
+        values = (job, kind, now, now + about["seconds"], json.dumps(question), json.dumps(about))
+        with _writing():
+            self._rows.execute(
+                """INSERT INTO jobs (id, kind, state, asked, due, question, about)
+                VALUES (?, ?, 'queued', ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET asked = excluded.asked,
+                due = CASE WHEN state IN ('failed', 'cancelled') THEN excluded.due ELSE due END,
+                message = CASE WHEN state = 'finished' THEN message ELSE '' END, attempts = 0,
+                state = CASE WHEN state IN ('failed', 'cancelled') THEN 'queued' ELSE state END""",
+                values,
+            )
+        found = self.get(job)
+        if found is None:
+            raise LookupError(job)
+        return found
+
+    def change(self, job: str, **values: Any) -> None:
+        """Changes fields of a job."""
+        named = {name: json.dumps(one) if name in _JSON else one for name, one in values.items()}
+        with _writing():
+            self._rows.execute(
+                f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in named)} WHERE id = ?",
+                (*named.values(), job),
+            )
+
+    def forget(self, job: str) -> None:
+        """Removes a measurement and its result."""
+        with _writing():
+            self._rows.execute("DELETE FROM jobs WHERE id = ?", (job,))
+        self.result(job).unlink(missing_ok=True)
+
+    def waiting(self) -> tuple[int, float]:
+        """Returns how many jobs wait or run, and the seconds they were estimated to take."""
+        order = "SELECT count(*), coalesce(sum(due - asked), 0) FROM jobs WHERE state IN (?, ?, ?)"
+        return tuple(self._rows.execute(order, WAITING).fetchone())
+
+    def next(self) -> StoredJob | None:
+        """Returns the job that is due first, of those that no worker has."""
+        order = "SELECT * FROM jobs WHERE state = 'queued' ORDER BY due LIMIT 1"
+        row = self._rows.execute(order).fetchone()
+        return None if row is None else _job(row)
+
+
+def _job(row: sqlite3.Row) -> StoredJob:
+    return StoredJob(**{**dict(row), **{name: json.loads(row[name]) for name in _JSON}})
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Turns SQLite's errors of a disk that takes no more into one of the system."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise StoreFull(f"the store takes no more ({error}); make room: what was measured is kept") from error

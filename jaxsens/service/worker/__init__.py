@@ -1,0 +1,1 @@
+"""The worker process: what holds a device and models."""

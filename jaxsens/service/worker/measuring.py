@@ -1,0 +1,182 @@
+"""What a worker process does with questions: says what they would cost, and measures them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxsens.base.errors import InputError, collecting
+from jaxsens.base.precision import numerics
+from jaxsens.base.versions import package_version
+from jaxsens.sensitivity.explain import PlannedRun, planned_run
+from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
+from jaxsens.sensitivity.flips.selection import default_flips, select
+from jaxsens.sensitivity.results.result import FlipSensitivity, load_result
+from jaxsens.sensitivity.results.resuming import MeasurementInterrupted, fingerprint
+from jaxsens.sensitivity.several_lengths import rows_of_several_lengths
+from jaxsens.sensitivity.subjects.adapters import checked_input, measurable
+from jaxsens.sensitivity.subjects.texts import encoded, with_token
+from jaxsens.service.question import Question
+from jaxsens.service.worker.models import ServedModels
+
+_PLANS = 256
+"""The shapes of questions whose costs are kept."""
+
+
+class Desk:
+    """Answers questions about served models. `admit` may run in another thread than `measure`.
+
+    Args:
+        models: that are served.
+        most_tokens: the longest input that is accepted.
+    """
+
+    def __init__(self, models: ServedModels, most_tokens: int) -> None:
+        self.models, self._most_tokens = models, most_tokens
+        self._plans: OrderedDict[tuple[str, int], PlannedRun] = OrderedDict()
+
+    def admit(self, question: Question) -> dict[str, Any]:
+        """Returns what is known of a question without measuring, as JSON values: its name `id`, and
+        `about`: the inputs' length n, flips, and an estimate of seconds and bytes.
+
+        Raises:
+            InputError: for what `flip_sensitivity` would reject before it runs the model.
+        """
+        model, weights = self.models.get(question.model, question.reads)
+        tokens = encoded(model, question.tokens)
+        subject, rows = measurable(model), rows_of_several_lengths(tokens)
+        with_token(model, question.measure)
+        flips, seconds, memory, n, digests = 0, 0.0, 0, 0, []
+        for row in [tokens] if rows is None else rows:
+            with collecting("flip_sensitivity") as problems:
+                words, reading = checked_input(subject, row, question.readout, problems)
+                if words.shape[1] > self._most_tokens:
+                    limit = (
+                        f"at most {self._most_tokens} here (--most-tokens); measure it with `jaxsens measure`"
+                    )
+                    problems.add("tokens", f"{words.shape[1]} symbols", limit)
+                asked = default_flips(subject) if question.flips is None else question.flips
+                selection = select(asked, reading, words, problems)
+            counted, length = selection.number(words), words.shape[1]
+            run = self._plan(question, length)
+            flips, memory, n = flips + counted, max(memory, run.memory), max(n, length)
+            seconds += run.seconds_of(len(words), counted)
+            with numerics(subject.dtype):
+                digests.append([fingerprint(reading, length, weights), words.tolist()])
+        about = {"n": n, "inputs": len(digests), "flips": flips, "seconds": seconds, "bytes": memory}
+        return {"id": _name(question, digests), "about": about}
+
+    def _plan(self, question: Question, n: int) -> PlannedRun:
+        """Returns how inputs of this length are measured. The first question of a shape stands for all."""
+        key = question.shape(), n
+        if key not in self._plans:
+            model, _ = self.models.get(question.model, question.reads)
+            asked = question.flips, question.measure
+            try:
+                self._plans[key] = planned_run(
+                    model,
+                    n,
+                    *asked,
+                    readout=question.readout,  # pyright: ignore[reportArgumentType]
+                    engine=question.engine,
+                )
+            except InputError as error:
+                raise type(error)(str(error).replace("explain: ", "flip_sensitivity: ", 1)) from error
+            while len(self._plans) > _PLANS:
+                self._plans.popitem(last=False)
+        return self._plans[key]
+
+    def measure(self, question: Question, place: Path, tell: Callable[[int, int], object]) -> dict[str, Any]:
+        """Measures a question, saves its result, and returns its statistics. A part saved before is completed.
+
+        Args:
+            question: what is asked.
+            place: where the result is kept, as Parquet.
+            tell: is called with (flips done, flips in all) about once a second.
+
+        Raises:
+            InputError: for what cannot be measured.
+            MeasurementInterrupted: after a signal, when the finished flips are saved.
+            OSError: if the result cannot be written.
+        """
+        with warnings.catch_warnings(record=True) as noted:
+            warnings.simplefilter("always")
+            found = _part(place)
+            if found is None or not found.complete:
+                found = self._completed(question, found, place, tell)
+                found.save(place)
+        own = [str(one.message) for one in noted if one.category.__module__.startswith("jaxsens")]
+        return {**statistics(found), "warnings": list(dict.fromkeys(own))}
+
+    def _completed(
+        self,
+        question: Question,
+        part: FlipSensitivity | None,
+        place: Path,
+        tell: Callable[[int, int], object],
+    ) -> FlipSensitivity:
+        try:
+            try:
+                return self._call(question, question.tokens, tell, part)
+            except InputError:
+                if part is None:
+                    raise
+                return self._call(question, question.tokens, tell)  # the part is of other versions
+        except MeasurementInterrupted as stop:
+            if len(stop.partial):
+                stop.partial.save(place)
+            raise
+
+    def _call(
+        self,
+        question: Question,
+        tokens: Any,
+        tell: Callable[[int, int], object],
+        part: FlipSensitivity | None = None,
+    ) -> FlipSensitivity:
+        model, _ = self.models.get(question.model, question.reads)
+        return flip_sensitivity(
+            model,
+            tokens,
+            question.flips,
+            question.measure,
+            readout=question.readout,  # pyright: ignore[reportArgumentType]
+            engine=question.engine,
+            placement=question.placement.placement(),
+            progress=tell,
+            resume=part,
+        )
+
+
+def statistics(result: FlipSensitivity) -> dict[str, Any]:
+    """Returns what is said of a result beside its values, as JSON values."""
+    numbers = {"mean": result.mean, "max": result.max}
+    return {
+        "flips": len(result),
+        "complete": result.complete,
+        **{name: value if np.isfinite(value) else None for name, value in numbers.items()},
+        "unresolved": result.unresolved,
+        "engine": {"name": result.engine.name, "reason": result.engine.reason},
+        "estimated": result.estimated is not None,
+    }
+
+
+def _name(question: Question, digests: list[Any]) -> str:
+    """The digest of what a result depends on: the function, the inputs, the objects and the version."""
+    told = json.dumps([question.shape(), digests, package_version()], sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()[:24]
+
+
+def _part(place: Path) -> FlipSensitivity | None:
+    """What was saved of a question before; None if there is nothing, or nothing sound."""
+    try:
+        return load_result(place) if place.exists() else None
+    except InputError:
+        return None

@@ -1,0 +1,121 @@
+"""The models that are served: by names given at the start, loaded when they are first needed, and kept."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxsens.base.errors import InputError, Problems
+from jaxsens.models.transformer.layered import LayeredModel
+from jaxsens.pretrained.load import load_pretrained
+from jaxsens.sensitivity.placement.program import bytes_of
+from jaxsens.sensitivity.results.resuming import weights_of
+from jaxsens.sensitivity.subjects.adapters import measurable
+
+
+class ServedModels:
+    """Models by name and by the output that is read of them.
+
+    Args:
+        given: by name, a folder that `load_pretrained` reads, or "package.module:make", a function without arguments
+            that returns a model.
+        dtype: of the parameters of models from folders.
+        memory: bytes that loaded models may take together; those used longest ago are dropped beyond it. None for no
+            limit.
+    """
+
+    def __init__(self, given: Mapping[str, str], dtype: str, memory: int | None) -> None:
+        self.given, self._dtype, self._memory = dict(given), dtype, memory
+        self._loaded: OrderedDict[tuple[str, str], tuple[Any, str, int]] = OrderedDict()
+        self._loading = threading.RLock()
+
+    def get(self, name: str, output: str) -> tuple[Any, str]:
+        """Returns a model and the digest of its weights.
+
+        Raises:
+            InputError: if it cannot be loaded, or has no such output.
+        """
+        with self._loading:
+            key = name, output if Path(self.given[name]).is_dir() else ""
+            if key not in self._loaded:
+                model = self._load(name, output)
+                subject = measurable(model)
+                self._loaded[key] = model, weights_of(subject), bytes_of(subject.parameters)
+            self._loaded.move_to_end(key)
+            self._drop()
+            return self._loaded[key][:2]
+
+    def told(self) -> list[dict[str, Any]]:
+        """Returns what is said of the models to clients, as JSON values."""
+        with self._loading:
+            return [
+                self._told(name, [held for key, held in self._loaded.items() if key[0] == name])
+                for name in self.given
+            ]
+
+    def _told(self, name: str, held: list[tuple[Any, str, int]]) -> dict[str, Any]:
+        if not held:
+            return {"name": name, "loaded": False}
+        model, _, size = held[-1]
+        subject = measurable(model)
+        shape = getattr(model, "architecture", None) or subject.config
+        return {
+            "name": name,
+            "loaded": True,
+            "family": getattr(model, "family", type(model).__name__),
+            "bytes": size,
+            "layers": getattr(shape, "layers", None),
+            "width": getattr(shape, "width", None),
+            "readout": subject.readout,
+            "texts": isinstance(model, LayeredModel) and hasattr(model, "encode"),
+            "alphabet": subject.alphabet_size,
+            "labels": list(getattr(model, "labels", ())),
+        }
+
+    def _load(self, name: str, output: str) -> Any:
+        given = self.given[name]
+        if Path(given).is_dir():
+            return load_pretrained(given, output=output, dtype=self._dtype)  # pyright: ignore[reportArgumentType]
+        return _made(name, given)
+
+    def _drop(self) -> None:
+        """Drops the models used longest ago until the others fit, and with them their programs."""
+        dropped = False
+        while self._memory is not None and len(self._loaded) > 1:
+            if sum(size for _, _, size in self._loaded.values()) <= self._memory:
+                break
+            self._loaded.popitem(last=False)
+            dropped = True
+        if dropped:
+            jax.clear_caches()
+
+
+def check_given(given: Mapping[str, str], problems: Problems) -> None:
+    """Adds an error for each model that is neither a folder nor a function's name."""
+    if not given:
+        problems.messages.append("--model: give at least one, as NAME=FOLDER or NAME=package.module:make")
+    for name, place in given.items():
+        module, _, function = place.partition(":")
+        named = all(part.isidentifier() for part in (*module.split("."), *function.split(".")))
+        if not (name and name.replace("-", "").replace(".", "").replace("_", "").isalnum()):
+            problems.add(
+                "--model", f"{name}={place}", "a name of letters, digits, dots and hyphens before the ="
+            )
+        elif not Path(place).is_dir() and not named:
+            problems.add("--model", f"{name}={place}", "a folder that is there, or package.module:make")
+
+
+def _made(name: str, given: str) -> Any:
+    """Returns the model that a function makes. Importing its module runs it."""
+    module, _, function = given.partition(":")
+    try:
+        return attrgetter(function)(importlib.import_module(module))()
+    except Exception as error:
+        raise InputError(f"serve: --model = {name}={given}: {type(error).__name__}: {error}") from error
