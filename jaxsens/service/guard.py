@@ -11,7 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jaxsens.service.question import MOST_BYTES
+from jaxsens.service.worker.question import MOST_BYTES
 
 OPEN = ("/healthz", "/readyz")
 """Paths for probes, which know no token and call by an address."""

@@ -12,8 +12,8 @@ from jaxsens.asked.flips import Flips
 from jaxsens.asked.measures import Measure, OfFunction
 from jaxsens.base.versions import package_version
 from jaxsens.experiments.sweep.placement_table import PlacementTable
-from jaxsens.service.question import OUTPUTS
 from jaxsens.service.store import ENDED, WAITING
+from jaxsens.service.worker.question import OUTPUTS
 
 _ERROR = {
     "400": "unusable: names the field, its value and the remedy",

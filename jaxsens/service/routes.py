@@ -28,8 +28,8 @@ from jaxsens.service import shown
 from jaxsens.service.guard import TooLong
 from jaxsens.service.jobs import Jobs, Refused
 from jaxsens.service.openapi import kinds, openapi
-from jaxsens.service.question import read_json, read_question
 from jaxsens.service.store import StoredJob
+from jaxsens.service.worker.question import read_json, read_question
 
 _PAGE = Path(__file__).parent / "page"
 _LISTED, _LONGEST_WAIT = 100, 60.0

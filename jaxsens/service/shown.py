@@ -12,7 +12,7 @@ import numpy as np
 from jaxsens.asked.value import Answer
 from jaxsens.sensitivity.pictures.picture import fragment
 from jaxsens.sensitivity.results.result import FlipSensitivity
-from jaxsens.service.question import Question
+from jaxsens.service.worker.question import Question
 
 
 def as_svg(result: FlipSensitivity) -> bytes:

@@ -23,8 +23,8 @@ from jaxsens.sensitivity.results.resuming import MeasurementInterrupted, fingerp
 from jaxsens.sensitivity.several_lengths import rows_of_several_lengths
 from jaxsens.sensitivity.subjects.adapters import checked_input, measurable
 from jaxsens.sensitivity.subjects.texts import encoded, with_token
-from jaxsens.service.question import Question
 from jaxsens.service.worker.models import ServedModels
+from jaxsens.service.worker.question import Question
 
 _PLANS = 256
 """The shapes of questions whose costs are kept."""

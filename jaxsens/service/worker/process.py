@@ -150,7 +150,7 @@ class _Worker:
         self._saying.join(_GRACE_SECONDS)
 
     def _admit(self, message: dict[str, Any]) -> None:
-        from jaxsens.service.question import read_question
+        from jaxsens.service.worker.question import read_question
 
         def admitted() -> dict[str, Any]:
             if message["kind"] == "sweep":
@@ -176,7 +176,7 @@ class _Worker:
         return message["whole"] and not (answer.keys() & {"error", "stopped"} or answer["ended"])
 
     def _measured(self, question: dict[str, Any], place: Path) -> dict[str, Any]:
-        from jaxsens.service.question import read_question
+        from jaxsens.service.worker.question import read_question
 
         asked = read_question(question, self._settings["models"])
         return {"found": self._desk.measure(asked, place, self._tell)}
