@@ -34,6 +34,7 @@ from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.estimates.estimate import (
     NAME,
     abstract_estimate,
+    combination_count,
     estimate_cost,
     first_order_engine,
     output_size,
@@ -115,8 +116,8 @@ def explain(
             there are counted, except of a text or of an alphabet: there may be fewer.
 
     Raises:
-        InputError: for unusable arguments, an engine that does not support the model, or a model that
-            `flip_sensitivity` rejects.
+        InputError: for unusable arguments, outputs that the model lacks, an engine that does not support the model, or
+            a model that `flip_sensitivity` rejects.
     """
     return planned_run(model, n, flips, measure, readout=readout, engine=engine).explained()
 
@@ -152,13 +153,19 @@ def planned_run(
         what = replace(what, threshold=0.0)  # which costs the same
     with numerics(subject.dtype):
         if subject.config is None:
-            subject, _, _ = traced_output(subject, n)
+            subject, shape, _ = traced_output(subject, n)
+        else:
+            shape = (subject.config.logits or subject.config.width,)
+        what.check(int(np.prod(shape)), subject.outputs)
         on = platform or compiled_for()
         if isinstance(asked, FirstOrder) and edit_of(flipped) == SUBSTITUTE:
             runner = first_order_engine(subject, asked, what)
             outputs = len(runner.outputs or range(output_size(subject, n)))
-            why = f"an estimate of {outputs} output{'s' if outputs > 1 else ''}"
-            return PlannedRun(subject, n, flipped, what, count, on, runner, EngineChoice(NAME, why))
+            combined = combination_count(asked, runner, output_size(subject, n))
+            of = f"{combined} combinations of " if asked.sketch is not None and combined < outputs else ""
+            why = f"an estimate of {of}{outputs} output{'s' if outputs > 1 else ''}"
+            chosen = EngineChoice(NAME, why)
+            return PlannedRun(subject, n, flipped, what, count, on, runner, chosen, combined)
         runner, choice = choose(subject, asked, flipped, what, n, 1)
         return PlannedRun(subject, n, flipped, what, count, on, runner, choice)
 
@@ -232,6 +239,7 @@ class PlannedRun:
         platform: where.
         engine: the engine.
         choice: its name, with the reason.
+        combined: of an estimate, how many combinations of the outputs are estimated; None for all outputs.
     """
 
     subject: Measurable
@@ -242,6 +250,7 @@ class PlannedRun:
     platform: Platform
     engine: Engine
     choice: EngineChoice
+    combined: int | None = None
 
     @cached_property
     def parameters(self) -> Any:
@@ -336,6 +345,8 @@ class PlannedRun:
 
     @property
     def _outputs(self) -> int:
+        if self.combined is not None:
+            return self.combined
         return len(self.engine.outputs or range(output_size(self.subject, self.n)))
 
     @cached_property

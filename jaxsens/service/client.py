@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _WAIT_SECONDS, _TOLD_SECONDS, _PATIENCE_SECONDS = 20.0, 0.5, 600.0
 
 
+_ERRORS: dict[str | None, type[InputError]] = {"InputError": InputError, "EngineRefusal": EngineRefusal}
+
+
 class ServiceError(RuntimeError):
     """Raised for an answer of the service that is no result: `status` is that of HTTP, 0 for a job that failed."""
 
@@ -111,9 +114,10 @@ class Client:
             job = self._json("GET", f"/v1/measurements/{job['id']}", params={"wait": wait})
             if progress is not None and job["total"]:
                 progress(job["done"], job["total"])
+        if job["state"] == "failed" and job["found"].get("refusal"):
+            raise _ERRORS[job["found"]["refusal"]](job["message"])
         if job["state"] != "finished":
-            kind = InputError if job["message"].startswith("flip_sensitivity: ") else None
-            raise kind(job["message"]) if kind else ServiceError(0, f"{job['state']}: {job['message']}")
+            raise ServiceError(0, f"{job['state']}: {job['message']}")
         return self.result(job["id"])
 
     def result(self, job: str) -> FlipSensitivity:
@@ -164,7 +168,7 @@ class Client:
         told = answer.json() if answer.headers.get("content-type", "").startswith("application/json") else {}
         why = told.get("error", answer.text[:200])
         if answer.status_code == 400:
-            raise (EngineRefusal if told.get("kind") == "EngineRefusal" else InputError)(why)
+            raise _ERRORS.get(told.get("kind"), InputError)(why)
         raise ServiceError(answer.status_code, why)
 
 

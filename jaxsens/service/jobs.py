@@ -253,17 +253,18 @@ class Jobs:
         self._doing[worker].pop(message["id"], None)
         if job is None:
             return
-        if message.get("found") is not None:
-            found = message["found"]
-            self.store.change(job.id, found=found, done=found["flips"], total=found["flips"])
-            if job.state not in ENDED:
-                self.metrics.flips.inc(found["flips"])
-                self._end(job, "finished")
-        elif (
-            message.get("stopped") and job.state not in ENDED
-        ):  # the service ends: it goes on after the next start
-            self.store.change(job.id, state="queued")
+        found = message.get("found")
+        if found is not None:
+            self.store.change(job.id, found=found, done=found["flips"])
+        if message.get("stopped"):
+            if job.state not in ENDED:  # the service ends: it goes on after the next start
+                self.store.change(job.id, state="queued")
+        elif found is not None and job.state not in ENDED:
+            self.store.change(job.id, total=found["flips"])
+            self.metrics.flips.inc(found["flips"])
+            self._end(job, "finished")
         elif job.state not in ENDED:
+            self.store.change(job.id, found={"refusal": message.get("refusal")})
             self._end(job, "failed", message["error"])
 
     def _turned(self, worker: WorkerProcess, message: dict[str, Any]) -> None:

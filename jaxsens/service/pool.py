@@ -93,7 +93,7 @@ class WorkerProcess:
         future = self._asked[number] = asyncio.get_running_loop().create_future()
         self.send(do="admit", of=number, kind=kind, question=question)
         answer = await future
-        if "error" in answer and answer.get("input"):
+        if answer.get("refusal"):
             raise (EngineRefusal if answer["refusal"] == "EngineRefusal" else InputError)(answer["error"])
         if "error" in answer:
             raise RuntimeError(answer["error"])

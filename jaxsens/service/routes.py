@@ -20,7 +20,7 @@ from starlette.staticfiles import StaticFiles
 from jaxsens.asked.engines import AskedEngine
 from jaxsens.asked.flips import Flips
 from jaxsens.asked.measures import Measure
-from jaxsens.base.errors import InputError
+from jaxsens.base.errors import EngineRefusal, InputError
 from jaxsens.base.strict import messages
 from jaxsens.base.versions import package_version
 from jaxsens.sensitivity.results.result import load_result
@@ -245,7 +245,7 @@ def _error(status: int, why: str) -> Response:
 
 def _unusable(request: Request, error: Exception) -> Response:
     listed = messages(error) if isinstance(error, InputError) else [str(error)]
-    kind = type(error).__name__
+    kind = "EngineRefusal" if isinstance(error, EngineRefusal) else "InputError"
     return JSONResponse({"error": str(error), "errors": listed, "kind": kind}, status_code=400)
 
 

@@ -95,6 +95,7 @@ class Store:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            self._lock.close()
             raise InputError(
                 f"serve: --store = {str(folder)!r}: another service has it; stop that, or give another folder"
             ) from error

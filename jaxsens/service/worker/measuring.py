@@ -41,10 +41,12 @@ class Desk:
     def __init__(self, models: ServedModels, most_tokens: int) -> None:
         self.models, self._most_tokens = models, most_tokens
         self._plans: OrderedDict[tuple[str, int], PlannedRun] = OrderedDict()
+        self._measured: set[tuple[str, int]] = set()
 
     def admit(self, question: Question) -> dict[str, Any]:
         """Returns what is known of a question without measuring, as JSON values: its name `id`, and
-        `about`: the inputs' length n, flips, and an estimate of seconds and bytes.
+        `about`: the inputs' length n, flips, and an estimate of seconds, of seconds to compile what this process has
+        not compiled, and of bytes.
 
         Raises:
             InputError: for what `flip_sensitivity` would reject before it runs the model.
@@ -53,7 +55,7 @@ class Desk:
         tokens = encoded(model, question.tokens)
         subject, rows = measurable(model), rows_of_several_lengths(tokens)
         with_token(model, question.measure)
-        flips, seconds, memory, n, digests = 0, 0.0, 0, 0, []
+        flips, seconds, compiling, memory, n, digests = 0, 0.0, 0.0, 0, 0, []
         for row in [tokens] if rows is None else rows:
             with collecting("flip_sensitivity") as problems:
                 words, reading = checked_input(subject, row, question.readout, problems)
@@ -68,9 +70,11 @@ class Desk:
             run = self._plan(question, length)
             flips, memory, n = flips + counted, max(memory, run.memory), max(n, length)
             seconds += run.seconds_of(len(words), counted)
+            compiling += 0.0 if (question.shape(), length) in self._measured else run.compiling
             with numerics(subject.dtype):
                 digests.append([fingerprint(reading, length, weights), words.tolist()])
-        about = {"n": n, "inputs": len(digests), "flips": flips, "seconds": seconds, "bytes": memory}
+        about = {"n": n, "inputs": len(digests), "flips": flips, "bytes": memory}
+        about |= {"seconds": seconds, "compiling": compiling}
         return {"id": _name(question, digests), "about": about}
 
     def _plan(self, question: Question, n: int) -> PlannedRun:
@@ -112,6 +116,8 @@ class Desk:
             if found is None or not found.complete:
                 found = self._completed(question, found, place, tell)
                 found.save(place)
+                lengths = [found.n] if found.lengths is None else found.lengths
+                self._measured |= {(question.shape(), int(n)) for n in lengths}
         own = [str(one.message) for one in noted if one.category.__module__.startswith("jaxsens")]
         return {**statistics(found), "warnings": list(dict.fromkeys(own))}
 

@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from jaxsens.base.errors import InputError
+from jaxsens.base.errors import EngineRefusal, InputError
 from jaxsens.base.files import remedy, takes_no_more
 
 COMMAND = (sys.executable, "-m", "jaxsens.service.worker.process")
@@ -176,10 +176,15 @@ class _Worker:
         return message["whole"] and not (answer.keys() & {"error", "stopped"} or answer["ended"])
 
     def _measured(self, question: dict[str, Any], place: Path) -> dict[str, Any]:
+        from jaxsens.sensitivity.results.resuming import MeasurementInterrupted
+        from jaxsens.service.worker.measuring import statistics
         from jaxsens.service.worker.question import read_question
 
         asked = read_question(question, self._settings["models"])
-        return {"found": self._desk.measure(asked, place, self._tell)}
+        try:
+            return {"found": self._desk.measure(asked, place, self._tell)}
+        except MeasurementInterrupted as stop:
+            return {"stopped": True, "found": statistics(stop.partial)}
 
     def _tell(self, done: int, total: int) -> None:
         self._say(event="running", id=self._doing, done=done, total=total)
@@ -209,7 +214,11 @@ def _answered(act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     except KeyboardInterrupt:
         return {"stopped": True}
     except InputError as error:
-        return {"error": str(error), "input": True, "refusal": type(error).__name__}
+        return {
+            "error": str(error),
+            "input": True,
+            "refusal": "EngineRefusal" if isinstance(error, EngineRefusal) else "InputError",
+        }
     except OSError as error:
         why = f"{error}; {remedy(error)}" if takes_no_more(error) else str(error)
         return {"error": why, "full": takes_no_more(error)}

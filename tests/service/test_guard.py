@@ -1,0 +1,100 @@
+"""Strangers: no token, another one, foreign hosts and origins, and what a page may load."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from jaxsens.service.guard import Guard, TooLong
+
+TOKEN, OURS = "tokenfortests", {"Authorization": "Bearer tokenfortests"}
+
+
+async def echo(request: Request) -> PlainTextResponse:
+    return PlainTextResponse(f"{len(await request.body())} bytes")
+
+
+@pytest.fixture
+def http():
+    app = Starlette(
+        routes=[
+            Route(path, echo, methods=["GET", "POST"]) for path in ("/", "/v1/models", "/healthz", "/metrics")
+        ],
+        exception_handlers={TooLong: lambda request, error: PlainTextResponse(str(error), 413)},  # pyright: ignore[reportArgumentType]
+    )
+    transport = httpx.ASGITransport(Guard(app, TOKEN, ["127.0.0.1", "localhost", "::1"], 8321))
+    return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8321")
+
+
+def run(act):
+    import asyncio
+
+    return asyncio.run(act)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"Authorization": "Bearer"}, {"Authorization": "Bearer other"}, {"Authorization": f"Basic {TOKEN}"},
+     {"Authorization": "Bearer tökenfortests".encode()}, {"Cookie": "jaxsens_8321=other"},
+     {"Cookie": f"jaxsens_8322={TOKEN}"}, {"Cookie": "\x00;;=;"}],
+    ids=repr,
+)  # fmt: skip
+def test_without_the_token_nothing_is_answered_but_the_health(http, headers):
+    for path in ("/", "/v1/models", "/metrics", "/nothing"):
+        answer = run(http.get(path, headers=headers))
+        assert answer.status_code == 401
+        assert TOKEN not in answer.text
+    assert run(http.get("/healthz", headers=headers)).status_code == 200
+
+
+def test_the_address_with_the_token_gives_a_cookie_that_scripts_cannot_read_and_hides_the_token(http):
+    answer = run(http.get(f"/?token={TOKEN}"))
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert run(http.get("/v1/models", headers={"Cookie": cookie.partition(";")[0]})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8321", "127.0.0.1.evil.example", "", "[::1", "0.0.0.0"]
+)
+def test_a_host_that_the_service_is_not_called_is_refused(http, host):
+    assert run(http.get("/v1/models", headers={**OURS, "Host": host})).status_code == 421
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8321", "localhost", "LOCALHOST:8321", "[::1]:8321"])
+def test_its_own_names_are_accepted(http, host):
+    assert run(http.get("/v1/models", headers={**OURS, "Host": host})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://127.0.0.1:9999", "http://127.0.0.1:8321.evil.example"]
+)
+def test_a_page_of_another_origin_is_refused_even_with_the_cookie(http, origin):
+    headers = {"Cookie": f"jaxsens_8321={TOKEN}", "Origin": origin}
+    assert run(http.post("/v1/models", headers=headers)).status_code == 403
+    own = {**headers, "Origin": "http://127.0.0.1:8321"}
+    assert run(http.post("/v1/models", headers=own)).status_code == 200
+
+
+def test_a_long_body_is_refused_whether_or_not_its_length_is_said(http):
+    async def in_parts():
+        for _ in range(20):
+            yield b"a" * 100_000
+
+    assert run(http.post("/", headers=OURS, content=b"a" * (2**20 + 1))).status_code == 413
+    assert run(http.post("/", headers=OURS, content=in_parts())).status_code == 413
+    assert run(http.post("/", headers=OURS, content=b"a" * 2**20)).text == "1048576 bytes"
+
+
+def test_pages_run_no_script_but_the_services_own(http):
+    for path in ("/healthz", "/v1/models"):
+        policy = run(http.get(path, headers=OURS)).headers["content-security-policy"]
+        assert "script-src 'self';" in policy
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy

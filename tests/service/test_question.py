@@ -1,0 +1,91 @@
+"""What a request may ask, and that everything else is refused by name."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import jaxsens
+from jaxsens.asked.engines import AskedEngine
+from jaxsens.asked.flips import Flips
+from jaxsens.asked.measures import Measure
+from jaxsens.service.openapi import kinds, openapi
+from jaxsens.service.worker.question import read_json, read_question
+from tests.service.malformed import SOUND, malformed
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inside: st.lists(inside, max_size=3) | st.dictionaries(st.text(), inside, max_size=3),
+    max_leaves=8,
+)
+
+
+def asked(raw: bytes):
+    return read_question(read_json(raw, "flip_sensitivity"), ["tiny"])
+
+
+def refusal(act) -> str:
+    """What is said where it is refused; "" where it is not."""
+    try:
+        act()
+    except jaxsens.InputError as error:
+        return str(error)
+    return ""
+
+
+def test_a_question_is_written_as_it_is_read():
+    question = asked(json.dumps(SOUND).encode())
+    assert read_question(question.table(), ["tiny"]) == question
+    assert question.flips == jaxsens.Substitute(3)
+    assert asked(b'{"model": "tiny", "tokens": "a text"}').table() == {
+        "model": "tiny",
+        "tokens": "a text",
+        "measure": {"kind": "l2"},
+        "engine": {"kind": "auto"},
+    }
+
+
+def test_a_log_probability_reads_logits_without_being_told():
+    question = read_question(
+        {"model": "tiny", "tokens": "a", "measure": {"kind": "log-probability", "token": 3}}, ["tiny"]
+    )
+    assert question.reads == "logits"
+
+
+def test_many_malformed_bodies_are_refused_with_the_name_of_the_field():
+    draw, refused = random.Random(1), 0
+    for _ in range(1000):
+        raw, field = malformed(draw)
+        said = refusal(lambda: asked(raw))  # noqa: B023
+        refused += bool(said)
+        assert not said or field in said, raw
+    assert refused > 700
+
+
+@given(field=st.sampled_from([*SOUND]), value=JSON)
+def test_any_value_of_a_field_is_read_or_refused(field, value):
+    said = refusal(lambda: read_question({**SOUND, field: value}, ["tiny"]))
+    assert not said or field in said
+
+
+@pytest.mark.parametrize("raw", [b"", b"\xff", b"NaN", b"[" * 10**5, b'{"tokens": "\\ud800"}', b"1" * 5000])
+def test_what_is_no_json_is_refused(raw):
+    with pytest.raises(jaxsens.InputError, match="body"):
+        asked(raw)
+
+
+def test_the_description_has_every_kind_that_json_can_ask_for_and_their_fields():
+    schemas = openapi(["tiny"])["components"]["schemas"]["Measurement"]["properties"]
+    for base in (Flips, Measure, AskedEngine):
+        listed = {one["properties"]["kind"]["const"]: one for one in schemas[base.question]["anyOf"][1:]}
+        assert {*listed} == {*base.kinds} - {"function", "comparison"} == {*kinds(base)}
+        for name, schema in listed.items():
+            if not {*schema["required"]} - {"kind"} and name != "pairs":  # nothing but its kind is sound
+                read_question({**SOUND, base.question: {"kind": name}}, ["tiny"])
+            wrong = {"kind": name, "nothing": 3}
+            with pytest.raises(jaxsens.InputError, match=r"nothing: unknown key"):
+                read_question({**SOUND, base.question: wrong}, ["tiny"])

@@ -1,0 +1,240 @@
+"""A service in its own process: what it answers is what the function returns, and it outlives what happens to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import numpy as np
+import pytest
+
+import jaxsens
+from tests.service.served import MODELS, ROOT, SLOWLY, TOKEN, Served, serving, tiny
+
+WORD = [0, 1, 2, 2, 1, 0, 1, 2]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("service") / "store") as served:
+        yield served
+
+
+@pytest.fixture
+def client(service):
+    client = jaxsens.Client(service.address, TOKEN)
+    yield client
+    client.close()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"flips": jaxsens.Substitute(2, sample=5, seed=3)},
+        {"flips": "delete", "measure": "linf", "readout": "last"},
+        {"measure": jaxsens.L2(outputs=[0, 3]), "engine": "vmap"},
+        {"engine": jaxsens.FirstOrder(verify=4)},
+        {"measure": "decision", "placement": jaxsens.Placement(batch_size=3)},
+    ],
+    ids=str,
+)
+def test_the_client_returns_what_the_function_returns_bit_for_bit(client, asked):
+    found, wanted = (
+        client.flip_sensitivity("tiny", WORD, **asked),
+        jaxsens.flip_sensitivity(tiny(), WORD, **asked),
+    )
+    assert np.array_equal(found.values, wanted.values)
+    assert np.array_equal(found.resolution, wanted.resolution)
+    assert found.description() == wanted.description()
+
+
+def test_several_inputs_of_several_lengths_are_one_question(client):
+    words = [WORD, WORD[:5], [2, 1, 0]]
+    found, wanted = client.flip_sensitivity("tiny", words), jaxsens.flip_sensitivity(tiny(), words)
+    assert np.array_equal(found.values, wanted.values)
+    assert found.lengths == wanted.lengths
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tokens": [0, 1, 9]},
+        {"tokens": []},
+        {"flips": {"kind": "substitute", "symbols": 1}},
+        {"flips": "neighbors"},
+        {"flips": "neighbours"},
+        {"measure": "l7"},
+        {"measure": {"kind": "l2", "outputs": [99]}},
+        {"engine": {"kind": "first-order", "verify": 0}},
+        {"engine": "first-order", "measure": "decision"},
+        {"readout": 8},
+        {"readout": "first"},
+    ],
+    ids=json.dumps,
+)
+def test_an_unusable_field_is_refused_in_the_words_of_the_function(client, wrong):
+    asked = {"tokens": WORD, **wrong}
+    with pytest.raises(jaxsens.InputError) as there:
+        jaxsens.flip_sensitivity(tiny(), **asked)
+    with pytest.raises(jaxsens.InputError) as here:
+        client.flip_sensitivity("tiny", **asked)
+    field = "outputs" if "99" in str(wrong) else next(iter(wrong))
+    assert field in str(here.value)
+    told, own = (str(one.value).removeprefix("flip_sensitivity: ") for one in (here, there))
+    assert told == own or "readout" in wrong or "tokens" in wrong
+
+
+def test_the_same_question_is_the_same_job_and_is_answered_from_the_store(service):
+    first = service.ask(model="tiny", tokens=[2, 2, 1, 0])
+    service.ended(first.json()["id"])
+    again = service.ask(model="tiny", tokens=[2, 2, 1, 0], measure={"kind": "l2"})
+    assert (first.status_code, again.status_code) == (202, 200)
+    assert again.json()["id"] == first.json()["id"]
+    assert service.ask(model="tiny", tokens=[2, 2, 1, 0], measure="l1").json()["id"] != first.json()["id"]
+
+
+def test_a_question_of_what_it_would_cost_measures_nothing(service):
+    before = len(service.http.get("/v1/measurements").json())
+    about = service.http.post("/v1/measurements?explain=1", json={"model": "tiny", "tokens": WORD}).json()
+    assert about["flips"] == 14
+    assert about["n"] == 8
+    assert len(service.http.get("/v1/measurements").json()) == before
+
+
+def test_every_form_of_a_result_is_there_and_the_python_program_measures_the_same(service):
+    job = service.ended(service.ask(model="tiny", tokens=WORD, flips={"kind": "delete"}).json()["id"])
+    base = f"/v1/measurements/{job['id']}"
+    table = service.http.get(f"{base}/result.json").json()
+    assert len(table["flips"]["norm"]) == job["found"]["flips"] == 7
+    assert max(table["flips"]["norm"]) == pytest.approx(job["found"]["max"])
+    assert service.http.get(f"{base}/picture.svg").text.startswith("<?xml")
+    assert "</html>" in service.http.get(f"{base}/page").text
+    assert "jaxsens-picture" in service.http.get(f"{base}/fragment").text
+    program = service.http.get(f"{base}/call.py").text
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert "n=8, inputs=1, 7 flips" in ran.stdout
+
+
+def test_events_tell_of_a_job_until_it_has_ended(service):
+    job = service.ask(**SLOWLY, tokens=[0, 1, 2, 0]).json()["id"]
+    with service.http.stream("GET", f"/v1/measurements/{job}/events") as stream:
+        events = [line.removeprefix("event: ") for line in stream.iter_lines() if line.startswith("event: ")]
+    assert events[-1] == "finished"
+    assert {"queued", "running", "compiling"} & {*events}
+
+
+def test_a_cancelled_job_ends_within_a_second_and_goes_on_from_its_part(service):
+    tokens = [0, 1, 2, 0, 2] * 30
+    job = service.ask(**SLOWLY, tokens=tokens).json()["id"]
+    part = service.until(job, lambda one: one["done"] > 0)
+    began = time.monotonic()
+    assert service.http.delete(f"/v1/measurements/{job}").json()["state"] == "cancelled"
+    assert time.monotonic() - began < 1
+    part = service.until(job, lambda one: one["found"])
+    assert 0 < part["found"]["flips"] < 300
+    assert not part["found"]["complete"]
+    assert len(jaxsens.Client(service.address, TOKEN).result(job)) == part["found"]["flips"]
+    assert service.ask(**SLOWLY, tokens=tokens).json()["state"] in ("queued", "running")
+    again = service.until(job, lambda one: one["done"] > part["found"]["flips"])
+    assert again["state"] == "running"
+    service.http.delete(f"/v1/measurements/{job}")
+
+
+def test_a_worker_that_is_killed_is_started_again_and_its_job_ends(service):
+    job = service.ask(**SLOWLY, tokens=[0, 2] * 12).json()["id"]
+    service.until(job, lambda one: one["state"] == "running")
+    (worker,) = service.workers()
+    os.kill(worker, signal.SIGKILL)
+    assert service.ended(job)["state"] == "finished"
+    assert service.process.poll() is None
+    assert "jaxsens_worker_restarts_total 1.0" in service.http.get("/metrics").text
+
+
+def test_what_would_take_too_long_is_refused_with_the_estimate(service, tmp_path):
+    with serving(
+        tmp_path / "store", {"tiny": MODELS["tiny"]}, "--most-tokens", "6", "--most-queued", "1"
+    ) as small:
+        refused = small.ask(model="tiny", tokens=WORD)
+        assert refused.status_code == 400
+        assert "at most 6" in refused.json()["error"]
+    gone = service.http.get("/v1/measurements/nothing")
+    assert gone.status_code == 404
+    assert service.http.get("/v1/sweeps/nothing").status_code == 404
+
+
+def test_a_sweep_fills_its_report_and_cannot_name_files(service):
+    config = """
+        lengths = [4, 6, 8]
+        variants = ["softmax"]
+        model = {alphabet_size = 2, width = 8, heads = 2, layers = 1, feed_forward = 8}
+    """
+    job = service.http.post("/v1/sweeps", json={"config": config}).json()
+    ended = service.until(job["id"], lambda one: one["state"] in ("finished", "failed"), "sweeps")
+    assert (ended["state"], ended["done"], ended["total"]) == ("finished", 3, 3)
+    assert "exponent" in service.http.get(f"/v1/sweeps/{job['id']}/report.html").text
+    assert service.http.get(f"/v1/sweeps/{job['id']}/figures/sensitivity.svg").status_code == 200
+    assert service.http.get(f"/v1/sweeps/{job['id']}/figures/..%2f..%2f..%2fjobs.sqlite3").status_code == 404
+    for line in (
+        'model = {pretrained = "/etc"}',
+        'model = {python = "os:getcwd"}',
+        'inputs = {texts = "a.txt"}',
+    ):
+        refused = service.http.post("/v1/sweeps", json={"config": f"lengths = [4, 6, 8]\n{line}"})
+        assert refused.status_code == 400
+        assert line.split("{")[1].split(" ")[0] in refused.json()["error"]
+
+
+def test_the_health_of_the_service_is_told_while_it_works(service):
+    job = service.ask(**SLOWLY, tokens=[1, 2] * 20).json()["id"]
+    seconds, stop = [], threading.Event()
+    with httpx.Client(base_url=service.address) as stranger:
+        while len(seconds) < 50 and not stop.is_set():
+            began = time.monotonic()
+            assert stranger.get("/healthz").status_code == 200
+            seconds.append(time.monotonic() - began)
+    assert sorted(seconds)[25] < 0.1
+    service.http.delete(f"/v1/measurements/{job}")
+
+
+def test_sigterm_saves_what_is_measured_and_the_next_service_goes_on(tmp_path):
+    store, question = tmp_path / "store", {**SLOWLY, "tokens": [0, 1, 2] * 20}
+    with serving(store) as first:
+        job = first.ask(**question).json()["id"]
+        waiting = first.ask(model="tiny", tokens=WORD).json()["id"]
+        first.until(job, lambda one: one["done"] > 2)
+        began = time.monotonic()
+        assert first.stop(signal.SIGTERM) == 128 + signal.SIGTERM
+        assert time.monotonic() - began < 12
+    part = jaxsens.load_result(store / "results" / f"{job}.parquet")
+    assert 0 < len(part) < part.population
+    with serving(store) as second:
+        assert second.ended(waiting)["state"] == "finished"
+        assert second.ended(job)["state"] == "finished"
+        whole = jaxsens.Client(second.address, TOKEN).result(job)
+    assert len(whole) == whole.population
+    assert np.array_equal(whole.values[: len(part)], part.values)
+
+
+@pytest.mark.long
+def test_a_kill_at_any_moment_loses_no_accepted_job(tmp_path):
+    """Rounds of kill -9, of the server or of a worker. `python -m tests.service.stress kills` does more of them."""
+    from tests.service.stress import kills
+
+    told = kills(tmp_path / "store", rounds=4, seed=0)
+    assert told["lost"] == told["failed"] == 0
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_service_with_its_reason(tmp_path):
+    served = Served(tmp_path / "store", 0 + 18999, {"gone": "tests.service.nothing:make"})
+    assert served.process.wait(60) == 2
+    assert "No module named 'tests.service.nothing'" in served.log.read_text()

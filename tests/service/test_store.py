@@ -1,0 +1,107 @@
+"""The store: what is kept, in which order it is done, and what happens to it."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+
+import pytest
+
+import jaxsens
+from jaxsens.service.store import Store, StoreFull
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store(tmp_path)
+    yield store
+    store.close()
+
+
+def add(store, name, seconds=0.0):
+    return store.add(name, "measurement", {"model": name}, {"seconds": seconds, "flips": 1})
+
+
+def test_a_short_job_overtakes_a_long_one_but_not_for_ever(store):
+    add(store, "long", seconds=100)
+    add(store, "short", seconds=1)
+    assert store.next().id == "short"
+    store.change("long", asked=time.time() - 200, due=time.time() - 100)
+    add(store, "shorter", seconds=0.1)
+    assert store.next().id == "long"
+
+
+def test_a_job_that_waits_or_is_finished_is_not_asked_twice_and_one_that_failed_is(store):
+    add(store, "a")
+    for state, then in {
+        "running": "running",
+        "finished": "finished",
+        "failed": "queued",
+        "cancelled": "queued",
+    }.items():
+        store.change("a", state=state)
+        assert add(store, "a").state == then
+    assert len(store.listed("measurement", 10)) == 1
+
+
+def test_what_had_begun_is_queued_when_the_store_is_opened_again(tmp_path):
+    first = Store(tmp_path)
+    for state in ("running", "compiling", "finished", "failed", "cancelled", "queued"):
+        add(first, state)
+        first.change(state, state=state)
+    first.close()
+    second = Store(tmp_path)
+    states = {job.id: job.state for job in second.listed("measurement", 10)}
+    second.close()
+    assert states == {
+        "running": "queued",
+        "compiling": "queued",
+        "queued": "queued",
+        "finished": "finished",
+        "failed": "failed",
+        "cancelled": "cancelled",
+    }
+
+
+def test_a_store_that_another_service_has_is_refused(store, tmp_path):
+    with pytest.raises(jaxsens.InputError, match=r"--store = .*another service has it"):
+        Store(tmp_path)
+
+
+@pytest.mark.parametrize("where", [0, 40, 3000])
+def test_a_damaged_store_is_refused_and_stays_as_it_is(tmp_path, where):
+    first = Store(tmp_path)
+    for k in range(100):
+        add(first, f"job {k}")
+    first.close()
+    path = tmp_path / "jobs.sqlite3"
+    raw = bytearray(path.read_bytes())
+    raw[where : where + 1000] = b"\xa5" * 1000
+    path.write_bytes(raw)
+    with pytest.raises(jaxsens.InputError, match="is damaged"):
+        Store(tmp_path)
+    assert path.read_bytes() == bytes(raw)
+
+
+def test_a_store_of_another_version_is_refused(tmp_path):
+    with sqlite3.connect(tmp_path / "jobs.sqlite3") as other:
+        other.execute("PRAGMA user_version = 7")
+    with pytest.raises(jaxsens.InputError, match="of version 7"):
+        Store(tmp_path)
+
+
+def test_a_full_disk_is_one_clear_error_and_loses_nothing(store):
+    add(store, "kept")
+    (pages,) = store._rows.execute("PRAGMA page_count").fetchone()
+    store._rows.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(StoreFull, match="the store takes no more"):
+        store.add("more", "measurement", {"text": "a" * 10**6}, {"seconds": 0.0})
+    assert store.get("kept").state == "queued"
+
+
+def test_a_result_is_forgotten_with_its_file(store):
+    add(store, "a")
+    store.result("a").write_bytes(b"result")
+    store.forget("a")
+    assert store.get("a") is None
+    assert not store.result("a").exists()
