@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
@@ -145,8 +145,14 @@ class Client:
         return self._json("DELETE", f"/v1/measurements/{job}")
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Closes the connection; a `with` block does."""
         self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
 
     def _post(self, question: Mapping[str, Any]) -> dict[str, Any]:
         until = time.monotonic() + _PATIENCE_SECONDS

@@ -115,6 +115,11 @@ class Served:
             time.sleep(0.02)
         raise TimeoutError(found)
 
+    def result(self, job: str) -> jaxsens.FlipSensitivity:
+        """The result of a job."""
+        with jaxsens.Client(self.address, TOKEN) as client:
+            return client.result(job)
+
     def workers(self) -> list[int]:
         """The process ids of its workers."""
         listed = subprocess.run(

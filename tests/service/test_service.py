@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from tests.service.served import MODELS, ROOT, SLOWLY, TOKEN, Served, serving, tiny
+from tests.service.served import MODELS, ROOT, SLOWLY, TOKEN, Served, free_port, serving, tiny
 
 WORD = [0, 1, 2, 2, 1, 0, 1, 2]
 
@@ -28,9 +28,8 @@ def service(tmp_path_factory):
 
 @pytest.fixture
 def client(service):
-    client = jaxsens.Client(service.address, TOKEN)
-    yield client
-    client.close()
+    with jaxsens.Client(service.address, TOKEN) as client:
+        yield client
 
 
 @pytest.mark.parametrize(
@@ -143,7 +142,7 @@ def test_a_cancelled_job_ends_within_a_second_and_goes_on_from_its_part(service)
     part = service.until(job, lambda one: one["found"])
     assert 0 < part["found"]["flips"] < 300
     assert not part["found"]["complete"]
-    assert len(jaxsens.Client(service.address, TOKEN).result(job)) == part["found"]["flips"]
+    assert len(service.result(job)) == part["found"]["flips"]
     assert service.ask(**SLOWLY, tokens=tokens).json()["state"] in ("queued", "running")
     again = service.until(job, lambda one: one["done"] > part["found"]["flips"])
     assert again["state"] == "running"
@@ -220,7 +219,7 @@ def test_sigterm_saves_what_is_measured_and_the_next_service_goes_on(tmp_path):
     with serving(store) as second:
         assert second.ended(waiting)["state"] == "finished"
         assert second.ended(job)["state"] == "finished"
-        whole = jaxsens.Client(second.address, TOKEN).result(job)
+        whole = second.result(job)
     assert len(whole) == whole.population
     assert np.array_equal(whole.values[: len(part)], part.values)
 
@@ -235,6 +234,7 @@ def test_a_kill_at_any_moment_loses_no_accepted_job(tmp_path):
 
 
 def test_a_model_that_cannot_be_loaded_ends_the_service_with_its_reason(tmp_path):
-    served = Served(tmp_path / "store", 0 + 18999, {"gone": "tests.service.nothing:make"})
+    served = Served(tmp_path / "store", free_port(), {"gone": "tests.service.nothing:make"})
     assert served.process.wait(60) == 2
+    served.stop()
     assert "No module named 'tests.service.nothing'" in served.log.read_text()

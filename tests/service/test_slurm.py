@@ -40,8 +40,8 @@ def test_a_job_of_slurm_measures_and_is_followed_and_cancelled(tmp_path):
     env = {"PATH": f"{place}:{os.environ['PATH']}", "QUEUE": str(queue)}
     options = ("--executor", "slurm", "--slurm=--time=10 --gres=gpu:1")
     with serving(tmp_path / "store", MODELS, *options, env=env) as served:
-        client = jaxsens.Client(served.address, TOKEN)
-        found = client.flip_sensitivity("tiny", [0, 1, 2, 2, 1])
+        with jaxsens.Client(served.address, TOKEN) as client:
+            found = client.flip_sensitivity("tiny", [0, 1, 2, 2, 1])
         assert np.array_equal(found.values, jaxsens.flip_sensitivity(tiny(), [0, 1, 2, 2, 1]).values)
         assert "--time=10 --gres=gpu:1" in (tmp_path / "queue.log").read_text()
         job = served.ask(**SLOWLY, tokens=[0, 1] * 60).json()["id"]

@@ -16,6 +16,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -64,6 +65,7 @@ class _Worker:
         self._saying.start()
         self._todo: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._doing: str | None = None
+        self._turning = threading.RLock()  # a signal's handler may run within it
         self._cancelled: set[str] = set()
         self._ending = False
         self._admitting = ThreadPoolExecutor(1)
@@ -97,17 +99,32 @@ class _Worker:
 
     def _work(self) -> bool:
         """Does the next thing; returns whether there may be more."""
-        with suppress(KeyboardInterrupt):  # of a job that had just ended
-            todo = self._todo.get()
-            if todo is None:
-                return False
-            again = self._do(todo)
-            self._doing = None
-            if again:
-                self._todo.put(todo)
-            else:
-                self._say(event="idle", models=self._models.told())
+        todo = self._todo.get()
+        if todo is None:
+            return False
+        try:
+            while self._do(todo):
+                pass
+        except KeyboardInterrupt:
+            pass
+        self._let_go()
+        self._say(event="idle", models=self._models.told())
         return not self._ending
+
+    def _let_go(self) -> None:
+        """Ends the time in which a job may be interrupted. An interrupt that is on its way arrives here."""
+        try:
+            with self._turning:
+                self._doing = None
+            time.sleep(0.001)
+        except KeyboardInterrupt:
+            self._doing = None
+
+    def _interrupt(self, job: str | None) -> None:
+        """Interrupts what is being done, if it is this."""
+        with self._turning:
+            if job is not None and self._doing == job:
+                os.kill(os.getpid(), signal.SIGINT)
 
     def listen(self, lines: BinaryIO) -> None:
         """Hears what the server sends."""
@@ -122,8 +139,7 @@ class _Worker:
                 self._admitting.submit(self._admit, message)
             case "cancel":
                 self._cancelled.add(message["id"])
-                if self._doing == message["id"]:
-                    os.kill(os.getpid(), signal.SIGINT)
+                self._interrupt(message["id"])
             case "measure" | "sweep":
                 self._cancelled.discard(message["job"]["id"])  # asked for again
                 self._todo.put(message)
@@ -141,8 +157,7 @@ class _Worker:
         timer.daemon = True
         timer.start()
         self._todo.put(None)
-        if self._doing:
-            os.kill(os.getpid(), signal.SIGINT)
+        self._interrupt(self._doing)
 
     def say_all(self) -> None:
         """Waits until all is said."""
