@@ -16,11 +16,11 @@ ARG ACCELERATOR=cpu
 RUN python -m venv /opt/jaxsens
 COPY --from=wheel /wheels /wheels
 RUN case "$ACCELERATOR" in \
-        cpu) extra="" ;; \
-        cuda12|cuda13|tpu) extra="[$ACCELERATOR]" ;; \
+        cpu) extra="service" ;; \
+        cuda12|cuda13|tpu) extra="service,$ACCELERATOR" ;; \
         *) echo "ACCELERATOR=$ACCELERATOR: must be cpu, cuda12, cuda13 or tpu" >&2; exit 2 ;; \
     esac; \
-    wheel=$(ls /wheels/jaxsens-*.whl) && /opt/jaxsens/bin/pip install --no-cache-dir "$wheel$extra"
+    wheel=$(ls /wheels/jaxsens-*.whl) && /opt/jaxsens/bin/pip install --no-cache-dir "$wheel[$extra]"
 
 FROM python:3.12-slim AS runtime
 RUN useradd --uid 1000 --create-home jaxsens && install --directory --owner=jaxsens /data

@@ -22,7 +22,7 @@ def documents(path: Path) -> list[dict[str, Any]]:
 
 def test_there_are_files_for_both_schedulers():
     assert len(SLURM) == 2
-    assert len(KUBERNETES) == 3
+    assert len(KUBERNETES) == 4
 
 
 @pytest.mark.parametrize("path", [*SLURM, CLUSTER / "try_slurm.sh"], ids=lambda path: path.name)

@@ -56,11 +56,15 @@ def undeclared(folder: Path, requirements: list[str]) -> set[str]:
 
 def test_what_the_package_imports_is_a_declared_dependency():
     users = {"torch"}  # imported for a PyTorch module that is given, whose owner has it
-    assert undeclared(ROOT / "jaxsens", PROJECT["dependencies"] + EXTRAS["pretrained"]) == users
+    assert (
+        undeclared(ROOT / "jaxsens", PROJECT["dependencies"] + EXTRAS["pretrained"] + EXTRAS["service"])
+        == users
+    )
 
 
-def test_what_an_extra_brings_is_imported_by_its_own_folder_alone():
-    names = {distribution(one) for one in EXTRAS["pretrained"]}
+@pytest.mark.parametrize("extra", ["pretrained", "service"])
+def test_what_an_extra_brings_is_imported_by_its_own_folder_alone(extra):
+    names = {distribution(one).replace("-", "_") for one in EXTRAS[extra]} - {"jaxsens"}
     importers = {
         file.relative_to(ROOT / "jaxsens").parts[0]
         for file in (ROOT / "jaxsens").rglob("*.py")
@@ -68,12 +72,13 @@ def test_what_an_extra_brings_is_imported_by_its_own_folder_alone():
             f"import {name}" in (text := file.read_text("utf-8")) or f"from {name}" in text for name in names
         )
     }
-    assert importers == {"pretrained"}
+    assert importers == {extra}
 
 
 def test_what_the_tests_import_is_a_dependency_or_in_the_test_extra():
-    extras = EXTRAS["test"] + EXTRAS["pretrained"]
-    assert "jaxsens[pretrained]" in extras
+    extras = EXTRAS["test"] + EXTRAS["service"] + EXTRAS["pretrained"] + EXTRAS["test-browser"]
+    assert "jaxsens[service]" in EXTRAS["test"]
+    assert "jaxsens[pretrained]" in EXTRAS["service"]
     assert undeclared(ROOT / "tests", PROJECT["dependencies"] + extras) == set()
 
 
@@ -195,7 +200,8 @@ def install_step(stages: Stages, accelerator: str, folder: Path):
 def test_the_image_installs_the_extra_of_the_accelerator(stages, tmp_path, accelerator):
     ran = install_step(stages, accelerator, tmp_path)
     assert ran.returncode == 0
-    assert ran.stdout.strip().endswith(".whl" if accelerator == "cpu" else f".whl[{accelerator}]")
+    extras = "service" if accelerator == "cpu" else f"service,{accelerator}"
+    assert ran.stdout.strip().endswith(f".whl[{extras}]")
 
 
 def test_the_image_refuses_an_unknown_accelerator(stages, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shlex
 import sys
@@ -51,7 +52,7 @@ class ServeOptions(OptionGroup):
         host: The address to listen at. Others than this machine's own need --token; encryption is a proxy's work.
         port: The port.
         name: A further name under which the service is called, such as that of a proxy.
-        token: What clients must know.
+        token: What clients must know; also from the environment, as JAXSENS_TOKEN, where no list of processes shows it.
         dtype: What models from folders are computed in.
         memory: Bytes that loaded models may take together; those used longest ago are dropped.
         most_tokens: The longest input.
@@ -83,6 +84,10 @@ class ServeOptions(OptionGroup):
         """Returns where models are, by name."""
         pairs = [one.partition("=") for one in self.model]
         return {name: where for name, _, where in pairs}
+
+    def secret(self) -> str | None:
+        """Returns the token that was given."""
+        return self.token or os.environ.get("JAXSENS_TOKEN")
 
     def check(self, problems: Problems) -> None:
         """Adds the errors that can be found without loading a model."""
@@ -148,7 +153,7 @@ def _service(asked: ServeOptions) -> Any:
         host=asked.host or "127.0.0.1",
         port=asked.port,
         names=asked.name,
-        token=asked.token or secrets.token_hex(16),
+        token=asked.secret() or secrets.token_hex(16),
         limits=Limits(asked.most_queued, float(asked.most_seconds), asked.most_memory),
         worker={
             "dtype": asked.dtype,

@@ -117,6 +117,8 @@ class Store:
         (version,) = self._rows.execute("PRAGMA user_version").fetchone()
         if version not in (0, _VERSION):
             raise sqlite3.DatabaseError(f"it is of version {version}, and this jaxsens knows {_VERSION}")
+        # One process alone has the file, which then needs no shared memory: it may lie on a network's file system.
+        self._rows.execute("PRAGMA locking_mode = EXCLUSIVE")
         self._rows.execute("PRAGMA journal_mode = WAL")
         self._rows.execute("PRAGMA synchronous = NORMAL")
         self._rows.execute(_TABLE)

@@ -23,7 +23,13 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium at hand"),
 ]
 
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+]
 TEXT = "the cat sat on a mat and slept"
 
 
@@ -142,7 +148,10 @@ def test_two_windows_follow_the_same_question(page, service, browser):
     second = other.new_page()
     second.goto(f"{service.address}/?token={TOKEN}")
     measure(second)
-    assert len([one for one in service.http.get("/v1/measurements").json() if one["question"]["tokens"] == TEXT]) == 1
+    assert (
+        len([one for one in service.http.get("/v1/measurements").json() if one["question"]["tokens"] == TEXT])
+        == 1
+    )
     other.close()
 
 
@@ -153,7 +162,9 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(page):
     assert width <= 400
 
 
-@pytest.mark.parametrize("page", [{"color_scheme": "light"}, {"color_scheme": "dark"}], indirect=True, ids=str)
+@pytest.mark.parametrize(
+    "page", [{"color_scheme": "light"}, {"color_scheme": "dark"}], indirect=True, ids=str
+)
 def test_axe_finds_nothing_serious(page):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     measure(page)
