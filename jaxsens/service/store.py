@@ -54,7 +54,7 @@ class StoredJob:
         found: statistics.
         done, total: flips, or points of a sweep.
         message: why it failed.
-        attempts: how many worker processes ended while they measured it.
+        attempts: how many worker processes ended while they measured it, since the server started.
         began, ended: times.
     """
 
@@ -126,6 +126,7 @@ class Store:
         self._rows.execute(f"PRAGMA user_version = {_VERSION}")
         # What the last process had begun is begun again, or goes on from the part that it saved.
         self._rows.execute("UPDATE jobs SET state = 'queued' WHERE state IN ('compiling', 'running')")
+        self._rows.execute("UPDATE jobs SET attempts = 0 WHERE state = 'queued'")
 
     def close(self) -> None:
         """Lets go of the folder."""

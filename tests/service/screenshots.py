@@ -25,21 +25,24 @@ SIZES = {
 
 def main(folder: str) -> None:
     """Writes the pictures to docs/, and says how long colours took."""
-    with tempfile.TemporaryDirectory() as place, sync_playwright() as started:
-        with serving(Path(place) / "store", {"minilm": folder}) as served:
-            browser = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-            for name, size in SIZES.items():
-                page = browser.new_page(**size)
-                page.goto(f"{served.address}/?token={TOKEN}")
-                page.get_by_role("button", name="Compare").click()
-                for k, text in enumerate(TEXTS):
-                    page.locator("textarea[name=tokens]").nth(k).fill(text)
-                began = time.monotonic()
-                page.get_by_role("button", name="Measure").click()
-                page.locator(".picture[data-shown=exact]").nth(1).wait_for()
-                print(f"{name}: {time.monotonic() - began:.1f} s")
-                page.locator("button.main:enabled").wait_for()
-                page.screenshot(path=ROOT / "docs" / f"{name}.png", full_page=True)
+    with (
+        tempfile.TemporaryDirectory() as place,
+        sync_playwright() as started,
+        serving(Path(place) / "store", {"minilm": folder}) as served,
+    ):
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        for name, size in SIZES.items():
+            page = browser.new_page(**size)
+            page.goto(f"{served.address}/?token={TOKEN}")
+            page.get_by_role("button", name="Compare").click()
+            for k, text in enumerate(TEXTS):
+                page.locator("textarea[name=tokens]").nth(k).fill(text)
+            began = time.monotonic()
+            page.get_by_role("button", name="Measure").click()
+            page.locator(".picture[data-shown=exact]").nth(1).wait_for()
+            print(f"{name}: {time.monotonic() - began:.1f} s")
+            page.locator("button.main:enabled").wait_for()
+            page.screenshot(path=ROOT / "docs" / f"{name}.png", full_page=True)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,7 @@ def kills(store: Path, rounds: int, seed: int = 0) -> dict[str, Any]:
     wrong = sum(
         not np.array_equal(served.result(job).values, jaxsens.flip_sensitivity(model, tokens).values)
         for job, tokens in accepted.items()
+        if ended[job]["state"] == "finished"
     )
     served.stop(signal.SIGTERM)
     return {

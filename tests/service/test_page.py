@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.pretrained.folders import write_folder
+from tests.pretrained.test_labels import NAMES, classifier
 from tests.service.served import TOKEN, serving
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -39,7 +40,8 @@ def service(tmp_path_factory):
     folder = place / "cats"
     folder.mkdir()
     write_folder(folder, "bert")
-    models = {"cats": str(folder), "slow": "tests.service.served:slow"}
+    moods = classifier(place / "moods")
+    models = {"cats": str(folder), "moods": str(moods), "slow": "tests.service.served:slow"}
     with serving(place / "store", models) as served:
         yield served
 
@@ -86,6 +88,14 @@ def test_a_result_can_be_taken_home(page, form):
     with page.expect_download() as download:
         page.get_by_role("link", name=form).click()
     assert Path(download.value.path()).stat().st_size > 100
+
+
+def test_the_labels_of_a_classifier_are_offered_and_measured(page):
+    assert not page.get_by_label("Label whose").first.is_visible()
+    page.locator("select[name=model]").first.select_option("moods")
+    page.get_by_label("Label whose").first.select_option(NAMES["1"])
+    measure(page)
+    assert NAMES["1"] in page.locator(".picture").inner_text()
 
 
 def test_it_works_by_keyboard_alone(page):

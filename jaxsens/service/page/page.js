@@ -40,7 +40,8 @@ function answerTo(question) {
     if (fields) throw new Error(`${question}: choose what the fields ${fields} belong to`)
     return undefined
   }
-  const pairs = fields ? fields.split(/\s+/).map((word) => [word.split('=')[0], value(word.slice(word.indexOf('=') + 1))]) : []
+  // Words are apart by spaces, but for those within quotes.
+  const pairs = fields ? fields.match(/(?:"[^"]*"|\S)+/g).map((word) => [word.split('=')[0], value(word.slice(word.indexOf('=') + 1))]) : []
   return { kind, ...Object.fromEntries(pairs) }
 }
 
@@ -168,6 +169,28 @@ find('#second').addEventListener('click', (event) => {
   event.target.textContent = panels[1].hidden ? 'Compare with a second text or model' : 'Leave the second out'
   if (!panels[1].hidden) find('textarea', panels[1]).focus()
 })
+
+// A classifier's labels are measured by their log-probability: choosing one answers two of the questions.
+let served = []
+function offerLabels(panel) {
+  const labels = served.find((one) => one.name === find('[name=model]', panel).value)?.labels ?? []
+  find('.labels', panel).hidden = labels.length === 0
+  find('[name=label]', panel).replaceChildren(element('option', { value: '', textContent: 'none' }),
+    ...labels.map((label) => element('option', { value: label, textContent: label })))
+}
+for (const panel of panels) {
+  find('[name=model]', panel).addEventListener('change', () => offerLabels(panel))
+  find('[name=label]', panel).addEventListener('change', (event) => {
+    const label = event.target.value
+    form.elements.measure.value = label ? 'log-probability' : ''
+    form.elements['measure-fields'].value = label ? `token=${JSON.stringify(label)}` : ''
+    form.elements.output.value = label ? 'labels' : ''
+  })
+}
+call('/v1/models').then((answer) => answer.json()).then((models) => {
+  served = models
+  panels.forEach(offerLabels)
+}).catch(() => {})
 
 async function recall(ids) {
   const turn = ++asked

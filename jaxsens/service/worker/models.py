@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -76,7 +77,7 @@ class ServedModels:
             "readout": subject.readout,
             "texts": isinstance(model, LayeredModel) and hasattr(model, "encode"),
             "alphabet": subject.alphabet_size,
-            "labels": list(getattr(model, "labels", ())),
+            "labels": _labels(self.given[name]),
         }
 
     def _load(self, name: str, output: str) -> Any:
@@ -95,6 +96,16 @@ class ServedModels:
             dropped = True
         if dropped:
             jax.clear_caches()
+
+
+def _labels(given: str) -> list[str]:
+    """Returns the names of a classifier's labels, which its config has whatever output is read."""
+    try:
+        named = json.loads((Path(given) / "config.json").read_text("utf-8"))
+        classifier = any("Classification" in one for one in named.get("architectures") or ())
+        return [str(name) for name in named["id2label"].values()] if classifier else []
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return []
 
 
 def check_given(given: Mapping[str, str], problems: Problems) -> None:
