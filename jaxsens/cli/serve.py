@@ -101,12 +101,11 @@ class ServeOptions(OptionGroup):
             value = getattr(self, option)
             if value is not None and value < 1:
                 problems.add(f"--{option.replace('_', '-')}", value, "at least 1")
-        if self.token is not None and not (len(self.token) >= _SHORTEST_TOKEN and self.token.isalnum()):
-            remedy = (
-                f"at least {_SHORTEST_TOKEN} letters and digits; without the option a random one is printed"
-            )
-            problems.add("--token", self.token, remedy)
-        if self.host not in (None, *_LOCAL) and self.token is None:
+        token = self.secret()
+        if token is not None and not (len(token) >= _SHORTEST_TOKEN and token.isalnum() and token.isascii()):
+            remedy = f"at least {_SHORTEST_TOKEN} letters and digits; without it a random one is printed"
+            problems.add("--token", token, remedy)
+        if self.host not in (None, *_LOCAL) and token is None:
             problems.add(
                 "--host", self.host, "give --token too: others than this machine can reach the service"
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import httpx
 import pytest
 from starlette.applications import Starlette
@@ -9,6 +11,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from jaxsens.base.errors import Problems
+from jaxsens.cli.serve import ServeOptions
 from jaxsens.service.guard import Guard, TooLong
 
 TOKEN, OURS = "tokenfortests", {"Authorization": "Bearer tokenfortests"}
@@ -98,3 +102,18 @@ def test_pages_run_no_script_but_the_services_own(http):
         assert "script-src 'self';" in policy
         assert "default-src 'none'" in policy
         assert "frame-ancestors 'none'" in policy
+
+
+@pytest.mark.parametrize("how", ["option", "environment"])
+def test_others_than_this_machine_need_a_token_from_an_option_or_the_environment(monkeypatch, how):
+    options = ServeOptions(model=("a=b:c",), host="0.0.0.0")
+    said = Problems("serve")
+    options.check(said)
+    assert ["--host" in one for one in said.messages] == [True]
+    for token, wrong in (("tokenfortests", 0), ("short", 1), ("with spaces in it", 1)):
+        if how == "environment":
+            monkeypatch.setenv("JAXSENS_TOKEN", token)
+        given = dataclasses.replace(options, token=token) if how == "option" else options
+        said = Problems("serve")
+        given.check(said)
+        assert len(said.messages) == wrong

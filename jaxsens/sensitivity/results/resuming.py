@@ -225,8 +225,8 @@ def fingerprint(subject: Measurable, n: int, weights: str | None = None) -> str:
     return hashlib.sha256(f"{_function(subject, n)} {weights}".encode()).hexdigest()
 
 
-_digests: dict[tuple[int, ...], tuple[tuple[Any, ...], str]] = {}
-"""Digests of parameters by the identities of their arrays, beside weak references to these."""
+_digests: dict[tuple[Any, ...], tuple[tuple[Any, ...], str]] = {}
+"""Digests of parameters by their structure and the identities of their arrays, beside weak references to these."""
 
 
 def weights_of(subject: Measurable) -> str:
@@ -235,10 +235,10 @@ def weights_of(subject: Measurable) -> str:
     That of JAX's arrays, which do not change, is kept as long as they are: to read all weights takes longer than to
     measure a short input.
     """
-    leaves = jax.tree.leaves(subject.parameters)
+    leaves, structure = jax.tree.flatten(subject.parameters)
     if subject.torch is not None or not all(isinstance(leaf, jax.Array) for leaf in leaves):
         return _read_weights(subject)
-    key = tuple(map(id, leaves))
+    key = structure, *map(id, leaves)
     held, digest = _digests.get(key, ((), ""))
     if not (digest and all(one() is leaf for one, leaf in zip(held, leaves, strict=True))):
         digest = _read_weights(subject)
