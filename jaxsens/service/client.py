@@ -16,6 +16,7 @@ from jaxsens.asked.measures import Measure, OfFunction
 from jaxsens.asked.value import Answer, read
 from jaxsens.base.errors import EngineRefusal, InputError, collecting
 from jaxsens.base.strict import naming_arguments
+from jaxsens.experiments.sweep.placement_table import PlacementTable
 from jaxsens.sensitivity.placement.placement import Placement
 from jaxsens.sensitivity.results.result import FlipSensitivity, load_result
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     import httpx
 
 _WAIT_SECONDS, _TOLD_SECONDS, _PATIENCE_SECONDS = 20.0, 0.5, 600.0
-
 
 _ERRORS: dict[str | None, type[InputError]] = {"InputError": InputError, "EngineRefusal": EngineRefusal}
 
@@ -46,19 +46,18 @@ class Client:
     Args:
         address: of the service.
         token: that it printed at its start, or was given.
-        transport: of httpx, for another way to reach it than the network.
 
     Raises:
         InputError: if httpx, of the extra `service`, is not installed.
     """
 
-    def __init__(self, address: str, token: str, *, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(self, address: str, token: str) -> None:
         try:
             import httpx
         except ModuleNotFoundError as error:
             raise InputError('Client: it needs httpx: pip install "jaxsens[service]"') from error
         headers = {"Authorization": f"Bearer {token}"}
-        self._http = httpx.Client(base_url=address, headers=headers, timeout=60.0, transport=transport)
+        self._http = httpx.Client(base_url=address, headers=headers, timeout=60.0)
 
     @naming_arguments
     def flip_sensitivity(
@@ -104,7 +103,11 @@ class Client:
             "model": model,
             "tokens": _plain(tokens),
             **{name: one.table() for name, one in asked.items() if isinstance(one, Answer)},
-            **({} if placement is None else {"placement": _budget(placement)}),
+            **(
+                {}
+                if placement is None
+                else {"placement": PlacementTable(placement.batch_size, placement.memory_budget).given()}
+            ),
             "readout": readout,
             **({} if output is None else {"output": output}),
         }
@@ -187,8 +190,3 @@ def _plain(tokens: Any) -> Any:
     if isinstance(tokens, list | tuple):
         return [one if isinstance(one, int) else np.asarray(one).tolist() for one in tokens]
     return np.asarray(tokens).tolist()
-
-
-def _budget(placement: Placement) -> dict[str, int]:
-    given = {"batch_size": placement.batch_size, "memory_budget": placement.memory_budget}
-    return {name: value for name, value in given.items() if value is not None}

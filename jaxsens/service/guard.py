@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
@@ -56,21 +56,22 @@ class Guard:
     def _refused(self, scope: Scope, headers: Headers) -> Response | None:
         host, origin = headers.get("host", ""), headers.get("origin")
         if _name(host) not in self._hosts:
-            return _error(
+            return refusal(
                 421, f"Host = {host!r}: the service is not called that; start it with --name {_name(host)}"
             )
         if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-            return _error(403, f"Origin = {origin!r}: requests from pages of other hosts are refused")
+            return refusal(403, f"Origin = {origin!r}: requests from pages of other hosts are refused")
         size = headers.get("content-length", "0")
         if not size.isdecimal() or int(size) > MOST_BYTES:
-            return _error(413, f"body: {size} bytes; at most {MOST_BYTES}")
+            return refusal(413, f"body: {size} bytes; at most {MOST_BYTES}")
         given = self._given(scope, headers)
         if secrets.compare_digest(given.encode("utf-8", "replace"), self._token.encode()):
             if scope["path"] == "/" and b"token=" in scope["query_string"]:
                 return self._logged_in(scope)
             return None
         why = "give the token that the service printed at its start: Authorization: Bearer TOKEN, or open /?token=TOKEN"
-        return _error(401, f"Authorization: {'no' if not given else 'another'} token; {why}")
+        told = f"Authorization: {'no' if not given else 'another'} token; {why}"
+        return refusal(401, told, {"WWW-Authenticate": "Bearer"})
 
     def _given(self, scope: Scope, headers: Headers) -> str:
         kind, _, token = headers.get("authorization", "").partition(" ")
@@ -133,6 +134,6 @@ def _name(host: str) -> str:
         return ""
 
 
-def _error(status: int, why: str) -> Response:
-    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+def refusal(status: int, why: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Returns the answer that says why there is no other."""
     return JSONResponse({"error": why}, status_code=status, headers=headers)

@@ -276,6 +276,7 @@ class Jobs:
             return
         self.store.change(job.id, done=message["done"], total=message["total"])
         if message["ended"]:
+            self._doing[worker].pop(job.id, None)
             self._end(job, "failed" if message["failed"] else "finished", message["failed"])
         elif worker.in_turns:  # behind what was asked in the meantime and takes less than a turn
             self.store.change(job.id, state="queued", due=time.time() + message["seconds"])
@@ -283,10 +284,9 @@ class Jobs:
 
     def _lost(self, worker: WorkerProcess, why: str) -> None:
         """Queues what a worker was doing when its process ended, or lets it fail."""
-        doing, self._doing[worker] = self._doing[worker], {}
         if not worker.in_turns:  # a scheduler has them
-            self._doing[worker] = doing
             return
+        doing, self._doing[worker] = self._doing[worker], {}
         for job in doing.values():
             found = self.store.get(job.id)
             if found is None or found.state in ENDED:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cache
 from typing import Any
 
 import pydantic
@@ -106,13 +107,14 @@ _JOB = {
 }
 
 
+@cache
 def kinds(base: Any) -> dict[str, dict[str, Any]]:
     """Returns the schema of each kind of answer to a question that JSON can give, by its name."""
     found = {}
     for name, kind in base.kinds.items():
-        if issubclass(kind, OfFunction) and "f" in pydantic.TypeAdapter(kind).json_schema()["properties"]:
-            continue  # a Python function
         schema = pydantic.TypeAdapter(kind).json_schema()
+        if issubclass(kind, OfFunction) and "f" in schema["properties"]:
+            continue  # a Python function
         schema["properties"] = {"kind": {"const": name}, **schema["properties"]}
         schema["required"] = ["kind", *schema.get("required", ())]
         found[name] = schema

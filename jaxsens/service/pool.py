@@ -30,7 +30,6 @@ class WorkerProcess:
     Attributes:
         ready: whether it has loaded its models.
         models: what it says of them.
-        platform: of its device.
         process: the process, once started.
         in_turns: whether sweeps come in turns with measurements.
     """
@@ -41,7 +40,7 @@ class WorkerProcess:
         self._settings, self._environment = settings, environment
         self._numbers, self._asked = itertools.count(), dict[int, asyncio.Future[dict[str, Any]]]()
         self.process: asyncio.subprocess.Process | None = None
-        self.ready, self.models, self.platform = False, list[dict[str, Any]](), ""
+        self.ready, self.models = False, list[dict[str, Any]]()
 
     async def run(self, on_event: Callable[[dict[str, Any]], None]) -> str:
         """Starts the process, hands on what it says, and returns how it ended.
@@ -69,7 +68,6 @@ class WorkerProcess:
                     refused = message["message"]
                 if message["event"] in ("ready", "idle"):
                     self.ready, self.models = True, message["models"]
-                    self.platform = message.get("platform", self.platform)
                 on_event(message)
             code = await self.process.wait()
         finally:

@@ -25,7 +25,7 @@ from jaxsens.base.strict import messages
 from jaxsens.base.versions import package_version
 from jaxsens.sensitivity.results.result import load_result
 from jaxsens.service import shown
-from jaxsens.service.guard import TooLong
+from jaxsens.service.guard import TooLong, refusal
 from jaxsens.service.jobs import Jobs, Refused
 from jaxsens.service.openapi import kinds, openapi
 from jaxsens.service.store import StoredJob
@@ -87,8 +87,8 @@ class Routes:
             InputError: _unusable,
             Refused: _refused,
             OSError: _full,
-            TooLong: lambda request, error: _error(413, str(error)),
-            HTTPException: lambda request, error: _error(error.status_code, error.detail),
+            TooLong: lambda request, error: refusal(413, str(error)),
+            HTTPException: lambda request, error: refusal(error.status_code, error.detail),
         }
         return Starlette(routes=routes, exception_handlers=handlers)
 
@@ -207,7 +207,7 @@ class Routes:
 
     async def page(self, request: Request) -> Response:
         """The page for people."""
-        questions = {base.question: {"": {}, **kinds(base)} for base in (Flips, Measure, AskedEngine)}
+        questions = {base.question: ["", *kinds(base)] for base in (Flips, Measure, AskedEngine)}
         told = {"models": [*self._models], "questions": questions, "version": package_version()}
         return Response(self._page.render(told), media_type="text/html")
 
@@ -239,10 +239,6 @@ def _accepted(job: StoredJob, folder: str) -> Response:
     return JSONResponse(job.told(), status_code=status, headers={"Location": f"/v1/{folder}/{job.id}"})
 
 
-def _error(status: int, why: str) -> Response:
-    return JSONResponse({"error": why}, status_code=status)
-
-
 def _unusable(request: Request, error: Exception) -> Response:
     listed = messages(error) if isinstance(error, InputError) else [str(error)]
     kind = "EngineRefusal" if isinstance(error, EngineRefusal) else "InputError"
@@ -253,8 +249,8 @@ def _refused(request: Request, error: Exception) -> Response:
     if not isinstance(error, Refused):
         raise TypeError(type(error))
     retry = {} if error.retry is None else {"Retry-After": f"{error.retry:.0f}"}
-    return JSONResponse({"error": str(error)}, status_code=error.status, headers=retry)
+    return refusal(error.status, str(error), retry)
 
 
 def _full(request: Request, error: Exception) -> Response:
-    return _error(507, str(error))
+    return refusal(507, str(error))

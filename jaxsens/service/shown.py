@@ -54,8 +54,7 @@ def as_call(question: Question, models: Mapping[str, str]) -> str:
     parts = [repr(question.tokens), *(f"{name}={_call(one)}" for name, one in _objects(question).items())]
     if question.readout != "auto":
         parts.append(f"readout={question.readout!r}")
-    place = {name: value for name, value in vars(question.placement).items() if value is not None}
-    if place:
+    if place := question.placement.given():
         inside = ", ".join(f"{name}={value}" for name, value in place.items())
         parts.append(f"placement=jaxsens.Placement({inside})")
     listed = "".join(f"    {part},\n" for part in ("model", *parts))

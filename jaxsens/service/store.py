@@ -14,7 +14,7 @@ import fcntl
 import json
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,11 +146,10 @@ class Store:
         row = self._rows.execute("SELECT * FROM jobs WHERE id = ?", (job,)).fetchone()
         return None if row is None else _job(row)
 
-    def listed(self, kind: str, count: int, states: Sequence[str] = WAITING + ENDED) -> list[StoredJob]:
+    def listed(self, kind: str, count: int) -> list[StoredJob]:
         """Returns the jobs that were asked for last, the last first."""
-        marks = ", ".join("?" * len(states))
-        order = f"SELECT * FROM jobs WHERE kind = ? AND state IN ({marks}) ORDER BY asked DESC LIMIT ?"
-        return [_job(row) for row in self._rows.execute(order, (kind, *states, count))]
+        order = "SELECT * FROM jobs WHERE kind = ? ORDER BY asked DESC LIMIT ?"
+        return [_job(row) for row in self._rows.execute(order, (kind, count))]
 
     def add(self, job: str, kind: str, question: Any, about: dict[str, Any]) -> StoredJob:
         """Queues a job that is new, or had failed or been cancelled; one that waits or is finished stays as it is."""

@@ -23,6 +23,10 @@ class PlacementTable:
     batch_size: OptionalPositive = None
     memory_budget: OptionalPositive = None
 
+    def given(self) -> dict[str, int]:
+        """Returns what differs from the defaults."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
     def placement(self) -> Placement:
         """Returns the placement on all devices of this process."""
         from jaxsens.sensitivity.placement.placement import Placement

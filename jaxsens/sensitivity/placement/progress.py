@@ -16,7 +16,7 @@ from jaxsens.sensitivity.placement.placement import Progress
 PATIENCE = 2.0
 """Seconds before the default bar appears: shorter measurements need none."""
 
-_COMPILATION = "/jax/core/compile/backend_compile_duration"
+COMPILATION = "/jax/core/compile/backend_compile_duration"
 """JAX tells a number under this name when it begins to compile a program, and a duration when it has."""
 
 _PARTS = {
@@ -82,14 +82,14 @@ class Bar:
             self._update()
 
     def _begins(self, event: str, value: float, **more: str | int) -> None:
-        if event == _COMPILATION and threading.get_ident() == self._thread:
+        if event == COMPILATION and threading.get_ident() == self._thread:
             name = str(more.get("fun_name", "")).removeprefix("jit(").removesuffix(")")
             with self._lock:
                 self._programs, self._compiling = self._programs + 1, _PARTS.get(name, name)
                 self._update()
 
     def _ends(self, event: str, duration_secs: float, **more: str | int) -> None:
-        if event == _COMPILATION and threading.get_ident() == self._thread:
+        if event == COMPILATION and threading.get_ident() == self._thread:
             with self._lock:
                 self._compiling = ""
                 self._update()

@@ -31,8 +31,6 @@ COMMAND = (sys.executable, "-m", "jaxsens.service.worker.process")
 _GRACE_SECONDS = 9.0
 """How long a worker that is told to end may take to save what it has."""
 
-_COMPILATION = "/jax/core/compile/backend_compile_duration"
-
 
 def main() -> None:
     """Runs a worker. The first line says which models it serves."""
@@ -93,7 +91,7 @@ class _Worker:
             self._say(event="refused", message=str(error))
             return
         jax.monitoring.register_scalar_listener(self._compiling)
-        self._say(event="ready", models=models.told(), platform=jax.default_backend())
+        self._say(event="ready", models=models.told())
         while self._work():
             pass
 
@@ -205,7 +203,9 @@ class _Worker:
         self._say(event="running", id=self._doing, done=done, total=total)
 
     def _compiling(self, event: str, value: float, **more: Any) -> None:
-        if event == _COMPILATION and self._doing and threading.current_thread() is threading.main_thread():
+        from jaxsens.sensitivity.placement.progress import COMPILATION
+
+        if event == COMPILATION and self._doing and threading.current_thread() is threading.main_thread():
             self._say(event="compiling", id=self._doing)
 
     def _say(self, **message: Any) -> None:

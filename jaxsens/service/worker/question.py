@@ -64,7 +64,7 @@ class Question:
             "model": self.model,
             "tokens": self.tokens,
             **{name: one.table() for name, one in objects.items() if one is not None},
-            **({"placement": place} if (place := self._placement()) else {}),
+            **({"placement": place} if (place := self.placement.given()) else {}),
             **{name: value for name, value in rest.items() if value != defaults[name]},
         }
 
@@ -72,9 +72,6 @@ class Question:
         """Returns what it shares with questions that differ only in their inputs, as a text."""
         table = {name: value for name, value in self.table().items() if name != "tokens"}
         return json.dumps(table, sort_keys=True)
-
-    def _placement(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self.placement).items() if value is not None}
 
 
 def read_question(body: object, models: Collection[str]) -> Question:
