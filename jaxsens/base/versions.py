@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import platform
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 
+@cache
 def package_version() -> str:
     """Returns the version of jaxsens, or "unknown" if it runs from a source tree without installation."""
     try:
@@ -18,11 +20,15 @@ def versions() -> dict[str, str]:
     """Returns the versions of jaxsens, jax, jaxlib, flax, numpy and Python, and the kind of device."""
     import jax
 
-    packages = {name: version(name) for name in ("jax", "jaxlib", "flax", "numpy")}
     device = jax.local_devices()[0]
     return {
         "jaxsens": package_version(),
-        **packages,
+        **_packages(),
         "python": platform.python_version(),
         "device": f"{device.platform}: {device.device_kind}",
     }
+
+
+@cache
+def _packages() -> dict[str, str]:
+    return {name: version(name) for name in ("jax", "jaxlib", "flax", "numpy")}

@@ -228,7 +228,7 @@ def problem_of(
         InputError: For a model or an engine that `flip_sensitivity` refuses.
     """
     first = space.word(np.full((1, len(space.free)), space.alphabet[0]))
-    subject, dtype = checked_output(subject, first, norm)
+    subject, dtype, _ = checked_output(subject, first, norm)
     if subject.vocabulary_size is None:
         check_searched_reads(subject, *space.tried(search.seed))
     runner, choice = choose(subject, engine, Substitute(), norm, space.n)

@@ -201,7 +201,7 @@ def _measured_words(
         measure = _with_threshold(subject, words, call.measure)
         wished = call.runs, call.flips, measure, words.shape[1], len(words)
         tell = _telling_duration(call.progress, words.shape, counted, wished)
-        subject, dtype = checked_output(subject, words, measure, edit.longer, tell)
+        subject, dtype, output = checked_output(subject, words, measure, edit.longer, tell)
         runner, choice = choose(subject, *wished)
         flips = selection.flips(words)
         blocks = _blocks(subject, runner, call, words.shape[1])
@@ -212,7 +212,7 @@ def _measured_words(
         choice = choice if told is None else dataclasses.replace(choice, why=f"{choice.why}; {told}")
         asked = _asked(subject, words, flips, call, measure)
         call.placement.agree((words.shape, words.tobytes(), asked, call.partial is None))
-        first = _first_output(subject, words, measure, passed)
+        first = None if measure.unflipped is None else _first(subject, words, output, passed)
         run = Provenance(dtype, versions(), _name(model), _scales(runner, first, len(words)))
         inserted = flips.symbols if flips.joint is None else flips.joint.insertions
         names, nothing = subject.names_of(words, inserted), np.full(len(flips), np.nan)
@@ -256,13 +256,13 @@ def _warn_of_rounding(subject: Measurable, n: int, passed: ForwardPass | None, r
         warnings.warn(said, PrecisionWarning, stacklevel=5)
 
 
-def _first_output(
-    subject: Measurable, words: np.ndarray, measure: Measure, passed: ForwardPass | None
-) -> np.ndarray | None:
-    """Returns the output on the first input without a flip, if its size is told beside changes; otherwise None."""
-    if measure.unflipped is None:
-        return None
-    return called_alone(subject, words[0]) if passed is None else passed.output
+def _first(
+    subject: Measurable, words: np.ndarray, output: np.ndarray | None, passed: ForwardPass | None
+) -> np.ndarray:
+    """Returns the output on the first input without a flip: that of the check, or of the forward pass, if it ran."""
+    if passed is not None:
+        return passed.output
+    return called_alone(subject, words[0]) if output is None else output
 
 
 def _scales(runner: Engine, first: np.ndarray | None, inputs: int) -> tuple[float | None, ...] | None:

@@ -14,11 +14,14 @@ from jaxsens.asked.engines import AskedEngine
 from jaxsens.asked.flips import Flips
 from jaxsens.asked.measures import Measure, OfFunction
 from jaxsens.asked.value import Answer, read
+from jaxsens.base import inputs
 from jaxsens.base.errors import EngineRefusal, InputError, collecting
 from jaxsens.base.strict import naming_arguments
 from jaxsens.experiments.sweep.placement_table import PlacementTable
 from jaxsens.sensitivity.placement.placement import Placement
+from jaxsens.sensitivity.placement.progress import telling
 from jaxsens.sensitivity.results.result import FlipSensitivity, load_result
+from jaxsens.sensitivity.several_lengths import PROGRESS
 
 if TYPE_CHECKING:
     import httpx
@@ -70,7 +73,7 @@ class Client:
         readout: int | Literal["auto", "last", "mean"] | None = "auto",
         engine: AskedEngine | Any = "auto",
         placement: Placement | None = None,
-        progress: Callable[[int, int], object] | None = None,
+        progress: Callable[[int, int], object] | bool | None = None,
         output: Literal["hidden", "logits", "labels"] | None = None,
     ) -> FlipSensitivity:
         """Returns what `jaxsens.flip_sensitivity` returns for the served model, bit for bit on the same machine.
@@ -82,7 +85,8 @@ class Client:
             tokens, flips, measure, readout, engine: as for `jaxsens.flip_sensitivity`; `Function` and `Comparison`
                 cannot be sent. There is no `resume`: the service completes what it has begun.
             placement: its `batch_size` and `memory_budget`; devices are the service's.
-            progress: a function called with (flips done, flips in all) whenever the service tells.
+            progress: a function called with (flips done, flips in all) whenever the service tells; True for a bar on
+                standard error, False for nothing. By default, a bar on a terminal if it takes long.
             output: of a published model what is read; by default hidden states, or the logits of a log-probability.
 
         Raises:
@@ -99,6 +103,7 @@ class Client:
                 problems.add("measure", asked["measure"], "a Python function cannot be sent to a service")
             if placement is not None and placement.mesh is not None:
                 problems.add("placement", placement, "devices are the service's: leave the mesh out")
+            inputs.progress(progress, 2, PROGRESS, problems)
         question = {
             "model": model,
             "tokens": _plain(tokens),
@@ -112,11 +117,12 @@ class Client:
             **({} if output is None else {"output": output}),
         }
         job = self._post(question)
-        while job["state"] not in ("finished", "failed", "cancelled"):
-            wait = _WAIT_SECONDS if progress is None else _TOLD_SECONDS
-            job = self._json("GET", f"/v1/measurements/{job['id']}", params={"wait": wait})
-            if progress is not None and job["total"]:
-                progress(job["done"], job["total"])
+        with telling(progress) as told:
+            while job["state"] not in ("finished", "failed", "cancelled"):
+                wait = _WAIT_SECONDS if told is None else _TOLD_SECONDS
+                job = self._json("GET", f"/v1/measurements/{job['id']}", params={"wait": wait})
+                if told is not None and job["total"]:
+                    told(job["done"], job["total"])
         if job["state"] == "failed" and job["found"].get("refusal"):
             raise _ERRORS[job["found"]["refusal"]](job["message"])
         if job["state"] != "finished":

@@ -16,6 +16,7 @@ from jaxsens import Comparison, Function, Softmax, Transformer, TransformerConfi
 from jaxsens.asked.formulas import difference
 from jaxsens.models.parts.weighting import AverageHard
 from jaxsens.models.transformer.layers import layered_transformer
+from jaxsens.sensitivity.digits import alone
 
 TABLE = np.asarray(jax.random.normal(jax.random.key(0), (3, 4)))
 WORD = np.array([0, 1, 2, 1, 0, 2])
@@ -179,6 +180,24 @@ def test_a_layered_model_is_measured_alone_by_its_forward_pass():
     assert layered is not None
     found = jaxsens.flip_sensitivity((layered, Transformer(config, seed=0).parameters), [0, 1, 0, 1], 2)
     assert found.norms.max() > 0
+
+
+def test_a_layered_model_is_measured_alone_once_for_each_program(monkeypatch):
+    called, own = [], alone.called_alone
+
+    def noted(*given: Any) -> Any:
+        called.append(given)
+        return own(*given)
+
+    monkeypatch.setattr(alone, "called_alone", noted)
+    config = TransformerConfig(alphabet_size=2, width=24, heads=3)
+    layered = layered_transformer(config)
+    for seed in (0, 1):
+        model = layered, Transformer(config, seed=seed).parameters
+        for tokens in ([0, 1, 0, 1], [0, 1, 0, 1, 1]):
+            called.clear()
+            jaxsens.flip_sensitivity(model, tokens, 2)
+            assert len(called) == (0 if seed else alone.MEASURED_ALONE)
 
 
 @pytest.mark.quick(4)

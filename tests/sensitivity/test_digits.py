@@ -18,7 +18,8 @@ from jaxsens.base.precision import RESOLVED, numerics, resolved
 from jaxsens.models.parts.weighting import Sigmoid, SinkSoftmax
 from jaxsens.sensitivity import choice
 from jaxsens.sensitivity.digits import refined
-from jaxsens.sensitivity.digits.doubt import output_doubts, output_program
+from jaxsens.sensitivity.digits.doubt import AtHand, output_doubts, output_program
+from jaxsens.sensitivity.digits.wide.numbers import FLOAT64
 from jaxsens.sensitivity.engines.difference.rounding import product_error, size
 from jaxsens.sensitivity.subjects.adapters import measurable
 from tests.sensitivity.digits import truth
@@ -127,7 +128,7 @@ def test_those_that_may_be_the_largest_are_refined_first(monkeypatch):
     assert program is not None
     found = []
     for passes in (0, 4.5):
-        monkeypatch.setattr(refined, "BUDGET", passes * refined.COST * program.operations())
+        monkeypatch.setattr(refined, "BUDGET", passes * refined.COST * program.operations)
         with pytest.warns(PrecisionWarning, match="of 31 flips change the output by less than"):
             found.append(jaxsens.flip_sensitivity(model, tokens, engine="vmap", progress=False))
     before, after = found
@@ -215,6 +216,19 @@ def test_a_later_call_does_not_trace_the_output_again() -> None:
     )
     assert first is second is not None
     assert output_program(measurable(jaxsens.Transformer(config)), 7) is not first
+
+
+def test_the_weights_lifted_last_are_those_of_the_model_that_is_asked() -> None:
+    at_hand, found = AtHand(), []
+    for seed in (0, 0, 1):
+        subject = measurable(transformer(seed, weighting="softmax"))
+        program = output_program(subject, 6)
+        assert program is not None
+        run = at_hand.of(program, subject.parameters)
+        assert run is at_hand.of(program, subject.parameters)
+        assert np.array_equal(run(word(6)), program.evaluate(FLOAT64, subject.parameters, word(6)))
+        found.append(run)
+    assert len(set(found)) == 3  # the weights of another model, even if they are equal
 
 
 @pytest.mark.long

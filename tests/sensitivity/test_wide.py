@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import equinox as eqx
@@ -395,12 +396,12 @@ def test_a_primitive_without_rule_is_named_before_any_work() -> None:
         return lax.cond(x.sum() > 0, lambda a: jax.pure_callback(np.sin, a, a), lambda a: a, x)
 
     program = traced(calls_back, X.astype(np.float32))
-    assert program.unsupported() == "pure_callback"
+    assert program.unsupported == "pure_callback"
     with pytest.raises(InputError, match="no rule for the primitive pure_callback"):
         program.evaluate(FLOAT64, X)
-    assert traced(lambda x: lax.cumsum(x), X[0].astype(np.complex64)).unsupported() == "cumsum of complex64"
-    assert traced(lambda k: jax.random.normal(k, (3,)), jax.random.key(0)).unsupported() == "random_bits"
-    assert traced(jnp.sin, np.float32(1)).unsupported() is None
+    assert traced(lambda x: lax.cumsum(x), X[0].astype(np.complex64)).unsupported == "cumsum of complex64"
+    assert traced(lambda k: jax.random.normal(k, (3,)), jax.random.key(0)).unsupported == "random_bits"
+    assert traced(jnp.sin, np.float32(1)).unsupported is None
 
 
 def test_what_no_result_depends_on_is_neither_counted_nor_evaluated() -> None:
@@ -413,9 +414,22 @@ def test_what_no_result_depends_on_is_neither_counted_nor_evaluated() -> None:
         return total
 
     program = traced(with_dead_code, X)
-    assert program.unsupported() is None
-    assert program.operations() == 4 * (5 + 1)  # of each row, a sum and an addition
+    assert program.unsupported is None
+    assert program.operations == 4 * (5 + 1)  # of each row, a sum and an addition
     np.testing.assert_allclose(program.evaluate(FLOAT64, X), X.sum(), rtol=1e-14)
+
+
+def test_what_the_first_arguments_determine_is_evaluated_once_and_they_are_not_held() -> None:
+    weights = jnp.asarray(X)
+    held = weakref.ref(weights)
+    program = traced(lambda w, x: (jnp.stack([w, w]) * x).sum() + w[0, 0], weights, np.float32(1))
+    wanted = [program.evaluate(FLOAT64, weights, np.float32(x)) for x in (2, 3)]
+    rest = program.given(FLOAT64, weights)
+    del weights
+    assert held() is None
+    assert [rest(np.float32(x)) for x in (2, 3)] == wanted
+    with pytest.raises(InputError, match="the program was traced for"):
+        rest(X)
 
 
 def test_other_arguments_than_traced_are_refused() -> None:
@@ -429,7 +443,7 @@ def test_other_arguments_than_traced_are_refused() -> None:
 def counted(function: Any, *args: Any) -> float:
     """The operations of a function's program."""
     program: Program = traced(function, *args)
-    return program.operations()
+    return program.operations
 
 
 def test_operations_of_products_loops_and_branches() -> None:

@@ -76,7 +76,7 @@ def checked_output(
     measure: Measure,
     longer: int = 0,
     before: Callable[[Measurable], None] = lambda subject: None,
-) -> tuple[Measurable, str]:
+) -> tuple[Measurable, str, np.ndarray | None]:
     """Calls a user's model twice on the first input, and traces it once.
 
     A jaxsens transformer is not called: it is known to be a pure function that returns one vector. A `Layered` is
@@ -84,8 +84,8 @@ def checked_output(
     length too. `before` is called with the model as measured, before it is run.
 
     Returns:
-        The model as measured, which returns a vector or a number and whose `readout` is determined; and the dtype of
-        its output.
+        The model as measured, which returns a vector or a number and whose `readout` is determined; the dtype of its
+        output; and the output on the first input, None if the model was not called.
 
     Raises:
         InputError: with the remedy, for an output that is not finite, differs between the calls, is not a vector, or
@@ -94,7 +94,7 @@ def checked_output(
     if subject.config is not None:
         measure.check(subject.config.logits or subject.config.width, subject.outputs)
         before(subject)
-        return subject, subject.config.dtype
+        return subject, subject.config.dtype, None
     if subject.torch is not None:
         for word in (words[0], _lengthened(words[0], longer)):
             subject.torch.learn(word)
@@ -118,11 +118,11 @@ def checked_output(
     if subject.given_layers is not None:  # a pure function of its parameters, by its protocol
         output = compiled_output(subject.apply, subject.parameters, words[0])
         _check_values(output.reshape(shape), output.reshape(shape), shape)
-        return subject, dtype
+        return subject, dtype, output
     first, second = _called_twice(subject, words[0])
     check_word_reads(subject, words[0])
     _check_values(first, second, shape)
-    return subject, dtype
+    return subject, dtype, np.atleast_1d(first)
 
 
 def _lengthened(word: Int[np.ndarray, " n"], by: int) -> Int[np.ndarray, " m"]:

@@ -6,6 +6,8 @@ Engines run a model in batches, compiled. A custom batching rule or a callback m
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +19,7 @@ from jaxsens.asked.formulas import as_vector, is_whole
 from jaxsens.asked.measures import Decision, Measure, Norm
 from jaxsens.base.errors import InputError, UnchangedWarning
 from jaxsens.base.precision import ALONE, LOW_PRECISION, MASKED
-from jaxsens.base.programs import compiled
+from jaxsens.base.programs import compiled, kept
 from jaxsens.sensitivity.checks.index_check import inlined
 from jaxsens.sensitivity.engines.edits import Edit, edited
 from jaxsens.sensitivity.engines.engine import Engine
@@ -46,7 +48,8 @@ def check_alone(
     """Measures a few of the flips alone, and rejects a model for which that differs from `values`.
 
     It costs `MEASURED_ALONE` calls of the model and one of each of their inputs. A jaxsens transformer is not called:
-    its batched form is JAX's own. Nor is a `Layered` where the edit changes the length, which would be compiled.
+    its batched form is JAX's own. A `Layered`, which is pure by its protocol, is called for one measurement of each
+    program (model, length, engine); and not where the edit changes the length, which would be compiled.
 
     Args:
         values: what was measured of each flip, or of each row (flips, n) of a model that returns rows (n, d).
@@ -60,6 +63,11 @@ def check_alone(
     """
     if subject.config is not None or not len(values) or (subject.given_layers is not None and edit.longer):
         return True
+    seen: list[bool] = []
+    if subject.given_layers is not None:
+        seen = _compared(subject.apply, words.shape[1], type(engine).__name__)
+        if seen:
+            return True
     # Of equals, the last: a callback that reads only the first row is right about the first flip of a batch. The last
     # flip is measured for the same reason.
     sizes = np.abs(values).reshape(len(values), -1).max(axis=1)
@@ -84,7 +92,14 @@ def check_alone(
         bad = np.flatnonzero(np.abs(found - wanted) > allowed)
         if len(bad):
             raise InputError(_differs(flips, k, float(found.flat[bad[0]]), float(wanted.flat[bad[0]])))
+    seen.append(moved)
     return moved
+
+
+@kept
+def _compared(apply: Callable[[Any, Any], Any], n: int, engine: str) -> list[bool]:
+    """Returns a list that is empty until a program's flips were found equal to those measured alone."""
+    return []
 
 
 def called_alone(subject: Measurable, word: Int[np.ndarray, " n"]) -> np.ndarray:

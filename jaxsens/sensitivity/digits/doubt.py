@@ -10,6 +10,7 @@ It costs two or three forward passes of NumPy for each input, and compiles nothi
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -40,6 +41,9 @@ LARGEST_EXACT = 2e6
 LARGEST_PROGRAM = 1e11
 """The floating-point operations up to which a program is evaluated: some seconds. Beyond, `HALF_UNIT` is assumed."""
 
+MOST_LIFTED = 2**25
+"""The numbers of a model up to which they are kept lifted, twice at most: 512 MiB."""
+
 NUMPY_RATE = 4e8
 """Operations per second of an evaluation in float64 on the reference machine: its arrays leave the cache."""
 
@@ -47,9 +51,9 @@ NUMPY_RATE = 4e8
 def doubting_seconds(engine: Engine, subject: Measurable, n: int) -> float:
     """Estimates the seconds in which `output_doubts` evaluates one input of length n on the reference machine."""
     program = output_program(subject, n) if engine.subtracts else None
-    if program is None or program.operations() > LARGEST_PROGRAM:
+    if program is None or program.operations > LARGEST_PROGRAM:
         return 0.0
-    return (1 + (subject.dtype == "float64")) * program.operations() / NUMPY_RATE
+    return (1 + (subject.dtype == "float64")) * program.operations / NUMPY_RATE
 
 
 def output_program(subject: Measurable, n: int) -> Program | None:
@@ -78,7 +82,7 @@ def _output_program(
         leaves = [jax.ShapeDtypeStruct(*of_leaf) for of_leaf in shapes]
         parameters, tokens = jax.tree.unflatten(structure, leaves), jax.ShapeDtypeStruct((n,), np.int32)
         program = traced(lambda parameters, word: output_vector(apply, parameters, word), parameters, tokens)
-    return None if program.unsupported() is not None else program
+    return None if program.unsupported is not None else program
 
 
 def output_doubts(
@@ -96,23 +100,23 @@ def output_doubts(
     @lru_cache(maxsize=1)
     def affordable() -> Program | None:
         program = output_program(subject, words.shape[1])
-        return None if program is None or program.operations() > LARGEST_PROGRAM else program
+        return None if program is None or program.operations > LARGEST_PROGRAM else program
 
     @lru_cache(maxsize=4)
     def evaluated(b: int, moved: bool) -> np.ndarray | None:
         program = affordable()
         if program is None:
             return None
-        known, parameters = program, subject.parameters
         if moved:
-            known, parameters = _moved(program), _nudged(parameters)
-        return np.asarray(known.evaluate(FLOAT64, parameters, words[b]), np.float64)
+            other = _moved(program).evaluate(FLOAT64, _nudged(subject.parameters), words[b])
+            return np.asarray(other, np.float64)
+        return np.asarray(_at_hand.of(program, subject.parameters)(words[b]), np.float64)
 
     @lru_cache(maxsize=4)
     def is_exact(b: int, output: bytes) -> bool:
         """Whether no digit of an output is lost, though all evaluations agree: 1 + 1e-50 is 1 in each."""
         program = affordable()
-        if program is None or program.operations() > LARGEST_EXACT:
+        if program is None or program.operations > LARGEST_EXACT:
             return True
         true = program.evaluate(Precise(EXACT_BITS), subject.parameters, words[b])
         return bool(np.all(true == np.frombuffer(output).reshape(np.shape(true))))
@@ -137,6 +141,39 @@ def output_doubts(
     return doubt
 
 
+class AtHand:
+    """The program evaluated last, with its parameters lifted: that takes longer than the rest for a short input.
+
+    It is kept as long as the parameters are, which are JAX's arrays, if they are not many.
+    """
+
+    def __init__(self) -> None:
+        self._held: tuple[Program, list[weakref.ref[Any]], Callable[[Any], Any]] | None = None
+
+    def of(self, program: Program, parameters: Any) -> Callable[[Any], Any]:
+        """Returns the function of the word."""
+        leaves, held = jax.tree.leaves(parameters), self._held  # read once: other threads replace it
+        # The same program has parameters of the same structure, so as many leaves.
+        if held is not None and held[0] is program and all(map(_is, held[1], leaves)):
+            return held[2]
+        self._held = None
+        run = program.given(FLOAT64, parameters)
+        small = sum(np.size(leaf) for leaf in leaves) <= MOST_LIFTED
+        if small and all(isinstance(leaf, jax.Array) for leaf in leaves):
+            self._held = program, [weakref.ref(leaf, self._forget) for leaf in leaves], run
+        return run
+
+    def _forget(self, dead: object) -> None:
+        self._held = None
+
+
+def _is(held: weakref.ref[Any], leaf: Any) -> bool:
+    return held() is leaf
+
+
+_at_hand = AtHand()
+
+
 def _type(leaf: Any, dtype: str) -> Any:
     """Returns the dtype of an argument: a number's is that of the arithmetic."""
     own = jnp.result_type(leaf)
@@ -159,4 +196,4 @@ def _nudged(values: Any) -> Any:
 def _moved(program: Program) -> Program:
     """Returns the program with its constants moved by a rounding each."""
     closed = program.jaxpr
-    return Program(closed.replace(consts=_nudged(list(closed.consts))), program.given, program.returned)
+    return Program(closed.replace(consts=_nudged(list(closed.consts))), program.taken, program.returned)

@@ -75,7 +75,7 @@ def refined(
     measure = None if program is None else _measure(engine, program)
     if program is None or longer is None or measure is None:
         return nothing
-    each = COST * max(program.operations(), 1.0)
+    each = COST * max(program.operations, 1.0)
     count = int(BUDGET / each) - len(np.unique(flips.inputs[unresolved]))
     if count < 1:
         return nothing
@@ -134,4 +134,4 @@ def _measure(engine: Engine, program: Program) -> Program | None:
     with numerics(str(output.dtype)):
         shape = jax.ShapeDtypeStruct(output.shape, output.dtype)
         found = traced(number, shape, shape)
-    return None if found.unsupported() is not None else found
+    return None if found.unsupported is not None else found

@@ -245,7 +245,7 @@ def _nearest(
         return _NOTHING
     table = subject.embeddings()
     size = len(table) if subject.alphabet_size is None else min(len(table), subject.alphabet_size)
-    allowed = np.setdiff1d(np.arange(size), subject.reserved)
+    allowed = np.delete(np.arange(size), [one for one in subject.reserved if one < size])
     if flips.k >= len(allowed):
         problems.add(
             "flips", flips, f"k of at most {len(allowed) - 1}: {len(allowed)} symbols may be inserted"

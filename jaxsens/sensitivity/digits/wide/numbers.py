@@ -214,6 +214,7 @@ Rule = Callable[..., Any]
 """Returns the result, or the list of results, of (step, *operands)."""
 
 
+@lru_cache(maxsize=64)
 def is_float(dtype: Any) -> bool:
     """Returns whether the dtype is a real floating-point one, bfloat16 and float8 included."""
     return bool(jnp.issubdtype(dtype, np.floating))

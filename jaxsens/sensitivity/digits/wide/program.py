@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import Any
 
 import jax
@@ -33,16 +34,17 @@ class Program:
 
     Attributes:
         jaxpr: what was traced, with its constants.
-        given: the structure of its arguments.
+        taken: the structure of its arguments.
         returned: the structure of what it returns.
     """
 
     jaxpr: ClosedJaxpr
-    given: Any
+    taken: Any
     returned: Any
 
+    @cached_property
     def operations(self) -> float:
-        """Returns the floating-point operations of one evaluation, the same on every machine.
+        """The floating-point operations of one evaluation, the same on every machine.
 
         A product of matrices (m, k) (k, n) counts 2 m k n, a reduction its operand's size, a sort of n numbers
         n log2 n, an elementwise function its result's size, whatever its cost; moving values counts nothing. Of
@@ -50,8 +52,9 @@ class Program:
         """
         return _operations(self.jaxpr.jaxpr)
 
+    @cached_property
     def unsupported(self) -> str | None:
-        """Returns the name of the first primitive without a rule, or of a dtype that is not held; None if none."""
+        """The name of the first primitive without a rule, or of a dtype that is not held; None if none."""
         return next(_unsupported(self.jaxpr.jaxpr), None)
 
     def evaluate(self, arithmetic: Arithmetic, *args: Any) -> Any:
@@ -65,24 +68,46 @@ class Program:
         Raises:
             InputError: if a primitive has no rule, or the arguments are others than those traced.
         """
-        missing = self.unsupported()
+        return self.given(arithmetic)(*args)
+
+    def given(self, arithmetic: Arithmetic, *first: Any) -> Callable[..., Any]:
+        """Returns `evaluate` as a function of the arguments that follow `first`.
+
+        What depends on `first` and constants alone is evaluated now, and held: a model's weights, lifted and stacked.
+        `first` itself is not held.
+
+        Raises:
+            InputError: as `evaluate` does.
+        """
+        missing = self.unsupported
         if missing is not None:
             raise no_rule("Program.evaluate", "primitive", missing)
+        leaves, run = jax.tree.leaves(first), _Evaluation(arithmetic)
+        before, after, held = _split(self.jaxpr, len(leaves))
+        shapes = jax.tree.map(lambda leaf: np.broadcast_to(0, np.shape(leaf)), first)
+
+        def lifted(arguments: list[Any], variables: Sequence[Any]) -> list[Array]:
+            return [run.taken(*one) for one in zip(arguments, map(_dtype, variables), strict=True)]
+
+        def finished(*rest: Any) -> Any:
+            self._check((*shapes, *rest))
+            with arithmetic.context(), np.errstate(all="ignore"):
+                results = run.run(after, [*known, *lifted(jax.tree.leaves(rest), after.invars[held:])])
+            return jax.tree.unflatten(self.returned, results)
+
+        with arithmetic.context(), np.errstate(all="ignore"):
+            known = run.run(before, lifted(leaves, before.jaxpr.invars))
+        return finished
+
+    def _check(self, args: tuple[Any, ...]) -> None:
         leaves, structure = jax.tree.flatten(args)
         shapes = [np.shape(leaf) for leaf in leaves]
         traced_shapes = [aval.shape for aval in self.jaxpr.in_avals]
-        if structure != self.given or shapes != traced_shapes:
+        if structure != self.taken or shapes != traced_shapes:
             raise InputError(
                 f"args = arrays of shapes {shapes}: the program was traced for {traced_shapes}; give arguments of the "
                 "same structure and shapes, or trace the function for these"
             )
-        with arithmetic.context(), np.errstate(all="ignore"):
-            run = _Evaluation(arithmetic)
-            values = [
-                run.taken(leaf, aval.dtype) for leaf, aval in zip(leaves, self.jaxpr.in_avals, strict=True)
-            ]
-            results = run.run(self.jaxpr, values)
-        return jax.tree.unflatten(self.returned, results)
 
 
 def traced(function: Callable[..., Any], *args: Any) -> Program:
@@ -148,6 +173,29 @@ class _Evaluation:
         return [self.taken(value, aval.dtype) for value, aval in zip(results, out, strict=True)]
 
 
+def _split(closed: ClosedJaxpr, first: int) -> tuple[ClosedJaxpr, Jaxpr, int]:
+    """Returns the part of a jaxpr that its constants and the first invars determine, and the rest.
+
+    The rest takes some results of the part, whose number is returned too, before the other invars.
+    """
+    jaxpr = closed.jaxpr
+    fixed = {*jaxpr.constvars, *jaxpr.invars[:first]}
+    before, after = [], []
+    for equation in jaxpr.eqns:
+        if all(isinstance(atom, Literal) or atom in fixed for atom in equation.invars):
+            fixed.update(equation.outvars)
+            before.append(equation)
+        else:
+            after.append(equation)
+    read = [atom for equation in after for atom in equation.invars] + list(jaxpr.outvars)
+    shared = list(dict.fromkeys(atom for atom in read if not isinstance(atom, Literal) and atom in fixed))
+    names = jaxpr.debug_info.with_unknown_names()
+    part = jaxpr.replace(invars=jaxpr.invars[:first], outvars=shared, eqns=before, debug_info=names)
+    invars = [*shared, *jaxpr.invars[first:]]
+    rest = jaxpr.replace(constvars=[], invars=invars, eqns=after, debug_info=names)
+    return closed.replace(jaxpr=part), rest, len(shared)
+
+
 def rule_name(equation: Any) -> str:
     """Returns the name under which an equation's primitive has its rule."""
     return equation.primitive.name.replace("-", "_")
@@ -188,6 +236,7 @@ def _dtype(variable: Any) -> Any:
     return variable.aval.dtype
 
 
+@lru_cache(maxsize=64)
 def _is_held(dtype: Any) -> bool:
     return any(jnp.issubdtype(dtype, kind) for kind in (np.floating, np.integer, np.bool_))
 
