@@ -242,13 +242,21 @@ def _let_go(terminals: list[int]) -> None:
                 os.close(nowhere)
 
 
-def _give_up(number: int) -> None:
-    """Ends the process in the middle of a step, with what is finished."""
+def hand_over(seconds: float = WRITING_SECONDS) -> None:
+    """Saves what is finished, from another thread than that of the work, and waits for files that are being written.
+
+    Call it before a process ends in the middle of a step.
+    """
     for act in reversed(_handing_over):
         with suppress(Exception):
             act()
     with _written_changed:
-        _written_changed.wait_for(lambda: not _written, WRITING_SECONDS)
+        _written_changed.wait_for(lambda: not _written, seconds)
+
+
+def _give_up(number: int) -> None:
+    """Ends the process in the middle of a step, with what is finished."""
+    hand_over()
     _print(_GAVE_UP)
     _leave(number)
 

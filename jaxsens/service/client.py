@@ -32,7 +32,8 @@ _ERRORS: dict[str | None, type[InputError]] = {"InputError": InputError, "Engine
 
 
 class ServiceError(RuntimeError):
-    """Raised for an answer of the service that is no result: `status` is that of HTTP, 0 for a job that failed."""
+    """Raised for an answer of the service that is no result, and for none: `status` is that of HTTP, 0 for a job that
+    failed or a service that does not answer."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -60,6 +61,7 @@ class Client:
         except ModuleNotFoundError as error:
             raise InputError('Client: it needs httpx: pip install "jaxsens[service]"') from error
         headers = {"Authorization": f"Bearer {token}"}
+        self._failures = httpx.TransportError
         self._http = httpx.Client(base_url=address, headers=headers, timeout=60.0)
 
     @naming_arguments
@@ -167,7 +169,8 @@ class Client:
         until = time.monotonic() + _PATIENCE_SECONDS
         while True:
             try:
-                return self._json("POST", "/v1/measurements", json=question)
+                # A model that no question has named yet is loaded first.
+                return self._json("POST", "/v1/measurements", json=question, timeout=_PATIENCE_SECONDS)
             except ServiceError as error:
                 if error.status not in (429, 503) or time.monotonic() > until:
                     raise
@@ -177,7 +180,10 @@ class Client:
         return self._answer(method, path, **more).json()
 
     def _answer(self, method: str, path: str, **more: Any) -> httpx.Response:
-        answer = self._http.request(method, path, **more)
+        try:
+            answer = self._http.request(method, path, **more)
+        except self._failures as error:
+            raise ServiceError(0, f"{self._http.base_url}: {type(error).__name__}: {error}") from error
         if answer.is_success:
             return answer
         told = answer.json() if answer.headers.get("content-type", "").startswith("application/json") else {}

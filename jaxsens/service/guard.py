@@ -59,7 +59,7 @@ class Guard:
             return refusal(
                 421, f"Host = {host!r}: the service is not called that; start it with --name {_name(host)}"
             )
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and _place(origin) != host.lower():
             return refusal(403, f"Origin = {origin!r}: requests from pages of other hosts are refused")
         size = headers.get("content-length", "0")
         if not size.isdecimal() or int(size) > MOST_BYTES:
@@ -124,6 +124,14 @@ def _with_headers(send: Send) -> Send:
         await send(message)
 
     return sending
+
+
+def _place(origin: str) -> str:
+    """The name and port of an Origin header."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
 
 
 def _name(host: str) -> str:

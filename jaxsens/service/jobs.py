@@ -60,7 +60,7 @@ class Jobs:
         self._waked, self._watching = asyncio.Event(), dict[str, set[asyncio.Event]]()
         self._doing: dict[WorkerProcess, dict[str, StoredJob]] = {worker: {} for worker in workers}
         self._free: dict[WorkerProcess, bool] = dict.fromkeys(workers, False)
-        self.fault: InputError | None = None
+        self.fault: BaseException | None = None
 
     @property
     def ready(self) -> bool:
@@ -72,7 +72,7 @@ class Jobs:
 
         Raises:
             InputError: for what cannot be measured.
-            Refused: if no worker is ready, or too many questions wait.
+            Refused: if no worker is ready, too many questions wait, or the worker's process ends.
         """
         workers = [worker for worker in self.workers if worker.ready]
         if self._closing or not workers:
@@ -83,7 +83,8 @@ class Jobs:
         try:
             return await min(workers, key=lambda one: len(self._doing[one])).ask(kind, question)
         except WorkerGone as error:
-            raise Refused(503, str(error), 2.0) from error
+            # Not 503: a client that tries again may end the next process too.
+            raise Refused(500, f"{error} while it looked at this question") from error
         finally:
             self._admitting -= 1
 
@@ -163,35 +164,45 @@ class Jobs:
     # Workers
 
     async def run(self, worker: WorkerProcess) -> None:
-        """Keeps a worker process running, and starts another when one ends."""
+        """Keeps a worker process running, and starts another when one ends.
+
+        Where the store takes no more, or no process can be started, it tries again until that has passed.
+        """
         while not self._closing:
-            began = time.monotonic()
+            began, counted = time.monotonic(), True
             try:
                 why = await worker.run(lambda message: self._heard(worker, message))
+                counted = not worker.admitting  # else the question it looked at may have ended it
             except InputError as error:
                 self.fault = error
                 self._waked.set()
                 return
+            except OSError as error:
+                why, counted = str(error), False
             self._free[worker] = False
-            if self._closing:
-                return
             self.metrics.restarts.inc()
-            self._lost(worker, why)
+            while not self._closing:
+                with suppress(OSError):
+                    self._lost(worker, why, counted)
+                    break
+                await asyncio.sleep(1.0)
             # One that ends at once would otherwise be started again and again.
             await asyncio.sleep(max(0.0, 1.0 - (time.monotonic() - began)))
 
     async def hand_out(self) -> None:
         """Gives each worker what is due, as soon as it is free."""
         while not self._closing and self.fault is None:
-            for worker, free in self._free.items():
-                if free and worker.ready and (job := self.store.next()) is not None:
-                    self._begin(worker, job)
+            with suppress(OSError):  # the store takes no more: once it does
+                for worker, free in self._free.items():
+                    taken = {job for doing in self._doing.values() for job in doing}
+                    if free and worker.ready and (job := self.store.next(taken)) is not None:
+                        self._begin(worker, job)
             self._waked.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._waked.wait(), 1.0)
 
     async def close(self) -> None:
-        """Accepts nothing more; workers save what they have measured, for ten seconds."""
+        """Accepts nothing more; workers save what they have measured, for a few seconds."""
         self._closing = True
         for job in self._watching:
             self._changed(job)
@@ -199,12 +210,13 @@ class Jobs:
         for doing in self._doing.values():
             for job in doing:
                 if (found := self.store.get(job)) is not None and found.state not in ENDED:
-                    self.store.change(job, state="queued")
+                    with suppress(OSError):  # the next start queues it too
+                        self.store.change(job, state="queued")
 
     def _begin(self, worker: WorkerProcess, job: StoredJob) -> None:
+        self.store.change(job.id, state="running", began=time.time())
         self._free[worker] = False
         self._doing[worker][job.id] = job
-        self.store.change(job.id, state="running", began=time.time())
         self._changed(job.id)
         sweep = job.kind == "sweep"
         place = self.store.directory(job.id) if sweep else self.store.result(job.id)
@@ -237,23 +249,24 @@ class Jobs:
         found = self.store.get(message["id"])
         if found is not None and found.state not in ENDED:
             counts = {name: message[name] for name in ("done", "total") if name in message}
-            self.store.change(found.id, state=message["event"], **counts)
+            with suppress(OSError):  # where the store takes no more, the next count may do
+                self.store.change(found.id, state=message["event"], **counts)
             self._changed(found.id)
 
     def _again(self, worker: WorkerProcess, job: str) -> None:
         """Lets go of a job; queues it if it has not ended, for it was stopped."""
-        del self._doing[worker][job]
         found = self.store.get(job)
         if found is not None and found.state not in ENDED:
             self.store.change(job, state="queued")
             self._changed(job)
+        self._doing[worker].pop(job, None)
 
     def _measured(self, worker: WorkerProcess, message: dict[str, Any]) -> None:
-        job = self.store.get(message["id"])
-        self._doing[worker].pop(message["id"], None)
-        if job is None:
+        job, found = self.store.get(message["id"]), message.get("found")
+        if job is None:  # it was forgotten while it ran
+            self.store.discard(message["id"])
+            self._doing[worker].pop(message["id"], None)
             return
-        found = message.get("found")
         if found is not None:
             self.store.change(job.id, found=found, done=found["flips"])
         if message.get("stopped"):
@@ -266,38 +279,42 @@ class Jobs:
         elif job.state not in ENDED:
             self.store.change(job.id, found={"refusal": message.get("refusal")})
             self._end(job, "failed", message["error"])
+        self._doing[worker].pop(job.id, None)
 
     def _turned(self, worker: WorkerProcess, message: dict[str, Any]) -> None:
         job = self.store.get(message["id"])
-        if job is None or job.state in ENDED or message.get("stopped"):
+        over = message.get("stopped") or "error" in message or message["ended"]
+        if over and (job is None or job.state in ENDED):
+            self._doing[worker].pop(message["id"], None)
+        if job is None or job.state in ENDED:
             return
-        if "error" in message:
-            self._end(job, "failed", message["error"])
+        if over and "done" not in message:
+            if "error" in message:
+                self._end(job, "failed", message["error"])
+            self._again(worker, job.id)
             return
         self.store.change(job.id, done=message["done"], total=message["total"])
         if message["ended"]:
-            self._doing[worker].pop(job.id, None)
             self._end(job, "failed" if message["failed"] else "finished", message["failed"])
+            self._again(worker, job.id)
         elif worker.in_turns:  # behind what was asked in the meantime and takes less than a turn
             self.store.change(job.id, state="queued", due=time.time() + message["seconds"])
             self._changed(job.id)
 
-    def _lost(self, worker: WorkerProcess, why: str) -> None:
-        """Queues what a worker was doing when its process ended, or lets it fail."""
+    def _lost(self, worker: WorkerProcess, why: str, counted: bool) -> None:
+        """Queues what a worker was doing when its process ended, or lets it fail after some `counted` attempts."""
         if not worker.in_turns:  # a scheduler has them
             return
-        doing, self._doing[worker] = self._doing[worker], {}
-        for job in doing.values():
+        for job in [*self._doing[worker].values()]:
             found = self.store.get(job.id)
-            if found is None or found.state in ENDED:
-                continue
-            attempts = found.attempts + 1
-            self.store.change(job.id, attempts=attempts)
-            if attempts < _MOST_ATTEMPTS:
-                self.store.change(job.id, state="queued")
-            else:
-                self._end(found, "failed", f"{why}, {attempts} times while it did this")
-            self._changed(job.id)
+            if found is not None and found.state not in ENDED:
+                attempts = found.attempts + counted
+                if attempts < _MOST_ATTEMPTS:
+                    self.store.change(job.id, state="queued", attempts=attempts)
+                else:
+                    self._end(found, "failed", f"{why}, {attempts} times while it did this")
+                self._changed(job.id)
+            del self._doing[worker][job.id]
 
     def _end(self, job: StoredJob, state: str, message: str = "") -> None:
         now = time.time()

@@ -17,7 +17,8 @@ from jaxsens.base.errors import EngineRefusal, InputError
 from jaxsens.service.worker.process import COMMAND
 
 _LONGEST_LINE = 64 * 2**20
-_END_SECONDS = 10.0
+END_SECONDS = 6.0
+"""How long a worker may take to save what it has. The server itself leaves 7 s after a signal."""
 
 
 class WorkerGone(RuntimeError):
@@ -31,6 +32,7 @@ class WorkerProcess:
         ready: whether it has loaded its models.
         models: what it says of them.
         process: the process, once started.
+        admitting: whether it looked at a question when it ended.
         in_turns: whether sweeps come in turns with measurements.
     """
 
@@ -38,6 +40,7 @@ class WorkerProcess:
 
     def __init__(self, settings: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         self._settings, self._environment = settings, environment
+        self.admitting = False
         self._numbers, self._asked = itertools.count(), dict[int, asyncio.Future[dict[str, Any]]]()
         self.process: asyncio.subprocess.Process | None = None
         self.ready, self.models = False, list[dict[str, Any]]()
@@ -47,6 +50,7 @@ class WorkerProcess:
 
         Raises:
             InputError: if a model cannot be loaded.
+            OSError: if no process can be started; and whatever `on_event` raises, which ends the process.
         """
         self.process = await asyncio.create_subprocess_exec(
             *COMMAND,
@@ -72,6 +76,9 @@ class WorkerProcess:
             code = await self.process.wait()
         finally:
             self.ready = False
+            with suppress(ProcessLookupError):  # nobody hears it any more
+                self.process.kill()
+            self.admitting = bool(self._asked)
             for future in self._asked.values():
                 if not future.done():
                     future.set_exception(WorkerGone("the worker process ended"))
@@ -104,12 +111,12 @@ class WorkerProcess:
                 self.process.stdin.write(json.dumps(message).encode() + b"\n")
 
     async def end(self) -> None:
-        """Lets the process save what it has, for ten seconds."""
+        """Lets the process save what it has, for `END_SECONDS`."""
         if self.process is None or self.process.returncode is not None:
             return
         self.send(do="end")
         try:
-            await asyncio.wait_for(self.process.wait(), _END_SECONDS)
+            await asyncio.wait_for(self.process.wait(), END_SECONDS)
         except TimeoutError:
             with suppress(ProcessLookupError):
                 self.process.kill()

@@ -57,6 +57,7 @@ class Service:
     def address(self) -> str:
         """Where a browser finds the page, with the token."""
         host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host
+        host = f"[{host}]" if ":" in host else host
         return f"http://{host}:{self.port}/?token={self.token}"
 
 
@@ -109,6 +110,8 @@ async def _running(jobs: Jobs, server: _Server) -> AsyncIterator[None]:
     async def until_stopped() -> None:
         told = False
         while not stopping.requested() and jobs.fault is None:
+            ended = [task for task in tasks[:-1] if task.done() and not task.cancelled()]
+            jobs.fault = jobs.fault or next((task.exception() for task in ended if task.exception()), None)
             if jobs.ready and not told:
                 told = True
                 print("jaxsens: models are loaded", file=sys.stderr, flush=True)

@@ -13,6 +13,7 @@ from typing import Any
 from jaxsens.base.errors import InputError
 from jaxsens.base.files import write_text
 from jaxsens.service.pool import WorkerProcess
+from jaxsens.service.store import StoreFull
 from jaxsens.service.worker.process import COMMAND
 
 _LOOKS_EVERY = 1.0
@@ -42,6 +43,7 @@ class SlurmWorker(WorkerProcess):
         super().__init__(settings, environment)
         self._folder, self._options = folder, options
         self._following: dict[str, asyncio.Task[None]] = {}
+        self._cancelled: set[str] = set()
         self._on_event: Callable[[dict[str, Any]], None] = lambda message: None
 
     async def run(self, on_event: Callable[[dict[str, Any]], None]) -> str:
@@ -54,6 +56,7 @@ class SlurmWorker(WorkerProcess):
         match message.get("do"):
             case "measure" | "sweep":
                 job = message["job"]["id"]
+                self._cancelled.discard(job)
                 self._following[job] = asyncio.ensure_future(self._follow(job, message))
                 self._on_event({"event": "submitted"})
             case "cancel":
@@ -70,7 +73,7 @@ class SlurmWorker(WorkerProcess):
     async def _follow(self, job: str, message: dict[str, Any]) -> None:
         """Submits a job, unless Slurm has it already, and hands on what it says until it has ended."""
         folder, kind = self._folder / job, {"measure": "measured", "sweep": "turned"}[message["do"]]
-        said, ended = folder / "said", False
+        said, ended, over = folder / "said", False, False
         try:
             number = await self._known(folder) or await self._submit(folder, message)
             read = 0
@@ -81,7 +84,8 @@ class SlurmWorker(WorkerProcess):
                     read += len(line)
                     one = json.loads(line)
                     if one["event"] in ("compiling", "running", kind):
-                        self._on_event(one)
+                        await self._hand_on(one)
+                    over = over or (one["event"] == kind and one.get("ended", True))
                     if one["event"] == "refused":
                         raise InputError(one["message"])
                     ended = ended or one["event"] == "idle"
@@ -89,10 +93,23 @@ class SlurmWorker(WorkerProcess):
                     raise InputError(f"Slurm's job {number} ended without a result; see {folder}/log")
                 await asyncio.sleep(0.0 if ended else _LOOKS_EVERY)
         except (InputError, OSError, ValueError) as error:
-            self._on_event({"event": kind, "id": job, "error": str(error)})
+            await self._hand_on({"event": kind, "id": job, "error": str(error)})
+        else:
+            if not over:  # Slurm stopped it before it had begun
+                await self._hand_on({"event": kind, "id": job, "stopped": True})
         finally:
-            self._following.pop(job, None)
+            if self._following.get(job) is asyncio.current_task():
+                del self._following[job]
         (folder / "number").unlink(missing_ok=True)
+
+    async def _hand_on(self, message: dict[str, Any]) -> None:
+        """Hands on what a job said; where the store takes no more, as soon as it does."""
+        while True:
+            try:
+                self._on_event(message)
+                return
+            except StoreFull:
+                await asyncio.sleep(_LOOKS_EVERY)
 
     async def _submit(self, folder: Path, message: dict[str, Any]) -> str:
         folder.mkdir(parents=True, exist_ok=True)
@@ -105,6 +122,8 @@ class SlurmWorker(WorkerProcess):
         )
         number = number.strip().partition(";")[0]
         write_text(folder / "number", number)
+        if folder.name in self._cancelled:  # while it was submitted
+            await self._cancel(folder.name)
         return number
 
     async def _known(self, folder: Path) -> str | None:
@@ -116,13 +135,17 @@ class SlurmWorker(WorkerProcess):
         return None
 
     async def _is_there(self, number: str) -> bool:
-        """Whether Slurm has a job that waits or runs. A job that is over is unknown to it, sooner or later."""
+        """Whether Slurm has a job that waits or runs. A job that is over is unknown to it, sooner or later.
+
+        Where Slurm does not answer, as while its controller starts again, the job is taken to be there.
+        """
         try:
             return bool((await _told("squeue", "--noheader", "--jobs", number)).strip())
-        except InputError:
-            return False
+        except InputError as error:
+            return "invalid job id" not in str(error).lower()
 
     async def _cancel(self, job: str) -> None:
+        self._cancelled.add(job)
         with suppress(InputError, FileNotFoundError):
             await _told("scancel", (self._folder / job / "number").read_text())
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from jaxsens.base.errors import InputError
 WAITING, ENDED = ("queued", "compiling", "running"), ("finished", "failed", "cancelled")
 
 _VERSION = 1
+_PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 _JSON = ("question", "about", "found")
 _TABLE = """CREATE TABLE IF NOT EXISTS jobs (
     id TEXT PRIMARY KEY, kind TEXT NOT NULL, state TEXT NOT NULL, asked REAL NOT NULL, due REAL NOT NULL,
@@ -105,6 +107,11 @@ class Store:
             self._open()
         except sqlite3.DatabaseError as error:
             self.close()
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING:
+                raise InputError(
+                    f"serve: --store = {str(folder)!r}: jobs.sqlite3 cannot be used now ({error}): end what else has "
+                    "it open, or make room"
+                ) from error
             raise InputError(
                 f"serve: --store = {str(folder)!r}: jobs.sqlite3 is damaged ({error}). Nothing was changed; move it "
                 "elsewhere, and the service begins a new one: results/ keeps what was measured"
@@ -179,21 +186,26 @@ class Store:
             )
 
     def forget(self, job: str) -> None:
-        """Removes a measurement and its result."""
+        """Removes a measurement, its result, and what a scheduler's job was told and said."""
         with _writing():
             self._rows.execute("DELETE FROM jobs WHERE id = ?", (job,))
+        self.discard(job)
+
+    def discard(self, job: str) -> None:
+        """Removes the files of a measurement."""
         self.result(job).unlink(missing_ok=True)
+        shutil.rmtree(self.folder / "slurm" / job, ignore_errors=True)
 
     def waiting(self) -> tuple[int, float]:
         """Returns how many jobs wait or run, and the seconds they were estimated to take."""
         order = "SELECT count(*), coalesce(sum(due - asked), 0) FROM jobs WHERE state IN (?, ?, ?)"
         return tuple(self._rows.execute(order, WAITING).fetchone())
 
-    def next(self) -> StoredJob | None:
-        """Returns the job that is due first, of those that no worker has."""
-        order = "SELECT * FROM jobs WHERE state = 'queued' ORDER BY due LIMIT 1"
-        row = self._rows.execute(order).fetchone()
-        return None if row is None else _job(row)
+    def next(self, taken: Collection[str]) -> StoredJob | None:
+        """Returns the queued job that is due first, but for those that a worker still has."""
+        order = "SELECT * FROM jobs WHERE state = 'queued' ORDER BY due LIMIT ?"
+        rows = self._rows.execute(order, (len(taken) + 1,))
+        return next((_job(row) for row in rows if row["id"] not in taken), None)
 
 
 def _job(row: sqlite3.Row) -> StoredJob:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import signal
 import socket
@@ -33,11 +35,17 @@ def tiny() -> jaxsens.Transformer:
     return jaxsens.Transformer(config, seed=0)
 
 
-def slow() -> Any:
+def another_tiny() -> jaxsens.Transformer:
+    """One with other weights."""
+    return jaxsens.Transformer(tiny().config, seed=1)
+
+
+def slow(stuck_from: float = math.inf) -> Any:
     """A function that takes its time for every flip: ask for it with batches of one flip."""
+    calls = itertools.count()
 
     def slept(value: Any) -> Any:
-        time.sleep(SECONDS)
+        time.sleep(SECONDS if next(calls) < stuck_from else 60.0)
         return np.asarray(value)
 
     def model(tokens: Any) -> Any:
@@ -47,6 +55,11 @@ def slow() -> Any:
         )
 
     return model
+
+
+def stuck() -> Any:
+    """One of whose calls the thirtieth never ends."""
+    return slow(stuck_from=30)
 
 
 SLOWLY = {"model": "slow", "engine": "vmap", "flips": 3, "readout": None, "placement": {"batch_size": 1}}

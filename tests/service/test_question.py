@@ -14,6 +14,8 @@ from jaxsens.asked.engines import AskedEngine
 from jaxsens.asked.flips import Flips
 from jaxsens.asked.measures import Measure
 from jaxsens.service.openapi import kinds, openapi
+from jaxsens.service.worker.measuring import Desk
+from jaxsens.service.worker.models import ServedModels
 from jaxsens.service.worker.question import read_json, read_question
 from tests.service.malformed import SOUND, malformed
 
@@ -89,3 +91,16 @@ def test_the_description_has_every_kind_that_json_can_ask_for_and_their_fields()
             wrong = {"kind": name, "nothing": 3}
             with pytest.raises(jaxsens.InputError, match=r"nothing: unknown key"):
                 read_question({**SOUND, base.question: wrong}, ["tiny"])
+
+
+def test_a_job_is_not_measured_with_other_weights_than_it_was_asked_for(tmp_path):
+    asked = read_question({"model": "tiny", "tokens": [0, 1, 2]}, ["tiny"])
+    desks = [
+        Desk(ServedModels({"tiny": f"tests.service.served:{made}"}, "float32", None), 10)
+        for made in ("tiny", "another_tiny")
+    ]
+    job, place = desks[0].admit(asked)["id"], tmp_path / "result.parquet"
+    with pytest.raises(jaxsens.InputError, match="its weights, or jaxsens, are others"):
+        desks[1].measure(asked, job, place, lambda done, total: None)
+    assert not place.exists()
+    assert desks[0].measure(asked, job, place, lambda done, total: None)["complete"]

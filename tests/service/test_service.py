@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import httpx
@@ -158,13 +157,16 @@ def test_a_worker_that_is_killed_is_started_again_and_its_job_ends(service):
     assert "jaxsens_worker_restarts_total 1.0" in service.http.get("/metrics").text
 
 
-def test_what_would_take_too_long_is_refused_with_the_estimate(service, tmp_path):
-    with serving(
-        tmp_path / "store", {"tiny": MODELS["tiny"]}, "--most-tokens", "6", "--most-queued", "1"
-    ) as small:
-        refused = small.ask(model="tiny", tokens=WORD)
+def test_what_is_too_long_and_what_is_too_much_are_refused(service, tmp_path):
+    limits = ("--most-tokens", "100", "--most-queued", "1")
+    with serving(tmp_path / "store", MODELS, *limits) as small:
+        refused = small.ask(model="tiny", tokens=[0] * 101)
         assert refused.status_code == 400
-        assert "at most 6" in refused.json()["error"]
+        assert "at most 100" in refused.json()["error"]
+        assert small.ask(**SLOWLY, tokens=[0, 1] * 40).status_code == 202
+        waits = small.ask(model="tiny", tokens=WORD)
+        assert waits.status_code == 429
+        assert float(waits.headers["Retry-After"]) >= 1
     gone = service.http.get("/v1/measurements/nothing")
     assert gone.status_code == 404
     assert service.http.get("/v1/sweeps/nothing").status_code == 404
@@ -194,9 +196,9 @@ def test_a_sweep_fills_its_report_and_cannot_name_files(service):
 
 def test_the_health_of_the_service_is_told_while_it_works(service):
     job = service.ask(**SLOWLY, tokens=[1, 2] * 20).json()["id"]
-    seconds, stop = [], threading.Event()
+    seconds = []
     with httpx.Client(base_url=service.address) as stranger:
-        while len(seconds) < 50 and not stop.is_set():
+        while len(seconds) < 50:
             began = time.monotonic()
             assert stranger.get("/healthz").status_code == 200
             seconds.append(time.monotonic() - began)
@@ -221,6 +223,20 @@ def test_sigterm_saves_what_is_measured_and_the_next_service_goes_on(tmp_path):
         whole = second.result(job)
     assert len(whole) == whole.population
     assert np.array_equal(whole.values[: len(part)], part.values)
+
+
+@pytest.mark.long
+def test_a_step_that_takes_too_long_is_given_up_and_the_flips_before_are_saved(tmp_path):
+    store, models = tmp_path / "store", {"stuck": "tests.service.served:stuck"}
+    with serving(store, models) as served:
+        job = served.ask(**SLOWLY | {"model": "stuck"}, tokens=[0, 1, 2] * 10).json()["id"]
+        served.until(job, lambda one: one["done"] > 2)
+        time.sleep(2.0)  # it is in the flip that never ends
+        began = time.monotonic()
+        assert served.stop(signal.SIGTERM) == 128 + signal.SIGTERM
+        assert time.monotonic() - began < 7
+    part = jaxsens.load_result(store / "results" / f"{job}.parquet")
+    assert 2 < len(part) < part.population
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ import os
 import time
 
 import numpy as np
+import pytest
 
 import jaxsens
 from tests.service.served import MODELS, SLOWLY, TOKEN, serving, tiny
@@ -30,6 +31,7 @@ SCRIPTS = {
 }
 
 
+@pytest.mark.long
 def test_a_job_of_slurm_measures_and_is_followed_and_cancelled(tmp_path):
     place, queue = tmp_path / "bin", tmp_path / "queue"
     place.mkdir()

@@ -25,10 +25,11 @@ def add(store, name, seconds=0.0):
 def test_a_short_job_overtakes_a_long_one_but_not_for_ever(store):
     add(store, "long", seconds=100)
     add(store, "short", seconds=1)
-    assert store.next().id == "short"
+    assert store.next(()).id == "short"
+    assert store.next(("short",)).id == "long"
     store.change("long", asked=time.time() - 200, due=time.time() - 100)
     add(store, "shorter", seconds=0.1)
-    assert store.next().id == "long"
+    assert store.next(()).id == "long"
 
 
 def test_a_job_that_waits_or_is_finished_is_not_asked_twice_and_one_that_failed_is(store):
@@ -105,3 +106,14 @@ def test_a_result_is_forgotten_with_its_file(store):
     store.forget("a")
     assert store.get("a") is None
     assert not store.result("a").exists()
+
+
+def test_a_store_that_something_else_has_open_is_not_called_damaged(tmp_path):
+    Store(tmp_path).close()
+    with sqlite3.connect(tmp_path / "jobs.sqlite3") as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(jaxsens.InputError, match="cannot be used now"):
+            Store(tmp_path)
+        other.rollback()
+    other.close()
+    Store(tmp_path).close()

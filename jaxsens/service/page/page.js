@@ -6,6 +6,7 @@ const form = find('#ask')
 const panels = [...document.querySelectorAll('.panel')]
 const results = find('#results')
 const ended = ['finished', 'failed', 'cancelled']
+let served = [] // what is said of the models
 const ESTIMATE_FROM = 4 // seconds that exact values take, from which on an estimate is shown before
 let running = [] // the ids that Cancel ends
 let asked = 0 // so that answers to an earlier question are not shown
@@ -29,8 +30,7 @@ const post = (path, body) =>
 
 // A value as a command line writes it: a number, true, a list joined by commas, or a text.
 function value(text) {
-  if (text.includes(',')) return text.split(',').filter(Boolean).map(value)
-  try { return JSON.parse(text) } catch { return text }
+  try { return JSON.parse(text) } catch { return text.includes(',') ? text.split(',').filter(Boolean).map(value) : text }
 }
 
 function answerTo(question) {
@@ -47,7 +47,8 @@ function answerTo(question) {
 
 function questionOf(panel) {
   const text = find('textarea', panel).value
-  const numbers = /^[\s\d,]+$/.test(text) ? text.split(/[\s,]+/).filter(Boolean).map(Number) : null
+  const reads = served.find((one) => one.name === find('select', panel).value)?.texts
+  const numbers = !reads && /^[\s\d,]+$/.test(text) ? text.split(/[\s,]+/).filter(Boolean).map(Number) : null
   const readout = form.elements.readout.value.trim()
   const body = {
     model: find('select', panel).value, tokens: numbers ?? text,
@@ -62,7 +63,7 @@ const heading = (question) => `${question.model}: ${JSON.stringify(question.toke
 
 function card(question) {
   const shown = element('article', { className: 'result' }, element('h3', { textContent: heading(question) }),
-    element('p', { className: 'state', role: 'status' }), element('progress', { max: 1, ariaLabel: 'flips measured' }),
+    element('p', { className: 'state' }), element('progress', { max: 1, ariaLabel: 'flips measured' }),
     element('div', { className: 'picture' }), element('p', { className: 'downloads small' }))
   results.append(shown)
   return shown
@@ -91,23 +92,34 @@ function tell(job, where, what) {
   if (job.total) bar.value = job.done / job.total; else bar.removeAttribute('value')
 }
 
-// Follows a job by server-sent events until it has ended.
+// Follows a job by server-sent events until it has ended, or something else is shown: a browser keeps six connections.
+const streams = { measurement: new Set(), sweep: new Set() }
+function leave(kind) {
+  streams[kind].forEach((events) => events.close())
+  streams[kind].clear()
+}
+
 function follow(job, told) {
-  return new Promise((done) => {
+  return new Promise((done, failed) => {
     told(job)
     if (ended.includes(job.state)) { done(job); return }
     const events = new EventSource(`/v1/${job.kind}s/${job.id}/events`)
+    streams[job.kind].add(events)
+    const close = () => { events.close(); streams[job.kind].delete(events) }
     const heard = (event) => {
       const now = JSON.parse(event.data)
       told(now)
-      if (ended.includes(now.state)) { events.close(); done(now) }
+      if (ended.includes(now.state)) { close(); done(now) }
+    }
+    events.onerror = () => { // otherwise the browser connects again
+      if (events.readyState === EventSource.CLOSED) { close(); failed(new Error('the service refuses; load the page again with its token')) }
     }
     for (const state of ['queued', 'compiling', 'running', ...ended]) events.addEventListener(state, heard)
   })
 }
 
 async function measure(question, where, turn) {
-  const what = 'Exact values'
+  const [what, label] = naming(question)
   const estimable = !question.engine || question.engine.kind === 'auto'
   // Random combinations of the outputs give the norm to 18 %, and cost a twentieth of all outputs.
   const sketch = !question.measure || question.measure.kind === 'l2' ? { sketch: 16 } : {}
@@ -121,6 +133,7 @@ async function measure(question, where, turn) {
       running.push(first.id)
       follow(first, (now) => turn === asked && find('.picture', where).dataset.shown !== 'exact' && tell(now, where, 'Estimate'))
         .then((now) => now.state === 'finished' && turn === asked && find('.picture', where).dataset.shown !== 'exact' && show(now, where, 'estimate'))
+        .catch(() => {}) // the exact values tell
     }
   }
   const job = await post('/v1/measurements', question)
@@ -128,12 +141,14 @@ async function measure(question, where, turn) {
   find('#cancel').disabled = false
   const now = await follow(job, (at) => turn === asked && tell(at, where, what))
   if (turn !== asked) return
-  if (now.state === 'finished' || (now.state === 'cancelled' && now.done)) await show(now, where, 'exact').catch(() => {})
+  if (now.state === 'finished' || (now.state === 'cancelled' && now.done)) await show(now, where, label).catch(() => {})
   return now
 }
 
+const naming = (question) => question.engine?.kind === 'first-order' ? ['Estimate', 'estimate'] : ['Exact values', 'exact']
+
 function failed(where, error) {
-  where.className = 'bad'
+  where.className = where.classList.contains('state') ? 'state bad' : 'bad'
   where.textContent = error.message
 }
 
@@ -144,13 +159,24 @@ form.addEventListener('submit', async (event) => {
   said.className = ''
   said.textContent = 'Asking…'
   running = []
+  leave('measurement')
   results.replaceChildren()
   try {
     const questions = panels.filter((panel) => !panel.hidden && find('textarea', panel).value).map(questionOf)
-    const found = await Promise.all(questions.map((question) => measure(question, card(question), turn)))
+    const found = await Promise.all(questions.map((question) => {
+      const where = card(question)
+      return measure(question, where, turn).catch((error) => {
+        if (turn !== asked) return null
+        find('progress', where).hidden = true
+        failed(find('.state', where), error)
+        failed(said, error)
+        return null
+      })
+    }))
     if (turn !== asked) return
-    said.textContent = ''
-    history.replaceState(null, '', `#${found.map((job) => job.id).join(',')}`)
+    const jobs = found.filter(Boolean)
+    if (jobs.length === found.length) said.textContent = jobs.map((job) => `${job.question.model}: ${job.state}.`).join(' ')
+    history.replaceState(null, '', `#${jobs.map((job) => job.id).join(',')}`)
   } catch (error) {
     if (turn === asked) failed(said, error)
   }
@@ -171,7 +197,6 @@ find('#second').addEventListener('click', (event) => {
 })
 
 // A classifier's labels are measured by their log-probability: choosing one answers two of the questions.
-let served = []
 function offerLabels(panel) {
   const labels = served.find((one) => one.name === find('[name=model]', panel).value)?.labels ?? []
   find('.labels', panel).hidden = labels.length === 0
@@ -194,14 +219,16 @@ call('/v1/models').then((answer) => answer.json()).then((models) => {
 
 async function recall(ids) {
   const turn = ++asked
+  leave('measurement')
   results.replaceChildren()
   for (const id of ids) {
     const job = await call(`/v1/measurements/${id}`).then((answer) => answer.json()).catch(() => null)
     if (!job || turn !== asked) continue
     const where = card(job.question)
-    const label = job.found?.estimated ? 'estimate' : 'exact'
-    follow(job, (now) => tell(now, where, label === 'exact' ? 'Exact values' : 'Estimate'))
-      .then((now) => (now.state === 'finished' || now.done) && show(now, where, label).catch(() => {}))
+    const [what, label] = naming(job.question)
+    follow(job, (now) => tell(now, where, what))
+      .then((now) => (now.state === 'finished' || now.done) && show(now, where, label))
+      .catch((error) => failed(find('.state', where), error))
   }
 }
 
@@ -211,8 +238,15 @@ async function remember() {
     const open = element('button', { type: 'button', className: 'link', textContent: heading(job.question) })
     open.addEventListener('click', () => { location.hash = job.id })
     const estimate = job.question.engine?.kind === 'first-order' ? ', estimate' : ''
-    const forget = element('button', { type: 'button', textContent: 'Forget', ariaLabel: `Forget ${heading(job.question)}` })
-    forget.addEventListener('click', () => call(`/v1/measurements/${job.id}`, { method: 'DELETE' }).finally(remember))
+    const does = ended.includes(job.state) ? 'Forget' : 'Cancel'
+    const forget = element('button', { type: 'button', textContent: does, ariaLabel: `${does} ${heading(job.question)}` })
+    forget.addEventListener('click', async () => {
+      const at = [...document.querySelectorAll('#history li')].indexOf(forget.parentElement)
+      await call(`/v1/measurements/${job.id}`, { method: 'DELETE' }).catch(() => {})
+      await remember()
+      const left = document.querySelectorAll('#history li') // the focus stays in the list
+      find('button:last-child', left[Math.min(at, left.length - 1)] ?? form)?.focus()
+    })
     return element('li', {}, open, element('span', { className: 'small', textContent: `${job.state}${estimate}` }), forget)
   }))
 }
@@ -221,7 +255,7 @@ async function remember() {
 
 function sweepCard(job) {
   const where = element('article', { className: 'result' }, element('h3', { textContent: job.about.title || `Sweep ${job.id}` }),
-    element('p', { className: 'state', role: 'status' }), element('progress', { max: 1, ariaLabel: 'points measured' }),
+    element('p', { className: 'state' }), element('progress', { max: 1, ariaLabel: 'points measured' }),
     element('p', { className: 'actions' }), element('div', { className: 'figures' }))
   const stop = element('button', { type: 'button', textContent: 'Cancel' })
   stop.addEventListener('click', () => cancel(`/v1/sweeps/${job.id}`))
@@ -240,12 +274,13 @@ function sweepCard(job) {
       const image = element('img', { alt: 'sensitivity against input length, for each variant', src: `/v1/sweeps/${job.id}/figures/sensitivity.svg?${drawn}` })
       image.addEventListener('load', () => find('.figures', where).replaceChildren(image))
     }
-  })
+  }).catch((error) => failed(find('.state', where), error))
   return where
 }
 
 async function listSweeps() {
   const jobs = await call('/v1/sweeps').then((answer) => answer.json()).catch(() => [])
+  leave('sweep')
   find('#sweeps').replaceChildren(...jobs.slice(0, 10).map(sweepCard))
 }
 

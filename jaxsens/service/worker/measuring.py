@@ -19,7 +19,7 @@ from jaxsens.sensitivity.explain import PlannedRun, planned_run
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.sensitivity.flips.selection import default_flips, select
 from jaxsens.sensitivity.results.result import FlipSensitivity, load_result
-from jaxsens.sensitivity.results.resuming import MeasurementInterrupted, fingerprint
+from jaxsens.sensitivity.results.resuming import MeasurementInterrupted, fingerprint, keeping
 from jaxsens.sensitivity.several_lengths import rows_of_several_lengths
 from jaxsens.sensitivity.subjects.adapters import checked_input, measurable
 from jaxsens.sensitivity.subjects.texts import encoded, with_token
@@ -51,12 +51,11 @@ class Desk:
         Raises:
             InputError: for what `flip_sensitivity` would reject before it runs the model.
         """
-        model, weights = self.models.get(question.model, question.reads)
-        tokens = encoded(model, question.tokens)
-        subject, rows = measurable(model), rows_of_several_lengths(tokens)
+        model, _ = self.models.get(question.model, question.reads)
+        subject = measurable(model)
         with_token(model, question.measure)
-        flips, seconds, compiling, memory, n, digests = 0, 0.0, 0.0, 0, 0, []
-        for row in [tokens] if rows is None else rows:
+        flips, seconds, compiling, memory, n, inputs = 0, 0.0, 0.0, 0, 0, 0
+        for row in _rows(model, question):
             with collecting("flip_sensitivity") as problems:
                 words, reading = checked_input(subject, row, question.readout, problems)
                 if words.shape[1] > self._most_tokens:
@@ -68,14 +67,25 @@ class Desk:
                 selection = select(asked, reading, words, problems)
             counted, length = selection.number(words), words.shape[1]
             run = self._plan(question, length)
-            flips, memory, n = flips + counted, max(memory, run.memory), max(n, length)
+            flips, memory, n, inputs = flips + counted, max(memory, run.memory), max(n, length), inputs + 1
             seconds += run.seconds_of(len(words), counted)
             compiling += 0.0 if (question.shape(), length) in self._measured else run.compiling
-            with numerics(subject.dtype):
-                digests.append([fingerprint(reading, length, weights), words.tolist()])
-        about = {"n": n, "inputs": len(digests), "flips": flips, "bytes": memory}
+        about = {"n": n, "inputs": inputs, "flips": flips, "bytes": memory}
         about |= {"seconds": seconds, "compiling": compiling}
-        return {"id": _name(question, digests), "about": about}
+        return {"id": self.name(question), "about": about}
+
+    def name(self, question: Question) -> str:
+        """Returns the digest of what a result depends on: the function, the weights, the inputs, the objects and the
+        version."""
+        model, weights = self.models.get(question.model, question.reads)
+        subject, digests = measurable(model), []
+        for row in _rows(model, question):
+            with collecting("flip_sensitivity") as problems:
+                words, reading = checked_input(subject, row, question.readout, problems)
+            with numerics(subject.dtype):
+                digests.append([fingerprint(reading, words.shape[1], weights), words.tolist()])
+        told = json.dumps([question.shape(), digests, package_version()], sort_keys=True)
+        return hashlib.sha256(told.encode()).hexdigest()[:24]
 
     def _plan(self, question: Question, n: int) -> PlannedRun:
         """Returns how inputs of this length are measured. The first question of a shape stands for all."""
@@ -97,20 +107,28 @@ class Desk:
                 self._plans.popitem(last=False)
         return self._plans[key]
 
-    def measure(self, question: Question, place: Path, tell: Callable[[int, int], object]) -> dict[str, Any]:
+    def measure(
+        self, question: Question, job: str, place: Path, tell: Callable[[int, int], object]
+    ) -> dict[str, Any]:
         """Measures a question, saves its result, and returns its statistics. A part saved before is completed.
 
         Args:
             question: what is asked.
+            job: its name when it was asked.
             place: where the result is kept, as Parquet.
             tell: is called with (flips done, flips in all) about once a second.
 
         Raises:
-            InputError: for what cannot be measured.
+            InputError: for what cannot be measured, and if the model or jaxsens are others than when it was asked.
             MeasurementInterrupted: after a signal, when the finished flips are saved.
             OSError: if the result cannot be written.
         """
-        with warnings.catch_warnings(record=True) as noted:
+        if self.name(question) != job:
+            raise InputError(
+                f"flip_sensitivity: model = {question.model!r}: its weights, or jaxsens, are others than when this was "
+                "asked; ask again"
+            )
+        with warnings.catch_warnings(record=True) as noted, keeping(lambda part: _keep(part, place)):
             warnings.simplefilter("always")
             found = _part(place)
             if found is None or not found.complete:
@@ -130,27 +148,25 @@ class Desk:
     ) -> FlipSensitivity:
         try:
             try:
-                return self._call(question, question.tokens, tell, part)
+                return self._call(question, tell, part)
             except InputError:
                 if part is None:
                     raise
-                return self._call(question, question.tokens, tell)  # the part is of other versions
+                return self._call(question, tell)  # the part is of other versions
         except MeasurementInterrupted as stop:
-            if len(stop.partial):
-                stop.partial.save(place)
+            _keep(stop.partial, place)
             raise
 
     def _call(
         self,
         question: Question,
-        tokens: Any,
         tell: Callable[[int, int], object],
         part: FlipSensitivity | None = None,
     ) -> FlipSensitivity:
         model, _ = self.models.get(question.model, question.reads)
         return flip_sensitivity(
             model,
-            tokens,
+            question.tokens,
             question.flips,
             question.measure,
             readout=question.readout,  # pyright: ignore[reportArgumentType]
@@ -174,10 +190,16 @@ def statistics(result: FlipSensitivity) -> dict[str, Any]:
     }
 
 
-def _name(question: Question, digests: list[Any]) -> str:
-    """The digest of what a result depends on: the function, the inputs, the objects and the version."""
-    told = json.dumps([question.shape(), digests, package_version()], sort_keys=True)
-    return hashlib.sha256(told.encode()).hexdigest()[:24]
+def _rows(model: Any, question: Question) -> list[Any]:
+    """The inputs of a question, in parts of one length each."""
+    tokens = encoded(model, question.tokens)
+    rows = rows_of_several_lengths(tokens)
+    return [tokens] if rows is None else list(rows)
+
+
+def _keep(part: FlipSensitivity, place: Path) -> None:
+    if len(part):
+        part.save(place)
 
 
 def _part(place: Path) -> FlipSensitivity | None:

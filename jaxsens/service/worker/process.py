@@ -23,13 +23,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from jaxsens.base import stopping
 from jaxsens.base.errors import EngineRefusal, InputError
 from jaxsens.base.files import remedy, takes_no_more
 
 COMMAND = (sys.executable, "-m", "jaxsens.service.worker.process")
 
-_GRACE_SECONDS = 9.0
-"""How long a worker that is told to end may take to save what it has."""
+_GRACE_SECONDS = 4.0
+"""How long the step that runs may take once a worker is told to end. Then it is given up, and what is finished saved.
+Before the server kills the worker (`pool.END_SECONDS`), and before the server's own deadline."""
 
 
 def main() -> None:
@@ -151,11 +153,16 @@ class _Worker:
     def end(self) -> None:
         """Lets the measurement that runs save what it has, and ends the process."""
         self._ending = True
-        timer = threading.Timer(_GRACE_SECONDS, os._exit, (1,))
+        timer = threading.Timer(_GRACE_SECONDS, self._give_up)
         timer.daemon = True
         timer.start()
         self._todo.put(None)
         self._interrupt(self._doing)
+
+    def _give_up(self) -> None:
+        """Ends the process in the middle of a step, with what is finished."""
+        stopping.hand_over()
+        os._exit(1)
 
     def say_all(self) -> None:
         """Waits until all is said."""
@@ -175,27 +182,25 @@ class _Worker:
     def _do(self, message: dict[str, Any]) -> bool:
         """Does a thing; returns whether it is to be done again, as the turns of a sweep are without a server."""
         job = message["job"]
-        if job["id"] in self._cancelled:
-            return False
         self._doing, place = job["id"], Path(job["place"])
+        if job["id"] in self._cancelled or self._ending:  # looked at last: an interrupt finds it from now on
+            return False
         self._say(event="running", id=job["id"])
         if message["do"] == "measure":
-            self._say(
-                event="measured", id=job["id"], **_answered(lambda: self._measured(job["question"], place))
-            )
+            self._say(event="measured", id=job["id"], **_answered(lambda: self._measured(job, place)))
             return False
         answer = _answered(lambda: self._sweeps.turn(job["question"], place, self._tell))
         self._say(event="turned", id=job["id"], **answer)
         return message["whole"] and not (answer.keys() & {"error", "stopped"} or answer["ended"])
 
-    def _measured(self, question: dict[str, Any], place: Path) -> dict[str, Any]:
+    def _measured(self, job: dict[str, Any], place: Path) -> dict[str, Any]:
         from jaxsens.sensitivity.results.resuming import MeasurementInterrupted
         from jaxsens.service.worker.measuring import statistics
         from jaxsens.service.worker.question import read_question
 
-        asked = read_question(question, self._settings["models"])
+        asked = read_question(job["question"], self._settings["models"])
         try:
-            return {"found": self._desk.measure(asked, place, self._tell)}
+            return {"found": self._desk.measure(asked, job["id"], place, self._tell)}
         except MeasurementInterrupted as stop:
             return {"stopped": True, "found": statistics(stop.partial)}
 
@@ -231,12 +236,10 @@ def _answered(act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     except InputError as error:
         return {
             "error": str(error),
-            "input": True,
             "refusal": "EngineRefusal" if isinstance(error, EngineRefusal) else "InputError",
         }
     except OSError as error:
-        why = f"{error}; {remedy(error)}" if takes_no_more(error) else str(error)
-        return {"error": why, "full": takes_no_more(error)}
+        return {"error": f"{error}; {remedy(error)}" if takes_no_more(error) else str(error)}
     except Exception as error:  # noqa: BLE001 - whatever a model raises
         return {"error": f"{type(error).__name__}: {error}"}
 

@@ -51,7 +51,7 @@ class Sweeps:
         points = len(PointsJob(sweep, Path()).items) + len(BoundsJob(sweep, Path()).items)
         name = hashlib.sha256(question["config"].encode()).hexdigest()[:24]
         about = {"title": sweep.title, "points": points, "seconds": 0.0, "bytes": 0, "flips": 0}
-        return {"id": name, "alike": None, "about": about}
+        return {"id": name, "about": about}
 
     def turn(
         self, question: dict[str, Any], directory: Path, tell: Callable[[int, int], object]
@@ -66,8 +66,9 @@ class Sweeps:
         jobs: list[Job[Any, Any]] = [PointsJob(sweep, directory), BoundsJob(sweep, directory)]
         failed, console = self._failed.setdefault(directory.name, {}), Console(quiet=True)
         total = sum(len(job.items) for job in jobs)
-        tell(total - len(_missing(jobs)), total)
-        left = [(job, item) for job, item in _missing(jobs) if str(item) not in failed]
+        missing = _missing(jobs)
+        tell(total - len(missing), total)
+        left = [one for one in missing if str(one[1]) not in failed]
         if left:
             job, item = left[0]
             outcome = run(job, console, [item])
@@ -76,12 +77,14 @@ class Sweeps:
             if outcome.unwritable:
                 raise OSError(outcome.unwritable)
             failed |= {str(failure.item): failure.message for failure in outcome.failures}
-        missing = _missing(jobs)
+            missing = [one for one in missing if one is not left[0] or str(item) in failed]
         ended = all(str(item) in failed for _, item in missing)
         due = time.monotonic() - self._drawn.get(directory.name, -_DRAWN_EVERY) >= _DRAWN_EVERY
         if (ended or due) and len(missing) < total:
             write_report(load_sweep(directory), directory)
             self._drawn[directory.name] = time.monotonic()
+        if ended:  # asked again, it tries again what failed
+            self._failed.pop(directory.name)
         return {
             "done": total - len(missing),
             "total": total,
