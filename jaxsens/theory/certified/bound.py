@@ -19,8 +19,9 @@ from jaxsens.base.told import facts
 from jaxsens.models.transformer.layers import readout_position
 from jaxsens.models.transformer.module import Transformer, check_length
 from jaxsens.theory.certified.averages import Counts
+from jaxsens.theory.certified.back_substitution import Outputs, readout_ranges
 from jaxsens.theory.certified.first_layer import FirstLayer
-from jaxsens.theory.certified.intervals import MARGIN, TERMS, Ball, ball, gain, norm_bound, times, up
+from jaxsens.theory.certified.intervals import MARGIN, TERMS, Ball, ball, gain, norm_bound, overlap, times, up
 from jaxsens.theory.certified.layerwise import LayerRanges, through
 from jaxsens.theory.certified.setting import BOUND, Setting, settle
 from jaxsens.theory.certified.two_layers import two_layers
@@ -229,19 +230,36 @@ def _by_layers(setting: Setting) -> tuple[Float[np.ndarray, " n"], Float[Ball, "
     """The bound for each position by norms, layer by layer, and the ranges of the outputs for each readout symbol."""
     n, r, layers = setting.n, setting.readout, setting.config.layers
     level = LayerRanges(setting.points, np.zeros(n))  # points, which no other position's flip moves
+    outputs = _followed_back(setting)
     for k in range(layers):
         last = k == layers - 1
         positions = np.array([r]) if last and r is not None else np.arange(n)
         level = through(setting, k, level, positions, keep=last)
+        if outputs and not last:
+            level = replace(level, y=overlap(level.y, outputs[k].box))
     moved = np.zeros((n if r is None else 1, n)) if level.jumps is None else level.jumps
     if r is None:
         change, mean = _of_mean(setting, level.y, moved)
-        return up(change * gain(setting.out, setting.norm)), times(mean, setting.out), HOW_NORMS
+        ranges = times(mean, setting.out)
+        ranges = overlap(ranges, readout_ranges(outputs[-1])) if outputs else ranges
+        return up(change * gain(setting.out, setting.norm)), ranges, HOW_NORMS
     change = up(moved[0] * gain(setting.out, setting.norm))
     row = (level.y[r] if layers == 0 else level.y[0])[setting.allowed[r]]
     if layers == 1 and setting.config.layer_norm == "none":
         return np.fmin(one_layer(setting), change), times(row, setting.out), HOW_ONE
-    return change, times(row, setting.out), HOW_NORMS
+    ranges = times(row, setting.out)
+    return change, overlap(ranges, readout_ranges(outputs[-1])) if outputs else ranges, HOW_NORMS
+
+
+def _followed_back(setting: Setting) -> list[Outputs]:
+    """The outputs of every layer, for models of two layers or more without normalisation; else none."""
+    layers = setting.config.layers
+    if layers < 2 or setting.config.layer_norm != "none":
+        return []
+    found = [Outputs(setting, layers - 1, FirstLayer(setting, np.arange(setting.n)))]
+    while (below := found[0].below) is not None:
+        found.insert(0, below)
+    return found
 
 
 def _of_mean(

@@ -83,6 +83,13 @@ def ball(lo: Any, hi: Any) -> Ball:
     return Ball((lo + hi) / 2, (hi - lo) / 2 + MARGIN * (abs(lo) + abs(hi)))
 
 
+def overlap(x: Ball, other: Ball) -> Ball:
+    """What two balls that hold the same numbers have in common. NaN is no bound; balls that hold nothing stay as x."""
+    low, high = np.fmax(x.lo, other.lo), np.fmin(x.hi, other.hi)
+    found, apart = ball(low, high), ~(low <= high)
+    return Ball(*(np.where(apart, one, both) for one, both in zip(x, found, strict=True)))
+
+
 def stacked(balls: Iterable[Ball]) -> Ball:
     """Balls of one shape along a new first axis."""
     return Ball(*map(np.stack, zip(*balls, strict=True)))
