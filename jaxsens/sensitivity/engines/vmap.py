@@ -70,8 +70,10 @@ class SubtractingEngine(Engine):
 
     def _changed_to(self, new: Array, prepared: Any) -> Changed:
         changes = difference(new, prepared.output)
-        doubt = l2(self.chosen(prepared.doubt))
-        return changes, jnp.broadcast_to(doubt, changes.shape[:1]).astype(changes.dtype)
+        doubt, own = l2(self.chosen(prepared.doubt)), l2(self.chosen(changes))
+        # A flipped output far larger than the output, at which the rounding was seen, has that of its own size.
+        own = HALF_UNIT * jnp.finfo(changes.dtype).eps * own
+        return changes, jnp.where(doubt > 0, doubt + own, 0).astype(changes.dtype)
 
 
 @dataclass(frozen=True)

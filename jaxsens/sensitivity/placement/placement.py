@@ -374,7 +374,7 @@ def _wait(waiting: dict[Engine, np.ndarray], engine: Engine | None, flips: np.nd
 
 def _no_digits(output: Float[np.ndarray, " outputs"], doubt: Float[np.ndarray, " outputs"]) -> bool:
     """Returns whether a change as large as the output itself would not be resolved."""
-    sizes = (np.atleast_1d(np.linalg.norm(one)) for one in (output, doubt))
+    sizes = (np.atleast_1d(np.linalg.norm(np.asarray(one, np.float64))) for one in (output, doubt))
     return not resolved(*sizes).all()
 
 
