@@ -95,10 +95,15 @@ TRIED = {
             "feed_forward": (20, 0),
         },
     ),
+    "gates in both layers": (256, {"output_gate": "elementwise", "mask": "future"}),
     "windows": (300, {"mask": (SlidingWindow(100), SlidingWindow(250))}),
 }
 ALSO_TRIED = {
     "no mask": (256, {}),
+    "a gate for each head": (
+        259,
+        {"output_gate": "headwise", "logits": 2, "weighting": "softmax-off-by-one"},
+    ),
     "future, n is no multiple of the rows": (290, {"mask": "future"}),
     "strict future, then strict past": (256, {"mask": ("strict-future", "strict-past"), "readout": 9}),
     "temperature": (256, {"weighting": ("softmax", "temperature-log"), "mask": ("none", "future")}),
@@ -123,7 +128,11 @@ def test_exact_where_it_does_not_decline(name):
 
 
 @pytest.mark.quick(0, 1)
-@pytest.mark.parametrize("changes", [{}, {"mask": "future", "readout": 300}], ids=["no mask", "future"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"mask": "future", "readout": 300}, {"output_gate": "elementwise"}],
+    ids=["no mask", "future", "gates"],
+)
 def test_all_flips_are_right_declined_ones_included(changes):
     n = folded.SHORTEST + 10
     config = small(alphabet_size=2, feed_forward=20, **changes)

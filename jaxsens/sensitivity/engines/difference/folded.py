@@ -16,7 +16,7 @@ here, is declined: its norm is NaN, and the difference engine measures it. So th
 flipped row and the readout row change by O(1) and never use the folded form.
 
 Values are taken relative to b, so that a sink, whose score and value of 0 never change, enters only through b and the
-log-normaliser.
+log-normaliser. An output gate of the first layer, which depends on a row's own input, is a factor of W_j.
 """
 
 from __future__ import annotations
@@ -30,16 +30,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsens.base.errors import no_rule
 from jaxsens.base.platforms import Platform
 from jaxsens.base.precision import LARGEST_SCORE, LARGEST_TIED
 from jaxsens.models.parts.masks import SlidingWindow, mask_of, visible
 from jaxsens.models.parts.positions import Component, FunctionComponent, Learned, Limb, Sinusoidal
 from jaxsens.models.parts.weighting import SOFTMAXES
-from jaxsens.models.transformer.config import TransformerConfig
+from jaxsens.models.transformer.config import LayerConfig, TransformerConfig
 from jaxsens.models.transformer.layers import layer_operations, readout_position
-from jaxsens.models.transformer.parameters import TransformerParameters, needed
+from jaxsens.models.transformer.parameters import LayerParameters, TransformerParameters, needed
 from jaxsens.models.transformer.scores import penalty, projected, scores
 from jaxsens.models.transformer.tables import layer_config
+from jaxsens.models.transformer.trace import gate_inputs
 from jaxsens.sensitivity.engines.difference.attention import UNTURNED, inverse_temperature
 from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.engines.difference.layer_change import (
@@ -77,6 +79,7 @@ SERVED = Served(
     scores=("dot-product",),
     layer_norms=("none",),
     activations=("relu",),
+    output_gates=("none", "headwise", "elementwise"),
 )
 
 
@@ -129,6 +132,24 @@ class PreparedFold:
     value_sizes: Float[Array, "heads rows"]
 
 
+def gates_of(
+    layer: LayerConfig, parameters: LayerParameters, z: Float[Array, "n width"]
+) -> Float[Array, "n heads_width"]:
+    """Returns what multiplies each row's heads' outputs, between 0 and 1; 1 without gates. O(n d heads_width).
+
+    A row's gate depends on its own input alone, which in the first layer only the flipped row's does not keep.
+    """
+    shape = (len(z), layer.heads, layer.head_width)
+    match layer.output_gate:
+        case "none":
+            return jnp.ones(shape, z.dtype).reshape(len(z), -1)
+        case "headwise" | "elementwise":
+            gates = jax.nn.sigmoid(gate_inputs(layer, parameters, z)).swapaxes(0, 1)
+            return jnp.broadcast_to(gates, shape).reshape(len(z), -1)
+        case other:
+            raise no_rule("the folded form", "output gate", other, SERVED.output_gates)
+
+
 @dataclass(frozen=True)
 class FoldedEngine(ConfigEngine):
     """Exact unless it declines (NaN). O(n d^2) per flip after O(n d^2 d_ff) per input; memory O(n d^2)."""
@@ -145,19 +166,21 @@ class FoldedEngine(ConfigEngine):
         h = jnp.zeros((n, 0)) if kept.h is None else kept.h
         w1, w2 = needed(first.w1, "w1").astype(work), needed(first.w2, "w2").astype(work)
         out = first.output.reshape(-1, config.width).astype(work)
-        columns = out @ w1
-        # Single precision sorts much faster; the margin makes up for its rounding.
+        columns, gates = out @ w1, gates_of(layer_config(config, parameters, 0), first, kept.z).astype(work)
+        # Single precision sorts much faster; the margin makes up for its rounding. Gates, at most 1, only raise them.
         thresholds = (jnp.abs(h) / jnp.linalg.norm(columns, axis=0) * (1 - 1e-6)).astype(jnp.float32)
         count = candidates(n, h.shape[1])
         least, units = jax.lax.top_k(-thresholds, count + 1)
         reach, units = -least[:, -1], units[:, :count]
         chosen = jnp.take_along_axis(h, units, axis=1)
 
-        def one_row(active: Array, k: Array, sign: Array) -> Array:
-            return jnp.concatenate([out + (columns * active) @ w2, columns[:, k] * sign], axis=1)
+        def one_row(active: Array, k: Array, sign: Array, gate: Array) -> Array:
+            return gate[:, None] * jnp.concatenate(
+                [out + (columns * active) @ w2, columns[:, k] * sign], axis=1
+            )
 
         signs = jnp.where(chosen > 0, -1, 1).astype(work)
-        rows = ((h > 0).astype(work), units, signs)
+        rows = ((h > 0).astype(work), units, signs, gates)
         maps = jax.lax.map(lambda row: one_row(*row), rows, batch_size=ROWS)
         row = readout_position(config, n)
         here, keys = jnp.asarray([row]), jnp.arange(n)
