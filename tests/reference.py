@@ -171,6 +171,8 @@ def visible(mask: Any, i: int, j: int) -> bool:
     """Whether the query at i sees the key at j."""
     if kind(mask) == "SlidingWindow":
         return i - mask.width + 1 <= j <= i
+    if kind(mask) == "TwoSidedWindow":
+        return -mask.reach <= i - j <= mask.reach
     return {
         "none": True,
         "future": j <= i,

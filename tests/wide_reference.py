@@ -48,6 +48,8 @@ def seen_by(mask: Any, n: int) -> Array:
     i, j = np.arange(n)[:, None], np.arange(n)[None]
     if reference.kind(mask) == "SlidingWindow":
         return (j <= i) & (j > i - mask.width)
+    if reference.kind(mask) == "TwoSidedWindow":
+        return (j <= i + mask.reach) & (j >= i - mask.reach)
     every = np.ones((n, n), bool)
     return {"none": every, "future": j <= i, "past": j >= i, "strict-future": j < i, "strict-past": j > i}[
         mask

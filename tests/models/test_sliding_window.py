@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import jaxsens
+from jaxsens import theory
 from jaxsens.base.errors import EstimateWarning, InputError, Problems
 from jaxsens.base.precision import numerics
 from jaxsens.models.config_tables import plain, read_config
-from jaxsens.models.parts.masks import SlidingWindow
+from jaxsens.models.parts.masks import SlidingWindow, TwoSidedWindow
 from jaxsens.models.transformer.layered import Attention
 from jaxsens.models.transformer.layers import LayeredTransformer
 
@@ -56,10 +57,17 @@ def test_a_width_that_no_window_has_is_refused(width):
         SlidingWindow(width)
 
 
-@pytest.mark.parametrize("width", [1, 3, 20, 2**30])
-def test_its_spans_are_those_of_what_it_sees(width):
-    n, mask = 12, Attention(2, mask=SlidingWindow(width))
-    assert mask.one_sided
+@pytest.mark.parametrize(
+    "window",
+    [
+        *(SlidingWindow(width) for width in (1, 3, 20, 2**30)),
+        *(TwoSidedWindow(reach) for reach in (0, 1, 3, 20, 2**30)),
+    ],
+    ids=str,
+)
+def test_its_spans_are_those_of_what_it_sees(window):
+    n, mask = 12, Attention(2, mask=window)
+    assert mask.one_sided == (isinstance(window, SlidingWindow) or not window.reach)
     i = jnp.arange(n)
     seen = np.asarray(mask.sees(i[:, None], i[None, :]))
     for first in range(n):
@@ -69,6 +77,20 @@ def test_its_spans_are_those_of_what_it_sees(width):
                 assert tuple(map(int, mask.rows_that_see(bounds, n))) == (rows[0], rows[-1] + 1)
                 keys = np.flatnonzero(seen[first:stop].any(0))
                 assert tuple(map(int, mask.keys_seen_by(bounds, n))) == (keys[0], keys[-1] + 1)
+
+
+@pytest.mark.parametrize("reach", [-1, 2**30 + 1, 1.5])
+def test_no_window_to_both_sides(reach):
+    with pytest.raises(InputError, match="TwoSidedWindow: reach = "):
+        TwoSidedWindow(reach)
+
+
+def test_theory_refuses_windows_to_both_sides_by_name():
+    model = jaxsens.Transformer(jaxsens.TransformerConfig(2, mask=TwoSidedWindow(2)), seed=0)
+    with pytest.raises(InputError, match="lemma5 has no rule for the mask TwoSidedWindow"):
+        theory.lemma5(model, 8)
+    with pytest.raises(InputError, match="certified_bound has no rule for the mask TwoSidedWindow"):
+        theory.certified_bound(model, 8)
 
 
 @pytest.mark.parametrize("width", [0, -1])
@@ -85,6 +107,8 @@ def test_a_config_takes_windows_by_layer_and_tables_of_a_file():
     assert not problems
     assert config == jaxsens.TransformerConfig(**sizes, mask=("none", SlidingWindow(4)))
     assert plain(config)["mask"] == table["mask"]
+    both = {**sizes, "mask": {"type": "TwoSidedWindow", "reach": 0}}
+    assert read_config(both, "model", problems) == jaxsens.TransformerConfig(**sizes, mask=TwoSidedWindow(0))
     # A name is written as before: what a sweep has measured keeps its keys.
     assert plain(jaxsens.TransformerConfig(**sizes, mask="future"))["mask"] == "future"
 

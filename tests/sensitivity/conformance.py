@@ -19,7 +19,7 @@ from jaxsens import TransformerConfig
 from jaxsens.asked.measures import Measure
 from jaxsens.base.precision import SUBTRACTED, EngineTolerance, numerics
 from jaxsens.models.networks.given import parameters_from_numpy
-from jaxsens.models.parts.masks import SlidingWindow
+from jaxsens.models.parts.masks import SlidingWindow, TwoSidedWindow
 from jaxsens.models.parts.score_positions import PartialAlibi, PartialRotary, RelativeBias
 from jaxsens.models.parts.weighting import SinkSoftmax
 from jaxsens.models.transformer.parameters import TransformerParameters
@@ -213,6 +213,18 @@ CASES: dict[str, Case] = {
         small(
             layers=3, mask=SlidingWindow(2), weighting=("average-hard", "softmax", "softmax"), readout="mean"
         )
+    ),
+    "mask two-sided window": Case(small(mask=TwoSidedWindow(1))),
+    "two-sided windows, three layers": Case(
+        small(layers=3, mask=(TwoSidedWindow(2), SlidingWindow(3), TwoSidedWindow(1)), readout=2)
+    ),
+    "two-sided windows, mean, hard": Case(
+        small(
+            layers=3, mask=TwoSidedWindow(1), weighting=("softmax", "average-hard", "sigmoid"), readout="mean"
+        )
+    ),
+    "two-sided windows, sharpened": Case(
+        small(mask=(TwoSidedWindow(0), TwoSidedWindow(9)), weighting="softmax-off-by-one"), sharpness=30
     ),
     "window wider than the word": Case(small(mask=SlidingWindow(50))),
     "sharpened, windows": Case(small(layers=3, mask=SlidingWindow(2)), sharpness=30),

@@ -14,7 +14,7 @@ from jaxsens.asked.measures import L2
 from jaxsens.base.errors import PrecisionWarning
 from jaxsens.base.precision import numerics
 from jaxsens.models.networks.given import parameters_from_numpy
-from jaxsens.models.parts.masks import SlidingWindow
+from jaxsens.models.parts.masks import SlidingWindow, TwoSidedWindow
 from jaxsens.models.parts.positions import Learned
 from jaxsens.models.parts.schedules import Schedule
 from jaxsens.models.parts.weighting import SinkSoftmax, Softmax
@@ -96,6 +96,7 @@ TRIED = {
         },
     ),
     "gates in both layers": (256, {"output_gate": "elementwise", "mask": "future"}),
+    "two-sided windows": (300, {"mask": (TwoSidedWindow(60), TwoSidedWindow(150)), "readout": 120}),
     "windows": (300, {"mask": (SlidingWindow(100), SlidingWindow(250))}),
 }
 ALSO_TRIED = {

@@ -158,7 +158,57 @@ class SlidingWindow(TypedMask):
         return max(0, first) if isinstance(first, int) else jnp.maximum(0, first), rows[1]
 
 
-MASK_TYPES: tuple[type[TypedMask], ...] = (SlidingWindow,)
+@dataclass(frozen=True)
+class TwoSidedWindow(TypedMask):
+    """A row sees the keys at most `reach` positions away (Beltagy et al., 2020, as encoders have it).
+
+    A mask of `TransformerConfig` and of `jaxsens.Attention`. In L layers a flip reaches L reach rows to either side.
+    Rules of `jaxsens.theory` refuse it by name.
+
+    Attributes:
+        reach: from 0, for the row itself alone, to `WIDEST_WINDOW`.
+
+    Raises:
+        InputError: for another reach.
+    """
+
+    reach: int
+
+    def __post_init__(self) -> None:
+        inputs.keep_plain(self, "reach")
+        with collecting("TwoSidedWindow") as problems:
+            reach = inputs.count("reach", self.reach, problems, least=0)
+            if reach > WIDEST_WINDOW:
+                problems.add("reach", reach, f'at most {WIDEST_WINDOW}; "none" is the mask without a limit')
+
+    @property
+    def earlier(self) -> bool:
+        """Whether a row sees later keys: unless it sees itself alone."""
+        return self.reach > 0
+
+    @property
+    def later(self) -> bool:
+        """The same."""
+        return self.reach > 0
+
+    def sees(self, queries: Int[Array, "*#b"], keys: Int[Array, "*#b"]) -> Bool[Array, "*#b"]:
+        """Returns whether each query position sees each key position; the two arrays broadcast."""
+        return jnp.abs(queries - keys) <= self.reach
+
+    def rows_that_see(self, keys: Span, n: int) -> Span:
+        """Returns the rows, of n, outside of which none sees a key of the span."""
+        first, stop = keys[0] - self.reach, keys[1] + self.reach
+        return (
+            max(0, first) if isinstance(first, int) else jnp.maximum(0, first),
+            min(n, stop) if isinstance(stop, int) else jnp.minimum(n, stop),
+        )
+
+    def keys_seen_by(self, rows: Span, n: int) -> Span:
+        """Returns the keys, of n, outside of which none is seen by a row of the span: who sees is seen."""
+        return self.rows_that_see(rows, n)
+
+
+MASK_TYPES: tuple[type[TypedMask], ...] = (SlidingWindow, TwoSidedWindow)
 """The masks with parameters that a config file can describe."""
 
 AnyMask = str | TypedMask

@@ -53,7 +53,7 @@ def _per_layer(name: str, value: Any, problems: Problems, least: int, optional: 
 
 
 def _masks(name: str, value: Any, problems: Problems) -> Any:
-    wanted = f"one of {', '.join(MASKS)}, or a SlidingWindow"
+    wanted = f"one of {', '.join(MASKS)}, or a SlidingWindow or TwoSidedWindow"
     names = {known: known for known in MASKS}
     return _each(value, lambda one: _member(name, one, names, TypedMask, wanted, problems))
 
@@ -173,7 +173,7 @@ class TransformerConfig(SymbolsConfig):
         head_width: the size of queries, keys and values; width / heads if None.
         weighting: a name of `WEIGHTINGS` ("softmax", "temperature-log", "leftmost-hard", ...; docs/weightings.md) or a
             typed value.
-        mask: a name of `MASKS` or a `SlidingWindow`; "future" means that the future is masked.
+        mask: a name of `MASKS` or a `SlidingWindow` or `TwoSidedWindow`; "future" means that the future is masked.
         positions: "none", a name of `POSITION_NAMES`, a typed term, or a tuple of these, whose embeddings are added.
             Those that affect scores (rotary, alibi, ...) do so in every layer.
         scores: "dot-product", q.k / sqrt(head_width), or "additive", a.tanh(q + k).

@@ -64,7 +64,7 @@ class Attention:
         heads: the number of query heads.
         key_heads: the number of heads of keys and values, a divisor of `heads`: query head h reads key head
             h // (heads / key_heads). None for as many as query heads.
-        mask: a name of `jaxsens.models.parts.masks.MASKS`, a `SlidingWindow` of that module, or a hashable `MaskRule`
+        mask: a name of `jaxsens.models.parts.masks.MASKS`, a window of that module, or a hashable `MaskRule`
             (a module-level function, not a lambda made for each call).
         weighting: `Softmax(...)`, `SinkSoftmax(...)` or `Sigmoid(...)`, with its temperature; forward passes take any.
         scale: the factor of dot products; None for 1 / sqrt(head_width).

@@ -11,12 +11,12 @@ from typing import Annotated, Any, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from jaxsens.base import inputs
 from jaxsens.base.errors import no_rule, rule_for
 from jaxsens.base.strict import Count, Positive, checked_by, config
-from jaxsens.models.parts.masks import SlidingWindow
+from jaxsens.models.parts.masks import SlidingWindow, TwoSidedWindow
 from jaxsens.models.parts.score_positions import RelativeBias
 from jaxsens.models.parts.weighting import Weighting
 from jaxsens.models.transformer.layered import SOFTMAX, Attended, Attention, Index, Layered, Outputs, Row
@@ -113,17 +113,6 @@ class Disentangled:
         """The place of a key this number of positions behind the query; ahead of it, if negative."""
         bucket = jnp.asarray(self.buckets, jnp.int32)[jnp.abs(behind)] * jnp.sign(behind)
         return jnp.clip(bucket + self.span, 0, 2 * self.span - 1)
-
-
-@dataclass(frozen=True)
-class Near:
-    """The mask of a window to both sides: a row sees the keys at most `reach` positions away."""
-
-    reach: int
-
-    def __call__(self, query: Int[Array, "*#b"], key: Int[Array, "*#b"]) -> Bool[Array, "*b"]:
-        """Returns whether query positions see key positions, which broadcast."""
-        return jnp.abs(query - key) <= self.reach
 
 
 @dataclass(frozen=True)
@@ -342,7 +331,7 @@ class PublishedTransformer(Layered):
         if window is None:
             mask = "future" if a.causal else "none"
         else:
-            mask = SlidingWindow(window) if a.causal else Near(window)
+            mask = SlidingWindow(window) if a.causal else TwoSidedWindow(window)
         scale = a.scales[layer] if a.scales else None
         return Attention(a.heads, a.key_heads, mask, self.weighting, scale, a.score_cap)
 

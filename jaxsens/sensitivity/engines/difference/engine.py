@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.base.platforms import Platform
 from jaxsens.base.precision import LARGEST_SCORE
-from jaxsens.models.parts.masks import SlidingWindow
+from jaxsens.models.parts.masks import SlidingWindow, TwoSidedWindow
 from jaxsens.models.parts.positions import Component, FunctionComponent, Learned, Limb, Sinusoidal
 from jaxsens.models.parts.score_positions import Alibi, PartialAlibi, PartialRotary, RelativeBias, Rotary
 from jaxsens.models.parts.weighting import (
@@ -56,7 +56,7 @@ SERVED = Served(
         *(Component, FunctionComponent, Limb, Sinusoidal, Learned),
         *(Rotary, PartialRotary, Alibi, PartialAlibi, RelativeBias),
     ),
-    masks=("none", "future", "past", "strict-future", "strict-past", SlidingWindow),
+    masks=("none", "future", "past", "strict-future", "strict-past", SlidingWindow, TwoSidedWindow),
     scores=("dot-product", "additive"),
     layer_norms=("none", "pre", "post"),
     activations=tuple(ACTIVATION_CHANGES),

@@ -33,7 +33,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsens.base.errors import no_rule
 from jaxsens.base.platforms import Platform
 from jaxsens.base.precision import LARGEST_SCORE, LARGEST_TIED
-from jaxsens.models.parts.masks import SlidingWindow, mask_of, visible
+from jaxsens.models.parts.masks import SlidingWindow, TwoSidedWindow, mask_of, visible
 from jaxsens.models.parts.positions import Component, FunctionComponent, Learned, Limb, Sinusoidal
 from jaxsens.models.parts.weighting import SOFTMAXES
 from jaxsens.models.transformer.config import LayerConfig, TransformerConfig
@@ -75,7 +75,7 @@ LARGEST_SCORE_CHANGE = 20.0
 SERVED = Served(
     weightings=SOFTMAXES,
     position_terms=(Component, FunctionComponent, Limb, Sinusoidal, Learned, *UNTURNED),
-    masks=("none", "future", "past", "strict-future", "strict-past", SlidingWindow),
+    masks=("none", "future", "past", "strict-future", "strict-past", SlidingWindow, TwoSidedWindow),
     scores=("dot-product",),
     layer_norms=("none",),
     activations=("relu",),
