@@ -76,6 +76,10 @@ from .sensitivity.results.result import load_result as load_result
 from .sensitivity.results.resuming import MeasurementInterrupted as MeasurementInterrupted
 from .sensitivity.rows.attention_statistics import AttentionStatistics as AttentionStatistics
 from .sensitivity.rows.attention_statistics import attention_statistics as attention_statistics
+from .sensitivity.rows.critical_temperatures import CriticalTemperatures as CriticalTemperatures
+from .sensitivity.rows.critical_temperatures import critical_temperatures as critical_temperatures
+from .sensitivity.rows.gaps import critical_inverse_temperature as critical_inverse_temperature
+from .sensitivity.rows.gaps import gap_counts as gap_counts
 from .sensitivity.rows.influence import InfluenceMatrix as InfluenceMatrix
 from .sensitivity.rows.influence import influence_matrix as influence_matrix
 from .sensitivity.rows.influence import load_influence_matrix as load_influence_matrix

@@ -1,8 +1,9 @@
-"""Attention weights of every layer on one input, a block of rows at a time, where attention is visible."""
+"""Scores and attention weights of every layer on one input, a block of rows at a time, where attention is visible."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.base.errors import InputError
-from jaxsens.models.parts.weighting import weights
+from jaxsens.models.parts.weighting import Weighting, weights
 from jaxsens.models.transformer import layers
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.models.transformer.layered import (
@@ -28,6 +29,9 @@ SCORES = 2**20
 
 RowWeights = Callable[[Int[Array, " m"]], tuple[Float[Array, "heads m n"], Bool[Array, "*heads m n"]]]
 """Returns the weights of some rows of one layer on all keys, and which keys these rows see."""
+
+RowScores = RowWeights
+"""Returns, in place of the weights, the scores that the weighting function takes: with its temperature."""
 
 
 def block_rows(heads: int, n: int) -> int:
@@ -53,10 +57,23 @@ def visible_attention(subject: Measurable, function: str) -> TransformerConfig |
 def layer_weights(
     attending: TransformerConfig | Layered, parameters: Any, tokens: Int[Array, " n"]
 ) -> Iterator[tuple[int, RowWeights]]:
-    """Yields the number of heads of each layer, and its weights.
+    """Yields the number of heads of each layer, and its weights, at the cost of `layer_scores`."""
+    for heads, weighting, rows in layer_scores(attending, parameters, tokens):
+        yield heads, partial(_weighted, weighting, rows)
+
+
+def _weighted(weighting: Weighting, rows: RowScores, block: Int[Array, " m"]) -> tuple[Array, Array]:
+    s, seen = rows(block)
+    return weights(weighting, s, seen), seen
+
+
+def layer_scores(
+    attending: TransformerConfig | Layered, parameters: Any, tokens: Int[Array, " n"]
+) -> Iterator[tuple[int, Weighting, RowScores]]:
+    """Yields the number of heads of each layer, its weighting, and its scores.
 
     O(n width + `SCORES`) memory in addition to what the caller keeps. Attention is computed for the layers' outputs, in
-    O(n^2 width) operations each, and again where weights are asked for.
+    O(n^2 width) operations each, and again where scores are asked for.
     """
     if isinstance(attending, TransformerConfig):
         yield from _of_transformer(attending, parameters, tokens)
@@ -66,7 +83,7 @@ def layer_weights(
 
 def _of_transformer(
     config: TransformerConfig, parameters: TransformerParameters, tokens: Int[Array, " n"]
-) -> Iterator[tuple[int, RowWeights]]:
+) -> Iterator[tuple[int, Weighting, RowScores]]:
     x = layers.embed(config, parameters, tokens)
     for k in range(config.layers):
         layer, own = config.layer(k), parameters.layers[k]
@@ -74,15 +91,14 @@ def _of_transformer(
         traced, x = transformer_layer(layer, own, x, only=0 if k == config.layers - 1 else None)
 
         def rows(block: Array, layer: Any = layer, own: Any = own, traced: Any = traced) -> Any:
-            s, seen = row_scores(layer, own, traced.queries, traced.keys, block)
-            return weights(layer.weighting, s, seen), seen
+            return row_scores(layer, own, traced.queries, traced.keys, block)
 
-        yield layer.heads, rows
+        yield layer.heads, layer.weighting, rows
 
 
 def _of_layered(
     model: Layered, parameters: Any, tokens: Int[Array, " n"]
-) -> Iterator[tuple[int, RowWeights]]:
+) -> Iterator[tuple[int, Weighting, RowScores]]:
     n = tokens.shape[0]
     model, everywhere = model.at_length(n), jnp.arange(n)
     x = embedded_rows(model, parameters, tokens, everywhere)
@@ -99,12 +115,11 @@ def _of_layered(
 
             def one_head(given: tuple[Array, ...]) -> Array:
                 head, q, key = given
-                s = layer.scores(head, q[block], key, block, everywhere)
-                return weights(attention.weighting, s, seen)
+                return layer.scores(head, q[block], key, block, everywhere)
 
             return jax.lax.map(one_head, (jnp.arange(attention.heads), queries, keys)), seen
 
-        yield attention.heads, rows
+        yield attention.heads, attention.weighting, rows
         if k < model.layers - 1:
 
             def attended(

@@ -1,0 +1,221 @@
+"""Gap counts and critical inverse temperatures, against loops, against laws of extreme values, and of models."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from scipy.special import ndtri
+
+import jaxsens
+from jaxsens import critical_inverse_temperature, gap_counts
+from jaxsens.base.errors import InputError
+from jaxsens.models.parts.schedules import Schedule
+from jaxsens.models.parts.weighting import SinkSoftmax, Softmax
+
+ZETA_IS_TWO = 1.7286472389981836
+"""zeta of it is 2."""
+
+ROWS = arrays.arrays(np.float64, st.integers(3, 12), elements=st.floats(-8, 8, width=32), unique=True)
+
+
+def share_of_maximum(scores: np.ndarray, beta: float) -> float:
+    return 1 / math.fsum(math.exp(-beta * (max(scores) - s)) for s in scores)
+
+
+@given(
+    scores=arrays.arrays(np.float64, (2, 5), elements=st.integers(-3, 3).map(float)),
+    gaps=st.lists(st.floats(0, 7), max_size=4),
+    visible=arrays.arrays(bool, (2, 5)),
+)
+def test_gap_counts_are_those_of_a_loop(scores, gaps, visible):
+    found = gap_counts(scores, gaps, visible)
+    assert found.shape == (2, len(gaps))
+    for row in range(2):
+        seen = [float(s) for s, v in zip(scores[row], visible[row], strict=True) if v]
+        for k, gap in enumerate(gaps):
+            assert found[row, k] == sum(max(seen) - s <= gap for s in seen)
+
+
+@given(scores=ROWS)
+def test_at_the_critical_temperature_the_maximum_has_half_of_the_weight(scores):
+    beta = float(critical_inverse_temperature(scores))
+    assert share_of_maximum(scores, beta) == pytest.approx(0.5, rel=1e-9)
+
+
+@given(scores=ROWS, shift=st.integers(-8, 8), factor=st.floats(0.1, 10))
+def test_a_shift_changes_nothing_and_a_factor_divides(scores, shift, factor):
+    beta = critical_inverse_temperature(scores)
+    # A shift rounds gaps, and a tiny gap may decide.
+    far = np.diff(np.sort(scores)).min() > 1e-3
+    if far:
+        np.testing.assert_allclose(critical_inverse_temperature(scores + shift), beta, rtol=1e-9)
+    np.testing.assert_allclose(critical_inverse_temperature(scores * factor), beta / factor, rtol=1e-6)
+
+
+@given(scores=ROWS)
+def test_the_gap_counting_function_bounds_it_from_both_sides(scores):
+    gaps = np.sort(scores.max() - scores)[1:]
+    k = np.arange(1, len(gaps) + 1)
+    beta = float(critical_inverse_temperature(scores))
+    assert np.max(np.log(k) / gaps) <= beta * (1 + 1e-12)
+    assert beta <= ZETA_IS_TWO * np.max(np.log(k + 1) / gaps) * (1 + 1e-12)
+    # The same from N, at the gaps where it jumps: g_k is the least g with N(g) of at least k + 1.
+    counts = gap_counts(scores, gaps)
+    assert np.max(np.log(counts - 1) / gaps) <= beta * (1 + 1e-12)
+
+
+def test_equal_scores_share_at_any_temperature_and_few_keys_need_none():
+    assert critical_inverse_temperature([1.0, 1.0, 0.0]) == math.inf
+    assert critical_inverse_temperature([1.0, 1.0]) == math.inf
+    assert critical_inverse_temperature([1.0, -2.0]) == 0
+    assert critical_inverse_temperature([1.0, -math.inf, -math.inf]) == 0
+    assert np.isnan(critical_inverse_temperature([-math.inf, -math.inf]))
+    found = critical_inverse_temperature(
+        [[3.0, 1.0, 0.0]] * 3, [[True] * 3, [False, True, True], [False] * 3]
+    )
+    assert found[0] > 0 == found[1]
+    assert np.isnan(found[2])
+    assert gap_counts([[1.0, 2.0]], [5.0], [False, False]) == 0
+
+
+def test_a_very_close_competitor_is_told_from_a_tie():
+    scores = np.array([0.0, -1e-12, -1.0])
+    beta = float(critical_inverse_temperature(scores))
+    # e^-b = 1 - e^(-1e-12 b), some b of about log(1e12 / b)
+    assert math.exp(-beta) == pytest.approx(-math.expm1(-1e-12 * beta), rel=1e-6)
+
+
+@pytest.mark.parametrize("scores", [[math.nan, 1.0], [math.inf, 1.0], [], 3.0, "ab"])
+def test_scores_that_are_no_numbers_are_refused(scores):
+    with pytest.raises(InputError, match="critical_inverse_temperature: scores"):
+        critical_inverse_temperature(scores)
+    with pytest.raises(InputError, match="gaps"):
+        gap_counts([1.0, 2.0], [-1.0])
+
+
+def power_of_log(of_uniform, lengths=(2.0**20, 2.0**60, 2.0**180), rows=300, top=1000) -> float:
+    """The exponent a of the median of beta* ~ (log n)^a, of n independent scores of which only the highest are drawn.
+
+    The k-th smallest of n uniform numbers is about Gamma_k / n. Convergence is in log n, so n must be astronomical; the
+    scores below the highest have next to no weight.
+    """
+    rng = np.random.default_rng(0)
+    ranks = np.cumsum(rng.exponential(size=(rows, top)), axis=1)
+    medians = [np.median(critical_inverse_temperature(of_uniform(ranks / n))) for n in lengths]
+    return float(np.polyfit(np.log(np.log(lengths)), np.log(medians), 1)[0])
+
+
+def test_gaussian_scores_need_the_root_of_log_n():
+    """The maximum of n normal variables has gaps of the order 1/sqrt(2 log n)."""
+    assert power_of_log(lambda tail: -ndtri(tail)) == pytest.approx(0.5, abs=0.05)
+
+
+def test_exponential_scores_need_a_constant():
+    """The gaps below the maximum of exponential variables do not depend on n."""
+    assert power_of_log(lambda tail: -np.log(tail)) == pytest.approx(0, abs=0.01)
+
+
+def test_weibull_scores_with_a_lighter_tail_need_more():
+    """P(s > t) = exp(-t^4) gives gaps of the order (log n)^(-3/4)."""
+    assert power_of_log(lambda tail: (-np.log(tail)) ** 0.25) == pytest.approx(0.75, abs=0.05)
+
+
+def test_equally_spaced_scores_need_log_two():
+    scores = [-np.arange(n, dtype=float) for n in (64, 4096)]
+    found = [float(critical_inverse_temperature(s)) for s in scores]
+    assert found == pytest.approx([math.log(2)] * 2)  # sum of 2^-k
+
+
+def small_model(**changes: object) -> jaxsens.Transformer:
+    config = {"width": 16, "heads": 2, "layers": 2, "positions": "sinusoidal", "dtype": "float64"}
+    return jaxsens.Transformer(jaxsens.TransformerConfig(3, **(config | changes)), seed=1)
+
+
+WORD = np.random.default_rng(0).integers(0, 3, 24)
+
+
+@pytest.mark.parametrize("mask", ["none", "future", "strict-future"])
+def test_a_model_at_its_critical_temperature_has_a_largest_weight_of_half(mask):
+    found = jaxsens.critical_temperatures(small_model(mask=mask, layers=1), WORD)
+    row = 20
+    beta = float(found.beta[0, 1, row])
+    at_it = small_model(mask=mask, layers=1, weighting=Softmax(Schedule(coefficient=beta)))
+    largest = jaxsens.attention_statistics(at_it, WORD).largest[0, 1, row]
+    assert largest == pytest.approx(0.5, rel=1e-9)
+    assert jaxsens.critical_temperatures(at_it, WORD).beta[0, 1, row] == pytest.approx(1, rel=1e-9)
+
+
+def test_rows_are_concentrated_exactly_where_their_largest_weight_exceeds_half():
+    model = small_model(mask="future", weighting=Softmax(Schedule(coefficient=3.0)))
+    found = jaxsens.critical_temperatures(model, WORD, gaps=[0, 1e9])
+    largest = jaxsens.attention_statistics(model, WORD).largest
+    np.testing.assert_array_equal(found.beta < 1, largest > 0.5)
+    np.testing.assert_array_equal(found.counts[..., 0], 1)
+    np.testing.assert_array_equal(found.counts[..., 1], np.broadcast_to(np.arange(1, 25), (2, 2, 24)))
+    assert found.beta[0, 0, :2].tolist() == [0, 0]
+    table = found.to_pandas()
+    assert list(table) == ["layer", "head", "median", "concentrated"]
+    assert table["concentrated"].between(0, 1).all()
+    assert "24" in repr(found)
+
+
+def test_a_row_without_keys_is_nan_and_counts_nothing():
+    found = jaxsens.critical_temperatures(small_model(mask="strict-future"), WORD)
+    assert np.isnan(found.beta[..., 0]).all()
+    assert not found.counts[..., 0, :].any()
+    assert not np.isnan(found.beta[..., 1:]).any()
+
+
+def test_parity_by_a_temperature_of_one_over_n_is_beyond_the_transition_and_its_control_is_not():
+    for n in (16, 48):
+        word = np.arange(n) % 2
+        beta = [
+            jaxsens.critical_temperatures(jaxsens.construction("parity", condition), word).beta[1, 0, -1]
+            for condition in ("temperature", "bounded-softmax")
+        ]
+        assert beta[0] == pytest.approx(0.2833, abs=1e-3)
+        assert beta[1] > n / 8
+    # Its first layer counts: all keys have the same score.
+    assert np.isposinf(
+        jaxsens.critical_temperatures(jaxsens.construction("parity", "temperature"), [0, 1, 1]).beta[0, 0, -1]
+    )
+
+
+def test_weights_that_underflow_are_counted_in_full():
+    cold = small_model(weighting=Softmax(Schedule(coefficient=1e6)), layers=1)
+    warm = small_model(layers=1)
+    np.testing.assert_allclose(
+        jaxsens.critical_temperatures(cold, WORD).beta * 1e6,
+        jaxsens.critical_temperatures(warm, WORD).beta,
+        rtol=1e-6,
+    )
+
+
+@pytest.mark.parametrize(
+    "weighting", ["leftmost-hard", "average-hard", "sparsemax", "sigmoid", "adaptive-temperature"]
+)
+def test_what_is_no_softmax_is_refused_by_name(weighting):
+    model = small_model(weighting=weighting)
+    name = type(model.config.layer(0).weighting).__name__
+    with pytest.raises(
+        InputError, match=f"^critical_temperatures has no rule for the weighting {name}; it knows Softmax"
+    ):
+        jaxsens.critical_temperatures(model, WORD)
+
+
+def test_a_sink_is_left_out():
+    sink = jaxsens.critical_temperatures(small_model(weighting=SinkSoftmax(logit=4.0), layers=1), WORD)
+    plain = jaxsens.critical_temperatures(small_model(layers=1), WORD)
+    np.testing.assert_array_equal(sink.beta, plain.beta)
+
+
+def test_a_model_without_visible_attention_and_unusable_gaps_are_refused():
+    with pytest.raises(InputError, match="critical_temperatures: model: its attention is not visible"):
+        jaxsens.critical_temperatures(jaxsens.LSTM(jaxsens.LSTMConfig(3, width=4)), WORD)
+    with pytest.raises(InputError, match="gaps"):
+        jaxsens.critical_temperatures(small_model(), WORD, gaps=[-1.0])
