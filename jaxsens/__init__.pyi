@@ -41,6 +41,8 @@ from .constructions.soften import soften as soften
 from .experiments.own_models import SweepInterrupted as SweepInterrupted
 from .experiments.own_models import SweepResult as SweepResult
 from .experiments.own_models import sweep as sweep
+from .experiments.report.phase import PhaseDiagram as PhaseDiagram
+from .experiments.report.phase import phase_diagram as phase_diagram
 from .languages.named import language as language
 from .models.networks.baselines import LSTM as LSTM
 from .models.networks.baselines import RNN as RNN

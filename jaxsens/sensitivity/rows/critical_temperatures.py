@@ -1,4 +1,4 @@
-"""Critical inverse temperatures of a model's rows of attention: which rows are sharp, and which would have to be cooled."""
+"""Critical inverse temperatures of a model's rows of attention: which are sharp, and which would have to be cooled."""
 
 from __future__ import annotations
 
