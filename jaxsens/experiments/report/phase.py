@@ -89,7 +89,7 @@ class PhaseDiagram:
             axes.axhline(level, color=GREY, lw=0.7)
         shown = "(log n)^a" if family == "log n" else "n^a"
         axes.set(xlabel=f"a: inverse temperature {shown}", ylabel=f"slope of {self.statistic} in n")
-        axes.legend(fontsize=7)
+        axes.legend(fontsize=7, loc="lower right")
 
     def _draw_relative(self, axes: Axes) -> None:
         from jaxsens.experiments.report.panels import GREY, line_style
