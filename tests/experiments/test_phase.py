@@ -21,7 +21,7 @@ SHIPPED = (
     .read_text("utf-8")
     .replace("lengths = [16, 32, 64, 128, 256, 512]", f"lengths = {[*LENGTHS]}")
     .replace("seeds = 5", "seeds = 2")
-    .replace("count = 4", "count = 1")
+    .replace("count = 4", 'count = 1\n\n[measure]\nengine = "vmap"')
     .replace("width = 32", "width = 8")
 )
 HEAD, *_VARIANTS = SHIPPED.split("[[variant]]")
