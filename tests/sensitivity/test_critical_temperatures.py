@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -131,8 +132,14 @@ def test_equally_spaced_scores_need_log_two():
     assert found == pytest.approx([math.log(2)] * 2)  # sum of 2^-k
 
 
-def small_model(**changes: object) -> jaxsens.Transformer:
-    config = {"width": 16, "heads": 2, "layers": 2, "positions": "sinusoidal", "dtype": "float64"}
+def small_model(**changes: Any) -> jaxsens.Transformer:
+    config: dict[str, Any] = {
+        "width": 16,
+        "heads": 2,
+        "layers": 2,
+        "positions": "sinusoidal",
+        "dtype": "float64",
+    }
     return jaxsens.Transformer(jaxsens.TransformerConfig(3, **(config | changes)), seed=1)
 
 

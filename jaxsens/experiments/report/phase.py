@@ -71,15 +71,15 @@ class PhaseDiagram:
     def _draw_slopes(self, axes: Axes, family: str) -> None:
         from jaxsens.experiments.report.panels import GREY, line_style
 
-        of_family = self.slopes[self.slopes["family"] == family].sort_values("a")
-        pairs = of_family[of_family["low"].notna()].groupby(["low", "high"])
-        for k, ((low, high), rows) in enumerate(pairs):
-            label = f"n = {low:g} to {high:g}"
+        of_family = self.slopes.query("family == @family").sort_values(by="a")
+        pairs = of_family[["low", "high"]].dropna().to_numpy()
+        for k, (low, high) in enumerate(np.unique(pairs, axis=0)):
+            rows, label = of_family.query("low == @low and high == @high"), f"n = {low:g} to {high:g}"
             style = line_style(k)
             axes.plot(
                 rows["a"], rows["slope"], style.marker, ls=style.linestyle, color=style.colour, label=label
             )
-        fit = of_family[of_family["low"].isna()]
+        fit = of_family.query("low != low")  # NaN
         errors = [fit["slope"] - fit["ci_low"], fit["ci_high"] - fit["slope"]]
         axes.errorbar(fit["a"], fit["slope"], errors, color="black", lw=2.5, capsize=3, label="fit, all n")
         exponent, least, most = self.predicted[family]
@@ -136,8 +136,8 @@ def phase_diagram(folder: str | os.PathLike[str], *, statistic: str = "max") -> 
             f"statistic {statistic!r}, and variants of a transformer whose softmax has a power of n or log n"
         )
     critical = _critical(sweep, next(iter(schedules)), next(iter(schedules.values())))
-    table = data.points[data.points["variant"].isin([*schedules])]
-    points = table[["variant", "n", "seed"]].assign(value=table[statistic].astype(float))
+    table = data.points.loc[data.points["variant"].isin([*schedules])]
+    points = table.loc[:, ["variant", "n", "seed"]].assign(value=table[statistic].astype(float))
     keys = list(zip(table["n"], table["seed"], strict=True))
     points["critical"] = [critical[int(n), int(seed)] for n, seed in keys]
     inverse = [float(schedules[name](int(n))) for name, n in zip(table["variant"], table["n"], strict=True)]
