@@ -17,6 +17,8 @@ from jaxsens import critical_inverse_temperature, gap_counts
 from jaxsens.base.errors import InputError
 from jaxsens.models.parts.schedules import Schedule
 from jaxsens.models.parts.weighting import SinkSoftmax, Softmax
+from jaxsens.models.transformer.layers import layered_transformer
+from jaxsens.sensitivity.rows import attention_weights
 
 ZETA_IS_TWO = 1.7286472389981836
 """zeta of it is 2."""
@@ -226,3 +228,30 @@ def test_a_model_without_visible_attention_and_unusable_gaps_are_refused():
         jaxsens.critical_temperatures(jaxsens.LSTM(jaxsens.LSTMConfig(3, width=4)), WORD)
     with pytest.raises(InputError, match="gaps"):
         jaxsens.critical_temperatures(small_model(), WORD, gaps=[-1.0])
+
+
+def test_a_layered_model_is_served_as_its_transformer_and_missing_heads_are_nan():
+    model = small_model(mask="future", heads=(2, 1), head_width=4)
+    own = jaxsens.critical_temperatures(model, WORD)
+    layered = jaxsens.critical_temperatures((layered_transformer(model.config), model.parameters), WORD)
+    np.testing.assert_allclose(layered.beta, own.beta, rtol=1e-9)
+    np.testing.assert_array_equal(layered.counts, own.counts)
+    assert np.isnan(own.beta[1, 1]).all()
+    assert not own.counts[1, 1].any()
+    assert np.isnan(own.quantile(0.5)[1, 1])
+    assert not np.isnan(own.quantile(0.5)[0]).any()
+
+
+def test_blocks_of_rows_give_what_all_rows_give(monkeypatch):
+    whole = jaxsens.critical_temperatures(small_model(), WORD, gaps=[1.0])
+    monkeypatch.setattr(attention_weights, "SCORES", 7 * 2 * len(WORD))
+    # Other gaps, so that no compiled program is used again.
+    blocks = jaxsens.critical_temperatures(small_model(), WORD, gaps=[1.0, 2.0])
+    np.testing.assert_allclose(blocks.beta, whole.beta, rtol=1e-9)
+    np.testing.assert_array_equal(blocks.counts[..., 0], whole.counts[..., 0])
+
+
+def test_scores_that_overflow_are_refused_with_a_remedy():
+    model = small_model(weighting=Softmax(Schedule(coefficient=1e308, power=2.0)))
+    with pytest.raises(InputError, match="scores of layer 0 are not finite; use float64, or smaller weights"):
+        jaxsens.critical_temperatures(model, WORD)
