@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given
@@ -252,6 +253,8 @@ def test_blocks_of_rows_give_what_all_rows_give(monkeypatch):
 
 
 def test_scores_that_overflow_are_refused_with_a_remedy():
-    model = small_model(weighting=Softmax(Schedule(coefficient=1e308, power=2.0)))
+    drawn = small_model(weighting=Softmax(Schedule(coefficient=1e38)), dtype="float32")
+    large = jax.tree.map(lambda values: 20 * values, drawn.parameters)
+    model = jaxsens.Transformer(drawn.config, parameters=large)
     with pytest.raises(InputError, match="scores of layer 0 are not finite; use float64, or smaller weights"):
         jaxsens.critical_temperatures(model, WORD)
