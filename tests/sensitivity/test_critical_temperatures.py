@@ -227,8 +227,9 @@ def test_a_sink_is_left_out():
 def test_a_model_without_visible_attention_and_unusable_gaps_are_refused():
     with pytest.raises(InputError, match="critical_temperatures: model: its attention is not visible"):
         jaxsens.critical_temperatures(jaxsens.LSTM(jaxsens.LSTMConfig(3, width=4)), WORD)
-    with pytest.raises(InputError, match="gaps"):
-        jaxsens.critical_temperatures(small_model(), WORD, gaps=[-1.0])
+    for gaps in ([-1.0], [float("nan")], 3.0, ["far"], None):
+        with pytest.raises(InputError, match="critical_temperatures: gaps"):
+            jaxsens.critical_temperatures(small_model(), WORD, gaps=gaps)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_layered_model_is_served_as_its_transformer_and_missing_heads_are_nan():

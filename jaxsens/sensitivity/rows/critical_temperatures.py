@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.base.errors import InputError, collecting
 from jaxsens.base.memory import check_fits
@@ -27,7 +27,7 @@ from jaxsens.sensitivity.rows.attention_weights import (
     layer_scores,
     visible_attention,
 )
-from jaxsens.sensitivity.rows.gaps import counts_of_rows, critical_of_rows
+from jaxsens.sensitivity.rows.gaps import checked_gaps, counts_of_rows, critical_of_rows
 from jaxsens.sensitivity.subjects.adapters import checked_input, measurable
 from jaxsens.sensitivity.subjects.texts import encoded
 
@@ -38,6 +38,9 @@ GAPS = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """The gaps at which competitors are counted unless asked otherwise."""
 
 NAME = "critical_temperatures"
+
+OfRows: TypeAlias = tuple[Float[Array, "heads n"], Int[Array, "heads n gaps"], Bool[Array, "heads n"]]
+"""Of a layer's rows: the critical inverse temperature, the counts, and whether the scores are numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,53 +134,48 @@ def critical_temperatures(model: Any, tokens: Any, *, gaps: Sequence[float] = GA
         sink_logit(NAME, layer.weighting)  # refuses what is no softmax
     with collecting(NAME) as problems:
         words, subject = checked_input(subject, encoded(model, tokens), "auto", problems, one=True)
-        if not all(isinstance(gap, int | float) and gap >= 0 for gap in gaps):
-            problems.add("gaps", gaps, "numbers of at least 0")
+        asked = checked_gaps(gaps, problems)
         if not problems:
-            needed = sum(layer.heads for layer in layers) * words.shape[1] * (len(gaps) + 1) * 8
+            needed = sum(layer.heads for layer in layers) * words.shape[1] * (len(asked) + 1) * 8
             check_fits("tokens", f"length {words.shape[1]}", needed, "the table of every row's counts",
                        "give a shorter input, or fewer gaps", problems)  # fmt: skip
     with numerics(subject.dtype):
         parameters = jax.tree.map(jnp.asarray, subject.parameters)
-        asked = tuple(map(float, gaps))
         found = jax.device_get(_of_layers(attending, asked, parameters, jnp.asarray(words[0])))
-    heads = max((len(beta) for beta, _ in found), default=0)
+    heads = max((len(betas) for betas, _, _ in found), default=0)
     beta = np.full((len(found), heads, words.shape[1]), np.nan)
     counts = np.zeros((*beta.shape, len(asked)), int)
-    for k, (betas, counted) in enumerate(found):
-        # A row without keys is NaN and counts nothing; where a score is NaN, the row still has a marked count.
-        if (counted == -1).any():
+    for k, (betas, counted, finite) in enumerate(found):
+        if not finite.all():
             raise InputError(
                 f"{NAME}: model: scores of layer {k} are not finite; use float64, or smaller weights"
             )
-        beta[k, : len(betas)], counts[k, : len(betas)] = betas, counted[..., :-1]
+        beta[k, : len(betas)], counts[k, : len(betas)] = betas, counted
     return CriticalTemperatures(beta, asked, counts, words[0], subject.dtype, versions())
 
 
 @compiled(static=2)
 def _of_layers(
     attending: TransformerConfig | Layered, gaps: tuple[float, ...], parameters: Any, tokens: Int[Array, " n"]
-) -> list[tuple[Float[Array, "heads n"], Int[Array, "heads n gaps"]]]:
-    found = []
-    for heads, _, rows in layer_scores(attending, parameters, tokens):
-        found.append(_of_rows(rows, heads, tokens.shape[0], gaps))
-    return found
+) -> list[OfRows]:
+    n = tokens.shape[0]
+    return [_of_rows(rows, heads, n, gaps) for heads, _, rows in layer_scores(attending, parameters, tokens)]
 
 
-def _of_rows(
-    rows: RowScores, heads: int, n: int, gaps: tuple[float, ...]
-) -> tuple[Float[Array, "heads n"], Int[Array, "heads n gaps"]]:
-    """Returns a layer's critical inverse temperatures and counts; a last count of -1 marks rows that are not finite."""
+def _of_rows(rows: RowScores, heads: int, n: int, gaps: tuple[float, ...]) -> OfRows:
     dtype = jax.eval_shape(rows, jnp.arange(1))[0].dtype
 
-    def block(where: Array, new: Array, kept: tuple[Array, Array]) -> tuple[Array, Array]:
+    def block(where: Array, new: Array, kept: OfRows) -> OfRows:
         del new
         s, seen = rows(where)
-        beta = critical_of_rows(s, jnp.broadcast_to(seen, s.shape))
-        bad = jnp.any(seen & (jnp.isnan(s) | jnp.isposinf(s)), axis=-1)
-        counts = counts_of_rows(s, seen, gaps)
-        counts = jnp.concatenate([counts, -bad[..., None].astype(counts.dtype)], axis=-1)
-        return kept[0].at[:, where].set(beta), kept[1].at[:, where].set(counts)
+        seen = jnp.broadcast_to(seen, s.shape)
+        # A score of -inf hides a key, as a mask does; a row of nothing else saw keys and lost them.
+        finite = jnp.all(~seen | (s < jnp.inf), axis=-1) & (
+            jnp.any(seen & (s > -jnp.inf), axis=-1) | ~jnp.any(seen, axis=-1)
+        )
+        found = critical_of_rows(s, seen), counts_of_rows(s, seen, gaps), finite
+        beta, counts, known = (old.at[:, where].set(one) for old, one in zip(kept, found, strict=True))
+        return beta, counts, known
 
-    start = jnp.zeros((heads, n), dtype), jnp.zeros((heads, n, len(gaps) + 1), int)
+    start = jnp.zeros((heads, n), dtype), jnp.zeros((heads, n, len(gaps)), int), jnp.ones((heads, n), bool)
     return summed_over_blocks(block, n, block_rows(heads, n), start)

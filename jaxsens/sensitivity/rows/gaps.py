@@ -52,11 +52,9 @@ def gap_counts(
     """
     with collecting("gap_counts") as problems:
         s, seen = _checked(scores, visible, problems)
-        g = np.asarray(gaps, np.float64)
-        if g.ndim != 1 or not (g >= 0).all():
-            problems.add("gaps", gaps, "a list of numbers of at least 0")
+        g = checked_gaps(gaps, problems)
     with numerics("float64"):
-        return np.asarray(counts_of_rows(jnp.asarray(s), jnp.asarray(seen), tuple(g.tolist())))
+        return np.asarray(counts_of_rows(jnp.asarray(s), jnp.asarray(seen), g))
 
 
 def critical_inverse_temperature(
@@ -84,13 +82,25 @@ def critical_inverse_temperature(
         return np.asarray(_critical(jnp.asarray(s), jnp.asarray(seen)))
 
 
+def checked_gaps(gaps: ArrayLike, problems: Problems) -> tuple[float, ...]:
+    """Returns the gaps, or adds an error."""
+    try:
+        found = np.asarray(gaps, np.float64)
+    except (TypeError, ValueError):
+        found = np.zeros(())
+    if found.ndim != 1 or not (found >= 0).all():
+        problems.add("gaps", gaps, "a list of numbers of at least 0")
+        return ()
+    return tuple(float(gap) for gap in found)
+
+
 def _checked(
     scores: ArrayLike, visible: ArrayLike | None, problems: Problems
 ) -> tuple[Float[np.ndarray, "*rows n"], Bool[np.ndarray, "*rows n"]]:
     try:
         s = np.asarray(scores, np.float64)
         seen = np.broadcast_to(True if visible is None else np.asarray(visible, bool), s.shape)
-    except ValueError:
+    except (TypeError, ValueError):
         problems.add("scores", scores, "numbers (..., n), and visible of a shape that broadcasts to theirs")
         return np.zeros(1), np.ones(1, bool)
     if not s.ndim or not s.shape[-1] or np.isnan(s).any() or np.isposinf(s).any():
