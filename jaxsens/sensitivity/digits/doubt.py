@@ -6,7 +6,7 @@ is measured, at the input: by an evaluation in float64 for a float32 model, and 
 the same operations; and for both with all parameters and constants moved by a rounding each. Either may be small by
 luck, in a model of few outputs.
 
-It costs two forward passes of NumPy for each input, and compiles nothing. A program is traced once.
+It costs one or two forward passes of NumPy for each input, and compiles nothing. A program is traced once.
 """
 
 from __future__ import annotations
@@ -45,6 +45,10 @@ LARGEST_PROGRAM = 1e11
 MOST_LIFTED = 2**25
 """The numbers of a model up to which they are kept lifted, twice at most: 512 MiB."""
 
+MOST_MOVED = 2**20
+"""The numbers of a float32 model up to which it is evaluated with moved parameters too. To move more takes longer than to
+measure a short input, and of the many outputs of a large model some show the rounding."""
+
 NUMPY_RATE = 4e8
 """Operations per second of an evaluation in float64 on the reference machine: its arrays leave the cache."""
 
@@ -54,7 +58,12 @@ def doubting_seconds(engine: Engine, subject: Measurable, n: int) -> float:
     program = output_program(subject, n) if engine.subtracts else None
     if program is None or program.operations > LARGEST_PROGRAM:
         return 0.0
-    return 2 * program.operations / NUMPY_RATE
+    return (1 + _is_moved(subject, subject.dtype)) * program.operations / NUMPY_RATE
+
+
+def _is_moved(subject: Measurable, dtype: str) -> bool:
+    small = sum(np.size(leaf) for leaf in jax.tree.leaves(subject.parameters)) <= MOST_MOVED
+    return dtype == "float64" or small
 
 
 def output_program(subject: Measurable, n: int) -> Program | None:
@@ -105,8 +114,7 @@ def output_doubts(
 
     @lru_cache(maxsize=1)
     def nudged(program: Program, dtype: str) -> Callable[[Any], Any] | None:
-        many = sum(np.size(leaf) for leaf in jax.tree.leaves(subject.parameters)) > MOST_LIFTED
-        if dtype != "float64" and many:  # of a large model's many outputs, some show the rounding
+        if not _is_moved(subject, dtype):
             return None
         return _moved(program, dtype).given(FLOAT64, _nudged(subject.parameters, dtype))
 
