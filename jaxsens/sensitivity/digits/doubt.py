@@ -46,8 +46,8 @@ MOST_LIFTED = 2**25
 """The numbers of a model up to which they are kept lifted, twice at most: 512 MiB."""
 
 MOST_MOVED = 2**20
-"""The numbers of a float32 model up to which it is evaluated with moved parameters too. To move more takes longer than to
-measure a short input, and of the many outputs of a large model some show the rounding."""
+"""The numbers of a float32 model up to which it is evaluated with moved parameters too. To move more takes longer than
+to measure a short input, and of the many outputs of a large model some show the rounding."""
 
 NUMPY_RATE = 4e8
 """Operations per second of an evaluation in float64 on the reference machine: its arrays leave the cache."""
