@@ -32,6 +32,7 @@ def run(folder: Path, *options: object) -> int:
     return main(["corpus", *map(str, (*given, *options))])
 
 
+@pytest.mark.long
 def test_tables_are_those_of_each_text_alone(folder, capsys):
     assert (
         run(folder, "--table", folder / "t.csv", "--png", folder / "p.png", "--html", folder / "h.html") == 0

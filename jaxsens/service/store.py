@@ -101,7 +101,10 @@ class Store:
             raise InputError(
                 f"serve: --store = {str(folder)!r}: another service has it; stop that, or give another folder"
             ) from error
-        self._rows = sqlite3.connect(folder / "jobs.sqlite3", isolation_level=None, check_same_thread=False)
+        # One process has the file, so there is nobody to wait for.
+        self._rows = sqlite3.connect(
+            folder / "jobs.sqlite3", timeout=0.5, isolation_level=None, check_same_thread=False
+        )
         self._rows.row_factory = sqlite3.Row
         try:
             self._open()

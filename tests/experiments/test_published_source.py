@@ -36,6 +36,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_points_are_what_the_function_measures_of_the_model_and_its_words(folder):
     sweep = parse_sweep_config(CONFIG, folder=folder)
     assert [one.source.weights for one in sweep.variants] == ["published"] * 2

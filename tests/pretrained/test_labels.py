@@ -47,7 +47,7 @@ def test_a_label_is_measured_by_its_name(tmp_path):
     assert found.measure == jaxsens.LogProbability(2, "positive <3")
 
 
-@pytest.mark.parametrize("engine", ["vmap", "incremental"])
+@pytest.mark.parametrize("engine", [pytest.param("vmap", marks=pytest.mark.long), "incremental"])
 def test_every_engine_reads_the_head(tmp_path, engine: Any):
     folder = classifier(tmp_path, "modernbert", "ForTokenClassification", id2label={"0": "O", "1": "NAME"})
     model = jaxsens.load_pretrained(folder, output="labels", dtype="float64")

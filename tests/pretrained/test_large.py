@@ -78,7 +78,7 @@ PYTHIA = {
         pytest.param("bert", None, marks=pytest.mark.long),
         pytest.param("gpt2", None, marks=pytest.mark.long),
         pytest.param("mixtral", MIXTRAL, marks=pytest.mark.long),
-        ("gpt_neox", PYTHIA),
+        pytest.param("gpt_neox", PYTHIA, marks=pytest.mark.long),
     ],
 )
 def test_kept_in_bfloat16_and_split_a_model_has_the_same_numbers(

@@ -42,7 +42,7 @@ def model_of(folder: Path, family: str, name: str, **options: Any) -> jaxsens.Pr
         ("falcon", "alibi, one after the other, biases"),
         ("deberta-v2", "longest, maps of their own, no norm"),
         ("deberta-v2", "p2c, positions, token types, older head"),
-        ("nemotron", "defaults"),
+        pytest.param("nemotron", "defaults", marks=pytest.mark.long),
     ],
 )
 def test_every_engine_gives_what_two_forward_passes_differ_by(family, name, tmp_path):

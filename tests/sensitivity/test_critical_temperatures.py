@@ -181,6 +181,7 @@ def test_a_row_without_keys_is_nan_and_counts_nothing():
     assert not np.isnan(found.beta[..., 1:]).any()
 
 
+@pytest.mark.long
 def test_parity_by_a_temperature_of_one_over_n_is_beyond_the_transition_and_its_control_is_not():
     for n in (16, 48):
         word = np.arange(n) % 2

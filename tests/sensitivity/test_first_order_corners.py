@@ -362,6 +362,7 @@ def test_few_outputs_of_many_take_no_memory_for_the_others():
     assert not joined[5].any()
 
 
+@pytest.mark.long
 def test_a_budget_that_holds_nothing_is_refused_and_few_verified_flips_are_enough():
     with pytest.raises(InputError, match="memory_budget"):
         measured(Grouped(), placement=jaxsens.Placement(memory_budget=2**8))

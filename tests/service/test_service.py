@@ -38,7 +38,7 @@ def client(service):
         {"flips": jaxsens.Substitute(2, sample=5, seed=3)},
         {"flips": "delete", "measure": "linf", "readout": "last"},
         {"measure": jaxsens.L2(outputs=[0, 3]), "engine": "vmap"},
-        {"engine": jaxsens.FirstOrder(verify=4)},
+        pytest.param({"engine": jaxsens.FirstOrder(verify=4)}, marks=pytest.mark.long),
         {"measure": "decision", "placement": jaxsens.Placement(batch_size=3)},
     ],
     ids=str,
@@ -172,6 +172,7 @@ def test_what_is_too_long_and_what_is_too_much_are_refused(service, tmp_path):
     assert service.http.get("/v1/sweeps/nothing").status_code == 404
 
 
+@pytest.mark.long
 def test_a_sweep_fills_its_report_and_cannot_name_files(service):
     config = """
         lengths = [4, 6, 8]
