@@ -58,6 +58,7 @@ def test_points_are_what_the_function_measures_of_the_model_and_its_words(folder
     assert warm.expanded["model"]["pretrained"].keys() == {"config.json", "model.safetensors"}
 
 
+@pytest.mark.long
 def test_a_sweep_runs_resumes_and_is_planned(folder, capsys):
     (folder / "sweep.toml").write_text(CONFIG, encoding="utf-8")
     out = folder / "out"

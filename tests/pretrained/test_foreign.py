@@ -77,7 +77,7 @@ def test_the_page_runs(library):
     assert names["result"].mean > 0
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize(("library", "changes"), [*((one, ()) for one in NEEDED), ("PyTorch", BEFORE)])
 def test_a_described_model_computes_what_the_foreign_one_does(library, changes):
     definition, recipe, *_ = blocks(library)

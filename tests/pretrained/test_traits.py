@@ -24,7 +24,7 @@ def model_of(folder: Path, family: str, name: str, **options: Any) -> jaxsens.Pr
     return jaxsens.load_pretrained(folder, **options)
 
 
-@pytest.mark.quick(3, 6)
+@pytest.mark.quick(1, 6)
 @pytest.mark.parametrize(
     ("family", "name"),
     [
@@ -42,7 +42,7 @@ def model_of(folder: Path, family: str, name: str, **options: Any) -> jaxsens.Pr
         ("falcon", "alibi, one after the other, biases"),
         ("deberta-v2", "longest, maps of their own, no norm"),
         ("deberta-v2", "p2c, positions, token types, older head"),
-        pytest.param("nemotron", "defaults", marks=pytest.mark.long),
+        ("nemotron", "defaults"),
     ],
 )
 def test_every_engine_gives_what_two_forward_passes_differ_by(family, name, tmp_path):

@@ -157,6 +157,7 @@ def test_a_worker_that_is_killed_is_started_again_and_its_job_ends(service):
     assert "jaxsens_worker_restarts_total 1.0" in service.http.get("/metrics").text
 
 
+@pytest.mark.long
 def test_what_is_too_long_and_what_is_too_much_are_refused(service, tmp_path):
     limits = ("--most-tokens", "100", "--most-queued", "1")
     with serving(tmp_path / "store", MODELS, *limits) as small:
@@ -207,6 +208,7 @@ def test_the_health_of_the_service_is_told_while_it_works(service):
     service.http.delete(f"/v1/measurements/{job}")
 
 
+@pytest.mark.long
 def test_sigterm_saves_what_is_measured_and_the_next_service_goes_on(tmp_path):
     store, question = tmp_path / "store", {**SLOWLY, "tokens": [0, 1, 2] * 20}
     with serving(store) as first:
