@@ -242,7 +242,7 @@ def _let_go(terminals: list[int]) -> None:
                 os.close(nowhere)
 
 
-def hand_over(seconds: float = WRITING_SECONDS) -> None:
+def hand_over() -> None:
     """Saves what is finished, from another thread than that of the work, and waits for files that are being written.
 
     Call it before a process ends in the middle of a step.
@@ -251,7 +251,7 @@ def hand_over(seconds: float = WRITING_SECONDS) -> None:
         with suppress(Exception):
             act()
     with _written_changed:
-        _written_changed.wait_for(lambda: not _written, seconds)
+        _written_changed.wait_for(lambda: not _written, WRITING_SECONDS)
 
 
 def _give_up(number: int) -> None:

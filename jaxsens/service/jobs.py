@@ -283,23 +283,18 @@ class Jobs:
 
     def _turned(self, worker: WorkerProcess, message: dict[str, Any]) -> None:
         job = self.store.get(message["id"])
-        over = message.get("stopped") or "error" in message or message["ended"]
-        if over and (job is None or job.state in ENDED):
-            self._doing[worker].pop(message["id"], None)
-        if job is None or job.state in ENDED:
-            return
-        if over and "done" not in message:
+        if job is not None and job.state not in ENDED:
             if "error" in message:
                 self._end(job, "failed", message["error"])
-            self._again(worker, job.id)
-            return
-        self.store.change(job.id, done=message["done"], total=message["total"])
-        if message["ended"]:
-            self._end(job, "failed" if message["failed"] else "finished", message["failed"])
-            self._again(worker, job.id)
-        elif worker.in_turns:  # behind what was asked in the meantime and takes less than a turn
-            self.store.change(job.id, state="queued", due=time.time() + message["seconds"])
-            self._changed(job.id)
+            elif not message.get("stopped"):
+                self.store.change(job.id, done=message["done"], total=message["total"])
+                if message["ended"]:
+                    self._end(job, "failed" if message["failed"] else "finished", message["failed"])
+                elif worker.in_turns:  # behind what was asked in the meantime and takes less than a turn
+                    self.store.change(job.id, state="queued", due=time.time() + message["seconds"])
+                    self._changed(job.id)
+        if message.get("stopped") or "error" in message or message["ended"]:
+            self._again(worker, message["id"])
 
     def _lost(self, worker: WorkerProcess, why: str, counted: bool) -> None:
         """Queues what a worker was doing when its process ended, or lets it fail after some `counted` attempts."""

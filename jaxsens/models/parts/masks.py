@@ -13,7 +13,8 @@ from jaxsens.base import inputs
 from jaxsens.base.errors import collecting, no_rule, rule_for
 from jaxsens.models.parts.part import Part
 
-Span = tuple[int | Int[Array, ""], int | Int[Array, ""]]
+Position = int | Int[Array, ""]
+Span = tuple[Position, Position]
 """The first of some successive positions, and the one after the last: known when compiling, or computed."""
 
 
@@ -111,6 +112,23 @@ WIDEST_WINDOW = 2**30
 """The largest width of a `SlidingWindow`: the sum of a position and a width is an int32."""
 
 
+def _check_window(mask: TypedMask, field: str, least: int, unlimited: str) -> None:
+    """Makes a window's size a plain number, and rejects an unusable one. `unlimited` is the mask without a limit."""
+    inputs.keep_plain(mask, field)
+    with collecting(type(mask).__name__) as problems:
+        size = inputs.count(field, getattr(mask, field), problems, least=least)
+        if size > WIDEST_WINDOW:
+            problems.add(field, size, f'at most {WIDEST_WINDOW}; "{unlimited}" is the mask without a limit')
+
+
+def _at_least_0(position: Position) -> Position:
+    return max(0, position) if isinstance(position, int) else jnp.maximum(0, position)
+
+
+def _at_most(n: int, position: Position) -> Position:
+    return min(n, position) if isinstance(position, int) else jnp.minimum(n, position)
+
+
 @dataclass(frozen=True)
 class SlidingWindow(TypedMask):
     """The future is masked, and so is what lies `width` or more positions back (Beltagy et al., 2020; Mistral 7B).
@@ -127,11 +145,7 @@ class SlidingWindow(TypedMask):
     width: int
 
     def __post_init__(self) -> None:
-        inputs.keep_plain(self, "width")
-        with collecting("SlidingWindow") as problems:
-            width = inputs.count("width", self.width, problems, least=1)
-            if width > WIDEST_WINDOW:
-                problems.add("width", width, f'at most {WIDEST_WINDOW}; "future" is the mask without a limit')
+        _check_window(self, "width", 1, "future")
 
     @property
     def earlier(self) -> bool:
@@ -149,13 +163,11 @@ class SlidingWindow(TypedMask):
 
     def rows_that_see(self, keys: Span, n: int) -> Span:
         """Returns the rows, of n, outside of which none sees a key of the span."""
-        stop = keys[1] + self.width - 1
-        return keys[0], min(n, stop) if isinstance(stop, int) else jnp.minimum(n, stop)
+        return keys[0], _at_most(n, keys[1] + self.width - 1)
 
     def keys_seen_by(self, rows: Span, n: int) -> Span:
         """Returns the keys, of n, outside of which none is seen by a row of the span."""
-        first = rows[0] - self.width + 1
-        return max(0, first) if isinstance(first, int) else jnp.maximum(0, first), rows[1]
+        return _at_least_0(rows[0] - self.width + 1), rows[1]
 
 
 @dataclass(frozen=True)
@@ -175,11 +187,7 @@ class TwoSidedWindow(TypedMask):
     reach: int
 
     def __post_init__(self) -> None:
-        inputs.keep_plain(self, "reach")
-        with collecting("TwoSidedWindow") as problems:
-            reach = inputs.count("reach", self.reach, problems, least=0)
-            if reach > WIDEST_WINDOW:
-                problems.add("reach", reach, f'at most {WIDEST_WINDOW}; "none" is the mask without a limit')
+        _check_window(self, "reach", 0, "none")
 
     @property
     def earlier(self) -> bool:
@@ -197,11 +205,7 @@ class TwoSidedWindow(TypedMask):
 
     def rows_that_see(self, keys: Span, n: int) -> Span:
         """Returns the rows, of n, outside of which none sees a key of the span."""
-        first, stop = keys[0] - self.reach, keys[1] + self.reach
-        return (
-            max(0, first) if isinstance(first, int) else jnp.maximum(0, first),
-            min(n, stop) if isinstance(stop, int) else jnp.minimum(n, stop),
-        )
+        return _at_least_0(keys[0] - self.reach), _at_most(n, keys[1] + self.reach)
 
     def keys_seen_by(self, rows: Span, n: int) -> Span:
         """Returns the keys, of n, outside of which none is seen by a row of the span: who sees is seen."""

@@ -23,7 +23,7 @@ from jaxtyping import Float
 
 from jaxsens.base import stopping
 from jaxsens.theory.certified.first_layer import FirstLayer, relaxed_map
-from jaxsens.theory.certified.intervals import MARGIN, Ball, ball, plus, stacked, times, up
+from jaxsens.theory.certified.intervals import MARGIN, Ball, ball, exact, plus, stacked, times, up
 from jaxsens.theory.certified.setting import Setting
 
 MOST_DIRECTIONS = 4096
@@ -58,8 +58,7 @@ class Outputs:
     def hidden(self) -> Float[Ball, "n kinds feed_forward"]:
         """The pre-activations of every row."""
         w1, b1 = self.setting.matrices(self.k, "w1", "b1")
-        h = self.attended(w1, abs(w1))
-        return Ball(h.mid + b1, up(h.rad + 8 * MARGIN * (abs(h.mid) + abs(b1))))
+        return plus(self.attended(w1, abs(w1)), exact(b1))
 
     def range(self, f: Float[np.ndarray, "width p"]) -> Float[Ball, "n kinds p"]:
         """The range of f.y_j of every row j and symbol there, by lines that are the same for all rows."""
@@ -117,8 +116,19 @@ def readout_ranges(last: Outputs) -> Float[Ball, "readout_symbols outputs"]:
     setting, r = last.setting, last.setting.readout
     if r is not None:
         return stacked(last.readout_range(int(kind)) for kind in np.flatnonzero(setting.allowed[r]))
-    x, possible = last.range(setting.out), setting.allowed[..., None]
-    low = np.min(x.lo, axis=1, where=possible, initial=np.inf)
-    high = np.max(x.hi, axis=1, where=possible, initial=-np.inf)
+    return mean_range(*ends(setting, last.range(setting.out)))[None]
+
+
+def ends(
+    setting: Setting, x: Float[Ball, "n kinds p"]
+) -> tuple[Float[np.ndarray, "n p"], Float[np.ndarray, "n p"]]:
+    """The ends of each position's range over the symbols that may stand there."""
+    possible = setting.allowed[..., None]
+    low = np.where(possible, x.lo, np.inf).min(axis=1)
+    return low, np.where(possible, x.hi, -np.inf).max(axis=1)
+
+
+def mean_range(low: Float[np.ndarray, "n p"], high: Float[np.ndarray, "n p"]) -> Float[Ball, " p"]:
+    """The range of the mean over positions, from the ends of each position's."""
     rad = up(((high - low) / 2).mean(axis=0)) + MARGIN * (abs(low) + abs(high)).mean(axis=0)
-    return Ball(((low + high) / 2).mean(axis=0), rad)[None]
+    return Ball(((low + high) / 2).mean(axis=0), rad)

@@ -19,7 +19,7 @@ from jaxsens.base.told import facts
 from jaxsens.models.transformer.layers import readout_position
 from jaxsens.models.transformer.module import Transformer, check_length
 from jaxsens.theory.certified.averages import Counts
-from jaxsens.theory.certified.back_substitution import Outputs, readout_ranges
+from jaxsens.theory.certified.back_substitution import Outputs, ends, mean_range, readout_ranges
 from jaxsens.theory.certified.first_layer import FirstLayer
 from jaxsens.theory.certified.intervals import MARGIN, TERMS, Ball, ball, gain, norm_bound, overlap, times, up
 from jaxsens.theory.certified.layerwise import LayerRanges, through
@@ -266,14 +266,10 @@ def _of_mean(
     setting: Setting, y: Float[Ball, "n kinds width"], moved: Float[np.ndarray, "n n"]
 ) -> tuple[Float[np.ndarray, " n"], Float[Ball, "1 width"]]:
     """For the mean over positions: its change in l2 for each flip, and its range."""
-    possible, n = setting.allowed[..., None], setting.n
-    low = np.where(possible, y.lo, np.inf).min(axis=1)
-    high = np.where(possible, y.hi, -np.inf).max(axis=1)
+    n, (low, high) = setting.n, ends(setting, y)
     own = norm_bound(high - low, "l2")  # the flipped row may go anywhere in its range
     moved[np.arange(n), np.arange(n)] = 0.0
-    rad = up(((high - low) / 2).mean(axis=0)) + MARGIN * (abs(low) + abs(high)).mean(axis=0)
-    mean = Ball(((low + high) / 2).mean(axis=0), rad)
-    return up(up(moved.sum(axis=0) + own) / n), mean[None]
+    return up(up(moved.sum(axis=0) + own) / n), mean_range(low, high)[None]
 
 
 def one_layer(setting: Setting) -> Float[np.ndarray, " n"]:
