@@ -230,8 +230,11 @@ def inverse_temperature(schedule: Any, x: Any) -> Any:
     return np.maximum(schedule.offset + grown, schedule.least)
 
 
-def weights(weighting: Any, scores: list[Any], i: int, n: int) -> list[Any]:
-    """The weights of the visible keys, given their scores, for the query at position i of n."""
+def weights(weighting: Any, scores: list[Any], i: int, n: int, sink: Any = None) -> list[Any]:
+    """The weights of the visible keys, given their scores, for the query at position i of n.
+
+    `sink` is the score of the head's sink, if it is learned.
+    """
     if not scores:
         return []
     x = {"length": n, "query": i}[getattr(weighting, "by", "length")]
@@ -242,7 +245,7 @@ def weights(weighting: Any, scores: list[Any], i: int, n: int) -> list[Any]:
         case "Softmax":
             return softmax(scores)
         case "SinkSoftmax":
-            return softmax([*scores, weighting.logit])[:-1]
+            return softmax([*scores, sink if weighting.learned else weighting.logit])[:-1]
         case "AdaptiveSoftmax":
             return adapted(weighting.polynomial, weighting.least_entropy, scores)
         case "Sigmoid":
@@ -290,7 +293,9 @@ def attention(config: Any, layer: Any, k: int, z: list[Array]) -> list[Array]:
                         s += layer.relative_bias[h][bucket(term, j - i)]
                 scores.append(s)
             b = np.zeros(layer.value[h].shape[1], z[0].dtype)
-            for alpha, j in zip(weights(of_layer(config.weighting, k), scores, i, n), seen, strict=True):
+            sink = None if layer.sink is None else layer.sink[h]
+            alphas = weights(of_layer(config.weighting, k), scores, i, n, sink)
+            for alpha, j in zip(alphas, seen, strict=True):
                 b = b + alpha * values[j - 1]
             if config.output_gate != "none":
                 b = b * (1 + np.tanh(times(z[i - 1], layer.gate[h]) / 2)) / 2

@@ -12,7 +12,7 @@ import numpy as np
 from jaxsens.base import inputs
 from jaxsens.base.errors import collecting
 from jaxsens.base.precision import numerics
-from jaxsens.models.parts.weighting import WEIGHTINGS, Weighting
+from jaxsens.models.parts.weighting import WEIGHTINGS, Weighting, learns_sink
 from jaxsens.models.transformer.stack import Stack
 from jaxsens.pretrained.families.architecture import Architecture
 from jaxsens.pretrained.families.rotation import RotaryAngles
@@ -56,6 +56,8 @@ class ModelChanges:
                 problems.add("mask", self.mask, '"future" or "none"')
             if isinstance(self.weighting, str) and self.weighting not in WEIGHTINGS:
                 problems.add("weighting", self.weighting, f"one of {', '.join(WEIGHTINGS)}")
+            if isinstance(self.weighting, Weighting) and learns_sink(self.weighting):
+                problems.add("weighting", self.weighting, "a fixed logit: the model has no score of a sink")
             if self.stretch is not None:
                 if not isinstance(self.stretch, int | float) or not 0 < self.stretch < np.inf:
                     problems.add("stretch", self.stretch, "a number above 0")

@@ -32,6 +32,7 @@ from jaxsens.base.precision import numerics
 from jaxsens.models.parts.weighting import Tempered
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.models.transformer.layers import apply_operations, readout_position
+from jaxsens.models.transformer.scores import weighting_of
 from jaxsens.sensitivity.engines import incremental
 from jaxsens.sensitivity.engines import vmap as vmap_engine
 from jaxsens.sensitivity.engines.difference import engine as difference
@@ -172,7 +173,7 @@ def edited(asked: AskedEngine, edit: Edit, forward: VmapEngine) -> tuple[Engine,
 
 def lost_digits(subject: Measurable, config: TransformerConfig, n: int) -> str | None:
     """Returns why subtracting two outputs would be too inaccurate, or None if it is accurate enough."""
-    kinds = [config.layer(k).weighting for k in range(config.layers)]
+    kinds = [weighting_of(config.layer(k), subject.parameters.layers[k]) for k in range(config.layers)]
     soft = [kind for kind in kinds if isinstance(kind, Tempered)]
     if subject.outputs is not None:
         return "the designated output may change by far less than a part 1/n"

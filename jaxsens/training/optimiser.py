@@ -16,8 +16,8 @@ from jaxsens.models.config_tables import NetworkConfig
 from jaxsens.training.config import OptimiserConfig, Task, TrainConfig
 from jaxsens.training.sequence import initial_parameters, next_symbol_loss, recognition_loss
 
-UNDECAYED = frozenset({"bias", "b1", "b2", "output_bias", "head_bias", "scale"})
-"""The names of the parameters that weight decay leaves alone: biases and the scales of normalisation."""
+UNDECAYED = frozenset({"bias", "b1", "b2", "output_bias", "head_bias", "scale", "sink"})
+"""The names of the parameters that weight decay leaves alone: biases, scores of sinks, scales of normalisation."""
 
 
 class TrainState(NamedTuple):

@@ -11,16 +11,16 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, TypeAlias, TypeGuard
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsens.base.errors import Problems, collecting, no_rule
-from jaxsens.base.strict import checked_by
+from jaxsens.base.errors import InputError, Problems, collecting, no_rule
+from jaxsens.base.strict import checked_by, later
 from jaxsens.models.parts.part import Part
 from jaxsens.models.parts.products import quotients, weighted_sums
 from jaxsens.models.parts.schedules import SCHEDULES, Schedule
@@ -156,27 +156,53 @@ class SinkSoftmax(Tempered):
     The sink is a key that every row sees, with a fixed score and the value 0: a row's weights sum to less than 1. With
     the logit 0 this is softmax off by one (Miller, "Attention is off by one", 2023). The temperature does not apply to
     the logit. A row that sees no key has weights of 0.
+
+    A `learned` sink has a score in every head, which is a parameter of the layer (`LayerParameters.sink`) and starts at
+    `logit`, as in gpt-oss (arXiv 2508.10925). Its weights are those of `at_sink`.
     """
 
     logit: float = 0.0
+    learned: bool = later(False)
 
     def _check(self, problems: Problems) -> None:
         if not _is_finite(self.logit):
             problems.add("logit", self.logit, "a finite number")
+        if not isinstance(self.learned, bool):
+            problems.add("learned", self.learned, "true or false")
+
+    @property
+    def score(self) -> Any:
+        """The sink's score: a number, or what `at_sink` was given.
+
+        Raises:
+            InputError: for a learned sink without its parameter, as in a model that has none.
+        """
+        if self.learned:
+            raise InputError(
+                "SinkSoftmax: learned = True: its score is a parameter, which layers of a jaxsens transformer have; "
+                "in other models give a fixed logit"
+            )
+        return self.logit
+
+    def at_sink(self, scores: Float[Any, "*rows"]) -> SinkSoftmax:
+        """Returns it with the scores that the parameters hold: (heads, 1, 1) of all heads, or () of one."""
+        found = replace(self, learned=False)
+        object.__setattr__(found, "logit", scores)  # it may be traced, and is no field of a config
+        return found
 
     def log_share(self, n: int) -> float:
-        """Returns -log n, or -logit if less: the sink then takes nearly everything."""
-        return min(super().log_share(n), -self.logit)
+        """Returns -log n, or less the sink's largest score if that is less: the sink then takes nearly everything."""
+        return min(super().log_share(n), -float(np.max(self.score)))
 
     def shares(self, scores: Keys, visible: Seen) -> Shares:
-        """Returns exp(s_j - m) and their sum with the sink's, where m is the largest of the scores and the logit."""
-        unnormalised, largest = _powers(scores, visible, self.logit)
-        return unnormalised, jnp.sum(unnormalised, axis=-1, keepdims=True) + jnp.exp(self.logit - largest)
+        """Returns exp(s_j - m) and their sum with the sink's, where m is the largest of the scores and the sink's."""
+        unnormalised, largest = _powers(scores, visible, self.score)
+        return unnormalised, jnp.sum(unnormalised, axis=-1, keepdims=True) + jnp.exp(self.score - largest)
 
     def log_normaliser(self, scores: Keys, visible: Seen) -> Float[Array, "*rows"]:
-        """Returns log (exp(logit) + sum_j exp(s_j)) over the visible keys; 0 for a row that sees none."""
-        found = jnp.logaddexp(_log_sum(scores, visible), jnp.asarray(self.logit, scores.dtype))
-        return jnp.where(jnp.any(visible, axis=-1), found, 0)
+        """Returns log (exp(score) + sum_j exp(s_j)) over the visible keys; 0 for a row that sees none."""
+        found = jnp.logaddexp(_log_sum(scores, visible)[..., None], jnp.asarray(self.score, scores.dtype))
+        return jnp.where(jnp.any(visible, axis=-1), found[..., 0], 0)
 
 
 @dataclass(frozen=True)
@@ -375,7 +401,7 @@ def _masked(scores: Keys, visible: Seen) -> Shares:
     return masked, jnp.max(masked, axis=-1, keepdims=True, initial=-jnp.inf)
 
 
-def _powers(scores: Keys, visible: Seen, least: float = -math.inf) -> Shares:
+def _powers(scores: Keys, visible: Seen, least: Any = -math.inf) -> Shares:
     """Returns exp(s_j - m), 0 for invisible keys, and m: each row's largest score or `least`; 0 if infinite."""
     masked, best = _masked(scores, visible)
     # It cancels in the quotient, and so does its derivative.
@@ -404,7 +430,7 @@ SOFTMAXES: tuple[type[Weighting], ...] = (Softmax, SinkSoftmax)
 """The weightings for which rules of softmax hold, given the score of the sink."""
 
 
-def sink_logit(consumer: str, weighting: Weighting) -> float:
+def sink_score(consumer: str, weighting: Weighting) -> Any:
     """Returns the score of a softmax's sink; -inf without one, which is the same.
 
     Raises:
@@ -414,9 +440,14 @@ def sink_logit(consumer: str, weighting: Weighting) -> float:
         case Softmax():
             return -math.inf
         case SinkSoftmax():
-            return float(weighting.logit)
+            return weighting.score
         case _:
             raise no_rule(consumer, "weighting", weighting, SOFTMAXES)
+
+
+def learns_sink(weighting: Weighting) -> TypeGuard[SinkSoftmax]:
+    """Returns whether the sinks of a weighting have scores that are parameters."""
+    return isinstance(weighting, SinkSoftmax) and weighting.learned
 
 
 WEIGHTING_TYPES: tuple[type[Weighting], ...] = (

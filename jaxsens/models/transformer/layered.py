@@ -27,7 +27,7 @@ from jaxsens.base.errors import InputError, collecting
 from jaxsens.base.platforms import compiled_for
 from jaxsens.base.programs import kept
 from jaxsens.models.parts.masks import MASKS, AnyMask, KeyMask, Span, TypedMask, mask_of
-from jaxsens.models.parts.weighting import Softmax, Weighting
+from jaxsens.models.parts.weighting import Softmax, Weighting, learns_sink, sink_score
 from jaxsens.models.transformer.trace import in_blocks, over_row_blocks, rows_at_once, some_rows
 
 MaskRule = Callable[[Int[Array, "*b"], Int[Array, "*b"]], Bool[Array, "*b"]]
@@ -158,6 +158,12 @@ class Layered(abc.ABC):
         del parameters
         return self.attention(layer)
 
+    def weighting_of(self, parameters: Any, layer: int, head: Index, /) -> Weighting:
+        """Returns the weighting of one head. Override it if the score of a sink is a parameter: return
+        `self.attention(layer).weighting.at_sink(score)` of a learned `SinkSoftmax`."""
+        del head
+        return self.attention_of(parameters, layer).weighting
+
     @abc.abstractmethod
     def embed(self, parameters: Any, symbol: Index, position: Index, /) -> Row:
         """Returns the first layer's input row for a symbol at a position."""
@@ -273,6 +279,16 @@ class ModelLayer:
         """How its rows attend to each other."""
         return self.model.attention_of(self.parameters, self.k)
 
+    def weighting(self, head: Index | None = None) -> Weighting:
+        """How a head's scores become weights; without `head`, those of all heads at once."""
+        if head is not None:
+            return self.model.weighting_of(self.parameters, self.k, head)
+        found = self.attention.weighting
+        if not learns_sink(found):
+            return found
+        scores = jax.vmap(lambda head: sink_score("attention", self.weighting(head)))
+        return found.at_sink(scores(jnp.arange(self.attention.heads))[:, None, None])
+
     def projected(self, rows: SomeRows, positions: Places) -> Projections:
         """Returns queries, keys and values of some rows; keys and values with one copy for each query head that reads
         them.
@@ -349,7 +365,7 @@ class ModelLayer:
 
         def one_head(given: tuple[Array, ...]) -> Float[Array, "m value_width"]:
             head, q, k, v = given
-            shares, total = attention.weighting.shares(self.scores(head, q, k, rows, columns), seen)
+            shares, total = self.weighting(head).shares(self.scores(head, q, k, rows, columns), seen)
             return (shares @ v) / total
 
         return jax.lax.map(one_head, (jnp.arange(attention.heads), queries, keys, values)).swapaxes(0, 1)
@@ -511,7 +527,8 @@ def _traced(layer: ModelLayer) -> tuple[tuple[int, ...], Any]:
         own = layer_of(model, jax.tree.unflatten(structure, leaves), layer.k, layer.n)
         q, key, value = own.projected(x[None], i[None])
         merged = own.merged(x[None], value.swapaxes(0, 1))
-        return q, key, value, merged, own.scores(i, q[0], key[0], i[None], i[None])
+        s = own.scores(i, q[0], key[0], i[None], i[None])
+        return q, key, value, merged, s, own.weighting(i).shares(s, s == s)
 
     row = jax.eval_shape(model.embed, layer.parameters, here, here)
     axes = () if model.mesh is None else tuple(model.mesh.shape.items())

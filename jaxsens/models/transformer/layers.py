@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from jaxsens.base.errors import rule_for
 from jaxsens.models.parts.choices import OUTPUT_GATES, SCORES
 from jaxsens.models.parts.products import rows_times
+from jaxsens.models.parts.weighting import Weighting
 from jaxsens.models.transformer.config import LayerConfig, TransformerConfig
 from jaxsens.models.transformer.layered import (
     AllRows,
@@ -26,7 +27,7 @@ from jaxsens.models.transformer.layered import (
     readout_row,
 )
 from jaxsens.models.transformer.parameters import LayerParameters, TransformerParameters, needed
-from jaxsens.models.transformer.scores import REFINEMENTS, penalty, projected, turned
+from jaxsens.models.transformer.scores import REFINEMENTS, penalty, projected, turned, weighting_of
 from jaxsens.models.transformer.stack import Stack, over_layers
 from jaxsens.models.transformer.tables import at_temperature, layer_config, position_embedding
 from jaxsens.models.transformer.trace import (
@@ -165,6 +166,10 @@ class LayeredTransformer(Layered):
         """The same, with the temperature that is among the parameters, if it is."""
         attention = self.attention(layer)
         return replace(attention, weighting=at_temperature(attention.weighting, parameters))
+
+    def weighting_of(self, parameters: TransformerParameters, layer: int, head: Index) -> Weighting:
+        """The weighting of one head, with its learned sink, if it has one."""
+        return weighting_of(*self._layer(parameters, layer), head)
 
     def at_length(self, n: int) -> LayeredTransformer:
         """The transformer for inputs of length n, on which position embeddings depend."""

@@ -18,6 +18,7 @@ from jaxsens.models.networks.given import on_device
 from jaxsens.models.parts import initialisation
 from jaxsens.models.parts.choices import OUTPUT_GATES, SCORES
 from jaxsens.models.parts.positions import Learned
+from jaxsens.models.parts.weighting import learns_sink
 from jaxsens.models.transformer.config import TransformerConfig
 
 
@@ -48,6 +49,7 @@ class LayerParameters:
     feed_forward_norm: NormParameters | None
     relative_bias: Float[Array, "heads buckets"] | None = None
     gate: Float[Array, "heads width gates"] | None = None
+    sink: Float[Array, " heads"] | None = None
 
 
 @jax.tree_util.register_dataclass
@@ -96,7 +98,7 @@ Maker = Callable[[str, tuple[int, ...], float], Array]
 def build(config: TransformerConfig, normal: Maker) -> TransformerParameters:
     """Returns the parameter tree of `config`, with each random parameter made by `normal(name, shape, variance)`.
 
-    Biases are always 0, and normalisation scales 1.
+    Biases are always 0, normalisation scales 1, and learned sinks at the logit of their weighting.
     """
     d = config.width
     learned = [term for term in config.position_terms if isinstance(term, Learned)]
@@ -138,6 +140,9 @@ def _layer(config: TransformerConfig, k: int, normal: Maker) -> LayerParameters:
         feed_forward_norm=norm(normalised and hidden > 0),
         relative_bias=normal(f"layer{k}.relative_bias", (heads, buckets), 1.0) if buckets else None,
         gate=normal(f"layer{k}.gate", (heads, d, gate.width(dk)), 1 / d) if gate else None,
+        sink=on_device(np.full(heads, layer.weighting.logit, dtype))
+        if learns_sink(layer.weighting)
+        else None,
     )
 
 
@@ -147,7 +152,7 @@ def initialise(config: TransformerConfig, seed: int) -> TransformerParameters:
     Every matrix W with fan-in m has independent N(0, 1/m) entries (N(0, 2/m) for W1, before the activation). Symbol
     embeddings, learned position embeddings, relative biases, component vectors and the additive score's vector have
     N(0, 1) entries. With another `config.initialisation` all of these are drawn from the same distribution. Biases are
-    0, normalisation scales 1. See `initialisation` for what models with the same seed share.
+    0, normalisation scales 1, learned sinks at their logit. See `initialisation` for what models with the same seed share.
     """
 
     def normal(name: str, shape: tuple[int, ...], variance: float) -> Array:

@@ -29,6 +29,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsens.base.errors import rule_for
 from jaxsens.models.parts.choices import SCORES
 from jaxsens.models.parts.products import inner_products, rows_times
+from jaxsens.models.parts.weighting import Weighting, learns_sink
 from jaxsens.models.transformer.config import LayerConfig
 from jaxsens.models.transformer.parameters import LayerParameters, needed
 
@@ -115,6 +116,18 @@ def scores(
     if added is not None:
         result = result + added
     return layer.weighting.tempered(result, query_positions, n)
+
+
+def weighting_of(layer: LayerConfig, parameters: LayerParameters, head: Index | None = None) -> Weighting:
+    """Returns the layer's weighting, with the scores of learned sinks: those of all heads, or of one.
+
+    Raises:
+        TypeError: if the sinks' scores should be among the parameters, and are not.
+    """
+    if not learns_sink(layer.weighting):
+        return layer.weighting
+    sink = needed(parameters.sink, "sink")
+    return layer.weighting.at_sink(sink[:, None, None] if head is None else sink[head])
 
 
 REFINEMENTS = 2

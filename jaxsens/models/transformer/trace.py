@@ -25,7 +25,7 @@ from jaxsens.models.parts.products import rows_times
 from jaxsens.models.parts.weighting import averages
 from jaxsens.models.transformer.config import LayerConfig
 from jaxsens.models.transformer.parameters import LayerParameters, NormParameters, needed
-from jaxsens.models.transformer.scores import centred_scores, projected, scores, turned
+from jaxsens.models.transformer.scores import centred_scores, projected, scores, turned, weighting_of
 
 SCORES_IN_MEMORY = 2**24
 """Attention rows are computed in blocks so that at most this many scores are in memory at once."""
@@ -168,8 +168,8 @@ def attention_of_rows(
 
     def some(q: Array, k: Array, v: Array, head: Array | None = None) -> tuple[Array, Array]:
         s, seen = scores_of_rows(layer, parameters, q, k, block, head)
-        b = averages(layer.weighting, s, seen, v, layer.exact_rows)
-        return b, layer.weighting.log_normaliser(s, seen)
+        weighting = weighting_of(layer, parameters, head)
+        return averages(weighting, s, seen, v, layer.exact_rows), weighting.log_normaliser(s, seen)
 
     if len(block) == 1 or not leaves_cache(layer, keys.shape[1], compiled_for()):
         return some(queries, keys, values)

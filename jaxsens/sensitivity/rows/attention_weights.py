@@ -21,6 +21,7 @@ from jaxsens.models.transformer.layered import (
     layer_of,
 )
 from jaxsens.models.transformer.parameters import TransformerParameters
+from jaxsens.models.transformer.scores import weighting_of
 from jaxsens.models.transformer.trace import in_blocks, row_scores, transformer_layer
 from jaxsens.sensitivity.subjects.adapters import Measurable
 
@@ -93,7 +94,7 @@ def _of_transformer(
         def rows(block: Array, layer: Any = layer, own: Any = own, traced: Any = traced) -> Any:
             return row_scores(layer, own, traced.queries, traced.keys, block)
 
-        yield layer.heads, layer.weighting, rows
+        yield layer.heads, weighting_of(layer, own), rows
 
 
 def _of_layered(
@@ -119,7 +120,7 @@ def _of_layered(
 
             return jax.lax.map(one_head, (jnp.arange(attention.heads), queries, keys)), seen
 
-        yield attention.heads, attention.weighting, rows
+        yield attention.heads, layer.weighting(), rows
         if k < model.layers - 1:
 
             def attended(

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsens.base.errors import InputError, collecting
+from jaxsens.base.errors import InputError, collecting, no_rule
 from jaxsens.base.memory import check_fits
 from jaxsens.base.precision import numerics
 from jaxsens.base.programs import compiled
 from jaxsens.base.strict import naming_arguments
 from jaxsens.base.versions import versions
-from jaxsens.models.parts.weighting import sink_logit
+from jaxsens.models.parts.weighting import SOFTMAXES
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.models.transformer.layered import Layered
 from jaxsens.sensitivity.engines.one_key.blocks import summed_over_blocks
@@ -131,7 +131,8 @@ def critical_temperatures(model: Any, tokens: Any, *, gaps: Sequence[float] = GA
     of_layer = attending.layer if isinstance(attending, TransformerConfig) else attending.attention
     layers = [of_layer(k) for k in range(attending.layers)]
     for layer in layers:
-        sink_logit(NAME, layer.weighting)  # refuses what is no softmax
+        if not isinstance(layer.weighting, SOFTMAXES):
+            raise no_rule(NAME, "weighting", layer.weighting, SOFTMAXES)
     with collecting(NAME) as problems:
         words, subject = checked_input(subject, encoded(model, tokens), "auto", problems, one=True)
         asked = checked_gaps(gaps, problems)

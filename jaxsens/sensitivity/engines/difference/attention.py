@@ -23,6 +23,7 @@ from jaxsens.models.parts.score_positions import Alibi, PartialAlibi, RelativeBi
 from jaxsens.models.parts.weighting import Sigmoid, SinkSoftmax, Softmax, averages, weights
 from jaxsens.models.transformer.config import LayerConfig
 from jaxsens.models.transformer.parameters import needed
+from jaxsens.models.transformer.scores import weighting_of
 from jaxsens.models.transformer.trace import leaves_cache, scores_of_rows
 from jaxsens.sensitivity.engines.difference.moved import (
     Doubt,
@@ -153,7 +154,7 @@ def soft_rows(layer: KeptLayer, rows: Rows, dq: HeadsMoved, dk: HeadsMoved, dv: 
         ds = score_change(layer, q, dq.db, k, dk.db, rows, head)
         es = score_error(layer, size(q), Doubt.of(dq), size(k), Doubt.of(dk), rows, head)
         s, seen = scores_of_rows(config, layer.parameters, q, k, rows, head)
-        return _pulled(config, v, weights_moved(config, s, seen, ds, es), dv)
+        return _pulled(config, v, weights_moved(layer, s, seen, ds, es, head), dv)
 
     if not leaves_cache(config, layer.n, compiled_for()):
         return some((queries, kept.keys, kept.values, dq, dk, dv))
@@ -230,7 +231,7 @@ def readout_row(layer: KeptLayer, row: int, dq: HeadsMoved, moved: Moved) -> Hea
         for matrix in (parameters.key, parameters.value)
     )
     es = score_error(layer, size(q), Doubt.of(dq), size(kept.keys), keys, rows)
-    step = weights_moved(config, *layer.row_scores(rows), ds, es)
+    step = weights_moved(layer, *layer.row_scores(rows), ds, es)
     carried = jnp.einsum("hmn,nd,hdk->hmk", step.new[..., :n], dz, parameters.value, optimize="optimal")
     pulled = pulled_of_row(config, kept.values, step, own)
     return HeadsMoved(pulled.db + carried, pulled.error)
@@ -255,19 +256,21 @@ def pulled_of_row(layer: LayerConfig, values: Keys, moved: WeightsMoved, dv: Dou
     return HeadsMoved(weighted_sums(moved.change, pull, False), error)
 
 
-def weights_moved(layer: LayerConfig, s: Table, seen: Seen, ds: Table, es: Table) -> WeightsMoved:
+def weights_moved(
+    layer: KeptLayer, s: Table, seen: Seen, ds: Table, es: Table, head: Index | None = None
+) -> WeightsMoved:
     """Returns rows' new weights p' and their change p' - p, both 0 where a row does not see the key, and their errors.
 
-    `es` is the error of ds. Weights are NaN, so that the flip is declined, if scores are too large for accurate
+    `es` is the error of ds. With `head`, all are of that head alone: (1, m, k). Weights are NaN, so that the flip is declined, if scores are too large for accurate
     changes, cancel, or tie.
     """
     s = jnp.where(seen, s, -jnp.inf)
-    match layer.weighting:
+    match weighting_of(layer.config, layer.parameters, head):
         case Softmax():
             new, change = softmax_change(s, ds)
             ties = best_tied(s, ds)
-        case SinkSoftmax():
-            sink = jnp.full_like(s[..., :1], layer.weighting.logit)
+        case SinkSoftmax() as weighting:
+            sink = jnp.full_like(s[..., :1], weighting.score)
             none = jnp.zeros_like(sink)
             s, ds, es = (jnp.concatenate(pair, -1) for pair in ((s, sink), (ds, none), (es, none)))
             seen = jnp.concatenate([seen, jnp.ones_like(sink, bool)], -1)
@@ -280,7 +283,7 @@ def weights_moved(layer: LayerConfig, s: Table, seen: Seen, ds: Table, es: Table
             raise no_rule("the change of soft attention", "weighting", other, SOFT)
     lost = jnp.any((too_large(ds) | cancelled(s, ds, new)) & seen, axis=-1, keepdims=True) | ties
     error = _weight_errors(
-        jnp.where(seen, s, 0), ds, es, new, change, not isinstance(layer.weighting, Sigmoid)
+        jnp.where(seen, s, 0), ds, es, new, change, not isinstance(layer.config.weighting, Sigmoid)
     )
     return WeightsMoved(s, jnp.where(lost, jnp.nan, new), change, jnp.where(seen, error, 0))
 

@@ -29,7 +29,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.models.parts.masks import visible
 from jaxsens.models.parts.products import weighted_sums
-from jaxsens.models.parts.weighting import sink_logit
+from jaxsens.models.parts.weighting import SinkSoftmax, sink_score
+from jaxsens.models.transformer.scores import weighting_of
 from jaxsens.models.transformer.trace import over_row_blocks
 from jaxsens.sensitivity.engines.difference.attention import (
     WeightsMoved,
@@ -151,9 +152,10 @@ class Rest:
 def rest_of(layer: KeptLayer, equal: FirstRows, row: int | None = None) -> Rest:
     """`Rest` for all rows, O(H n^2 head_width) once an input, in blocks; or for one `row` alone, 0 in the others."""
     kept, n, dtype = layer.kept, layer.n, layer.kept.x.dtype
-    sink = sink_logit("the change of a softmax", layer.config.weighting)
+    sink = sink_score("the change of a softmax", weighting_of(layer.config, layer.parameters))
     values = kept.values - kept.values[:, -1:]
-    if sink > -math.inf:
+    has_sink = isinstance(layer.config.weighting, SinkSoftmax)
+    if has_sink:
         values = jnp.concatenate([values, -kept.values[:, -1:]], axis=1)
     keys, sizes = jnp.arange(values.shape[1]), size(values)
     value_error = unit(dtype) * jnp.max(size(kept.values), axis=1)
@@ -173,7 +175,7 @@ def rest_of(layer: KeptLayer, equal: FirstRows, row: int | None = None) -> Rest:
     def rows(block: Array) -> tuple[Array, ...]:
         s, seen = layer.row_scores(block)
         s = jnp.where(seen, s, -jnp.inf)
-        if sink > -math.inf:
+        if has_sink:
             s = jnp.concatenate([s, jnp.full_like(s[..., :1], sink)], axis=-1)
         best = jnp.argmax(s, axis=-1)
         others = jnp.where(keys == best[..., None], -jnp.inf, s)
@@ -297,7 +299,7 @@ def own_row(layer: KeptLayer, rest: Rest | None, flip: KeyMoved, dq: HeadsMoved)
     es = score_error(layer, *sizes, size(kept.keys), None, rows)
     own = score_error(layer, *sizes, size(key), Doubt.of(flip.dk), rows)
     es = jnp.where(here, own, es)
-    moved = weights_moved(layer.config, *layer.row_scores(rows), ds, es)
+    moved = weights_moved(layer, *layer.row_scores(rows), ds, es)
     none = jnp.zeros_like(kept.keys[..., 0])
     if rest is None:
         sizes = none.at[:, position].set(size(flip.dv.db)[:, 0])

@@ -118,7 +118,7 @@ def attended_by_moved_rows(
             own = layer.scores(head, q, k, i, i)
             s = jnp.where(columns == i[:, None], own, s)
             seen = attention.sees(i[:, None], columns[None, :])
-            shares, total = attention.weighting.shares(s, seen)
+            shares, total = layer.weighting(head).shares(s, seen)
             weights = shares / total
             replaced = weights[0, i[0]]
             return (weights @ values + replaced * (v - values[i]))[0]

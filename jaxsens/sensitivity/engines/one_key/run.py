@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxsens.base.errors import no_rule
-from jaxsens.models.parts.weighting import SOFTMAXES, Sigmoid, Weighting, sink_logit
+from jaxsens.models.parts.weighting import SOFTMAXES, Sigmoid, Weighting, sink_score
 from jaxsens.models.transformer.layered import (
     Alike,
     Index,
@@ -151,7 +151,7 @@ def attended(
     Exponentials of a softmax are taken relative to the second-best score. The best key may be far ahead of all others:
     relative to it, they would underflow, and what remains if it is flipped would be lost.
     """
-    n, attention, weighting = layer.n, layer.attention, layer.attention.weighting
+    n, attention, weighting = layer.n, layer.attention, layer.weighting(head)
     columns = jnp.arange(n)
     s = layer.scores(head, q, k, rows, columns)
     seen = attention.sees(rows[:, None], columns[None, :])
@@ -162,7 +162,7 @@ def attended(
     best = jnp.max(s, axis=-1, keepdims=True)
     where = jnp.min(jnp.where(s == best, columns, n - 1), axis=-1)
     others = jnp.where(columns == where[:, None], -jnp.inf, s)
-    sink = sink_logit("the first-order engine", weighting)
+    sink = sink_score("the first-order engine", weighting)
     second = jnp.maximum(jnp.max(others, axis=-1, keepdims=True), sink)
     base = jnp.where(second == -jnp.inf, 0, second)
     powers = jnp.exp(others - base)
