@@ -22,6 +22,7 @@ WEIGHTINGS_TRIED: dict[str, Any] = {
     "by-query": Softmax(Schedule(coefficient=0.7, power=0.5, log_power=1.0), by="query"),
     "cooling": Softmax(Schedule(coefficient=2.0, power=-1.0)),
     "sink by-query": SinkSoftmax(Schedule(log_power=1.0, offset=0.5), by="query", logit=1.5),
+    "learned sink": SinkSoftmax(Schedule(log_power=1.0, offset=0.5), logit=0.7, learned=True),
     "entmax-1.2 by-query": Entmax(Schedule(power=0.5, least=2.0), by="query", alpha=1.2),
     "sigmoid by-query": Sigmoid(Schedule(power=0.5), by="query", bias=0.3, log_bias=-0.5),
 }

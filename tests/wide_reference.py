@@ -75,14 +75,14 @@ def scores(config: Any, layer: Any, index: int, head: int, q: Array, k: Array) -
     return s
 
 
-def weights(weighting: Any, s: Array, seen: Array, leads: list[float]) -> Array:
+def weights(weighting: Any, s: Array, seen: Array, leads: list[float], sink: Any) -> Array:
     """Attention weights of every row; `leads` gets what each choice of a hard row hangs on."""
     n = len(s)
     if reference.kind(weighting) != "Softmax":
         rows = np.zeros((n, n), WIDE)
         for i in range(n):
             own = s[i, seen[i]]
-            rows[i, seen[i]] = reference.weights(weighting, list(own), i + 1, n)
+            rows[i, seen[i]] = reference.weights(weighting, list(own), i + 1, n, sink)
             if weighting.hard:
                 leads.extend(lead for lead in (lead_of(own),) if lead is not None)
         return rows
@@ -116,7 +116,8 @@ def attention(config: Any, layer: Any, k: int, z: Array, leads: list[float]) -> 
                     for x in (q, keys)
                 )
         s = scores(config, layer, k, head, q, keys)
-        p = weights(reference.of_layer(config.weighting, k), s, seen, leads)
+        sink = None if layer.sink is None else layer.sink[head]
+        p = weights(reference.of_layer(config.weighting, k), s, seen, leads, sink)
         b = p @ v
         if config.output_gate != "none":
             b = b * (1 + np.tanh(z @ layer.gate[head].astype(WIDE) / 2)) / 2

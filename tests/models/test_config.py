@@ -130,6 +130,12 @@ def test_tables_of_a_config_file_describe_the_new_weightings():
         Entmax(Schedule(least=2.0), alpha=1.25),
     )
     assert plain(made[0])["logit"] == 1.5
+    assert "learned" not in plain(made[0])  # the keys of points measured before there were learned sinks
+    learned = {"type": "SinkSoftmax", "logit": 1.5, "learned": True}
+    config = TransformerConfig(2, layers=1, weighting=learned)  # pyright: ignore[reportArgumentType]
+    assert config.layer(0).weighting == SinkSoftmax(logit=1.5, learned=True)
+    assert plain(config.layer(0).weighting)["learned"] is True
+    assert "learned = 1" in refused(weighting={"type": "SinkSoftmax", "learned": 1})
     assert "alpha" in refused(weighting={"type": "Entmax", "alpha": 3.0})
     assert "polynomial" in refused(weighting={"type": "AdaptiveSoftmax", "polynomial": ["1"]})
 

@@ -163,6 +163,7 @@ def test_attention_in_blocks_of_rows_is_the_same(monkeypatch):
         {"layer_norm": "pre", "weighting": "temperature-log"},
         {"weighting": "sparsemax", "positions": "rotary"},
         {"readout": "mean"},
+        {"weighting": WEIGHTINGS_TRIED["learned sink"], "mask": "past"},
     ],
 )
 @pytest.mark.parametrize("rows", [2, 4])

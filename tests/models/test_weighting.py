@@ -17,6 +17,7 @@ from jaxsens.models.parts.weighting import (
     Sigmoid,
     SinkSoftmax,
     averages,
+    learns_sink,
     weights,
 )
 from tests import reference
@@ -81,7 +82,9 @@ def test_averages_have_gradients():
 @pytest.mark.parametrize(("factor", "dtype"), [(1.0, "float64"), (40.0, "float64"), (40.0, "float32")])
 @pytest.mark.parametrize("name", WEIGHTINGS_TRIED)
 def test_weights_are_those_of_the_formula(name, factor, dtype):
-    weighting, (m, n) = WEIGHTINGS_TRIED[name], (8, 8)
+    weighting, (m, n), sink = WEIGHTINGS_TRIED[name], (8, 8), None
+    if learns_sink(weighting):
+        sink, weighting = -0.4, weighting.at_sink(jnp.asarray([[[-0.4]]]))
     rng = np.random.default_rng(0)
     scores = (factor * rng.normal(size=(1, m, n))).astype(dtype)
     seen = rng.random((1, m, n)) < np.arange(m)[:, None] / (
@@ -96,7 +99,7 @@ def test_weights_are_those_of_the_formula(name, factor, dtype):
     eps = float(np.finfo(dtype).eps)
     for i in range(m):
         own = list(scores[0, i, seen[0, i]].astype(np.longdouble))
-        expected = reference.weights(weighting, own, i + 1, n)
+        expected = reference.weights(WEIGHTINGS_TRIED[name], own, i + 1, n, sink)
         atol = 32 * eps * max(1, largest if not weighting.hard else 1)
         np.testing.assert_allclose(found[0, i, seen[0, i]], np.array(expected, float), rtol=0, atol=atol)
         assert not found[0, i, ~seen[0, i]].any()

@@ -195,6 +195,7 @@ def assert_conforms(name: str, case: Case, dtype: str = "float64", cancelling: b
     )
 
 
+LEARNED = WEIGHTINGS_TRIED["learned sink"]
 NEWER_TYPES = ("SinkSoftmax", "AdaptiveSoftmax", "Sigmoid", "Entmax")
 STEEP = ("temperature-linearithmic", "temperature-cubic", "cooling")
 NEWER = tuple(name for name, kind in WEIGHTINGS_TRIED.items() if type(kind).__name__ in NEWER_TYPES)
@@ -284,6 +285,16 @@ CASES: dict[str, Case] = {
             weighting=(SinkSoftmax(logit=8.0), "softmax", SinkSoftmax(logit=-8.0)), layers=3, layer_norm="pre"
         ),
         sharpness=10,
+    ),
+    "learned sinks, three layers": Case(
+        small(weighting=tuple(SinkSoftmax(logit=c, learned=True) for c in (8.0, 1.0, -8.0)), layers=3),
+        sharpness=10,
+    ),
+    "learned sinks, equal layers of the mean": Case(
+        small(weighting=LEARNED, layers=4, readout="mean", mask="past", scores="additive")
+    ),
+    "learned sinks, one layer, gates": Case(
+        small(weighting=LEARNED, layers=1, mask="strict-future", output_gate="headwise")
     ),
     "sink, one layer of the mean": Case(
         small(weighting="softmax-off-by-one", layers=1, readout="mean", mask="past")

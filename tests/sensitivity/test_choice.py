@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -107,6 +109,14 @@ def test_digits_decide_where_every_weight_is_far_smaller_than_1_over_n(weighting
     assert f"{type(weighting).__name__} has weights of order 1e-5" in found.reason
     assert chosen(model(2, dtype="float64", **options), n).name == "vmap"
     assert chosen(model(2, **{**options, "weighting": "sigmoid-log"}), n).name == "vmap"
+
+
+def test_the_score_of_a_learned_sink_decides_and_not_the_logit_it_began_with():
+    trained = model(2, width=8, layer_norm="pre", weighting=SinkSoftmax(learned=True))
+    last = dataclasses.replace(trained.parameters.layers[1], sink=jnp.full(4, 12.0))
+    parameters = dataclasses.replace(trained.parameters, layers=(trained.parameters.layers[0], last))
+    assert chosen(trained, 16).name == "vmap"
+    assert chosen(jaxsens.Transformer(trained.config, parameters=parameters), 16).name == "difference"
 
 
 @pytest.mark.slow

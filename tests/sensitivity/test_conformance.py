@@ -53,6 +53,7 @@ IN_FLOAT32 = (
     "layer norm after",
     "sharpened",
     "softmax-off-by-one, sharpened",
+    "learned sinks, three layers",
     "sigmoid-log, sharpened",
 )
 
@@ -63,6 +64,7 @@ QUICK = (
     "sharpened, relative bias",
     "layer norm after",
     "sigmoid-log, sharpened",
+    "learned sinks, three layers",
     "elementwise gates",
     "norm and outputs",
 )

@@ -57,6 +57,7 @@ CASES: dict[str, dict[str, Any]] = {
     "places tell rows apart": {"positions": ("sinusoidal",), "weighting": "temperature-quadratic"},
     "nearly equal places": {"positions": ("length",), "weighting": "softmax"},
     "a sink": {"weighting": SinkSoftmax(logit=1.0), "positions": ()},
+    "learned sinks": {"weighting": SinkSoftmax(logit=1.0, learned=True), "positions": (), "heads": 2},
     "two heads and a map": {"heads": 2, "feed_forward": 8, "layer_norm": "pre"},
     "the flipped row is read": {"readout": 0, "mask": "past", "layers": 1},
     "two layers of cold heads": {"layers": 2, "width": 8, "feed_forward": 8},
@@ -66,7 +67,13 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-QUICK = ("no positions, all rows see all", "places tell rows apart", "a sink", "hard, of equal values")
+QUICK = (
+    "no positions, all rows see all",
+    "places tell rows apart",
+    "a sink",
+    "learned sinks",
+    "hard, of equal values",
+)
 
 
 @pytest.mark.quick(1, 2)

@@ -93,6 +93,7 @@ ONE_LAYER: dict[str, dict[str, Any]] = {
         "mask": "strict-past",
         "output_gate": "headwise",
     },
+    "learned sinks": {"weighting": WEIGHTINGS_TRIED["learned sink"], "mask": "strict-future", "heads": 3},
     "sigmoids of the row": {"weighting": WEIGHTINGS_TRIED["sigmoid by-query"], "mask": "strict-future"},
     "sigmoids, additive": {"weighting": "sigmoid-log", "scores": "additive", "positions": "alibi"},
     "several positions": {"positions": POSITIONS_TRIED["several"], "activation": "tanh"},
@@ -142,6 +143,7 @@ def test_one_layer_of_which_one_row_is_read_is_exact(name):
             "activation": "tanh",
             "output_gate": "elementwise",
         },
+        {"layers": 3, "weighting": WEIGHTINGS_TRIED["learned sink"], "activation": "tanh", "readout": "mean"},
         {"layers": 3, "mask": SlidingWindow(3), "layer_positions": ("rotary", "none", "relative-bias")},
         {"layers": 3, "weighting": ("sigmoid", "sigmoid-log", "softmax"), "mask": "past", "readout": "mean"},
         {"weighting": ("sigmoid", SinkSoftmax(logit=1.0)), "output_gate": "headwise", "activation": "tanh"},
@@ -151,7 +153,16 @@ def test_one_layer_of_which_one_row_is_read_is_exact(name):
         ),
     ],
     ids=[
-        *("pre", "masked", "additive mean", "post mean", "sink, gates", "window", "sigmoids"),
+        *(
+            "pre",
+            "masked",
+            "additive mean",
+            "post mean",
+            "sink, gates",
+            "learned sinks",
+            "window",
+            "sigmoids",
+        ),
         *("sink above sigmoids", "sigmoids between sinks"),
     ],
 )

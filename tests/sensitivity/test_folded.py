@@ -96,6 +96,7 @@ TRIED = {
         },
     ),
     "gates in both layers": (256, {"output_gate": "elementwise", "mask": "future"}),
+    "learned sinks": (256, {"weighting": SinkSoftmax(logit=1.0, learned=True)}),
     "two-sided windows": (300, {"mask": (TwoSidedWindow(60), TwoSidedWindow(150)), "readout": 120}),
     "windows": (300, {"mask": (SlidingWindow(100), SlidingWindow(250))}),
 }

@@ -41,6 +41,7 @@ def norms(engine: str, config: jaxsens.TransformerConfig, flips: list[tuple[int,
         {"weighting": ("sigmoid", "sigmoid-log", "softmax"), "mask": ("future", "none", "none")},
         {"weighting": WEIGHTINGS_TRIED["sigmoid by-query"], "mask": "strict-past", "readout": "mean"},
         {"mask": ("none", "future", "future"), "layer_norm": "post", "scores": "additive"},
+        {"weighting": WEIGHTINGS_TRIED["learned sink"], "mask": "past"},
     ],
 )
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from jaxsens import TransformerConfig
 from jaxsens.asked.measures import L2
 from jaxsens.base.errors import InputError
+from jaxsens.models.parts.weighting import SinkSoftmax
 from jaxsens.models.transformer.module import Transformer
 from jaxsens.theory.certified import averages, first_layer, layerwise, two_layers
 from jaxsens.theory.certified.bound import certified_bound
@@ -155,8 +156,11 @@ def test_huge_scores_give_the_diameter_not_nan():
     assert undercut(model, 5, bound) <= 1
 
 
-@pytest.mark.parametrize("weighting", ["leftmost-hard", "average-hard", "sparsemax"])
-def test_weightings_that_jump_are_refused(weighting):
+@pytest.mark.parametrize(
+    "weighting",
+    ["leftmost-hard", "average-hard", "sparsemax", "softmax-off-by-one", SinkSoftmax(learned=True)],
+)
+def test_weightings_that_jump_and_sinks_are_refused(weighting):
     with pytest.raises(InputError, match=r"weighting of layer 1.*softmax"):
         certified_bound(Transformer(small(weighting=("softmax", weighting))), 4)
 

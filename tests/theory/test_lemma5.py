@@ -128,6 +128,28 @@ def test_the_bounds_hold_with_a_sink(choices, logit):
             assert np.all(change[k, others] <= np.exp(layer.log_rows[others]) + 1e-12)
 
 
+@pytest.mark.parametrize("spread", [0.3, 4.0])
+def test_the_bounds_hold_with_learned_sinks(spread):
+    config = small(alphabet_size=2, weighting=SinkSoftmax(learned=True), mask=("past", "none"))
+    parameters = jax.tree.map(lambda p: 0.3 * p, random_parameters(config, 1, N))
+    sinks = spread * np.array([[-2.0, 0.5], [1.0, -0.3]])  # another in every head
+    layers = tuple(
+        dataclasses.replace(k, sink=sink) for k, sink in zip(parameters.layers, sinks, strict=True)
+    )
+    parameters = dataclasses.replace(parameters, layers=layers)
+    bare = dataclasses.replace(parameters, layers=tuple(dataclasses.replace(k, sink=None) for k in layers))
+    bound = lemma5(Transformer(config, parameters=parameters), N)
+    plain = lemma5(Transformer(config.replace(weighting="softmax"), parameters=bare), N)
+    assert bound.log_bound == plain.log_bound  # whatever their scores, they only lower weights
+    assert not bound.vacuous
+    words = {word: np.array(reference.levels(config, parameters, word)) for word in WORDS}
+    for i, y, y2 in pairs(words):
+        change, others = np.linalg.norm(y2 - y, axis=-1), np.arange(N) != i
+        for k, layer in enumerate(bound.by_layer):
+            assert change[k, i] <= math.exp(layer.log_own) + 1e-12
+            assert np.all(change[k, others] <= np.exp(layer.log_rows[others]) + 1e-12)
+
+
 def test_the_weight_of_one_key_decides_which_weightings_the_lemma_covers():
     # One score of 0.5 among zeros. What Lemma 5 needs, a weight of O(1/n), holds or fails: docs/attention-variants.md.
     seen = jnp.ones(4096, bool)

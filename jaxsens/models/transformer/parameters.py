@@ -152,7 +152,8 @@ def initialise(config: TransformerConfig, seed: int) -> TransformerParameters:
     Every matrix W with fan-in m has independent N(0, 1/m) entries (N(0, 2/m) for W1, before the activation). Symbol
     embeddings, learned position embeddings, relative biases, component vectors and the additive score's vector have
     N(0, 1) entries. With another `config.initialisation` all of these are drawn from the same distribution. Biases are
-    0, normalisation scales 1, learned sinks at their logit. See `initialisation` for what models with the same seed share.
+    0, normalisation scales 1, learned sinks at their logit. See `initialisation` for what models with the same seed
+    share.
     """
 
     def normal(name: str, shape: tuple[int, ...], variance: float) -> Array:

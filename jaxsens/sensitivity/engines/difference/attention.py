@@ -261,8 +261,8 @@ def weights_moved(
 ) -> WeightsMoved:
     """Returns rows' new weights p' and their change p' - p, both 0 where a row does not see the key, and their errors.
 
-    `es` is the error of ds. With `head`, all are of that head alone: (1, m, k). Weights are NaN, so that the flip is declined, if scores are too large for accurate
-    changes, cancel, or tie.
+    `es` is the error of ds. With `head`, all are of that head alone, (1, m, k). Weights are NaN, so that the flip is
+    declined, if scores are too large for accurate changes, cancel, or tie.
     """
     s = jnp.where(seen, s, -jnp.inf)
     match weighting_of(layer.config, layer.parameters, head):
