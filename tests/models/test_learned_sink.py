@@ -41,7 +41,7 @@ def trained(tmp_path_factory) -> Any:
         "layer_norm": "pre",
         "dtype": "float64",
     }
-    config = tiny(model={**model, "weighting": weighting}, optimiser={"steps": 8, "weight_decay": 0.5})
+    config = tiny(model={**model, "weighting": weighting}, optimiser={"steps": 8}, evaluation={"every": 0})
     return train(config, directory).model, directory
 
 
@@ -64,7 +64,7 @@ def test_the_gradient_is_that_of_the_specification():
     with numerics("float64"):
         given, tokens = jax.tree.map(jnp.asarray, parameters), jnp.asarray(WORD)
         model = layered_transformer(config)
-        slope = jax.grad(lambda given: jnp.sum(model(given, tokens)))(given)
+        slope = jax.jit(jax.grad(lambda given: jnp.sum(model(given, tokens))))(given)
     assert float(slope.layers[0].sink[1]) == pytest.approx((up - down) / (2 * step), rel=1e-6)
 
 
@@ -76,7 +76,8 @@ def test_a_checkpoint_keeps_them(trained):
         np.testing.assert_array_equal(layer.sink, other.sink)
 
 
-@pytest.mark.parametrize("engine", ["vmap", "incremental", "difference", "first-order"])
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("engine", ["difference", "vmap", "incremental", "first-order"])
 def test_after_training_every_engine_measures_what_the_specification_does(trained, engine):
     model = trained[0]
     parameters = jax.tree.map(np.asarray, model.parameters)
@@ -100,6 +101,46 @@ def test_they_start_at_the_logit_and_no_other_parameter_is_drawn_anew():
     fixed = jaxsens.Transformer(small(weighting=SinkSoftmax(logit=0.5)), seed=0)
     same = jaxsens.Transformer(small(weighting=LEARNED), seed=0)
     np.testing.assert_array_equal(same(np.array(WORD)), fixed(np.array(WORD)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Own(jaxsens.Layered):
+    """A user's model, with a learned sink in both heads unless it has another weighting."""
+
+    weighting: Any = LEARNED
+    layers: int = 2
+    alphabet_size: int | None = 3
+
+    def attention(self, layer):
+        return Attention(2, weighting=self.weighting)
+
+    def weighting_of(self, parameters, layer, head):
+        weighting = self.attention(layer).weighting
+        return weighting.at_sink(parameters["sinks"][layer, head]) if weighting.learned else weighting
+
+    def embed(self, parameters, symbol, position):
+        return parameters["embedding"][symbol] + 0.1 * position
+
+    def project(self, parameters, layer, row, position):
+        return tuple(row.reshape(2, 3) * (1 + layer) * c for c in (1.0, 0.5, 2.0))
+
+    def merge(self, parameters, layer, row, attended):
+        return row + jnp.tanh(attended.reshape(-1) + row)
+
+    def read(self, parameters, row):
+        return row
+
+
+def test_a_users_model_has_them_too():
+    sinks = np.array([[-1.0, 2.0], [0.5, 3.0]])
+    parameters = {"embedding": np.random.default_rng(0).normal(size=(3, 6)), "sinks": sinks}
+    model = Own(), parameters
+    found, exact = (jaxsens.flip_sensitivity(model, WORD, engine=e) for e in ("incremental", "vmap"))
+    np.testing.assert_allclose(found.norms, exact.norms, rtol=1e-9)
+    total = jaxsens.attention_statistics(model, WORD).total
+    for head, logit in enumerate(sinks[0]):
+        fixed = jaxsens.attention_statistics((Own(SinkSoftmax(logit=float(logit))), parameters), WORD).total
+        np.testing.assert_allclose(total[0, head], fixed[0, head], rtol=1e-6)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -143,7 +143,12 @@ def test_one_layer_of_which_one_row_is_read_is_exact(name):
             "activation": "tanh",
             "output_gate": "elementwise",
         },
-        {"layers": 3, "weighting": WEIGHTINGS_TRIED["learned sink"], "activation": "tanh", "readout": "mean"},
+        {
+            "layers": 3,
+            "weighting": SinkSoftmax(logit=0.7, learned=True),
+            "activation": "tanh",
+            "readout": "mean",
+        },
         {"layers": 3, "mask": SlidingWindow(3), "layer_positions": ("rotary", "none", "relative-bias")},
         {"layers": 3, "weighting": ("sigmoid", "sigmoid-log", "softmax"), "mask": "past", "readout": "mean"},
         {"weighting": ("sigmoid", SinkSoftmax(logit=1.0)), "output_gate": "headwise", "activation": "tanh"},

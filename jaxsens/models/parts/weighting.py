@@ -153,9 +153,9 @@ class Softmax(Tempered):
 class SinkSoftmax(Tempered):
     """Softmax with a sink: the weight of key j is exp(s_j / tau) / (exp(logit) + sum_w exp(s_w / tau)).
 
-    The sink is a key that every row sees, with a fixed score and the value 0: a row's weights sum to less than 1. With
-    the logit 0 this is softmax off by one (Miller, "Attention is off by one", 2023). The temperature does not apply to
-    the logit. A row that sees no key has weights of 0.
+    The sink is a key that every row sees, with the value 0 and a score that no symbol moves: a row's weights sum to
+    less than 1. With the logit 0 this is softmax off by one (Miller, "Attention is off by one", 2023). The temperature
+    does not apply to the logit. A row that sees no key has weights of 0.
 
     A `learned` sink has a score in every head, which is a parameter of the layer (`LayerParameters.sink`) and starts at
     `logit`, as in gpt-oss (arXiv 2508.10925). Its weights are those of `at_sink`.
