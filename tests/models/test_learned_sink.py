@@ -14,7 +14,7 @@ import jaxsens
 from jaxsens.base.errors import InputError
 from jaxsens.base.precision import numerics
 from jaxsens.models.parts.initialisation import Normal
-from jaxsens.models.parts.weighting import SinkSoftmax
+from jaxsens.models.parts.weighting import SinkSoftmax, learns_sink
 from jaxsens.models.transformer.layered import Attention
 from jaxsens.models.transformer.layers import LayeredTransformer, layered_transformer
 from jaxsens.models.transformer.parameters import initialise
@@ -116,7 +116,7 @@ class Own(jaxsens.Layered):
 
     def weighting_of(self, parameters, layer, head):
         weighting = self.attention(layer).weighting
-        return weighting.at_sink(parameters["sinks"][layer, head]) if weighting.learned else weighting
+        return weighting.at_sink(parameters["sinks"][layer, head]) if learns_sink(weighting) else weighting
 
     def embed(self, parameters, symbol, position):
         return parameters["embedding"][symbol] + 0.1 * position
