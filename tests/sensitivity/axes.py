@@ -35,10 +35,8 @@ from jaxsens.sensitivity.digits.doubt import output_program
 from jaxsens.sensitivity.digits.wide.numbers import Precise
 from jaxsens.sensitivity.subjects.adapters import measurable
 from tests import wide_reference
+from tests.sensitivity.digits import BITS, TINY
 from tests.small_models import WEIGHTINGS_TRIED, random_parameters
-
-BITS = (400, 1400)
-"""Of the truth: 400 have 40 digits of changes down to 1e-80 of the output; 1400 of all that are told from 0."""
 
 EXACT = ("vmap", "incremental", "difference", "auto")
 DTYPES = ("float32", "float64")
@@ -213,7 +211,7 @@ def truths(
             at = program.evaluate(wide, subject.parameters, word)
             exact = [program.evaluate(wide, subject.parameters, flipped) - at for flipped in words]
             found = norms_of(exact, setting.measure)
-        if np.all(found > 1e-80 * np.abs(before).max()):
+        if np.all(found > TINY):
             break
     apart = np.abs(np.array(exact).astype(np.float64) - np.array(plain).astype(np.float64)).max()
     return found, float(apart / np.abs(before).max())
@@ -340,7 +338,10 @@ def summary(rows: Rows) -> str:
                 f"and not said; {seconds:.0f} seconds"
             )
     refused = Counter(
-        (name, cell.refused) for _, cells, _ in rows for name, cell in cells.items() if cell.refused
+        (name, cell.refused.split("model: ")[-1].split(";")[0])
+        for _, cells, _ in rows
+        for name, cell in cells.items()
+        if cell.refused
     )
     lines += [f"refused, {count} settings, {name}: {why}" for (name, why), count in refused.most_common()]
     picked = sum((cells["auto"].picked for _, cells, _ in rows if "auto" in cells), Counter())

@@ -88,6 +88,15 @@ def test_every_bound_of_rounding_holds_and_nothing_is_off_by_more_than_it_says(n
     assert found.resolved.all()
 
 
+def test_the_truth_tells_changes_from_0_that_400_bits_do_not():
+    def model(small: Any, tokens: Any) -> Any:
+        return (1 + small[tokens].sum())[None]
+
+    subject, zeros = measurable((model, np.asarray([0, 1e-150]))), np.zeros(5, np.int32)
+    found = truth(subject, zeros, np.arange(2), np.ones(2, np.int32))
+    np.testing.assert_allclose(found, 1e-150, rtol=1e-15, atol=0)
+
+
 def test_forward_passes_that_lose_a_change_are_repeated_in_wider_numbers():
     found, true = compared(transformer(0, weighting="temperature-log"), word(12), engine="vmap")
     np.testing.assert_allclose(found.norms, true, rtol=1.5 * RESOLVED, atol=0)
