@@ -40,7 +40,7 @@ from tests.small_models import WEIGHTINGS_TRIED, random_parameters
 
 EXACT = ("vmap", "incremental", "difference", "auto")
 DTYPES = ("float32", "float64")
-MOST_FLIPS = 16
+MOST_FLIPS = 32
 """Of each model, drawn at random."""
 AGREE = 1e-12
 """The share of the output by which the two truths may differ: the specification has its embeddings in float64."""
