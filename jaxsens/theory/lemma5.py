@@ -32,11 +32,11 @@ average b, and a prime for the other word,
 No exponential of a change occurs, so no change has to be small: the bounds hold for every n.
 
 A sink (`SinkSoftmax`) is one more key in every row, with a score of any size that no flip moves, given or learned, and
-the value 0. It makes every
-weight smaller, so w_j still bounds them, and it does not move: all sums over changes of scores are over the other keys.
-The averages of |v_m - b_t| and of r include it, and a value of 0 makes neither larger than R. The one step that used
-that a row's scores may be shifted is |Delta s| <= 2A. It holds without a shift, because A is half the largest
-difference of two scores in a row only by way of a bound on each score, to which ALiBi adds what no flip changes.
+the value 0. It makes every weight smaller, so w_j still bounds them, and it does not move: all sums over changes of
+scores are over the other keys. The averages of |v_m - b_t| and of r include it, and a value of 0 makes neither larger
+than R. The one step that used that a row's scores may be shifted is |Delta s| <= 2A. It holds without a shift, because
+A is half the largest difference of two scores in a row only by way of a bound on each score, to which ALiBi adds what
+no flip changes.
 """
 
 from __future__ import annotations
