@@ -13,6 +13,7 @@ from jaxsens.languages.flip_flop import FlipFlop as FlipFlop
 from jaxsens.languages.formula import FormulaLanguage as FormulaLanguage
 from jaxsens.languages.named import NAMES as NAMES
 from jaxsens.languages.named import language as language
+from jaxsens.languages.set_complement import SetComplement as SetComplement
 from jaxsens.languages.simple import EqualBlocks as EqualBlocks
 from jaxsens.languages.simple import Majority as Majority
 from jaxsens.languages.simple import OneStar as OneStar

@@ -11,6 +11,7 @@ from jaxsens.languages.base import Language
 from jaxsens.languages.dyck import Dyck
 from jaxsens.languages.flip_flop import FlipFlop
 from jaxsens.languages.formula import FormulaLanguage
+from jaxsens.languages.set_complement import SetComplement
 from jaxsens.languages.simple import EqualBlocks, Majority, OneStar, Parity
 from jaxsens.logic.formulas import Formula
 
@@ -23,6 +24,7 @@ _NAMED: dict[str, tuple[type[Language], dict[str, Any]]] = {
     "equal-blocks": (EqualBlocks, {}),
     "flip-flop": (FlipFlop, {}),
     "majority": (Majority, {}),
+    "set-complement": (SetComplement, {}),
     "formula": (FormulaLanguage, {}),
 }
 

@@ -14,6 +14,7 @@ from jaxsens.experiments.report.panels import png_bytes
 from jaxsens.experiments.sweep.config import parse_sweep_config
 from jaxsens.experiments.sweep.sweep import run_sweep
 from tests.experiments.test_shipped_configs import CONFIGS
+from tests.pretrained.folders import write_folder
 
 LENGTHS = (8, 16, 32)
 SHIPPED = (
@@ -81,3 +82,31 @@ def test_sweeps_without_a_family_and_unknown_statistics_are_refused(folder, tmp_
     )
     with pytest.raises(InputError, match=r"phase_diagram: .*softmax has a power of n"):
         jaxsens.phase_diagram(swept(tmp_path, hard, 1))
+
+
+@pytest.mark.long
+def test_a_published_model_has_a_diagram_as_a_transformer_has(tmp_path):
+    (tmp_path / "bert").mkdir()
+    write_folder(tmp_path / "bert", "bert")
+    schedule = '{ type = "Schedule", log_power = 1.0 }'
+    text = f"""
+lengths = [5, 6, 7]
+seeds = 1
+[model]
+pretrained = "../bert"
+layers = 1
+[measure]
+flips = {{ kind = "neighbours", k = 1, sample = 1 }}
+[[variant]]
+name = "log-1"
+model = {{ weighting = {{ type = "Softmax", inverse_temperature = {schedule} }} }}
+"""
+    folder = tmp_path / "out"
+    sweep = parse_sweep_config(text, folder=folder)
+    run_sweep(sweep, folder, sweep.points, Console(quiet=True))
+    rows = jaxsens.phase_diagram(folder).points.query("n == 7")
+    word = next(p for p in sweep.points if p.n == 7).tokens()[0]
+    beta = jaxsens.critical_temperatures(sweep.variants[0].source.published.model, word).beta[0] * np.log(7)
+    assert rows["critical"].to_numpy() == pytest.approx(
+        np.quantile(beta, 0.5, method="inverted_cdf"), rel=1e-4
+    )

@@ -29,6 +29,10 @@ CASES: dict[str, tuple[Language, Machine]] = DYCK | {
         machines.flip_flop(Fraction(1, 2), Fraction(3, 8)),
     ),
     "majority": (language("majority", end_probability=0.2), machines.majority(0.2)),
+    "set-complement": (
+        language("set-complement", size=4, repeat_probability=0.25),
+        machines.set_complement(4, Fraction(1, 4)),
+    ),
     "formula": (
         language("formula", formula="true S (Q_1 & Y Q_1)", alphabet="01", end_probability=0.2),
         machines.two_ones_in_a_row(0.2),
@@ -36,8 +40,8 @@ CASES: dict[str, tuple[Language, Machine]] = DYCK | {
 }
 
 # Up to which length everything is enumerated: words, and prefixes.
-LONGEST_WORD = dict.fromkeys(CASES, 12) | {"dyck-3": 10, "flip-flop": 10}
-LONGEST_PREFIX = dict.fromkeys(CASES, 12) | {"2dyck": 10, "dyck-3": 7, "flip-flop": 9}
+LONGEST_WORD = dict.fromkeys(CASES, 12) | {"dyck-3": 10, "flip-flop": 10, "set-complement": 8}
+LONGEST_PREFIX = dict.fromkeys(CASES, 12) | {"2dyck": 10, "dyck-3": 7, "flip-flop": 9, "set-complement": 7}
 
 
 def array(words: Iterable[Word], n: int) -> np.ndarray:

@@ -217,6 +217,38 @@ def flip_flop(q: Fraction, e: Fraction) -> Machine:
     return Machine(("first", 0), steps, member, word_probability, misses)
 
 
+def set_complement(k: int, r: Fraction) -> Machine:
+    """The state: the symbols that have occurred. Words in which all do, the last one for the first time."""
+    everything = frozenset(range(k))
+
+    def steps(seen):
+        if seen == everything:
+            return [(Fraction(1), END, None)]
+        new = Fraction(1) if not seen else 1 - r
+        return [
+            (r / len(seen) if symbol in seen else new / (k - len(seen)), symbol, seen | {symbol})
+            for symbol in range(k)
+        ]
+
+    def member(word):
+        return set(word) == everything and word[-1] not in word[:-1]
+
+    def word_probability(word):
+        probability = 1 / k
+        for t in range(1, len(word)):
+            d = len(set(word[:t]))
+            probability *= float(r) / d if word[t] in word[:t] else float(1 - r) / (k - d)
+        return probability
+
+    def misses(word):
+        return [(*word[:-1], symbol) for symbol in range(k) if symbol != word[-1]]
+
+    def rest(seen):
+        return k - len(seen)
+
+    return Machine(frozenset(), steps, member, word_probability, misses, rest)
+
+
 def majority(e: float) -> Machine:
     """Fair bits, ending with e before each, given more 1s than 0s: chances by going on for a very long time."""
     reach = 1200

@@ -47,6 +47,8 @@ def test_the_alphabet_of_dyck_has_opening_brackets_first_in_the_order_of_the_con
         ({"name": "equal-blocks", "stop_probability": float("nan")}, "stop_probability = nan"),
         ({"name": "dyck", "kinds": 0, "open_probability": 0.0}, "2 errors\n  - kinds = 0.*\n  - open_prob"),
         ({"name": "flip-flop", "ignore_probability": 2, "end_probability": -1}, "2 errors"),
+        ({"name": "set-complement", "size": 1}, "size = 1: a whole number of at least 2"),
+        ({"name": "set-complement", "size": 63}, "size = 63: a whole number of at least 2 and at most 62"),
     ],
 )
 def test_bad_options_are_refused(arguments, message):
