@@ -41,7 +41,9 @@ AXES: dict[str, tuple[Any, ...]] = {
 
 def first_words(n: int, symbols: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Words of every density of the first symbol, periodic ones, and constant ones but for one symbol."""
-    words = [np.where(rng.random(n) < rng.random(), symbols[0], rng.choice(symbols, n)) for _ in range(GENERATION)]
+    words = [
+        np.where(rng.random(n) < rng.random(), symbols[0], rng.choice(symbols, n)) for _ in range(GENERATION)
+    ]
     words[: len(symbols)] = [np.full(n, symbol) for symbol in symbols]
     words[len(symbols) : len(symbols) + 8] = [symbols[np.arange(n) // p % len(symbols)] for p in range(1, 9)]
     return np.array(words)
@@ -58,7 +60,13 @@ def bred(parents: np.ndarray, symbols: np.ndarray, rng: np.random.Generator) -> 
 
 
 def nearest(
-    model: Transformer, n: int, bound: np.ndarray, norm: str, hold: Callable[[np.ndarray], None], trials: int, seed: int
+    model: Transformer,
+    n: int,
+    bound: np.ndarray,
+    norm: str,
+    hold: Callable[[np.ndarray], None],
+    trials: int,
+    seed: int,
 ) -> tuple[float, float, np.ndarray]:
     """The largest change / bound that `trials` words and all their flips reach, the largest change, and its word.
 

@@ -1,4 +1,4 @@
-"""The certified bound without Lemma 5 and Lemma 5 with its constants: which is smaller where, and how each falls with n.
+"""The certified bound without Lemma 5, and Lemma 5 with its constants: which is smaller, and how each falls with n.
 
 `python -m tests.theory.both_bounds [--lengths 32 64 128 256] [--seeds 3]` prints the table of docs/measured/bounds.md.
 Random models of two heads and width 6, whose queries and values are multiplied by a number.
@@ -41,17 +41,20 @@ def main() -> None:
             for scale in SCALES:
                 own, lemma, closed = np.zeros((3, asked.seeds, len(asked.lengths)))
                 for seed in range(asked.seeds):
-                    model = scaled_model(seed, scale, scale, layers=layers, layer_norm=norm, positions="sinusoidal")
+                    model = scaled_model(
+                        seed, scale, scale, layers=layers, layer_norm=norm, positions="sinusoidal"
+                    )
                     for k, n in enumerate(asked.lengths):
-                        with mock.patch.object(bound, "_of_lemma5", lambda *_: math.inf):
+                        with mock.patch.object(bound, "_of_lemma5", return_value=math.inf):
                             value = bound.certified_bound(model, n, classes=1).value
                         found = lemma5(model, n)
                         own[seed, k], lemma[seed, k] = np.log(value), found.log_bound
                         closed[seed, k] = found.log_closed_form
                 last = [f"{math.exp(min(float(np.median(x[:, -1])), 700)):.2g}" for x in (own, lemma, closed)]
                 wins = int((own < lemma).sum())
+                share = f"certified in {wins} of {own.size}"
                 cells = (last[0], slope(asked.lengths, own), last[1], slope(asked.lengths, lemma), last[2])
-                print(f"| {layers} | {norm} | {scale} | {' | '.join(cells)} | certified in {wins} of {own.size} |", flush=True)
+                print(f"| {layers} | {norm} | {scale} | {' | '.join(cells)} | {share} |", flush=True)
 
 
 if __name__ == "__main__":

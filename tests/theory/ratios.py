@@ -28,13 +28,21 @@ TRAINED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], int]] =
     "PARITY, depth 2, 2 heads": (
         {"name": "parity", "end_probability": 0.5},
         {"width": 32, "heads": 2, "layers": 2, "feed_forward": 128, "positions": ["inverse", "alternating"]},
-        {"lengths": [4, 64], "batch": 32, "curriculum": [{"step": 0, "longest": 16}, {"step": 2000, "longest": 64}]},
+        {
+            "lengths": [4, 64],
+            "batch": 32,
+            "curriculum": [{"step": 0, "longest": 16}, {"step": 2000, "longest": 64}],
+        },
         3000,
     ),
     "PARITY, depth 3, 2 heads": (
         {"name": "parity", "end_probability": 0.5},
         {"width": 32, "heads": 2, "layers": 3, "feed_forward": 64, "positions": ["inverse", "alternating"]},
-        {"lengths": [4, 64], "batch": 32, "curriculum": [{"step": 0, "longest": 16}, {"step": 2000, "longest": 64}]},
+        {
+            "lengths": [4, 64],
+            "batch": 32,
+            "curriculum": [{"step": 0, "longest": 16}, {"step": 2000, "longest": 64}],
+        },
         3000,
     ),
 }
@@ -66,11 +74,14 @@ def models(kinds: list[str]) -> Iterator[tuple[str, Any]]:
                 yield name, jaxsens.train(config, f"{folder}/model").model
     if "constructed" in kinds:
         for name, options in CONSTRUCTED:
-            yield f"{name}{''.join(f', {x}' for x in options.values())}", jaxsens.construction(name, **options)
+            yield (
+                f"{name}{''.join(f', {x}' for x in options.values())}",
+                jaxsens.construction(name, **options),
+            )
 
 
 def sharp_words(n: int, fixed: dict[int, int]) -> np.ndarray:
-    """Words with as many ones as decides a formula that counts: none, one, half, half and one more, all but one, all."""
+    """Words with as many ones as decide a formula that counts: none, one, about half, all but one, all."""
     counts = (0, 1, n // 2 - 1, n // 2, n // 2 + 1, n - 2, n - 1)
     words = np.array([np.arange(n) < k for k in counts], np.int32)
     words = np.concatenate([words, words[:, ::-1]])
@@ -83,9 +94,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lengths", type=int, nargs="*", default=[64, 256])
     parser.add_argument("--budget", type=int, default=100)
-    parser.add_argument("--models", nargs="*", default=["trained", "constructed"], choices=["trained", "constructed"])
+    parser.add_argument(
+        "--models", nargs="*", default=["trained", "constructed"], choices=["trained", "constructed"]
+    )
     asked = parser.parse_args()
-    print("| model | n | worst found | certified | ratio | Lemma 5 | seconds, certified |\n|---|---|---|---|---|---|---|")
+    print(
+        "| model | n | worst found | certified | ratio | Lemma 5 | seconds, certified |\n|---|---|---|---|---|---|---|"
+    )
     for name, model in models(asked.models):
         for n in asked.lengths:
             config = model.config

@@ -69,9 +69,9 @@ def test_directions_of_every_layer_hold_all_words(name, most, monkeypatch):
             assert one is not None
             assert inside(x[index], one.box[np.arange(N), row])
         if setting.readout is None:
-            assert inside(y[index].mean(axis=0), outputs[0])
+            assert inside(y[index].mean(axis=0), outputs.box[0])
         else:
-            assert inside(y[index, setting.readout], outputs[row[setting.readout]])
+            assert inside(y[index, setting.readout], outputs.box[row[setting.readout]])
 
 
 @pytest.mark.quick(2)

@@ -157,7 +157,7 @@ def test_values_and_outputs_of_all_words_are_in_their_ranges(name, counts):
             output = np.asarray(facts.setting.layers[1].output)[h]
             assert inside(facts.two.values[index, h] @ output @ u, held[np.arange(N), facts.slots(index)])
         h_range, outputs = ranges[word[-1]]
-        assert inside(facts.y[index, -1], outputs)
+        assert inside(facts.y[index, -1], outputs.box[0])
         assert facts.two.h is None or inside(facts.two.h[index, -1], h_range)
 
 
@@ -248,10 +248,10 @@ def test_directions_are_folded_through_the_map():
     np.testing.assert_allclose(g, facts.setting.out + w1 @ np.diag(s) @ w2 @ facts.setting.out)
     assert (sizes >= abs(g)).all()
     h, _ = facts.readouts[0].ranges()
-    g, _, constant = relaxed_map(facts.setting, 1, h, facts.setting.out)
+    line = relaxed_map(facts.setting, 1, h, facts.setting.out)
     for index, word in enumerate(facts.words):
         if word[-1] == 0:
-            assert inside(facts.y[index, -1] - facts.two.attended[index, -1] @ g, constant)
+            assert inside(facts.y[index, -1] - facts.two.attended[index, -1] @ line.g, line.rest)
 
 
 def test_classes_are_the_default_for_two_layers_and_their_hull_holds_all_words():

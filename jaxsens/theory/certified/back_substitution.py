@@ -23,8 +23,9 @@ from jaxtyping import Float
 
 from jaxsens.base import stopping
 from jaxsens.theory.certified.first_layer import FirstLayer, relaxed_map
-from jaxsens.theory.certified.intervals import MARGIN, Ball, ball, exact, plus, stacked, times, up
+from jaxsens.theory.certified.intervals import MARGIN, Ball, ball, exact, plus, times, up
 from jaxsens.theory.certified.setting import Setting
+from jaxsens.theory.certified.zonotope import OutputRange, by_symbol
 
 MOST_DIRECTIONS = 4096
 """Directions of the first layer up to which more of them are followed back than a layer has coordinates. Beyond, the
@@ -68,8 +69,8 @@ class Outputs:
         heads = self.setting.config.layer(self.k).heads
         if f.shape[1] > len(f) and f.shape[1] * (1 + heads) ** self.k > MOST_DIRECTIONS:
             return times(self.box, f)
-        g, sizes, constant = relaxed_map(self.setting, self.k, self.hull(self.hidden), f)
-        return _known(self.hidden, plus(self.attended(g, sizes), constant))
+        line = relaxed_map(self.setting, self.k, self.hull(self.hidden), f)
+        return _known(self.hidden, plus(self.attended(line.g, line.sizes), line.rest))
 
     def attended(
         self, g: Float[np.ndarray, "width p"], sizes: Float[np.ndarray, "width p"]
@@ -93,11 +94,13 @@ class Outputs:
         low = np.min(x.lo, axis=(0, 1), where=possible, initial=np.inf)
         return ball(low, np.max(x.hi, axis=(0, 1), where=possible, initial=-np.inf))
 
-    def readout_range(self, kind: int) -> Float[Ball, " outputs"]:
+    def readout_range(self, kind: int) -> OutputRange:
         """The range of the outputs that enter the norm where the readout holds `kind`: by lines of its row alone."""
         r = int(self.setting.readout or 0)
-        g, sizes, constant = relaxed_map(self.setting, self.k, self.hidden[r, kind], self.setting.out)
-        return _known(self.hidden[r, kind], plus(self.attended(g, sizes)[r, kind], constant))
+        line = relaxed_map(self.setting, self.k, self.hidden[r, kind], self.setting.out)
+        attended = self.attended(line.g, line.sizes)[r, kind]
+        box, straight = (_known(self.hidden[r, kind], plus(attended, x)) for x in (line.rest, line.constant))
+        return OutputRange(box[None], straight[None], line.bend[None], line.onto)
 
 
 def _known(hidden: Ball, found: Ball) -> Ball:
@@ -107,16 +110,16 @@ def _known(hidden: Ball, found: Ball) -> Ball:
     return found.map(lambda part: np.full_like(part, np.nan))
 
 
-def readout_ranges(last: Outputs) -> Float[Ball, "readout_symbols outputs"]:
-    """The ranges of the model's outputs for each symbol that the readout may hold; one row for the mean of positions.
+def readout_ranges(last: Outputs) -> OutputRange:
+    """The range of the model's outputs for each symbol that the readout may hold; one row for the mean of positions.
 
     O(n^2 kinds^2) for each direction of the first layer; those are (1 + heads)^(layers - 1) for each output, hidden
     unit and coordinate of a layer.
     """
     setting, r = last.setting, last.setting.readout
     if r is not None:
-        return stacked(last.readout_range(int(kind)) for kind in np.flatnonzero(setting.allowed[r]))
-    return mean_range(*ends(setting, last.range(setting.out)))[None]
+        return by_symbol([last.readout_range(int(kind)) for kind in np.flatnonzero(setting.allowed[r])])
+    return OutputRange(mean_range(*ends(setting, last.range(setting.out)))[None])
 
 
 def ends(

@@ -20,11 +20,12 @@ from jaxsens.models.transformer.layers import readout_position
 from jaxsens.models.transformer.module import Transformer, check_length
 from jaxsens.theory.certified.averages import Counts
 from jaxsens.theory.certified.back_substitution import Outputs, ends, mean_range, readout_ranges
-from jaxsens.theory.certified.first_layer import FirstLayer
-from jaxsens.theory.certified.intervals import MARGIN, TERMS, Ball, ball, gain, norm_bound, overlap, times, up
+from jaxsens.theory.certified.first_layer import FirstLayer, carried_on
+from jaxsens.theory.certified.intervals import TERMS, Ball, gain, norm_bound, overlap, times, up
 from jaxsens.theory.certified.layerwise import LayerRanges, through
 from jaxsens.theory.certified.setting import BOUND, Setting, settle
 from jaxsens.theory.certified.two_layers import two_layers
+from jaxsens.theory.certified.zonotope import OutputRange, bent_norm, hull
 from jaxsens.theory.lemma5 import lemma5
 from jaxsens.theory.rules import measured_outputs, output_size, softmax_config
 
@@ -180,12 +181,11 @@ def _certified(
         ranges.append(outputs)
         found = np.maximum(found, by_position)
         results.append((least, most, min(known, float(np.nanmax(by_position, initial=0.0)))))
-    hull = ball(np.min([x.lo for x in ranges], axis=0), np.max([x.hi for x in ranges], axis=0))
-    diameter = _width(setting, hull)
+    diameter = hull(ranges).width(setting.norm)
     if len(parts) > 1 and classes is not None:
         # Multipliers are picked by a rule, so a class's bound may exceed that of all words together.
         whole, outputs, _ = _one_class(setting)
-        found, diameter = np.minimum(found, whole), min(diameter, _width(setting, outputs))
+        found, diameter = np.minimum(found, whole), min(diameter, outputs.width(setting.norm))
     found[list(fixed)] = np.nan
     if known < np.nanmax(found, initial=0.0):
         found, how = np.minimum(found, known), "Lemma 5"
@@ -209,11 +209,11 @@ def _classes(setting: Setting, number: int) -> list[tuple[int, int, Counts | Non
     return [(a, b - int(b < setting.n), Counts(a, b, setting.n)) for a, b in pairwise(edges.tolist())]
 
 
-def _one_class(setting: Setting) -> tuple[Float[np.ndarray, " n"], Float[Ball, "symbols outputs"], str]:
+def _one_class(setting: Setting) -> tuple[Float[np.ndarray, " n"], OutputRange, str]:
     """The bound for each position, NaN at the readout only, the outputs' ranges and what was used."""
     found, outputs, how = (two_layers if _two_plain(setting) else _by_layers)(setting)
     # Where numbers overflowed, and wherever it is less, the diameter of the outputs stands.
-    found = np.minimum(np.where(np.isnan(found), np.inf, found), _width(setting, outputs))
+    found = np.minimum(np.where(np.isnan(found), np.inf, found), outputs.width(setting.norm))
     if setting.readout is not None:
         found[setting.readout] = np.nan
     return found, outputs, how
@@ -226,7 +226,7 @@ def _two_plain(setting: Setting) -> bool:
     return plain and config.layers == 2 and config.scores == "dot-product"
 
 
-def _by_layers(setting: Setting) -> tuple[Float[np.ndarray, " n"], Float[Ball, "symbols outputs"], str]:
+def _by_layers(setting: Setting) -> tuple[Float[np.ndarray, " n"], OutputRange, str]:
     """The bound for each position by norms, layer by layer, and the ranges of the outputs for each readout symbol."""
     n, r, layers = setting.n, setting.readout, setting.config.layers
     level = LayerRanges(setting.points, np.zeros(n))  # points, which no other position's flip moves
@@ -241,14 +241,20 @@ def _by_layers(setting: Setting) -> tuple[Float[np.ndarray, " n"], Float[Ball, "
     if r is None:
         change, mean = _of_mean(setting, level.y, moved)
         ranges = times(mean, setting.out)
-        ranges = overlap(ranges, readout_ranges(outputs[-1])) if outputs else ranges
-        return up(change * gain(setting.out, setting.norm)), ranges, HOW_NORMS
+        return up(change * gain(setting.out, setting.norm)), _narrowed(ranges, outputs), HOW_NORMS
     change = up(moved[0] * gain(setting.out, setting.norm))
     row = (level.y[r] if layers == 0 else level.y[0])[setting.allowed[r]]
     if layers == 1 and setting.config.layer_norm == "none":
-        return np.fmin(one_layer(setting), change), times(row, setting.out), HOW_ONE
-    ranges = times(row, setting.out)
-    return change, overlap(ranges, readout_ranges(outputs[-1])) if outputs else ranges, HOW_NORMS
+        return np.fmin(one_layer(setting), change), OutputRange(times(row, setting.out)), HOW_ONE
+    return change, _narrowed(times(row, setting.out), outputs), HOW_NORMS
+
+
+def _narrowed(box: Float[Ball, "symbols outputs"], outputs: list[Outputs]) -> OutputRange:
+    """The outputs' range by boxes, and by directions if there are `outputs` to follow them through."""
+    if not outputs:
+        return OutputRange(box)
+    found = readout_ranges(outputs[-1])
+    return replace(found, box=overlap(box, found.box))
 
 
 def _followed_back(setting: Setting) -> list[Outputs]:
@@ -274,17 +280,13 @@ def _of_mean(
 
 def one_layer(setting: Setting) -> Float[np.ndarray, " n"]:
     """The bound of a flip at each position for one layer without layer normalisation: the readout row alone."""
-    r = int(setting.readout or 0)
+    r, count = int(setting.readout or 0), setting.out.shape[1]
     row = FirstLayer(setting, np.array([r]))
-    found = np.zeros(setting.n)
-    for a, b, change in row.changes(np.arange(setting.n), row.asked(setting.out, supported=True)):
-        sizes = norm_bound(change.size[0], setting.norm)[setting.allowed[r]].max(axis=0)
+    onto, found = carried_on(setting, 0, setting.out), np.zeros(setting.n)
+    for a, b, change in row.changes(np.arange(setting.n), row.asked_apart(setting.out)):
+        size = change.size[0][setting.allowed[r]]
+        bend = up(size[..., count:] * row.slopes.rad[0, setting.allowed[r], None])
+        sizes = bent_norm(size[..., :count], bend, onto, setting.norm).max(axis=0)
         possible = setting.allowed[:, a] & setting.allowed[:, b]
         found = np.maximum(found, np.where(possible, sizes, 0.0))
     return found
-
-
-def _width(setting: Setting, outputs: Float[Ball, "symbols outputs"]) -> float:
-    """The largest distance between two outputs of one symbol at the readout; inf where numbers overflowed."""
-    found = float(np.max(up(2 * norm_bound(outputs.rad * (1 + MARGIN), setting.norm))))
-    return np.inf if np.isnan(found) else found

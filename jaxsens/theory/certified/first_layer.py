@@ -117,20 +117,42 @@ def folded(
     return f + w1 @ (s[..., None] * (w2 @ f)), abs(f) + size
 
 
-def relaxed_map(
-    setting: Setting, k: int, h: Ball, f: Float[np.ndarray, "*of_f width p"]
-) -> tuple[Float[np.ndarray, "*rows width p"], Float[np.ndarray, "*rows width p"], Ball]:
-    """g and a constant with f.y in g.c + constant for the map y = c + act(c W_1 + b_1) W_2 + b_2 of layer k.
+class Relaxed(NamedTuple):
+    """f.y = g.c + constant + sum_u s_u bend_u (W_2 f)_u with |s_u| <= 1, for the map of a layer.
 
-    The activation is replaced by lines over the pre-activations h. Also the sizes of all that is added up in g.
+    Attributes:
+        g: f + W_1 diag(s) W_2 f, s the lines' slopes.
+        sizes: of all that is added up in g.
+        constant: known up to rounding.
+        bend: how far the activation of each hidden unit lies from the middle of its lines at most.
+        onto: W_2 f.
+    """
+
+    g: Float[np.ndarray, "*rows width p"]
+    sizes: Float[np.ndarray, "*rows width p"]
+    constant: Float[Ball, "*rows p"]
+    bend: Float[np.ndarray, "*rows feed_forward"]
+    onto: Float[Ball, "*of_f feed_forward p"]
+
+    @property
+    def rest(self) -> Float[Ball, "*rows p"]:
+        """The range of f.y - g.c."""
+        bent = (self.bend[..., None, :] @ self.onto.size)[..., 0, :]
+        return Ball(self.constant.mid, self.constant.rad + bent)
+
+
+def relaxed_map(setting: Setting, k: int, h: Ball, f: Float[np.ndarray, "*of_f width p"]) -> Relaxed:
+    """What f.y is of c for the map y = c + act(c W_1 + b_1) W_2 + b_2 of layer k.
+
+    The activation is replaced by lines over the pre-activations h.
     """
     b1, w2, b2 = setting.matrices(k, "b1", "w2", "b2")
     s, c = relaxed(setting.config.layer(k).activation, h)
-    onto, onto_size = w2 @ f, abs(w2) @ abs(f)
-    mid = ((c.mid + s * b1)[..., None, :] @ onto)[..., 0, :] + b2 @ f
+    onto, onto_size = carried_on(setting, k, f), abs(w2) @ abs(f)
+    mid = ((c.mid + s * b1)[..., None, :] @ onto.mid)[..., 0, :] + b2 @ f
     size = (((h.size + abs(b1)) * abs(s) + c.size)[..., None, :] @ onto_size)[..., 0, :]
-    rad = (c.rad[..., None, :] @ abs(onto))[..., 0, :] + 2 * MARGIN * (size + abs(b2) @ abs(f))
-    return *folded(setting, k, f, s), Ball(mid, rad)
+    constant = Ball(mid, 2 * MARGIN * (size + abs(b2) @ abs(f)))
+    return Relaxed(*folded(setting, k, f, s), constant, c.rad, onto)
 
 
 def bent_map(
@@ -138,18 +160,26 @@ def bent_map(
 ) -> tuple[
     Float[np.ndarray, "*rows width p_and_feed_forward"],
     Float[np.ndarray, "*rows width p_and_feed_forward"],
-    Float[np.ndarray, "*of_f feed_forward p"],
+    Float[Ball, "*of_f feed_forward p"],
 ]:
-    """What moves f.y through layer k's map where the activation's slopes lie in d, and |W_2 f|.
+    """What moves f.y through layer k's map where the activation's slopes lie in d, and W_2 f.
 
-    f + W_1 diag(D_mid) W_2 f, and the columns of W_1, whose changes times the radius of D and |W_2 f| are added; and
-    the sizes of all that is added up in these directions.
+    f + W_1 diag(D_mid) W_2 f, and the columns of W_1, whose changes times the radius of D go either way along W_2 f;
+    and the sizes of all that is added up in these directions.
     """
-    w1, w2 = setting.matrices(k, "w1", "w2")
+    (w1,) = setting.matrices(k, "w1")
     g, sizes = folded(setting, k, f, d.mid)
     w1 = np.broadcast_to(w1, (*g.shape[:-1], w1.shape[1]))
-    bend = abs(w2 @ f) + MARGIN * (abs(w2) @ abs(f))
-    return np.concatenate([g, w1], axis=-1), np.concatenate([sizes, abs(w1)], axis=-1), bend
+    directions = np.concatenate([g, w1], axis=-1), np.concatenate([sizes, abs(w1)], axis=-1)
+    return *directions, carried_on(setting, k, f)
+
+
+def carried_on(
+    setting: Setting, k: int, f: Float[np.ndarray, "*of_f width p"]
+) -> Float[Ball, "*of_f feed_forward p"]:
+    """W_2 f of layer k: what a hidden unit does to f.y."""
+    (w2,) = setting.matrices(k, "w2")
+    return Ball(w2 @ f, MARGIN * (abs(w2) @ abs(f)))
 
 
 class FirstLayer:
@@ -230,18 +260,24 @@ class FirstLayer:
     def output_range(self, f: Float[np.ndarray, "*rows_kinds width p"]) -> Float[Ball, "rows kinds p"]:
         """The range of f.y_j over all words: the activation relaxed by lines, then supports of averages."""
         own = self.setting.points[self.positions]
-        g, sizes, constant = relaxed_map(self.setting, 0, self.h, f)
-        ready = self.directions(g, sizes, supported=True)
+        line = relaxed_map(self.setting, 0, self.h, f)
+        ready = self.directions(line.g, line.sizes, supported=True)
         shape = (*self.y.shape[:2], *f.shape[-2:])
-        base = np.einsum("rsd,rsdp->rsp", own.mid, np.broadcast_to(g, shape))
-        size = np.einsum("rsd,rsdp->rsp", abs(own.mid), np.broadcast_to(sizes, shape)) * (4 * MARGIN)
-        found = plus(Ball(base, size), constant, *(ready.b[h] for h in range(len(ready.u))))
+        base = np.einsum("rsd,rsdp->rsp", own.mid, np.broadcast_to(line.g, shape))
+        size = np.einsum("rsd,rsdp->rsp", abs(own.mid), np.broadcast_to(line.sizes, shape)) * (4 * MARGIN)
+        found = plus(Ball(base, size), line.rest, *(ready.b[h] for h in range(len(ready.u))))
         return Ball(found.mid, up(found.rad))
 
     def asked(self, f: Float[np.ndarray, "*rows_kinds width p"], supported: bool) -> Asked:
         """Prepares directions of the output, shared or for every row, for `changes`."""
-        g, sizes, bend = bent_map(self.setting, 0, self.slopes, f)
-        return Asked(self.directions(g, sizes, supported), bend, self.slopes.rad)
+        g, sizes, onto = bent_map(self.setting, 0, self.slopes, f)
+        return Asked(self.directions(g, sizes, supported), onto.size, self.slopes.rad)
+
+    def asked_apart(self, f: Float[np.ndarray, "width p"]) -> Asked:
+        """As `asked`, but `changes` then has the directions of `bent_map` one by one, and adds up none of them."""
+        g, sizes, _ = bent_map(self.setting, 0, self.slopes, f)
+        nothing = np.zeros((0, g.shape[-1])), np.zeros((*self.y.shape[:2], 0))
+        return Asked(self.directions(g, sizes, supported=True), *nothing)
 
     def changes(
         self, flips: Int[np.ndarray, " flips"], f: Asked

@@ -29,9 +29,10 @@ from jaxtyping import Bool, Float, Int
 from jaxsens.base import stopping
 from jaxsens.theory.certified.averages import average_range, average_sup, total_range
 from jaxsens.theory.certified.first_layer import FirstLayer, bent_map, relaxed_map
-from jaxsens.theory.certified.intervals import MARGIN, Ball, norm_bound, plus, scaled, slopes, stacked, up
+from jaxsens.theory.certified.intervals import MARGIN, Ball, plus, scaled, slopes, up
 from jaxsens.theory.certified.layerwise import others_sum
 from jaxsens.theory.certified.setting import Setting, dot_products
+from jaxsens.theory.certified.zonotope import OutputRange, bent_norm, by_symbol
 from jaxsens.theory.rules import score_terms
 
 LARGEST = 1e100
@@ -87,7 +88,7 @@ class AttendedHead:
 
 def two_layers(
     setting: Setting,
-) -> tuple[Float[np.ndarray, " n"], Float[Ball, "readout_symbols outputs"], str]:
+) -> tuple[Float[np.ndarray, " n"], OutputRange, str]:
     """Two layers without normalisation, with dot products in the second, for one class of words. O(n^2 kinds d_ff d).
 
     Returns the norm of the output's change for each flip position, the range of the outputs that enter the norm for
@@ -107,7 +108,7 @@ def two_layers(
         moved = np.maximum(moved, second.moved(h))
         possible = setting.allowed.T[None]
         width = max([width, *(float(np.max(head.scores.rad, where=possible, initial=0)) for head in heads)])
-    return moved, stacked(outputs), f"two layers; score half-width {width:.3g}"
+    return moved, by_symbol(outputs), f"two layers; score half-width {width:.3g}"
 
 
 def keys_of(first: FirstLayer, h: int) -> Keys:
@@ -177,7 +178,7 @@ class Readout:
         found = plus(self.row.output_range(g)[0, self.kind], *parts)
         return Ball(found.mid, up(found.rad + 64 * MARGIN * (self.reach() @ sizes)))
 
-    def ranges(self) -> tuple[Float[Ball, " feed_forward"], Float[Ball, " outputs"]]:
+    def ranges(self) -> tuple[Float[Ball, " feed_forward"], OutputRange]:
         """The pre-activations, and the outputs f.y_r that enter the norm.
 
         The activation is relaxed between parallel lines over the pre-activations' ranges. What is left of f.y_r is one
@@ -186,9 +187,11 @@ class Readout:
         w1, b1 = self.first.setting.matrices(1, "w1", "b1")
         h = self.attended_range(w1, abs(w1))
         h = Ball(h.mid + b1, up(h.rad + 8 * MARGIN * (abs(h.mid) + abs(b1))))
-        g, sizes, constant = relaxed_map(self.first.setting, 1, h, self.first.setting.out)
-        y = plus(self.attended_range(g, sizes), constant)
-        return h, Ball(y.mid, up(y.rad))
+        line = relaxed_map(self.first.setting, 1, h, self.first.setting.out)
+        attended = self.attended_range(line.g, line.sizes)
+        sums = [plus(attended, x) for x in (line.rest, line.constant)]
+        box, straight = (Ball(x.mid, up(x.rad))[None] for x in sums)
+        return h, OutputRange(box, straight, line.bend[None], line.onto)
 
     def moved(self, h: Float[Ball, " feed_forward"]) -> Float[np.ndarray, " n"]:
         """The norm of the output's change for a flip at each position; `h` are the pre-activations.
@@ -198,8 +201,7 @@ class Readout:
         """
         setting, f = self.first.setting, self.first.setting.out
         count, d = f.shape[1], slopes(setting.config.layer(1).activation, h)
-        g, sizes, bend = bent_map(setting, 1, d, f)
-        bend = bend * d.rad[:, None]
+        g, sizes, onto = bent_map(setting, 1, d, f)
         # The rounding of g, times how far the attended vector moves at most.
         box = self.attended_range(np.eye(len(f)), np.eye(len(f)))
         slack = 16 * MARGIN * (box.rad @ sizes)
@@ -219,11 +221,9 @@ class Readout:
                 moved: Float[np.ndarray, "flips p"] = (
                     own[0, self.kind].size + slack + np.sum(of_heads, axis=0)
                 )
-                change = up(moved[:, :count] + moved[:, count:] @ bend)
+                change = bent_norm(up(moved[:, :count]), up(moved[:, count:] * d.rad), onto, setting.norm)
                 possible = setting.allowed[flips, a] & setting.allowed[flips, b]
-                change = np.where(
-                    possible & (flips != self.row.positions[0]), norm_bound(change, setting.norm), 0.0
-                )
+                change = np.where(possible & (flips != self.row.positions[0]), change, 0.0)
                 found[flips] = np.maximum(found[flips], change)
         return found
 

@@ -1,0 +1,116 @@
+"""How long a vector can be whose parts may each go either way: less than its coordinates' sizes say.
+
+What relaxed hidden units leave of an output is sum_u s_u t_u w_u with |s_u| <= 1 and w_u the unit's weights to the
+outputs, a zonotope. Bounded coordinate by coordinate, every unit would push every coordinate its worst way at once. In
+l2 instead, for any delta_u > 0,
+
+    ||sum_u s_u t_u w_u||^2 <= ||diag(delta)^-1/2 W||_2^2 sum_u delta_u t_u^2 ,
+
+the dual of the semidefinite relaxation of max ||W' (s t)||^2 over signs (Goemans and Williamson 1995). With the best
+delta it is at most pi/2 times that maximum (Nesterov 1998).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from jaxsens.models.transformer.parameters import needed
+from jaxsens.theory.certified.intervals import MARGIN, Ball, ball, joined, norm_bound, spectral, up
+
+ROUNDS = 30
+"""Steps towards the best delta. The bound holds after any number of them."""
+
+LEAST = 1e-6
+"""delta_u / ||w_u||^2 is at least this: the bound may suffer, but no number overflows."""
+
+
+def zonotope_norm(
+    t: Float[np.ndarray, "*batch units"], generators: Float[np.ndarray, "units outputs"]
+) -> Float[np.ndarray, "*batch"]:
+    """At least ||sum_u s_u t_u w_u||_2 for all |s_u| <= 1 and t >= 0. One delta serves the batch. O(units outputs^2).
+
+    delta t^2 is that of the mean t: with rank-d unit vectors v_u for signs, ||sum_w t_u w_u.w_w t_w v_w||, after steps
+    that make each v_u parallel to its sum.
+    """
+    largest = np.max(t, axis=-1, keepdims=True, initial=0.0)
+    finite = np.isfinite(largest[..., 0]) & np.isfinite(generators).all()
+    t = np.where(finite[..., None], t, 0.0)
+    scaled = t / np.where(finite[..., None] & (largest > 0), largest, 1.0)
+    mean, lengths = scaled.mean(axis=tuple(range(t.ndim - 1))), np.linalg.norm(generators, axis=-1)
+    used = (mean > 0) & (lengths > 0) & np.isfinite(lengths)
+    mean, lengths = mean[used], lengths[used, None]
+    part = mean[:, None] * generators[used]
+    v, size = generators[used] / lengths, np.ones_like(lengths)
+    for _ in range(ROUNDS):
+        v = part @ (part.T @ v)
+        size = np.linalg.norm(v, axis=-1, keepdims=True)
+        v = v / np.where(size > 0, size, 1.0)
+    delta = np.maximum(size[:, 0] / mean**2, LEAST * lengths[:, 0] ** 2)
+    stretch = spectral(generators[used] / np.sqrt(delta)[:, None]) if used.any() else 0.0
+    found = stretch * np.sqrt(np.sum(delta * scaled[..., used] ** 2, axis=-1))
+    return np.where(finite, up(up(found)) * np.where(finite, largest[..., 0], 1.0), np.inf)
+
+
+def bent_norm(
+    size: Float[np.ndarray, "*batch outputs"],
+    bend: Float[np.ndarray, "*batch units"],
+    onto: Float[Ball, "units outputs"],
+    norm: str,
+) -> Float[np.ndarray, "*batch"]:
+    """At least the norm of x + sum_u s_u bend_u onto_u, for |x| <= size entry by entry and |s_u| <= 1."""
+    found = norm_bound(up(size + bend @ onto.size), norm)
+    if norm != "l2":
+        return found
+    t = np.concatenate([up(size + bend @ onto.rad), bend], axis=-1)
+    return np.fmin(found, zonotope_norm(t, np.concatenate([np.eye(onto.shape[1]), onto.mid])))
+
+
+@dataclass(frozen=True)
+class OutputRange:
+    """The outputs over all words, for each symbol that the readout may hold.
+
+    Attributes:
+        box: their range.
+        straight, bend, onto: they also lie in straight + sum_u s_u bend_u onto_u, |s_u| <= 1; None if only the box is
+            known.
+    """
+
+    box: Float[Ball, "symbols outputs"]
+    straight: Float[Ball, "symbols outputs"] | None = None
+    bend: Float[np.ndarray, "symbols units"] | None = None
+    onto: Float[Ball, "units outputs"] | None = None
+
+    def width(self, norm: str) -> float:
+        """The largest distance between two outputs of one symbol at the readout; inf where numbers overflowed."""
+        found = up(2 * norm_bound(self.box.rad * (1 + MARGIN), norm))
+        if self.straight is not None and self.bend is not None and self.onto is not None:
+            rad = self.straight.rad * (1 + MARGIN)
+            found = np.fmin(found, up(2 * bent_norm(rad, self.bend, self.onto, norm)))
+        largest = float(np.max(found))
+        return np.inf if np.isnan(largest) else largest
+
+
+def by_symbol(ranges: list[OutputRange]) -> OutputRange:
+    """The ranges of outputs for several symbols, one after the other; each has all that is known."""
+    box, straight = (
+        joined(x) for x in ([x.box for x in ranges], [needed(x.straight, "straight") for x in ranges])
+    )
+    bend = np.concatenate([needed(x.bend, "bend") for x in ranges])
+    return OutputRange(box, straight, bend, ranges[0].onto)
+
+
+def hull(ranges: list[OutputRange]) -> OutputRange:
+    """The range of the outputs of several classes of words, of one model."""
+    straight, bend = [x.straight for x in ranges], [x.bend for x in ranges]
+    box = _hull([x.box for x in ranges])
+    if any(x is None for x in straight):
+        return OutputRange(box)
+    largest = np.max([x for x in bend if x is not None], axis=0)
+    return OutputRange(box, _hull([x for x in straight if x is not None]), largest, ranges[0].onto)
+
+
+def _hull(balls: list[Ball]) -> Ball:
+    return ball(np.min([x.lo for x in balls], axis=0), np.max([x.hi for x in balls], axis=0))
