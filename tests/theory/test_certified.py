@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -12,12 +13,13 @@ from jaxsens.asked.measures import L2
 from jaxsens.base.errors import InputError
 from jaxsens.models.parts.weighting import SinkSoftmax
 from jaxsens.models.transformer.module import Transformer
-from jaxsens.theory.certified import averages, first_layer, layerwise, two_layers
+from jaxsens.theory.certified import averages, first_layer, layerwise, two_layers, zonotope
 from jaxsens.theory.certified.bound import certified_bound
 from jaxsens.theory.certified.intervals import Ball
 from jaxsens.theory.certified.two_layers import HeadMove
+from jaxsens.theory.certified.zonotope import bent_norm
 from jaxsens.theory.lemma5 import lemma5
-from tests.small_models import small
+from tests.small_models import random_parameters, small
 from tests.theory.certified_truth import drawn, scaled_model, truth, undercut
 
 
@@ -36,6 +38,51 @@ def test_no_word_exceeds_the_bound_of_two_plain_layers(seed):
     readout = [0, 2, "last"][seed % 3]
     model, options = drawn(seed, 2, layer_norm="none", scores="dot-product", readout=readout)
     assert undercut(model, 4 + seed % 3, **options) <= 1
+
+
+def bent_model(seed):
+    """Two layers whose outputs move by what the second one's hidden units do, most of which may change sign."""
+    config = small(
+        alphabet_size=2, heads=1, width=4, feed_forward=3, end_symbol=False, positions="sinusoidal"
+    )
+    parameters, rng = random_parameters(config, seed, 4), np.random.default_rng(seed)
+    first, second = parameters.layers
+    first = dataclasses.replace(first, query=first.query * 0.03, w2=first.w2 * 0.1)
+    changes = {"query": second.query * 0.01, "value": second.value * 0.3, "w2": second.w2 * 100}
+    second = dataclasses.replace(second, **changes, b1=rng.normal(size=3))
+    return Transformer(config, parameters=dataclasses.replace(parameters, layers=(first, second)))
+
+
+def spread(model, n):
+    """The largest distance of two outputs for one symbol at the last position."""
+    words = np.array(list(itertools.product((0, 1), repeat=n)))
+    outputs = np.asarray(model(words))
+    sides = (outputs[words[:, -1] == kind] for kind in (0, 1))
+    return max(np.linalg.norm(one[:, None] - one[None], axis=-1).max() for one in sides)
+
+
+@pytest.mark.parametrize("seed", [10, 82, 332])
+def test_hidden_units_that_may_change_sign_are_counted_in_full(seed):
+    model = bent_model(seed)
+    found = certified_bound(model, 4, classes=1)
+    assert undercut(model, 4, found) <= 1
+    assert spread(model, 4) <= found.diameter
+
+
+@pytest.mark.parametrize(
+    ("place", "seed", "exceeded"),
+    [
+        (two_layers, 332, lambda model, found: undercut(model, 4, found)),
+        (zonotope, 82, lambda model, found: spread(model, 4) / found.diameter),
+    ],
+)
+def test_hidden_units_that_are_left_out_are_caught(place, seed, exceeded, monkeypatch):
+    def planted(size, bend, onto, norm):
+        return bent_norm(size, 0 * bend, onto, norm)
+
+    monkeypatch.setattr(place, "bent_norm", planted)
+    model = bent_model(seed)
+    assert exceeded(model, certified_bound(model, 4, classes=1)) > 1
 
 
 @pytest.mark.quick(1)

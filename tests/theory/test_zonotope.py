@@ -26,15 +26,17 @@ def longest(t, generators):
     units=st.integers(1, 9),
     outputs=st.integers(1, 6),
     scale=st.sampled_from((1e-120, 1e-3, 1.0, 1e120)),
+    lengths=st.sampled_from((1e-130, 1.0, 1e120)),
 )
-def test_no_choice_of_signs_is_longer(seed, units, outputs, scale):
+def test_no_choice_of_signs_is_longer(seed, units, outputs, scale, lengths):
     rng = np.random.default_rng(seed)
     generators = rng.normal(size=(units, outputs)) * rng.choice(
         [0, 1e-3, 1], size=(units, 1), p=[0.1, 0.2, 0.7]
     )
     t = rng.exponential(size=(3, units)) * rng.choice([0, 1e-6, 1], size=(3, units)) * scale
-    found = zonotope_norm(t, generators)
-    assert all(longest(one, generators) <= bound for one, bound in zip(t, found, strict=True))
+    found = zonotope_norm(t, generators * lengths)
+    actual = [longest(one / scale, generators) * scale * lengths for one in t]
+    assert all(length <= bound or length < 1e-200 for length, bound in zip(actual, found, strict=True))
 
 
 def test_the_bound_is_near_the_longest_choice_and_far_below_the_coordinates():
@@ -62,6 +64,24 @@ def test_a_bend_and_what_is_known_by_entries_add_up(norm):
     order = {"l1": 1, "l2": 2, "linf": np.inf}[norm]
     assert np.linalg.norm(vectors, ord=order, axis=1).max() <= found
     assert found <= norm_bound((size + 1.01 * bend @ abs(onto)) * (1 + 1e-9), norm)
+
+
+@pytest.mark.parametrize("factor", [1e-200, 1e160, 1e200, 1e300])
+def test_generators_whose_squares_overflow_or_vanish_are_not_left_out(factor):
+    generators, t = np.array([[1.0, 0.5], [0.0, 1.0]]) * factor, np.ones(2)
+    assert zonotope_norm(t, generators) >= 1.8 * factor
+    mixed = np.array([[factor, 0.0], [0.0, 1.0]])
+    assert zonotope_norm(t, mixed) >= np.hypot(factor, 1.0)
+    assert bent_norm(np.zeros(2), t, Ball(mixed, np.zeros((2, 2))), "l2") >= np.hypot(factor, 1.0)
+
+
+def test_with_many_outputs_what_coordinates_are_bounded_by_stands(monkeypatch):
+    onto = Ball(np.random.default_rng(0).normal(size=(6, 4)), np.zeros((6, 4)))
+    size, bend = np.ones(4), np.ones(6)
+    near = bent_norm(size, bend, onto, "l2")
+    monkeypatch.setattr(zonotope, "MOST_OUTPUTS", 3)
+    found = bent_norm(size, bend, onto, "l2")
+    assert near < found == pytest.approx(norm_bound(size + bend @ abs(onto.mid), "l2"))
 
 
 def test_what_overflowed_has_no_bound_and_what_is_nothing_has_none_to_add():

@@ -27,7 +27,7 @@ from jaxsens.base.errors import InputError, collecting
 from jaxsens.base.platforms import compiled_for
 from jaxsens.base.programs import kept
 from jaxsens.models.parts.masks import MASKS, AnyMask, KeyMask, Span, TypedMask, mask_of
-from jaxsens.models.parts.weighting import Softmax, Weighting, learns_sink, sink_score
+from jaxsens.models.parts.weighting import SinkSoftmax, Softmax, Weighting, sink_score
 from jaxsens.models.transformer.trace import in_blocks, over_row_blocks, rows_at_once, some_rows
 
 MaskRule = Callable[[Int[Array, "*b"], Int[Array, "*b"]], Bool[Array, "*b"]]
@@ -284,7 +284,7 @@ class ModelLayer:
         if head is not None:
             return self.model.weighting_of(self.parameters, self.k, head)
         found = self.attention.weighting
-        if not learns_sink(found):
+        if not isinstance(found, SinkSoftmax):
             return found
         scores = jax.vmap(lambda head: sink_score("attention", self.weighting(head)))
         return found.at_sink(scores(jnp.arange(self.attention.heads))[:, None, None])

@@ -99,8 +99,7 @@ class Outputs:
         r = int(self.setting.readout or 0)
         line = relaxed_map(self.setting, self.k, self.hidden[r, kind], self.setting.out)
         attended = self.attended(line.g, line.sizes)[r, kind]
-        box, straight = (_known(self.hidden[r, kind], plus(attended, x)) for x in (line.rest, line.constant))
-        return OutputRange(box[None], straight[None], line.bend[None], line.onto)
+        return line.outputs(_known(self.hidden[r, kind], attended))
 
 
 def _known(hidden: Ball, found: Ball) -> Ball:

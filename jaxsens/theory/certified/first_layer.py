@@ -44,6 +44,7 @@ from jaxsens.theory.certified.intervals import (
 )
 from jaxsens.theory.certified.layerwise import blocks, rows_of
 from jaxsens.theory.certified.setting import Setting, project
+from jaxsens.theory.certified.zonotope import OutputRange
 
 
 class Sums(NamedTuple):
@@ -80,12 +81,13 @@ class Asked(NamedTuple):
 
     Attributes:
         moving: those of `bent_map` as directions of x + sum_h b W_O.
-        bend: |W_2 f|, which the hidden units' changes times the radius of D are multiplied by.
+        onto: |W_2 f|, which the hidden units' changes times the radius of D are multiplied by; None if what moves is
+            asked for direction by direction.
         rho: the radius of D.
     """
 
     moving: Directions
-    bend: Float[np.ndarray, "*rows_kinds feed_forward p"]
+    onto: Float[np.ndarray, "*rows_kinds feed_forward p"] | None
     rho: Float[np.ndarray, "rows kinds feed_forward"]
 
 
@@ -139,6 +141,12 @@ class Relaxed(NamedTuple):
         """The range of f.y - g.c."""
         bent = (self.bend[..., None, :] @ self.onto.size)[..., 0, :]
         return Ball(self.constant.mid, self.constant.rad + bent)
+
+    def outputs(self, attended: Float[Ball, " p"]) -> OutputRange:
+        """The range of f.y, given that of g.c, for one symbol at the readout."""
+        box, straight = (plus(attended, part) for part in (self.rest, self.constant))
+        box, straight = (Ball(x.mid, up(x.rad))[None] for x in (box, straight))
+        return OutputRange(box, straight, self.bend[None], self.onto)
 
 
 def relaxed_map(setting: Setting, k: int, h: Ball, f: Float[np.ndarray, "*of_f width p"]) -> Relaxed:
@@ -274,10 +282,9 @@ class FirstLayer:
         return Asked(self.directions(g, sizes, supported), onto.size, self.slopes.rad)
 
     def asked_apart(self, f: Float[np.ndarray, "width p"]) -> Asked:
-        """As `asked`, but `changes` then has the directions of `bent_map` one by one, and adds up none of them."""
+        """As `asked`, but `changes` then has each direction of `bent_map`, and adds up none of them."""
         g, sizes, _ = bent_map(self.setting, 0, self.slopes, f)
-        nothing = np.zeros((0, g.shape[-1])), np.zeros((*self.y.shape[:2], 0))
-        return Asked(self.directions(g, sizes, supported=True), *nothing)
+        return Asked(self.directions(g, sizes, supported=True), None, self.slopes.rad)
 
     def changes(
         self, flips: Int[np.ndarray, " flips"], f: Asked
@@ -352,9 +359,12 @@ def output_change(
     xp: ModuleType, flipped: Flipped, sums: Sums, f: Asked
 ) -> Float[Ball, "rows kinds flips p"]:
     """The change of f.y: that of the folded direction, and |W_2 f| rho |w_1.dc| for the slopes' range."""
-    found, p = average_change(xp, flipped, sums, f.moving), f.bend.shape[-1]
+    found = average_change(xp, flipped, sums, f.moving)
+    if f.onto is None:
+        return found
+    p = f.onto.shape[-1]
     size = (abs(found.mid) + found.rad)[..., p:] * f.rho[:, :, None, :]
-    return Ball(found.mid[..., :p], found.rad[..., :p] + (size @ f.bend) * (1 + MARGIN))
+    return Ball(found.mid[..., :p], found.rad[..., :p] + (size @ f.onto) * (1 + MARGIN))
 
 
 _compiled = jax.jit(partial(output_change, jnp))

@@ -188,10 +188,7 @@ class Readout:
         h = self.attended_range(w1, abs(w1))
         h = Ball(h.mid + b1, up(h.rad + 8 * MARGIN * (abs(h.mid) + abs(b1))))
         line = relaxed_map(self.first.setting, 1, h, self.first.setting.out)
-        attended = self.attended_range(line.g, line.sizes)
-        sums = [plus(attended, x) for x in (line.rest, line.constant)]
-        box, straight = (Ball(x.mid, up(x.rad))[None] for x in sums)
-        return h, OutputRange(box, straight, line.bend[None], line.onto)
+        return h, line.outputs(self.attended_range(line.g, line.sizes))
 
     def moved(self, h: Float[Ball, " feed_forward"]) -> Float[np.ndarray, " n"]:
         """The norm of the output's change for a flip at each position; `h` are the pre-activations.

@@ -24,34 +24,37 @@ ROUNDS = 30
 """Steps towards the best delta. The bound holds after any number of them."""
 
 LEAST = 1e-6
-"""delta_u / ||w_u||^2 is at least this: the bound may suffer, but no number overflows."""
+"""delta is at least this: the bound may suffer, but no number overflows."""
+
+MOST_OUTPUTS = 256
+"""Beyond, what coordinates are bounded by stands: O(outputs^2) operations for each unit would take too long."""
 
 
 def zonotope_norm(
     t: Float[np.ndarray, "*batch units"], generators: Float[np.ndarray, "units outputs"]
 ) -> Float[np.ndarray, "*batch"]:
-    """At least ||sum_u s_u t_u w_u||_2 for all |s_u| <= 1 and t >= 0. One delta serves the batch. O(units outputs^2).
+    """At least ||sum_u s_u t_u w_u||_2 for all |s_u| <= 1 and t >= 0; inf where numbers overflowed.
 
-    delta t^2 is that of the mean t: with rank-d unit vectors v_u for signs, ||sum_w t_u w_u.w_w t_w v_w||, after steps
-    that make each v_u parallel to its sum.
+    One delta serves the batch, that of its mean. O(units outputs^2). Generators are unit vectors below, and t their
+    lengths. delta t^2 is |t_u w_u.sum_k t_k w_k v_k|, with unit vectors v in place of signs, after steps that turn each
+    of them towards the sum.
     """
-    largest = np.max(t, axis=-1, keepdims=True, initial=0.0)
-    finite = np.isfinite(largest[..., 0]) & np.isfinite(generators).all()
-    t = np.where(finite[..., None], t, 0.0)
-    scaled = t / np.where(finite[..., None] & (largest > 0), largest, 1.0)
-    mean, lengths = scaled.mean(axis=tuple(range(t.ndim - 1))), np.linalg.norm(generators, axis=-1)
-    used = (mean > 0) & (lengths > 0) & np.isfinite(lengths)
-    mean, lengths = mean[used], lengths[used, None]
-    part = mean[:, None] * generators[used]
-    v, size = generators[used] / lengths, np.ones_like(lengths)
+    lengths = norm_bound(abs(generators), "l2")
+    used = ~(lengths == 0)
+    unit, t = generators[used] / lengths[used, None], t[..., used] * lengths[used]
+    largest = np.max(t, axis=-1, initial=0.0)
+    finite = np.isfinite(largest) & np.isfinite(unit).all()
+    scaled = np.where(finite[..., None], t, 0.0) / np.where(finite & (largest > 0), largest, 1.0)[..., None]
+    mean = np.maximum(scaled.mean(axis=tuple(range(t.ndim - 1))), 1e-50)[:, None]
+    v, size = unit, np.ones_like(mean)
     for _ in range(ROUNDS):
-        v = part @ (part.T @ v)
-        size = np.linalg.norm(v, axis=-1, keepdims=True)
+        v = mean * unit @ (unit.T @ (mean * v))
+        size = norm_bound(abs(v), "l2")[:, None]
         v = v / np.where(size > 0, size, 1.0)
-    delta = np.maximum(size[:, 0] / mean**2, LEAST * lengths[:, 0] ** 2)
-    stretch = spectral(generators[used] / np.sqrt(delta)[:, None]) if used.any() else 0.0
-    found = stretch * np.sqrt(np.sum(delta * scaled[..., used] ** 2, axis=-1))
-    return np.where(finite, up(up(found)) * np.where(finite, largest[..., 0], 1.0), np.inf)
+    delta = np.maximum(size / mean**2, LEAST)[:, 0]
+    stretch = spectral(unit / np.sqrt(delta)[:, None]) if used.any() else 0.0
+    found = stretch * np.sqrt(np.sum(delta * scaled**2, axis=-1))
+    return np.where(finite, up(up(up(found))) * np.where(finite, largest, 0.0), np.inf)
 
 
 def bent_norm(
@@ -62,7 +65,7 @@ def bent_norm(
 ) -> Float[np.ndarray, "*batch"]:
     """At least the norm of x + sum_u s_u bend_u onto_u, for |x| <= size entry by entry and |s_u| <= 1."""
     found = norm_bound(up(size + bend @ onto.size), norm)
-    if norm != "l2":
+    if norm != "l2" or onto.shape[1] > MOST_OUTPUTS or not np.any(bend):
         return found
     t = np.concatenate([up(size + bend @ onto.rad), bend], axis=-1)
     return np.fmin(found, zonotope_norm(t, np.concatenate([np.eye(onto.shape[1]), onto.mid])))
