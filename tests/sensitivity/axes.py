@@ -261,7 +261,7 @@ def measured(setting: Setting) -> tuple[Setting, dict[str, Cell], float]:
                 errors.append((own[~found.exact], found.accuracy.error_90))
             else:
                 cell.add(found, true, seed)
-    if errors:
+    if any(len(own) for own, _ in errors):
         cells["first-order"] = replace(estimated(errors), seconds=cells["first-order"].seconds)
     return setting, cells, apart
 

@@ -13,6 +13,7 @@ from jaxsens.asked.measures import L2
 from jaxsens.base.errors import InputError
 from jaxsens.models.parts.weighting import SinkSoftmax
 from jaxsens.models.transformer.module import Transformer
+from jaxsens.models.transformer.parameters import needed
 from jaxsens.theory.certified import averages, first_layer, layerwise, two_layers, zonotope
 from jaxsens.theory.certified.bound import certified_bound
 from jaxsens.theory.certified.intervals import Ball
@@ -47,8 +48,8 @@ def bent_model(seed):
     )
     parameters, rng = random_parameters(config, seed, 4), np.random.default_rng(seed)
     first, second = parameters.layers
-    first = dataclasses.replace(first, query=first.query * 0.03, w2=first.w2 * 0.1)
-    changes = {"query": second.query * 0.01, "value": second.value * 0.3, "w2": second.w2 * 100}
+    first = dataclasses.replace(first, query=first.query * 0.03, w2=needed(first.w2, "w2") * 0.1)
+    changes = {"query": second.query * 0.01, "value": second.value * 0.3, "w2": needed(second.w2, "w2") * 100}
     second = dataclasses.replace(second, **changes, b1=rng.normal(size=3))
     return Transformer(config, parameters=dataclasses.replace(parameters, layers=(first, second)))
 

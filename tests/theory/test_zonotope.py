@@ -99,20 +99,19 @@ def test_a_hull_of_classes_holds_every_class():
     rng = np.random.default_rng(3)
     onto, common = Ball(rng.normal(size=(12, 6)), np.zeros((12, 6))), rng.exponential(size=(1, 12))
 
+    corners = []
+
     def one():
         straight = Ball(rng.normal(size=(1, 6)), 0.1 * rng.exponential(size=(1, 6)))
         bend = common * rng.uniform(0.9, 1, size=(1, 12))
         box = Ball(straight.mid, straight.rad + bend @ abs(onto.mid))
+        reach = straight.rad[0] + bend[0] @ onto.mid
+        corners.extend((straight.mid[0] - reach, straight.mid[0] + reach))
         return by_symbol([OutputRange(box, straight, bend, onto)] * 2)
 
     classes = [one() for _ in range(3)]
     whole = hull(classes)
     assert whole.width("l2") >= max(one.width("l2") for one in classes)
-    corners = [
-        x.straight.mid[0] + s * x.straight.rad[0] + s * (x.bend[0] @ onto.mid)
-        for x in classes
-        for s in (-1, 1)
-    ]
     apart = max(np.linalg.norm(a - b) for a, b in itertools.combinations(corners, 2))
     assert apart <= whole.width("l2") < hull([OutputRange(x.box) for x in classes]).width("l2")
 
