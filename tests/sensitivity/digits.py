@@ -45,11 +45,11 @@ def truth(subject: Measurable, word: np.ndarray, positions: np.ndarray, symbols:
     program = output_program(subject, len(word))
     if program is None:
         raise LookupError("the model's program has a primitive without a rule")
-    for bits in BITS:
-        found = _norms(program, Precise(bits), subject, word, positions, symbols)
-        if np.all(found > TINY):
-            break
-    return found
+    few, many = (Precise(bits) for bits in BITS)
+    found = _norms(program, few, subject, word, positions, symbols)
+    if np.all(found > TINY):
+        return found
+    return _norms(program, many, subject, word, positions, symbols)
 
 
 def _norms(
