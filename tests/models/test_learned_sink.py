@@ -76,7 +76,7 @@ def test_a_checkpoint_keeps_them(trained):
         np.testing.assert_array_equal(layer.sink, other.sink)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("engine", ["difference", "vmap", "incremental", "first-order"])
 def test_after_training_every_engine_measures_what_the_specification_does(trained, engine):
     model = trained[0]

@@ -84,7 +84,7 @@ def test_averages_have_gradients():
 def test_weights_are_those_of_the_formula(name, factor, dtype):
     weighting, (m, n), sink = WEIGHTINGS_TRIED[name], (8, 8), None
     if learns_sink(weighting):
-        sink, weighting = -0.4, weighting.at_sink(jnp.asarray([[[-0.4]]]))
+        sink, weighting = -0.4, weighting.at_sink(np.array([[[-0.4]]], dtype))
     rng = np.random.default_rng(0)
     scores = (factor * rng.normal(size=(1, m, n))).astype(dtype)
     seen = rng.random((1, m, n)) < np.arange(m)[:, None] / (

@@ -106,6 +106,7 @@ def test_engines_take_matrices_in_bfloat16_as_they_are_and_refuse_split_ones(tmp
     assert jaxsens.flip_sensitivity(split, IDS).engine.name == "vmap"
 
 
+@pytest.mark.long
 def test_a_model_larger_than_a_device_is_measured_on_several(tmp_path: Path):
     """The budget of each device is less than the model, and more than its part of it."""
     options = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 8, "num_attention_heads": 4}

@@ -373,7 +373,7 @@ def test_what_does_not_fit_is_refused_before_it_is_compiled(batch):
 
 
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.long), 2])
-@pytest.mark.parametrize("engine", ["vmap", "difference"])
+@pytest.mark.parametrize("engine", ["vmap", pytest.param("difference", marks=pytest.mark.long)])
 def test_flips_whose_table_does_not_fit_are_measured_in_parts(monkeypatch, engine, devices):
     model, words, done = jaxsens.Transformer(small(layers=2)), np.stack([word(23), word(23, seed=1)]), []
     whole = jaxsens.flip_sensitivity(
@@ -392,7 +392,8 @@ def test_flips_whose_table_does_not_fit_are_measured_in_parts(monkeypatch, engin
     np.testing.assert_allclose(parts.norms, whole.norms, rtol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_what_needs_float64_is_computed_on_the_host_of_devices_without_it(monkeypatch, dtype):
     """As of a TPU, whose float64 XLA emulates. The mesh has two devices; what is wide runs on one, the host's."""
     model, tokens = jaxsens.Transformer(small(layers=3, dtype=dtype)), word(29)
