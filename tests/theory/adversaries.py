@@ -18,7 +18,7 @@ import numpy as np
 from jaxsens.models.transformer.layers import readout_position
 from jaxsens.models.transformer.module import Transformer
 from jaxsens.theory.certified.bound import certified_bound
-from tests.theory.certified_truth import MASKS, POSITIONS, ROUNDING, TEMPERATURES, drawn
+from tests.theory.certified_truth import MASKS, POSITIONS, ROUNDING, TEMPERATURES, drawn, sizes
 
 GENERATION = 250
 """Words that are bred from the best ones at a time."""
@@ -85,8 +85,7 @@ def nearest(
         others[:, *at] = symbols[(others[:, *at] + shift) % len(symbols)]
         every = np.concatenate([words[:, None], others], axis=1).reshape(-1, n)
         outputs = np.asarray(model(every), np.float64).reshape(len(words), 1 + len(flipped), -1)
-        change = abs(outputs[:, 1:] - outputs[:, :1])
-        size = {"l2": np.sqrt((change**2).sum(-1)), "l1": change.sum(-1), "linf": change.max(-1)}[norm]
+        size = sizes(outputs[:, 1:] - outputs[:, :1], norm)
         fitness = (np.maximum(size - absolute, 0.0) / floor).max(axis=1)
         kept, scores = np.concatenate([kept, words]), np.concatenate([scores, fitness])
         best = np.argsort(-scores)[:PARENTS]

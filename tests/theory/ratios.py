@@ -17,6 +17,12 @@ import numpy as np
 import jaxsens
 from jaxsens.theory import certified_bound, lemma5
 
+PARITY = {"name": "parity", "end_probability": 0.5}
+PARITY_DATA = {
+    "lengths": [4, 64],
+    "batch": 32,
+    "curriculum": [{"step": 0, "longest": 16}, {"step": 2000, "longest": 64}],
+}
 TRAINED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], int]] = {
     # name: language, model, curriculum and lengths, steps
     "flip-flop, depth 2, 2 heads": (
@@ -26,23 +32,15 @@ TRAINED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], int]] =
         800,
     ),
     "PARITY, depth 2, 2 heads": (
-        {"name": "parity", "end_probability": 0.5},
+        PARITY,
         {"width": 32, "heads": 2, "layers": 2, "feed_forward": 128, "positions": ["inverse", "alternating"]},
-        {
-            "lengths": [4, 64],
-            "batch": 32,
-            "curriculum": [{"step": 0, "longest": 16}, {"step": 2000, "longest": 64}],
-        },
+        PARITY_DATA,
         3000,
     ),
     "PARITY, depth 3, 2 heads": (
-        {"name": "parity", "end_probability": 0.5},
+        PARITY,
         {"width": 32, "heads": 2, "layers": 3, "feed_forward": 64, "positions": ["inverse", "alternating"]},
-        {
-            "lengths": [4, 64],
-            "batch": 32,
-            "curriculum": [{"step": 0, "longest": 16}, {"step": 2000, "longest": 64}],
-        },
+        PARITY_DATA,
         3000,
     ),
 }

@@ -283,8 +283,7 @@ class FirstLayer:
 
     def asked_apart(self, f: Float[np.ndarray, "width p"]) -> Asked:
         """As `asked`, but `changes` then has each direction of `bent_map`, and adds up none of them."""
-        g, sizes, _ = bent_map(self.setting, 0, self.slopes, f)
-        return Asked(self.directions(g, sizes, supported=True), None, self.slopes.rad)
+        return self.asked(f, supported=True)._replace(onto=None)
 
     def changes(
         self, flips: Int[np.ndarray, " flips"], f: Asked
