@@ -158,8 +158,9 @@ def test_values_and_outputs_of_all_words_are_in_their_ranges(name, counts):
             assert inside(facts.two.values[index, h] @ output @ u, held[np.arange(N), facts.slots(index)])
         h_range, outputs = ranges[word[-1]]
         assert inside(facts.y[index, -1], outputs.box[0])
-        bent = outputs.bend[0] @ outputs.onto.size
-        assert inside(facts.y[index, -1], Ball(outputs.straight.mid[0], outputs.straight.rad[0] + bent))
+        bent = outputs.bent
+        rad = bent.straight.rad[0] + bent.bend[0] @ bent.onto.size
+        assert inside(facts.y[index, -1], Ball(bent.straight.mid[0], rad))
         assert facts.two.h is None or inside(facts.two.h[index, -1], h_range)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from jaxsens.theory.certified import zonotope
 from jaxsens.theory.certified.intervals import Ball, norm_bound
-from jaxsens.theory.certified.zonotope import OutputRange, bent_norm, by_symbol, hull, zonotope_norm
+from jaxsens.theory.certified.zonotope import Bent, OutputRange, bent_norm, by_symbol, hull, zonotope_norm
 
 
 def longest(t, generators):
@@ -107,7 +107,7 @@ def test_a_hull_of_classes_holds_every_class():
         box = Ball(straight.mid, straight.rad + bend @ abs(onto.mid))
         reach = straight.rad[0] + bend[0] @ onto.mid
         corners.extend((straight.mid[0] - reach, straight.mid[0] + reach))
-        return by_symbol([OutputRange(box, straight, bend, onto)] * 2)
+        return by_symbol([OutputRange(box, Bent(straight, bend, onto))] * 2)
 
     classes = [one() for _ in range(3)]
     whole = hull(classes)

@@ -44,7 +44,7 @@ from jaxsens.theory.certified.intervals import (
 )
 from jaxsens.theory.certified.layerwise import blocks, rows_of
 from jaxsens.theory.certified.setting import Setting, project
-from jaxsens.theory.certified.zonotope import OutputRange
+from jaxsens.theory.certified.zonotope import Bent, OutputRange
 
 
 class Sums(NamedTuple):
@@ -146,7 +146,7 @@ class Relaxed(NamedTuple):
         """The range of f.y, given that of g.c, for one symbol at the readout."""
         box, straight = (plus(attended, part) for part in (self.rest, self.constant))
         box, straight = (Ball(x.mid, up(x.rad))[None] for x in (box, straight))
-        return OutputRange(box, straight, self.bend[None], self.onto)
+        return OutputRange(box, Bent(straight, self.bend[None], self.onto))
 
 
 def relaxed_map(setting: Setting, k: int, h: Ball, f: Float[np.ndarray, "*of_f width p"]) -> Relaxed:

@@ -72,47 +72,50 @@ def bent_norm(
 
 
 @dataclass(frozen=True)
+class Bent:
+    """Vectors straight + sum_u s_u bend_u onto_u with |s_u| <= 1, for each symbol that the readout may hold."""
+
+    straight: Float[Ball, "symbols outputs"]
+    bend: Float[np.ndarray, "symbols units"]
+    onto: Float[Ball, "units outputs"]
+
+
+@dataclass(frozen=True)
 class OutputRange:
     """The outputs over all words, for each symbol that the readout may hold.
 
     Attributes:
         box: their range.
-        straight, bend, onto: they also lie in straight + sum_u s_u bend_u onto_u, |s_u| <= 1; None if only the box is
-            known.
+        bent: what they lie in too; None if only the box is known.
     """
 
     box: Float[Ball, "symbols outputs"]
-    straight: Float[Ball, "symbols outputs"] | None = None
-    bend: Float[np.ndarray, "symbols units"] | None = None
-    onto: Float[Ball, "units outputs"] | None = None
+    bent: Bent | None = None
 
     def width(self, norm: str) -> float:
         """The largest distance between two outputs of one symbol at the readout; inf where numbers overflowed."""
         found = up(2 * norm_bound(self.box.rad * (1 + MARGIN), norm))
-        if self.straight is not None and self.bend is not None and self.onto is not None:
-            rad = self.straight.rad * (1 + MARGIN)
-            found = np.fmin(found, up(2 * bent_norm(rad, self.bend, self.onto, norm)))
+        if self.bent is not None:
+            rad = self.bent.straight.rad * (1 + MARGIN)
+            found = np.fmin(found, up(2 * bent_norm(rad, self.bent.bend, self.bent.onto, norm)))
         largest = float(np.max(found))
         return np.inf if np.isnan(largest) else largest
 
 
 def by_symbol(ranges: list[OutputRange]) -> OutputRange:
     """The ranges of outputs for several symbols, one after the other; each has all that is known."""
-    box, straight = (
-        joined(x) for x in ([x.box for x in ranges], [needed(x.straight, "straight") for x in ranges])
-    )
-    bend = np.concatenate([needed(x.bend, "bend") for x in ranges])
-    return OutputRange(box, straight, bend, ranges[0].onto)
+    bent = [needed(x.bent, "bent") for x in ranges]
+    straight, bend = joined(x.straight for x in bent), np.concatenate([x.bend for x in bent])
+    return OutputRange(joined(x.box for x in ranges), Bent(straight, bend, bent[0].onto))
 
 
 def hull(ranges: list[OutputRange]) -> OutputRange:
     """The range of the outputs of several classes of words, of one model."""
-    straight, bend = [x.straight for x in ranges], [x.bend for x in ranges]
-    box = _hull([x.box for x in ranges])
-    if any(x is None for x in straight):
+    box, bent = _hull([x.box for x in ranges]), [x.bent for x in ranges if x.bent is not None]
+    if len(bent) < len(ranges):
         return OutputRange(box)
-    largest = np.max([x for x in bend if x is not None], axis=0)
-    return OutputRange(box, _hull([x for x in straight if x is not None]), largest, ranges[0].onto)
+    largest = np.max([x.bend for x in bent], axis=0)
+    return OutputRange(box, Bent(_hull([x.straight for x in bent]), largest, bent[0].onto))
 
 
 def _hull(balls: list[Ball]) -> Ball:
