@@ -123,14 +123,15 @@ def _largest_sums(function):
 
 def _narrowed(function):
     def planted(*arguments):
-        found = function(*arguments)
-        return Ball(found.mid, 0.1 * found.rad)
+        each, total = function(*arguments)
+        return each, Ball(total.mid, 0.1 * total.rad)
 
     return planted
 
 
 PLANTED = {
-    "the average's support is half of itself": (averages, "average_sup", _shrunk(0.5), 1, 1.0),
+    "the average's support is half of itself": (averages, "_average_sup", _shrunk(0.5), 1, 1.0),
+    "the sum over heads is half of itself": (averages, "_sum_sup", _shrunk(0.5), 2, 1.0),
     "sums of weights from above": (first_layer, "total_range", _largest_sums, 1, 1.0),
     "the range of the second layer's averages is a tenth of itself": (
         two_layers,

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from jaxsens.theory.certified import averages
-from jaxsens.theory.certified.averages import Counts, Weights, average_sup, direction_range, total_range
+from jaxsens.theory.certified.averages import (
+    Counts,
+    Weights,
+    average_range,
+    average_sup,
+    direction_range,
+    total_range,
+)
+from jaxsens.theory.certified.intervals import Ball
 
 
 def row(seed: int, n: int = 7, kinds: int = 2, width: float = 0.0):
@@ -120,15 +128,43 @@ def test_compiled_arithmetic_agrees_for_one_row_and_several(counts, monkeypatch)
 @pytest.mark.parametrize("counts", [None, Counts(2, 3, 7)])
 @pytest.mark.parametrize("on_host", [2**17, 0])
 def test_ranges_along_directions_are_those_of_the_products(on_host, counts, monkeypatch):
-    hi, lo, _ = row(2, width=0.3)
+    heads, p = [row(seed, width=0.3)[:2] for seed in (2, 3)], 3
+    each = [weights(hi, lo, counts) for hi, lo in heads]
     rng = np.random.default_rng(0)
-    u, values = rng.normal(size=(3, 1, 4)), rng.normal(size=(2, 7, 4))
-    payload = np.einsum("prc,kmc->prkm", u, values)
-    upper, lower = (
-        average_sup(weights(hi, lo, counts), payload),
-        -average_sup(weights(hi, lo, counts), -payload),
-    )
+    u, values = rng.normal(size=(p, 2, 1, 4)), rng.normal(size=(2, 2, 7, 4))
+    payload = np.einsum("phrc,hkmc->hprkm", u, values)
+    upper = np.stack([average_sup(e, v) for e, v in zip(each, payload, strict=True)], axis=1)
+    lower = -np.stack([average_sup(e, -v) for e, v in zip(each, payload, strict=True)], axis=1)
+    exact = Ball(np.moveaxis(payload, (0, 1, 2, 3, 4), (0, 4, 3, 2, 1))[..., 0, :], np.zeros((2, 7, 2, p)))
+    together = average_range(Weights.of_heads(each), exact)[1]
     monkeypatch.setattr(averages, "ON_HOST", on_host)
-    found = direction_range(weights(hi, lo, counts), u, values)
+    found, total = direction_range(Weights.of_heads(each), u, values)
     np.testing.assert_allclose(found.lo, lower, rtol=1e-9)
     np.testing.assert_allclose(found.hi, upper, rtol=1e-9)
+    np.testing.assert_allclose(total.mid[:, 0], together.mid[0], atol=1e-8)
+    np.testing.assert_allclose(total.rad[:, 0], together.rad[0], rtol=1e-8)
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("on_host", [2**17, 0])
+@pytest.mark.parametrize("limits", [None, (0, 2), (2, 3), (5, 7)])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_heads_averages_over_one_word_add_up_to_less_than_their_suprema(
+    seed, limits, on_host, monkeypatch
+):
+    monkeypatch.setattr(averages, "ON_HOST", on_host)
+    counts = None if limits is None else Counts(limits[0], limits[1], 7)
+    parts = [row(seed + 10 * h, width=0.1) for h in range(3)]
+    e = Weights.of_heads([weights(hi, lo, counts) for hi, lo, _ in parts])
+    payload = np.stack([v[:, 0] for _, _, v in parts])  # heads, p, kinds, n
+    each, total = average_range(e, Ball(np.transpose(payload, (0, 3, 2, 1)), np.zeros((3, 7, 2, 4))))
+    actual = []
+    for word, _ in words(parts[0][0], counts):
+        index = word, range(7)
+        w = [np.sqrt(hi * lo)[0][index] for hi, lo, _ in parts]
+        of_word = payload[:, :, word, range(7)]
+        actual.append(sum((of_word[h] * w[h]).sum(-1) / w[h].sum() for h in range(3)))
+    assert (np.max(actual, axis=0) <= total.hi[0]).all()
+    assert (np.min(actual, axis=0) >= total.lo[0]).all()
+    assert (total.rad[0] <= each.rad[:, 0].sum(axis=0) * (1 + 1e-9)).all()
+    assert (total.rad[0] < 0.95 * each.rad[:, 0].sum(axis=0)).any()

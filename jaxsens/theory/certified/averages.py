@@ -15,11 +15,17 @@ For words with k1 to k2 occurrences of one symbol s, a multiplier mu is added (L
 
 and any mu gives a sound bound. The best one is the k-th largest of the gains f_m,s - max of the others. The quantile of
 a fixed sample of the keys comes close enough.
+
+The averages of several heads are over one word. With t_h at least the supremum of head h, F_h is nowhere positive, so
+
+    sum_h (sum e V / sum e)_h <= sum_h t_h + max over words of sum_h F_h(t_h) / Z_h,hi ,
+
+and the word is chosen once for all heads: again position by position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from types import ModuleType
@@ -71,7 +77,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Weights:
-    """Bounds on the unnormalised weights of rows, each divided by exp(shift).
+    """Bounds on the unnormalised weights of rows, each divided by exp(shift). Several heads' have an axis before.
 
     Attributes:
         hi, lo: the bounds; 0 where a key is not visible, NaN where the symbol cannot stand there. hi is positive
@@ -80,10 +86,16 @@ class Weights:
         counts: the class of words that is spoken of; None for all words.
     """
 
-    hi: Float[np.ndarray, "rows kinds n"]
-    lo: Float[np.ndarray, "rows kinds n"]
-    shift: Float[np.ndarray, " rows"]
+    hi: Float[np.ndarray, "*heads rows kinds n"]
+    lo: Float[np.ndarray, "*heads rows kinds n"]
+    shift: Float[np.ndarray, "*heads rows"]
     counts: Counts | None = None
+
+    @classmethod
+    def of_heads(cls, heads: Sequence[Weights]) -> Weights:
+        """Those of several heads, for one class of words."""
+        hi, lo, shift = (np.stack(part) for part in zip(*((e.hi, e.lo, e.shift) for e in heads), strict=True))
+        return cls(hi, lo, shift, heads[0].counts)
 
 
 def average_sup(e: Weights, payload: Float[np.ndarray, "p rows_or_1 kinds n"]) -> Float[np.ndarray, "p rows"]:
@@ -91,40 +103,59 @@ def average_sup(e: Weights, payload: Float[np.ndarray, "p rows_or_1 kinds n"]) -
 
     `payload` holds upper bounds on what is averaged. O(p rows kinds n) operations for each of `STEPS` + 1 evaluations.
     """
-    restriction = _restriction(e.counts)
-    if e.hi.size * payload.shape[0] <= ON_HOST:
-        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            return np.asarray(_average_sup(_Rows(np, e.hi, e.lo, payload, *restriction)))
-    with numerics("float64"):
-        if len(e.hi) > 1 or payload.shape[1] > 1:
-            return np.asarray(_compiled(e.hi, e.lo, payload, *restriction))
-        # One row of weights, many payloads: these take the place of rows.
-        number = len(payload)
-        filled = np.zeros((-(-number // TOGETHER) * TOGETHER, *payload.shape[2:]))
-        filled[:number] = payload[:, 0]
-        filled = filled.reshape(-1, TOGETHER, *payload.shape[2:])
-        return np.asarray(_compiled(e.hi, e.lo, filled, *restriction)).reshape(-1, 1)[:number]
+    return _supports(Weights.of_heads([e]), payload[:, None])[0][:, 0]
 
 
-def average_range(e: Weights, payload: Float[Ball, "n kinds p"]) -> Float[Ball, "rows p"]:
-    """The range, over all words, of each row's average of payloads that are themselves known up to a range."""
-    both = np.moveaxis(np.concatenate([payload.hi, -payload.lo], axis=-1), (0, 1, 2), (2, 1, 0))
-    found = average_sup(e, both[:, None]).T
+def average_range(
+    e: Weights, payload: Float[Ball, "heads n kinds p"]
+) -> tuple[Float[Ball, "heads rows p"], Float[Ball, "rows p"]]:
+    """The range, over all words, of averages of payloads that are themselves known up to a range.
+
+    Of each head in each row, and of the sum over the heads.
+    """
     p = payload.shape[-1]
-    return ball(-found[:, p:], found[:, :p])
+    both = np.concatenate([payload.hi, -payload.lo], axis=-1)
+    found = (np.moveaxis(part, 0, -1) for part in _supports(e, both.transpose(3, 0, 2, 1)[:, :, None]))
+    each, total = (ball(-x[..., p:], x[..., :p]) for x in found)
+    return each, total
 
 
 def direction_range(
-    e: Weights, u: Float[np.ndarray, "p rows width"], values: Float[np.ndarray, "kinds n width"]
-) -> Float[Ball, "p rows"]:
-    """The range of the average of u.v in each row. The rounding of u.v is for the caller to add."""
+    e: Weights, u: Float[np.ndarray, "p heads rows width"], values: Float[np.ndarray, "heads kinds n width"]
+) -> tuple[Float[Ball, "p heads rows"], Float[Ball, "p rows"]]:
+    """The range of the average of u.v of each head in each row, and of the sum over the heads.
+
+    The rounding of u.v is for the caller to add.
+    """
     if 2 * e.hi.size * len(u) <= ON_HOST:
-        both = np.concatenate([-u, u]) @ values.reshape(-1, values.shape[-1]).T
-        found = average_sup(e, both.reshape(2 * len(u), u.shape[1], *values.shape[:2]))
-        return ball(-found[: len(u)], found[len(u) :])
+        each, total = _supports(e, np.einsum("phrc,hkmc->phrkm", np.concatenate([-u, u]), values))
+        return ball(-each[: len(u)], each[len(u) :]), ball(-total[: len(u)], total[len(u) :])
     with numerics("float64"):
-        found = _compiled_directions(e.hi, e.lo, u, values, *_restriction(e.counts))
-        return ball(*(np.asarray(end) for end in found))
+        found = _compiled_directions(e.hi, e.lo, total_range(e)[1], u, values, *_restriction(e.counts))
+        each, total = (ball(*map(np.asarray, ends)) for ends in found)
+        return each, total
+
+
+def _supports(
+    e: Weights, payload: Float[np.ndarray, "p heads rows_or_1 kinds n"]
+) -> tuple[Float[np.ndarray, "p heads rows"], Float[np.ndarray, "p rows"]]:
+    """Upper bounds on the averages of each head and on their sum."""
+    number, of_words = len(payload), (total_range(e)[1], payload, *_restriction(e.counts))
+    if e.hi.size * number <= ON_HOST:
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            each, total = _heads_sup(np, e.hi, e.lo, *of_words)
+            return np.asarray(each), np.asarray(total)
+    with numerics("float64"):
+        if e.hi.shape[1] > 1 or payload.shape[2] > 1:
+            each, total = _compiled(e.hi, e.lo, *of_words)
+            return np.asarray(each), np.asarray(total)
+        # One row of weights, many payloads: these take the place of rows.
+        filled = np.zeros((-(-number // TOGETHER) * TOGETHER, *payload.shape[1:]))
+        filled[:number] = payload
+        filled = filled[:, :, 0].reshape(-1, TOGETHER, *payload.shape[1:2], *payload.shape[3:]).swapaxes(1, 2)
+        each, total = map(np.asarray, _compiled(e.hi, e.lo, of_words[0], filled, *of_words[2:]))
+        each = each.swapaxes(1, 2).reshape(-1, len(e.hi), 1)
+        return each[:number], total.reshape(-1, 1)[:number]
 
 
 def _restriction(counts: Counts | None) -> tuple[Float[np.ndarray, " 2"] | None, Int[np.ndarray, " sample"]]:
@@ -136,26 +167,32 @@ def _restriction(counts: Counts | None) -> tuple[Float[np.ndarray, " 2"] | None,
 
 
 @jax.jit
-def _compiled(e_hi: Any, e_lo: Any, payload: Any, limits: Any, sample: Any) -> jax.Array:
-    return jax.lax.map(lambda v: _average_sup(_Rows(jnp, e_hi, e_lo, v[None], limits, sample))[0], payload)
+def _compiled(
+    e_hi: Any, e_lo: Any, z_hi: Any, payload: Any, limits: Any, sample: Any
+) -> tuple[jax.Array, jax.Array]:
+    def one(v: jax.Array) -> tuple[Any, Any]:
+        each, total = _heads_sup(jnp, e_hi, e_lo, z_hi, v[None], limits, sample)
+        return each[0], total[0]
+
+    return jax.lax.map(one, payload)
 
 
 @jax.jit
 def _compiled_directions(
-    e_hi: Any, e_lo: Any, u: Any, values: Any, limits: Any, sample: Any
-) -> tuple[jax.Array, jax.Array]:
-    def one(direction: jax.Array) -> tuple[Either, Either]:
-        payload = jnp.einsum("rc,kmc->rkm", direction, values)
+    e_hi: Any, e_lo: Any, z_hi: Any, u: Any, values: Any, limits: Any, sample: Any
+) -> tuple[tuple[jax.Array, jax.Array], ...]:
+    def one(direction: jax.Array) -> tuple[tuple[Any, Any], ...]:
+        payload = jnp.einsum("hrc,hkmc->hrkm", direction, values)
         both = jnp.stack([-payload, payload])
-        found = _average_sup(_Rows(jnp, e_hi, e_lo, both, limits, sample))
-        return -found[0], found[1]
+        found = _heads_sup(jnp, e_hi, e_lo, z_hi, both, limits, sample)
+        return tuple((-part[0], part[1]) for part in found)
 
     return jax.lax.map(one, u)
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows of weights and their payloads; t, mu and what is returned have the shape (p, rows).
+    """Rows of weights of each head and their payloads; t and what is returned have the shape (p, heads, rows).
 
     Attributes:
         xp: NumPy, or jax.numpy where the code is compiled.
@@ -165,9 +202,9 @@ class _Rows:
     """
 
     xp: ModuleType
-    e_hi: Float[Either, "rows kinds n"]
-    e_lo: Float[Either, "rows kinds n"]
-    payload: Float[Either, "p rows_or_1 kinds n"]
+    e_hi: Float[Either, "heads rows kinds n"]
+    e_lo: Float[Either, "heads rows kinds n"]
+    payload: Float[Either, "p heads rows_or_1 kinds n"]
     limits: Float[Either, " 2"] | None
     sample: Int[Either, " sample"]
 
@@ -182,8 +219,12 @@ class _Rows:
 
     def F(self, t: Any, mu: Any = None) -> tuple[Any, Any]:
         """F(t) of docs/bounds.md, and how fast it falls; within the limits with a multiplier mu, else for all words."""
+        return self.largest(self.terms(t), mu)
+
+    def largest(self, terms: list[tuple[Any, Any]], mu: Any = None) -> tuple[Any, Any]:
+        """The largest sum of each kind's terms over words, and the sum of what stands beside them."""
         xp, best, slope = self.xp, None, None
-        for tau, (term, e) in enumerate(self.terms(t)):
+        for tau, (term, e) in enumerate(terms):
             term = term if mu is None or tau else term - mu[..., None]
             if best is None:
                 best, slope = term, e
@@ -195,10 +236,10 @@ class _Rows:
             value = value + xp.maximum(mu * self.limits[0], mu * self.limits[1])
         return value, xp.sum(slope, axis=-1)
 
-    def multiplier(self, t: Any, limits: Any) -> Any:
-        """The multiplier for the counts' limits, by a sample of the keys; 0 where neither limit binds."""
+    def multiplier(self, terms: list[tuple[Any, Any]], limits: Any) -> Any:
+        """The multiplier for the counts' limits, by the terms of some keys; 0 where neither limit binds."""
         xp, shares = self.xp, limits / self.e_hi.shape[-1]
-        first, *others = (term for term, _ in self.terms(t, self.sample))
+        first, *others = (term for term, _ in terms)
         gain = first - reduce(xp.fmax, others)
         gain = xp.where(xp.isfinite(gain), gain, 0.0)
         size = gain.shape[-1]
@@ -215,8 +256,35 @@ class _Rows:
         return xp.where(many | few, found, 0.0)
 
 
+def _heads_sup(xp: ModuleType, e_hi: Any, e_lo: Any, z_hi: Any, payload: Any, *words: Any) -> tuple[Any, Any]:
+    """Upper bounds on each head's average and on their sum: (p, heads, rows) and (p, rows); `z_hi` is at least Z."""
+    rows = _Rows(xp, e_hi, e_lo, payload, *words)
+    each = _average_sup(rows)
+    return each, each[:, 0] if len(e_hi) == 1 else _sum_sup(rows, each, z_hi)
+
+
+def _sum_sup(rows: _Rows, each: Any, z_hi: Any) -> Any:
+    """sum_h t_h + max over words of sum_h F_h(t_h) / Z_hi, for t_h = `each`, above which no word's average is."""
+    xp, share = rows.xp, rows.xp.where(z_hi > 0, 1 / rows.xp.where(z_hi > 0, z_hi, 1.0), 0.0)
+
+    def terms(keys: Any = slice(None)) -> list[tuple[Any, Any]]:
+        parts = [term * share[..., None] for term, _ in rows.terms(each, keys)]
+        return [(xp.sum(part, axis=-3), xp.sum(abs(part), axis=-3)) for part in parts]
+
+    of_kinds = terms()
+    value = rows.largest(of_kinds)[0]
+    size = xp.sum(reduce(xp.fmax, [size for _, size in of_kinds]), axis=-1)
+    if rows.limits is not None:
+        mu = rows.multiplier(terms(rows.sample), rows.limits)
+        value = xp.minimum(value, rows.largest(of_kinds, mu)[0])
+        size = size + 2 * rows.e_hi.shape[-1] * abs(mu)
+    # No word's sum is positive. Where numbers overflowed nothing is gained.
+    gained = xp.minimum(xp.where(xp.isfinite(value), value + 4 * MARGIN * size, 0.0), 0.0)
+    return xp.sum(each, axis=1) + gained + 4 * MARGIN * (xp.sum(abs(each), axis=1) + abs(gained))
+
+
 def _average_sup(rows: _Rows) -> Any:
-    """t + max(F(t), 0) / Z_lo after some Newton steps: (p, rows)."""
+    """t + max(F(t), 0) / Z_lo after some Newton steps: (p, heads, rows)."""
     xp, e_hi, e_lo, payload, n = rows.xp, rows.e_hi, rows.e_lo, rows.payload, rows.e_hi.shape[-1]
     seen = e_hi > 0
     largest = xp.max(xp.where(seen, payload, -np.inf), axis=(-2, -1))
@@ -238,7 +306,9 @@ def _average_sup(rows: _Rows) -> Any:
         value, size = rows.F(t)[0], 0.0
     else:
         limits, state = rows.limits, (t, xp.zeros_like(t))
-        state = _repeat(xp, RENEWED, lambda t, _: newton(t, rows.multiplier(t, limits)), state)
+        state = _repeat(
+            xp, RENEWED, lambda t, _: newton(t, rows.multiplier(rows.terms(t, rows.sample), limits)), state
+        )
         t, mu = _repeat(xp, STEPS - 2, newton, state)
         value, size = xp.minimum(rows.F(t)[0], rows.F(t, mu)[0]), 2 * n * abs(mu)
     excess = xp.maximum(value, 0.0) + MARGIN * (z_hi * (largest - smallest) + size)
@@ -255,28 +325,30 @@ def _repeat(xp: ModuleType, times: int, step: Callable[[Any, Any], tuple[Any, An
     return jax.lax.fori_loop(0, times, lambda _, carried: step(*carried), state)
 
 
-def total_range(e: Weights) -> tuple[Float[np.ndarray, " rows"], Float[np.ndarray, " rows"]]:
+def total_range(e: Weights) -> tuple[Float[np.ndarray, "*heads rows"], Float[np.ndarray, "*heads rows"]]:
     """Bounds, over all words, on the sum Z of a row's unnormalised weights: (lower, upper)."""
     counts = e.counts
     high = np.where(np.isnan(e.hi), -np.inf, e.hi)
     low = np.where(np.isnan(e.lo), np.inf, e.lo)
-    upper, lower = high.max(axis=1).sum(axis=-1), low.min(axis=1).sum(axis=-1)
+    upper, lower = high.max(axis=-2).sum(axis=-1), low.min(axis=-2).sum(axis=-1)
     if counts is not None and counts.restricts:
         upper = np.minimum(upper, _counted_sum(high, counts))
         lower = np.maximum(lower, -_counted_sum(-low, counts))
     return lower * (1 - MARGIN), upper * (1 + MARGIN)
 
 
-def _counted_sum(f: Float[np.ndarray, "rows kinds n"], counts: Counts) -> Float[np.ndarray, " rows"]:
+def _counted_sum(
+    f: Float[np.ndarray, "*heads rows kinds n"], counts: Counts
+) -> Float[np.ndarray, "*heads rows"]:
     """The largest sum of f over words with such counts, by one multiplier a row."""
-    own, others = f[:, 0], f[:, 1:].max(axis=1)
+    own, others = f[..., 0, :], f[..., 1:, :].max(axis=-2)
     with np.errstate(invalid="ignore"):
         gain = np.where(np.isfinite(own) & np.isfinite(others), own - others, 0.0)
     # The best multiplier for a count of at most k is the k-th largest gain.
     ordered = np.sort(gain, axis=-1)[:, ::-1]
-    at_most, at_least = (ordered[:, min(max(k, 1), counts.n) - 1] for k in (counts.most, counts.least))
+    at_most, at_least = (ordered[..., min(max(k, 1), counts.n) - 1] for k in (counts.most, counts.least))
     mu = np.maximum(at_most, 0) * (counts.most < counts.n) + np.minimum(at_least, 0) * (counts.least > 0)
-    best = np.maximum(own - mu[:, None], others).sum(axis=-1)
+    best = np.maximum(own - mu[..., None], others).sum(axis=-1)
     best = best + np.maximum(mu * counts.least, mu * counts.most)
-    size = np.where(np.isfinite(f), abs(f), 0.0).sum(axis=(1, 2)) + 2 * counts.n * abs(mu)
+    size = np.where(np.isfinite(f), abs(f), 0.0).sum(axis=(-2, -1)) + 2 * counts.n * abs(mu)
     return best + MARGIN * size

@@ -28,7 +28,7 @@ from jaxtyping import Bool, Float, Int
 from jaxsens.base import stopping
 from jaxsens.base.precision import numerics
 from jaxsens.models.transformer.parameters import needed
-from jaxsens.theory.certified.averages import ON_HOST, direction_range, total_range
+from jaxsens.theory.certified.averages import ON_HOST, Weights, direction_range, total_range
 from jaxsens.theory.certified.intervals import (
     FLOOR,
     MARGIN,
@@ -36,6 +36,7 @@ from jaxsens.theory.certified.intervals import (
     ball,
     exact,
     joined,
+    overlap,
     plus,
     relaxed,
     slopes,
@@ -69,11 +70,13 @@ class Directions(NamedTuple):
         u: W_O^h f.
         b: b.u over all words.
         slack: at least the rounding of v.u and b.u, by the sizes of all that is added up in u.
+        total: sum_h b.u over all words.
     """
 
     u: Float[np.ndarray, "heads rows kinds head_width p"]
     b: Float[Ball, "heads rows kinds p"]
     slack: Float[np.ndarray, "heads rows kinds p"]
+    total: Float[Ball, "rows kinds p"]
 
 
 class Asked(NamedTuple):
@@ -245,25 +248,31 @@ class FirstLayer:
         slack = (4 * MARGIN * largest + values.rad.max(axis=axes))[:, None, None, None] * sizes
         mid, rad = (np.einsum("hrsc,hrscp->hrsp", *of) for of in ((self.b.mid, u), (self.b.rad, abs(u))))
         b = Ball(mid, rad)
+        total = plus(*(b[h] for h in range(len(u))))
         if supported:
-            whole = stacked(self._support(h, of_head) for h, of_head in enumerate(u))
-            b = ball(np.maximum(b.lo, whole.lo), np.minimum(b.hi, whole.hi))
-        return Directions(u, Ball(b.mid, b.rad + slack), slack)
+            each, whole = self._support(u)
+            b = ball(np.maximum(b.lo, each.lo), np.minimum(b.hi, each.hi))
+            total = overlap(plus(*(b[h] for h in range(len(u)))), whole)
+        total = Ball(total.mid, total.rad + slack.sum(axis=0))
+        return Directions(u, Ball(b.mid, b.rad + slack), slack, total)
 
     def _support(
-        self, h: int, u: Float[np.ndarray, "rows kinds head_width p"]
-    ) -> Float[Ball, "rows kinds p"]:
-        """The range of b.u over all words, by support functions; the rounding of v.u is in the slack."""
-        kinds, p = self.setting.slots, u.shape[-1]
-        values, found, start = np.swapaxes(self.projections.values.mid[h], 0, 1), [], 0
+        self, u: Float[np.ndarray, "heads rows kinds head_width p"]
+    ) -> tuple[Float[Ball, "heads rows kinds p"], Float[Ball, "rows kinds p"]]:
+        """The ranges of b.u and of its sum over heads, by support functions; the rounding of v.u is in the slack."""
+        heads, rows, kinds, width, p = u.shape
+        values, each, total, start = np.swapaxes(self.projections.values.mid, 1, 2), [], [], 0
         for block in blocks(self.setting, self.positions):
-            weights = self.weights[h] if self.weights else self.projections.weights(h, block)
-            part = np.moveaxis(
-                u[start : start + len(block)].reshape(len(block) * kinds, u.shape[2], p), -1, 0
-            )
+            weights = self.weights or [self.projections.weights(h, block) for h in range(heads)]
+            part = u[:, start : start + len(block)].reshape(heads, len(block) * kinds, width, p)
             start += len(block)
-            found.append(direction_range(weights, part, values).map(np.transpose))
-        return joined(found).map(lambda part: part.reshape(u.shape[0], kinds, p))
+            of_heads, of_sum = direction_range(Weights.of_heads(weights), np.moveaxis(part, -1, 0), values)
+            each.append(of_heads.map(lambda part: np.moveaxis(part, 0, -1)))
+            total.append(of_sum.map(np.transpose))
+        return (
+            joined(each, axis=1).map(lambda part: part.reshape(heads, rows, kinds, p)),
+            joined(total).map(lambda part: part.reshape(rows, kinds, p)),
+        )
 
     def output_range(self, f: Float[np.ndarray, "*rows_kinds width p"]) -> Float[Ball, "rows kinds p"]:
         """The range of f.y_j over all words: the activation relaxed by lines, then supports of averages."""
@@ -273,7 +282,7 @@ class FirstLayer:
         shape = (*self.y.shape[:2], *f.shape[-2:])
         base = np.einsum("rsd,rsdp->rsp", own.mid, np.broadcast_to(line.g, shape))
         size = np.einsum("rsd,rsdp->rsp", abs(own.mid), np.broadcast_to(line.sizes, shape)) * (4 * MARGIN)
-        found = plus(Ball(base, size), line.rest, *(ready.b[h] for h in range(len(ready.u))))
+        found = plus(Ball(base, size), line.rest, ready.total)
         return Ball(found.mid, up(found.rad))
 
     def asked(self, f: Float[np.ndarray, "*rows_kinds width p"], supported: bool) -> Asked:

@@ -101,19 +101,18 @@ def rows_of(
     (output,) = setting.matrices(k, "output")
     # Without normalisation pre-activations are directions of the averages, and get supports of their own.
     plain, (w1, b1) = layer.layer_norm == "none", setting.matrices(k, "w1", "b1")
-    averages, sums = [], []
+    wide, payload = layer.head_width, []
     for h in range(layer.heads):
-        directions = [np.eye(layer.head_width), *([output[h] @ w1] if plain else [])]
-        payload = times(projections.values[h], np.concatenate(directions, axis=1))
-        found = average_range(weights[h], payload)
-        found = found.map(lambda part: part.reshape(*shape, -1))
-        averages.append(found[..., : layer.head_width])
-        sums.append(found[..., layer.head_width :])
+        directions = [np.eye(wide), *([output[h] @ w1] if plain else [])]
+        payload.append(times(projections.values[h], np.concatenate(directions, axis=1)))
+    found, total = average_range(Weights.of_heads(weights), stacked(payload))
+    averages = found[..., :wide].map(lambda part: part.reshape(-1, *shape, wide))
     own = x[positions]
-    attended = plus(own, *(times(bh, w) for bh, w in zip(averages, output, strict=True)))
-    h_range = plus(times(own, w1), exact(b1), *sums) if plain else None
+    attended = plus(own, *(times(averages[h], w) for h, w in enumerate(output)))
+    total = total[..., wide:].map(lambda part: part.reshape(*shape, -1))
+    h_range = plus(times(own, w1), exact(b1), total) if plain else None
     h_range, y, lipschitz = _mapped(setting, k, attended, h_range)
-    return RowRanges(stacked(averages), h_range, y, lipschitz)
+    return RowRanges(averages, h_range, y, lipschitz)
 
 
 def _mapped(

@@ -27,9 +27,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxsens.base import stopping
-from jaxsens.theory.certified.averages import average_range, average_sup, total_range
+from jaxsens.theory.certified.averages import Weights, average_range, average_sup, total_range
 from jaxsens.theory.certified.first_layer import FirstLayer, bent_map, relaxed_map
-from jaxsens.theory.certified.intervals import MARGIN, Ball, plus, scaled, slopes, up
+from jaxsens.theory.certified.intervals import MARGIN, Ball, plus, scaled, slopes, stacked, up
 from jaxsens.theory.certified.layerwise import others_sum
 from jaxsens.theory.certified.setting import Setting, dot_products
 from jaxsens.theory.certified.zonotope import OutputRange, bent_norm, by_symbol
@@ -171,11 +171,9 @@ class Readout:
         self, g: Float[np.ndarray, "width p"], sizes: Float[np.ndarray, "width p"]
     ) -> Float[Ball, " p"]:
         """The range of g.(y_r + sum_h b W_O) over all words; `sizes` is at least |g| and all that is added up in it."""
-        parts = []
-        for head in self.heads:
-            payload = self.first.output_range(head.carried @ g)
-            parts.append(average_range(head.weights, payload)[0])
-        found = plus(self.row.output_range(g)[0, self.kind], *parts)
+        payload = stacked(self.first.output_range(head.carried @ g) for head in self.heads)
+        total = average_range(Weights.of_heads([head.weights for head in self.heads]), payload)[1][0]
+        found = plus(self.row.output_range(g)[0, self.kind], total)
         return Ball(found.mid, up(found.rad + 64 * MARGIN * (self.reach() @ sizes)))
 
     def ranges(self) -> tuple[Float[Ball, " feed_forward"], OutputRange]:
@@ -250,7 +248,7 @@ class HeadMove:
         first, e = readout.first, head.weights
         payload = first.output_range(head.carried @ g)
         payload = Ball(payload.mid, payload.rad + 64 * MARGIN * (readout.reach() @ sizes))
-        b = average_range(e, payload)[0]
+        b = average_range(Weights.of_heads([e]), payload[None])[1][0]
         self.away = np.maximum(up(np.maximum(payload.hi - b.lo, b.hi - payload.lo)), 0.0)
         self.spread = np.maximum(up(b.hi - b.lo), 0.0)
         # A standard deviation is at most the root mean square about any centre, here the middle of b's range.
