@@ -6,7 +6,7 @@ import json
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import jaxsens
@@ -69,6 +69,7 @@ def test_many_malformed_bodies_are_refused_with_the_name_of_the_field():
 
 
 @given(field=st.sampled_from([*SOUND]), value=JSON)
+@example(field="placement", value={"A": None})
 def test_any_value_of_a_field_is_read_or_refused(field, value):
     said = refusal(lambda: read_question({**SOUND, field: value}, ["tiny"]))
     assert not said or field in said
