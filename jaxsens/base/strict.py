@@ -336,7 +336,9 @@ def note_errors(error: pydantic.ValidationError, path: str, problems: Problems, 
     """Adds each of pydantic's errors about a dataclass. Errors about the members of one union become one."""
     remedies: dict[str, list[str]] = {}
     for detail in error.errors(include_url=False):
-        parts = _place(detail)
+        loc, unknown = detail["loc"], detail["type"] in _UNKNOWN
+        # An unknown key stays, whatever it is called: it is what the location ends with.
+        parts = [p for k, p in enumerate(loc) if not _is_member(p) or (unknown and k == len(loc) - 1)]
         where, cause = join(path, parts), detail.get("ctx", {}).get("error")
         if isinstance(cause, _FieldErrors):
             # These messages name the field: the last part of the location that is not a list index.
@@ -350,7 +352,7 @@ def note_errors(error: pydantic.ValidationError, path: str, problems: Problems, 
             continue
         if detail["type"] not in _NO_VALUE:
             where += f" = {shortened(repr(detail['input']), 80)}"
-        remedies.setdefault(where, []).append(_remedy(detail, kind))
+        remedies.setdefault(where, []).append(_remedy(detail, parts, kind))
     for where, listed in remedies.items():
         problems.messages.append(f"{where}: {' or '.join(dict.fromkeys(listed))}")
 
@@ -367,15 +369,9 @@ def _is_member(part: object) -> bool:
     )
 
 
-def _place(detail: Any) -> list[str | int]:
-    """The location of an error, without union members. It ends with an unknown key, whatever that is called."""
-    last = len(detail["loc"]) - 1 if detail["type"] in _UNKNOWN else None
-    return [part for k, part in enumerate(detail["loc"]) if k == last or not _is_member(part)]
-
-
-def _remedy(detail: Any, kind: type) -> str:
+def _remedy(detail: Any, parts: list[str | int], kind: type) -> str:
     if detail["type"] in _UNKNOWN:
-        *above, key = (part for part in _place(detail) if isinstance(part, str))
+        *above, key = (part for part in parts if isinstance(part, str))
         known = dict.fromkeys(_keys(kind).get(above[-1] if above else "", ()))
         # A key of another union member would not help.
         return f"unknown key{did_you_mean(key, [name for name in known if name != key])}"

@@ -135,7 +135,7 @@ def test_ranges_along_directions_are_those_of_the_products(on_host, counts, monk
     payload = np.einsum("phrc,hkmc->hprkm", u, values)
     upper = np.stack([average_sup(e, v) for e, v in zip(each, payload, strict=True)], axis=1)
     lower = -np.stack([average_sup(e, -v) for e, v in zip(each, payload, strict=True)], axis=1)
-    exact = Ball(np.moveaxis(payload, (0, 1, 2, 3, 4), (0, 4, 3, 2, 1))[..., 0, :], np.zeros((2, 7, 2, p)))
+    exact = Ball(np.transpose(payload[:, :, 0], (0, 3, 2, 1)), np.zeros((2, 7, 2, p)))
     together = average_range(Weights.of_heads(each), exact)[1]
     monkeypatch.setattr(averages, "ON_HOST", on_host)
     found, total = direction_range(Weights.of_heads(each), u, values)

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from types import ModuleType
 from typing import Any
 
@@ -97,6 +97,11 @@ class Weights:
         hi, lo, shift = (np.stack(part) for part in zip(*((e.hi, e.lo, e.shift) for e in heads), strict=True))
         return cls(hi, lo, shift, heads[0].counts)
 
+    @cached_property
+    def total(self) -> tuple[Float[np.ndarray, "*heads rows"], Float[np.ndarray, "*heads rows"]]:
+        """`total_range`, computed once."""
+        return total_range(self)
+
 
 def average_sup(e: Weights, payload: Float[np.ndarray, "p rows_or_1 kinds n"]) -> Float[np.ndarray, "p rows"]:
     """An upper bound on the average of each payload in each row, over all words; 0 in a row that sees no key.
@@ -131,7 +136,7 @@ def direction_range(
         each, total = _supports(e, np.einsum("phrc,hkmc->phrkm", np.concatenate([-u, u]), values))
         return ball(-each[: len(u)], each[len(u) :]), ball(-total[: len(u)], total[len(u) :])
     with numerics("float64"):
-        found = _compiled_directions(e.hi, e.lo, total_range(e)[1], u, values, *_restriction(e.counts))
+        found = _compiled_directions(e.hi, e.lo, e.total[1], u, values, *_restriction(e.counts))
         each, total = (ball(*map(np.asarray, ends)) for ends in found)
         return each, total
 
@@ -140,7 +145,7 @@ def _supports(
     e: Weights, payload: Float[np.ndarray, "p heads rows_or_1 kinds n"]
 ) -> tuple[Float[np.ndarray, "p heads rows"], Float[np.ndarray, "p rows"]]:
     """Upper bounds on the averages of each head and on their sum."""
-    number, of_words = len(payload), (total_range(e)[1], payload, *_restriction(e.counts))
+    number, of_words = len(payload), (e.total[1], payload, *_restriction(e.counts))
     if e.hi.size * number <= ON_HOST:
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             each, total = _heads_sup(np, e.hi, e.lo, *of_words)
@@ -150,9 +155,10 @@ def _supports(
             each, total = _compiled(e.hi, e.lo, *of_words)
             return np.asarray(each), np.asarray(total)
         # One row of weights, many payloads: these take the place of rows.
-        filled = np.zeros((-(-number // TOGETHER) * TOGETHER, *payload.shape[1:]))
-        filled[:number] = payload
-        filled = filled[:, :, 0].reshape(-1, TOGETHER, *payload.shape[1:2], *payload.shape[3:]).swapaxes(1, 2)
+        one_row = payload[:, :, 0]
+        filled = np.zeros((-(-number // TOGETHER) * TOGETHER, *one_row.shape[1:]))
+        filled[:number] = one_row
+        filled = filled.reshape(-1, TOGETHER, *one_row.shape[1:]).swapaxes(1, 2)
         each, total = map(np.asarray, _compiled(e.hi, e.lo, of_words[0], filled, *of_words[2:]))
         each = each.swapaxes(1, 2).reshape(-1, len(e.hi), 1)
         return each[:number], total.reshape(-1, 1)[:number]

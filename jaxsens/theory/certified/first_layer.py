@@ -28,7 +28,7 @@ from jaxtyping import Bool, Float, Int
 from jaxsens.base import stopping
 from jaxsens.base.precision import numerics
 from jaxsens.models.transformer.parameters import needed
-from jaxsens.theory.certified.averages import ON_HOST, Weights, direction_range, total_range
+from jaxsens.theory.certified.averages import ON_HOST, direction_range, total_range
 from jaxsens.theory.certified.intervals import (
     FLOOR,
     MARGIN,
@@ -200,7 +200,7 @@ class FirstLayer:
         setting: the model.
         projections: queries, keys and values, which are points up to rounding.
         positions: the rows' positions.
-        weights: of each head, the unnormalised weights; None where they are too many to be kept.
+        weights: of the heads, the unnormalised weights; None where they are too many to be kept.
         sums: of each head and row.
         b: of each head and row, the average's coordinates.
         h: the pre-activations.
@@ -211,14 +211,14 @@ class FirstLayer:
         """The ranges of the first layer's rows. O(n kinds) a row, kind and direction."""
         self.setting, self.positions, heads = setting, positions, setting.config.layer(0).heads
         self.projections = project(setting, 0, setting.points)
-        rows, sums, weights = [], [], []
+        rows, sums, weights = [], [], None
         for block in blocks(setting, positions):
-            weights = [self.projections.weights(h, block) for h in range(heads)]
+            weights = self.projections.weights_of_heads(block)
             rows.append(rows_of(setting.points, self.projections, block, weights))
-            each = [(w.shift, *total_range(w), total_range(replace(w, counts=None))[0]) for w in weights]
-            sums.append(np.array(each).reshape(heads, 4, len(block), setting.slots))
+            each = weights.shift, *weights.total, total_range(replace(weights, counts=None))[0]
+            sums.append(np.array(each).reshape(4, heads, len(block), setting.slots))
         self.weights = weights if len(rows) == 1 else None
-        self.sums = Sums(*np.concatenate(sums, axis=2).swapaxes(0, 1))
+        self.sums = Sums(*np.concatenate(sums, axis=2))
         self.b: Float[Ball, "heads rows kinds head_width"] = joined((row.b for row in rows), axis=1)
         self.h: Float[Ball, "rows kinds feed_forward"] = joined(needed(row.h, "w1") for row in rows)
         self.y: Float[Ball, "rows kinds width"] = joined(row.y for row in rows)
@@ -263,10 +263,10 @@ class FirstLayer:
         heads, rows, kinds, width, p = u.shape
         values, each, total, start = np.swapaxes(self.projections.values.mid, 1, 2), [], [], 0
         for block in blocks(self.setting, self.positions):
-            weights = self.weights or [self.projections.weights(h, block) for h in range(heads)]
+            weights = self.weights or self.projections.weights_of_heads(block)
             part = u[:, start : start + len(block)].reshape(heads, len(block) * kinds, width, p)
             start += len(block)
-            of_heads, of_sum = direction_range(Weights.of_heads(weights), np.moveaxis(part, -1, 0), values)
+            of_heads, of_sum = direction_range(weights, np.moveaxis(part, -1, 0), values)
             each.append(of_heads.map(lambda part: np.moveaxis(part, 0, -1)))
             total.append(of_sum.map(np.transpose))
         return (

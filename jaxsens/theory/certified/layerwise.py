@@ -93,9 +93,9 @@ def rows_of(
     x: Float[Ball, "n kinds width"],
     projections: ProjectedKinds,
     positions: Int[np.ndarray, " block"],
-    weights: list[Weights],
+    weights: Weights,
 ) -> RowRanges:
-    """The ranges of the rows at `positions`, whose weights are given head by head."""
+    """The ranges of the rows at `positions`, whose heads' weights are given."""
     setting, k = projections.setting, projections.k
     layer, shape = setting.config.layer(k), (len(positions), setting.slots)
     (output,) = setting.matrices(k, "output")
@@ -105,7 +105,7 @@ def rows_of(
     for h in range(layer.heads):
         directions = [np.eye(wide), *([output[h] @ w1] if plain else [])]
         payload.append(times(projections.values[h], np.concatenate(directions, axis=1)))
-    found, total = average_range(Weights.of_heads(weights), stacked(payload))
+    found, total = average_range(weights, stacked(payload))
     averages = found[..., :wide].map(lambda part: part.reshape(-1, *shape, wide))
     own = x[positions]
     attended = plus(own, *(times(averages[h], w) for h, w in enumerate(output)))
@@ -174,7 +174,7 @@ def through(
     off, parts, kept = np.zeros(setting.n), [], []
     for block in blocks(setting, positions):
         weights = [projections.weights(h, block) for h in range(layer.heads)]
-        rows = rows_of(level.y, projections, block, weights)
+        rows = rows_of(level.y, projections, block, Weights.of_heads(weights))
         moved = attended_moved(projections, block, weights, facts, level.off)
         moved = up(rows.lipschitz[..., None] * moved)
         moved = np.max(np.where(setting.allowed[block][..., None], moved, 0.0), axis=1)

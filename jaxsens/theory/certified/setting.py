@@ -279,6 +279,10 @@ class ProjectedKinds:
         kinds = np.tile(np.arange(slots), len(positions))
         return self.setting.weigh(self.k, np.repeat(positions, slots), kinds, s)
 
+    def weights_of_heads(self, positions: Int[np.ndarray, " some"]) -> Weights:
+        """Those of all heads."""
+        return Weights.of_heads([self.weights(h, positions) for h in range(len(self.values.mid))])
+
 
 def project(setting: Setting, k: int, z: Float[Ball, "n kinds width"]) -> ProjectedKinds:
     """Queries and keys (turned, with a rotary embedding) and values of layer k."""
