@@ -114,7 +114,7 @@ def test_a_config_of_the_atlas_names_its_paper_and_has_a_page(path):
     assert comment, "a config begins with a comment"
     for part in ("Paper:", "Claim:", "Command:", "Cost:"):
         assert part in comment[0]
-    page = CONFIGS[0].parents[1] / "docs" / "atlas" / f"{path.stem}.md"
+    page = CONFIGS[0].parents[1] / "docs" / "atlas" / f"{path.stem.removesuffix('_gpu')}.md"
     assert f"configs/atlas/{path.name}" in page.read_text("utf-8")
     command = re.search(rf"jaxsens (\w+) configs/atlas/{re.escape(path.name)}", comment[0])
     assert command, "it gives the command that runs this file"
