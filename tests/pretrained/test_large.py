@@ -71,15 +71,10 @@ PYTHIA = {
 }
 
 
+@pytest.mark.quick(0, 2)
 @pytest.mark.parametrize(
     ("family", "options"),
-    [
-        pytest.param("llama", None, marks=pytest.mark.long),
-        pytest.param("bert", None, marks=pytest.mark.long),
-        pytest.param("gpt2", None, marks=pytest.mark.long),
-        pytest.param("mixtral", MIXTRAL, marks=pytest.mark.long),
-        pytest.param("gpt_neox", PYTHIA, marks=pytest.mark.long),
-    ],
+    [("llama", None), ("mixtral", MIXTRAL), ("bert", None), ("gpt2", None), ("gpt_neox", PYTHIA)],
 )
 def test_kept_in_bfloat16_and_split_a_model_has_the_same_numbers(
     tmp_path: Path, family: str, options: dict[str, Any] | None

@@ -24,7 +24,7 @@ def model_of(folder: Path, family: str, name: str, **options: Any) -> jaxsens.Pr
     return jaxsens.load_pretrained(folder, **options)
 
 
-@pytest.mark.quick(1, 6)
+@pytest.mark.quick(1, 4)
 @pytest.mark.parametrize(
     ("family", "name"),
     [

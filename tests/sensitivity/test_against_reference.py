@@ -93,7 +93,7 @@ def test_the_cases_below_leave_nothing_out():
     assert {config.readout for config, _ in CASES} == {"last", "mean", 0, 2}
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(3, 10)
 @pytest.mark.parametrize("engine", ENGINES_TRIED)
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_every_weighting_mask_score_and_embedding(case, engine):

@@ -107,7 +107,7 @@ SLOW = ("mask past", "mask strict-future", "temperature of the row", "sigmoids, 
 """Slow only by their number: other cases have what they try, in another combination."""
 
 
-@pytest.mark.quick(0, 5)
+@pytest.mark.quick(0, 3)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in ONE_LAYER]
 )

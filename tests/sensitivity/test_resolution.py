@@ -132,7 +132,7 @@ def test_the_input_that_gives_no_number_is_named():
 
 
 @pytest.mark.filterwarnings("ignore::jaxsens.PrecisionWarning")  # scores of 1e30 in the last layer
-@pytest.mark.long
+@pytest.mark.quick(0, 2)
 @pytest.mark.parametrize("gate", ["headwise", "elementwise"])
 @pytest.mark.parametrize("factor", [1.0, 30.0])
 def test_the_resolution_of_subtracted_outputs_covers_gates_warm_and_cold(gate, factor):

@@ -49,7 +49,7 @@ def test_a_job_of_slurm_measures_and_is_followed_and_cancelled(tmp_path):
         job = served.ask(**SLOWLY, tokens=[0, 1] * 60).json()["id"]
         served.until(job, lambda one: one["done"] > 0)
         served.http.delete(f"/v1/measurements/{job}")
-        until = time.monotonic() + 20
+        until = time.monotonic() + 120  # a busy machine takes its time to end a process
         while not (part := served.store / "results" / f"{job}.parquet").exists() and time.monotonic() < until:
             time.sleep(0.1)
         assert 0 < len(jaxsens.load_result(part)) < 240
