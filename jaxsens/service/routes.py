@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from jaxsens.asked.measures import Measure
 from jaxsens.base.errors import EngineRefusal, InputError
 from jaxsens.base.strict import messages
 from jaxsens.base.versions import package_version
-from jaxsens.sensitivity.results.result import load_result
+from jaxsens.sensitivity.results.result import FlipSensitivity, load_result
 from jaxsens.service import shown
 from jaxsens.service.guard import TooLong, refusal
 from jaxsens.service.jobs import Jobs, Refused
@@ -33,6 +33,12 @@ from jaxsens.service.worker.question import read_json, read_question
 
 _PAGE = Path(__file__).parent / "page"
 _LISTED, _LONGEST_WAIT = 100, 60.0
+_FORMS = {
+    "result.json": (shown.as_json, "application/json"),
+    "picture.svg": (shown.as_svg, "image/svg+xml"),
+    "page": (shown.as_page, "text/html"),
+    "fragment": (shown.as_fragment, "text/html"),
+}
 
 
 class Routes:
@@ -59,16 +65,8 @@ class Routes:
             Route(one, self.cancel, methods=["DELETE"]),
             Route(f"{one}/events", self.events),
             Route(f"{one}/result.parquet", self.parquet),
-            *(
-                Route(f"{one}/{name}", getattr(self, f"_{form}"))
-                for name, form in {
-                    "result.json": "json",
-                    "picture.svg": "svg",
-                    "page": "html",
-                    "fragment": "fragment",
-                    "call.py": "call",
-                }.items()
-            ),
+            *(Route(f"{one}/{name}", self._form(*form)) for name, form in _FORMS.items()),
+            Route(f"{one}/call.py", self.call),
             Route("/v1/sweeps", self.sweep, methods=["POST"]),
             Route("/v1/sweeps", self.sweeps),
             Route(sweep, self.job),
@@ -153,19 +151,14 @@ class Routes:
         name = f"jaxsens-{self._asked(request).id}.parquet"
         return FileResponse(self._result(request), media_type="application/vnd.apache.parquet", filename=name)
 
-    async def _json(self, request: Request) -> Response:
-        return JSONResponse(await self._shown(request, shown.as_json))
+    def _form(self, show: Callable[[FlipSensitivity], bytes], media_type: str) -> Callable[[Request], Any]:
+        async def handler(request: Request) -> Response:
+            return Response(await self._shown(request, show), media_type=media_type)
 
-    async def _svg(self, request: Request) -> Response:
-        return Response(await self._shown(request, shown.as_svg), media_type="image/svg+xml")
+        return handler
 
-    async def _html(self, request: Request) -> Response:
-        return Response(await self._shown(request, shown.as_page), media_type="text/html")
-
-    async def _fragment(self, request: Request) -> Response:
-        return Response(await self._shown(request, shown.as_fragment), media_type="text/html")
-
-    async def _call(self, request: Request) -> Response:
+    async def call(self, request: Request) -> Response:
+        """The Python program that measures the same."""
         question = read_question(self._asked(request).question, self._models)
         return Response(shown.as_call(question, self._models), media_type="text/x-python")
 
@@ -187,7 +180,7 @@ class Routes:
             raise HTTPException(404, f"{job.id}: no result; it is {job.state} {job.message}".rstrip())
         return path
 
-    async def _shown(self, request: Request, show: Any) -> Any:
+    async def _shown(self, request: Request, show: Callable[[FlipSensitivity], bytes]) -> bytes:
         path = self._result(request)
         try:
             result = await run_in_threadpool(load_result, path)

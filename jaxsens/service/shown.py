@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,16 +31,12 @@ def as_fragment(result: FlipSensitivity) -> bytes:
     return fragment(result.view()).encode()
 
 
-def as_json(result: FlipSensitivity) -> dict[str, Any]:
-    """Returns the columns of a result: what is not finite is None."""
+def as_json(result: FlipSensitivity) -> bytes:
+    """Returns the columns of a result: what is not finite is null."""
     table = result.to_pandas()
     columns = {name: _plain(table[name].to_numpy()) for name in table.columns}
-    return {
-        "tokens": result.tokens.tolist(),
-        "readout": result.readout,
-        "dtype": result.dtype,
-        "flips": columns,
-    }
+    told = {"tokens": result.tokens.tolist(), "readout": result.readout, "dtype": result.dtype}
+    return json.dumps({**told, "flips": columns}, allow_nan=False).encode()
 
 
 def as_call(question: Question, models: Mapping[str, str]) -> str:

@@ -101,13 +101,13 @@ def test_positions_symbol_and_samples_choose_flips_and_batches_change_nothing():
 
 def test_rows_of_the_table_are_flips_and_layers_in_order():
     result = layer_changes(default_model(), WORD, flips=Substitute([2], positions=[0, 3]))
-    rows = result.to_rows()
-    assert [(row.position, row.symbol, row.layer) for row in rows] == [
-        (i, 2, k) for i in (0, 3) for k in range(3)
+    table = result.to_pandas()
+    assert table[["position", "symbol", "layer"]].values.tolist() == [
+        [i, 2, k] for i in (0, 3) for k in range(3)
     ]
-    assert [row.own for row in rows] == result.own.ravel().tolist()
-    assert [row.others_mean for row in rows] == result.others_mean.ravel().tolist()
-    assert rows[0].others_max == 0
+    for name in ("own", "others_max", "others_mean"):
+        assert table[name].tolist() == getattr(result, name).ravel().tolist()
+    assert table["others_max"][0] == 0
     assert "2 flips, L=2, l2" in repr(result)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -35,21 +35,11 @@ from jaxsens.sensitivity.rows.rows import TransformerLevels, changes_of_rows
 from jaxsens.sensitivity.subjects.adapters import measurable
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
 NUMBERS_AT_ONCE = 2**24
 """The rows' changes that are held at once, before only those of kept flips are: 128 MB in float64."""
-
-
-class LayerChange(NamedTuple):
-    """One flip in one layer."""
-
-    position: int
-    symbol: int
-    layer: int
-    own: float
-    others_max: float
-    others_mean: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,12 +88,14 @@ class LayerChanges(SavedResult):
         """L."""
         return self.own.shape[1] - 1
 
-    def to_rows(self) -> list[LayerChange]:
-        """Returns one row per flip and layer, sorted by position, symbol, layer."""
+    def to_pandas(self) -> pd.DataFrame:
+        """Returns a table with a row for each flip and layer, sorted by position, symbol, layer."""
+        import pandas as pd
+
         flip, layer = np.indices(self.own.shape).reshape(2, -1)
-        places = self.positions[flip], self.symbols[flip], layer
-        sizes = self.own.ravel(), self.others_max.ravel(), self.others_mean.ravel()
-        return [LayerChange(*row) for row in zip(*(one.tolist() for one in (*places, *sizes)), strict=True)]
+        places = {"position": self.positions[flip], "symbol": self.symbols[flip], "layer": layer}
+        sizes = {name: getattr(self, name).ravel() for name in ("own", "others_max", "others_mean")}
+        return pd.DataFrame(places | sizes)
 
     def plot(self, axes: Axes | None = None) -> Axes:
         """Draws the mean change of the flipped row and of the others against the layer, on a logarithmic axis, into new
