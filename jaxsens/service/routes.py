@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +151,9 @@ class Routes:
         name = f"jaxsens-{self._asked(request).id}.parquet"
         return FileResponse(self._result(request), media_type="application/vnd.apache.parquet", filename=name)
 
-    def _form(self, show: Callable[[FlipSensitivity], bytes], media_type: str) -> Callable[[Request], Any]:
+    def _form(
+        self, show: Callable[[FlipSensitivity], bytes], media_type: str
+    ) -> Callable[[Request], Awaitable[Response]]:
         async def handler(request: Request) -> Response:
             return Response(await self._shown(request, show), media_type=media_type)
 

@@ -35,8 +35,13 @@ def as_json(result: FlipSensitivity) -> bytes:
     """Returns the columns of a result: what is not finite is null."""
     table = result.to_pandas()
     columns = {name: _plain(table[name].to_numpy()) for name in table.columns}
-    told = {"tokens": result.tokens.tolist(), "readout": result.readout, "dtype": result.dtype}
-    return json.dumps({**told, "flips": columns}, allow_nan=False).encode()
+    told = {
+        "tokens": result.tokens.tolist(),
+        "readout": result.readout,
+        "dtype": result.dtype,
+        "flips": columns,
+    }
+    return json.dumps(told, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 def as_call(question: Question, models: Mapping[str, str]) -> str:
