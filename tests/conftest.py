@@ -18,7 +18,7 @@ import jaxtyping
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.lanes import mark_long
+from tests.lanes import EXPLORED, examples, mark_long
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -122,11 +122,12 @@ def programs_are_freed() -> Iterator[None]:
         assert jax.config.jax_default_matmul_precision is None, "this module left a matmul precision set"
 
 
-# No deadline: the first example of a test compiles. In CI the same examples every time.
+# No deadline: the first example of a test compiles. The same examples every time, but for JAXSENS_EXPLORE.
 settings.register_profile(
     "jaxsens",
     deadline=None,
-    derandomize="CI" in os.environ,
+    max_examples=examples(100),
+    derandomize=EXPLORED == 1,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -1,11 +1,20 @@
-"""Which cases of a test are quick: see "A test is quick, `long` or `slow`" in CONTRIBUTING.md."""
+"""Which cases of a test are quick, and how many examples it draws: see "Other conventions" in CONTRIBUTING.md."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from itertools import combinations
 
 import pytest
+
+EXPLORED = int(os.environ.get("JAXSENS_EXPLORE", "1"))
+"""How many times as many examples a test draws. Above 1 they are other ones each time."""
+
+
+def examples(count: int) -> int:
+    """How many examples a test draws that draws `count` in the README's command."""
+    return count * EXPLORED
 
 
 def mark_long(items: Iterable[pytest.Item]) -> None:

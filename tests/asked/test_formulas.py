@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from jaxsens.asked.formulas import decision_of, excess
 from jaxsens.asked.measures import Measure, OfFunction
 from jaxsens.base.precision import numerics
+from tests.lanes import examples
 from tests.measure_reference import DIGITS, exact, measured
 
 OUTPUTS = 7
@@ -73,7 +74,7 @@ SIZES = st.floats(-18, 1.5).map(lambda power: 10**power)
 
 
 @given(st.integers(0, 10**6), SIZES, st.sampled_from([0.1, 1.0, 5.0]), st.sampled_from(["cosine", "kl"]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_any_change_of_any_output(seed, size, spread, name):
     y, changes = drawn(seed, size, "float32", spread, count=3)
     # The part of a change that a measure leaves out (along y, or common to all outputs) costs digits of the rest.

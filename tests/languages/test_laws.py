@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxsens.languages import Dyck, EqualBlocks, Majority, OneStar, Parity
+from tests.lanes import examples
 from tests.languages import machines
 from tests.languages.cases import CASES, LONGEST_PREFIX, LONGEST_WORD, array
 
@@ -52,7 +53,7 @@ def test_probabilities_multiplied_along_a_word_give_the_words_probability(name):
         np.testing.assert_allclose([words[tuple(word)] for word in tokens.tolist()], expected, rtol=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     name=st.sampled_from(["parity", "2dyck", "one-star", "equal-blocks", "majority"]),
     p=st.floats(0.05, 0.95),

@@ -16,12 +16,13 @@ from jaxsens import logic
 from jaxsens.base.errors import InputError
 from jaxsens.logic.formulas import same
 from jaxsens.logic.numerical import MODULO, ODD
+from tests.lanes import examples
 from tests.logic.random_formulas import formulas
 
 A, B = logic.Symbol("a"), logic.Symbol("b")
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(formulas, formulas)
 def test_formulas_are_equal_when_their_texts_are(left, right):
     assert (left == right) == (str(left) == str(right))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from jaxsens import logic
 from jaxsens.base.errors import InputError
 from jaxsens.logic.numerical import EXACTLY, MODULO, ODD
+from tests.lanes import examples
 
 A, B, C = (logic.Symbol(name) for name in "abc")
 
@@ -178,7 +179,7 @@ WORDS = [
 ]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.one_of(st.lists(st.sampled_from(WORDS), max_size=9).map(" ".join), st.text(max_size=12)))
 def test_any_text_is_a_formula_or_is_refused_at_a_column_of_it(text):
     refusal = None

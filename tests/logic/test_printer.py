@@ -8,17 +8,18 @@ from hypothesis import given, settings
 from jaxsens import logic
 from jaxsens.base.errors import InputError
 from jaxsens.logic.formulas import shortened
+from tests.lanes import examples
 from tests.logic.random_formulas import formulas
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(formulas)
 def test_the_text_of_any_formula_reads_back_as_an_equal_formula(formula):
     assert logic.parse(str(formula)) == formula
     assert str(logic.parse(str(formula))) == str(formula)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(formulas)
 def test_the_repr_is_an_expression_for_the_formula(formula):
     assert eval(repr(formula), {"parse": logic.parse}) == formula
@@ -89,7 +90,7 @@ def test_a_text_that_would_fill_the_memory_is_refused_and_its_beginning_still_sh
     assert "not in the fragment" in str(logic.violations(formula, "LTL[S]")[0])
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(formulas)
 def test_a_shortened_text_is_the_beginning_of_the_whole(formula):
     text, short = str(formula), shortened(formula, 20)

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 
 from jaxsens import logic
+from tests.lanes import examples
 from tests.logic.brute_force import truth
 from tests.logic.random_formulas import formulas
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(formulas)
 def test_subformulas_come_once_each_and_after_their_children(formula):
     parts = logic.subformulas(formula)
@@ -63,7 +64,7 @@ def test_past_future_and_counting_are_told_apart(text, future, counting, past):
     )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(formulas)
 def test_a_past_formula_does_not_see_what_comes_later(formula):
     if logic.is_past(formula):

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 
 from jaxsens import logic
 from jaxsens.base.errors import InputError
+from tests.lanes import examples
 from tests.logic.random_formulas import formulas
 
 
@@ -47,7 +48,7 @@ def test_fragments_have_what_their_names_say(text, within, excluded):
     assert [part for part, _ in named(text, within)] == excluded
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(formulas)
 def test_the_past_fragment_is_what_structure_calls_past(formula):
     assert (logic.violations(formula, "past") == ()) == logic.is_past(formula)

@@ -22,6 +22,7 @@ from jaxsens.search.local_search import CLIMBS, start_of
 from jaxsens.search.problem import Measured, Problem, after_one_change
 from jaxsens.search.worst_input import worst_input
 from jaxsens.sensitivity.placement.placement import Placement
+from tests.lanes import examples
 from tests.search.searching import ONE, model_of, problem, truth
 
 # What two measurements tell
@@ -253,7 +254,7 @@ def test_starts_are_used_first_and_hold_what_is_fixed():
     assert found.tokens[5] == 3
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(k=st.integers(0, 40), seed=st.integers(0, 5))
 def test_every_start_is_a_word_and_depends_on_seed_and_number_alone(k, seed):
     with numerics("float64"):

@@ -25,6 +25,7 @@ from jaxsens.sensitivity.engines.difference.softmax_change import best_tied, log
 from jaxsens.sensitivity.engines.one_key.one_moved_key import sigmoid_change
 from jaxsens.sensitivity.placement.placement import _OneInput
 from tests import wide_reference
+from tests.lanes import examples
 from tests.sensitivity.cold import FLOOR, NEWER, SOFT, TIMES_VMAP, Model, drawn, errors_of
 from tests.small_models import small
 
@@ -78,7 +79,7 @@ def moved_scores(draw: Any) -> tuple[str, np.ndarray, np.ndarray]:
 
 @pytest.mark.long
 @given(moved_scores())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_weights_and_their_change_are_right_to_the_rounding_of_the_scores(case):
     dtype, s, ds = case
     with numerics(dtype):

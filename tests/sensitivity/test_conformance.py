@@ -21,6 +21,7 @@ from jaxsens.models.parts.score_positions import Rotary
 from jaxsens.models.parts.weighting import Softmax
 from jaxsens.sensitivity.engines.difference.engine import SERVED as SERVED_PARTS
 from tests import reference
+from tests.lanes import examples
 from tests.sensitivity.conformance import (
     CASES,
     ENGINES,
@@ -213,21 +214,21 @@ def assert_all_conform(case: Case) -> None:
 
 @pytest.mark.long
 @given(cases(any_shape=False))
-@settings(max_examples=6)
+@settings(max_examples=examples(6))
 def test_configs_drawn_at_random(case):
     assert_all_conform(case)
 
 
 @pytest.mark.slow
 @given(cases(any_shape=False))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_many_configs_drawn_at_random(case):
     assert_all_conform(case)
 
 
 @pytest.mark.slow
 @given(cases(any_shape=True))
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_configs_and_shapes_drawn_at_random(case):
     assert_all_conform(case)
 

@@ -21,6 +21,7 @@ from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import Decision
 from jaxsens.experiments.sweep.words import AllWords, Symbols
 from jaxsens.models.parts.initialisation import Uniform
+from tests.lanes import examples
 from tests.reference import output
 
 N = 7
@@ -154,7 +155,7 @@ def test_an_lstm_over_all_inputs_is_that_of_a_loop():
 
 @pytest.mark.long
 @given(seed=st.integers(0, 99))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 def test_inputs_of_several_lengths_and_samples(seed):
     draws = np.random.default_rng(seed)
     words = [draws.integers(0, 2, 5), draws.integers(0, 2, 3), draws.integers(0, 2, 5)]

@@ -28,6 +28,7 @@ from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.engines.vmap import VmapEngine
 from jaxsens.sensitivity.estimates.estimate import combinations
 from jaxsens.sensitivity.subjects.adapters import TransformerApply
+from tests.lanes import examples
 from tests.small_models import WEIGHTINGS_TRIED, random_parameters, small
 
 SOFT = ("softmax", "temperature-log", "by-query", "cooling", "sigmoid by-query")
@@ -49,7 +50,7 @@ def both(
 
 
 @pytest.mark.slow  # each example is compiled for; the next tests and those of conformance have some of them
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(
     n=st.sampled_from([1, 2, 4]),
     seed=st.integers(0, 10),

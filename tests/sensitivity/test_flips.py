@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import jaxsens
 from jaxsens.sensitivity.flips.flip_table import Sample, enumerate_flips
+from tests.lanes import examples
 
 
 def brute_force(tokens, symbols, positions, keep):
@@ -40,7 +41,7 @@ def test_every_flip_is_listed_once_in_order_and_none_puts_back_the_same_symbol(p
 
 
 @given(problems(), st.integers(1, 40), st.integers(0, 5))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_a_sample_is_a_subset_of_the_flips_without_repeats(problem, count, seed):
     everything = brute_force(*problem)
     flips = enumerate_flips(*problem, drawn=Sample(count, seed=seed))

@@ -21,6 +21,7 @@ from jaxsens.models.networks.given import parameters_from_numpy
 from jaxsens.sensitivity.engines.engine import FlipBlock
 from jaxsens.sensitivity.placement.placement import Placement
 from tests import reference
+from tests.lanes import examples
 from tests.measure_reference import exact, measured
 from tests.sensitivity.conformance import CASES, engine_of
 from tests.small_models import small
@@ -283,7 +284,7 @@ def boolean_sensitivities(function, words):
 
 @pytest.mark.long
 @given(st.integers(2, 9), st.integers(1, 4), st.integers(0, 99))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_sensitive_flips_are_the_boolean_sensitivity(n, batch, seed):
     words = np.random.default_rng(seed).integers(0, 2, (batch, n))
     result = flip_sensitivity(

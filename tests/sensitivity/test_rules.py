@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from jaxsens.base.precision import numerics
 from jaxsens.models.transformer.parameters import NormParameters
 from jaxsens.sensitivity.engines.difference import rules
+from tests.lanes import examples
 from tests.small_models import small
 
 ROUNDINGS = 8
@@ -125,7 +126,7 @@ def check_activation(name: str, dtype: str, pairs: Sequence[tuple[float, float]]
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FUNCTIONS)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(data=st.data())
 def test_activation_changes_keep_the_digits_that_their_inputs_have(name, dtype, data):
     check_activation(name, dtype, data.draw(PAIRS[dtype]))
@@ -234,7 +235,7 @@ def rows(draw: Any, dtype: str) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("epsilon", [1e-5, 1e-12, 0.0])
 @pytest.mark.parametrize("dtype", DTYPES)
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(data=st.data())
 def test_changes_of_layer_normalisation_keep_the_digits_that_their_inputs_have(dtype, epsilon, data):
     check_layer_norm(dtype, epsilon, *data.draw(rows(dtype)))

@@ -29,6 +29,7 @@ from jaxsens.sensitivity.flips.selection import nearest_symbols
 from jaxsens.sensitivity.placement.placement import Placement
 from jaxsens.sensitivity.subjects.adapters import measurable
 from tests import reference
+from tests.lanes import examples
 from tests.small_models import small
 
 flip_sensitivity: Any = jaxsens.flip_sensitivity
@@ -169,7 +170,7 @@ def nearest(table, token, k, allowed):
 
 
 @given(st.integers(0, 10**6), st.integers(3, 40), st.integers(1, 6))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_the_nearest_symbols_are_those_of_plain_loops(seed, size, width):
     rng = np.random.default_rng(seed)
     table = rng.integers(-2, 3, (size, width)).astype(float)  # ties, equal rows, and rows of zeros

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from jaxsens.theory.certified import zonotope
 from jaxsens.theory.certified.intervals import Ball, norm_bound
 from jaxsens.theory.certified.zonotope import Bent, OutputRange, bent_norm, by_symbol, hull, zonotope_norm
+from tests.lanes import examples
 
 
 def longest(t, generators):
@@ -20,7 +21,7 @@ def longest(t, generators):
     return np.linalg.norm((signs * t) @ generators, axis=1).max()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     units=st.integers(1, 9),
