@@ -134,7 +134,9 @@ def serve(asked: Annotated[ServeOptions, tyro.conf.arg(name="")] = ServeOptions(
     from jaxsens.service.server import serve as serve_at
 
     service = _service(asked)
-    print(f"jaxsens: {service.address}", file=sys.stderr, flush=True)
+    # A token that was given stays out of terminals and logs.
+    query = "" if asked.secret() else f"?token={service.token}"
+    print(f"jaxsens: {service.address}{query}", file=sys.stderr, flush=True)
     if service.host not in _LOCAL:
         told = "not encrypted: put a proxy with TLS before it; what passes is read and changed by anyone on the way"
         print(f"jaxsens: http://{service.host}:{service.port} is {told}", file=sys.stderr, flush=True)

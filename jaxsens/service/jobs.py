@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxsens.base.errors import InputError
 from jaxsens.service.metrics import Metrics
-from jaxsens.service.pool import WorkerGone, WorkerProcess
+from jaxsens.service.pool import WorkerProcess
 from jaxsens.service.store import ENDED, Store, StoredJob
 
 _MOST_ATTEMPTS = 3
@@ -82,9 +82,9 @@ class Jobs:
         self._admitting += 1
         try:
             return await min(workers, key=lambda one: len(self._doing[one])).ask(kind, question)
-        except WorkerGone as error:
+        except RuntimeError as error:  # the process ended, or the model raised
             # Not 503: a client that tries again may end the next process too.
-            raise Refused(500, f"{error} while it looked at this question") from error
+            raise Refused(500, f"{error}, while a worker looked at this question") from error
         finally:
             self._admitting -= 1
 
@@ -214,12 +214,17 @@ class Jobs:
                         self.store.change(job, state="queued")
 
     def _begin(self, worker: WorkerProcess, job: StoredJob) -> None:
+        sweep = job.kind == "sweep"
+        try:
+            place = self.store.directory(job.id) if sweep else self.store.result(job.id)
+        except InputError as error:
+            self.store.change(job.id, state="failed", message=str(error), ended=time.time())
+            self._changed(job.id)
+            return
         self.store.change(job.id, state="running", began=time.time())
         self._free[worker] = False
         self._doing[worker][job.id] = job
         self._changed(job.id)
-        sweep = job.kind == "sweep"
-        place = self.store.directory(job.id) if sweep else self.store.result(job.id)
         told = {"id": job.id, "question": job.question, "place": str(place)}
         worker.send(do="sweep" if sweep else "measure", job=told, whole=not worker.in_turns)
 

@@ -84,15 +84,21 @@ class StoredJob:
 class Store:
     """The jobs in a folder, of which one process has the writing.
 
+    No link in the folder is followed.
+
     Raises:
-        InputError: if another service has the folder, or if it is damaged: nothing is then changed.
+        InputError: if another service has the folder, if a link lies in it, or if it is damaged: nothing is then
+            changed.
         OSError: if it cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        for inside in folder.iterdir():
+            _no_link(inside)
         for name in ("results", "sweeps"):
-            (folder / name).mkdir(parents=True, exist_ok=True)
+            (folder / name).mkdir(exist_ok=True)
         self._lock = (folder / "lock").open("a")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -144,12 +150,12 @@ class Store:
         self._lock.close()
 
     def result(self, job: str) -> Path:
-        """Where a measurement's result is."""
-        return self.folder / "results" / f"{job}.parquet"
+        """Where a measurement's result is. Raises InputError if a link lies there."""
+        return _no_link(self.folder / "results" / f"{job}.parquet")
 
     def directory(self, job: str) -> Path:
-        """The directory of a sweep."""
-        return self.folder / "sweeps" / job
+        """The directory of a sweep. Raises InputError if a link lies there."""
+        return _no_link(self.folder / "sweeps" / job)
 
     def get(self, job: str) -> StoredJob | None:
         """Returns a job, or None."""
@@ -196,7 +202,7 @@ class Store:
 
     def discard(self, job: str) -> None:
         """Removes the files of a measurement."""
-        self.result(job).unlink(missing_ok=True)
+        (self.folder / "results" / f"{job}.parquet").unlink(missing_ok=True)
         shutil.rmtree(self.folder / "slurm" / job, ignore_errors=True)
 
     def waiting(self) -> tuple[int, float]:
@@ -213,6 +219,13 @@ class Store:
 
 def _job(row: sqlite3.Row) -> StoredJob:
     return StoredJob(**{**dict(row), **{name: json.loads(row[name]) for name in _JSON}})
+
+
+def _no_link(path: Path) -> Path:
+    """Returns the path. Raises InputError if it is a link: what it leads to is not the store's."""
+    if path.is_symlink():
+        raise InputError(f"serve: {path} is a link, and none is followed in a store: remove it")
+    return path
 
 
 @contextmanager

@@ -62,6 +62,19 @@ def stuck() -> Any:
     return slow(stuck_from=30)
 
 
+class Panic(BaseException):
+    """What a library in Rust raises: no `Exception`."""
+
+
+def panics() -> Any:
+    """A model that raises one wherever it is called."""
+
+    def model(tokens: Any) -> Any:
+        raise Panic("called `Option::unwrap()` on a `None` value")
+
+    return model
+
+
 SLOWLY = {"model": "slow", "engine": "vmap", "flips": 3, "readout": None, "placement": {"batch_size": 1}}
 """A question about the slow model, without its tokens."""
 
@@ -72,11 +85,17 @@ class Served:
     """A service in a process, with a client of HTTP."""
 
     def __init__(
-        self, store: Path, port: int, models: dict[str, str], options: tuple[str, ...] = (), env: Any = None
+        self,
+        store: Path,
+        port: int,
+        models: dict[str, str],
+        options: tuple[str, ...] = (),
+        env: Any = None,
+        token: tuple[str, ...] = ("--token", TOKEN),
     ) -> None:
         self.store, self.port = store, port
         given = [part for name, place in models.items() for part in ("--model", f"{name}={place}")]
-        where = ["--store", str(store), "--port", str(port), "--token", TOKEN, "--compilation-cache", "off"]
+        where = ["--store", str(store), "--port", str(port), *token, "--compilation-cache", "off"]
         self.log = store.with_suffix(".log")
         with self.log.open("a") as log:
             self.process = subprocess.Popen(

@@ -17,6 +17,9 @@ from jaxsens.service.guard import Guard, TooLong
 
 TOKEN, OURS = "tokenfortests", {"Authorization": "Bearer tokenfortests"}
 
+NEARLY = ("t", TOKEN[:-1], TOKEN[1:], TOKEN + "s", TOKEN * 2, TOKEN.upper())
+"""Beginnings, ends and the like of the token: none is the token."""
+
 
 async def echo(request: Request) -> PlainTextResponse:
     return PlainTextResponse(f"{len(await request.body())} bytes")
@@ -44,7 +47,9 @@ def run(act):
     "headers",
     [{}, {"Authorization": "Bearer"}, {"Authorization": "Bearer other"}, {"Authorization": f"Basic {TOKEN}"},
      {"Authorization": "Bearer tökenfortests".encode()}, {"Cookie": "jaxsens_8321=other"},
-     {"Cookie": f"jaxsens_8322={TOKEN}"}, {"Cookie": "\x00;;=;"}],
+     {"Cookie": f"jaxsens_8322={TOKEN}"}, {"Cookie": "\x00;;=;"},
+     *({"Authorization": f"Bearer {near}"} for near in NEARLY),
+     *({"Cookie": f"jaxsens_8321={near}"} for near in NEARLY)],
     ids=repr,
 )  # fmt: skip
 def test_without_the_token_nothing_is_answered_but_the_health(http, headers):
@@ -53,6 +58,13 @@ def test_without_the_token_nothing_is_answered_but_the_health(http, headers):
         assert answer.status_code == 401
         assert TOKEN not in answer.text
     assert run(http.get("/healthz", headers=headers)).status_code == 200
+
+
+@pytest.mark.parametrize("near", ["", *NEARLY])
+def test_the_address_with_a_part_of_the_token_gives_nothing(http, near):
+    answer = run(http.get(f"/?token={near}"))
+    assert answer.status_code == 401
+    assert "set-cookie" not in answer.headers
 
 
 def test_the_address_with_the_token_gives_a_cookie_that_scripts_cannot_read_and_hides_the_token(http):

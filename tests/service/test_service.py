@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -249,6 +250,86 @@ def test_a_kill_at_any_moment_loses_no_accepted_job(tmp_path):
 
     told = kills(tmp_path / "store", rounds=4, seed=0)
     assert told["lost"] == told["failed"] == 0
+
+
+def test_only_its_owner_can_read_what_the_service_keeps(service):
+    job = service.ask(model="tiny", tokens=WORD).json()["id"]
+    assert service.ended(job)["state"] == "finished"
+    modes = {one: one.stat().st_mode & 0o777 for one in [service.store, *service.store.rglob("*")]}
+    assert (service.store / "results" / f"{job}.parquet") in modes
+    assert {mode for one, mode in modes.items() if one.is_dir()} == {0o700}
+    assert {mode for one, mode in modes.items() if one.is_file()} == {0o600}
+
+
+@pytest.mark.long
+def test_a_start_removes_nothing_in_served_but_links_and_a_given_token_is_not_printed(tmp_path):
+    store, folder, foreign = tmp_path / "store", tmp_path / "model", tmp_path / "foreign"
+    (store / "served" / "theirs").mkdir(parents=True)
+    (store / "served" / "notes.txt").write_text("theirs")
+    foreign.mkdir()
+    (foreign / "kept.txt").write_text("theirs")
+    (store / "served" / "old").symlink_to(foreign)
+    with serving(store) as served:
+        assert served.address in served.log.read_text()
+        assert TOKEN not in served.log.read_text()
+    assert sorted(one.name for one in (store / "served").iterdir()) == ["notes.txt", "theirs"]
+    assert (store / "served" / "notes.txt").read_text() == (foreign / "kept.txt").read_text() == "theirs"
+    folder.mkdir()
+    blocked = Served(store, free_port(), {"notes.txt": str(folder)})
+    assert blocked.process.wait(60) == 2
+    assert "notes.txt is not a link of the service's" in blocked.log.read_text()
+    blocked.stop()
+
+
+@pytest.mark.long
+def test_a_token_that_nobody_gave_is_printed_once(tmp_path):
+    served = Served(tmp_path / "store", free_port(), {"tiny": MODELS["tiny"]}, token=())
+    try:
+        served.until_ready()
+        assert served.log.read_text().count("?token=") == 1
+    finally:
+        served.stop(signal.SIGKILL)
+
+
+@pytest.mark.long
+def test_a_link_in_place_of_a_result_fails_its_job_and_no_other(tmp_path):
+    store, foreign = tmp_path / "store", tmp_path / "foreign"
+    foreign.write_text("theirs")
+    with serving(store) as served:
+        job = served.ask(model="tiny", tokens=WORD).json()["id"]
+        assert served.ended(job)["state"] == "finished"
+        served.http.delete(f"/v1/measurements/{job}")
+        (store / "results" / f"{job}.parquet").symlink_to(foreign)
+        assert served.ask(model="tiny", tokens=WORD).json()["id"] == job
+        assert "is a link" in served.ended(job)["message"]
+        other = served.ask(model="tiny", tokens=WORD[1:]).json()["id"]
+        assert served.ended(other)["state"] == "finished"
+    assert foreign.read_text() == "theirs"
+
+
+@pytest.mark.long
+def test_a_panic_in_a_worker_is_an_answer_and_the_service_goes_on(tmp_path):
+    models = {"tiny": MODELS["tiny"], "panics": "tests.service.served:panics"}
+    with serving(tmp_path / "store", models) as served:
+        (worker,) = served.workers()
+        for _ in range(3):
+            answer = served.ask(model="panics", tokens=[0, 1, 2], flips=3)
+            assert answer.status_code >= 400
+            assert "Panic: called `Option::unwrap()`" in answer.text
+        assert served.ended(served.ask(model="tiny", tokens=WORD).json()["id"])["state"] == "finished"
+        assert served.workers() == [worker]
+
+
+def test_small_answers_are_sent_at_once(tmp_path):
+    """Without TCP_NODELAY every answer on a kept connection waits 40 ms for an acknowledgement."""
+    from jaxsens.service.server import Service, _listening
+
+    with (
+        _listening(Service({}, tmp_path, port=0)) as listener,
+        socket.create_connection(listener.getsockname()[:2]),
+        listener.accept()[0] as connection,
+    ):
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_model_that_cannot_be_loaded_ends_the_service_with_its_reason(tmp_path):

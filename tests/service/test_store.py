@@ -91,6 +91,33 @@ def test_a_store_of_another_version_is_refused(tmp_path):
         Store(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "name", ["results", "sweeps", "served", "slurm", "lock", "jobs.sqlite3", "jobs.sqlite3-wal"]
+)
+def test_a_link_in_the_store_is_refused_by_name_and_what_it_leads_to_stays_as_it_is(tmp_path, name):
+    store, foreign = tmp_path / "store", tmp_path / "foreign"
+    store.mkdir()
+    foreign.write_bytes(b"foreign")
+    (store / name).symlink_to(foreign)
+    with pytest.raises(jaxsens.InputError, match=f"{name} is a link"):
+        Store(store)
+    assert foreign.read_bytes() == b"foreign"
+    assert sorted(store.iterdir()) == [store / name]
+
+
+def test_a_link_in_place_of_a_result_is_not_followed(store, tmp_path):
+    foreign = tmp_path / "foreign"
+    foreign.write_bytes(b"foreign")
+    for place in (tmp_path / "results" / "a.parquet", tmp_path / "sweeps" / "a"):
+        place.symlink_to(foreign)
+    for of in (store.result, store.directory):
+        with pytest.raises(jaxsens.InputError, match="is a link"):
+            of("a")
+    add(store, "a")
+    store.forget("a")  # removes the link
+    assert foreign.read_bytes() == b"foreign"
+
+
 def test_a_full_disk_is_one_clear_error_and_loses_nothing(store):
     add(store, "kept")
     (pages,) = store._rows.execute("PRAGMA page_count").fetchone()

@@ -227,7 +227,7 @@ class _Worker:
 def _answered(act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Returns what `act` returns; or why it failed, and whether that is the question's fault.
 
-    Whatever a model raises fails its question alone.
+    Whatever a model raises fails its question alone, a library's panic too, which is no `Exception`.
     """
     try:
         return act()
@@ -240,7 +240,7 @@ def _answered(act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         }
     except OSError as error:
         return {"error": f"{error}; {remedy(error)}" if takes_no_more(error) else str(error)}
-    except Exception as error:  # noqa: BLE001 - whatever a model raises
+    except BaseException as error:  # noqa: BLE001 - whatever a model raises
         return {"error": f"{type(error).__name__}: {error}"}
 
 

@@ -95,7 +95,7 @@ class Sweeps:
 
     def _sweep(self, text: str) -> Sweep:
         """Returns the sweep of a config that names nothing but served models."""
-        served = sorted(one.name for one in self._links.iterdir())
+        served = sorted(one.name for one in self._links.iterdir() if one.is_symlink())
         with collecting("sweep") as problems:
             for where, key, value in _texts(parse_toml(text, "sweep"), "", ""):
                 if key == "pretrained":
