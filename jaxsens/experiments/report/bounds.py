@@ -165,7 +165,7 @@ def _power(data: BoundsData, variant: str, column: str) -> list[str]:
         return [f"{fit.statistic}: exactly 0 at every length"]
     if math.isnan(fit.exponent):
         return []
-    notes = [fit.note] if fit.zeros else []
+    notes = [fit.remarks] if fit.remarks else []
     known = data.exactly_known(variant) if column == "worst" else []
     if 0 < len(known) < len(data.spreads(variant, "worst")):
         notes.insert(0, f"every input tried at n = {enumeration(map(str, known))}, searched at the others")

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SUMMARY_COLUMNS = (
-    *("variant", "statistic", "exponent", "ci_low", "ci_high", "points", "seeds", "bounds", "unresolved"),
-    "settled",
+    *("variant", "statistic", "exponent", "ci_low", "ci_high", "points", "seeds"),
+    *("values", "zeros", "bounds", "unresolved", "settled"),
 )
-"""The columns of summary.csv. `bounds` counts values left out because they are only bounds,
-`unresolved` those that the arithmetic does not resolve."""
+"""The columns of summary.csv. Of `values`, `points` entered the fit. `zeros` counts those left out because they are
+exactly 0, `bounds` because they are only bounds, `unresolved` because the arithmetic does not resolve them."""
 
 LOCAL_COLUMNS = ("low", "high", "slope", "ci_low", "ci_high", "seeds")
 """The columns of local_slopes.csv, after variant and statistic: between the lengths `low` and `high`."""
@@ -202,6 +202,11 @@ def local_slope_table(fits: Iterable[ExponentFit]) -> ReportTable:
     return table_of(caption, fits, columns, numeric=len(pairs))
 
 
+def _remarks(fit: ExponentFit) -> list[str]:
+    """Why an exponent is not settled, and what it leaves out, at length."""
+    return [told for told in (fit.unsettled, fit.note) if told]
+
+
 def _with_interval(value: float, low: float, high: float) -> str:
     return signed(value) + ("" if math.isnan(low) else f" [{signed(low)}, {signed(high)}]")
 
@@ -229,7 +234,7 @@ def summary_table(fits: Sequence[ExponentFit]) -> Table:
             Text(fit.variant if fit.variant != previous else ""),
             Text(fit.statistic),
             Text(DASH if math.isnan(fit.exponent) else _with_interval(fit.exponent, fit.ci_low, fit.ci_high)),
-            fit.growth.value + "".join(f" ({text})" for text in (fit.unsettled, fit.note) if text),
+            fit.growth.value + "".join(f" ({text})" for text in _remarks(fit)),
         )
         previous = fit.variant
     return table
@@ -242,7 +247,7 @@ def exponent_table(fits: Sequence[ExponentFit], bounded: Mapping[str, bool | Non
         "embeddings": lambda fit: boundedness(bounded[fit.variant]),
         "statistic": lambda fit: fit.statistic,
         "as n grows, it": lambda fit: fit.growth.value,
-        "note": lambda fit: "; ".join(filter(None, (fit.unsettled, fit.note))),
+        "note": lambda fit: "; ".join(_remarks(fit)),
         "exponent": lambda fit: DASH if math.isnan(fit.exponent) else signed(fit.exponent, 3),
         f"{LEVEL} interval": lambda fit: fit.interval(3) or DASH,
         "points": lambda fit: str(fit.points),
