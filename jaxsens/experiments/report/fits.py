@@ -542,9 +542,9 @@ def summary_sentence(fits: Iterable[ExponentFit], statistic: str) -> str:
     """The growth of one statistic for all variants in one sentence: variants that behave alike stand together."""
 
     def named(fit: ExponentFit) -> str:
-        if math.isnan(fit.exponent):
-            return fit.variant
-        return f"{fit.variant} ({', '.join(filter(None, (signed(fit.exponent), fit.remarks)))})"
+        exponent = "" if math.isnan(fit.exponent) else signed(fit.exponent)
+        told = "" if fit.always_zero else ", ".join(filter(None, (exponent, fit.remarks)))
+        return f"{fit.variant} ({told})" if told else fit.variant
 
     grouped = by_growth(fit for fit in fits if fit.statistic == statistic)
     parts = [f"{kind.value} for {enumeration(map(named, members))}" for kind, members in grouped.items()]

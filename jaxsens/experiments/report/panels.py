@@ -352,6 +352,9 @@ def _set_log_axis(axes: Axes, panel: Panel) -> None:
         axes.set_ylim(-low, high)
         axes.axhspan(-low, low, color="#efefef", linewidth=0, zorder=0)
         axes.axhline(low, color=GREY, linewidth=0.7, linestyle=(0, (2, 2)), zorder=0)
+        labels = {
+            mark: name for mark, name in labels.items() if mark > low * (high / low) ** 0.05
+        }  # clear of 0
         labels[0.0] = f"below {low:.2g}" if floor else ZERO_LABEL
     else:
         axes.set_yscale("log")
