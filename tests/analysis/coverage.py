@@ -3,7 +3,8 @@
 A sweep draws C n^e for each seed, with a slope of its own and noise at every length. Of the first rows, values below a
 floor are not resolved: "left" is the share of sweeps that are left with an exponent, of those with an unresolved
 value, and "mean" that of the exponents minus the truth. The exit code is 1 unless each covers at least 0.93, with a
-mean within 0.02. The other rows have slopes that are skewed over seeds, which Student's t does not allow for: they say by how much.
+mean within 0.02. The other rows have slopes that are skewed over seeds, which Student's t does not allow for: they say
+by how much.
 """
 
 from __future__ import annotations

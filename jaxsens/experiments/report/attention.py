@@ -11,13 +11,7 @@ import numpy as np
 
 from jaxsens.base.errors import rule_for
 from jaxsens.experiments.report.data import evenly, spreads
-from jaxsens.experiments.report.figures import (
-    ReportFigure,
-    about_undrawn,
-    falling,
-    fitted_power,
-    panel_figure,
-)
+from jaxsens.experiments.report.figures import ReportFigure, falling, fitted_power, panel_figure, undrawn
 from jaxsens.experiments.report.fits import LEVEL, ExponentFit, enumeration, fit_exponent
 from jaxsens.experiments.report.page import DASH, ReportTable, Section, table_of
 from jaxsens.experiments.report.panels import Guide, Line, Panel, line_style
@@ -140,8 +134,8 @@ def attention_figure(data: AttentionData, statistic: str) -> ReportFigure:
     scale = text("attention-entropy" if statistic == "entropy" else "attention-log")
     about = f"{name} against input length for {enumeration(data.variants)}."
     layout: dict[str, Any] = {"columns": min(3, len(panels)), "width": 4.8, "height": 2.8}
-    undrawn = about_undrawn("layer ", (int(k) + 1 for k in data.table["layer"]), (k + 1 for k in data.layers))
-    caption = [f"{name} by layer.", heads, text("spread"), scale, undrawn]
+    not_drawn = undrawn("layer ", (int(k) + 1 for k in data.table["layer"]), (k + 1 for k in data.layers))
+    caption = [f"{name} by layer.", heads, text("spread"), scale, not_drawn]
     return panel_figure(f"attention-{statistic}", caption, about, panels, HEADINGS[statistic], **layout)
 
 

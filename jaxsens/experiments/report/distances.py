@@ -22,22 +22,13 @@ from jaxsens.experiments.report.data import DISTANCE_COLUMNS, evenly, unresolved
 from jaxsens.experiments.report.figures import (
     ReportFigure,
     about_inexact,
-    about_undrawn,
     change_label,
     falling,
     measured_line,
     panel_figure,
+    undrawn,
 )
-from jaxsens.experiments.report.fits import (
-    LEVEL,
-    ExponentFit,
-    Growth,
-    enumeration,
-    fit_exponent,
-    left_out,
-    resolved_run,
-    signed,
-)
+from jaxsens.experiments.report.fits import LEVEL, ExponentFit, Growth, enumeration, fit_exponent, signed
 from jaxsens.experiments.report.page import DASH, ReportTable, Section, table_of
 from jaxsens.experiments.report.panels import SMALL, LineStyle, Panel, variant_styles
 from jaxsens.experiments.report.texts import text
@@ -115,19 +106,13 @@ class DistanceFit:
     @property
     def told(self) -> str:
         """The verdict with its numbers, in words."""
-        verdict, power, remarks = self.verdict, f"to the power {self.fit.power}", self.fit.remarks
+        told = f"{self.variant}, n = {self.n}: the mean change {self.verdict.value}"
         shares = f"a power explains {self.power_r2:.2f} of the variance of its logarithm"
         shares += f", an exponential {self.exponential_r2:.2f}"
-        beside = {
-            Verdict.ZERO: (),
-            Verdict.FLAT: (f"fitted: {power}", remarks),
-            Verdict.POWER: (power, shares, remarks),
-            Verdict.EXPONENTIAL: (shares, remarks),
-            Verdict.NEITHER: (shares, remarks),
-            Verdict.NONE: (remarks,),
-        }
-        added = "; ".join(filter(None, beside[verdict]))
-        return verdict.value + (f" ({added})" if added else "")
+        beside = dict.fromkeys((Verdict.POWER, Verdict.EXPONENTIAL, Verdict.NEITHER), shares)
+        power = f"to the power {self.fit.power}" if self.verdict in (Verdict.FLAT, Verdict.POWER) else ""
+        added = "; ".join(filter(None, (power, beside.get(self.verdict, ""), self.fit.remarks)))
+        return f"{told} ({added})" if added else told
 
     @property
     def row(self) -> dict[str, Any]:
@@ -164,7 +149,7 @@ class Distances:
                     blurred = unresolved(rows, "mean") | tiny
                     given = {"blurred": blurred, "place": "distance"}
                     fit = fit_exponent(distances, means, rows["seed"], variant, "mean", **given)
-                    kept = resolved_run(distances, blurred, ~blurred & (means > 0))
+                    kept = ~np.isin(distances, fit.without)
                     explained = _explained(distances[kept], means[kept])
                     found.append(DistanceFit(variant, n, fit, *explained))
         return tuple(found)
@@ -174,6 +159,10 @@ class Distances:
         """The variants with a fit."""
         fitted = {one.variant for one in self.fits}
         return tuple(variant for variant in self.variants if variant in fitted)
+
+    def longest(self, variant: str) -> DistanceFit:
+        """The fit of the longest inputs of a variant."""
+        return [one for one in self.fits if one.variant == variant][-1]
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
@@ -187,9 +176,7 @@ def _explained(
     """R^2 of straight lines through log(mean change), averaged over seeds, against log(distance) and the distance."""
     positive = means > 0
     apart, place = np.unique(distances[positive], return_inverse=True)
-    averaged = np.bincount(place, np.log(means[positive]), len(apart)) / np.bincount(
-        place, minlength=len(apart)
-    )
+    averaged = np.bincount(place, np.log(means[positive])) / np.bincount(place)
     if len(apart) < FEWEST or np.ptp(averaged) == 0:
         return math.nan, math.nan
     power, exponential = (float(np.corrcoef(x, averaged)[0, 1]) ** 2 for x in (np.log(apart), apart))
@@ -209,22 +196,11 @@ def distance_sections(distances: Distances) -> list[Section]:
     return [
         Section(
             "Distance to the row that is read",
-            bullets=[_sentence(distances, variant) for variant in distances.shown],
+            bullets=[distances.longest(variant).told for variant in distances.shown],
             figures=[distance_figure(distances)],
             tables=[distance_table(distances.fits)],
         )
     ]
-
-
-def _longest(distances: Distances, variant: str) -> DistanceFit:
-    """The fit of the longest inputs of a variant."""
-    return [one for one in distances.fits if one.variant == variant][-1]
-
-
-def _sentence(distances: Distances, variant: str) -> str:
-    """What the longest inputs of a variant say."""
-    last = _longest(distances, variant)
-    return f"{variant}, n = {last.n}: the mean change {last.told}"
 
 
 def distance_table(fits: Sequence[DistanceFit]) -> ReportTable:
@@ -236,7 +212,7 @@ def distance_table(fits: Sequence[DistanceFit]) -> ReportTable:
     columns: dict[str, Callable[[DistanceFit], str]] = {
         "variant": lambda one: one.variant,
         "the mean change": lambda one: one.verdict.value,
-        "note": lambda one: "; ".join(filter(None, (one.fit.unsettled, one.fit.note))) or DASH,
+        "note": lambda one: one.fit.notes or DASH,
         "n": lambda one: str(one.n),
         "exponent": lambda one: digits(one.fit.exponent),
         f"{LEVEL} interval": lambda one: one.fit.interval(3) or DASH,
@@ -250,11 +226,11 @@ def distance_figure(distances: Distances) -> ReportFigure:
     """The mean change against the distance, log-log: a panel per variant, a line per length."""
     styles = variant_styles([f"n = {n}" for n in distances.lengths])
     panels = [_panel(distances, variant, styles) for variant in distances.shown]
-    undrawn = about_undrawn("n = ", (int(n) for n in distances.table["n"]), distances.lengths)
+    not_drawn = undrawn("n = ", (int(n) for n in distances.table["n"]), distances.lengths)
     slope = "The grey line has slope \N{MINUS SIGN}1."
     return panel_figure(
         "distance",
-        [text("distance", fewest=FEWEST), text("spread"), slope, undrawn, *about_inexact(panels)],
+        [text("distance", fewest=FEWEST), text("spread"), slope, not_drawn, *about_inexact(panels)],
         f"Mean change against distance to the readout for {enumeration(distances.shown)}.",
         panels,
         "How does the effect of a flip depend on its distance to the row that is read?",
@@ -287,16 +263,13 @@ def _panel(
         guides=falling("1/d", lines, 1.0, float(farthest)),
         ticks=ticks,
         tick_names={READ_AT: "0"},
-        findings=(_finding(_longest(distances, variant)),),
+        findings=(_finding(distances.longest(variant)),),
     )
 
 
 def _finding(one: DistanceFit) -> str:
-    fit = one.fit
     if one.verdict is not Verdict.POWER:
         return one.verdict.value
-    return ", ".join(
-        filter(
-            None, (f"distance to the power {fit.power}", "" if fit.settled else "not settled", left_out(fit))
-        )
-    )
+    unsettled = "" if one.fit.settled else "not settled"
+    told = (f"distance to the power {one.fit.power}", unsettled, one.fit.left_out)
+    return ", ".join(filter(None, told))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -24,7 +23,6 @@ from jaxsens.experiments.report.fits import (
     ExponentFit,
     by_growth,
     enumeration,
-    left_out,
     signed,
     statistic_name,
     summary_sentence,
@@ -272,23 +270,22 @@ def fitted_power(fit: ExponentFit) -> str:
         if fit.unresolved:
             return "too few resolved values for a fit"
         return "always exactly 0" if fit.always_zero else "too few positive values for a fit"
-    text = f"$n^{{{signed(fit.exponent).replace(chr(0x2212), '-')}}}$  {fit.interval()}"
-    return text + (f"\n({remark})" if (remark := left_out(fit)) else "")
+    text = f"$n^{{{signed(fit.exponent).replace(chr(0x2212), '-')}}}$  {fit.interval()}".rstrip()
+    return text + (f"\n({remark})" if (remark := fit.left_out) else "")
 
 
 def growth_lines(fits: Sequence[ExponentFit]) -> tuple[str, ...]:
     """What a panel shows: the variants by their growth, a line for each."""
 
     def named(fit: ExponentFit) -> str:
-        sure = fit.settled or math.isnan(fit.exponent)
-        return fit.variant if sure else f"{fit.variant} (not settled)"
+        return fit.variant + (" (not settled)" if "not settled" in fit.unsettled else "")
 
     return tuple(
         f"{kind.value}: {', '.join(map(named, members))}" for kind, members in by_growth(fits).items()
     )
 
 
-def about_undrawn(what: str, known: Iterable[int], drawn: Iterable[int]) -> str:
+def undrawn(what: str, known: Iterable[int], drawn: Iterable[int]) -> str:
     """Which lengths, or layers, of those that are known a figure does not draw, in words; empty if it draws all."""
     missing = sorted({*known} - {*drawn})
     return text("undrawn", which=enumeration(f"{what}{one}" for one in missing)) if missing else ""

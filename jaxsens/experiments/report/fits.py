@@ -3,12 +3,7 @@
 Each seed gets a slope on log-log axes. The exponent is the mean over seeds of the least-squares slope of log(statistic)
 on log(n); its interval is Student's t interval of that mean. Seeds are the independent repetitions: the lengths of one
 seed share a model and are not independent. Where the slopes of the seeds are about normal, this interval has the
-coverage it claims with five seeds, where a bootstrap falls short. Where they are skewed it covers less often:
-`tests/analysis/coverage.py` measures both.
-
-A value that is exactly 0 has no logarithm and is left out. A length at which single values are not resolved is left out
-for every seed, for the values that are left there are the larger ones; and of several runs of lengths between such
-ones the longest is fitted. Every text about a fit says how many values it leaves out.
+coverage it claims with five seeds, where a bootstrap falls short; skewed slopes cost it some (docs/resolution.md).
 
 An exponent summarises a whole range of n. A true law of log(n)/n fits as about -0.85, and a sum of two powers as
 something between the two. So every fit comes with the slopes between successive lengths, and an exponent that they do
@@ -22,7 +17,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -59,17 +54,11 @@ STATISTIC_NAMES = {
 }
 
 
-class Place(NamedTuple):
-    """What a statistic is fitted along: how a place is written in texts, and what an unresolved value there is."""
-
-    symbol: str
-    unresolved: str
-
-
 PLACES = {
-    "length": Place("n = ", "below what the arithmetic resolves"),
-    "distance": Place("distance ", "not resolved, or below 2e-16 of the largest"),
+    "length": ("n = ", "below what the arithmetic resolves"),
+    "distance": ("distance ", "not resolved, or below 2e-16 of the largest"),
 }
+"""What a statistic is fitted along: what is written before a place, and of an unresolved value."""
 
 
 class Growth(enum.Enum):
@@ -120,12 +109,12 @@ class ExponentFit:
             change of a random sample of flips.
         unresolved: the number of values left out because the arithmetic does not resolve them: what is known is only
             what they are at most.
-        beside: the number of values left out because they stand at, or beyond, lengths where others are not resolved.
         note: what was left out, and why a number is NaN; empty if there is nothing to say.
         local: the slopes between successive lengths, of the seeds that have a slope over the whole range.
         drift: Student's t interval of how fast the local slopes of a seed rise with log(n); NaN with fewer than two
             seeds or two slopes.
         zero_shares: each length with the share of its values that are exactly 0.
+        without: the lengths left out whole, since values at them, or between them and the fitted ones, are unresolved.
         place: what a statistic is fitted along: one of `PLACES`.
     """
 
@@ -141,10 +130,10 @@ class ExponentFit:
     note: str
     bounds: int = 0
     unresolved: int = 0
-    beside: int = 0
     local: tuple[LocalSlope, ...] = ()
     drift: tuple[float, float] = (math.nan, math.nan)
     zero_shares: tuple[tuple[float, float], ...] = ()
+    without: tuple[float, ...] = ()
     place: str = "length"
 
     @property
@@ -158,8 +147,7 @@ class ExponentFit:
         at = [n for n, share in self.zero_shares if share > 0.5]
         if not at or self.always_zero:
             return ""
-        symbol, lengths = PLACES[self.place].symbol, [n for n, _ in self.zero_shares]
-        last = at == lengths[-len(at) :]
+        symbol, last = PLACES[self.place][0], at == [n for n, _ in self.zero_shares[-len(at) :]]
         where = f"from {symbol}{at[0]:.4g} on" if last else f"at {symbol}{_listed(at)}"
         most = any(0.5 < share < 1 for _, share in self.zero_shares)
         return f"exactly 0 {'for most seeds ' if most else ''}{where}"
@@ -205,8 +193,7 @@ class ExponentFit:
 
     @property
     def settled(self) -> bool:
-        """Whether the local slopes bear the exponent out; True where there are fewer than two. False where a statistic
-        is exactly 0 at some length for most seeds, and not always.
+        """Whether the local slopes bear the exponent out; True where there are fewer than two. False where `vanishing`.
 
         They do if all of them are within `TOLERANCE` of it. Of an exponent that is called constant, 1/n, the square
         root of n or n, they may also be further away, if they do not drift: noise then explains them. An exponent in
@@ -235,12 +222,27 @@ class ExponentFit:
         return f"{'' if math.isnan(self.exponent) else 'not settled: '}{', '.join(told)}"
 
     @property
+    def left_out(self) -> str:
+        """How many values did not enter, and why: "3 zeros and 2 unresolved left out of 40 values"; empty if all did.
+        "Others" are missing, at lengths where some are not resolved, or of seeds with too few."""
+        counts = {"zero": self.zeros, "bound": self.bounds, "unresolved": self.unresolved}
+        counts["other"] = self.values - self.points - sum(counts.values())
+        plural = {name: name if name == "unresolved" else f"{name}s" for name in counts}
+        told = [f"{count} {plural[name] if count > 1 else name}" for name, count in counts.items() if count]
+        return f"{enumeration(told)} left out of {self.values} values" if told else ""
+
+    @property
+    def notes(self) -> str:
+        """Why the exponent is not settled, and the note."""
+        return "; ".join(filter(None, (self.unsettled, self.note)))
+
+    @property
     def remarks(self) -> str:
-        """What must be said beside the exponent: why it is not settled, and how many values it leaves out; or, where
-        there is none, why."""
-        if math.isnan(self.exponent):
-            return "; ".join(filter(None, (self.unsettled, self.note)))
-        return "; ".join(filter(None, (self.unsettled, left_out(self))))
+        """The same in short, to be said beside an exponent wherever it is told; the notes where there is none."""
+        if self.always_zero:
+            return ""
+        short = "; ".join(filter(None, (self.unsettled, self.left_out)))
+        return self.notes if math.isnan(self.exponent) else short
 
     def interval(self, digits: int = 2) -> str:
         """The interval as "[-1.01, -0.95]", or empty if there is none."""
@@ -258,7 +260,7 @@ class ExponentFit:
         "softmax: max falls more slowly than 1/n (exponent -0.73 [-0.85, -0.61]; not settled: local slopes from -0.41 to
         -0.96)"."""
         power = "" if math.isnan(self.exponent) else f"exponent {self.power}"
-        told = "" if self.always_zero else "; ".join(filter(None, (power, self.remarks)))
+        told = "; ".join(filter(None, (power, self.remarks)))
         return f"{self.variant}: {self.statistic} {self.growth.value}{f' ({told})' if told else ''}"
 
 
@@ -304,9 +306,8 @@ def fit_exponent(
     """Fits one statistic of one variant, given as three flat arrays with one entry per point.
 
     Values that are 0 or NaN are left out, and so are those where `bounds` is True, which are only bounds on the value.
-    Where `blurred` is True for some values, which are not resolved, all lengths outside `resolved_run` are left out.
-    The note says how many. A seed with positive values at fewer than three lengths has no slope. place: what
-    `lengths` are, one of `PLACES`.
+    Where `blurred` is True for some values, which are not resolved, lengths outside `resolved_run` are left out. The
+    note says how many. A seed with positive values at fewer than three lengths has no slope. place: of `PLACES`.
     """
     n, value, seed = np.asarray(lengths, np.float64), np.asarray(values, np.float64), np.asarray(seeds)
     enough, none = n >= minimum_length, np.zeros(n.shape, bool)
@@ -314,18 +315,17 @@ def fit_exponent(
     one_sided_too = enough & np.asarray(none if bounds is None else bounds, bool) & ~not_resolved
     exact = enough & ~one_sided_too & ~not_resolved
     beside = exact & ~np.isnan(value) & ~resolved_run(n, not_resolved, exact & (value > 0))
-    chosen, zero = exact & ~beside, exact & (value == 0)
-    told = enough & ~np.isnan(value)
+    chosen, zero, told = exact & ~beside, exact & (value == 0), enough & ~np.isnan(value)
     shares = tuple((at, float(np.mean(zero[told & (n == at)]))) for at in np.unique(n[told]).tolist())
-    counted: dict[str, Any] = {
+    without = np.unique(n[not_resolved | beside]).tolist()
+    counted = {
         "values": int(np.sum(enough)),
-        "zeros": int(np.sum(zero & chosen)),
+        "zeros": int(np.sum(zero)),
         "bounds": int(np.sum(one_sided_too)),
         "unresolved": int(np.sum(not_resolved)),
-        "beside": int(np.sum(beside)),
     }
-    without = sorted({*n[not_resolved].tolist(), *n[beside].tolist()})
-    missing, every_length, every_seed = int(np.sum(enough & np.isnan(value))), n[enough], seed[enough]
+    known = {"missing": int(np.sum(enough & np.isnan(value))), "lengths": np.unique(n[enough]).size}
+    known["seeds"] = np.unique(seed[enough]).size
     n, value, seed = n[chosen], value[chosen], seed[chosen]
     slopes, kept = [], np.zeros(n.shape, bool)
     for one in np.unique(seed):
@@ -343,33 +343,22 @@ def fit_exponent(
         ci_high=high,
         points=int(np.sum(kept)),
         seeds=len(slopes),
-        note=_note(
-            counted,
-            missing,
-            without,
-            np.unique(every_length).size,
-            np.unique(every_seed).size,
-            len(slopes),
-            place,
-        ),
+        note=_note(counted | known | {"fitted": len(slopes)}, without, place),
         local=local,
         drift=drift,
         zero_shares=shares,
+        without=tuple(without),
         place=place,
         **counted,
     )
 
 
-def resolved_run(
-    n: Float[np.ndarray, " points"],
-    blurred: Bool[np.ndarray, " points"],
-    positive: Bool[np.ndarray, " points"],
-) -> Bool[np.ndarray, " points"]:
-    """Which values are at a length of the longest run of lengths without a value that is not resolved, the first of
-    several; all, if every value is resolved. Lengths at which nothing is positive or blurred do not count.
+def resolved_run(n: np.ndarray, blurred: np.ndarray, positive: np.ndarray) -> Bool[np.ndarray, " points"]:
+    """Which values are at a length of the longest run of lengths without an unresolved value, the first of several;
+    all, if all are resolved. Lengths at which nothing is positive or blurred do not count.
 
-    What is left at a length of which some values are below a floor are the larger ones, and so is a length that is
-    above the floor by chance beyond one that is not: either would bend the slope.
+    Of a length with values below a floor the larger ones are left, and a length beyond it is above the floor by chance:
+    either would bend the slope.
     """
     if not blurred.any():
         return np.ones(n.shape, bool)
@@ -421,20 +410,12 @@ def _local(
     slopes = np.diff(logarithms.to_numpy(), axis=1) / np.log(lengths[1:] / lengths[:-1])
     known = ~np.isnan(slopes)
     middles = np.log(lengths[1:] * lengths[:-1]) / 2
-    rising = [
-        least_squares(middles[has], own[has])
-        for own, has in zip(slopes, known, strict=True)
-        if has.sum() >= 2
-    ]
-    of_pair = [
-        (pair, own[has].tolist())
-        for pair, own, has in zip(pairwise(lengths.tolist()), slopes.T, known.T, strict=True)
-    ]
-    found = (
-        LocalSlope(*pair, float(np.mean(some)), *t_interval(some), len(some))
-        for pair, some in of_pair
-        if some
-    )
+    each = zip(slopes, known, strict=True)
+    rising = [least_squares(middles[has], own[has]) for own, has in each if has.sum() >= 2]
+    found = []
+    for pair, own, has in zip(pairwise(lengths.tolist()), slopes.T, known.T, strict=True):
+        if some := own[has].tolist():
+            found.append(LocalSlope(*pair, float(np.mean(some)), *t_interval(some), len(some)))
     return tuple(found), t_interval(rising)
 
 
@@ -454,34 +435,21 @@ def t_interval(values: Sequence[float]) -> tuple[float, float]:
     return centre - half, centre + half
 
 
-def _note(
-    counted: Mapping[str, int],
-    missing: int,
-    without: Sequence[float],
-    lengths: int,
-    seeds: int,
-    fitted: int,
-    place: str,
-) -> str:
-    """What a reader of the fit must know about omitted values and NaN results.
-
-    counted: the values by how they count, as `ExponentFit` has them. without: the lengths left out for values that are
-    not resolved, of `lengths` in all. `fitted` of the seeds have a slope.
-    """
-    values, zeros, bounds, blurred, beside = (
-        counted[name] for name in ("values", "zeros", "bounds", "unresolved", "beside")
-    )
+def _note(counted: Mapping[str, int], without: Sequence[float], place: str) -> str:
+    """What a reader of the fit must know about omitted values and NaN results. counted: values, and lengths and seeds,
+    of which "fitted" have a slope. without: the lengths left out for values that are not resolved."""
+    values, zeros, bounds, blurred, missing, lengths, seeds, fitted = counted.values()
+    unresolved = f"values are {PLACES[place][1]}"
     if values and values == bounds:
         return f"all {bounds} values are the extremes of samples, which are only bounds: no exponent"
     if values and values == blurred:
-        return f"all {blurred} values are {PLACES[place].unresolved}: no exponent"
+        return f"all {blurred} {unresolved}: no exponent"
     if values and values == zeros:
         return f"exactly 0 at every {place}: no exponent"
     parts = []
     if blurred:
-        others = f", {beside} others beside or beyond them" if beside else ""
-        told = f"{blurred} of {values} values are {PLACES[place].unresolved}{others}"
-        parts.append(f"{told}: {len(without)} of {lengths} {place}s left out, {_listed(without)}")
+        told = f"{len(without)} of {lengths} {place}s left out, {_listed(without)}"
+        parts.append(f"{blurred} of {values} {unresolved}: {told}")
     if bounds:
         parts.append(f"{bounds} of {values} values are the extremes of samples, only bounds, left out")
     if zeros:
@@ -518,19 +486,6 @@ def signed(value: float, digits: int = 2) -> str:
     return f"{rounded:.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
-def left_out(fit: ExponentFit) -> str:
-    """How many values did not enter a fit, and why: "3 zeros and 2 unresolved left out of 40 values"; "others" are
-    missing, at lengths where some are not resolved, or of seeds with too few. Empty if all entered."""
-    counts = {"zero": fit.zeros, "bound": fit.bounds, "unresolved": fit.unresolved}
-    counts["other"] = fit.values - fit.points - sum(counts.values())
-    told = [
-        f"{count} {name}{'s' if count > 1 and name != 'unresolved' else ''}"
-        for name, count in counts.items()
-        if count
-    ]
-    return f"{enumeration(told)} left out of {fit.values} values" if told else ""
-
-
 def by_growth(fits: Iterable[ExponentFit]) -> dict[Growth, list[ExponentFit]]:
     """The fits of one statistic, grouped by their growth, in the order of `Growth`."""
     fits = list(fits)
@@ -543,7 +498,7 @@ def summary_sentence(fits: Iterable[ExponentFit], statistic: str) -> str:
 
     def named(fit: ExponentFit) -> str:
         exponent = "" if math.isnan(fit.exponent) else signed(fit.exponent)
-        told = "" if fit.always_zero else ", ".join(filter(None, (exponent, fit.remarks)))
+        told = ", ".join(filter(None, (exponent, fit.remarks)))
         return f"{fit.variant} ({told})" if told else fit.variant
 
     grouped = by_growth(fit for fit in fits if fit.statistic == statistic)

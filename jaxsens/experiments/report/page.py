@@ -202,11 +202,6 @@ def local_slope_table(fits: Iterable[ExponentFit]) -> ReportTable:
     return table_of(caption, fits, columns, numeric=len(pairs))
 
 
-def _remarks(fit: ExponentFit) -> list[str]:
-    """Why an exponent is not settled, and what it leaves out, at length."""
-    return [told for told in (fit.unsettled, fit.note) if told]
-
-
 def _with_interval(value: float, low: float, high: float) -> str:
     return signed(value) + ("" if math.isnan(low) else f" [{signed(low)}, {signed(high)}]")
 
@@ -234,7 +229,7 @@ def summary_table(fits: Sequence[ExponentFit]) -> Table:
             Text(fit.variant if fit.variant != previous else ""),
             Text(fit.statistic),
             Text(DASH if math.isnan(fit.exponent) else _with_interval(fit.exponent, fit.ci_low, fit.ci_high)),
-            fit.growth.value + "".join(f" ({text})" for text in _remarks(fit)),
+            fit.growth.value + (f" ({fit.notes})" if fit.notes else ""),
         )
         previous = fit.variant
     return table
@@ -247,7 +242,7 @@ def exponent_table(fits: Sequence[ExponentFit], bounded: Mapping[str, bool | Non
         "embeddings": lambda fit: boundedness(bounded[fit.variant]),
         "statistic": lambda fit: fit.statistic,
         "as n grows, it": lambda fit: fit.growth.value,
-        "note": lambda fit: "; ".join(_remarks(fit)),
+        "note": lambda fit: fit.notes,
         "exponent": lambda fit: DASH if math.isnan(fit.exponent) else signed(fit.exponent, 3),
         f"{LEVEL} interval": lambda fit: fit.interval(3) or DASH,
         "points": lambda fit: str(fit.points),

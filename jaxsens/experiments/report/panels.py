@@ -287,14 +287,9 @@ def draw_panels(
 
 def _wrapped(findings: Sequence[str], width: float) -> list[str]:
     """The lines of findings below the title of a panel of this width in inches."""
+    look: Any = {"subsequent_indent": "    ", "break_long_words": False, "break_on_hyphens": False}
     characters_per_inch = 11.0
-    wrap = textwrap.TextWrapper(
-        int(characters_per_inch * width),
-        subsequent_indent="    ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return [line for finding in findings for line in wrap.wrap(finding)]
+    return [line for one in findings for line in textwrap.wrap(one, int(characters_per_inch * width), **look)]
 
 
 def _draw_panel(axes: Axes, panel: Panel, findings_lines: int) -> None:
@@ -352,9 +347,8 @@ def _set_log_axis(axes: Axes, panel: Panel) -> None:
         axes.set_ylim(-low, high)
         axes.axhspan(-low, low, color="#efefef", linewidth=0, zorder=0)
         axes.axhline(low, color=GREY, linewidth=0.7, linestyle=(0, (2, 2)), zorder=0)
-        labels = {
-            mark: name for mark, name in labels.items() if mark > low * (high / low) ** 0.05
-        }  # clear of 0
+        clear = low * (high / low) ** 0.05  # of the label of 0
+        labels = {mark: name for mark, name in labels.items() if mark > clear}
         labels[0.0] = f"below {low:.2g}" if floor else ZERO_LABEL
     else:
         axes.set_yscale("log")
