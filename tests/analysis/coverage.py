@@ -3,8 +3,8 @@
 A sweep draws C n^e for each seed, with a slope of its own and noise at every length. Of the first rows, values below a
 floor are not resolved: "left" is the share of sweeps that are left with an exponent, of those with an unresolved
 value, and "mean" that of the exponents minus the truth. The exit code is 1 unless each covers at least 0.93, with a
-mean within 0.02. The other rows have slopes that are skewed over seeds, which Student's t does not allow for: they say
-by how much.
+mean within 0.02, or 0.05 with many such values. The other rows have slopes that are skewed over seeds, which Student's
+t does not allow for: they say by how much.
 """
 
 from __future__ import annotations
@@ -75,6 +75,9 @@ UNRESOLVED = {
 }
 """Single values are below the floor, at the end of the lengths where the statistic is smallest."""
 
+MANY = {f"e = -1, {seeds} seeds, noise 0.6, floor 4.5": (-1.0, seeds, 0.6, 4.5) for seeds in (5, 10)}
+"""Most values of two lengths are below the floor, and the noise is large: a small part of the bias is left."""
+
 SKEWED: dict[str, Slopes] = {
     "exponential": lambda rng, seeds: 0.3 * (1 - rng.exponential(size=seeds)),
     "log-normal": lambda rng, seeds: 0.3 * (np.exp(0.5) - np.exp(rng.normal(size=seeds))),
@@ -89,9 +92,9 @@ def main(sweeps: int = SWEEPS) -> bool:
     """Prints the table; returns whether every row with unresolved values holds."""
     print(f"{'':44}{'left':>7}{'mean':>9}{'covered':>9}")
     held = True
-    for name, (exponent, seeds, noise, floor) in UNRESOLVED.items():
+    for name, (exponent, seeds, noise, floor) in (UNRESOLVED | MANY).items():
         row = row_of(exponent, seeds, noise, floor, sweeps=sweeps)
-        held = held and row.covered >= LEAST and abs(row.off) <= OFF
+        held = held and row.covered >= LEAST and abs(row.off) <= (OFF if name in UNRESOLVED else 2.5 * OFF)
         print(f"{name:44}{row.left:7.2f}{row.off:+9.3f}{row.covered:9.3f}", flush=True)
     for name, slopes in SKEWED.items():
         for seeds in (5, 10, 20):

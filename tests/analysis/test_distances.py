@@ -12,7 +12,7 @@ from jaxsens.experiments.report.data import DISTANCE_COLUMNS, DistanceBuilder, h
 from jaxsens.experiments.report.distances import (
     READ_AT,
     Distances,
-    Verdict,
+    DistanceLaw,
     distance_figure,
     distance_sections,
     distance_table,
@@ -140,20 +140,20 @@ def noise(d: int, seed: int) -> float:
 
 
 VERDICTS = {
-    "equal": (lambda d, seed: 1.0, Verdict.FLAT),
-    "nearly equal": (lambda d, seed: 1 + seed + 1e-3 * math.sin(d), Verdict.FLAT),
-    "noise": (noise, Verdict.FLAT),
-    "zero": (lambda d, seed: 0.0, Verdict.ZERO),
-    "zero from 128 on": (lambda d, seed: 1 / d if d < 128 else 0.0, Verdict.NEITHER),
-    "zero from 32 on": (lambda d, seed: 1 / d if d < 32 else 0.0, Verdict.NONE),
-    "zero but at the nearest": (lambda d, seed: float(d == 1), Verdict.NONE),
-    "beyond float64": (lambda d, seed: 10.0 ** (-30 + 5 * math.log2(d)), Verdict.NONE),
-    "hump": (lambda d, seed: math.exp(-((math.log(d / 20)) ** 2)), Verdict.NEITHER),
-    "power": (lambda d, seed: (1 + seed) * d**-0.5, Verdict.POWER),
-    "faint power": (lambda d, seed: (1 + seed) * d**-0.06, Verdict.POWER),
-    "rising": (lambda d, seed: (1 + seed) * d**1.5, Verdict.POWER),
-    "exponential": (lambda d, seed: math.exp(-d / 50), Verdict.EXPONENTIAL),
-    "fast exponential": (lambda d, seed: math.exp(-d / 3), Verdict.EXPONENTIAL),
+    "equal": (lambda d, seed: 1.0, DistanceLaw.FLAT),
+    "nearly equal": (lambda d, seed: 1 + seed + 1e-3 * math.sin(d), DistanceLaw.FLAT),
+    "noise": (noise, DistanceLaw.FLAT),
+    "zero": (lambda d, seed: 0.0, DistanceLaw.ZERO),
+    "zero from 128 on": (lambda d, seed: 1 / d if d < 128 else 0.0, DistanceLaw.NEITHER),
+    "zero from 32 on": (lambda d, seed: 1 / d if d < 32 else 0.0, DistanceLaw.NONE),
+    "zero but at the nearest": (lambda d, seed: float(d == 1), DistanceLaw.NONE),
+    "beyond float64": (lambda d, seed: 10.0 ** (-30 + 5 * math.log2(d)), DistanceLaw.NONE),
+    "hump": (lambda d, seed: math.exp(-((math.log(d / 20)) ** 2)), DistanceLaw.NEITHER),
+    "power": (lambda d, seed: (1 + seed) * d**-0.5, DistanceLaw.POWER),
+    "faint power": (lambda d, seed: (1 + seed) * d**-0.06, DistanceLaw.POWER),
+    "rising": (lambda d, seed: (1 + seed) * d**1.5, DistanceLaw.POWER),
+    "exponential": (lambda d, seed: math.exp(-d / 50), DistanceLaw.EXPONENTIAL),
+    "fast exponential": (lambda d, seed: math.exp(-d / 3), DistanceLaw.EXPONENTIAL),
 }
 
 
@@ -167,7 +167,9 @@ def test_a_law_of_the_distance_is_stated_only_where_it_explains_something(case):
     (bullet,) = section.bullets
     assert bullet.startswith(f"a, n = 1024: the mean change {verdict.value}")
     assert "nan" not in bullet
-    assert ("explains" in bullet) == (verdict in (Verdict.POWER, Verdict.EXPONENTIAL, Verdict.NEITHER))
+    assert ("explains" in bullet) == (
+        verdict in (DistanceLaw.POWER, DistanceLaw.EXPONENTIAL, DistanceLaw.NEITHER)
+    )
     (figure,) = section.figures
     assert clashes(figure.figure) == []
     (row, *_) = [row for row in section.tables[0].rows if row[3] == "1024"]

@@ -60,7 +60,7 @@ EXPONENT_COLUMNS = (
 """The columns of distance_exponents.csv."""
 
 
-class Verdict(enum.Enum):
+class DistanceLaw(enum.Enum):
     """How a mean change depends on the distance; the value completes the sentence "the mean change ..."."""
 
     ZERO = "is exactly 0 at every distance"
@@ -89,19 +89,19 @@ class DistanceFit:
     exponential_r2: float
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> DistanceLaw:
         """What the fit supports: a power or an exponential only where it explains nearly all of what varies."""
         fit, better = self.fit, max(self.power_r2, self.exponential_r2)
         if fit.always_zero:
-            return Verdict.ZERO
+            return DistanceLaw.ZERO
         level = math.isnan(fit.ci_low) or fit.may_be(0) or round(fit.exponent, 2) == 0
         if fit.growth is Growth.FLAT and fit.settled and level:
-            return Verdict.FLAT
+            return DistanceLaw.FLAT
         if math.isnan(fit.exponent) or math.isnan(better):
-            return Verdict.NONE
+            return DistanceLaw.NONE
         if better < EXPLAINED or fit.vanishing or fit.growth is Growth.UNCLEAR:
-            return Verdict.NEITHER
-        return Verdict.POWER if self.power_r2 == better else Verdict.EXPONENTIAL
+            return DistanceLaw.NEITHER
+        return DistanceLaw.POWER if self.power_r2 == better else DistanceLaw.EXPONENTIAL
 
     @property
     def told(self) -> str:
@@ -109,8 +109,10 @@ class DistanceFit:
         told = f"{self.variant}, n = {self.n}: the mean change {self.verdict.value}"
         shares = f"a power explains {self.power_r2:.2f} of the variance of its logarithm"
         shares += f", an exponential {self.exponential_r2:.2f}"
-        beside = dict.fromkeys((Verdict.POWER, Verdict.EXPONENTIAL, Verdict.NEITHER), shares)
-        power = f"to the power {self.fit.power}" if self.verdict in (Verdict.FLAT, Verdict.POWER) else ""
+        beside = dict.fromkeys((DistanceLaw.POWER, DistanceLaw.EXPONENTIAL, DistanceLaw.NEITHER), shares)
+        power = (
+            f"to the power {self.fit.power}" if self.verdict in (DistanceLaw.FLAT, DistanceLaw.POWER) else ""
+        )
         added = "; ".join(filter(None, (power, beside.get(self.verdict, ""), self.fit.remarks)))
         return f"{told} ({added})" if added else told
 
@@ -268,7 +270,7 @@ def _panel(
 
 
 def _finding(one: DistanceFit) -> str:
-    if one.verdict is not Verdict.POWER:
+    if one.verdict is not DistanceLaw.POWER:
         return one.verdict.value
     unsettled = "" if one.fit.settled else "not settled"
     told = (f"distance to the power {one.fit.power}", unsettled, one.fit.left_out)
