@@ -11,8 +11,8 @@ import pytest
 from jaxsens.experiments.report.data import DISTANCE_COLUMNS, DistanceBuilder, half_octave, load_sweep
 from jaxsens.experiments.report.distances import (
     READ_AT,
-    Distances,
     DistanceLaw,
+    Distances,
     distance_figure,
     distance_sections,
     distance_table,

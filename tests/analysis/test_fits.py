@@ -103,6 +103,7 @@ ZEROS = {
         Growth.MOSTLY,
         "exactly 0 for most seeds from n = 128 on",
     ),
+    "but at one": (lambda n, seed: n != 32 or seed, Growth.MOSTLY, "exactly 0 for most seeds from n = 16 on"),
     "in the middle": (lambda n, seed: n == 64, Growth.INVERSE, "exactly 0 at n = 64"),
     "at the shortest": (lambda n, seed: n == 16, Growth.INVERSE, "exactly 0 at n = 16"),
     "single": (lambda n, seed: n == 64 and seed == 1, Growth.INVERSE, ""),

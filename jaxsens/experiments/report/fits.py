@@ -166,7 +166,7 @@ class ExponentFit:
         if self.always_zero:
             return Growth.ZERO
         if self.zero_shares and (share := self.zero_shares[-1][1]) > 0.5:
-            return Growth.VANISHES if share == 1 else Growth.MOSTLY
+            return Growth.VANISHES if share == 1 and self.zero_shares[0][1] <= 0.5 else Growth.MOSTLY
         # Rounded as it is shown everywhere: otherwise two exponents that both read -0.90 could get different words.
         e = round(self.exponent, 2)
         if math.isnan(e):
