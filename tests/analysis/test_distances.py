@@ -143,6 +143,7 @@ VERDICTS = {
     "equal": (lambda d, seed: 1.0, DistanceLaw.FLAT),
     "nearly equal": (lambda d, seed: 1 + seed + 1e-3 * math.sin(d), DistanceLaw.FLAT),
     "noise": (noise, DistanceLaw.FLAT),
+    "seeds that differ": (lambda d, seed: d ** (0.5 * seed - 0.7), DistanceLaw.NEITHER),
     "zero": (lambda d, seed: 0.0, DistanceLaw.ZERO),
     "zero from 128 on": (lambda d, seed: 1 / d if d < 128 else 0.0, DistanceLaw.NEITHER),
     "zero from 32 on": (lambda d, seed: 1 / d if d < 32 else 0.0, DistanceLaw.NONE),

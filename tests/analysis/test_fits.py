@@ -14,11 +14,12 @@ from scipy import stats
 
 from jaxsens.base.errors import InputError
 from jaxsens.experiments.own_models import SweepResult
-from jaxsens.experiments.report.figures import sensitivity_panel
+from jaxsens.experiments.report.figures import sensitivity_figure, sensitivity_panel
 from jaxsens.experiments.report.fits import CONFIDENCE, Growth, fit_exponent, fit_exponents
 from jaxsens.experiments.report.page import exponent_table, summary_table, write_summary
 from jaxsens.experiments.report.panels import variant_styles
 from jaxsens.experiments.report.report import build_report
+from tests.analysis.drawn import clashes
 from tests.analysis.synthetic import LENGTHS, points, power, sweep_data
 
 N = np.array([16, 32, 64, 128, 256, 512], dtype=float)
@@ -150,7 +151,9 @@ def test_what_is_zero_somewhere_is_told_as_such_wherever_the_fit_is_told(case, t
             assert any(f"{zeros} {told}" in text for told in ("zeros", "zero left", "of 18 values"))
             assert "18 values" in text
     elif 0 < zeros < 18:
-        assert legend.endswith(where)
+        assert legend.endswith(f"no power of n\n({where})")
+    figure = sensitivity_figure(table, fits, variant_styles(["a"]), statistics=["mean"]).figure
+    assert clashes(figure) == []
 
 
 def test_a_statistic_that_is_always_zero_has_no_exponent_and_says_why():

@@ -94,27 +94,24 @@ class DistanceFit:
         fit, better = self.fit, max(self.power_r2, self.exponential_r2)
         if fit.always_zero:
             return DistanceLaw.ZERO
-        level = math.isnan(fit.ci_low) or fit.may_be(0) or round(fit.exponent, 2) == 0
-        if fit.growth is Growth.FLAT and fit.settled and level:
+        near = max(abs(fit.ci_low), abs(fit.ci_high)) < 0.5 and (fit.may_be(0) or round(fit.exponent, 2) == 0)
+        if (near or math.isnan(fit.ci_low)) and fit.growth is Growth.FLAT and fit.settled:
             return DistanceLaw.FLAT
         if math.isnan(fit.exponent) or math.isnan(better):
             return DistanceLaw.NONE
-        if better < EXPLAINED or fit.vanishing or fit.growth is Growth.UNCLEAR:
+        if better < EXPLAINED or fit.vanishing or fit.may_be(0):
             return DistanceLaw.NEITHER
         return DistanceLaw.POWER if self.power_r2 == better else DistanceLaw.EXPONENTIAL
 
     @property
     def told(self) -> str:
         """The verdict with its numbers, in words."""
-        told = f"{self.variant}, n = {self.n}: the mean change {self.verdict.value}"
-        shares = f"a power explains {self.power_r2:.2f} of the variance of its logarithm"
+        law, shares = self.verdict, f"a power explains {self.power_r2:.2f} of the variance of its logarithm"
         shares += f", an exponential {self.exponential_r2:.2f}"
-        beside = dict.fromkeys((DistanceLaw.POWER, DistanceLaw.EXPONENTIAL, DistanceLaw.NEITHER), shares)
-        power = (
-            f"to the power {self.fit.power}" if self.verdict in (DistanceLaw.FLAT, DistanceLaw.POWER) else ""
-        )
-        added = "; ".join(filter(None, (power, beside.get(self.verdict, ""), self.fit.remarks)))
-        return f"{told} ({added})" if added else told
+        power = f"to the power {self.fit.power}" if law in (DistanceLaw.FLAT, DistanceLaw.POWER) else ""
+        shares = "" if law in (DistanceLaw.ZERO, DistanceLaw.FLAT, DistanceLaw.NONE) else shares
+        added = "; ".join(filter(None, (power, shares, self.fit.remarks)))
+        return f"{self.variant}, n = {self.n}: the mean change {law.value}{f' ({added})' if added else ''}"
 
     @property
     def row(self) -> dict[str, Any]:

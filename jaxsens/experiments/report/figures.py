@@ -264,7 +264,7 @@ def fitted_power(fit: ExponentFit) -> str:
     """The fitted power of n with its interval, or why there is none, short enough for a legend."""
     if fit.points == 0:
         if fit.vanishing:
-            return fit.vanishing
+            return f"no power of n\n({fit.vanishing})"
         if fit.bounds:
             return "too few values for a fit: the others are bounds"
         if fit.unresolved:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -160,8 +160,7 @@ class ExponentFit:
         two; "about n" and "about the square root of n" one close to 1 or 1/2, and an interval that excludes the other
         and 0. "Faster" and "more slowly than 1/n" need an interval that excludes -1. A falling statistic whose interval
         contains -1 just falls; one whose interval contains 0 shows no clear trend. Without an interval the exponent
-        alone decides. Where most values of the longest inputs are exactly 0, that is what is said, whatever the
-        exponent of the others.
+        alone decides. Most values of the longest inputs that are exactly 0 decide before all of these.
         """
         if self.always_zero:
             return Growth.ZERO
@@ -324,8 +323,7 @@ def fit_exponent(
         "bounds": int(np.sum(one_sided_too)),
         "unresolved": int(np.sum(not_resolved)),
     }
-    known = {"missing": int(np.sum(enough & np.isnan(value))), "lengths": np.unique(n[enough]).size}
-    known["seeds"] = np.unique(seed[enough]).size
+    sizes = [int(np.sum(enough & np.isnan(value))), *(np.unique(each[enough]).size for each in (n, seed))]
     n, value, seed = n[chosen], value[chosen], seed[chosen]
     slopes, kept = [], np.zeros(n.shape, bool)
     for one in np.unique(seed):
@@ -343,7 +341,7 @@ def fit_exponent(
         ci_high=high,
         points=int(np.sum(kept)),
         seeds=len(slopes),
-        note=_note(counted | known | {"fitted": len(slopes)}, without, place),
+        note=_note([*counted.values(), *sizes, len(slopes)], without, place),
         local=local,
         drift=drift,
         zero_shares=shares,
@@ -435,10 +433,10 @@ def t_interval(values: Sequence[float]) -> tuple[float, float]:
     return centre - half, centre + half
 
 
-def _note(counted: Mapping[str, int], without: Sequence[float], place: str) -> str:
-    """What a reader of the fit must know about omitted values and NaN results. counted: values, and lengths and seeds,
-    of which "fitted" have a slope. without: the lengths left out for values that are not resolved."""
-    values, zeros, bounds, blurred, missing, lengths, seeds, fitted = counted.values()
+def _note(counted: Sequence[int], without: Sequence[float], place: str) -> str:
+    """What a reader of the fit must know about omitted values and NaN results. counted: in the order of the first
+    line; `fitted` seeds have a slope. without: the lengths left out for values that are not resolved."""
+    values, zeros, bounds, blurred, missing, lengths, seeds, fitted = counted
     unresolved = f"values are {PLACES[place][1]}"
     if values and values == bounds:
         return f"all {bounds} values are the extremes of samples, which are only bounds: no exponent"
