@@ -146,7 +146,9 @@ def findings(data: BoundsData) -> list[str]:
         ratios = data.spreads(variant, "ratio")
         if ratios:
             n, last = max(ratios.items())
-            parts.append(f"certified / found at n = {n}: {last.median:.3g} (at most {last.high:.3g})")
+            parts.append(
+                f"certified / found at n = {n}: {last.median:.3g} (the median over seeds; at most {last.high:.3g})"
+            )
         parts += _logits(data, variant)
         if parts:
             found.append(f"{variant}: {'; '.join(parts)}.")
@@ -181,7 +183,7 @@ def _logits(data: BoundsData, variant: str) -> list[str]:
         return []
     first, last = min(lemma5), max(lemma5)
     start, end = logits[first].median, logits[last].median
-    told = f"A = {start:.3g} at n = {first}, {end:.3g} at n = {last}"
+    told = f"A = {start:.3g} at n = {first}, {end:.3g} at n = {last}, medians over seeds"
     if lemma5[last].median < lemma5[first].median:
         return [f"Lemma 5's closed form falls ({told})"]
     if end < start * (last / first) ** STEADY:
