@@ -52,11 +52,11 @@ def test_both_sides_and_their_exponents_are_said():
     (said,) = section.bullets
     assert "worst input found n^−1.00" in said
     assert "certified for every input n^−1.00" in said
-    assert "certified / found at n = 256: 4 (at most 4)" in said
+    assert "certified / found at n = 256: 4 (the median over seeds; at most 4)" in said
     (table,) = section.tables
     assert table.rows[0][:5] == ("softmax", "16", "0.1875", "0.75", "4")
     assert table.rows[0][-2:] == (f"{(49 - math.log(16)) / math.log(10):.1f}", "7")
-    assert "Lemma 5's closed form falls (A = 7 at n = 16, 7 at n = 256)" in said
+    assert "Lemma 5's closed form falls (A = 7 at n = 16, 7 at n = 256, medians over seeds)" in said
 
 
 def test_where_the_logits_grow_lemma_5_is_said_to_forbid_nothing():
@@ -64,10 +64,10 @@ def test_where_the_logits_grow_lemma_5_is_said_to_forbid_nothing():
         soft(n, seed, logit_bound=2.0 * n, log_lemma5=4.0 * n) for n in LENGTHS for seed in range(2)
     )
     (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
-    assert "rules nothing out (A = 32 at n = 16, 512 at n = 256)" in section.bullets[0]
+    assert "rules nothing out (A = 32 at n = 16, 512 at n = 256, medians over seeds)" in section.bullets[0]
     records = tuple(soft(n, seed, log_lemma5=50.0) for n in LENGTHS for seed in range(2))
     (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
-    assert "does not fall yet (A = 7 at n = 16, 7 at n = 256)" in section.bullets[0]
+    assert "does not fall yet (A = 7 at n = 16, 7 at n = 256, medians over seeds)" in section.bullets[0]
 
 
 def test_a_bound_on_logits_that_grows_slower_than_half_of_log_n_still_lets_lemma_5_fall():
@@ -137,11 +137,11 @@ def test_a_change_of_exactly_0_has_no_ratio_and_is_drawn_all_the_same():
 def test_zeros_that_a_fit_leaves_out_are_said():
     records = tuple(soft(n, seed, worst=0.0 if seed else 3 / n) for n in LENGTHS for seed in range(2))
     (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
-    expected = "worst input found n^\u22121.00 (5 of 10 values exactly 0, left out; 1 of 2 seeds have too few"
+    expected = "worst input found n^\u22121.00 (5 zeros left out of 10 values); certified"
     assert expected in section.bullets[0]
     without = tuple(hard(n, seed, worst=0.0 if seed else 3 / n) for n in LENGTHS for seed in range(2))
     first, *_ = bounds_sections(BoundsData(without, TABLE, ("leftmost-hard",), "l2"))
-    assert "5 of 10 values exactly 0, left out" in first.bullets[0]
+    assert "(5 zeros left out of 10 values)" in first.bullets[0]
 
 
 def test_where_nothing_could_be_had_the_report_says_so_and_why():

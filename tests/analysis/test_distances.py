@@ -11,6 +11,7 @@ import pytest
 from jaxsens.experiments.report.data import DISTANCE_COLUMNS, DistanceBuilder, half_octave, load_sweep
 from jaxsens.experiments.report.distances import (
     READ_AT,
+    DistanceLaw,
     Distances,
     distance_figure,
     distance_sections,
@@ -20,6 +21,7 @@ from jaxsens.experiments.report.distances import (
 from jaxsens.experiments.report.fits import fit_exponents
 from jaxsens.experiments.report.report import build_report, distances_of
 from jaxsens.experiments.sweep.sweep import run_sweep
+from tests.analysis.drawn import clashes
 from tests.experiments.tiny import quiet, tiny_sweep
 
 START = [1, 2, 3, 4, 6, 8, 12, 16, 23, 32, 46, 64, 91, 128]
@@ -111,26 +113,88 @@ def test_a_power_is_found_with_its_interval_and_told_from_an_exponential(three):
 
 def test_the_report_tells_draws_and_lists_it(three, tmp_path):
     (section,) = distance_sections(three)
-    assert section.bullets[0].startswith(
-        "power, n = 1024: the mean change goes with the distance to the power −0.77"
+    assert section.bullets[0] == (
+        "power, n = 1024: the mean change goes with a power of the distance (to the power −0.77 [−0.81, −0.73]; a "
+        "power explains 1.00 of the variance of its logarithm, an exponential 0.64)"
     )
-    assert section.bullets[0].endswith("so the power fits better")
+    assert "goes with an exponential of the distance (a power explains 0.6" in section.bullets[1]
     assert "not settled" in section.bullets[1]
-    assert section.bullets[1].endswith("so the exponential fits better")
-    assert "no power of the distance (exactly 0 at every length: no exponent)" in section.bullets[2]
+    assert section.bullets[2] == "zero, n = 1024: the mean change is exactly 0 at every distance"
     rows = distance_table(three.fits).rows
-    assert rows[2][:4] == ("power", "—", "1024", "−0.770")
+    assert rows[2][:5] == ("power", "goes with a power of the distance", "—", "1024", "−0.770")
     axes = distance_figure(three).figure.axes
     assert [one.get_title(loc="left").split(" [")[0] for one in axes[:3]] == [
         "distance to the power −0.77",
-        axes[1].get_title(loc="left").split(" [")[0],
-        "no power of the distance",
+        "goes with an exponential of the distance",
+        "is exactly 0 at every distance",
     ]
     assert [axes[0].xaxis.get_major_formatter()(x, 0) for x in (READ_AT, 1, 64)] == ["0", "1", "64"]
     write_distances(tmp_path, three)
     written = pd.read_csv(tmp_path / "distance_exponents.csv")
     assert written["exponent"].iloc[0] == three.fits[0].fit.exponent
     assert len(pd.read_csv(tmp_path / "distances.csv")) == len(three.table)
+
+
+def noise(d: int, seed: int) -> float:
+    return float(np.exp(np.random.default_rng([d, seed]).normal(0, 1)))
+
+
+VERDICTS = {
+    "equal": (lambda d, seed: 1.0, DistanceLaw.FLAT),
+    "nearly equal": (lambda d, seed: 1 + seed + 1e-3 * math.sin(d), DistanceLaw.FLAT),
+    "noise": (noise, DistanceLaw.FLAT),
+    "seeds that differ": (lambda d, seed: d ** (0.5 * seed - 0.7), DistanceLaw.NEITHER),
+    "zero": (lambda d, seed: 0.0, DistanceLaw.ZERO),
+    "zero from 128 on": (lambda d, seed: 1 / d if d < 128 else 0.0, DistanceLaw.NEITHER),
+    "zero from 32 on": (lambda d, seed: 1 / d if d < 32 else 0.0, DistanceLaw.NONE),
+    "zero but at the nearest": (lambda d, seed: float(d == 1), DistanceLaw.NONE),
+    "beyond float64": (lambda d, seed: 10.0 ** (-30 + 5 * math.log2(d)), DistanceLaw.NONE),
+    "hump": (lambda d, seed: math.exp(-((math.log(d / 20)) ** 2)), DistanceLaw.NEITHER),
+    "power": (lambda d, seed: (1 + seed) * d**-0.5, DistanceLaw.POWER),
+    "faint power": (lambda d, seed: (1 + seed) * d**-0.06, DistanceLaw.POWER),
+    "rising": (lambda d, seed: (1 + seed) * d**1.5, DistanceLaw.POWER),
+    "exponential": (lambda d, seed: math.exp(-d / 50), DistanceLaw.EXPONENTIAL),
+    "fast exponential": (lambda d, seed: math.exp(-d / 3), DistanceLaw.EXPONENTIAL),
+}
+
+
+@pytest.mark.parametrize("case", VERDICTS)
+def test_a_law_of_the_distance_is_stated_only_where_it_explains_something(case):
+    law, verdict = VERDICTS[case]
+    distances = decaying(a=law)
+    last = distances.fits[-1]
+    assert last.verdict is verdict
+    (section,) = distance_sections(distances)
+    (bullet,) = section.bullets
+    assert bullet.startswith(f"a, n = 1024: the mean change {verdict.value}")
+    assert "nan" not in bullet
+    assert ("explains" in bullet) == (
+        verdict in (DistanceLaw.POWER, DistanceLaw.EXPONENTIAL, DistanceLaw.NEITHER)
+    )
+    (figure,) = section.figures
+    assert clashes(figure.figure) == []
+    (row, *_) = [row for row in section.tables[0].rows if row[3] == "1024"]
+    assert row[1] == verdict.value
+    assert last.row["verdict"] == verdict.value
+
+
+def test_lengths_that_a_figure_does_not_draw_are_named():
+    builder = DistanceBuilder()
+    for n in (8, 32, 64, 128, 256, 512, 1024):
+        builder.add("a", n, 0, "last", np.arange(n), np.ones(n))
+    figure = distance_figure(Distances(builder.table(), ("a",), "l2"))
+    assert "Not drawn: n = 8 and n = 256." in figure.caption
+    drawn = {text.get_text() for legend in figure.figure.legends for text in legend.get_texts()}
+    assert drawn == {f"n = {n}" for n in (32, 64, 128, 512, 1024)}
+
+
+def test_not_settled_is_within_the_panel():
+    """At this width the finding has two lines."""
+    distances = decaying(**{name: lambda d, seed: d ** (-0.8 - 0.1 * math.log(d)) for name in "abc"})
+    figure = distance_figure(distances).figure
+    for axes in figure.axes[:3]:
+        assert "not settled" in axes.get_title(loc="left").replace("\n    ", " ")
+    assert clashes(figure) == []
 
 
 def test_a_sweep_whose_flips_have_distances_reports_them(tmp_path):

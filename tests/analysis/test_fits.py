@@ -1,17 +1,26 @@
 from __future__ import annotations
 
+import io
 import math
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from scipy import stats
 
 from jaxsens.base.errors import InputError
-from jaxsens.experiments.report.fits import CONFIDENCE, fit_exponent, fit_exponents
-from tests.analysis.synthetic import LENGTHS, points, power
+from jaxsens.experiments.own_models import SweepResult
+from jaxsens.experiments.report.figures import sensitivity_figure, sensitivity_panel
+from jaxsens.experiments.report.fits import CONFIDENCE, Growth, fit_exponent, fit_exponents
+from jaxsens.experiments.report.page import exponent_table, summary_table, write_summary
+from jaxsens.experiments.report.panels import variant_styles
+from jaxsens.experiments.report.report import build_report
+from tests.analysis.drawn import clashes
+from tests.analysis.synthetic import LENGTHS, points, power, sweep_data
 
 N = np.array([16, 32, 64, 128, 256, 512], dtype=float)
 
@@ -82,7 +91,69 @@ def test_zeros_are_left_out_counted_and_told():
     assert fit.exponent == pytest.approx(-1)
     assert (fit.points, fit.seeds, fit.values, fit.zeros) == (8, 2, 12, 4)
     assert "4 of 12 values exactly 0" in fit.note
+    assert str(fit).endswith("not settled: exactly 0 at n = 32, 128; 4 zeros left out of 12 values)")
     assert not fit.always_zero
+
+
+ZEROS = {
+    "from 64 on": (lambda n, seed: n >= 64, Growth.VANISHES, "exactly 0 from n = 64 on"),
+    "from 32 on": (lambda n, seed: n >= 32, Growth.VANISHES, "exactly 0 from n = 32 on"),
+    "at the longest": (lambda n, seed: n == 512, Growth.VANISHES, "exactly 0 from n = 512 on"),
+    "of most seeds": (
+        lambda n, seed: n >= 128 and seed,
+        Growth.MOSTLY,
+        "exactly 0 for most seeds from n = 128 on",
+    ),
+    "but at one": (lambda n, seed: n != 32 or seed, Growth.MOSTLY, "exactly 0 for most seeds from n = 16 on"),
+    "in the middle": (lambda n, seed: n == 64, Growth.INVERSE, "exactly 0 at n = 64"),
+    "at the shortest": (lambda n, seed: n == 16, Growth.INVERSE, "exactly 0 at n = 16"),
+    "single": (lambda n, seed: n == 64 and seed == 1, Growth.INVERSE, ""),
+    "of one seed": (lambda n, seed: seed == 1, Growth.INVERSE, ""),
+    "always": (lambda n, seed: True, Growth.ZERO, ""),
+    "never": (lambda n, seed: False, Growth.INVERSE, ""),
+}
+
+
+@pytest.mark.parametrize("case", ZEROS)
+def test_what_is_zero_somewhere_is_told_as_such_wherever_the_fit_is_told(case, tmp_path):
+    zero, growth, where = ZEROS[case]
+    law = {"mean": lambda n, seed: 0.0 if zero(n, seed) else 1 / n}
+    table = points({"a": law}, lengths=[int(n) for n in N])
+    fits = fit_exponents(table)
+    (fit,), zeros = fits, int(np.sum(table["mean"] == 0))
+    assert (fit.growth, fit.values, fit.zeros) == (growth, 18, zeros)
+    assert fit.settled == (not where)
+    data = sweep_data(table)
+    found = SweepResult(data, fits)
+    write_summary(tmp_path / "summary.csv", fits)
+    for told in (found.exponents, pd.read_csv(tmp_path / "summary.csv")):
+        row = told.iloc[0]
+        assert (row["values"], row["zeros"], row["settled"]) == (18, zeros, not where)
+        assert row["points"] + row["zeros"] <= row["values"]
+    assert found.exponents["growth"].iloc[0] == growth.value
+    console = Console(record=True, width=200, file=io.StringIO())
+    console.print(summary_table(fits))
+    page = build_report(data, fits)
+    lists = [bullet for section in page.sections for bullet in section.bullets]
+    cells = exponent_table(fits, {"a": True}).rows[0]
+    legend = sensitivity_panel(table, fits, variant_styles(["a"]), statistic="mean").lines[0].label
+    texts = {
+        "print": repr(found),
+        "terminal": console.export_text(),
+        "page": lists[0],
+        "table": " ".join(cells),
+    }
+    for text in texts.values():
+        assert growth.value in text
+        assert where in text
+    if 0 < zeros < 18 and not math.isnan(fit.exponent):
+        for text in (*texts.values(), legend):
+            assert any(f"{zeros} {told}" in text for told in ("zeros", "zero left", "of 18 values"))
+            assert "18 values" in text
+    elif 0 < zeros < 18:
+        assert legend.endswith(f"no power of n\n({where})")
+    figure = sensitivity_figure(table, fits, variant_styles(["a"]), statistics=["mean"]).figure
+    assert clashes(figure) == []
 
 
 def test_a_statistic_that_is_always_zero_has_no_exponent_and_says_why():

@@ -37,12 +37,12 @@ def test_what_a_value_is_is_no_statistic():
 def test_bounds_do_not_enter_a_fit_which_says_how_many_there_were():
     mean, largest, smallest = fit_exponents(TABLE)
     assert (round(mean.exponent, 6), mean.bounds, mean.points) == (-1, 0, 10)
-    assert (round(largest.exponent, 6), largest.bounds, largest.points, largest.values) == (-0.5, 4, 6, 6)
+    assert (round(largest.exponent, 6), largest.bounds, largest.points, largest.values) == (-0.5, 4, 6, 10)
     assert (round(smallest.exponent, 6), smallest.bounds) == (-1, 4)
     assert largest.note == "4 of 10 values are the extremes of samples, only bounds, left out"
-    assert str(largest).endswith("; 4 bounds left out)")
-    assert "4 bounds left out" in summary_sentence(fit_exponents(TABLE), "max")
-    assert "4 bounds left out" in fitted_power(largest)
+    assert str(largest).endswith("; 4 bounds left out of 10 values)")
+    assert "4 bounds left out of 10 values" in summary_sentence(fit_exponents(TABLE), "max")
+    assert "4 bounds left out of 10 values" in fitted_power(largest)
 
 
 def test_without_enough_exact_values_there_is_no_exponent():

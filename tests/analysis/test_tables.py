@@ -23,7 +23,10 @@ def test_summary_csv_has_exactly_the_columns_promised_and_every_digit(tmp_path):
     fits = fit_exponents(six_variants())
     write_summary(tmp_path / "summary.csv", fits)
     lines = (tmp_path / "summary.csv").read_text().splitlines()
-    assert lines[0] == "variant,statistic,exponent,ci_low,ci_high,points,seeds,bounds,unresolved,settled"
+    assert (
+        lines[0]
+        == "variant,statistic,exponent,ci_low,ci_high,points,seeds,values,zeros,bounds,unresolved,settled"
+    )
     for row, fit in zip(csv.DictReader(lines), fits, strict=True):
         assert (row["variant"], row["statistic"]) == (fit.variant, fit.statistic)
         assert (int(row["points"]), int(row["seeds"])) == (fit.points, fit.seeds)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -14,6 +16,7 @@ from jaxsens.experiments.report.figures import fitted_power, measured_line, sens
 from jaxsens.experiments.report.fits import fit_exponents, local_slopes, summary_sentence
 from jaxsens.experiments.report.panels import variant_styles
 from jaxsens.experiments.report.report import about_unresolved
+from tests.analysis.coverage import LEAST, OFF, SKEWED, UNRESOLVED, row_of
 from tests.analysis.drawn import clashes
 from tests.analysis.synthetic import points, power, sweep_data
 
@@ -36,18 +39,23 @@ TABLE = blurred_from(128)
 def test_a_floor_does_not_enter_a_fit_which_says_at_which_lengths_it_was():
     mean, largest = fit_exponents(TABLE)
     assert (round(mean.exponent, 6), mean.unresolved, mean.bounds, mean.points) == (-2, 4, 0, 6)
-    assert mean.note == "values at 2 of 5 lengths are below what the arithmetic resolves, left out: 128, 256"
+    assert (
+        mean.note
+        == "4 of 10 values are below what the arithmetic resolves: 2 of 5 lengths left out, 128, 256"
+    )
     assert (round(largest.exponent, 6), largest.unresolved, largest.note) == (-1, 0, "")
-    assert str(mean).endswith("; 4 unresolved left out)")
-    assert "4 unresolved left out" in summary_sentence(fit_exponents(TABLE), "mean")
-    assert "4 unresolved left out" in fitted_power(mean)
+    assert str(mean).endswith("; 4 unresolved left out of 10 values)")
+    assert "4 unresolved left out of 10 values" in summary_sentence(fit_exponents(TABLE), "mean")
+    assert "4 unresolved left out of 10 values" in fitted_power(mean)
     assert [one.high for one in mean.local] == [32, 64]
 
 
 def test_with_too_few_resolved_lengths_there_is_no_exponent_and_it_says_why():
     few = fit_exponents(blurred_from(64))[0]
     assert np.isnan(few.exponent)
-    assert few.note.startswith("values at 3 of 5 lengths are below what the arithmetic resolves")
+    assert few.note.startswith(
+        "6 of 10 values are below what the arithmetic resolves: 3 of 5 lengths left out"
+    )
     assert "no seed has positive values at 3 or more lengths" in few.note
     assert fitted_power(few) == "too few resolved values for a fit"
     none = fit_exponents(blurred_from(16))[0]
@@ -58,6 +66,52 @@ def test_with_too_few_resolved_lengths_there_is_no_exponent_and_it_says_why():
 def test_zeros_beside_unresolved_values_are_not_called_exact_zeros_everywhere():
     table = TABLE.assign(mean=np.where(TABLE["mean_is"] == "exact", 0.0, FLOOR))
     assert not fit_exponents(table)[0].always_zero
+
+
+@pytest.mark.parametrize(
+    ("exponent", "blurred", "kept"),
+    [
+        (-1, {(128, 0)}, (16, 32, 64)),  # one seed, one length: what lies beyond goes, too
+        (-1, {(256, 1)}, (16, 32, 64, 128)),
+        (
+            1,
+            {(16, 0), (32, 1)},
+            (64, 128, 256),
+        ),  # a statistic that grows is not resolved at the shortest inputs
+        (-1, {(32, 0), (256, 0), (256, 1)}, (64, 128)),
+    ],
+)
+def test_a_length_with_a_single_unresolved_value_goes_for_every_seed(exponent, blurred, kept):
+    """The others of that length are the larger ones: seed 0 lies above seed 1 by a factor that grows with n."""
+    table = points({"a": {"mean": lambda n, seed: (1 + 0.1 * seed) * float(n) ** exponent}}, seeds=2)
+    at = [(n, seed) in blurred for n, seed in zip(table["n"], table["seed"], strict=True)]
+    table = table.assign(mean=np.where(at, FLOOR, table["mean"]), mean_is=np.where(at, "at most", "exact"))
+    (fit,) = fit_exponents(table)
+    assert (fit.unresolved, fit.values) == (len(blurred), 10)
+    slopes = local_slopes(table).dropna()
+    assert sorted({*slopes["n"]}) == [math.sqrt(low * high) for low, high in pairwise(kept)]
+    if len(kept) > 2:
+        assert (fit.points, round(fit.exponent, 9)) == (2 * len(kept), exponent)
+        assert f"{10 - len(blurred) - 2 * len(kept)} other" in str(fit)
+        assert str(fit).endswith("left out of 10 values)")
+        assert f"{5 - len(kept)} of 5 lengths left out" in fit.note
+    else:
+        assert math.isnan(fit.exponent)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", UNRESOLVED)
+def test_with_single_unresolved_values_an_exponent_is_right_and_its_interval_covers(name):
+    row = row_of(*UNRESOLVED[name], sweeps=1000)
+    assert row.covered >= LEAST
+    assert abs(row.off) <= OFF
+
+
+@pytest.mark.long
+def test_over_skewed_slopes_an_interval_covers_as_often_as_the_documentation_says():
+    for seeds, low, high in ((5, 0.80, 0.90), (10, 0.83, 0.93)):
+        for slopes in ("exponential", "log-normal"):
+            assert low < row_of(-1, seeds, 0.1, math.nan, SKEWED[slopes], 1000).covered < high
 
 
 def test_a_floor_has_no_local_slopes():
@@ -95,8 +149,8 @@ def test_the_report_names_the_lengths_that_a_dtype_does_not_resolve():
     assert about_unresolved(data) == []
     data = dataclasses.replace(data, metadata=blurred)
     assert about_unresolved(data) == [
-        "a, mean: 2 of 5 lengths are below what float32 resolves and are left out of fits: n = 128, 256. Figures show "
-        "what they are at most."
+        "a, mean: at 2 of 5 lengths values are below what float32 resolves: n = 128, 256. Fits leave these lengths out "
+        "for every seed, and those beyond them. Figures show what such values are at most."
     ]
     assert data.points["mean"].tolist()[-1] == FLOOR
     assert data.points["unresolved"].tolist() == [0, 0, 0, 3, 3]

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxsens.base.errors import rule_for
 from jaxsens.experiments.report.data import evenly, spreads
-from jaxsens.experiments.report.figures import ReportFigure, falling, fitted_power, panel_figure
+from jaxsens.experiments.report.figures import ReportFigure, falling, fitted_power, panel_figure, undrawn
 from jaxsens.experiments.report.fits import LEVEL, ExponentFit, enumeration, fit_exponent
 from jaxsens.experiments.report.page import DASH, ReportTable, Section, table_of
 from jaxsens.experiments.report.panels import Guide, Line, Panel, line_style
@@ -134,7 +134,8 @@ def attention_figure(data: AttentionData, statistic: str) -> ReportFigure:
     scale = text("attention-entropy" if statistic == "entropy" else "attention-log")
     about = f"{name} against input length for {enumeration(data.variants)}."
     layout: dict[str, Any] = {"columns": min(3, len(panels)), "width": 4.8, "height": 2.8}
-    caption = [f"{name} by layer.", heads, text("spread"), scale]
+    not_drawn = undrawn("layer ", (int(k) + 1 for k in data.table["layer"]), (k + 1 for k in data.layers))
+    caption = [f"{name} by layer.", heads, text("spread"), scale, not_drawn]
     return panel_figure(f"attention-{statistic}", caption, about, panels, HEADINGS[statistic], **layout)
 
 
@@ -164,10 +165,15 @@ def attention_table(data: AttentionData) -> ReportTable:
         "variant": lambda place: place[0],
         "layer": lambda place: str(place[1] + 1),
     }
+
+    def power(place: tuple[str, int], statistic: str) -> str:
+        fit = data.fits[*place, statistic]
+        return f"{fit.power} ({fit.remarks})" if fit.power and fit.remarks else fit.power or DASH
+
     for name in ATTENTION_STATISTICS:
         columns[f"{name}, value"] = partial(value, statistic=name)
         if name != "entropy":
-            columns[f"{name}, power of n"] = lambda place, name=name: data.fits[*place, name].power or DASH
+            columns[f"{name}, power of n"] = partial(power, statistic=name)
     caption = text("table-of-attention", n=max(int(n) for n in data.table["n"]), level=LEVEL)
     places = dict.fromkeys((line, layer) for line, layer, _ in data.fits)
     return table_of(caption, places, columns, numeric=len(columns) - 1)

@@ -146,7 +146,9 @@ def findings(data: BoundsData) -> list[str]:
         ratios = data.spreads(variant, "ratio")
         if ratios:
             n, last = max(ratios.items())
-            parts.append(f"certified / found at n = {n}: {last.median:.3g} (at most {last.high:.3g})")
+            parts.append(
+                f"certified / found at n = {n}: {last.median:.3g} (the median over seeds; at most {last.high:.3g})"
+            )
         parts += _logits(data, variant)
         if parts:
             found.append(f"{variant}: {'; '.join(parts)}.")
@@ -165,7 +167,7 @@ def _power(data: BoundsData, variant: str, column: str) -> list[str]:
         return [f"{fit.statistic}: exactly 0 at every length"]
     if math.isnan(fit.exponent):
         return []
-    notes = [fit.note] if fit.zeros else []
+    notes = [fit.remarks] if fit.remarks else []
     known = data.exactly_known(variant) if column == "worst" else []
     if 0 < len(known) < len(data.spreads(variant, "worst")):
         notes.insert(0, f"every input tried at n = {enumeration(map(str, known))}, searched at the others")
@@ -181,7 +183,7 @@ def _logits(data: BoundsData, variant: str) -> list[str]:
         return []
     first, last = min(lemma5), max(lemma5)
     start, end = logits[first].median, logits[last].median
-    told = f"A = {start:.3g} at n = {first}, {end:.3g} at n = {last}"
+    told = f"A = {start:.3g} at n = {first}, {end:.3g} at n = {last}, medians over seeds"
     if lemma5[last].median < lemma5[first].median:
         return [f"Lemma 5's closed form falls ({told})"]
     if end < start * (last / first) ** STEADY:

@@ -16,7 +16,7 @@ from matplotlib import ticker
 from matplotlib.figure import Figure
 
 from jaxsens.experiments.report.data import Decisions
-from jaxsens.experiments.report.figures import ReportFigure
+from jaxsens.experiments.report.figures import ReportFigure, undrawn
 from jaxsens.experiments.report.fits import LEVEL, enumeration, t_interval
 from jaxsens.experiments.report.page import DASH, ReportTable, Section, table_of
 from jaxsens.experiments.report.panels import grid, legend_below, legend_handle, variant_styles
@@ -42,7 +42,7 @@ def input_figure(decisions: Decisions) -> ReportFigure:
     shown = [name for name in decisions.variants if any(name == key for key, _ in decisions.profiles)]
     return ReportFigure(
         name="sensitivity-distribution",
-        caption=text("distribution"),
+        caption=f"{text('distribution')} {_undrawn(decisions)}".rstrip(),
         description=f"How many flips change the decision, over inputs, for {enumeration(shown)}.",
         draw=partial(_draw_inputs, decisions, shown),
     )
@@ -52,10 +52,14 @@ def model_figure(decisions: Decisions) -> ReportFigure:
     """Histograms of the average sensitivity per position over seeds: a panel per length, a line per variant."""
     return ReportFigure(
         name="sensitivity-models",
-        caption=text("models-of-seeds"),
+        caption=f"{text('models-of-seeds')} {_undrawn(decisions)}".rstrip(),
         description=f"The average sensitivity of the models of {enumeration(decisions.variants)}.",
         draw=partial(_draw_models, decisions),
     )
+
+
+def _undrawn(decisions: Decisions) -> str:
+    return undrawn("n = ", (int(n) for n in decisions.models["n"]), decisions.lengths)
 
 
 def model_table(decisions: Decisions) -> ReportTable:

@@ -6,6 +6,7 @@ is a flip of the row that is read, if it was flipped at all. Fits leave it out.
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,8 +26,9 @@ from jaxsens.experiments.report.figures import (
     falling,
     measured_line,
     panel_figure,
+    undrawn,
 )
-from jaxsens.experiments.report.fits import LEVEL, ExponentFit, enumeration, fit_exponent, signed
+from jaxsens.experiments.report.fits import LEVEL, ExponentFit, Growth, enumeration, fit_exponent, signed
 from jaxsens.experiments.report.page import DASH, ReportTable, Section, table_of
 from jaxsens.experiments.report.panels import SMALL, LineStyle, Panel, variant_styles
 from jaxsens.experiments.report.texts import text
@@ -44,11 +46,29 @@ MOST_LENGTHS = 5
 FEWEST = 6
 """The fewest distances at which a length is drawn and fitted."""
 
+NEGLIGIBLE = 2.0**-52
+"""A mean change smaller than the largest of its variant and length by this factor is no part of a fit: beside it, the
+output would have to have more digits than float64 has."""
+
+EXPLAINED = 0.9
+"""The least share of the variance of the logarithm that a power or an exponential explains where it is stated."""
+
 EXPONENT_COLUMNS = (
     *("variant", "n", "exponent", "ci_low", "ci_high", "seeds", "settled"),
-    *("power_r2", "exponential_r2"),
+    *("power_r2", "exponential_r2", "values", "points", "zeros", "unresolved", "verdict"),
 )
 """The columns of distance_exponents.csv."""
+
+
+class DistanceLaw(enum.Enum):
+    """How a mean change depends on the distance; the value completes the sentence "the mean change ..."."""
+
+    ZERO = "is exactly 0 at every distance"
+    FLAT = "shows no dependence on the distance"
+    POWER = "goes with a power of the distance"
+    EXPONENTIAL = "goes with an exponential of the distance"
+    NEITHER = "follows neither a power nor an exponential of the distance"
+    NONE = "has no fit: too few distances have a value above 0 that is resolved"
 
 
 @dataclass(frozen=True)
@@ -69,10 +89,35 @@ class DistanceFit:
     exponential_r2: float
 
     @property
+    def verdict(self) -> DistanceLaw:
+        """What the fit supports: a power or an exponential only where it explains nearly all of what varies."""
+        fit, better = self.fit, max(self.power_r2, self.exponential_r2)
+        if fit.always_zero:
+            return DistanceLaw.ZERO
+        near = max(abs(fit.ci_low), abs(fit.ci_high)) < 0.5 and (fit.may_be(0) or round(fit.exponent, 2) == 0)
+        if (near or math.isnan(fit.ci_low)) and fit.growth is Growth.FLAT and fit.settled:
+            return DistanceLaw.FLAT
+        if math.isnan(fit.exponent) or math.isnan(better):
+            return DistanceLaw.NONE
+        if better < EXPLAINED or fit.vanishing or fit.may_be(0):
+            return DistanceLaw.NEITHER
+        return DistanceLaw.POWER if self.power_r2 == better else DistanceLaw.EXPONENTIAL
+
+    @property
+    def told(self) -> str:
+        """The verdict with its numbers, in words."""
+        law, shares = self.verdict, f"a power explains {self.power_r2:.2f} of the variance of its logarithm"
+        shares += f", an exponential {self.exponential_r2:.2f}"
+        power = f"to the power {self.fit.power}" if law in (DistanceLaw.FLAT, DistanceLaw.POWER) else ""
+        shares = "" if law in (DistanceLaw.ZERO, DistanceLaw.FLAT, DistanceLaw.NONE) else shares
+        added = "; ".join(filter(None, (power, shares, self.fit.remarks)))
+        return f"{self.variant}, n = {self.n}: the mean change {law.value}{f' ({added})' if added else ''}"
+
+    @property
     def row(self) -> dict[str, Any]:
         """Its row of distance_exponents.csv."""
-        own = row_of(self, ("variant", "n", "power_r2", "exponential_r2"))
-        return own | row_of(self.fit, ("exponent", "ci_low", "ci_high", "seeds", "settled"))
+        own = row_of(self, ("variant", "n", "power_r2", "exponential_r2")) | {"verdict": self.verdict.value}
+        return row_of(self.fit, [name for name in EXPONENT_COLUMNS if name not in own]) | own
 
 
 @dataclass(frozen=True)
@@ -99,9 +144,12 @@ class Distances:
                 rows = own.query("n == @n")
                 distances, means = (rows[name].to_numpy(np.float64) for name in ("distance", "mean"))
                 if len({*distances}) >= FEWEST:
-                    blurred = unresolved(rows, "mean")
-                    fit = fit_exponent(distances, means, rows["seed"], variant, "mean", blurred=blurred)
-                    explained = _explained(distances[~blurred], means[~blurred])
+                    tiny = (means > 0) & (means < NEGLIGIBLE * np.max(means))
+                    blurred = unresolved(rows, "mean") | tiny
+                    given = {"blurred": blurred, "place": "distance"}
+                    fit = fit_exponent(distances, means, rows["seed"], variant, "mean", **given)
+                    kept = ~np.isin(distances, fit.without)
+                    explained = _explained(distances[kept], means[kept])
                     found.append(DistanceFit(variant, n, fit, *explained))
         return tuple(found)
 
@@ -110,6 +158,10 @@ class Distances:
         """The variants with a fit."""
         fitted = {one.variant for one in self.fits}
         return tuple(variant for variant in self.variants if variant in fitted)
+
+    def longest(self, variant: str) -> DistanceFit:
+        """The fit of the longest inputs of a variant."""
+        return [one for one in self.fits if one.variant == variant][-1]
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
@@ -123,9 +175,7 @@ def _explained(
     """R^2 of straight lines through log(mean change), averaged over seeds, against log(distance) and the distance."""
     positive = means > 0
     apart, place = np.unique(distances[positive], return_inverse=True)
-    averaged = np.bincount(place, np.log(means[positive]), len(apart)) / np.bincount(
-        place, minlength=len(apart)
-    )
+    averaged = np.bincount(place, np.log(means[positive])) / np.bincount(place)
     if len(apart) < FEWEST or np.ptp(averaged) == 0:
         return math.nan, math.nan
     power, exponential = (float(np.corrcoef(x, averaged)[0, 1]) ** 2 for x in (np.log(apart), apart))
@@ -145,26 +195,11 @@ def distance_sections(distances: Distances) -> list[Section]:
     return [
         Section(
             "Distance to the row that is read",
-            bullets=[_sentence(distances, variant) for variant in distances.shown],
+            bullets=[distances.longest(variant).told for variant in distances.shown],
             figures=[distance_figure(distances)],
             tables=[distance_table(distances.fits)],
         )
     ]
-
-
-def _sentence(distances: Distances, variant: str) -> str:
-    """What the longest inputs of a variant say."""
-    last = [one for one in distances.fits if one.variant == variant][-1]
-    if math.isnan(last.fit.exponent):
-        return f"{variant}, n = {last.n}: no power of the distance ({last.fit.note})"
-    told = f"{variant}, n = {last.n}: the mean change goes with the distance to the power {last.fit.power}"
-    if last.fit.unsettled:
-        told += f" ({last.fit.unsettled})"
-    better = "power" if last.power_r2 >= last.exponential_r2 else "exponential"
-    return (
-        f"{told}; a power of the distance explains {last.power_r2:.2f} of the variance of its logarithm, an "
-        f"exponential {last.exponential_r2:.2f}, so the {better} fits better"
-    )
 
 
 def distance_table(fits: Sequence[DistanceFit]) -> ReportTable:
@@ -175,7 +210,8 @@ def distance_table(fits: Sequence[DistanceFit]) -> ReportTable:
 
     columns: dict[str, Callable[[DistanceFit], str]] = {
         "variant": lambda one: one.variant,
-        "note": lambda one: one.fit.unsettled or one.fit.note or DASH,
+        "the mean change": lambda one: one.verdict.value,
+        "note": lambda one: one.fit.notes or DASH,
         "n": lambda one: str(one.n),
         "exponent": lambda one: digits(one.fit.exponent),
         f"{LEVEL} interval": lambda one: one.fit.interval(3) or DASH,
@@ -188,12 +224,12 @@ def distance_table(fits: Sequence[DistanceFit]) -> ReportTable:
 def distance_figure(distances: Distances) -> ReportFigure:
     """The mean change against the distance, log-log: a panel per variant, a line per length."""
     styles = variant_styles([f"n = {n}" for n in distances.lengths])
-    fits = {(one.variant, one.n): one.fit for one in distances.fits}
-    panels = [_panel(distances, variant, styles, fits) for variant in distances.shown]
+    panels = [_panel(distances, variant, styles) for variant in distances.shown]
+    not_drawn = undrawn("n = ", (int(n) for n in distances.table["n"]), distances.lengths)
     slope = "The grey line has slope \N{MINUS SIGN}1."
     return panel_figure(
         "distance",
-        [text("distance"), text("spread"), slope, *about_inexact(panels)],
+        [text("distance", fewest=FEWEST), text("spread"), slope, not_drawn, *about_inexact(panels)],
         f"Mean change against distance to the readout for {enumeration(distances.shown)}.",
         panels,
         "How does the effect of a flip depend on its distance to the row that is read?",
@@ -206,7 +242,6 @@ def _panel(
     distances: Distances,
     variant: str,
     styles: Mapping[str, LineStyle],
-    fits: Mapping[tuple[str, int], ExponentFit],
 ) -> Panel:
     own = distances.table.query("variant == @variant")
     lines = []
@@ -219,7 +254,6 @@ def _panel(
     ticks = [
         place for place in (READ_AT, 1, *(4.0**k for k in range(1, 12))) if places[0] <= place <= farthest
     ]
-    longest = fits[variant, max(n for name, n in fits if name == variant)]
     return Panel(
         title=variant,
         y_label=f"mean {change_label(distances.norm)}" if variant == distances.shown[0] else "",
@@ -228,12 +262,13 @@ def _panel(
         guides=falling("1/d", lines, 1.0, float(farthest)),
         ticks=ticks,
         tick_names={READ_AT: "0"},
-        findings=(_finding(longest),),
+        findings=(_finding(distances.longest(variant)),),
     )
 
 
-def _finding(fit: ExponentFit) -> str:
-    if math.isnan(fit.exponent):
-        return "no power of the distance"
-    told = f"distance to the power {fit.power}"
-    return told if fit.settled else f"{told}, not settled"
+def _finding(one: DistanceFit) -> str:
+    if one.verdict is not DistanceLaw.POWER:
+        return one.verdict.value
+    unsettled = "" if one.fit.settled else "not settled"
+    told = (f"distance to the power {one.fit.power}", unsettled, one.fit.left_out)
+    return ", ".join(filter(None, told))

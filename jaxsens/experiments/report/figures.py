@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -24,7 +23,6 @@ from jaxsens.experiments.report.fits import (
     ExponentFit,
     by_growth,
     enumeration,
-    left_out,
     signed,
     statistic_name,
     summary_sentence,
@@ -265,29 +263,32 @@ def _draw_profiles(profiles: Profiles, shown: Sequence[str], norm: str) -> Figur
 def fitted_power(fit: ExponentFit) -> str:
     """The fitted power of n with its interval, or why there is none, short enough for a legend."""
     if fit.points == 0:
+        if fit.vanishing:
+            return f"no power of n\n({fit.vanishing})"
         if fit.bounds:
             return "too few values for a fit: the others are bounds"
         if fit.unresolved:
             return "too few resolved values for a fit"
         return "always exactly 0" if fit.always_zero else "too few positive values for a fit"
-    text = f"$n^{{{signed(fit.exponent).replace(chr(0x2212), '-')}}}$  {fit.interval()}"
-    if fit.zeros:
-        text += f"  ({fit.zeros} zero{'s' if fit.zeros > 1 else ''} left out)"
-    if remark := left_out(fit):
-        text += f"  ({remark})"
-    return text
+    text = f"$n^{{{signed(fit.exponent).replace(chr(0x2212), '-')}}}$  {fit.interval()}".rstrip()
+    return text + (f"\n({remark})" if (remark := fit.left_out) else "")
 
 
-def growth_lines(fits: Sequence[ExponentFit], width: int = 62) -> tuple[str, ...]:
-    """What a panel shows: the variants by their growth, on lines of at most `width` characters where names allow it."""
-    wrap = textwrap.TextWrapper(
-        width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+def growth_lines(fits: Sequence[ExponentFit]) -> tuple[str, ...]:
+    """What a panel shows: the variants by their growth, a line for each."""
+
+    def named(fit: ExponentFit) -> str:
+        return fit.variant + (" (not settled)" if "not settled" in fit.unsettled else "")
+
+    return tuple(
+        f"{kind.value}: {', '.join(map(named, members))}" for kind, members in by_growth(fits).items()
     )
-    texts = (
-        f"{kind.value}: {', '.join(fit.variant + ('' if fit.settled else ' (not settled)') for fit in members)}"
-        for kind, members in by_growth(fits).items()
-    )
-    return tuple(line for text in texts for line in wrap.wrap(text))
+
+
+def undrawn(what: str, known: Iterable[int], drawn: Iterable[int]) -> str:
+    """Which lengths, or layers, of those that are known a figure does not draw, in words; empty if it draws all."""
+    missing = sorted({*known} - {*drawn})
+    return text("undrawn", which=enumeration(f"{what}{one}" for one in missing)) if missing else ""
 
 
 def change_label(norm: str, lines: int = 1) -> str:

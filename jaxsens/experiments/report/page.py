@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SUMMARY_COLUMNS = (
-    *("variant", "statistic", "exponent", "ci_low", "ci_high", "points", "seeds", "bounds", "unresolved"),
-    "settled",
+    *("variant", "statistic", "exponent", "ci_low", "ci_high", "points", "seeds"),
+    *("values", "zeros", "bounds", "unresolved", "settled"),
 )
-"""The columns of summary.csv. `bounds` counts values left out because they are only bounds,
-`unresolved` those that the arithmetic does not resolve."""
+"""The columns of summary.csv. Of `values`, `points` entered the fit. `zeros` counts those left out because they are
+exactly 0, `bounds` because they are only bounds, `unresolved` because the arithmetic does not resolve them."""
 
 LOCAL_COLUMNS = ("low", "high", "slope", "ci_low", "ci_high", "seeds")
 """The columns of local_slopes.csv, after variant and statistic: between the lengths `low` and `high`."""
@@ -229,7 +229,7 @@ def summary_table(fits: Sequence[ExponentFit]) -> Table:
             Text(fit.variant if fit.variant != previous else ""),
             Text(fit.statistic),
             Text(DASH if math.isnan(fit.exponent) else _with_interval(fit.exponent, fit.ci_low, fit.ci_high)),
-            fit.growth.value + "".join(f" ({text})" for text in (fit.unsettled, fit.note) if text),
+            fit.growth.value + (f" ({fit.notes})" if fit.notes else ""),
         )
         previous = fit.variant
     return table
@@ -242,7 +242,7 @@ def exponent_table(fits: Sequence[ExponentFit], bounded: Mapping[str, bool | Non
         "embeddings": lambda fit: boundedness(bounded[fit.variant]),
         "statistic": lambda fit: fit.statistic,
         "as n grows, it": lambda fit: fit.growth.value,
-        "note": lambda fit: "; ".join(filter(None, (fit.unsettled, fit.note))),
+        "note": lambda fit: fit.notes,
         "exponent": lambda fit: DASH if math.isnan(fit.exponent) else signed(fit.exponent, 3),
         f"{LEVEL} interval": lambda fit: fit.interval(3) or DASH,
         "points": lambda fit: str(fit.points),

@@ -119,7 +119,7 @@ class Panel:
         y_label, x_label: of the axes.
         lines, guides: what is drawn.
         ticks: the lengths to mark on the horizontal axis.
-        findings: what the panel shows, one line each, below the title.
+        findings: what the panel shows, below the title: each begins a line, and is wrapped to the panel's width.
         legend_title: empty for none.
         log: whether the vertical axis is logarithmic too.
         tick_names: what to write at a tick instead of its number.
@@ -262,9 +262,10 @@ def draw_panels(
         share_legend: draw the first panel's legend below the grid, for panels whose lines are the same.
         share_y: whether panels share their vertical extent if all of them are linear.
     """
+    panels = [replace(panel, findings=_wrapped(panel.findings, width)) for panel in panels]
     columns = min(columns, len(panels))
     share_y = share_y and not any(panel.log for panel in panels)
-    legend_lines = 1 + max(len(panel.lines) for panel in panels)
+    legend_lines = 1 + max(sum(1 + line.label.count("\n") for line in panel.lines) for panel in panels)
     findings_lines = max(len(panel.findings) for panel in panels)
     height += 0.75 + 0.2 * findings_lines + (0 if share_legend else 0.23 * legend_lines)
     margin = (0.0, (0.5 if heading else 0) + (0.4 if share_legend else 0))
@@ -282,6 +283,13 @@ def draw_panels(
             handles = [legend_handle(line.label, line.style) for line in panels[0].lines]
             legend_below(figure, handles, 2 * columns - 1, panels[0].legend_title)
     return figure
+
+
+def _wrapped(findings: Sequence[str], width: float) -> list[str]:
+    """The lines of findings below the title of a panel of this width in inches."""
+    look: Any = {"subsequent_indent": "    ", "break_long_words": False, "break_on_hyphens": False}
+    characters_per_inch = 11.0
+    return [line for one in findings for line in textwrap.wrap(one, int(characters_per_inch * width), **look)]
 
 
 def _draw_panel(axes: Axes, panel: Panel, findings_lines: int) -> None:
@@ -339,6 +347,8 @@ def _set_log_axis(axes: Axes, panel: Panel) -> None:
         axes.set_ylim(-low, high)
         axes.axhspan(-low, low, color="#efefef", linewidth=0, zorder=0)
         axes.axhline(low, color=GREY, linewidth=0.7, linestyle=(0, (2, 2)), zorder=0)
+        clear = low * (high / low) ** 0.05  # of the label of 0
+        labels = {mark: name for mark, name in labels.items() if mark > clear}
         labels[0.0] = f"below {low:.2g}" if floor else ZERO_LABEL
     else:
         axes.set_yscale("log")

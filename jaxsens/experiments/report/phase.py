@@ -44,7 +44,7 @@ class PhaseDiagram:
         statistic: "max" or another statistic of the sweep.
         slopes: a row for each family ("log n" or "n"), power a of it, and two successive lengths `low` and `high`: the
             `slope` of log statistic on log n, with its interval `ci_low` to `ci_high` over seeds. A row with NaN for
-            both lengths has the fit over all of them.
+            both lengths has the fit over all of them, and in `left_out` the number of values that did not enter it.
         points: a row for each variant, length and seed: the statistic's `value`, the `critical` inverse temperature,
             and `relative`, 1/tau(n) divided by it.
         predicted: of each family, the power a* of critical ~ family^a*, the mean over seeds of the slope, and the ends
@@ -195,10 +195,11 @@ def _slopes(points: pandas.DataFrame, schedules: dict[str, Schedule], statistic:
     rows = []
     for fit in fits:
         schedule = schedules[fit.variant]
-        whole = (math.nan, math.nan, fit.exponent, fit.ci_low, fit.ci_high)
-        local = [(one.low, one.high, one.slope, one.ci_low, one.ci_high) for one in fit.local]
+        whole = (math.nan, math.nan, fit.exponent, fit.ci_low, fit.ci_high, fit.values - fit.points)
+        local = [(one.low, one.high, one.slope, one.ci_low, one.ci_high, 0) for one in fit.local]
         # The constant is a power of both, with a = 0.
         powers = {"log n": schedule.log_power, "n": schedule.power}
         of = [family for family in powers if not any(powers[other] for other in powers if other != family)]
         rows += [(family, powers[family], *values) for family in of for values in (whole, *local)]
-    return pd.DataFrame(rows, columns=["family", "a", "low", "high", "slope", "ci_low", "ci_high"])
+    columns = ["family", "a", "low", "high", "slope", "ci_low", "ci_high", "left_out"]
+    return pd.DataFrame(rows, columns=columns)
