@@ -263,6 +263,16 @@ class SweepData:
         return tuple(variant.name for variant in self.variants)
 
     @property
+    def traits(self) -> dict[str, str]:
+        """Each variant's temperature and whether its position embeddings are bounded: "1/n, bounded"; empty where it
+        has no attention, or they are not known."""
+        told = {True: "bounded", False: "unbounded"}
+        return {
+            one.name: f"{one.temperature}, {told[bool(one.bounded)]}" if one.temperature else ""
+            for one in self.variants
+        }
+
+    @property
     def unseeded(self) -> frozenset[str]:
         """The names of the variants whose weights do not depend on the seed."""
         return frozenset(variant.name for variant in self.variants if variant.weights not in SEEDED)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeAlias, TypeGuard
@@ -59,6 +60,11 @@ class Weighting(Part):
     def hard(self) -> bool:
         """Whether the weights jump when scores tie, so that equal keys must get bitwise equal scores."""
 
+    @property
+    def temperature(self) -> str:
+        """The temperature tau as a function of the length: "1/n", or "none"; "hard" for hard attention."""
+        return "hard" if self.hard else "none"
+
     @abc.abstractmethod
     def shares(self, scores: Keys, visible: Seen) -> Shares:
         """Returns shares, to which the keys' weights are proportional, and the divisor that turns them into weights.
@@ -107,6 +113,16 @@ class Tempered(Weighting):
     def hard(self) -> bool:
         """False: the weights are continuous in the scores."""
         return False
+
+    @property
+    def temperature(self) -> str:
+        """tau as a function of n, or of the query's position i."""
+        inverse = str(self.inverse_temperature)
+        if inverse == "1":
+            return "1"
+        several = " " in inverse and inverse not in ("log n", "max(1, log n)")
+        told = f"1/({inverse})" if several else f"1/{inverse}"
+        return told if self.by == "length" else re.sub(r"\bn\b", "i", told)
 
     @property
     def bounded(self) -> bool:
@@ -237,6 +253,11 @@ class AdaptiveSoftmax(Tempered):
                 "coefficients whose polynomial is at most 1 at least_entropy, or weights would jump there"
             )
             problems.add("polynomial", polynomial, remedy)
+
+    @property
+    def temperature(self) -> str:
+        """tau, and that the rows' entropy lowers it."""
+        return f"{super().temperature} and by entropy"
 
     @property
     def bounded(self) -> bool:
