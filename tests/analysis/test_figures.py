@@ -116,6 +116,18 @@ def test_no_label_overlaps_with_many_lengths_and_long_names():
     assert clashes(figure.figure) == []
 
 
+def test_long_entries_of_a_legend_leave_the_axes_their_width():
+    names = [f"a-variant-with-a-long-name-{k}" for k in range(3)]
+    table = points({name: {"mean": power(-1)} for name in names})
+    traits = {name: f"1/max(1, log n), {'un' * (k % 2)}bounded" for k, name in enumerate(names)}
+    told = (table, fit_exponents(table), variant_styles(names))
+    (plain,) = sensitivity_figure(*told, statistics=["mean"]).figure.axes
+    (axes,) = sensitivity_figure(*told, statistics=["mean"], traits=traits).figure.axes
+    assert axes.get_position().width > 0.95 * plain.get_position().width
+    assert all("\n" in text.get_text() for text in axes.get_legend().get_texts())
+    assert clashes(axes.figure) == []
+
+
 def test_findings_above_a_panel_keep_to_its_width():
     names = [f"a-variant-with-a-long-name-{k}" for k in range(9)]
     fits = fit_exponents(points({name: {"mean": power(-1)} for name in names}))

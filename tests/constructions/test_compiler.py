@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import lru_cache
 from random import Random
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from jax import tree
 
+import jaxsens
 from jaxsens.base.errors import InputError, Problems
 from jaxsens.constructions.compiled import CompiledTransformer
 from jaxsens.constructions.compiler import compile_formula
@@ -379,6 +381,25 @@ def test_the_control_has_the_parameters_of_the_temperature_version(name):
     )
     for one, other in zip(tree.leaves(hot.parameters), tree.leaves(cold.parameters), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_another_weighting_changes_nothing_else_of_a_network_and_promises_nothing():
+    network = jaxsens.construction("parity", "temperature-bounded", read="everything")
+    warm = network.with_weighting("softmax")
+    for one, other in zip(tree.leaves(network.parameters), tree.leaves(warm.parameters), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert replace(warm.config, weighting=network.config.weighting) == network.config
+    assert (warm.promise.temperature, network.promise.temperature) == ("1", "1/n^3")
+    assert (warm.promise.components, warm.promise.bounded) == (network.promise.components, True)
+    assert (warm.promise.exact, warm.exact_length, warm.exact_outputs) == (False, None, ())
+    words = [np.arange(n) % 2 for n in (16, 64)]
+    means = {
+        model: [jaxsens.flip_sensitivity(model, word).mean for word in words] for model in (network, warm)
+    }
+    np.testing.assert_allclose(np.divide(*means[warm]), 4, rtol=1e-2)  # as 1/n, by the temperature alone
+    np.testing.assert_allclose(np.divide(*means[network]), 1, rtol=1e-2)
+    with pytest.raises(InputError, match="weighting = 'cold'"):
+        network.with_weighting("cold")
 
 
 def test_a_predicate_that_fails_is_named():

@@ -252,7 +252,9 @@ class _Constructed:
                 )
         except InputError as error:
             for text in messages(error):
-                told = f"construction{text[4:]}" if text.startswith("name = ") else text
+                told = re.sub("^name =", "construction =", text)
+                if self.reweighted is not None:
+                    told = re.sub("^weighting =", "reweighted =", told)
                 problems.messages.append(join(path, [told]))
             return None
         return ModelSource(
