@@ -128,11 +128,8 @@ class CompiledTransformer(Transformer):
     def with_weighting(self, weighting: str | Weighting) -> CompiledTransformer:
         """The same network, every parameter and position embedding of it, with another weighting in every layer.
 
-        Its temperature is then all that differs, so with "softmax", which has temperature 1, it is a control. Nothing
-        promises that it computes anything. `weighting` is as of `TransformerConfig`.
-
-        Raises:
-            InputError: For a weighting that the network cannot have.
+        Its temperature is then all that differs: with "softmax", of temperature 1, it is a control that promises
+        nothing. Raises InputError for a weighting that the network cannot have (`TransformerConfig`).
         """
         config = replace(self.config, weighting=weighting)
         theorem = f"the parameters of {self.promise.theorem}, with another weighting"

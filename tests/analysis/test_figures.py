@@ -122,10 +122,13 @@ def test_long_entries_of_a_legend_leave_the_axes_their_width():
     traits = {name: f"1/max(1, log n), {'un' * (k % 2)}bounded" for k, name in enumerate(names)}
     told = (table, fit_exponents(table), variant_styles(names))
     (plain,) = sensitivity_figure(*told, statistics=["mean"]).figure.axes
-    (axes,) = sensitivity_figure(*told, statistics=["mean"], traits=traits).figure.axes
+    figure = sensitivity_figure(*told, statistics=["mean"], traits=traits).figure
+    (axes,) = figure.axes
     assert axes.get_position().width > 0.95 * plain.get_position().width
-    assert all("\n" in text.get_text() for text in axes.get_legend().get_texts())
-    assert clashes(axes.figure) == []
+    legend = axes.get_legend()
+    assert legend is not None
+    assert all("\n" in text.get_text() for text in legend.get_texts())
+    assert clashes(figure) == []
 
 
 def test_findings_above_a_panel_keep_to_its_width():

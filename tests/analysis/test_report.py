@@ -139,6 +139,12 @@ def test_equal_numbers_of_exact_constructions_are_not_explained_by_what_differs(
     assert "tells nothing of what they differ in" in remark
 
 
+def legend_of(axes):
+    legend = axes.get_legend()
+    assert legend is not None
+    return legend
+
+
 def test_every_caption_and_the_legend_say_temperature_and_embeddings():
     table = points({name: {"mean": power(0), "max": power(0)} for name in ("a", "b", "lstm")})
     given = {
@@ -151,7 +157,7 @@ def test_every_caption_and_the_legend_say_temperature_and_embeddings():
     for figure in report.figures:
         assert "1/n^3, bounded: a; 1, unbounded: b." in figure.caption
     (axes, _) = report.figures[0].figure.axes
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    labels = [text.get_text() for text in legend_of(axes).get_texts()]
     assert [label.split(":")[0] for label in labels] == ["a (1/n^3, bounded)", "b (1, unbounded)", "lstm"]
     assert "(on a)" in labels[1]  # by its name alone
     alike = build_report(
@@ -159,9 +165,7 @@ def test_every_caption_and_the_legend_say_temperature_and_embeddings():
         fit_exponents(table),
     )
     (axes, _) = alike.figures[0].figure.axes
-    assert (
-        axes.get_legend().get_texts()[0].get_text().startswith("a:")
-    )  # what all have alike is in the caption
+    assert legend_of(axes).get_texts()[0].get_text().startswith("a:")  # what all have alike is in the caption
     assert "1/n^3, bounded: a, b, lstm." in alike.figures[0].caption
 
 

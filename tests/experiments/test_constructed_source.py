@@ -116,7 +116,7 @@ def test_a_construction_is_expanded_with_its_options_and_the_condition_it_has():
         ({"construction": "parity", "make": 1}, ["make = 1: it has no options"]),
         ({"construction": "parity", "reweighted": "cold"}, ["reweighted = 'cold': one of softmax"]),
         ({"construction": "chiang-cholak-parity", "reweighted": "softmax"},
-         ["reweighted = 'softmax': only a compiled network has other"]),
+         ["reweighted = 'softmax': only compiled networks have another"]),
         ({"construction": "parity", "shape": {"width": 8}}, ["shape: no option of a construction is a table"]),
     ],
 )  # fmt: skip

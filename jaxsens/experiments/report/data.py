@@ -264,13 +264,9 @@ class SweepData:
 
     @property
     def traits(self) -> dict[str, str]:
-        """Each variant's temperature and whether its position embeddings are bounded: "1/n, bounded"; empty where it
-        has no attention, or they are not known."""
-        told = {True: "bounded", False: "unbounded"}
-        return {
-            one.name: f"{one.temperature}, {told[bool(one.bounded)]}" if one.temperature else ""
-            for one in self.variants
-        }
+        """Each variant's temperature and whether its embeddings are bounded, "1/n, bounded"; empty if not known."""
+        ends = {True: ", bounded", False: ", unbounded"}
+        return {v.name: v.temperature and f"{v.temperature}{ends[bool(v.bounded)]}" for v in self.variants}
 
     @property
     def unseeded(self) -> frozenset[str]:

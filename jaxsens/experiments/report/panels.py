@@ -467,23 +467,17 @@ def _add_legend(axes: Axes, panel: Panel, figure: Figure) -> None:
     legend.get_title().set_color("#333333")
 
 
-def _legend_labels(panel: Panel, width: int = 60) -> list[str]:
+def _legend_labels(panel: Panel) -> list[str]:
     """The title of a panel's legend and its entries. Too long ones are broken where two blanks are, or they would take
-    their width from the axes. A formula is as wide as five letters."""
-    labels = []
-    for label in (panel.legend_title, *(line.label for line in with_coinciding_named(panel.lines))):
-        lines = [""]
-        for part in label.split("  "):
-            longer = f"{lines[-1]}  {part}" if lines[-1] else part
-            fits = len(re.sub(r"\$.*?\$", "n^e--", longer)) <= width
-            lines = [*lines[:-1], longer] if fits or not lines[-1] else [*lines, f"    {part}"]
-        labels.append("\n".join(lines))
-    return labels
+    their width from the axes."""
+    labels = (panel.legend_title, *(line.label for line in with_coinciding_named(panel.lines)))
+    wrap = textwrap.TextWrapper(66, break_long_words=False, break_on_hyphens=False).wrap
+    broken = [wrap(label.replace("  ", "\n").replace(" ", "\xa0")) for label in labels]
+    return ["\n    ".join(line.replace(" ", "  ").replace("\xa0", " ") for line in lines) for lines in broken]
 
 
 def with_coinciding_named(lines: Sequence[Line]) -> list[Line]:
-    """The lines; the label of one that lies on an earlier one says on which: "b  (on a)". A name ends at a bracket or
-    colon of its label."""
+    """The lines; the label of one that lies on an earlier one names that, up to a bracket or colon: "b  (on a)"."""
     named = []
     for k, line in enumerate(lines):
         under = [other for other in lines[:k] if line.values and coincide(other.values, line.values)]

@@ -208,12 +208,9 @@ def about_equals(data: SweepData) -> list[str]:
         if np.any(np.nan_to_num(numbers[:, 2:])):
             alike.setdefault(numbers.tobytes(), []).append(variant)
     # Networks of one function, and counts of decisions, are equal by what they are: that tells nothing of what differs.
-    whole = {one.name for one in data.variants if one.weights == "constructed" or data.decisions is not None}
-    return [
-        text("equals-whole" if whole & {*names} else "equals", variants=enumeration(names))
-        for names in alike.values()
-        if len(names) > 1
-    ]
+    exact = {one.name for one in data.variants if one.weights == "constructed" or data.decisions is not None}
+    several = [(enumeration(names), exact & {*names}) for names in alike.values() if len(names) > 1]
+    return [text("equals-exact" if known else "equals", variants=names) for names, known in several]
 
 
 def about_unresolved(data: SweepData) -> list[str]:
@@ -246,8 +243,8 @@ def _sensitivity_figures(
     figures = [sensitivity_figure(data.points, fits, styles, statistics=main, heading=heading, **common)]
     others = [name for name in data.plan.statistics if name not in main]
     if others:
-        more = {"name": "sensitivity-others", "heading": "The other statistics"}
-        figures.append(sensitivity_figure(data.points, fits, styles, statistics=others, **common, **more))
+        more: dict[str, Any] = common | {"name": "sensitivity-others", "heading": "The other statistics"}
+        figures.append(sensitivity_figure(data.points, fits, styles, statistics=others, **more))
     return figures
 
 

@@ -247,14 +247,10 @@ class _Constructed:
             if self.reweighted is not None and isinstance(model, CompiledTransformer):
                 model = model.with_weighting(self.reweighted)
             elif self.reweighted is not None:
-                raise InputError(
-                    f"construction: reweighted = {self.reweighted!r}: only a compiled network has other weightings"
-                )
+                raise InputError(f"_: weighting = {self.reweighted!r}: only compiled networks have another")
         except InputError as error:
             for text in messages(error):
-                told = re.sub("^name =", "construction =", text)
-                if self.reweighted is not None:
-                    told = re.sub("^weighting =", "reweighted =", told)
+                told = re.sub("^weighting =", "reweighted =", re.sub("^name =", "construction =", text))
                 problems.messages.append(join(path, [told]))
             return None
         return ModelSource(

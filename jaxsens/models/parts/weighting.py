@@ -62,8 +62,14 @@ class Weighting(Part):
 
     @property
     def temperature(self) -> str:
-        """The temperature tau as a function of the length: "1/n", or "none"; "hard" for hard attention."""
-        return "hard" if self.hard else "none"
+        """tau as a function of n, "1/n", or of the query's position i; "hard" for hard attention, or "none"."""
+        if not isinstance(self, Tempered):
+            return "hard" if self.hard else "none"
+        inverse = str(self.inverse_temperature)
+        factors = re.search(r"[\dn] ", inverse)  # or terms
+        told = "1" if inverse == "1" else f"1/({inverse})" if factors else f"1/{inverse}"
+        told = told if self.by == "length" else re.sub(r"\bn\b", "i", told)
+        return f"{told} and by entropy" if isinstance(self, AdaptiveSoftmax) else told
 
     @abc.abstractmethod
     def shares(self, scores: Keys, visible: Seen) -> Shares:
@@ -113,16 +119,6 @@ class Tempered(Weighting):
     def hard(self) -> bool:
         """False: the weights are continuous in the scores."""
         return False
-
-    @property
-    def temperature(self) -> str:
-        """tau as a function of n, or of the query's position i."""
-        inverse = str(self.inverse_temperature)
-        if inverse == "1":
-            return "1"
-        several = " " in inverse and inverse not in ("log n", "max(1, log n)")
-        told = f"1/({inverse})" if several else f"1/{inverse}"
-        return told if self.by == "length" else re.sub(r"\bn\b", "i", told)
 
     @property
     def bounded(self) -> bool:
@@ -253,11 +249,6 @@ class AdaptiveSoftmax(Tempered):
                 "coefficients whose polynomial is at most 1 at least_entropy, or weights would jump there"
             )
             problems.add("polynomial", polynomial, remedy)
-
-    @property
-    def temperature(self) -> str:
-        """tau, and that the rows' entropy lowers it."""
-        return f"{super().temperature} and by entropy"
 
     @property
     def bounded(self) -> bool:
