@@ -161,7 +161,7 @@ class Code(ast.NodeVisitor):
     def __init__(self) -> None:
         self.faults: list[str] = []
         self.known: dict[str, Any] = {"jaxsens": jaxsens}
-        self.kinds: dict[str, type] = {}
+        self.kinds: dict[str, tuple[type, ...]] = {}
 
     def visit_Import(self, node: ast.Import) -> None:
         for one in node.names:
@@ -186,9 +186,7 @@ class Code(ast.NodeVisitor):
         for target in node.targets:
             if isinstance(target, ast.Name):
                 self.known.pop(target.id, None)
-                self.kinds.pop(target.id, None)
-                if (kind := self.kind(node.value)) is not None:
-                    self.kinds[target.id] = kind
+                self.kinds[target.id] = self.kind(node.value)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         outside = dict(self.known), dict(self.kinds)
@@ -214,24 +212,25 @@ class Code(ast.NodeVisitor):
             or not str(getattr(called, "__module__", "")).startswith("jaxsens")
         ):
             return
-        own = (
-            [None] if isinstance(node.func, ast.Attribute) and self.kind(node.func.value) is not None else []
-        )
+        own = [None] if isinstance(node.func, ast.Attribute) and self.kind(node.func.value) else []
         try:
             signature = inspect.signature(called)
             signature.bind(*own, *node.args, **{each.arg: None for each in node.keywords if each.arg})
         except TypeError as error:
             self.faults.append(f"{ast.unparse(node)}: {error}")
 
-    def kind(self, node: ast.expr) -> type | None:
-        """The class of what an expression gives, where a constructor or an annotation says it."""
+    def kind(self, node: ast.expr) -> tuple[type, ...]:
+        """The classes one of which an expression gives, where a constructor or an annotation says it."""
         if isinstance(node, ast.Name):
-            return self.kinds.get(node.id)
+            return self.kinds.get(node.id, ())
         called = self.found(node.func, noted=True) if isinstance(node, ast.Call) else None
         if inspect.isclass(called):
-            return called
-        told = public().get(str(getattr(called, "__annotations__", {}).get("return", "")))
-        return told if inspect.isclass(told) else None
+            return (called,)
+        returned = str(getattr(called, "__annotations__", {}).get("return", ""))
+        told = [public().get(name) for name in returned.split(" | ")]
+        return (
+            tuple(each for each in told if inspect.isclass(each)) if all(map(inspect.isclass, told)) else ()
+        )
 
     def found(self, node: ast.expr, noted: bool = False) -> Any:
         """What a name or an attribute of this package stands for; None for anything else."""
@@ -239,18 +238,13 @@ class Code(ast.NodeVisitor):
             return self.known.get(node.id)
         if not isinstance(node, ast.Attribute):
             return None
-        kind, owner = self.kind(node.value), self.found(node.value, noted=True)
-        if (
-            kind is not None
-            and not (node.attr in members(kind) or hasattr(kind, "__getattr__"))
-            and not noted
-        ):
-            self.faults.append(f"{ast.unparse(node)}: {kind.__name__} has no {node.attr}")
+        kinds, owner = self.kind(node.value), self.found(node.value, noted=True)
+        having = [kind for kind in kinds if node.attr in members(kind) or hasattr(kind, "__getattr__")]
+        if kinds and not having and not noted:
+            self.faults.append(f"{ast.unparse(node)}: {kinds[0].__name__} has no {node.attr}")
         if inspect.ismodule(owner) and not hasattr(owner, node.attr) and not noted:
             self.faults.append(f"{ast.unparse(node)}: no such name")
-        return (
-            getattr(owner if kind is None else kind, node.attr, None) if kind or owner is not None else None
-        )
+        return getattr(having[0] if having else owner, node.attr, None)
 
 
 def of_python(blocks: list[tuple[str, str]]) -> list[str]:

@@ -240,6 +240,10 @@ PLANTED = {
     "jaxsens.neighbors": ("python", "import jaxsens\njaxsens.neighbors(8)"),
     "sampled": ("python", "import jaxsens\njaxsens.Substitute(sampled=8)"),
     "biggest": ("python", "r = jaxsens.flip_sensitivity(f, x)\nr.biggest"),
+    "at_temperature": (
+        "python",
+        "import jaxsens\nm = jaxsens.construction('parity')\nm.at_temperature('softmax')",
+    ),
     "Neighbors": ("python", "from jaxsens import Neighbors"),
     "masking()": ("prose", "What is lost? `masking()` replaces each."),
     "scalar": ("prose", "`scalar` measures any number."),
