@@ -84,12 +84,12 @@ def parameters(called: Any) -> dict[str, inspect.Parameter]:
 
 @cache
 def members(kind: type) -> frozenset[str]:
-    """The attributes of a class, of its instances, as its source assigns them, and of the classes made of it."""
+    """The attributes of a class, of its instances, as its source names them, and of the classes made of it."""
     found = {*dir(kind)}.union(*map(members, kind.__subclasses__()))
     for base in kind.__mro__:
         found |= {*getattr(base, "__annotations__", {})}
         if base.__module__.startswith("jaxsens"):
-            found |= {*re.findall(r"\bself\.(\w+)(?:, self\.\w+)* =", inspect.getsource(base))}
+            found |= {*re.findall(r"\bself\.(\w+)", inspect.getsource(base))}
     return frozenset(found)
 
 
@@ -227,7 +227,8 @@ class Code(ast.NodeVisitor):
         if inspect.isclass(called):
             return (called,)
         returned = str(getattr(called, "__annotations__", {}).get("return", ""))
-        told = [public().get(name) for name in returned.split(" | ")]
+        near = getattr(inspect.unwrap(called), "__globals__", {}) if callable(called) else {}
+        told = [public().get(name) or near.get(name) for name in returned.split(" | ")]
         return (
             tuple(each for each in told if inspect.isclass(each)) if all(map(inspect.isclass, told)) else ()
         )
