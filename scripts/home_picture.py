@@ -8,20 +8,26 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pandas as pd
 
+from jaxsens.experiments.sweep.sweep import read_plan
+
 LINES = {
-    "parity-temperature": ("PARITY,\ntemperature 1/n", "#000000", "s"),
-    "softmax": ("random weights,\nsoftmax", "#0072b2", "o"),
-    "parity-control": ("PARITY,\ntemperature 1", "#d55e00", "^"),
+    "parity-temperature": ("PARITY", "#000000", "s"),
+    "softmax": ("random weights", "#0072b2", "o"),
+    "parity-neither": ("PARITY's weights", "#d55e00", "^"),
 }
-"""Variants of `configs/quickstart.toml`: label, colour, marker."""
+"""Variants of `configs/quickstart.toml`: what the label begins with, colour, marker."""
 
 
 def main(results: str, picture: str) -> None:
     """Draws the mean over flips, as the geometric mean over seeds, with each line's name beside its end."""
     points = pd.read_csv(Path(results) / "points.csv")
+    variants = {variant.name: variant for variant in read_plan(results).variants}
     lengths = sorted(points["n"].unique())
     figure, axes = plt.subplots(figsize=(4.2, 3.4), layout="constrained")
-    for variant, (label, colour, marker) in LINES.items():
+    for variant, (name, colour, marker) in LINES.items():
+        temperature = variants[variant].temperature.replace("^3", "³")
+        embeddings = "bounded" if variants[variant].bounded else "unbounded"
+        label = f"{name},\ntemperature {temperature},\n{embeddings} embeddings"
         # scales of both axes are logarithmic, and so is the mean
         means = (
             points[points["variant"] == variant]

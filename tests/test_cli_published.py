@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 
 import numpy as np
@@ -15,7 +16,7 @@ from jaxsens.cli import main
 pytest.importorskip("tokenizers")
 pytest.importorskip("safetensors")
 
-from tests.pretrained.folders import write_folder
+from tests.pretrained.folders import write_folder, write_pooling
 
 TEXT = "the cat sat on the mat"
 OF_TEXT, LOG = ("--text-file", "t.txt"), ("--measure", "log-probability")
@@ -230,3 +231,15 @@ def test_a_page_is_written_for_other_models_too(tmp_path, capsys):
     )
     assert run(capsys, "measure", *arguments, "--html", page) == (0, "", "")
     assert 'class="text numbers"' in page.read_text("utf-8")
+
+
+def test_the_readout_is_that_of_the_folder_as_the_help_of_both_commands_says(tmp_path, capsys):
+    write_folder(tmp_path, "bert")
+    write_pooling(tmp_path, pooling_mode_mean_tokens=True)
+    asked = ("--text", TEXT, "--flips", "mask", "--json", "--top", "1")
+    code, out, err = run(capsys, "measure", "--pretrained", tmp_path, *asked)
+    assert (code, json.loads(out)["readout"]) == (0, "mean"), err
+    for command in ("measure", "corpus"):
+        _, out, _ = run(capsys, command, "--help")
+        told = " ".join(re.sub("[│╭╮╰╯─]", " ", out).split())
+        assert re.search(r"--readout .{0,200}?that of the folder", told), told

@@ -6,13 +6,21 @@ The site itself is built by `.ci/run`, which runs the tutorials and follows ever
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
+import io
+import json
 import re
 import tomllib
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 
 import jaxsens
+import jaxsens.cli
+from tests.documents import PAGES, commands, of_prose, of_python, of_toml, prose_and_code
+from tests.pretrained.folders import write_folder
 from tests.site_links import dead_links, from_network, without_words
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -134,3 +142,147 @@ def test_images_without_words_are_found(tmp_path):
         "index.html: b.png has no alt text",
         "index.html: c.png has no alt text",
     ]
+
+
+# Documents
+
+
+@pytest.fixture(scope="module")
+def example_folder(tmp_path_factory):
+    """A folder with what the TOML of documents names: a module of one's own, as docs/side-by-side.md shows it, and a
+    published model with a text."""
+    folder = tmp_path_factory.mktemp("documents")
+    _, blocks = prose_and_code(DOCS / "side-by-side.md")
+    code = next(text for language, text in blocks if language == "python").split("models = ")[0]
+    (folder / "models" / "gpt2").mkdir(parents=True)
+    write_folder(folder / "models" / "gpt2", "gpt2", {"n_positions": 128})
+    (folder / "texts.txt").write_text(f"{'the cat sat on a mat ' * 40}\n")
+    (folder / "my_models.py").write_text(f"{code}\n\nmake = make_softmax\n")
+    return folder
+
+
+def relative(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_the_python_of_a_document_names_and_calls_what_there_is(page):
+    assert of_python(prose_and_code(page)[1]) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_the_names_and_calls_in_the_sentences_of_a_document_are_those_of_today(page):
+    assert of_prose(*prose_and_code(page), relative(page)) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_the_toml_of_a_document_is_read_as_printed(page, example_folder):
+    blocks = [text for language, text in prose_and_code(page)[1] if language == "toml"]
+    assert [fault for text in blocks for fault in of_toml(text, example_folder)] == []
+
+
+@pytest.fixture
+def parsed(monkeypatch):
+    """Parses a command line with the command's own parser; returns its exit code without running it."""
+    from jaxsens import cli
+    from jaxsens.cli import constructed, corpus, measure, plan, serve, sweep, trained
+
+    for module in (constructed, corpus, measure, plan, serve, sweep, trained):
+        for name, command in inspect.getmembers(module, inspect.isfunction):
+            if command.__module__ == module.__name__ and name in COMMANDS:
+
+                @functools.wraps(command)
+                def parse_only(*_, **__):
+                    return 0
+
+                monkeypatch.setattr(module, name, parse_only)
+    return cli.main
+
+
+COMMANDS = re.findall(r"program-output\} jaxsens ([a-z0-9]+) --help", REFERENCE)
+PLACES = {"N": "8", "K/M": "0/4", "K/100": "0/100", "2/4": "2/4"}
+"""What stands for a number in a command line of a document, and a number."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_the_command_lines_of_a_document_are_accepted_by_the_parser(page, parsed, capsys):
+    refused = []
+    for words in commands(*prose_and_code(page))[0]:
+        try:
+            code = parsed([PLACES.get(word, word) for word in words])
+        except SystemExit as stopped:
+            code = stopped.code
+        refused += [(words, capsys.readouterr())] * (code != 0)
+    assert refused == []
+
+
+@functools.cache
+def options_of(command: str) -> str:
+    with pytest.raises(SystemExit), redirect_stdout(io.StringIO()) as told:
+        jaxsens.cli.main([command, "--help"])
+    return told.getvalue()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_the_commands_in_the_sentences_of_a_document_have_the_options_that_they_show(page):
+    unknown = []
+    for text in commands(*prose_and_code(page))[1]:
+        _, command, *_ = text.split()
+        assert command in COMMANDS, text
+        options = re.findall(r"(?<=\s)--[a-z-]+", text)
+        unknown += [
+            (text, option) for option in options if not re.search(rf"{option}\b(?!-)", options_of(command))
+        ]
+    assert unknown == []
+
+
+PLANTED = {
+    "jaxsens.neighbors": ("python", "import jaxsens\njaxsens.neighbors(8)"),
+    "sampled": ("python", "import jaxsens\njaxsens.Substitute(sampled=8)"),
+    "biggest": ("python", "r = jaxsens.flip_sensitivity(f, x)\nr.biggest"),
+    "at_temperature": (
+        "python",
+        "import jaxsens\nm = jaxsens.construction('parity')\nm.at_temperature('softmax')",
+    ),
+    "Neighbors": ("python", "from jaxsens import Neighbors"),
+    "masking()": ("prose", "What is lost? `masking()` replaces each."),
+    "scalar": ("prose", "`scalar` measures any number."),
+    "positions": ("prose", "`positions=range(n)` flips it too."),
+    "[measure] positions": ("prose", "In sweeps, `[measure] positions` says which."),
+    "flipping": ("prose", "`flip_sensitivity(model, x, flipping=3)` does."),
+    "lenghts": ("toml", "lenghts = [8]"),
+    "measure.position": ("toml", "[measure]\nposition = 3"),
+    "construction": ("toml", '[model]\nconstruction = "parityy"'),
+}
+"""What a document could hold that is no more, or never was; and what is said of it."""
+
+
+@pytest.mark.parametrize("told", PLANTED)
+def test_a_stale_name_is_found(told, tmp_path):
+    kind, text = PLANTED[told]
+    faults = {
+        "python": lambda: of_python([("python", text)]),
+        "prose": lambda: of_prose(text, []),
+        "toml": lambda: of_toml(text, tmp_path),
+    }[kind]()
+    assert faults
+    assert told in faults[0]
+
+
+def test_a_stale_option_of_a_command_is_found(parsed, capsys):
+    ((words,), inside) = commands(
+        "`jaxsens sweep A --outt B`", [("sh", "jaxsens measure DIR --lenght 64 # six\n")]
+    )
+    assert words == ["measure", "DIR", "--lenght", "64"]
+    assert inside == ["jaxsens sweep A --outt B"]
+    with pytest.raises(SystemExit):
+        parsed(words)
+    assert not re.search(r"--outt\b", options_of("sweep"))
+
+
+def test_cells_of_notebooks_are_read_as_pages_are(tmp_path):
+    cells = [("markdown", "`masking()` replaces"), ("code", "import jaxsens\njaxsens.masking()")]
+    written = {"cells": [{"cell_type": kind, "source": [text]} for kind, text in cells]}
+    (tmp_path / "page.ipynb").write_text(json.dumps(written))
+    prose, blocks = prose_and_code(tmp_path / "page.ipynb")
+    assert len(of_prose(prose, [])) == len(of_python(blocks)) == 1

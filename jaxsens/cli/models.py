@@ -188,7 +188,7 @@ class PublishedOptions(OptionGroup):
     pretrained: Annotated[File, default("", "DIR")] = None
     text: Annotated[Text, default("", "TEXT")] = None
     text_file: Annotated[File, default("", "FILE|-")] = None
-    readout: Annotated[Text, default("cls for encoders, last for decoders", "cls|last|mean|N")] = None
+    readout: Annotated[Text, default("that of the folder", "cls|last|mean|N")] = None
     output: Annotated[
         str | None,
         one_of("hidden", "logits", "labels"),

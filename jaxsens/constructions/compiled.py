@@ -15,7 +15,7 @@ from jaxsens.base.inputs import array_of
 from jaxsens.base.precision import DTYPES
 from jaxsens.constructions.conditions import Read
 from jaxsens.constructions.network import Head, ResidualNetwork, Sum
-from jaxsens.models.parts.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Weighting
+from jaxsens.models.parts.weighting import Weighting
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.models.transformer.module import Transformer
 from jaxsens.models.transformer.parameters import TransformerParameters
@@ -125,6 +125,18 @@ class CompiledTransformer(Transformer):
         self.promise = promise
         self.exact_length = promise.exact_to(config.dtype) if promise.exact else None
 
+    def with_weighting(self, weighting: str | Weighting) -> CompiledTransformer:
+        """The same network, every parameter and position embedding of it, with another weighting in every layer.
+
+        Its temperature is then all that differs: with "softmax", of temperature 1, it is a control that promises
+        nothing. Raises InputError for a weighting that the network cannot have (`TransformerConfig`).
+        """
+        config = replace(self.config, weighting=weighting)
+        theorem = f"the parameters of {self.promise.theorem}, with another weighting"
+        promise = replace(self.promise, exact=False, theorem=theorem, temperature=config.temperature)
+        given = (self.alphabet, self.output, self.outputs, self.heads, promise)
+        return CompiledTransformer(config, self.parameters, *given)
+
     def encode(self, word: Sequence[str]) -> Int[np.ndarray, " n"]:
         """The tokens of a word, int32. A word is a string of one-letter symbols, or a sequence of symbols.
 
@@ -176,7 +188,7 @@ def make(
     heads = [head for layer in network.heads for head in layer]
     full = replace(
         promise,
-        temperature=_temperature(weighting),
+        temperature=config.temperature,
         components=tuple(term.label for term in network.terms),
         bounded=config.bounded,
         layers=config.layers,
@@ -249,18 +261,6 @@ def _resolved(kind: str, linear: int, condition: str, autoregressive: bool, dtyp
     raise no_rule(
         "exact_length", "head", kind, ("average", "exists", "match", "table", "nearest", "sign", "centre")
     )
-
-
-def _temperature(weighting: Weighting) -> str:
-    match weighting:
-        case Softmax():
-            inverse = str(weighting.inverse_temperature)
-            if inverse == "1":
-                return "1"
-            return f"1/{inverse if weighting.by == 'length' else inverse.replace('n', 'i')}"
-        case AverageHard() | LeftmostHard() | RightmostHard():
-            return f"none: {type(weighting).__name__}"
-    raise no_rule("promise", "weighting", weighting, (Softmax, AverageHard, LeftmostHard, RightmostHard))
 
 
 def _counted(number: int, noun: str) -> str:

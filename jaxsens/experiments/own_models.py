@@ -86,6 +86,7 @@ class SweepResult:
 
         shown, plan = variant_styles(self.data.names), self.data.plan
         options: dict[str, Any] = {"statistics": plan.statistics, "norm": plan.asked.measure.kind}
+        options["traits"] = self.data.traits
         return sensitivity_figure(self.data.points, self.fits, shown, **options).figure
 
     def to_html(self, path: str | os.PathLike[str]) -> None:

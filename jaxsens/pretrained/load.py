@@ -41,7 +41,7 @@ def load_pretrained(
 
     The folder has `config.json`, `tokenizer.json`, and the weights as `*.safetensors`, with or without an index.
     A sentence encoder's `1_Pooling/config.json` says which row is read: "mean" or 0, [CLS]. Nothing is downloaded, and
-    nothing is unpickled. `docs/pretrained.md` lists the 39 families and their options.
+    nothing is unpickled. `docs/pretrained.md` lists the families and their options.
     It needs the extra `pretrained`:
     `pip install "jaxsens[pretrained]"`.
 

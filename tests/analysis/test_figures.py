@@ -78,7 +78,7 @@ def test_the_legend_gives_each_variants_exponent_and_interval(six):
     fit = FITS[0]
     assert len(texts) == 6
     assert texts[0].startswith(f"softmax:  $n^{{{fit.exponent:.2f}}}$  [\N{MINUS SIGN}")
-    assert texts[4].endswith("\n(5 zeros and 2 others left out of 15 values)")
+    assert texts[4].endswith("\n    (5 zeros and 2 others left out of 15 values)")
     assert texts[5] == "average-hard:  always exactly 0"
     assert "95 % interval over 3 seeds" in legend.get_title().get_text()
 
@@ -114,6 +114,21 @@ def test_no_label_overlaps_with_many_lengths_and_long_names():
     )
     figure = sensitivity_figure(table, fit_exponents(table), variant_styles(names), statistics=["mean"])
     assert clashes(figure.figure) == []
+
+
+def test_long_entries_of_a_legend_leave_the_axes_their_width():
+    names = [f"a-variant-with-a-long-name-{k}" for k in range(3)]
+    table = points({name: {"mean": power(-1)} for name in names})
+    traits = {name: f"1/max(1, log n), {'un' * (k % 2)}bounded" for k, name in enumerate(names)}
+    told = (table, fit_exponents(table), variant_styles(names))
+    (plain,) = sensitivity_figure(*told, statistics=["mean"]).figure.axes
+    figure = sensitivity_figure(*told, statistics=["mean"], traits=traits).figure
+    (axes,) = figure.axes
+    assert axes.get_position().width > 0.95 * plain.get_position().width
+    legend = axes.get_legend()
+    assert legend is not None
+    assert all("\n" in text.get_text() for text in legend.get_texts())
+    assert clashes(figure) == []
 
 
 def test_findings_above_a_panel_keep_to_its_width():

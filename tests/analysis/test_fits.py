@@ -151,7 +151,7 @@ def test_what_is_zero_somewhere_is_told_as_such_wherever_the_fit_is_told(case, t
             assert any(f"{zeros} {told}" in text for told in ("zeros", "zero left", "of 18 values"))
             assert "18 values" in text
     elif 0 < zeros < 18:
-        assert legend.endswith(f"no power of n\n({where})")
+        assert legend.endswith(f"no power of n  ({where})")
     figure = sensitivity_figure(table, fits, variant_styles(["a"]), statistics=["mean"]).figure
     assert clashes(figure) == []
 

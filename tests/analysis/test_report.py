@@ -127,6 +127,48 @@ def test_variants_with_the_same_numbers_to_the_last_bit_are_remarked():
     )
 
 
+def test_equal_numbers_of_exact_constructions_are_not_explained_by_what_differs():
+    table = points({name: {"mean": power(0)} for name in ("a", "b", "c")} | {"r": {"mean": power(-1)}})
+    given = {name: {"weights": "constructed"} for name in "abc"}
+    data = sweep_data(table, variants=given)
+    (remark,) = [
+        one for one in build_report(data, fit_exponents(table)).sections[0].bullets if "bitwise" in one
+    ]
+    assert remark.startswith("a, b and c have bitwise equal numbers")
+    assert "without effect" not in remark
+    assert "tells nothing of what they differ in" in remark
+
+
+def legend_of(axes):
+    legend = axes.get_legend()
+    assert legend is not None
+    return legend
+
+
+def test_every_caption_and_the_legend_say_temperature_and_embeddings():
+    table = points({name: {"mean": power(0), "max": power(0)} for name in ("a", "b", "lstm")})
+    given = {
+        "a": {"temperature": "1/n^3", "bounded": True},
+        "b": {"temperature": "1", "bounded": False},
+        "lstm": {"temperature": "", "bounded": True},
+    }
+    report = build_report(sweep_data(table, variants=given), fit_exponents(table))
+    assert len(report.figures) >= 3
+    for figure in report.figures:
+        assert "1/n^3, bounded: a; 1, unbounded: b." in figure.caption
+    (axes, _) = report.figures[0].figure.axes
+    labels = [text.get_text() for text in legend_of(axes).get_texts()]
+    assert [label.split(":")[0] for label in labels] == ["a (1/n^3, bounded)", "b (1, unbounded)", "lstm"]
+    assert "(on a)" in labels[1]  # by its name alone
+    alike = build_report(
+        sweep_data(table, variants=dict.fromkeys("ab", given["a"]) | {"lstm": given["a"]}),
+        fit_exponents(table),
+    )
+    (axes, _) = alike.figures[0].figure.axes
+    assert legend_of(axes).get_texts()[0].get_text().startswith("a:")  # what all have alike is in the caption
+    assert "1/n^3, bounded: a, b, lstm." in alike.figures[0].caption
+
+
 def test_a_complete_sweep_has_no_warning_and_an_incomplete_one_says_what_is_missing():
     table = points({"a": {"mean": power(-1)}, "b": {"mean": power(0)}})
     complete = sweep_data(table)
@@ -201,7 +243,7 @@ def test_the_page_tells_constructed_weights_from_random_ones_and_what_is_measure
         in words
     )
     assert "(temperature, unbounded, control and rounded)" in words
-    rows = {row[0]: row[2:] for row in variant_table(data).rows}
+    rows = {row[0]: (row[2], *row[4:]) for row in variant_table(data).rows}
     assert rows["random"] == ("random", "bounded", "every coordinate")
     assert rows["control"] == ("constructed", "bounded", "the coordinate of the result")
     assert "constructed weights" not in page_of(sweep_data(six_variants()))[1].words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import lru_cache
 from random import Random
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from jax import tree
 
+import jaxsens
 from jaxsens.base.errors import InputError, Problems
 from jaxsens.constructions.compiled import CompiledTransformer
 from jaxsens.constructions.compiler import compile_formula
@@ -379,6 +381,21 @@ def test_the_control_has_the_parameters_of_the_temperature_version(name):
     )
     for one, other in zip(tree.leaves(hot.parameters), tree.leaves(cold.parameters), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_another_weighting_changes_nothing_else_of_a_network_and_promises_nothing():
+    network = compile_formula("odd(#L[Q_1])", "01", "temperature-bounded", read="everything")
+    warm = network.with_weighting("softmax")
+    for one, other in zip(tree.leaves(network.parameters), tree.leaves(warm.parameters), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert replace(warm.config, weighting=network.config.weighting) == network.config
+    assert (warm.promise.temperature, network.promise.temperature) == ("1", "1/n^3")
+    assert (warm.promise.components, warm.promise.bounded) == (network.promise.components, True)
+    assert (warm.promise.exact, warm.exact_length, warm.exact_outputs) == (False, None, ())
+    means = [jaxsens.flip_sensitivity(warm, np.arange(n) % 2, engine="vmap").mean for n in (16, 64)]
+    assert means[0] / means[1] == pytest.approx(4, rel=1e-2)  # as 1/n, by the temperature alone
+    with pytest.raises(InputError, match="weighting = 'cold'"):
+        network.with_weighting("cold")
 
 
 def test_a_predicate_that_fails_is_named():

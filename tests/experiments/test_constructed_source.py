@@ -114,6 +114,9 @@ def test_a_construction_is_expanded_with_its_options_and_the_condition_it_has():
          ["dtype = 64: should be 'float32'", "width = 8: it has no options"]),
         ({"construction": "parity", "path": 1}, ["path = 1: it has no options"]),
         ({"construction": "parity", "make": 1}, ["make = 1: it has no options"]),
+        ({"construction": "parity", "reweighted": "cold"}, ["reweighted = 'cold': one of softmax"]),
+        ({"construction": "chiang-cholak-parity", "reweighted": "softmax"},
+         ["reweighted = 'softmax': only compiled networks have another"]),
         ({"construction": "parity", "shape": {"width": 8}}, ["shape: no option of a construction is a table"]),
     ],
 )  # fmt: skip

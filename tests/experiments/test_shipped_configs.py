@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
+import jaxsens
 from jaxsens.experiments.sweep.config import load_sweep_config, parse_sweep_config
 from jaxsens.experiments.theorem6.config import load_theorem6_config
 from jaxsens.experiments.trained.generalisation import Generalisation
@@ -62,14 +66,30 @@ def test_the_configs_of_random_weights_begin_with_the_same_six_variants(name):
     assert [variant.name for variant in sweep.variants][:6] == SIX
 
 
-def test_the_quickstart_has_random_weights_beside_constructions_with_their_control():
+def test_the_quickstart_shows_each_factor_by_itself_both_and_neither():
     sweep = load_sweep_config(next(path for path in CONFIGS if path.stem == "quickstart"))
-    kinds = {variant.name: variant.source.weights for variant in sweep.variants}
-    assert {name for name, kind in kinds.items() if kind == "random"} < set(SIX)
-    constructed = [variant for variant in sweep.variants if variant.source.weights == "constructed"]
-    assert {variant.source.expanded["condition"] for variant in constructed} == {
-        "temperature", "unbounded", "bounded-softmax",
-    }  # fmt: skip
+    assert {one.name for one in sweep.variants if one.source.weights == "random"} < set(SIX)
+    planned = {one.name: one for one in sweep.plan.variants if one.weights == "constructed"}
+    assert {name: (one.temperature, one.bounded) for name, one in planned.items()} == {
+        "parity-temperature": ("1/n^3", True),
+        "parity-embeddings": ("1", False),
+        "parity-both": ("1/n", False),
+        "parity-neither": ("1", True),
+    }
+    assert [one.source.temperature for one in sweep.variants[:4]] == ["1", "1/log n", "1", "hard"]
+
+
+def test_the_quickstarts_control_differs_from_its_network_in_the_temperature_alone():
+    sweep = load_sweep_config(next(path for path in CONFIGS if path.stem == "quickstart"))
+    network, control = (
+        next(one.source for one in sweep.variants if one.name == name).example
+        for name in ("parity-temperature", "parity-neither")
+    )
+    pairs = zip(jax.tree.leaves(network.parameters), jax.tree.leaves(control.parameters), strict=True)
+    assert all(np.array_equal(one, other) for one, other in pairs)
+    assert replace(control.config, weighting=network.config.weighting) == network.config
+    assert network.config.positions == control.config.positions
+    assert control.config.weighting == jaxsens.Softmax()
 
 
 def test_the_constructions_stand_beside_random_weights_and_their_control():
@@ -129,7 +149,11 @@ def test_a_config_of_the_atlas_names_its_paper_and_has_a_page(path):
 
 def test_the_models_that_the_guide_names_are_read_as_they_are_written_there():
     guide = (CONFIGS[0].parents[1] / "docs" / "configs.md").read_text("utf-8")
-    tables = [text for text in re.findall(r"(?ms)^```toml\n(.*?)^```", guide) if text.startswith("[model]")]
+    tables = [
+        text
+        for text in re.findall(r"(?ms)^```toml\n(.*?)^```", guide)
+        if text.startswith("[model]") and "logits" not in text
+    ]
     (itself,) = re.findall(r'(?ms)^```toml\n(\[\[variant\]\]\nname = "itself"\n)^```', guide)
     assert len(tables) == 4
     for model in (text for text in tables if "checkpoint" not in text and "python" not in text):

@@ -9,17 +9,21 @@ import pytest
 
 from jaxsens.base.errors import InputError
 from jaxsens.base.precision import numerics
-from jaxsens.models.parts.schedules import SCHEDULES
+from jaxsens.models.parts.schedules import SCHEDULES, Schedule
 from jaxsens.models.parts.weighting import (
     WEIGHTINGS,
     AdaptiveSoftmax,
     Entmax,
+    LeftmostHard,
     Sigmoid,
     SinkSoftmax,
+    Softmax,
+    Sparsemax,
     averages,
     learns_sink,
     weights,
 )
+from jaxsens.models.transformer.config import TransformerConfig
 from tests import reference
 from tests.small_models import WEIGHTINGS_TRIED
 
@@ -205,3 +209,30 @@ def test_the_bound_on_a_sharpening_temperature_is_the_polynomials():
     assert AdaptiveSoftmax(polynomial=(0.0, -1.0, 1.0)).bounded
     assert not AdaptiveSoftmax(polynomial=(0.5, 0.0)).bounded
     assert not AdaptiveSoftmax(SCHEDULES["log"]).bounded
+
+
+@pytest.mark.parametrize(
+    ("weighting", "told"),
+    [
+        (Softmax(), "1"),
+        (Softmax(SCHEDULES["log"]), "1/log n"),
+        (Softmax(SCHEDULES["log"], by="query"), "1/log i"),
+        (Softmax(SCHEDULES["cubic"]), "1/n^3"),
+        (Softmax(SCHEDULES["linearithmic"], by="query"), "1/(i log i)"),
+        (Softmax(SCHEDULES["log-from-one"]), "1/max(1, log n)"),
+        (Softmax(SCHEDULES["one-plus-log"]), "1/(1 + log n)"),
+        (Softmax(Schedule(4.0)), "1/4"),
+        (AdaptiveSoftmax(), "1 and by entropy"),
+        (LeftmostHard(), "hard"),
+        (Sparsemax(), "none"),
+    ],
+    ids=str,
+)
+def test_a_temperature_is_told_as_a_function_of_the_length(weighting, told):
+    assert weighting.temperature == told
+
+
+def test_the_temperature_of_a_model_is_that_of_all_layers_or_of_each():
+    assert TransformerConfig(2, layers=3, weighting="temperature-log").temperature == "1/log n"
+    assert TransformerConfig(2, weighting=("softmax", "leftmost-hard")).temperature == "1, hard"
+    assert TransformerConfig(2, layers=0).temperature == "none"

@@ -263,6 +263,12 @@ class SweepData:
         return tuple(variant.name for variant in self.variants)
 
     @property
+    def traits(self) -> dict[str, str]:
+        """Each variant's temperature and whether its embeddings are bounded, "1/n, bounded"; empty if not known."""
+        ends = {True: ", bounded", False: ", unbounded"}
+        return {v.name: v.temperature and f"{v.temperature}{ends[bool(v.bounded)]}" for v in self.variants}
+
+    @property
     def unseeded(self) -> frozenset[str]:
         """The names of the variants whose weights do not depend on the seed."""
         return frozenset(variant.name for variant in self.variants if variant.weights not in SEEDED)

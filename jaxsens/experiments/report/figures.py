@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -106,6 +107,7 @@ def sensitivity_figure(
     name: str = "sensitivity",
     heading: str = "How much does the output change when one symbol of the input is exchanged?",
     norm: str = "l2",
+    traits: Mapping[str, str] = MappingProxyType({}),
 ) -> ReportFigure:
     """Statistics against input length, log-log: a panel per statistic, a line per variant, exponents in the legend.
 
@@ -117,8 +119,11 @@ def sensitivity_figure(
         name: of the figure's files.
         heading: above the panels.
         norm: of the change of the output: "l1", "l2" or "linf".
+        traits: of variants (`SweepData.traits`), for the legend; what all have alike is left to the caption.
     """
-    panels = [sensitivity_panel(points, fits, styles, statistic=one, norm=norm) for one in statistics]
+    panels = [
+        sensitivity_panel(points, fits, styles, statistic=one, norm=norm, traits=traits) for one in statistics
+    ]
     caption = text("sensitivity", spread=text("spread"), laws=_laws(statistics))
     description = " ".join(summary_sentence(fits, statistic) for statistic in statistics)
     figure = panel_figure(name, [caption, *about_inexact(panels)], description, panels, heading)
@@ -163,12 +168,14 @@ def sensitivity_panel(
     *,
     statistic: str,
     norm: str = "l2",
+    traits: Mapping[str, str] = MappingProxyType({}),
 ) -> Panel:
     """One statistic against input length. Add further lines and guides with `dataclasses.replace`."""
     of_statistic = {fit.variant: fit for fit in fits if fit.statistic == statistic}
-    lines = []
+    lines, differ = [], len(set(traits.values())) > 1
     for variant, style in styles.items():
-        label = f"{variant}:  {fitted_power(of_statistic[variant])}"
+        told = f"{variant} ({traits[variant]})" if differ and traits.get(variant) else variant
+        label = f"{told}:  {fitted_power(of_statistic[variant])}"
         lines.append(measured_line(points, variant, statistic, label, style))
     lengths = sorted({int(n) for n in points["n"]})
     title = COUNT_TITLES.get(statistic) or statistic_name(statistic)
@@ -180,7 +187,7 @@ def sensitivity_panel(
         lines=lines,
         guides=_slope_guides(lines, lengths, slopes_of(statistic)),
         ticks=lengths,
-        legend_title=_legend_title(fits),
+        legend_title=_legend_title(fits, differ),
     )
 
 
@@ -264,14 +271,14 @@ def fitted_power(fit: ExponentFit) -> str:
     """The fitted power of n with its interval, or why there is none, short enough for a legend."""
     if fit.points == 0:
         if fit.vanishing:
-            return f"no power of n\n({fit.vanishing})"
+            return f"no power of n  ({fit.vanishing})"
         if fit.bounds:
             return "too few values for a fit: the others are bounds"
         if fit.unresolved:
             return "too few resolved values for a fit"
         return "always exactly 0" if fit.always_zero else "too few positive values for a fit"
     text = f"$n^{{{signed(fit.exponent).replace(chr(0x2212), '-')}}}$  {fit.interval()}".rstrip()
-    return text + (f"\n({remark})" if (remark := fit.left_out) else "")
+    return text + (f"  ({remark})" if (remark := fit.left_out) else "")
 
 
 def growth_lines(fits: Sequence[ExponentFit]) -> tuple[str, ...]:
@@ -334,11 +341,12 @@ def _slope_guides(
     )
 
 
-def _legend_title(fits: Sequence[ExponentFit]) -> str:
+def _legend_title(fits: Sequence[ExponentFit], traits: bool) -> str:
     seeds = max((fit.seeds for fit in fits), default=0)
+    named = "Variant (temperature, embeddings):  fitted power of n" if traits else "Fitted power of n"
     if seeds < 2:
-        return "Fitted power of n  (one seed: no interval)" if seeds else ""
-    return f"Fitted power of n  [{LEVEL} interval over {seeds} seeds]"
+        return f"{named} (one seed: no interval)" if seeds else ""
+    return f"{named} [{LEVEL} interval over {seeds} seeds]"
 
 
 def _colour_scale(profiles: Profiles) -> tuple[LogNorm | None, bool]:

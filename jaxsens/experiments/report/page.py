@@ -252,11 +252,12 @@ def exponent_table(fits: Sequence[ExponentFit], bounded: Mapping[str, bool | Non
 
 
 def variant_table(data: SweepData) -> ReportTable:
-    """What each variant is, whether it satisfies Lemma 5's condition on position embeddings, and what is measured."""
+    """What each variant is, whether it satisfies Lemma 5's conditions, and what is measured of it."""
     columns: dict[str, Callable[[PlannedVariant], str]] = {
         "variant": lambda variant: variant.name,
         "what it is": lambda variant: variant.description,
         "weights": lambda variant: variant.weights,
+        "temperature": lambda variant: variant.temperature or DASH,
         "position embeddings": lambda variant: boundedness(variant.bounded),
         "measured in the output": lambda variant: variant.outputs or DASH,
     }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -265,7 +266,7 @@ def draw_panels(
     panels = [replace(panel, findings=_wrapped(panel.findings, width)) for panel in panels]
     columns = min(columns, len(panels))
     share_y = share_y and not any(panel.log for panel in panels)
-    legend_lines = 1 + max(sum(1 + line.label.count("\n") for line in panel.lines) for panel in panels)
+    legend_lines = max(sum(label.count("\n") + 1 for label in _legend_labels(panel)) for panel in panels)
     findings_lines = max(len(panel.findings) for panel in panels)
     height += 0.75 + 0.2 * findings_lines + (0 if share_legend else 0.23 * legend_lines)
     margin = (0.0, (0.5 if heading else 0) + (0.4 if share_legend else 0))
@@ -460,9 +461,10 @@ def _draw_intervals(axes: Axes, line: Line, factor: float) -> None:
 
 def _add_legend(axes: Axes, panel: Panel, figure: Figure) -> None:
     below = ScaledTranslation(0, -40 / 72, figure.dpi_scale_trans)  # clear of the axis label, at any height
+    title, *labels = _legend_labels(panel)
     legend = axes.legend(
-        handles=[legend_handle(line.label, line.style) for line in with_coinciding_named(panel.lines)],
-        title=panel.legend_title or None,
+        handles=[legend_handle(label, line.style) for label, line in zip(labels, panel.lines, strict=True)],
+        title=title or None,
         loc="upper left",
         bbox_to_anchor=(0, 0),
         bbox_transform=axes.transAxes + below,
@@ -475,12 +477,21 @@ def _add_legend(axes: Axes, panel: Panel, figure: Figure) -> None:
     legend.get_title().set_color("#333333")
 
 
+def _legend_labels(panel: Panel) -> list[str]:
+    """The title of a panel's legend and its entries. Too long ones are broken where two blanks are, or they would take
+    their width from the axes."""
+    labels = (panel.legend_title, *(line.label for line in with_coinciding_named(panel.lines)))
+    wrap = textwrap.TextWrapper(60, break_long_words=False, break_on_hyphens=False).wrap
+    broken = [wrap(label.replace("  ", "\n").replace(" ", "\xa0")) for label in labels]
+    return ["\n    ".join(line.replace(" ", "  ").replace("\xa0", " ") for line in lines) for lines in broken]
+
+
 def with_coinciding_named(lines: Sequence[Line]) -> list[Line]:
-    """The lines; the label of one that lies on an earlier one says on which: "b  (on a)". A label ends at its colon."""
+    """The lines; the label of one that lies on an earlier one names that, up to a bracket or colon: "b  (on a)"."""
     named = []
     for k, line in enumerate(lines):
         under = [other for other in lines[:k] if line.values and coincide(other.values, line.values)]
-        note = f"  (on {under[0].label.partition(':')[0]})" if under else ""
+        note = f"  (on {re.split(r':| [(]', under[0].label)[0]})" if under else ""
         named.append(replace(line, label=line.label + note))
     return named
 

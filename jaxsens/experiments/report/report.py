@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -123,6 +124,7 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     sections += bounds_sections(
         BoundsData(data.bounds, data.points, data.names, plan.asked.measure.kind, data.unseeded)
     )
+    sections = [_with_traits(section, data.traits) for section in sections]
     sections.append(Section("The points", tables=[points_table(data)]))
     if plan.config:
         sections.append(Section("The config", ["The config file as it was given:"], code=plan.config))
@@ -146,6 +148,14 @@ def distances_of(data: SweepData) -> Distances | None:
     if data.distances is None or data.distances.empty:
         return None
     return Distances(data.distances, data.names, data.plan.asked.measure.kind)
+
+
+def _with_traits(section: Section, traits: Mapping[str, str]) -> Section:
+    """The section; the caption of each of its figures also says every variant's temperature and embeddings."""
+    alike = {trait: [name for name in traits if traits[name] == trait] for trait in traits.values() if trait}
+    listed = "; ".join(f"{trait}: {', '.join(names)}" for trait, names in alike.items())
+    told = f" {text('traits', traits=listed)}" if listed else ""
+    return replace(section, figures=[replace(one, caption=one.caption + told) for one in section.figures])
 
 
 def _introduction(data: SweepData, flips: str) -> list[str]:
@@ -197,7 +207,10 @@ def about_equals(data: SweepData) -> list[str]:
         numbers = rows[["n", "seed", *data.plan.statistics]].to_numpy(float)
         if np.any(np.nan_to_num(numbers[:, 2:])):
             alike.setdefault(numbers.tobytes(), []).append(variant)
-    return [text("equals", variants=enumeration(names)) for names in alike.values() if len(names) > 1]
+    # Networks of one function, and counts of decisions, are equal by what they are: that tells nothing of what differs.
+    exact = {one.name for one in data.variants if one.weights == "constructed" or data.decisions is not None}
+    several = [(enumeration(names), exact & {*names}) for names in alike.values() if len(names) > 1]
+    return [text("equals-exact" if known else "equals", variants=names) for names, known in several]
 
 
 def about_unresolved(data: SweepData) -> list[str]:
@@ -226,11 +239,12 @@ def _sensitivity_figures(
         "How much does the output change" if data.decisions is None else "How often does the decision change"
     )
     heading = f"{what} when {_edit(data.plan, 'heading')}?"
-    figures = [sensitivity_figure(data.points, fits, styles, statistics=main, norm=norm, heading=heading)]
+    common: dict[str, Any] = {"norm": norm, "traits": data.traits}
+    figures = [sensitivity_figure(data.points, fits, styles, statistics=main, heading=heading, **common)]
     others = [name for name in data.plan.statistics if name not in main]
     if others:
-        more = {"name": "sensitivity-others", "heading": "The other statistics"}
-        figures.append(sensitivity_figure(data.points, fits, styles, statistics=others, norm=norm, **more))
+        more: dict[str, Any] = common | {"name": "sensitivity-others", "heading": "The other statistics"}
+        figures.append(sensitivity_figure(data.points, fits, styles, statistics=others, **more))
     return figures
 
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from jaxsens.asked.flips import Flips
 from jaxsens.base.errors import InputError, Problems
-from jaxsens.base.strict import did_you_mean, field_names, join, messages, read_fields
+from jaxsens.base.strict import did_you_mean, field_names, join, later, messages, read_fields
 from jaxsens.constructions.catalogue import construction
 from jaxsens.constructions.chiang_cholak import ReferenceTransformer
 from jaxsens.constructions.compiled import CompiledTransformer
@@ -48,7 +48,7 @@ Weights = Literal["random", "constructed", "trained", "own", "published"]
 SEEDED = ("random", "own")
 """Weights that depend on the seed."""
 
-COMMON = ("condition", "autoregressive", "dtype", "read")
+COMMON = ("condition", "autoregressive", "dtype", "read", "reweighted")
 """The keys that every constructed model has, with the same meaning."""
 
 _READ: Mapping[Read, str] = {
@@ -127,6 +127,11 @@ class ModelSource:
         if self.network is None:
             return None
         return not isinstance(self.network, TransformerConfig) or self.network.bounded
+
+    @property
+    def temperature(self) -> str:
+        """That of its attention, as `TransformerConfig.temperature`; empty where there is none, or it is not known."""
+        return self.network.temperature if isinstance(self.network, TransformerConfig) else ""
 
     @property
     def output_size(self) -> int:
@@ -214,12 +219,14 @@ class _Constructed:
         autoregressive: the future-masked construction, which does not depend on n.
         dtype: of parameters and arithmetic.
         read: which coordinates of the output are measured if the sweep does not say.
+        reweighted: another weighting of the finished network, such as "softmax" for temperature 1; None for its own.
     """
 
     _: dataclasses.KW_ONLY
     autoregressive: bool = False
     dtype: Dtype = "float64"
     read: Read = "output"
+    reweighted: str | None = later(None)
 
     def source(
         self,
@@ -237,9 +244,13 @@ class _Constructed:
         common = {"autoregressive": self.autoregressive, "dtype": self.dtype, "read": self.read}
         try:
             model: CompiledTransformer | ReferenceTransformer = make(condition, **common, **options)
+            if self.reweighted is not None and isinstance(model, CompiledTransformer):
+                model = model.with_weighting(self.reweighted)
+            elif self.reweighted is not None:
+                raise InputError(f"_: weighting = {self.reweighted!r}: only compiled networks have another")
         except InputError as error:
             for text in messages(error):
-                told = f"construction{text[4:]}" if text.startswith("name = ") else text
+                told = re.sub("^weighting =", "reweighted =", re.sub("^name =", "construction =", text))
                 problems.messages.append(join(path, [told]))
             return None
         return ModelSource(

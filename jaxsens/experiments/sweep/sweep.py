@@ -84,6 +84,7 @@ class PlannedVariant:
         weights: where its weights come from; "random" ones and "own" models depend on the seed.
         outputs: in words, which coordinates of its output are measured; empty if not known.
         exact_length: the longest input for which a construction is exact; None where there is none.
+        temperature: of attention, as `ModelSource.temperature`.
     """
 
     name: str
@@ -93,6 +94,7 @@ class PlannedVariant:
     weights: Weights
     outputs: str = ""
     exact_length: int | None = None
+    temperature: str = ""
 
 
 @dataclass(frozen=True)
@@ -200,6 +202,7 @@ class Sweep:
                     variant.source.weights,
                     _measured(variant.source, self.measure.measure.outputs),
                     variant.source.exact_length,
+                    variant.source.temperature,
                 )
                 for variant in self.variants
             ),

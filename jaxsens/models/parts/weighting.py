@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeAlias, TypeGuard
@@ -58,6 +59,17 @@ class Weighting(Part):
     @abc.abstractmethod
     def hard(self) -> bool:
         """Whether the weights jump when scores tie, so that equal keys must get bitwise equal scores."""
+
+    @property
+    def temperature(self) -> str:
+        """tau as a function of n, "1/n", or of the query's position i; "hard" for hard attention, or "none"."""
+        if not isinstance(self, Tempered):
+            return "hard" if self.hard else "none"
+        inverse = str(self.inverse_temperature)
+        factors = re.search(r"[\dn] ", inverse)  # or terms
+        told = "1" if inverse == "1" else f"1/({inverse})" if factors else f"1/{inverse}"
+        told = told if self.by == "length" else re.sub(r"\bn\b", "i", told)
+        return f"{told} and by entropy" if isinstance(self, AdaptiveSoftmax) else told
 
     @abc.abstractmethod
     def shares(self, scores: Keys, visible: Seen) -> Shares:

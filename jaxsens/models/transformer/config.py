@@ -314,6 +314,12 @@ class TransformerConfig(SymbolsConfig):
         return all(term.bounded for term in self.position_terms)
 
     @property
+    def temperature(self) -> str:
+        """The temperature of attention (`Weighting.temperature`), or of every layer, where they differ, in order."""
+        each = [self.layer(k).weighting.temperature for k in range(self.layers)]
+        return ", ".join(each if len(set(each)) > 1 else each[:1]) or "none"
+
+    @property
     def bounded_temperature(self) -> bool:
         """Whether every layer is a softmax, even with a sink, whose 1/tau(n) stays bounded (the other hypothesis)."""
         kinds = [self.layer(k).weighting for k in range(self.layers)]
