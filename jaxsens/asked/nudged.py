@@ -1,12 +1,8 @@
-"""A function computed with every rounding moved at random: how far its value moves then bounds its own rounding.
+"""A function run again with every rounding moved at random: how far its value moves bounds its own rounding.
 
-The function is traced and its program run again, each result that is rounded times 1 + u, with |u| up to `ROUNDINGS`
-roundings. Nothing is assumed of the function: a sum that cancels, a kink beside the value, an exponential show as they
-are. What JAX computes exactly is not moved: numbers moved about, compared or chosen, sums and products of small whole
-numbers. What becomes 0 by underflow is moved by the smallest normal number.
-
-The moves are drawn from the numbers themselves, and anew for each operation: equal numbers, which are rounded alike,
-are moved alike, so that their errors add up as they do in a word of one symbol.
+Nothing is assumed of the function: a sum that cancels, a kink, an exponential show as they are. What JAX computes
+exactly is not moved: numbers moved about, compared or chosen. The moves are hashes of the numbers, other ones for each
+operation: equal numbers, which are rounded alike, move alike, and add up as their errors do in a word of one symbol.
 """
 
 from __future__ import annotations
@@ -19,18 +15,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Literal, jaxprs_in_params
 from jaxtyping import Array
 
 ROUNDINGS = 4.0
-"""Results are moved by up to this many roundings: a rounding is off by half of one."""
+"""Results are moved by up to this many roundings, and by as many of the smallest normal numbers where they underflow: a
+rounding is off by half of one."""
 
 DRAWS = 8
-"""So often is a function run anew. That the largest of eight moves is far below the error happens once in a million."""
+"""So often is a function run again. That the largest of eight moves is below the error happens once in a million."""
 
 _CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "checkpoint", "remat2")
-_SUMS = ("dot_general", "reduce_sum", "cumsum", "conv_general_dilated", "scatter-add", "scatter_add")
-_WHOLE = ("add", "sub", "mul", *_SUMS[:2])
+_SUMS = ("dot_general", "reduce_sum", "cumsum", "conv_general_dilated", "scatter-add")
+_UNDERFLOWING = ("mul", "div", "integer_pow", "square", "pow", "exp", "exp2", "reduce_prod", "dot_general")
 _EXACT = frozenset(
     "abs neg sign floor ceil round max min clamp select_n reduce_max reduce_min cummax cummin argsort sort top_k "
     "reshape broadcast_in_dim squeeze expand_dims transpose concatenate pad slice dynamic_slice dynamic_update_slice "
@@ -42,31 +39,34 @@ _CHOICES: dict[str, Callable[..., Array]] = {
     "clamp": lambda low, x, high: (x > low) + 1 * (x > high), "sort": lambda x, *rest: jnp.argsort(x),
     "rem": lambda a, b: jnp.floor(a / b),
 }  # fmt: skip
-"""What each operation with kinks or steps chooses by, from its operands; others choose by whole-number results."""
+"""By what operations with kinks or steps choose, from their operands; others do by whole-number results."""
 
 
 def spread(f: Callable[[Array], Array], x: Array, error: Any = 0.0, draws: int = DRAWS) -> Array:
-    """Returns how far each entry of f(x) moves at most, of so many runs, with each entry of x moved by `error` too.
-
-    It is infinite where the value is no number then.
-    """
+    """Returns how far each entry of f(x) moves at most, each entry of x moved by `error` too; infinite for NaN."""
     value = f(x)
 
     def moved(salt: Array) -> Array:
-        signs = jnp.sign(_draw(jnp.arange(x.size, dtype=x.dtype), salt)).reshape(x.shape)
+        signs = jnp.sign(_draw(jnp.arange(1, x.size + 1).astype(x.dtype), salt)).reshape(x.shape)
         away = jnp.abs(nudged(f, salt)(x + error * signs) - value)
         return jnp.where(jnp.isfinite(away) | ~jnp.isfinite(value), away, jnp.inf)
 
-    return jnp.max(jax.lax.map(moved, jnp.arange(draws, dtype=jnp.uint32)), axis=0)
+    return jnp.max(jax.lax.map(moved, salts(draws)), axis=0)
+
+
+def salts(draws: int = DRAWS) -> Array:
+    """Returns an odd number for each run."""
+    return jnp.arange(1, draws + 1, dtype=jnp.uint32) * np.uint32(0x9E3779B2) + np.uint32(1)
 
 
 def nudged(f: Callable[..., Array], salt: Array) -> Callable[..., Array]:
-    """Returns f with every rounding moved, in another way for each salt (uint32). Its arguments are not moved."""
+    """Returns f with every rounding moved, in another way for each of `salts`. Its arguments are not moved."""
+    return lambda *args: _run(jax.make_jaxpr(f)(*args), jax.tree.leaves(args), partial(_nudge, salt=salt))[0]
 
-    def moved(*args: Any) -> Array:
-        return _run(jax.make_jaxpr(f)(*args), jax.tree.leaves(args), _nudge, salt)[0]
 
-    return moved
+def equations(jaxpr: Any) -> int:
+    """Returns the number of equations of a program, and of those that it calls."""
+    return sum(1 + sum(map(equations, jaxprs_in_params(one.params))) for one in jaxpr.eqns)
 
 
 def choices(f: Callable[[Array], Array], x: Array) -> list[Array]:
@@ -79,28 +79,26 @@ def choices(f: Callable[[Array], Array], x: Array) -> list[Array]:
     """
     found: list[Array] = []
 
-    def noted(equation: Any, operands: Sequence[Any], salt: Array, seen: bool) -> list[Any]:
+    def noted(equation: Any, operands: Sequence[Any], place: int, seen: bool) -> list[Any]:
         name, results = equation.primitive.name, _bound(equation, operands)
         if name in ("scan", "while", "cond"):
             raise NotImplementedError(name)
-        if not seen or not any(map(_is_real, operands)):
-            return results
-        if name in _CHOICES:
-            found.append(_CHOICES[name](*operands))
-        elif name in ("reduce_max", "reduce_min"):
-            found.append(jnp.expand_dims(results[0], equation.params["axes"]) == operands[0])
-        found.extend(one for one in results if not _is_real(one))
+        if seen and any(map(_is_real, operands)):
+            found.extend(one for one in results if not _is_real(one))
+            if name in _CHOICES:
+                found.append(_CHOICES[name](*operands))
+            if name in ("reduce_max", "reduce_min"):
+                found.append(jnp.expand_dims(results[0], equation.params["axes"]) == operands[0])
         return results
 
-    _run(jax.make_jaxpr(f)(x), [x], noted, jnp.uint32(0))
+    _run(jax.make_jaxpr(f)(x), [x], noted)
     return found
 
 
-def _run(closed: ClosedJaxpr, args: Sequence[Any], step: Callable[..., list[Any]], salt: Array) -> list[Any]:
-    """Runs a program and those that it calls, equation by equation."""
-    known: dict[Any, Any] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
-    known.update(zip(closed.jaxpr.invars, args, strict=True))
-    seen = set(closed.jaxpr.outvars) - {atom for atom in closed.jaxpr.outvars if isinstance(atom, Literal)}
+def _run(closed: ClosedJaxpr, args: Sequence[Any], step: Callable[..., list[Any]], place: int = 1) -> list[Any]:
+    """Runs a program and those that it calls, equation by equation; `place` tells equations apart."""
+    known = dict(zip((*closed.jaxpr.constvars, *closed.jaxpr.invars), (*closed.consts, *args), strict=True))
+    seen = {atom for atom in closed.jaxpr.outvars if not isinstance(atom, Literal)}
     for equation in reversed(closed.jaxpr.eqns):
         if equation.primitive.name != "stop_gradient" and not seen.isdisjoint(equation.outvars):
             seen.update(atom for atom in equation.invars if not isinstance(atom, Literal))
@@ -109,11 +107,11 @@ def _run(closed: ClosedJaxpr, args: Sequence[Any], step: Callable[..., list[Any]
         return jnp.asarray(atom.val, atom.aval.dtype) if isinstance(atom, Literal) else known[atom]
 
     for k, equation in enumerate(closed.jaxpr.eqns):
-        operands, own = [read(atom) for atom in equation.invars], salt * np.uint32(0x9E3779B1) + np.uint32(k + 1)
+        operands, own = [read(atom) for atom in equation.invars], (place * 0x9E3779B1 + 2 * k) % 2**32
         if equation.primitive.name in _CALLS:
             inner = equation.params.get("jaxpr") or equation.params["call_jaxpr"]
-            inner = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
-            results = _run(inner, operands, step, own)
+            closed_inner = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
+            results = _run(closed_inner, operands, step, own)
         else:
             results = step(equation, operands, own, not seen.isdisjoint(equation.outvars))
         known.update(zip(equation.outvars, results, strict=True))
@@ -125,84 +123,75 @@ def _bound(equation: Any, operands: Sequence[Any]) -> list[Any]:
     return list(results) if equation.primitive.multiple_results else [results]
 
 
-def _nudge(equation: Any, operands: Sequence[Any], salt: Array, seen: bool) -> list[Any]:
+def _nudge(equation: Any, operands: Sequence[Any], place: int, seen: bool, salt: Array) -> list[Any]:
     """Returns the results of an equation, moved if they are rounded."""
     del seen
-    name, params, run = equation.primitive.name, equation.params, partial(_run, step=_nudge, salt=salt)
-    if name == "scan":
-        fixed, carried = params["num_consts"], params["num_consts"] + params["num_carry"]
+    name = equation.primitive.name
+    if name in ("scan", "while", "cond"):
+        run = partial(_run, step=partial(_nudge, salt=salt), place=place)
+        return _looped(name, equation.params, run, list(operands))
+    results, real = _bound(equation, operands), [one for one in operands if _is_real(one)]
+    wider = name == "convert_element_type" and (not real or _eps(results[0]) <= _eps(real[0]))
+    if name in _EXACT or wider or not any(map(_is_real, results)):
+        return results
+    weight = 1.0
+    if name in _SUMS:  # numbers that cancel in a sum have roundings of their own, and its parts add to them
+        terms = (math.prod(one.size for one in real) / max(1, results[0].size)) ** (1 / len(real))
+        weight = max(1.0, math.sqrt(terms) / 8)
+        results = _bound(equation, [_moved(operands[0], salt, place + 2, weight), *operands[1:]])
+    moved = [_moved(one, salt, place, weight) for one in results]
+    if name not in _UNDERFLOWING:
+        return moved
+    tiny = jnp.finfo(moved[0].dtype).tiny
+    kept = jnp.abs(moved[0]) >= tiny
+    for one in real:
+        if one.shape == kept.shape:
+            kept = kept | (one == 0) | ~jnp.isfinite(one)
+        elif name == "reduce_prod":
+            kept = kept | jnp.any(one == 0)
+    return [jnp.where(kept, moved[0], moved[0] + _draw(salt, salt, ROUNDINGS * tiny).astype(moved[0].dtype))]
 
-        def one(carry: list[Any], given: list[Any]) -> tuple[list[Any], list[Any]]:
-            results = run(params["jaxpr"], [*operands[:fixed], *carry, *given])
-            return results[: carried - fixed], results[carried - fixed :]
 
-        start, given = list(operands[fixed:carried]), list(operands[carried:])
-        return sum(jax.lax.scan(one, start, given, params["length"], params["reverse"]), [])
-    if name == "while":
-        tests = params["cond_nconsts"]
-        fixed = tests + params["body_nconsts"]
-        return jax.lax.while_loop(
-            lambda carry: run(params["cond_jaxpr"], [*operands[:tests], *carry])[0],
-            lambda carry: run(params["body_jaxpr"], [*operands[tests:fixed], *carry]),
-            list(operands[fixed:]),
-        )
+def _looped(name: str, params: Any, run: Callable[..., list[Any]], operands: list[Any]) -> list[Any]:
+    """Returns the results of a loop or a branch whose programs are run by `run`."""
     if name == "cond":
         branches = [lambda *given, branch=branch: run(branch, given) for branch in params["branches"]]
         return jax.lax.switch(operands[0], branches, *operands[1:])
-    if name in _EXACT or not any(_is_real(var.aval) for var in equation.outvars):
-        return _bound(equation, operands)
-    if name == "convert_element_type" and jnp.finfo(params["new_dtype"]).eps <= _eps(operands[0]):
-        return _bound(equation, operands)
-    results, weight = _bound(equation, operands), 1.0
-    real = [one for one in operands if _is_real(one)]
-    terms = math.prod(one.size for one in real) ** (1 / max(1, len(real))) if name in _SUMS[:2] else 1.0
-    if name in _SUMS:  # numbers that cancel in a sum have roundings of their own, and its parts add to them
-        terms = max(1.0, terms / max(1, results[0].size) ** (1 / len(real)))
-        weight = max(1.0, math.sqrt(terms) / 8)
-        around = [_moved(one, salt + np.uint32(7 + i), weight) for i, one in enumerate(operands)]
-        results = _bound(equation, around)
-    moved = [_moved(one, salt + np.uint32(i), weight) for i, one in enumerate(results)]
-    if name not in ("add", "sub", "reduce_sum", "cumsum"):
-        moved = [_not_underflown(name, one, real, salt) for one in moved]
-    if name not in _WHOLE:
-        return moved
-    exact, sizes = _bound(equation, operands), [jnp.max(jnp.abs(one), initial=0) for one in real]
-    largest = terms * (math.prod(sizes) if name in ("mul", "dot_general") else sum(sizes))
-    whole = [jnp.all(one == jnp.round(one)) for one in real]
-    small = jnp.all(jnp.stack(whole)) & (largest < 1 / _eps(results[0]))
-    return [jnp.where(small, exact[0], moved[0])]
+    if name == "while":
+        tests, fixed = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+        return jax.lax.while_loop(
+            lambda carry: run(params["cond_jaxpr"], [*operands[:tests], *carry])[0],
+            lambda carry: run(params["body_jaxpr"], [*operands[tests:fixed], *carry]),
+            operands[fixed:],
+        )
+    fixed, many = params["num_consts"], params["num_carry"]
+
+    def one(carry: list[Any], given: list[Any]) -> tuple[list[Any], list[Any]]:
+        results = run(params["jaxpr"], [*operands[:fixed], *carry, *given])
+        return results[:many], results[many:]
+
+    start, given = operands[fixed : fixed + many], operands[fixed + many :]
+    return sum(jax.lax.scan(one, start, given, params["length"], params["reverse"]), [])
 
 
-def _not_underflown(name: str, result: Any, operands: Sequence[Any], salt: Array) -> Any:
-    """Returns a result moved by the smallest normal number if it is below that and no operand is 0."""
-    if not _is_real(result):
-        return result
-    tiny = jnp.finfo(result.dtype).tiny
-    nothing = [(one == 0) | ~jnp.isfinite(one) for one in operands if one.shape == result.shape]
-    if name == "reduce_prod":
-        nothing = [jnp.any(operands[0] == 0)]
-    kept = jnp.any(jnp.stack(nothing), axis=0) if nothing else jnp.zeros((), bool)
-    moved = result + ROUNDINGS * tiny * _draw(result + 1, salt)
-    return jnp.where((jnp.abs(result) < tiny) & ~kept, moved, result)
-
-
-def _moved(value: Any, salt: Array, weight: float = 1.0) -> Any:
+def _moved(value: Any, salt: Array, place: int, weight: float) -> Any:
     """Returns numbers moved by up to `weight` times `ROUNDINGS` of their roundings; others as they are."""
     if not _is_real(value):
         return value
-    moved = value * (1 + weight * ROUNDINGS * _eps(value) * _draw(value, salt)).astype(value.dtype)
-    return jnp.where(jnp.isfinite(moved), moved, value)
+    moved = value + value * _draw(value, salt * np.uint32(place | 1), weight * ROUNDINGS * _eps(value))
+    return jax.lax.select(jax.lax.is_finite(moved), moved, value)
 
 
-def _draw(value: Array, salt: Array) -> Array:
-    """Returns a number from -1 to 1 for each, a hash of its bits and the salt."""
+def _draw(value: Array, salt: Array, size: float = 1.0) -> Array:
+    """Returns a number from -size to size for each, a hash of its bits: the upper ones of an odd multiple."""
     bits = jax.lax.bitcast_convert_type(value, jnp.dtype(f"uint{8 * value.dtype.itemsize}"))
-    mixed = bits.astype(jnp.uint32) if value.dtype.itemsize < 8 else (bits ^ (bits >> 32)).astype(jnp.uint32)
-    mixed = (mixed ^ (salt * np.uint32(0x85EBCA6B))) * np.uint32(0x9E3779B1)
-    mixed = (mixed ^ (mixed >> 15)) * np.uint32(0xC2B2AE35)
-    mixed = mixed ^ (mixed >> 16)
-    real = jnp.float64 if value.dtype == jnp.float64 else jnp.float32
-    return mixed.astype(real) / 2.0**31 - 1
+    if bits.dtype.itemsize < 4:
+        bits = bits.astype(jnp.uint32)
+    elif bits.dtype.itemsize > 4:
+        salt = salt.astype(bits.dtype) * np.uint64(0x9E3779B97F4A7C15)
+    signed = jax.lax.bitcast_convert_type(bits * salt, jnp.dtype(f"int{8 * bits.dtype.itemsize}"))
+    real = value.dtype if _is_real(value) else jnp.float32
+    return signed.astype(real) * np.asarray(size * 2.0 ** (1 - 8 * bits.dtype.itemsize), real)
 
 
 def _is_real(value: Any) -> bool:
@@ -210,4 +199,4 @@ def _is_real(value: Any) -> bool:
 
 
 def _eps(value: Any) -> float:
-    return float(jnp.finfo(value.dtype).eps) if _is_real(value) else 0.0
+    return float(jnp.finfo(value.dtype).eps)

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from jaxsens.asked.engines import AskedEngine, Auto, Difference, FirstOrder
 from jaxsens.asked.flips import Flips
 from jaxsens.asked.measures import L2, Decision, Measure, OfFunction, balancing_threshold
-from jaxsens.asked.nudged import DRAWS
+from jaxsens.asked.nudged import DRAWS, equations
 from jaxsens.asked.request import Request
 from jaxsens.asked.value import read
 from jaxsens.base import inputs, stopping
@@ -367,6 +367,10 @@ def _measured(
     return begun.result(values, np.ones(len(flips), bool), elsewhere)
 
 
+MOST_EQUATIONS = 400
+"""The equations of a program up to which it is taken for a function of which nothing is known: some three layers. What
+moves its roundings is compiled, in a second for each hundred of them."""
+
 MOST_NUDGED = 1e9
 """The operations that are spent at most on the rounding of each flip of a user's function: some seconds."""
 
@@ -380,12 +384,15 @@ def _doubting(
     """Returns the engine with what bounds the rounding of its outputs.
 
     For a user's function, that is measured at each flip where this is cheap. Otherwise it is the largest found at a
-    sample of the flips. For models of known layers it is that of the unflipped input.
+    sample of the flips. For networks of layers it is that of the unflipped input.
     """
     words, flips = whole.tokens, whole.flips
+    tokens = jax.ShapeDtypeStruct(words.shape[1:], jnp.int32)
     if not isinstance(runner, VmapEngine) or not runner.foreign:
         return runner, output_doubts(subject, words)
-    nudging, tokens = dataclasses.replace(runner, nudges=True), jax.ShapeDtypeStruct(words.shape[1:], jnp.int32)
+    if equations(jax.make_jaxpr(subject.apply)(subject.parameters, tokens).jaxpr) > MOST_EQUATIONS:
+        return runner, output_doubts(subject, words)
+    nudging = dataclasses.replace(runner, nudges=True)
     cost = runner.cost(parameters, tokens, placement.platform).per_flip
     affordable = int(MOST_NUDGED / (DRAWS * max(cost, 1.0)))
     if len(flips) <= affordable:
@@ -418,7 +425,7 @@ def _refined(
     jaxsens transformer is neither called nor warned of: with hard attention, exact zeros are what is measured.
     """
     given = whole.tokens, whole.flips, edit_of(whole.asked.flips)
-    moved = check_alone(subject, *given, values[:, 0], runner, first)
+    moved = check_alone(subject, *given, values[:, 0], runner, first, values[:, 1])
     with stopping.noting(signal.SIGINT):
         flips_found, found = refined(runner, subject, *given, values)
     if len(flips_found):

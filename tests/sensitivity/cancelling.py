@@ -231,11 +231,12 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--bits", action="store_true", help="with hundreds of bits")
     parser.add_argument("--each", action="store_true", help="a line for each function")
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "float64"])
     asked, wrong = parser.parse_args(), 0
     if not asked.bits:
         refined.BUDGET = 0.0
     print(f"{'':44s} values  resolved  unresolved   wrong  needless")
-    for dtype in ("float32", "float64"):
+    for dtype in asked.dtypes:
         for kind in ("constant", "random"):
             total = Count()
             for name in FUNCTIONS:

@@ -44,6 +44,7 @@ def check_alone(
     values: Float[np.ndarray, "flips *rows"],
     engine: Engine,
     first: Float[np.ndarray, "*rows outputs"] | None = None,
+    resolution: Float[np.ndarray, " flips"] | None = None,
 ) -> bool:
     """Measures a few of the flips alone, and rejects a model for which that differs from `values`.
 
@@ -54,6 +55,7 @@ def check_alone(
     Args:
         values: what was measured of each flip, or of each row (flips, n) of a model that returns rows (n, d).
         first: the output on the first input, if it is known.
+        resolution: how far each value may be off by rounding, if that is known.
 
     Returns:
         Whether the output of any of these flips changed, if only in its last bit. True if none was called.
@@ -89,6 +91,7 @@ def check_alone(
             coarse, activation = _rounded(subject, word)
             share = share if not coarse else (np.inf if is_whole(y) else ALONE["bfloat16"])
             wanted, allowed = _measured(engine, y, new, share, activation)
+        allowed = allowed + (0.0 if resolution is None else 2 * resolution[k])
         bad = np.flatnonzero(np.abs(found - wanted) > allowed)
         if len(bad):
             raise InputError(_differs(flips, k, float(found.flat[bad[0]]), float(wanted.flat[bad[0]])))

@@ -26,7 +26,7 @@ from jaxsens.base.programs import kept
 from jaxsens.sensitivity.digits.wide.numbers import FLOAT64, Precise
 from jaxsens.sensitivity.digits.wide.program import Program, traced
 from jaxsens.sensitivity.engines.engine import Engine
-from jaxsens.sensitivity.engines.vmap import HALF_UNIT, VmapEngine, output_vector
+from jaxsens.sensitivity.engines.vmap import HALF_UNIT, output_vector
 from jaxsens.sensitivity.subjects.adapters import Measurable, TransformerApply, in_float64
 
 FACTOR = 4.0
@@ -55,8 +55,7 @@ NUMPY_RATE = 4e8
 
 def doubting_seconds(engine: Engine, subject: Measurable, n: int) -> float:
     """Estimates the seconds in which `output_doubts` evaluates one input of length n on the reference machine."""
-    foreign = isinstance(engine, VmapEngine) and engine.foreign
-    program = output_program(subject, n) if engine.subtracts and not foreign else None
+    program = output_program(subject, n) if engine.subtracts else None
     if program is None or program.operations > LARGEST_PROGRAM:
         return 0.0
     return (1 + _is_moved(subject, subject.dtype)) * program.operations / NUMPY_RATE

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsens.asked.formulas import as_vector, difference, is_whole, l2
-from jaxsens.asked.nudged import DRAWS, nudged
+from jaxsens.asked.nudged import nudged, salts
 from jaxsens.base.platforms import Platform
 from jaxsens.base.programs import compiled
 from jaxsens.models.transformer.config import TransformerConfig
@@ -113,7 +113,7 @@ class VmapEngine(SubtractingEngine):
         units = 0.0 if is_whole(output) else HALF_UNIT
         sizes = jnp.abs(as_vector(output))
         doubt = units * jnp.finfo(sizes.dtype).eps * sizes
-        if self.nudges:
+        if self.nudges and not self._replaces:
             doubt = self._moved(output, lambda moved: moved._output(parameters, tokens))
         return PreparedPass(tokens, output, doubt, scores)
 
@@ -125,7 +125,13 @@ class VmapEngine(SubtractingEngine):
         """As `Engine.values`, from both outputs: decisions and functions are those of the outputs themselves."""
         old, new = prepared.output, self._flipped(parameters, prepared, block)
         changes, error = self._changed_to(new, prepared)
-        if self.nudges:
+        if self.nudges and self._replaces:  # the input too, as a flip to its own symbol: in one program
+            own = zip(block, (jnp.zeros(1, block.places.dtype), prepared.tokens[:1]), strict=True)
+            whole = FlipBlock(*(jnp.concatenate([part, first.astype(part.dtype)]) for part, first in own))
+            both = jnp.concatenate([new, old[None]])
+            doubt = l2(self.chosen(self._moved(both, lambda moved: moved._flipped(parameters, prepared, whole))))
+            error = doubt[-1] + doubt[:-1]
+        elif self.nudges:
             doubt = self._moved(new, lambda moved: moved._flipped(parameters, prepared, block))
             error = l2(self.chosen(prepared.doubt)) + l2(self.chosen(doubt))
         return self.measure.of_outputs(self.chosen(old), self.chosen(new), self.chosen(changes), error)
@@ -165,13 +171,17 @@ class VmapEngine(SubtractingEngine):
 
         return jax.vmap(one)(*block)
 
+    @property
+    def _replaces(self) -> bool:
+        return type(self) is VmapEngine
+
     def _moved(self, output: Array, run: Callable[[VmapEngine], Array]) -> Float[Array, "*shape"]:
         """Returns how far each output moves at most if the model's roundings are moved at random."""
 
         def away(salt: Array) -> Array:
             return jnp.abs(difference(run(replace(self, apply=nudged(self.apply, salt))), output))
 
-        found = jnp.max(jax.lax.map(away, jnp.arange(DRAWS, dtype=jnp.uint32)), axis=0)
+        found = jnp.max(jax.lax.map(away, salts()), axis=0)
         return jnp.where(jnp.isfinite(found), found, jnp.inf)
 
     def _edited(self, tokens: Array, place: Array, symbol: Array) -> Array:
