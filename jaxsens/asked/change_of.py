@@ -45,7 +45,7 @@ def change_of(
     the values of f are whole numbers, or JAX cannot differentiate it forward, all entries are subtracted. The cost is
     that of two dozen evaluations of f.
     """
-    return change_and_doubt(f, x, dx, jnp.zeros((), x.dtype), draws=1)[0]
+    return change_and_doubt(f, x, dx, jnp.zeros((), x.dtype), draws=4)[0]
 
 
 def change_and_doubt(
@@ -66,7 +66,9 @@ def change_and_doubt(
     try:
         slope = slope_error(f, x + dx, error)
         carried, coarse = _integrals(f, x, dx)
-        off = spread(lambda step: _integrals(f, x, step)[0], dx, draws=draws) + jnp.abs(carried - coarse)
+        off = spread(lambda step: _integrals(f, x, step)[0], dx, draws=-(-draws // 4)) + jnp.abs(
+            carried - coarse
+        )
         alike = jnp.asarray(_alike(choices(f, x), choices(f, x + dx)))
     except (TypeError, ValueError, NotImplementedError):  # what JAX raises for functions without a derivative
         slope, carried, off, alike = jnp.zeros_like(error), plain, jnp.inf, jnp.asarray(False)

@@ -404,7 +404,10 @@ def _doubting(
         own = np.arange(*np.searchsorted(flips.inputs, [b, b + 1]))
         count = max(1, affordable // len(words), int(SHARE_NUDGED * len(own)))
         some = np.sort(np.random.default_rng(b).permutation(own)[:count])
-        engine, where = dataclasses.replace(nudging, measure=L2()), (flips.inputs[some], what[some], by_what[some])
+        engine, where = (
+            dataclasses.replace(nudging, measure=L2()),
+            (flips.inputs[some], what[some], by_what[some]),
+        )
         found, _ = placing.Measuring(engine, parameters, words, *where, placement).numbers()
         return np.full(output.shape, np.max(found[:, 1]) / len(runner.outputs or output) ** 0.5)
 
@@ -425,7 +428,7 @@ def _refined(
     jaxsens transformer is neither called nor warned of: with hard attention, exact zeros are what is measured.
     """
     given = whole.tokens, whole.flips, edit_of(whole.asked.flips)
-    moved = check_alone(subject, *given, values[:, 0], runner, first, values[:, 1])
+    moved = check_alone(subject, *given, values[:, 0], runner, first)
     with stopping.noting(signal.SIGINT):
         flips_found, found = refined(runner, subject, *given, values)
     if len(flips_found):

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.asked.formulas import as_vector, is_whole
 from jaxsens.asked.measures import Decision, Measure, Norm
+from jaxsens.asked.nudged import nudged, salts
 from jaxsens.base.errors import InputError, UnchangedWarning
 from jaxsens.base.precision import ALONE, LOW_PRECISION, MASKED
 from jaxsens.base.programs import compiled, kept
@@ -44,7 +45,6 @@ def check_alone(
     values: Float[np.ndarray, "flips *rows"],
     engine: Engine,
     first: Float[np.ndarray, "*rows outputs"] | None = None,
-    resolution: Float[np.ndarray, " flips"] | None = None,
 ) -> bool:
     """Measures a few of the flips alone, and rejects a model for which that differs from `values`.
 
@@ -55,7 +55,6 @@ def check_alone(
     Args:
         values: what was measured of each flip, or of each row (flips, n) of a model that returns rows (n, d).
         first: the output on the first input, if it is known.
-        resolution: how far each value may be off by rounding, if that is known.
 
     Returns:
         Whether the output of any of these flips changed, if only in its last bit. True if none was called.
@@ -91,7 +90,6 @@ def check_alone(
             coarse, activation = _rounded(subject, word)
             share = share if not coarse else (np.inf if is_whole(y) else ALONE["bfloat16"])
             wanted, allowed = _measured(engine, y, new, share, activation)
-        allowed = allowed + (0.0 if resolution is None else 2 * resolution[k])
         bad = np.flatnonzero(np.abs(found - wanted) > allowed)
         if len(bad):
             raise InputError(_differs(flips, k, float(found.flat[bad[0]]), float(wanted.flat[bad[0]])))
@@ -178,6 +176,9 @@ def _rounded(subject: Measurable, word: Int[np.ndarray, " n"]) -> tuple[bool, fl
     names = program.jaxpr.debug_info.with_unknown_names()
     kept = ClosedJaxpr(program.jaxpr.replace(outvars=real, debug_info=names), program.consts)
     sizes = [np.abs(np.asarray(value, np.float64)) for value in jaxpr_as_fun(kept)(*jax.tree.leaves(given))]
+    moved = jax.lax.map(lambda salt: nudged(subject.apply, salt)(*given), salts())  # of what cancels inside
+    share = ALONE["float64" if moved.dtype == np.float64 else "float32"]
+    sizes.append(np.ptp(np.asarray(moved, np.float64), axis=0) / share)
     return coarse, max((float(size[size < MASKED].max(initial=0.0)) for size in sizes), default=0.0)
 
 

@@ -129,7 +129,9 @@ class VmapEngine(SubtractingEngine):
             own = zip(block, (jnp.zeros(1, block.places.dtype), prepared.tokens[:1]), strict=True)
             whole = FlipBlock(*(jnp.concatenate([part, first.astype(part.dtype)]) for part, first in own))
             both = jnp.concatenate([new, old[None]])
-            doubt = l2(self.chosen(self._moved(both, lambda moved: moved._flipped(parameters, prepared, whole))))
+            doubt = l2(
+                self.chosen(self._moved(both, lambda moved: moved._flipped(parameters, prepared, whole)))
+            )
             error = doubt[-1] + doubt[:-1]
         elif self.nudges:
             doubt = self._moved(new, lambda moved: moved._flipped(parameters, prepared, block))
