@@ -109,7 +109,7 @@ def _run(
             seen.update(atom for atom in equation.invars if not isinstance(atom, Literal))
 
     def read(atom: Any) -> Any:
-        return jnp.asarray(atom.val, atom.aval.dtype) if isinstance(atom, Literal) else known[atom]
+        return jnp.asarray(atom.val, jnp.result_type(atom.aval)) if isinstance(atom, Literal) else known[atom]
 
     for k, equation in enumerate(closed.jaxpr.eqns):
         operands, own = [read(atom) for atom in equation.invars], (place * 0x9E3779B1 + 2 * k) % 2**32

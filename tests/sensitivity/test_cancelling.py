@@ -52,7 +52,7 @@ def test_where_many_flips_take_long_a_sample_tells_their_rounding(monkeypatch):
         return jnp.mean(v * v) - jnp.mean(v) ** 2
 
     monkeypatch.setattr(calling, "MOST_NUDGED", 0.0)
-    found = measured((variance, np.float32(NEAR[:2])), np.zeros(8, int), flips=2)
+    found = measured((variance, np.asarray(NEAR[:2], np.float32)), np.zeros(8, int), flips=2)
     assert not found.resolved.any()
     assert np.all(np.abs(found.values - 1.094e-5) < found.resolution)
 
