@@ -228,8 +228,8 @@ OF_OUTPUT: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "hinge beside": (lambda y: 1e4 + jnp.maximum(y[0], y[1]), lambda y: max(y[0], y[1])),
     "clip beside": (lambda y: 1e5 + jnp.clip(y[0], 0.0, 0.1), lambda y: min(max(y[0], M.mpf(0)), C(0.1))),
     "narrow ramp beside": (
-        lambda y: 1e5 + jnp.clip((y[0] - y[1]) * 1e3, 0.0, 1.0),
-        lambda y: min(max((y[0] - y[1]) * 1000, M.mpf(0)), M.mpf(1)),
+        lambda y: 1e5 + 1e-3 * jnp.clip((y[0] - y[1]) * 1e3, 0.0, 1.0),
+        lambda y: C(1e-3) * min(max((y[0] - y[1]) * 1000, M.mpf(0)), M.mpf(1)),
     ),
     "two kinks": (
         lambda y: 1e5 + jnp.abs(y[0] - y[2]) + jnp.abs(y[0] - y[3]),

@@ -178,8 +178,8 @@ def _rounded(subject: Measurable, word: Int[np.ndarray, " n"]) -> tuple[bool, fl
     sizes = [np.abs(np.asarray(value, np.float64)) for value in jaxpr_as_fun(kept)(*jax.tree.leaves(given))]
     moved = jax.lax.map(lambda salt: nudged(subject.apply, salt)(*given), salts())  # of what cancels inside
     share = ALONE["float64" if moved.dtype == np.float64 else "float32"]
-    sizes.append(np.ptp(np.asarray(moved, np.float64), axis=0) / share)
-    return coarse, max((float(size[size < MASKED].max(initial=0.0)) for size in sizes), default=0.0)
+    inside = float(np.max(np.ptp(np.asarray(moved, np.float64), axis=0))) / share
+    return coarse, max((float(size[size < MASKED].max(initial=0.0)) for size in sizes), default=0.0) + inside
 
 
 def _differs(flips: FlipTable, flip: int, found: float, wanted: float) -> str:
