@@ -26,10 +26,6 @@ ROUNDINGS = 4.0
 """A distance is taken to be off by this many of its roundings, beside what the error of its change does."""
 
 
-FUNCTION_UNITS = 8.0
-"""A value of a function is taken to be off by this many of its roundings."""
-
-
 def each(
     distance: Callable[..., Array],
     y: Float[Array, " outputs"],

@@ -441,15 +441,15 @@ class OfFunction(Measure, abc.ABC):
     def of_outputs(self, old: Any, new: Any, dy: Any, error: Any) -> tuple[Any, Any]:
         """f of the outputs themselves: y + (y' - y) may be an ulp off y', on the other side of a step."""
         import jax
-        import jax.numpy as jnp
+
+        from jaxsens.asked.change_of import rounding_of, slope_error
 
         formulas = _formulas()
         y, after = formulas.as_exact_vector(old), formulas.as_exact_vector(new)
         f, start = self._of_new(y)
-        reached = jax.vmap(f)(after)
-        values = formulas.where_finite(after, reached + (start - f(y)))
-        rounding = formulas.FUNCTION_UNITS * jnp.finfo(values.dtype).eps * (jnp.abs(reached) + jnp.abs(start))
-        return values, self.of_changes(y, dy, error)[1] + rounding
+        values = formulas.where_finite(after, jax.vmap(f)(after) + (start - f(y)))
+        doubt = jax.vmap(lambda at, e: rounding_of(f, at, e) + slope_error(f, at, e))(after, error)
+        return values, doubt + rounding_of(f, y)
 
     def table(self) -> dict[str, Any]:
         """The kind, and of a result's measure the function's program: a function has no JSON value."""

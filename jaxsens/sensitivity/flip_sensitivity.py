@@ -15,7 +15,8 @@ from jaxtyping import Float, Int
 
 from jaxsens.asked.engines import AskedEngine, Auto, Difference, FirstOrder
 from jaxsens.asked.flips import Flips
-from jaxsens.asked.measures import Decision, Measure, OfFunction, balancing_threshold
+from jaxsens.asked.measures import L2, Decision, Measure, OfFunction, balancing_threshold
+from jaxsens.asked.nudged import DRAWS, equations
 from jaxsens.asked.request import Request
 from jaxsens.asked.value import read
 from jaxsens.base import inputs, stopping
@@ -43,7 +44,7 @@ from jaxsens.sensitivity.digits.resolution import (
 from jaxsens.sensitivity.engines.edits import edit_of
 from jaxsens.sensitivity.engines.engine import Engine, EngineChoice
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
-from jaxsens.sensitivity.engines.vmap import compiled_output
+from jaxsens.sensitivity.engines.vmap import VmapEngine, compiled_output
 from jaxsens.sensitivity.estimates.estimate import Blocks, estimated
 from jaxsens.sensitivity.estimates.verify import verified, warn_if_far
 from jaxsens.sensitivity.explain import warn_if_long
@@ -352,9 +353,10 @@ def _measured(
             with stopping.noting(signal.SIGINT):
                 told = call.told
                 counted = told and (lambda done, total: told(len(known) + done, len(known) + total))
-                doubts, where = output_doubts(subject, words), (flips.inputs[rest], what[rest], by_what[rest])
+                where = flips.inputs[rest], what[rest], by_what[rest]
+                doubting, doubts = _doubting(runner, subject, whole, call.placement, parameters)
                 values, elsewhere = placing.Measuring(
-                    runner, parameters, words, *where, call.placement, counted, doubts, so_far, ready
+                    doubting, parameters, words, *where, call.placement, counted, doubts, so_far, ready
                 ).numbers()
             values = begun.with_known(values)
             check_finite(values[:, 0], flips.positions, whole.measure)
@@ -363,6 +365,53 @@ def _measured(
         number = getattr(stop, "signal", signal.SIGINT)
         raise MeasurementInterrupted(begun.unfinished(so_far), number) from stop
     return begun.result(values, np.ones(len(flips), bool), elsewhere)
+
+
+MOST_EQUATIONS = 400
+"""The equations of a program up to which it is taken for a function of which nothing is known: some three layers. What
+moves its roundings is compiled, in a second for each hundred of them."""
+
+MOST_NUDGED = 1e9
+"""The operations that are spent at most on the rounding of each flip of a user's function: some seconds."""
+
+SHARE_NUDGED = 1 / 64
+"""Beyond that, the share of the flips of an input whose rounding is measured: an eighth of the time of all flips."""
+
+
+def _doubting(
+    runner: Engine, subject: Measurable, whole: FlipSensitivity, placement: Placement, parameters: Any
+) -> tuple[Engine, placing.Doubts | None]:
+    """Returns the engine with what bounds the rounding of its outputs.
+
+    For a user's function, that is measured at each flip where this is cheap. Otherwise it is the largest found at a
+    sample of the flips. For networks of layers it is that of the unflipped input.
+    """
+    words, flips = whole.tokens, whole.flips
+    tokens = jax.ShapeDtypeStruct(words.shape[1:], jnp.int32)
+    if not isinstance(runner, VmapEngine) or not runner.foreign:
+        return runner, output_doubts(subject, words)
+    if equations(jax.make_jaxpr(subject.apply)(subject.parameters, tokens).jaxpr) > MOST_EQUATIONS:
+        return runner, output_doubts(subject, words)
+    nudging = dataclasses.replace(runner, nudges=True)
+    cost = runner.cost(parameters, tokens, placement.platform).per_flip
+    affordable = int(MOST_NUDGED / (DRAWS * max(cost, 1.0)))
+    if len(flips) <= affordable:
+        return nudging, None
+    what, by_what = flips.edits
+
+    def doubts(b: int, dtype: str, output: Float[np.ndarray, " outputs"]) -> Float[np.ndarray, " outputs"]:
+        del dtype
+        own = np.arange(*np.searchsorted(flips.inputs, [b, b + 1]))
+        count = max(1, affordable // len(words), int(SHARE_NUDGED * len(own)))
+        some = np.sort(np.random.default_rng(b).permutation(own)[:count])
+        engine, where = (
+            dataclasses.replace(nudging, measure=L2()),
+            (flips.inputs[some], what[some], by_what[some]),
+        )
+        found, _ = placing.Measuring(engine, parameters, words, *where, placement).numbers()
+        return np.full(output.shape, np.max(found[:, 1]) / len(runner.outputs or output) ** 0.5)
+
+    return runner, doubts
 
 
 def _refined(

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.asked.formulas import as_vector, is_whole
 from jaxsens.asked.measures import Decision, Measure, Norm
+from jaxsens.asked.nudged import nudged, salts
 from jaxsens.base.errors import InputError, UnchangedWarning
 from jaxsens.base.precision import ALONE, LOW_PRECISION, MASKED
 from jaxsens.base.programs import compiled, kept
@@ -175,7 +176,10 @@ def _rounded(subject: Measurable, word: Int[np.ndarray, " n"]) -> tuple[bool, fl
     names = program.jaxpr.debug_info.with_unknown_names()
     kept = ClosedJaxpr(program.jaxpr.replace(outvars=real, debug_info=names), program.consts)
     sizes = [np.abs(np.asarray(value, np.float64)) for value in jaxpr_as_fun(kept)(*jax.tree.leaves(given))]
-    return coarse, max((float(size[size < MASKED].max(initial=0.0)) for size in sizes), default=0.0)
+    moved = jax.lax.map(lambda salt: nudged(subject.apply, salt)(*given), salts())  # of what cancels inside
+    share = ALONE["float64" if moved.dtype == np.float64 else "float32"]
+    inside = float(np.max(np.ptp(np.asarray(moved, np.float64), axis=0))) / share
+    return coarse, max((float(size[size < MASKED].max(initial=0.0)) for size in sizes), default=0.0) + inside
 
 
 def _differs(flips: FlipTable, flip: int, found: float, wanted: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import jax
@@ -13,11 +13,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsens.asked.formulas import as_vector, difference, is_whole, l2
+from jaxsens.asked.nudged import nudged, salts
 from jaxsens.base.platforms import Platform
 from jaxsens.base.programs import compiled
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.sensitivity.engines.engine import Changed, Engine, EngineCost, FlipBlock, PreparedPass, Values
-from jaxsens.sensitivity.subjects.adapters import TorchApply, TransformerApply, in_float64
+from jaxsens.sensitivity.subjects.adapters import LayeredApply, TorchApply, TransformerApply, in_float64
 
 EFFICIENCY = 0.75
 """The share of a large matrix product's rate that forward passes reach on CPU."""
@@ -71,9 +72,12 @@ class SubtractingEngine(Engine):
     def _changed_to(self, new: Array, prepared: Any) -> Changed:
         changes = difference(new, prepared.output)
         doubt, own = l2(self.chosen(prepared.doubt)), l2(self.chosen(changes))
-        # A flipped output far larger than the output, at which the rounding was seen, has that of its own size.
-        own = HALF_UNIT * jnp.finfo(changes.dtype).eps * own
-        return changes, jnp.where(doubt > 0, doubt + own, 0).astype(changes.dtype)
+        # A flipped output far larger than the output, at which the rounding was seen, has that of its own size; and so
+        # has one that changes where the output is exact.
+        size, unit = l2(self.chosen(as_vector(prepared.output))), HALF_UNIT * jnp.finfo(changes.dtype).eps
+        exact = is_whole(prepared.output) | (own == 0)
+        least = jnp.where(exact, 0, unit * (size + own))
+        return changes, jnp.where(doubt > 0, doubt + unit * own, least).astype(changes.dtype)
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,17 @@ class VmapEngine(SubtractingEngine):
 
     Outputs are subtracted, so a change below their rounding error is lost. In float32 this is 1e-7 of the output, and
     at n = 10^4 a softmax transformer's sensitivity is of that order: use float64 there.
+
+    Attributes:
+        nudges: whether the rounding of each output is measured, by the model run anew `nudged.DRAWS` times.
     """
+
+    nudges: bool = field(default=False, kw_only=True)
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the model is a user's function that JAX runs: of its rounding nothing is known beforehand."""
+        return not isinstance(_innermost(self.apply), TransformerApply | LayeredApply | TorchApply)
 
     @property
     def wider(self) -> Engine | None:
@@ -98,7 +112,10 @@ class VmapEngine(SubtractingEngine):
             output, scores = self._output(parameters, tokens), jnp.zeros(0)
         units = 0.0 if is_whole(output) else HALF_UNIT
         sizes = jnp.abs(as_vector(output))
-        return PreparedPass(tokens, output, units * jnp.finfo(sizes.dtype).eps * sizes, scores)
+        doubt = units * jnp.finfo(sizes.dtype).eps * sizes
+        if self.nudges and not self._replaces:
+            doubt = self._moved(output, lambda moved: moved._output(parameters, tokens))
+        return PreparedPass(tokens, output, doubt, scores)
 
     def sizes(self, prepared: PreparedPass) -> Float[Array, " layers"]:
         """Those of a jaxsens transformer."""
@@ -108,6 +125,17 @@ class VmapEngine(SubtractingEngine):
         """As `Engine.values`, from both outputs: decisions and functions are those of the outputs themselves."""
         old, new = prepared.output, self._flipped(parameters, prepared, block)
         changes, error = self._changed_to(new, prepared)
+        if self.nudges and self._replaces:  # the input too, as a flip to its own symbol: in one program
+            own = zip(block, (jnp.zeros(1, block.places.dtype), prepared.tokens[:1]), strict=True)
+            whole = FlipBlock(*(jnp.concatenate([part, first.astype(part.dtype)]) for part, first in own))
+            both = jnp.concatenate([new, old[None]])
+            doubt = l2(
+                self.chosen(self._moved(both, lambda moved: moved._flipped(parameters, prepared, whole)))
+            )
+            error = doubt[-1] + doubt[:-1]
+        elif self.nudges:
+            doubt = self._moved(new, lambda moved: moved._flipped(parameters, prepared, block))
+            error = l2(self.chosen(prepared.doubt)) + l2(self.chosen(doubt))
         return self.measure.of_outputs(self.chosen(old), self.chosen(new), self.chosen(changes), error)
 
     @property
@@ -144,6 +172,19 @@ class VmapEngine(SubtractingEngine):
             return self._output(parameters, self._edited(tokens, place, symbol.astype(tokens.dtype)))
 
         return jax.vmap(one)(*block)
+
+    @property
+    def _replaces(self) -> bool:
+        return type(self) is VmapEngine
+
+    def _moved(self, output: Array, run: Callable[[VmapEngine], Array]) -> Float[Array, "*shape"]:
+        """Returns how far each output moves at most if the model's roundings are moved at random."""
+
+        def away(salt: Array) -> Array:
+            return jnp.abs(difference(run(replace(self, apply=nudged(self.apply, salt))), output))
+
+        found = jnp.max(jax.lax.map(away, salts()), axis=0)
+        return jnp.where(jnp.isfinite(found), found, jnp.inf)
 
     def _edited(self, tokens: Array, place: Array, symbol: Array) -> Array:
         """Returns the word that a flip makes."""
