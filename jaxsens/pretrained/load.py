@@ -22,7 +22,6 @@ from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.architecture import Architecture, Output, PublishedTransformer
 from jaxsens.pretrained.families.classifiers import classifier_of
 from jaxsens.pretrained.families.family import Family, Tensor, stored_tensors
-from jaxsens.pretrained.families.options import Options
 from jaxsens.pretrained.families.weights import NARROW, Reader, check_narrow, parameters_of
 from jaxsens.pretrained.folder import CONFIG, TOKENIZER, Folder, existing_folder
 from jaxsens.pretrained.model import PretrainedModel
@@ -141,7 +140,7 @@ def _family(options: Mapping[str, Any], problems: Problems) -> Family | None:
 
 def _architecture(family: Family, table: Mapping[str, Any], problems: Problems) -> Architecture | None:
     own = Problems(problems.subject)
-    options = Options(table, CONFIG, own)
+    options = family.options(table, CONFIG, own)
     architecture = family.architecture(options)
     options.finish(family.name)
     problems.extend(own)

@@ -14,7 +14,6 @@ from safetensors.numpy import save_file
 from jaxsens.base.errors import Problems
 from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.family import Tensor
-from jaxsens.pretrained.families.options import Options
 
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "slept", "##ing", "dog")
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -139,7 +138,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 def tensors_of(family: str, config: dict[str, Any], seed: int = 0) -> dict[str, np.ndarray]:
     """Random tensors of a family, with its language-model head, under the names and in the shapes of its files."""
     own, problems = FAMILIES[family], Problems(family)
-    a = own.architecture(Options(config, "config.json", problems))
+    a = own.architecture(own.options(config, "config.json", problems))
     problems.raise_if_any()
     listed = [*own.tensors(a), *own.head(a)]
     if not a.tied:
