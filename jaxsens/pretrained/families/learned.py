@@ -22,6 +22,7 @@ from jaxsens.pretrained.families.plain import Names, plain_architecture
 
 def _bert(options: Options, left_out: int = 0) -> Architecture:
     """The architecture of BERT, or of RoBERTa, whose first positions are left out."""
+    options.only("position_embedding_type", ("absolute", None), 'only "absolute" positions are served')
     types, epsilon = options.count("type_vocab_size", 2), options.number("layer_norm_eps", 1e-12)
     a = plain_architecture(options, Names(), "gelu", True, token_types=types, epsilon=epsilon)
     if a.longest <= left_out:
@@ -47,6 +48,7 @@ def _albert(options: Options) -> Architecture:
     """All layers share their parameters, and an embedding is always widened."""
     for name in ("num_hidden_groups", "inner_group_num"):
         options.only(name, (1, None), "groups of layers with parameters of their own are not served")
+    options.only("position_embedding_type", ("absolute", None), 'only "absolute" positions are served')
     names, types = Names(), options.count("type_vocab_size", 2)
     epsilon, narrow = options.number("layer_norm_eps", 1e-12), options.count("embedding_size", 128)
     return plain_architecture(

@@ -15,7 +15,7 @@ from jaxsens.pretrained.families.architecture import Architecture, PositionSlope
 from jaxsens.pretrained.families.family import Family, by_key_head
 from jaxsens.pretrained.families.options import Options
 from jaxsens.pretrained.families.plain import Names, plain_architecture
-from jaxsens.pretrained.families.rotation import rotary_angles
+from jaxsens.pretrained.families.rotation import RotaryAngles, rotary_angles
 
 _NEOX = Names()
 _GPTJ = Names("n_embd", "n_head", "n_layer", "n_inner", "n_positions", "activation_function")
@@ -56,7 +56,9 @@ def _neox(options: Options) -> Architecture:
 def _gptj(options: Options) -> Architecture:
     longest = options.count("n_positions")
     turned = options.count("rotary_dim", most=max(1, options.count("n_embd") // options.count("n_head")))
-    rotary, _ = rotary_angles(options, turned, longest, interleaved=True)
+    if turned % 2:
+        options.refuse("rotary_dim", "an even number: turned coordinates make pairs")
+    rotary = RotaryAngles(10000.0, turned, interleaved=True)
     return _decoder(
         options,
         _GPTJ,

@@ -27,7 +27,6 @@ HARMLESS: dict[str, tuple[tuple[Any, ...], str]] = {
         (None,),
         "compressed weights are not served; get the model's weights in bfloat16 or float32",
     ),
-    "position_embedding_type": (("absolute", None), 'only "absolute" positions are served'),
 }
 """Options that change a forward pass, the values with which they do not, and why any other value is refused."""
 
@@ -192,12 +191,14 @@ class Options:
         What it does not read cannot change a row. A warning names those that look like a misspelt option.
         """
         for name, (harmless, reason) in HARMLESS.items():
-            if name not in self._seen and name in {*self.read, "compression_config", "position_embedding_type"}:
+            if name not in self._seen and name in {*self.read, "compression_config"}:
                 self.only(name, harmless, reason)
         for name in sorted(self.read & self._given - self._seen - IRRELEVANT):
             if not name.startswith("_") and self.table.get(name) not in (None, self._defaults.get(name)):
                 self.refuse(name, f"the library reads it for {family}, and other values are not served")
         for name in sorted(self._given - self.read - self._seen):
+            if name.startswith("_"):
+                continue
             meant = difflib.get_close_matches(name, self.read - self._given, n=1, cutoff=0.9)
             if meant:
                 told = f"no option of {family}, so nothing reads it; did you mean {meant[0]!r}?"

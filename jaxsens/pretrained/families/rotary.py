@@ -32,7 +32,8 @@ def llama_like(
     """The architecture of a decoder, with the family's `own` choices.
 
     Without head_dim a head is hidden_size / heads wide; without num_key_value_heads there are as many as query heads.
-    `part` and `interleaved` are those of `rotary_angles`; `epsilon` and `activation` are the names of these options.
+    `part` and `interleaved` are those of `rotary_angles`; `epsilon` and `activation` are the names of these options; an
+    epsilon without a name is 1e-5.
     """
     width, heads = options.count("hidden_size"), options.count("num_attention_heads")
     own_width = options.count("head_dim", max(width // heads, 1))
@@ -60,7 +61,7 @@ def llama_like(
         key_heads=key_heads,
         head_width=own_width,
         symbols=options.count("vocab_size"),
-        epsilon=options.number(epsilon),
+        epsilon=options.number(epsilon) if epsilon else 1e-5,
         activation=options.choice(activation, ACTIVATIONS),
         windows=windows,
         tied=options.flag("tie_word_embeddings"),
@@ -71,8 +72,8 @@ def llama_like(
 def _qwen_windows(options: Options) -> tuple[int | None, ...]:
     """The width of each layer's sliding window, as Qwen's options say: from max_window_layers on."""
     first = options.count("max_window_layers", least=0)
-    width = options.count("sliding_window", None) if options.flag("use_sliding_window") else None
-    return typed_windows(options, width, lambda k: k < first)
+    width, sliding = options.count("sliding_window", None), options.flag("use_sliding_window")
+    return typed_windows(options, width if sliding else None, lambda k: k < first)
 
 
 def typed_windows(
@@ -140,7 +141,7 @@ def _olmo(options: Options) -> Architecture:
     return llama_like(
         options,
         (None,) * options.layers(),
-        epsilon="layer_norm_eps",
+        epsilon="",
         norm="layer",
         norm_scale=False,
         norm_shift=False,
@@ -179,7 +180,8 @@ def _smollm3(options: Options) -> Architecture:
         options.refuse("no_rope_layers", f"a list of num_hidden_layers = {layers} numbers, 0 or 1")
         turning = [1] * layers
     width = options.count("sliding_window", None)
-    if not options.given("layer_types") and not options.flag("use_sliding_window"):
+    sliding = options.flag("use_sliding_window")
+    if not options.given("layer_types") and not sliding:
         width = None
     windows = typed_windows(options, width, lambda k: turning[k] == 1)
     a = llama_like(options, windows, attention_bias=bias, output_bias=bias, map_bias=map_bias)

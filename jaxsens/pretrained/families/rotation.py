@@ -245,11 +245,13 @@ def angles_by_kind(
     if not isinstance(new, dict) or (new and not new.keys() & bases.keys()):
         options.refuse("rope_parameters", f"a table with a table for each of {' and '.join(bases)}")
         new = {}
+    options.ignore("partial_rotary_factor")
     found = []
     for k, (kind, (name, base)) in enumerate(bases.items()):
         own = new.get(kind) or {}
         if old and (both or k == 0):
-            own = {**own, **old} if isinstance(own, dict) and isinstance(old, dict) else old
+            both_tables = isinstance(own, dict) and isinstance(old, dict)
+            own = {"rope_type": "default", **own, **old} if both_tables else old
         base = options.number(name, base) if name else base
         angles, reach = angles_of_table(options, "rope_parameters", own, base, width, longest)
         found.append(angles)
