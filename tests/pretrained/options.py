@@ -92,8 +92,9 @@ def trials(family: str) -> Iterator[tuple[str, Any, dict[str, Any]]]:
             yield name, value, ({**base, "text_config": own} if inner is not base else own)
 
 
-def outcome(family: str, whole: dict[str, Any], folder: Path, theirs: dict[str, Any]) -> tuple[str, str]:
-    """Returns what came of a config.json, and why. `theirs` keeps what the library computed, by its own config."""
+def outcome(family: str, whole: dict[str, Any], parent: Path, theirs: dict[str, Any]) -> tuple[str, str]:
+    """Returns what came of a config.json, and why. `theirs` keeps what the library computed, by its own config, of
+    models that are folders of `parent`."""
     case = Case(family, "an option", whole, whole=True)
     try:
         config = config_of(case)
@@ -102,15 +103,14 @@ def outcome(family: str, whole: dict[str, Any], folder: Path, theirs: dict[str, 
             size = sum(one.numel() for one in getattr(transformers, class_of(case))(config).parameters())
         if size > MOST:
             return "too large", str(size)
+        folder = parent / str([*theirs].index(key) if key in theirs else len(theirs))
         if key not in theirs:
             theirs[key] = "it raises"
             save(case, folder)
             hidden, logits = reference(case, folder, "float64")
             theirs[key] = logits if logits.size else hidden
-        else:
+        elif not isinstance(theirs[key], str):
             (folder / "config.json").write_text(json.dumps(whole), encoding="utf-8")
-            if not isinstance(theirs[key], str):
-                save(case, folder)
     except Exception as error:  # whatever it raises
         return "refused there", repr(error)[:150]
     if isinstance(theirs[key], str) or not np.all(np.isfinite(theirs[key])):
@@ -129,12 +129,12 @@ def outcome(family: str, whole: dict[str, Any], folder: Path, theirs: dict[str, 
 def counts(family: str) -> tuple[Counter[str], list[str]]:
     """Returns how often each outcome was, and what differed or was refused here."""
     found, told, theirs = Counter[str](), [], {}
-    for name, value, whole in trials(family):
-        with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
+        for name, value, whole in trials(family):
             came, why = outcome(family, whole, Path(folder), theirs)
-        found[came] += 1
-        if came in ("different", "refused here"):
-            told.append(f"{family}: {name} = {'absent' if value is ABSENT else value!r}: {came}: {why}")
+            found[came] += 1
+            if came in ("different", "refused here"):
+                told.append(f"{family}: {name} = {'absent' if value is ABSENT else value!r}: {came}: {why}")
     return found, told
 
 

@@ -63,6 +63,8 @@ def scaled(config: dict[str, Any]) -> dict[str, Any]:
     for name in SYMBOLS:
         if name in own:
             own[name] = min(own[name], 4) if isinstance(own[name], int) else own[name] and 3
+    if own.get("partial_rotary_factor") == 0.4:
+        own["partial_rotary_factor"] = 0.5  # of 8 coordinates, an even number
     scaling = own.get("rope_scaling")
     if scaling and "long_factor" in scaling:
         pairs = int(8 * own.get("partial_rotary_factor", 1.0)) // 2

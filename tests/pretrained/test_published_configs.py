@@ -50,7 +50,7 @@ def test_rows_are_those_of_the_library(name, tmp_path):
 
 
 def test_longest_inputs_and_windows():
-    longest = {name: architecture(name).longest for name in CONFIGS}
+    longest = {name: architecture(name).longest for name in CONFIGS if name not in REFUSED}
     assert (
         longest["bert-base-uncased"] == longest["roberta-base"] == longest["distilbert-base-uncased"] == 512
     )

@@ -284,6 +284,7 @@ class PublishedTransformer(Layered):
         final_norm: the norm of the last rows, if there is one
         head, for logits: matrix unless tied; a bias, and transform (a linear map) with norm, if there are
         classifier, for labels: dense (a linear map) and norm, if there are; and out, a linear map
+        dense, for hidden rows: a list of linear maps, if there are
 
     Attributes:
         architecture: the shape and choices.
@@ -293,6 +294,7 @@ class PublishedTransformer(Layered):
         mesh: the devices over which the matrices of layers are split, along their inputs; None if they are not.
         classifier: the head of a classifier, for labels.
         weighting: how scores become attention weights.
+        dense: the activations of the maps of a hidden row, None for none, that follow a sentence encoder's pooling.
     """
 
     architecture: Architecture
@@ -302,6 +304,7 @@ class PublishedTransformer(Layered):
     mesh: Mesh | None = None
     classifier: Classifier | None = None
     weighting: Weighting = SOFTMAX
+    dense: tuple[str | None, ...] = ()
     stacked: ClassVar[bool] = True
 
     @property
@@ -512,6 +515,8 @@ class PublishedTransformer(Layered):
             row = linear(parameters["output_map"], row)
         match self.output:
             case "hidden":
+                for activation, own in zip(self.dense, parameters.get("dense", ()), strict=True):
+                    row = linear(own, row) if activation is None else _activated(activation, linear(own, row))
                 return row
             case "logits":
                 return self._logits(parameters, row)
