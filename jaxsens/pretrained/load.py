@@ -98,14 +98,12 @@ def load_pretrained(
     if output == "logits" and architecture.tied:
         family.check_tied(stored, found, problems)
         problems.raise_if_any()
-    computed = "float32" if dtype == NARROW else dtype
-    with numerics(computed):
-        after = tuple(activation for _, activation in dense)
+    with numerics(computed := "float32" if dtype == NARROW else dtype):
+        after = tuple(name for _, name in dense)
         layered = PublishedTransformer(architecture, output, 0, pooling, mesh, classifier, dense=after)
         parameters = layered.prepared(parameters_of(found, architecture.layers, Reader(dtype, mesh)))
         if dense:
             parameters |= {"dense": _dense(maps, architecture.width, computed, problems)}
-    problems.raise_if_any()
     return PretrainedModel(
         layered,
         parameters,
@@ -128,10 +126,13 @@ def _dense(
         if matrix is None or len(matrix.shape) != 2 or matrix.shape[1] != width:
             shape = None if matrix is None else matrix.shape
             problems.add("folder", shape, f"linear.weight of a Dense module has the shape (outputs, {width})")
+            problems.raise_if_any()
             break
         width = matrix.shape[0]
         one = {"matrix": jnp.asarray(matrix.read(dtype).T)}
-        found.append(one | ({"bias": jnp.asarray(own["linear.bias"].read(dtype))} if "linear.bias" in own else {}))
+        found.append(
+            one | ({"bias": jnp.asarray(own["linear.bias"].read(dtype))} if "linear.bias" in own else {})
+        )
     return found
 
 

@@ -160,7 +160,9 @@ def write_pooling(folder: Path, **options: Any) -> None:
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(table), encoding="utf-8")
 
 
-def write_dense(folder: Path, name: str, matrix: np.ndarray, bias: np.ndarray | None, activation: str) -> None:
+def write_dense(
+    folder: Path, name: str, matrix: np.ndarray, bias: np.ndarray | None, activation: str
+) -> None:
     """Writes a sentence encoder's Dense module."""
     (folder / name).mkdir()
     table = {"in_features": matrix.shape[1], "out_features": matrix.shape[0], "bias": bias is not None}

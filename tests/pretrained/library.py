@@ -37,7 +37,9 @@ def read_names(module: Any, own: bool = False) -> set[str]:
         match node:
             case ast.Attribute(value=of, attr=name) if _is_config(of, own):
                 found.add(name)
-            case ast.Call(func=ast.Name(id="getattr" | "hasattr"), args=[of, ast.Constant(value=str(name)), *_]):
+            case ast.Call(
+                func=ast.Name(id="getattr" | "hasattr"), args=[of, ast.Constant(value=str(name)), *_]
+            ):
                 if _is_config(of, own):
                     found.add(name)
             case ast.Call(
@@ -64,7 +66,9 @@ def table() -> dict[str, Any]:
     """Returns the table: what all families share, and what each has beside it."""
     base: Any = _module("configuration_utils").PreTrainedConfig
     methods = {name for name in dir(base) if callable(getattr(base, name, None))}
-    shared = set[str]().union(*(read_names(_module(name), own="config" in name or "rope" in name) for name in SHARED))
+    shared = set[str]().union(
+        *(read_names(_module(name), own="config" in name or "rope" in name) for name in SHARED)
+    )
     shared |= {one.name for one in dataclasses.fields(base)}
     shared -= methods
     families = {}

@@ -17,19 +17,34 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxsens.base.errors import InputError
+from jaxsens.base.errors import InputError, Problems
 from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.architecture import Output
 from jaxsens.pretrained.families.options import HARMLESS, IRRELEVANT, LIBRARY
 from jaxsens.pretrained.load import load_pretrained
-from tests.pretrained.oracle import CASES, Case, class_of, config_of, ids_of, reference, save, sizes_of, torch, transformers
+from tests.pretrained.oracle import (
+    CASES,
+    Case,
+    class_of,
+    config_of,
+    ids_of,
+    reference,
+    save,
+    sizes_of,
+    torch,
+    transformers,
+)
 
 OUTCOMES = ("equal", "refused here", "refused there", "too large", "different")
 ABSENT: Any = object()
 MOST = 3_000_000
 """The numbers of the largest model that is built."""
 
-OF_THEM_ALL = {"auto_map": {"AutoModel": "modeling_own.Own"}, "unsloth_version": "2025.1", "made_up_option": 7}
+OF_THEM_ALL = {
+    "auto_map": {"AutoModel": "modeling_own.Own"},
+    "unsloth_version": "2025.1",
+    "made_up_option": 7,
+}
 """Options that no family reads."""
 
 LISTS: dict[str, list[Any]] = {
@@ -63,7 +78,7 @@ def values_of(name: str, default: Any, given: Any) -> Iterator[Any]:
         case bool():
             yield from (True, False)
         case int():
-            yield from (1, kind + 1, 2 * kind)
+            yield from (1, kind + 1)
         case float():
             yield from (kind * 0.7, kind * 3.0)
         case str():
@@ -88,11 +103,13 @@ def trials(family: str) -> Iterator[tuple[str, Any, dict[str, Any]]]:
             if any(value is one or (value == one and type(value) is type(one)) for one in tried):
                 continue
             tried.append(value)
-            own = {key: one for key, one in inner.items() if key != name} | ({} if value is ABSENT else {name: value})
+            own = {key: one for key, one in inner.items() if key != name} | (
+                {} if value is ABSENT else {name: value}
+            )
             yield name, value, ({**base, "text_config": own} if inner is not base else own)
 
 
-def outcome(family: str, whole: dict[str, Any], parent: Path, theirs: dict[str, Any]) -> tuple[str, str]:
+def outcome(family: str, whole: dict[str, Any], parent: Path, theirs: dict[Any, Any]) -> tuple[str, str]:
     """Returns what came of a config.json, and why. `theirs` keeps what the library computed, by its own config, of
     models that are folders of `parent`."""
     case = Case(family, "an option", whole, whole=True)
@@ -111,11 +128,19 @@ def outcome(family: str, whole: dict[str, Any], parent: Path, theirs: dict[str, 
             theirs[key] = logits if logits.size else hidden
         elif not isinstance(theirs[key], str):
             (folder / "config.json").write_text(json.dumps(whole), encoding="utf-8")
-    except Exception as error:  # whatever it raises
+    except Exception as error:  # noqa: BLE001 - whatever the library raises
         return "refused there", repr(error)[:150]
     if isinstance(theirs[key], str) or not np.all(np.isfinite(theirs[key])):
         return "refused there", "it raises, or gives no numbers"
-    output: Output = "logits" if FAMILIES[family].head_matrix else "hidden"
+    own, problems = FAMILIES[family], Problems(family)
+    options = own.options(whole, "config.json", problems)
+    architecture = own.architecture(options)
+    options.finish(family)
+    if problems:
+        return "refused here", str(problems.messages[0])[:200]
+    if (key, architecture) in theirs:  # the same model, told in other words
+        return theirs[key, architecture]
+    output: Output = "logits" if own.head_matrix else "hidden"
     try:
         model = load_pretrained(folder, output=output, dtype="float64")
         with jax.disable_jit():
@@ -123,12 +148,13 @@ def outcome(family: str, whole: dict[str, Any], parent: Path, theirs: dict[str, 
     except InputError as error:
         return "refused here", str(error).split(": ", 1)[1][:200]
     apart = float(np.abs(ours - theirs[key]).max() / max(1.0, np.abs(theirs[key]).max()))
-    return ("equal" if apart <= 1e-10 else "different"), f"{apart:.1e}"
+    theirs[key, architecture] = ("equal" if apart <= 1e-10 else "different"), f"{apart:.1e}"
+    return theirs[key, architecture]
 
 
 def counts(family: str) -> tuple[Counter[str], list[str]]:
     """Returns how often each outcome was, and what differed or was refused here."""
-    found, told, theirs = Counter[str](), [], {}
+    found, told, theirs = Counter[str](), [], dict[Any, Any]()
     with tempfile.TemporaryDirectory() as folder:
         for name, value, whole in trials(family):
             came, why = outcome(family, whole, Path(folder), theirs)
@@ -144,7 +170,12 @@ def main(families: list[str]) -> None:
     for family in families or FAMILIES:
         found, told = counts(family)
         total += found
-        print("\n".join(told), f"| {family} | {' | '.join(str(found[one]) for one in OUTCOMES)} |", sep="\n", flush=True)
+        print(
+            "\n".join(told),
+            f"| {family} | {' | '.join(str(found[one]) for one in OUTCOMES)} |",
+            sep="\n",
+            flush=True,
+        )
     print(f"| all | {' | '.join(str(total[one]) for one in OUTCOMES)} |")
 
 

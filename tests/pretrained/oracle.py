@@ -43,7 +43,12 @@ DECODER = {
 HEADS = (
     dict.fromkeys(ENCODER, "ForMaskedLM")
     | dict.fromkeys(DECODER, "ForCausalLM")
-    | {"gpt2": "LMHeadModel", "t5": "EncoderModel", "mt5": "EncoderModel", "gemma3": "ForConditionalGeneration"}
+    | {
+        "gpt2": "LMHeadModel",
+        "t5": "EncoderModel",
+        "mt5": "EncoderModel",
+        "gemma3": "ForConditionalGeneration",
+    }
 )
 MODELS = {"gemma3_text": "Gemma3"}
 """The prefix of a model's class, where it is not that of its config."""

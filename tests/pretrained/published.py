@@ -39,10 +39,17 @@ def scaled(config: dict[str, Any]) -> dict[str, Any]:
     """Returns the options of a tiny model of the same kind."""
     own = dict(config)
     if "text_config" in own:
-        own["text_config"] = scaled({"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262208, "head_dim": 256, **own["text_config"]})  # fmt: skip
+        defaults = {"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262208, "head_dim": 256}
+        own["text_config"] = scaled({**defaults, **own["text_config"]})
         own["vision_config"] = {**own["vision_config"], "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads":
             2, "intermediate_size": 8, "image_size": 28}  # fmt: skip
-        return {**own, "mm_tokens_per_image": 4, "boi_token_index": 37, "eoi_token_index": 38, "image_token_index": 39}
+        return {
+            **own,
+            "mm_tokens_per_image": 4,
+            "boi_token_index": 37,
+            "eoi_token_index": 38,
+            "image_token_index": 39,
+        }
     heads = next((own[name] for name in HEADS if name in own), 4)
     for name in own.keys() & SIZES.keys():
         own[name] = own[name] and SIZES[name]
@@ -68,7 +75,10 @@ def scaled(config: dict[str, Any]) -> dict[str, Any]:
     scaling = own.get("rope_scaling")
     if scaling and "long_factor" in scaling:
         pairs = int(8 * own.get("partial_rotary_factor", 1.0)) // 2
-        own["rope_scaling"] = {**scaling, **{key: scaling[key][:pairs] for key in ("long_factor", "short_factor")}}
+        own["rope_scaling"] = {
+            **scaling,
+            **{key: scaling[key][:pairs] for key in ("long_factor", "short_factor")},
+        }
     return own
 
 
@@ -91,7 +101,7 @@ def main(families: list[str]) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 try:
                     worst.setdefault(kind, []).append(max(errors_of(config, Path(folder))))
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - the next one is tried
                     print(f"{name}: {type(error).__name__}: {str(error)[:300]}", flush=True)
                 else:
                     print(f"{name}: {worst[kind][-1]:.1e}", file=sys.stderr, flush=True)

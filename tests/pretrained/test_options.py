@@ -34,7 +34,7 @@ def test_the_table_is_made_of_the_librarys_source():
 def test_the_table_has_every_family_and_every_irrelevant_option_is_read():
     assert list(LIBRARY["families"]) == list(FAMILIES)
     own = LIBRARY["families"].values()
-    assert IRRELEVANT <= set(LIBRARY["shared"]).union(*([*one["defaults"], *one["reads"]] for one in own))
+    assert set(LIBRARY["shared"]).union(*([*one["defaults"], *one["reads"]] for one in own)) >= IRRELEVANT
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "qwen3"])
@@ -64,7 +64,14 @@ def test_an_option_under_its_other_name_is_the_same(tmp_path):
 
 @pytest.mark.parametrize(
     ("family", "base"),
-    [("llama", 1e4), ("mixtral", 1e6), ("smollm3", 2e6), ("cohere", 5e5), ("olmo3", 5e5), ("gemma3_text", 1e4)],
+    [
+        ("llama", 1e4),
+        ("mixtral", 1e6),
+        ("smollm3", 2e6),
+        ("cohere", 5e5),
+        ("olmo3", 5e5),
+        ("gemma3_text", 1e4),
+    ],
 )
 def test_absent_options_have_the_librarys_defaults(family, base):
     problems = Problems("config.json")

@@ -54,14 +54,25 @@ def test_longest_inputs_and_windows():
     assert (
         longest["bert-base-uncased"] == longest["roberta-base"] == longest["distilbert-base-uncased"] == 512
     )
-    assert longest["meta-llama/Llama-3.1-8B"] == longest["Qwen/Qwen2.5-7B-Instruct with its card's yarn"] == 131072
+    assert (
+        longest["meta-llama/Llama-3.1-8B"]
+        == longest["Qwen/Qwen2.5-7B-Instruct with its card's yarn"]
+        == 131072
+    )
     assert longest["mistralai/Mistral-7B-v0.1"] == 32768
     assert set(architecture("mistralai/Mistral-7B-v0.1").windows) == {4096}
-    assert set(architecture("Qwen/Qwen2.5-0.5B").windows) == set(architecture("Qwen/Qwen3-0.6B").windows) == {None}
+    assert (
+        set(architecture("Qwen/Qwen2.5-0.5B").windows)
+        == set(architecture("Qwen/Qwen3-0.6B").windows)
+        == {None}
+    )
 
 
 def test_scaled_angles_of_llama_and_qwen():
-    llama, qwen = architecture("meta-llama/Llama-3.1-8B").rotary[0], architecture("Qwen/Qwen2.5-7B-Instruct with its card's yarn").rotary[0]
+    llama, qwen = (
+        architecture("meta-llama/Llama-3.1-8B").rotary[0],
+        architecture("Qwen/Qwen2.5-7B-Instruct with its card's yarn").rotary[0],
+    )
     assert llama is not None
     assert qwen is not None
     assert (llama.kind, qwen.kind) == ("llama3", "yarn")

@@ -20,13 +20,18 @@ from jaxsens.pretrained.families.rotation import angles_by_kind, rotary_angles
 
 def _modernbert(options: Options) -> Architecture:
     """Old folders say which layers see all rows by a number, and the two bases by themselves."""
-    options.ignore("classifier_pooling", "deterministic_flash_attn", "sparse_prediction", "position_embedding_type")
+    options.ignore(
+        "classifier_pooling", "deterministic_flash_attn", "sparse_prediction", "position_embedding_type"
+    )
     options.ignore("sparse_pred_ignore_index", "layer_norm_eps")
     head_width = options.count("hidden_size") // options.count("num_attention_heads")
     every = options.count("global_attn_every_n_layers", 3)
     reach, longest = options.count("local_attention") // 2, options.count("max_position_embeddings")
     windows = typed_windows(options, reach, lambda k: k % every == 0)
-    bases = {"full_attention": ("global_rope_theta", 160000.0), "sliding_attention": ("local_rope_theta", 1e4)}
+    bases = {
+        "full_attention": ("global_rope_theta", 160000.0),
+        "sliding_attention": ("local_rope_theta", 1e4),
+    }
     (full, sliding), longest = angles_by_kind(options, bases, head_width, longest, both=True)
     bias = options.flag("attention_bias", False)
     return plain_architecture(
@@ -92,7 +97,9 @@ _T5_MAPS = {"relu": ("relu", False), "gated-gelu": ("gelu_new", True), "gated-si
 
 def _t5(options: Options) -> Architecture:
     """The encoder alone; a decoder beside it is not read. Inputs may be of any length."""
-    options.ignore("num_decoder_layers", "is_decoder", "dense_act_fn", "is_gated_act", "scale_decoder_outputs")
+    options.ignore(
+        "num_decoder_layers", "is_decoder", "dense_act_fn", "is_gated_act", "scale_decoder_outputs"
+    )
     options.ignore("tie_word_embeddings")
     heads, layers = options.count("num_heads"), options.layers("num_layers")
     activation, gated = _T5_MAPS[options.choice("feed_forward_proj", _T5_MAPS)]

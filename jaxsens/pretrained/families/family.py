@@ -389,7 +389,8 @@ class Family:
     ) -> dict[Tensor, StoredTensor]:
         """The stored tensor of each parameter. Notes those that are missing, of another shape or dtype, or unknown."""
         names = {
-            tensor: [p + one for one in tensor.names for p in (*self.prefix.split("|"), "")] for tensor in wanted
+            tensor: [p + one for one in tensor.names for p in (*self.prefix.split("|"), "")]
+            for tensor in wanted
         }
         found = {
             tensor: stored[name]

@@ -60,7 +60,9 @@ def _gemma2(options: Options) -> Architecture:
 
 def _gemma3(options: Options) -> Architecture:
     """The library does not read the cap of scores. Where rows see later ones, a window is half as wide to each side."""
-    options.ignore("attn_logit_softcapping", "image_size", "image_token_id", "layer_norm_eps", "mm_tokens_per_image")
+    options.ignore(
+        "attn_logit_softcapping", "image_size", "image_token_id", "layer_norm_eps", "mm_tokens_per_image"
+    )
     options.ignore("patch_size", "vision_config")
     causal = not options.flag("use_bidirectional_attention", False)
     width, every = options.count("sliding_window", None), options.count("sliding_window_pattern", 6)

@@ -76,7 +76,9 @@ _TERMS = {"c2p": "key", "p2c": "query"}
 
 def _deberta(options: Options) -> Architecture:
     """The scale counts the terms, even without relative_attention. The newer head is always tied."""
-    options.ignore("pooler_hidden_act", "pooler_hidden_size", "conv_act", "conv_groups", "attention_head_size")
+    options.ignore(
+        "pooler_hidden_act", "pooler_hidden_size", "conv_act", "conv_groups", "attention_head_size"
+    )
     options.only("conv_kernel_size", (0, None), "a convolution mixes rows, which is not served; v3 has none")
     types, epsilon = options.count("type_vocab_size", 0, least=0), options.number("layer_norm_eps", 1e-7)
     own = {"learned_positions": options.flag("position_biased_input", True), "epsilon": epsilon}

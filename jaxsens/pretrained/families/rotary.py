@@ -16,7 +16,7 @@ from typing import Any
 
 from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture
 from jaxsens.pretrained.families.family import Family, in_halves, in_thirds
-from jaxsens.pretrained.families.options import REQUIRED, Options
+from jaxsens.pretrained.families.options import Options
 from jaxsens.pretrained.families.rotation import angles_by_kind, rotary_angles
 
 
@@ -76,16 +76,16 @@ def _qwen_windows(options: Options) -> tuple[int | None, ...]:
     return typed_windows(options, width if sliding else None, lambda k: k < first)
 
 
-def typed_windows(
-    options: Options, width: int | None, full: Callable[[int], bool]
-) -> tuple[int | None, ...]:
+def typed_windows(options: Options, width: int | None, full: Callable[[int], bool]) -> tuple[int | None, ...]:
     """The width of each layer's sliding window: by layer_types, or `width` in the layers that `full` does not name."""
     layers = options.layers()
     if not options.given("layer_types"):
         return tuple(None if full(k) else width for k in range(layers))
     kinds = options.entries("layer_types", {"full_attention": 0, "sliding_attention": 1}, layers)
     if any(kinds) and width is None:
-        options.refuse("layer_types", "sliding_attention needs sliding_window (and use_sliding_window = true)")
+        options.refuse(
+            "layer_types", "sliding_attention needs sliding_window (and use_sliding_window = true)"
+        )
     return tuple(width if kind else None for kind in kinds)
 
 
@@ -113,9 +113,7 @@ def _qwen2(options: Options) -> Architecture:
 
 def _qwen3(options: Options) -> Architecture:
     bias, windows = options.flag("attention_bias", False), _qwen_windows(options)
-    return llama_like(
-        options, windows, attention_bias=bias, output_bias=bias, head_norms="heads"
-    )
+    return llama_like(options, windows, attention_bias=bias, output_bias=bias, head_norms="heads")
 
 
 def _phi3(options: Options) -> Architecture:
@@ -123,8 +121,16 @@ def _phi3(options: Options) -> Architecture:
     trained = options.count("original_max_position_embeddings")
     for name in ("rope_scaling", "rope_parameters"):
         table = options.table.get(name)
-        if isinstance(table, dict) and table.get("rope_type", table.get("type")) in ("longrope", "su", "yarn"):
-            options.table[name] = {**table, "rope_type": "longrope", "original_max_position_embeddings": trained}
+        if isinstance(table, dict) and table.get("rope_type", table.get("type")) in (
+            "longrope",
+            "su",
+            "yarn",
+        ):
+            options.table[name] = {
+                **table,
+                "rope_type": "longrope",
+                "original_max_position_embeddings": trained,
+            }
     windows = (options.count("sliding_window", None),) * options.layers()
     return llama_like(
         options,
@@ -154,19 +160,24 @@ def _olmo(options: Options) -> Architecture:
 def _olmo2(options: Options) -> Architecture:
     bias, windows = options.flag("attention_bias", False), (None,) * options.layers()
     own: dict[str, Any] = {"norms": "inside", "head_norms": "whole"}
-    return llama_like(
-        options, windows, attention_bias=bias, output_bias=bias, **own
-    )
+    return llama_like(options, windows, attention_bias=bias, output_bias=bias, **own)
 
 
 def _olmo3(options: Options) -> Architecture:
     """Windows in all but every fourth layer, with unscaled angles there, whose base rope_theta does not say."""
     width, bias = options.count("sliding_window", None), options.flag("attention_bias")
     windows = typed_windows(options, width, lambda k: (k + 1) % 4 == 0)
-    head_width = options.count("head_dim", max(1, options.count("hidden_size") // options.count("num_attention_heads")))
+    head_width = options.count(
+        "head_dim", max(1, options.count("hidden_size") // options.count("num_attention_heads"))
+    )
     bases = {"full_attention": ("rope_theta", 500000.0), "sliding_attention": ("", 500000.0)}
-    (full, sliding), longest = angles_by_kind(options, bases, head_width, options.count("max_position_embeddings"))
-    own: dict[str, Any] = {"rotary": tuple(full if one is None else sliding for one in windows), "longest": longest}
+    (full, sliding), longest = angles_by_kind(
+        options, bases, head_width, options.count("max_position_embeddings")
+    )
+    own: dict[str, Any] = {
+        "rotary": tuple(full if one is None else sliding for one in windows),
+        "longest": longest,
+    }
     own |= {"norms": "inside", "head_norms": "whole"}
     return llama_like(options, windows, attention_bias=bias, output_bias=bias, **own)
 
@@ -223,7 +234,9 @@ def _cohere2(options: Options) -> Architecture:
     every, width = options.count("sliding_window_pattern", 4), options.count("sliding_window", None)
     windows = typed_windows(options, width, lambda k: (k + 1) % every == 0)
     a = _cohere(options, windows)
-    rotary = tuple(None if window is None else angles for window, angles in zip(windows, a.rotary, strict=True))
+    rotary = tuple(
+        None if window is None else angles for window, angles in zip(windows, a.rotary, strict=True)
+    )
     return dataclasses.replace(a, rotary=rotary)
 
 
