@@ -1,4 +1,4 @@
-"""What the transformers library reads of a config.json, family by family: `python -m tests.pretrained.library` writes it.
+"""What the transformers library reads of a config.json, by family: `python -m tests.pretrained.library` writes it.
 
 From the library's source, for each family: the options of its config's class with their defaults, its other names of
 options, and every name that the config, the model and the modules that all models share read of a config. What no name

@@ -93,8 +93,16 @@ def trials(family: str) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     first = next(case for case in CASES if case.family == family)
     base = json.loads(json.dumps({"model_type": family, **sizes_of(family), **first.options}))
     inner = base["text_config"] if FAMILIES[family].text else base
-    names = {*known["defaults"], *known["reads"], *known["aliases"], *HARMLESS, "rope_scaling", "layer_types", "head_dim",
-        "partial_rotary_factor", "rope_theta", "sliding_window", *OF_THEM_ALL} - {"quantization_config"}  # fmt: skip
+    known_here = {*known["defaults"], *known["reads"], *known["aliases"], *HARMLESS, *OF_THEM_ALL}
+    rotary = {
+        "rope_scaling",
+        "layer_types",
+        "head_dim",
+        "partial_rotary_factor",
+        "rope_theta",
+        "sliding_window",
+    }
+    names = (known_here | rotary) - {"quantization_config"}
     for name in sorted(one for one in names if not one.startswith("__")):
         default = OF_THEM_ALL.get(name, known["defaults"].get(name))
         tried: list[Any] = []

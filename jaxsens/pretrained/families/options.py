@@ -35,8 +35,8 @@ _IRRELEVANT = """
     init_std initializer_cutoff_factor use_cache gradient_checkpointing output_attentions output_hidden_states
     return_dict chunk_size_feed_forward is_encoder_decoder
     hidden_dropout_prob attention_probs_dropout_prob classifier_dropout classifier_dropout_prob hidden_dropout
-    attention_dropout dropout dropout_rate qa_dropout seq_classif_dropout resid_pdrop embd_pdrop attn_pdrop embed_dropout
-    embedding_dropout resid_dropout residual_dropout mlp_dropout layerdrop cls_dropout pooler_dropout
+    attention_dropout dropout dropout_rate qa_dropout seq_classif_dropout resid_pdrop embd_pdrop attn_pdrop
+    embed_dropout embedding_dropout resid_dropout residual_dropout mlp_dropout layerdrop cls_dropout pooler_dropout
     summary_type summary_use_proj summary_activation summary_first_dropout summary_last_dropout
     summary_proj_to_labels pad_token_id bos_token_id eos_token_id sep_token_id cls_token_id mask_token_id
     decoder_start_token_id id2label label2id num_labels problem_type output_router_logits router_aux_loss_coef

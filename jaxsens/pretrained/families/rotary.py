@@ -183,7 +183,7 @@ def _olmo3(options: Options) -> Architecture:
 
 
 def _smollm3(options: Options) -> Architecture:
-    """Every fourth layer, or those that no_rope_layers gives a 0, is without positions, and with windows if there are any."""
+    """Every fourth layer, or those with a 0 in no_rope_layers, is without positions, with a window if there is one."""
     bias, map_bias = options.flag("attention_bias", False), options.flag("mlp_bias", False)
     interval, layers = options.count("no_rope_layer_interval"), options.layers()
     turning = options.value("no_rope_layers", [int((k + 1) % interval != 0) for k in range(layers)])
