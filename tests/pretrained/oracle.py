@@ -381,11 +381,6 @@ def in_float64(wanted: bool) -> Iterator[None]:
     def wide(kind: Any) -> Any:
         return torch.float64 if kind in (torch.float32, torch.float) else kind
 
-    baddbmm = torch.baddbmm
-
-    def wide_baddbmm(x: Any, *rest: Any, **named: Any) -> Any:  # of GPT-2's upcast scores
-        return baddbmm(x.to(rest[0].dtype), *rest, **named)
-
     def wide_softmax(x: Any, dim: Any = None, dtype: Any = None, **rest: Any) -> Any:
         return softmax(x, dim=dim, dtype=wide(dtype), **rest)
 
@@ -405,7 +400,6 @@ def in_float64(wanted: bool) -> Iterator[None]:
             mock.patch.object(torch.Tensor, "to", wide_to),
             mock.patch.object(torch.Tensor, "float", lambda x: x.double()),
             mock.patch.object(torch, "arange", wide_arange),
-            mock.patch.object(torch, "baddbmm", wide_baddbmm),
             mock.patch.object(torch, "full", wide_full),
             mock.patch.object(torch, "float", torch.float64),
         ):

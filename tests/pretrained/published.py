@@ -70,6 +70,8 @@ def scaled(config: dict[str, Any]) -> dict[str, Any]:
     for name in SYMBOLS:
         if name in own:
             own[name] = min(own[name], 4) if isinstance(own[name], int) else own[name] and 3
+    if own.get("reorder_and_upcast_attn"):  # the library's float32 scores, which float64 does not have
+        own["reorder_and_upcast_attn"] = False
     if own.get("partial_rotary_factor") == 0.4:
         own["partial_rotary_factor"] = 0.5  # of 8 coordinates, an even number
     scaling = own.get("rope_scaling")
