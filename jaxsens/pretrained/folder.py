@@ -128,6 +128,30 @@ class Folder:
             problems.add(f"{POOLING}: pooling_mode", asked, remedy)
         return READOUTS.get(name)
 
+    def dense(self, readout: int | str | None, problems: Problems) -> list[tuple[Path, str | None]]:
+        """Returns the weights of the maps that a sentence encoder has after its pooling, and their activations.
+
+        Adds an error for a map that cannot be applied to each row by itself.
+        """
+        found, absent = [], "it is part of a sentence encoder: download the model again"
+        for place in sorted(self.path.glob("[0-9]*_Dense")) if readout is not None else []:
+            config, weights = (
+                self.file(f"{place.name}/{name}", problems, named_by="folder", absent=absent)
+                for name in (CONFIG, WEIGHTS)
+            )
+            table = {} if config is None else read_json(config, problems)
+            given = table.get("activation_function", "Tanh")
+            name = str(given).rpartition(".")[2].lower()
+            if name not in ("identity", "tanh") or (name == "tanh" and readout == "mean"):
+                remedy = (
+                    "Identity and, not after a mean, Tanh are served: the others are no map of single rows. Without "
+                    f"{place.name} and what follows it, rows are read before that map"
+                )
+                problems.add(f"{place.name}/{CONFIG}: activation_function", given, remedy)
+            elif weights is not None:
+                found.append((weights, None if name == "identity" else name))
+        return found
+
     def weight_files(self, problems: Problems) -> tuple[list[Path], dict[str, str]]:
         """Returns the files that hold the weights, and the index's map from a tensor's name to its file's, if any."""
         names = self.names()

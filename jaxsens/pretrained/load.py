@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -21,8 +22,7 @@ from jaxsens.base.strict import naming_arguments
 from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.architecture import Architecture, Output, PublishedTransformer
 from jaxsens.pretrained.families.classifiers import classifier_of
-from jaxsens.pretrained.families.family import Family, Tensor, stored_tensors
-from jaxsens.pretrained.families.options import Options
+from jaxsens.pretrained.families.family import Family, StoredTensor, Tensor, stored_tensors
 from jaxsens.pretrained.families.weights import NARROW, Reader, check_narrow, parameters_of
 from jaxsens.pretrained.folder import CONFIG, TOKENIZER, Folder, existing_folder
 from jaxsens.pretrained.model import PretrainedModel
@@ -40,8 +40,8 @@ def load_pretrained(
     """Returns a published model from a folder in the Hugging Face layout.
 
     The folder has `config.json`, `tokenizer.json`, and the weights as `*.safetensors`, with or without an index.
-    A sentence encoder's `1_Pooling/config.json` says which row is read: "mean" or 0, [CLS]. Nothing is downloaded, and
-    nothing is unpickled. `docs/pretrained.md` lists the families and their options.
+    A sentence encoder's `1_Pooling/config.json` says which row is read: "mean" or 0, [CLS]; its Dense modules map each
+    row. Nothing is downloaded, and nothing is unpickled. `docs/pretrained.md` lists the families and their options.
     It needs the extra `pretrained`:
     `pip install "jaxsens[pretrained]"`.
 
@@ -86,7 +86,9 @@ def load_pretrained(
     symbols = 0 if architecture is None else architecture.symbols
     tokenizer = None if path is None else read_tokenizer(path, symbols, problems)
     pooling = here.pooling(problems) if output == "hidden" else None
+    dense = here.dense(pooling, problems)
     stored = stored_tensors(files, index, problems)
+    maps = [stored_tensors([file], {}, problems) for file, _ in dense]
     problems.raise_if_any()
     if family is None or architecture is None or tokenizer is None:
         raise RuntimeError("a part is missing without an error")
@@ -96,10 +98,12 @@ def load_pretrained(
     if output == "logits" and architecture.tied:
         family.check_tied(stored, found, problems)
         problems.raise_if_any()
-    computed = "float32" if dtype == NARROW else dtype
-    with numerics(computed):
-        layered = PublishedTransformer(architecture, output, 0, pooling, mesh, classifier)
+    with numerics(computed := "float32" if dtype == NARROW else dtype):
+        after = tuple(name for _, name in dense)
+        layered = PublishedTransformer(architecture, output, 0, pooling, mesh, classifier, dense=after)
         parameters = layered.prepared(parameters_of(found, architecture.layers, Reader(dtype, mesh)))
+        if dense:
+            parameters |= {"dense": _dense(maps, architecture.width, computed, problems)}
     return PretrainedModel(
         layered,
         parameters,
@@ -110,6 +114,26 @@ def load_pretrained(
         padding=architecture.position_offset - 1 if architecture.position_offset else None,
         labels=labels,
     )
+
+
+def _dense(
+    maps: list[dict[str, StoredTensor]], width: int, dtype: str, problems: Problems
+) -> list[dict[str, jax.Array]]:
+    """Returns the maps that follow the pooling, after checking that each reads what is before it."""
+    found = []
+    for own in maps:
+        matrix = own.get("linear.weight")
+        if matrix is None or len(matrix.shape) != 2 or matrix.shape[1] != width:
+            shape = None if matrix is None else matrix.shape
+            problems.add("folder", shape, f"linear.weight of a Dense module has the shape (outputs, {width})")
+            problems.raise_if_any()
+            break
+        width = matrix.shape[0]
+        one = {"matrix": jnp.asarray(matrix.read(dtype).T)}
+        found.append(
+            one | ({"bias": jnp.asarray(own["linear.bias"].read(dtype))} if "linear.bias" in own else {})
+        )
+    return found
 
 
 def _check_fits(found: Mapping[Tensor, Any], here: Folder, dtype: str, problems: Problems) -> None:
@@ -141,7 +165,7 @@ def _family(options: Mapping[str, Any], problems: Problems) -> Family | None:
 
 def _architecture(family: Family, table: Mapping[str, Any], problems: Problems) -> Architecture | None:
     own = Problems(problems.subject)
-    options = Options(table, CONFIG, own)
+    options = family.options(table, CONFIG, own)
     architecture = family.architecture(options)
     options.finish(family.name)
     problems.extend(own)

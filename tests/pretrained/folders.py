@@ -14,7 +14,6 @@ from safetensors.numpy import save_file
 from jaxsens.base.errors import Problems
 from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.family import Tensor
-from jaxsens.pretrained.families.options import Options
 
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "slept", "##ing", "dog")
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -139,7 +138,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 def tensors_of(family: str, config: dict[str, Any], seed: int = 0) -> dict[str, np.ndarray]:
     """Random tensors of a family, with its language-model head, under the names and in the shapes of its files."""
     own, problems = FAMILIES[family], Problems(family)
-    a = own.architecture(Options(config, "config.json", problems))
+    a = own.architecture(own.options(config, "config.json", problems))
     problems.raise_if_any()
     listed = [*own.tensors(a), *own.head(a)]
     if not a.tied:
@@ -159,6 +158,18 @@ def write_pooling(folder: Path, **options: Any) -> None:
     (folder / "1_Pooling").mkdir()
     table = {"word_embedding_dimension": 8, "include_prompt": True, **options}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(table), encoding="utf-8")
+
+
+def write_dense(
+    folder: Path, name: str, matrix: np.ndarray, bias: np.ndarray | None, activation: str
+) -> None:
+    """Writes a sentence encoder's Dense module."""
+    (folder / name).mkdir()
+    table = {"in_features": matrix.shape[1], "out_features": matrix.shape[0], "bias": bias is not None}
+    table |= {"activation_function": f"torch.nn.modules.{activation}"}
+    (folder / name / "config.json").write_text(json.dumps(table), encoding="utf-8")
+    own = {"linear.weight": matrix} | ({} if bias is None else {"linear.bias": bias})
+    save_file(own, folder / name / "model.safetensors")
 
 
 def write_folder(

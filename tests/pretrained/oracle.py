@@ -7,6 +7,7 @@ makes them follow it, so that agreement can be tested to the digits of float64.
 from __future__ import annotations
 
 import importlib
+import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ SYMBOLS = 40
 ENCODER = {
     "bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "xlm-roberta": "XLMRoberta",
     "camembert": "Camembert", "electra": "Electra", "albert": "Albert", "mpnet": "MPNet", "modernbert": "ModernBert",
-    "esm": "Esm", "t5": "T5", "deberta-v2": "DebertaV2",
+    "esm": "Esm", "t5": "T5", "mt5": "MT5", "deberta-v2": "DebertaV2",
 }  # fmt: skip
 DECODER = {
     "gpt2": "GPT2", "gpt_neo": "GPTNeo", "opt": "OPT", "gpt_neox": "GPTNeoX", "gptj": "GPTJ", "phi": "Phi",
@@ -37,12 +38,17 @@ DECODER = {
     "phi3": "Phi3", "olmo": "Olmo", "olmo2": "Olmo2", "smollm3": "SmolLM3", "granite": "Granite", "cohere": "Cohere",
     "stablelm": "StableLm", "starcoder2": "Starcoder2", "gemma": "Gemma", "gemma2": "Gemma2",
     "gemma3_text": "Gemma3Text", "mixtral": "Mixtral", "qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe",
-    "nemotron": "Nemotron",
+    "nemotron": "Nemotron", "olmo3": "Olmo3", "cohere2": "Cohere2", "qwen2_moe": "Qwen2Moe", "gemma3": "Gemma3",
 }  # fmt: skip
 HEADS = (
     dict.fromkeys(ENCODER, "ForMaskedLM")
     | dict.fromkeys(DECODER, "ForCausalLM")
-    | {"gpt2": "LMHeadModel", "t5": "EncoderModel"}
+    | {
+        "gpt2": "LMHeadModel",
+        "t5": "EncoderModel",
+        "mt5": "EncoderModel",
+        "gemma3": "ForConditionalGeneration",
+    }
 )
 MODELS = {"gemma3_text": "Gemma3"}
 """The prefix of a model's class, where it is not that of its config."""
@@ -50,12 +56,14 @@ MODELS = {"gemma3_text": "Gemma3"}
 
 @dataclass(frozen=True)
 class Case:
-    """A tiny model: its family, options of its config, and the length of the input."""
+    """A tiny model: its family, options of its config, and the length of the input. `whole`: the options are all that
+    config.json has."""
 
     family: str
     name: str
     options: dict[str, Any] = field(default_factory=dict, hash=False)
     n: int = 11
+    whole: bool = False
 
     def __str__(self) -> str:
         return f"{self.family}: {self.name}"
@@ -93,6 +101,7 @@ _SPECIAL = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3, "cls_token_
 _SIZES["modernbert"] = {**_SIZES["bert"], **_SPECIAL, "num_hidden_layers": 4, "local_attention": 6}
 _SIZES["esm"] = {**_SIZES["bert"], "pad_token_id": 1, "mask_token_id": 4, "position_embedding_type": "rotary"}
 _SIZES["t5"] = {"d_model": 32, "d_kv": 6, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+_SIZES["mt5"] = _SIZES["t5"]
 _SIZES["deberta-v2"] = {**_SIZES["bert"], "relative_attention": True, "position_buckets": 6,
     "norm_rel_ebd": "layer_norm", "max_relative_positions": 12, "share_att_key": True, "pos_att_type": "p2c|c2p",
     "position_biased_input": False, "legacy": False}  # fmt: skip
@@ -111,6 +120,13 @@ _ROTARY = {
     "bos_token_id": 2,
     "eos_token_id": 3,
 }
+_SIZES["gemma3"] = {
+    "vision_config": {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8,
+        "image_size": 28, "patch_size": 14}, "mm_tokens_per_image": 4, "boi_token_index": 37, "eoi_token_index": 38,
+    "image_token_index": 39, "text_config": {**_ROTARY, "vocab_size": SYMBOLS, "head_dim": 12, "sliding_window": 4,
+        "num_hidden_layers": 7, "attn_logit_softcapping": 1.0, "rope_parameters": {"sliding_attention": {"rope_type":
+        "default", "rope_theta": 100.0}, "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e3}}},
+}  # fmt: skip
 _QWEN = {
     "layer_types": ["full_attention", "sliding_attention"],
     "use_sliding_window": True,
@@ -251,6 +267,20 @@ CASES = (
     Case("qwen3_moe", "renormalised, one layer without experts", {"num_experts": 5, "num_experts_per_tok": 3,
          "moe_intermediate_size": 20, "norm_topk_prob": True, "mlp_only_layers": [0]}),
     Case("olmoe", "defaults", {"num_experts": 5, "num_experts_per_tok": 2}),
+    Case("olmoe", "clipped", {"num_experts": 5, "num_experts_per_tok": 2, "clip_qkv": 0.4}),
+    Case("qwen2_moe", "windows, one layer without experts", {"num_experts": 5, "num_experts_per_tok": 2,
+         "moe_intermediate_size": 20, "shared_expert_intermediate_size": 28, "mlp_only_layers": [1],
+         "use_sliding_window": True, "sliding_window": 4, "num_hidden_layers": 3}),
+    Case("mt5", "defaults", n=20),
+    Case("olmo3", "defaults", {"sliding_window": 4, "num_hidden_layers": 4, "rope_parameters": {"full_attention": {
+         "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 100.0},
+         "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}}),
+    Case("cohere2", "defaults", {"sliding_window": 4, "num_hidden_layers": 4}),
+    Case("gemma3", "its text part"),
+    Case("gemma3_text", "rows that see later ones", {"head_dim": 12, "sliding_window": 8, "num_hidden_layers": 7,
+         "use_bidirectional_attention": True}, n=17),
+    Case("smollm3", "windows without positions", {"num_hidden_layers": 4, "use_sliding_window": True,
+         "sliding_window": 4}),
 )  # fmt: skip
 """Every family, with every option that changes its forward pass."""
 
@@ -272,9 +302,16 @@ LABELLED = tuple(_labelled())
 
 def config_of(case: Case) -> Any:
     """Returns the library's config."""
+    if case.whole:
+        kind = transformers.models.auto.configuration_auto.CONFIG_MAPPING[case.family]
+        return kind.from_dict(json.loads(json.dumps(case.options)))
     prefix = (ENCODER | DECODER)[case.family]
-    sizes = {"vocab_size": SYMBOLS, **(_SIZES.get(case.family, _ROTARY)), **case.options}
-    return getattr(transformers, f"{prefix}Config")(**sizes)
+    return getattr(transformers, f"{prefix}Config")(**{**sizes_of(case.family), **case.options})
+
+
+def sizes_of(family: str) -> dict[str, Any]:
+    """Returns the options of a tiny model of a family."""
+    return {"vocab_size": SYMBOLS, **_SIZES.get(family, _ROTARY)}
 
 
 def _prefix(case: Case) -> str:
@@ -296,6 +333,8 @@ def save(case: Case, folder: Path, head: bool = True) -> None:
     stored = load_file(file)
     angles = {name: one for name, one in stored.items() if name.endswith("inv_freq")}  # ESM's, no weights
     save_file(weights({name: one.shape for name, one in stored.items()}) | angles, file, {"format": "pt"})
+    if case.whole:
+        (folder / "config.json").write_text(json.dumps(case.options), encoding="utf-8")
     write_tokenizer(folder, encoder=case.family in ENCODER)
 
 
@@ -311,6 +350,8 @@ def reference(case: Case, folder: Path, dtype: str) -> tuple[np.ndarray, np.ndar
     # Falcon with ALiBi adds it twice in the eager form of this library.
     form = "sdpa" if case.options.get("alibi") else "eager"
     plain = {"attn_implementation": form, "dtype": getattr(torch, dtype)}
+    if case.whole:
+        plain["config"] = config_of(case)
     if "experts" in str(case.options):  # the fast form has no float64
         plain["experts_implementation"] = "eager"
     model = kind.from_pretrained(folder, **plain).eval()
@@ -319,7 +360,7 @@ def reference(case: Case, folder: Path, dtype: str) -> tuple[np.ndarray, np.ndar
         if dtype == "float64":
             _widen_angles(model)
         rows = model.base_model(ids).last_hidden_state[0]
-        logits = model(ids).logits[0] if case.family != "t5" else rows[:0]  # it has no head
+        logits = model(ids).logits[0] if case.family not in ("t5", "mt5") else rows[:0]  # it has no head
     return rows.numpy(), np.atleast_2d(logits.numpy())
 
 
@@ -373,7 +414,7 @@ def _widen_angles(model: Any) -> None:
         own = [name for name in dict(module.named_buffers(recurse=False)) if name.endswith("inv_freq")]
         if not own:
             continue
-        given = model.config if hasattr(module, "config") else 2 * module.inv_freq.numel()
+        given = module.config if hasattr(module, "config") else 2 * module.inv_freq.numel()
         made = type(module)(given)
         for name in own:
             setattr(module, name, getattr(made, name))

@@ -21,7 +21,7 @@ from jaxsens.pretrained.load import load_pretrained
 from tests.pretrained.oracle import CASES, ENCODER, LABELLED, SYMBOLS, Case, ids_of, reference, save
 
 LENGTHS = (1, 2, 17, 300)
-LONGEST = {"gpt2": "n_positions", "gptj": "n_positions", "t5": "", "bloom": ""}
+LONGEST = {"gpt2": "n_positions", "gptj": "n_positions", "t5": "", "mt5": "", "bloom": "", "gemma3": ""}
 """The option that says the longest input, where it is not max_position_embeddings; nothing where there is none."""
 
 

@@ -301,9 +301,9 @@ BAD: dict[str, tuple[Change, str]] = {
     # Options
     "unknown family": (options(model_type="mamba"), "model_type = 'mamba': not served; the families are bert,"),
     "no family": (options(model_type=...), "model_type = None: not served"),
-    "unknown option": (options(layer_drop=0.1), "config.json: layer_drop = 0.1: no option of bert"),
-    "misspelt option": (options(hidden_sizes=8), 'did you mean "hidden_size"'),
-    "no size": (options(hidden_size=...), "hidden_size: required, but not given"),
+    "an option that is read": (options("llama", attention_chunk_size=4), "the library reads it for llama"),
+    "an option said twice": (options("gpt2", hidden_size=16), "n_embd = 8: hidden_size, the same option, is 16"),
+    "no size": (options(hidden_size=None), "hidden_size: required, but null"),
     "no layers": (options(num_hidden_layers=0), "num_hidden_layers = 0: a whole number of at least 1"),
     "layers in words": (options(num_hidden_layers="two"), "num_hidden_layers = 'two'"),
     "true heads": (options(num_attention_heads=True), "num_attention_heads = True"),
@@ -316,12 +316,10 @@ BAD: dict[str, tuple[Change, str]] = {
     ),
     "decoder": (options(is_decoder=True), "is_decoder = True: a bert-like decoder is not served"),
     "cross attention": (options("gpt2", add_cross_attention=True), "add_cross_attention = True"),
-    "code of its own": (options(auto_map={"AutoModel": "mine.Model"}), "auto_map = .*code of its own"),
     "quantised by its config": (
         options("llama", quantization_config={"quant_method": "gptq"}),
         "quantization_config = .*quantised weights are not served",
     ),
-    "pruned": (options(pruned_heads={"0": [1]}), "pruned_heads = "),
     "rope type": (
         options("llama", rope_scaling={"type": "proportional", "factor": 2.0}),
         "rope_scaling: type = 'proportional': not served; one of default, linear, dynamic, llama3, yarn",
@@ -340,16 +338,18 @@ BAD: dict[str, tuple[Change, str]] = {
         "rope_parameters: high_freq_factor: required",
     ),
     "rope said twice": (options("llama", rope_parameters=ROPE | {"high_freq_factor": 4.0}), "keep one of them"),
-    "rope of a part": (options("qwen3", partial_rotary_factor=0.5), "partial_rotary_factor = 0.5"),
+    "rope of a part": (
+        options("llama", partial_rotary_factor=0.5),
+        "partial_rotary_factor = 0.5: no option of rope_type linear",
+    ),
     "odd heads": (options("llama", head_dim=5), "head_dim = 5: an even number of turned"),
     "uneven groups": (options("llama", num_key_value_heads=3), "num_key_value_heads = 3: a divisor"),
     "chunked layers": (options("qwen3", layer_types=["chunked_attention"] * 2), "layer_types = .*not served"),
     "too few layer types": (options("qwen3", layer_types=["full_attention"]), "num_hidden_layers = 2 entries"),
     "a window of nothing": (
         options("qwen3", layer_types=["full_attention", "sliding_attention"]),
-        "sliding_attention needs use_sliding_window",
+        "sliding_attention needs sliding_window",
     ),
-    "positions in several dimensions": (options("qwen2", use_mrope=True), "use_mrope = True"),
     # Tensors
     "tensor missing": (tensors({QUERY: ...}), "a tensor is missing: .*0.attention.self.query.weight: download"),
     "wrong shape": (

@@ -12,7 +12,7 @@ import jaxsens
 from jaxsens.base.errors import EstimateWarning, InputError, collecting
 from jaxsens.models.parts.masks import SlidingWindow
 from jaxsens.pretrained.tokenizer import UNUSED, read_tokenizer
-from tests.pretrained.folders import write_folder, write_pooling
+from tests.pretrained.folders import write_dense, write_folder, write_pooling
 
 UNUSED_IDS, UNKNOWN_IDS = (5, 6, 7), (18, 19)
 
@@ -156,6 +156,42 @@ def test_the_readout_of_a_sentence_encoder_is_its_pooling(options, readout, tmp_
     assert model.layered.readout == readout
     assert jaxsens.flip_sensitivity(model, "the cat", [9, 12]).readout == readout
     assert jaxsens.load_pretrained(tmp_path, output="logits").layered.readout == 0
+
+
+@pytest.mark.parametrize(
+    ("pooling", "activation", "refused"),
+    [("mean", "linear.Identity", ""), ("cls", "activation.Tanh", ""),
+     ("mean", "activation.Tanh", "2_Dense.*not after a mean"), ("cls", "activation.GELU", "2_Dense.*GELU")],
+)  # fmt: skip
+def test_a_sentence_encoders_dense_modules_map_what_is_pooled(pooling, activation, refused, tmp_path):
+    write_folder(tmp_path)
+    write_pooling(tmp_path, **{f"pooling_mode_{pooling}_token{'s' * (pooling == 'mean')}": True})
+    before = jaxsens.load_pretrained(tmp_path, dtype="float64")
+    generator = np.random.default_rng(0)
+    first, second, bias = (generator.normal(size=one).astype(np.float32) for one in ((12, 8), (5, 12), (5,)))
+    write_dense(tmp_path, "2_Dense", first, None, activation)
+    write_dense(tmp_path, "3_Dense", second, bias, "linear.Identity")
+    if refused:
+        with pytest.raises(jaxsens.InputError, match=refused):
+            jaxsens.load_pretrained(tmp_path)
+        return
+    model = jaxsens.load_pretrained(tmp_path, dtype="float64")
+
+    def vector(ids: list[int]) -> np.ndarray:
+        rows = np.asarray(before(ids))
+        pooled = rows.mean(axis=0) if pooling == "mean" else rows[0]
+        inner = first.astype(float) @ pooled
+        return second.astype(float) @ (np.tanh(inner) if "Tanh" in activation else inner) + bias
+
+    expected = np.linalg.norm(vector([2, 9, 12, 3]) - vector([2, 9, 11, 3]))
+    for engine in ("vmap", "incremental"):
+        found = jaxsens.flip_sensitivity(
+            model, [2, 9, 11, 3], jaxsens.Substitute([12], positions=[2]), engine=engine
+        )
+        np.testing.assert_allclose(found.norms, [expected], rtol=1e-9)
+    write_dense(tmp_path, "4_Dense", first, None, "linear.Identity")
+    with pytest.raises(jaxsens.InputError, match=r"shape \(outputs, 5\)"):
+        jaxsens.load_pretrained(tmp_path)
 
 
 def test_a_model_has_its_name_at_the_hub_or_that_of_its_folder(tmp_path, monkeypatch):

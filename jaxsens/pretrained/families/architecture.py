@@ -127,6 +127,7 @@ class Experts:
         renormalised: whether the shares of the chosen ones are divided by their sum.
         layers: the layers that have them; the others have one map.
         hidden: the width between the two matrices of an expert.
+        shared: that of one more expert, which every row has, by a share of its own; 0 for none.
     """
 
     number: int
@@ -134,6 +135,7 @@ class Experts:
     renormalised: bool
     layers: tuple[int, ...]
     hidden: int
+    shared: int = 0
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,7 @@ class Architecture:
         branch_scale: the factor of what attention and the per-row map add to a row.
         score_bias: what positions add to scores, alone or with contents.
         score_cap: scores s become cap tanh(s / cap).
-        clip: queries, keys and values are cut off at this size.
+        clip: queries, keys and values are cut off at this size, after a norm of the whole.
         logit_scale: the factor of logits.
         logit_cap: logits z become cap tanh(z / cap).
         logit_bias: whether the head's map to logits has a bias, in a family where it may.
@@ -282,6 +284,7 @@ class PublishedTransformer(Layered):
         final_norm: the norm of the last rows, if there is one
         head, for logits: matrix unless tied; a bias, and transform (a linear map) with norm, if there are
         classifier, for labels: dense (a linear map) and norm, if there are; and out, a linear map
+        dense, for hidden rows: a list of linear maps, if there are
 
     Attributes:
         architecture: the shape and choices.
@@ -291,6 +294,7 @@ class PublishedTransformer(Layered):
         mesh: the devices over which the matrices of layers are split, along their inputs; None if they are not.
         classifier: the head of a classifier, for labels.
         weighting: how scores become attention weights.
+        dense: the activations of the maps of a hidden row, None for none, that follow a sentence encoder's pooling.
     """
 
     architecture: Architecture
@@ -300,6 +304,7 @@ class PublishedTransformer(Layered):
     mesh: Mesh | None = None
     classifier: Classifier | None = None
     weighting: Weighting = SOFTMAX
+    dense: tuple[str | None, ...] = ()
     stacked: ClassVar[bool] = True
 
     @property
@@ -354,7 +359,7 @@ class PublishedTransformer(Layered):
         a, own = self.architecture, dict(parameters["layers"][layer])
         inputs = {"output": a.heads * a.head_width, "down": a.hidden}
         if a.experts is not None and layer in a.experts.layers:
-            inputs["down"] = a.experts.hidden
+            inputs |= {"down": a.experts.hidden, "shared_down": a.experts.shared}
         for name, part in own.items():
             if isinstance(part, dict) and "matrix" in part:
                 matrix = self._whole(part["matrix"], inputs.get(name, a.width))
@@ -397,11 +402,11 @@ class PublishedTransformer(Layered):
         a, own = self.architecture, parameters["layers"][layer]
         z = self._before_attention(own, layer, row)
         parts = (linear(own[name], z) for name in ("query", "key", "value"))
-        if a.clip is not None:
-            parts = (jnp.clip(part, -a.clip, a.clip) for part in parts)
         q, k, v = parts
         if a.head_norms == "whole":
             q, k = self._normed(own["query_norm"], q), self._normed(own["key_norm"], k)
+        if a.clip is not None:
+            q, k, v = (jnp.clip(part, -a.clip, a.clip) for part in (q, k, v))
         q, k, v = (part.reshape(-1, a.head_width) for part in (q, k, v))
         if a.head_norms == "heads":
             q, k = self._normed(own["query_norm"], q), self._normed(own["key_norm"], k)
@@ -510,6 +515,8 @@ class PublishedTransformer(Layered):
             row = linear(parameters["output_map"], row)
         match self.output:
             case "hidden":
+                for activation, own in zip(self.dense, parameters.get("dense", ()), strict=True):
+                    row = linear(own, row) if activation is None else _activated(activation, linear(own, row))
                 return row
             case "logits":
                 return self._logits(parameters, row)
@@ -542,9 +549,12 @@ class PublishedTransformer(Layered):
         if experts.renormalised:
             largest = largest / jnp.sum(largest)
         maps = {name: own[name] for name in ("gate", "up", "down")}
-        return jnp.zeros_like(shares).at[chosen].set(largest) @ jax.vmap(self._map, in_axes=(0, None))(
-            maps, z
-        )
+        mapped = jax.vmap(self._map, in_axes=(0, None))(maps, z)
+        mapped = jnp.zeros_like(shares).at[chosen].set(largest) @ mapped
+        if not experts.shared:
+            return mapped
+        shared = {name: own[f"shared_{name}"] for name in maps}
+        return mapped + jax.nn.sigmoid(linear(own["shared_router"], z)) * self._map(shared, z)
 
     def _map(self, own: Any, z: Array) -> Array:
         up = linear(own["up"], z)

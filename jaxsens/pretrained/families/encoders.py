@@ -6,6 +6,7 @@ al. 2023), a model of proteins; and the encoders of T5 (Raffel et al. 2020), who
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from jaxsens.models.parts.score_positions import RelativeBias
@@ -13,37 +14,30 @@ from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture
 from jaxsens.pretrained.families.family import Family, in_halves, in_thirds
 from jaxsens.pretrained.families.options import Options
 from jaxsens.pretrained.families.plain import Names, plain_architecture
-from jaxsens.pretrained.families.rotation import angles_of_table, rotary_angles
+from jaxsens.pretrained.families.rotary import typed_windows
+from jaxsens.pretrained.families.rotation import angles_by_kind, rotary_angles
 
 
 def _modernbert(options: Options) -> Architecture:
     """Old folders say which layers see all rows by a number, and the two bases by themselves."""
-    options.ignore("initializer_cutoff_factor", "embedding_dropout", "mlp_dropout", "classifier_pooling")
-    options.ignore("deterministic_flash_attn", "sparse_prediction", "sparse_pred_ignore_index")
-    options.ignore("reference_compile", "repad_logits_with_grad", "position_embedding_type", "layer_norm_eps")
-    head_width = options.count("hidden_size") // options.count("num_attention_heads")
-    layers, every = options.layers(), options.count("global_attn_every_n_layers", 3)
-    reach, longest = options.count("local_attention", 128) // 2, options.count("max_position_embeddings")
-    kinds = options.entries("layer_types", {"full_attention": None, "sliding_attention": reach}, layers)
-    windows = tuple(kinds or (None if k % every == 0 else reach for k in range(layers)))
-    bases = options.number("global_rope_theta", 160000.0), options.number("local_rope_theta", 10000.0)
-    table = options.value("rope_parameters", {})
-    full, sliding = (
-        angles_of_table(
-            options,
-            "rope_parameters",
-            table.get(kind, {}) if isinstance(table, dict) else table,
-            base,
-            head_width,
-            longest,
-        )[0]
-        for kind, base in zip(("full_attention", "sliding_attention"), bases, strict=True)
+    options.ignore(
+        "classifier_pooling", "deterministic_flash_attn", "sparse_prediction", "position_embedding_type"
     )
+    options.ignore("sparse_pred_ignore_index", "layer_norm_eps")
+    head_width = options.count("hidden_size") // options.count("num_attention_heads")
+    every = options.count("global_attn_every_n_layers", 3)
+    reach, longest = options.count("local_attention") // 2, options.count("max_position_embeddings")
+    windows = typed_windows(options, reach, lambda k: k % every == 0)
+    bases = {
+        "full_attention": ("global_rope_theta", 160000.0),
+        "sliding_attention": ("local_rope_theta", 1e4),
+    }
+    (full, sliding), longest = angles_by_kind(options, bases, head_width, longest, both=True)
     bias = options.flag("attention_bias", False)
     return plain_architecture(
         options,
         Names(activation="hidden_activation"),
-        "gelu",
+        "",
         True,
         longest=longest,
         epsilon=options.number("norm_eps", 1e-5),
@@ -55,7 +49,7 @@ def _modernbert(options: Options) -> Architecture:
         attention_bias=bias,
         output_bias=bias,
         map_bias=options.flag("mlp_bias", False),
-        head_activation=options.choice("classifier_activation", ACTIVATIONS, "gelu"),
+        head_activation=options.choice("classifier_activation", ACTIVATIONS),
         transform_bias=options.flag("classifier_bias", False),
         norm_shift=options.flag("norm_bias", False),
         first_bare=True,
@@ -67,7 +61,7 @@ def _esm(options: Options) -> Architecture:
     """With token dropout, embeddings are scaled as in inputs without masks: 1 - 0.15 * 0.8. A mask scales all rows by
     the share of masks, which no map of single rows does: inputs with one are refused."""
     options.ignore("esmfold_config", "vocab_list", "position_embedding_type")
-    turned = options.table.get("position_embedding_type", "absolute")
+    turned = options.table.get("position_embedding_type")
     if turned not in ("absolute", "rotary"):
         options.refuse("position_embedding_type", '"absolute" or "rotary"; others are not served')
     options.only("hidden_act", ("gelu", None), "the library itself computes gelu")
@@ -104,12 +98,11 @@ _T5_MAPS = {"relu": ("relu", False), "gated-gelu": ("gelu_new", True), "gated-si
 def _t5(options: Options) -> Architecture:
     """The encoder alone; a decoder beside it is not read. Inputs may be of any length."""
     options.ignore(
-        "num_decoder_layers", "is_encoder_decoder", "is_decoder", "initializer_factor", "dropout_rate"
+        "num_decoder_layers", "is_decoder", "dense_act_fn", "is_gated_act", "scale_decoder_outputs"
     )
-    options.ignore("output_past", "dense_act_fn", "is_gated_act", "scale_decoder_outputs")
-    options.ignore("tie_word_embeddings", "classifier_dropout", "tokenizer_class")
+    options.ignore("tie_word_embeddings")
     heads, layers = options.count("num_heads"), options.layers("num_layers")
-    activation, gated = _T5_MAPS[options.choice("feed_forward_proj", _T5_MAPS, "relu")]
+    activation, gated = _T5_MAPS[options.choice("feed_forward_proj", _T5_MAPS)]
     buckets = options.count("relative_attention_num_buckets", 32)
     width = options.count("d_kv", 64)
     return Architecture(
@@ -213,3 +206,5 @@ T5 = Family(
     heads=(r"lm_head\.", r"classifier\.", r"classification_head\.", r"qa_outputs\."),
     language_model="none: it is an encoder",
 )
+
+MT5 = dataclasses.replace(T5, name="mt5")

@@ -9,7 +9,7 @@ import dataclasses
 
 from jaxsens.pretrained.families.architecture import Architecture, Experts
 from jaxsens.pretrained.families.options import Options
-from jaxsens.pretrained.families.rotary import llama_family, llama_like
+from jaxsens.pretrained.families.rotary import llama_family, llama_like, typed_windows
 
 
 def _experts(
@@ -18,39 +18,48 @@ def _experts(
     many, chosen = options.count(number), options.count("num_experts_per_tok")
     if chosen > many:
         options.refuse("num_experts_per_tok", f"at most {number} = {many}: a row chooses among them")
-    options.ignore("output_router_logits", "router_aux_loss_coef", "router_jitter_noise")
     return Experts(many, min(chosen, many), renormalised, layers, options.count(hidden))
 
 
 def _mixtral(options: Options) -> Architecture:
     windows = (options.count("sliding_window", None),) * options.layers()
     layers = tuple(range(len(windows)))
-    a = llama_like(options, windows, epsilon=("rms_norm_eps", 1e-5), attention_bias=False, output_bias=False)
+    a = llama_like(options, windows, attention_bias=False, output_bias=False)
     return dataclasses.replace(
         a, experts=_experts(options, "num_local_experts", "intermediate_size", True, layers)
     )
 
 
-def _qwen3_moe(options: Options) -> Architecture:
-    """Layers in mlp_only_layers, and all but every decoder_sparse_step-th, have one map."""
-    options.ignore("max_window_layers")
-    layers, step = options.layers(), options.count("decoder_sparse_step", 1)
+def _sparse_layers(options: Options) -> tuple[int, ...]:
+    """All layers but those in mlp_only_layers, or every decoder_sparse_step-th of them."""
+    layers, step = options.layers(), options.count("decoder_sparse_step")
     plain = options.value("mlp_only_layers", [])
     if not isinstance(plain, list) or any(type(k) is not int for k in plain):
         options.refuse("mlp_only_layers", "a list of numbers of layers")
         plain = []
-    chosen = tuple(k for k in range(layers) if k not in plain and (k + 1) % step == 0)
-    width = options.count("sliding_window", None)
-    windows = (width if options.flag("use_sliding_window", False) else None,) * layers
-    bias = options.flag("attention_bias", False)
-    a = llama_like(
-        options, windows, attention_bias=bias, output_bias=bias, head_norms="heads", all_heads_have_keys=True
-    )
-    name = "num_local_experts" if options.given("num_local_experts") else "num_experts"
-    renormalised = options.flag("norm_topk_prob", False)
-    return dataclasses.replace(
-        a, experts=_experts(options, name, "moe_intermediate_size", renormalised, chosen)
-    )
+    return tuple(k for k in range(layers) if k not in plain and (k + 1) % step == 0)
+
+
+def _qwen3_moe(options: Options) -> Architecture:
+    options.ignore("max_window_layers")
+    width, layers = options.count("sliding_window", None), _sparse_layers(options)
+    windows = (width if options.flag("use_sliding_window") else None,) * options.layers()
+    bias, renormalised = options.flag("attention_bias"), options.flag("norm_topk_prob")
+    a = llama_like(options, windows, attention_bias=bias, output_bias=bias, head_norms="heads")
+    own = _experts(options, "num_local_experts", "moe_intermediate_size", renormalised, layers)
+    return dataclasses.replace(a, experts=own)
+
+
+def _qwen2_moe(options: Options) -> Architecture:
+    """Windows in every other layer up to max_window_layers; an expert that all rows share beside the chosen ones."""
+    last = options.count("max_window_layers", least=0)
+    width, sliding = options.count("sliding_window", None), options.flag("use_sliding_window")
+    windows = typed_windows(options, width if sliding else None, lambda k: k % 2 == 1 or k >= last)
+    a = llama_like(options, windows, attention_bias=options.flag("qkv_bias"), output_bias=False)
+    layers, renormalised = _sparse_layers(options), options.flag("norm_topk_prob")
+    own = _experts(options, "num_experts", "moe_intermediate_size", renormalised, layers)
+    shared = options.count("shared_expert_intermediate_size")
+    return dataclasses.replace(a, experts=dataclasses.replace(own, shared=shared))
 
 
 def _olmoe(options: Options) -> Architecture:
@@ -58,8 +67,6 @@ def _olmoe(options: Options) -> Architecture:
     a = llama_like(
         options,
         (None,) * layers,
-        all_heads_have_keys=True,
-        epsilon=("rms_norm_eps", 1e-5),
         head_norms="whole",
         clip=options.number("clip_qkv", None),
         attention_bias=bias,
@@ -85,3 +92,14 @@ QWEN3_MOE = llama_family(
     "qwen3_moe", _qwen3_moe, "Qwen3MoeForCausalLM", {"router": "mlp.gate"}, expert=_EXPERT
 )
 OLMOE = llama_family("olmoe", _olmoe, "OlmoeForCausalLM", {"router": "mlp.gate"}, expert=_EXPERT)
+QWEN2_MOE = llama_family(
+    "qwen2_moe",
+    _qwen2_moe,
+    "Qwen2MoeForCausalLM",
+    {
+        "router": "mlp.gate",
+        "shared_router": "mlp.shared_expert_gate",
+        **{f"shared_{part}": f"mlp.shared_expert.{part}_proj" for part in ("gate", "up", "down")},
+    },
+    expert=_EXPERT,
+)

@@ -213,7 +213,7 @@ class Family:
 
     Attributes:
         name: its `model_type`.
-        prefix: what stands before the names of tensors if the model was saved with a head.
+        prefix: what stands before the names of tensors if the model was saved with a head; "a|b" is either.
         architecture: returns the architecture from the options of config.json, adding errors to theirs.
         outer: the names of what is in no layer: "embedding", and "positions", "token_types", "embedding_norm",
             "final_norm", "distances" and "distance_norm" if there are; without ".weight" and ".bias".
@@ -232,6 +232,7 @@ class Family:
         outer_bias: whether the maps from and to an embedding's width have biases.
         expert: the names of an expert's "gate", "up" and "down" after that of the layer; "{}" stands for its number.
         newer: the family with the names of its newer head, which it has if the option `legacy` is false.
+        text: the family of the model within it that reads text, whose options are in `text_config`; "" if it is all.
     """
 
     name: str
@@ -252,6 +253,15 @@ class Family:
     outer_bias: bool = True
     expert: Mapping[str, str] = field(default_factory=dict)
     newer: Family | None = None
+    text: str = ""
+
+    def options(self, table: Mapping[str, Any], where: str, problems: Problems) -> Options:
+        """Returns the options of the part that reads text, which has the library's defaults."""
+        inner = table.get("text_config") if self.text else table
+        if not isinstance(inner, dict):
+            problems.add(f"{where}: text_config", inner, "a table of options")
+            inner = {}
+        return Options(inner, f"{where}: text_config" if self.text else where, problems, self.name)
 
     def tensors(self, a: Architecture) -> Iterator[Tensor]:
         """Yields the tensors up to the last rows, with the final normalisation."""
@@ -295,6 +305,9 @@ class Family:
             "output": (queries, a.width, a.output_bias),
         }
         maps |= {"router": (a.width, experts.number, False)} if experts else _of_rows(a, a.hidden)
+        if experts and experts.shared:
+            maps |= {f"shared_{part}": sizes for part, sizes in _of_rows(a, experts.shared).items()}
+            maps["shared_router"] = (a.width, 1, False)
         if isinstance(a.score_bias, Disentangled) and not a.score_bias.shared:
             maps |= {f"distance_{part}": (a.width, queries, True) for part in a.score_bias.parts}
         layer = self.layer.format(k)
@@ -376,7 +389,8 @@ class Family:
     ) -> dict[Tensor, StoredTensor]:
         """The stored tensor of each parameter. Notes those that are missing, of another shape or dtype, or unknown."""
         names = {
-            tensor: [part for one in tensor.names for part in (self.prefix + one, one)] for tensor in wanted
+            tensor: [p + one for one in tensor.names for p in (*self.prefix.split("|"), "")]
+            for tensor in wanted
         }
         found = {
             tensor: stored[name]

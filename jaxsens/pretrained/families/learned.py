@@ -22,8 +22,7 @@ from jaxsens.pretrained.families.plain import Names, plain_architecture
 
 def _bert(options: Options, left_out: int = 0) -> Architecture:
     """The architecture of BERT, or of RoBERTa, whose first positions are left out."""
-    options.ignore("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers")
-    options.ignore("pooler_size_per_head", "pooler_type")
+    options.only("position_embedding_type", ("absolute", None), 'only "absolute" positions are served')
     types, epsilon = options.count("type_vocab_size", 2), options.number("layer_norm_eps", 1e-12)
     a = plain_architecture(options, Names(), "gelu", True, token_types=types, epsilon=epsilon)
     if a.longest <= left_out:
@@ -39,7 +38,6 @@ def _roberta(options: Options) -> Architecture:
 
 def _electra(options: Options) -> Architecture:
     """The head's activation is fixed."""
-    options.ignore("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout")
     a, narrow = _bert(options), options.count("embedding_size", 128)
     return dataclasses.replace(
         a, embedding_width=None if narrow == a.width else narrow, head_activation="gelu"
@@ -48,11 +46,9 @@ def _electra(options: Options) -> Architecture:
 
 def _albert(options: Options) -> Architecture:
     """All layers share their parameters, and an embedding is always widened."""
-    options.ignore(
-        "classifier_dropout_prob", "net_structure_type", "gap_size", "num_memory_blocks", "down_scale_factor"
-    )
     for name in ("num_hidden_groups", "inner_group_num"):
         options.only(name, (1, None), "groups of layers with parameters of their own are not served")
+    options.only("position_embedding_type", ("absolute", None), 'only "absolute" positions are served')
     names, types = Names(), options.count("type_vocab_size", 2)
     epsilon, narrow = options.number("layer_norm_eps", 1e-12), options.count("embedding_size", 128)
     return plain_architecture(
@@ -80,7 +76,9 @@ _TERMS = {"c2p": "key", "p2c": "query"}
 
 def _deberta(options: Options) -> Architecture:
     """The scale counts the terms, even without relative_attention. The newer head is always tied."""
-    options.ignore("pooler_dropout", "pooler_hidden_act", "pooler_hidden_size", "conv_act", "conv_groups")
+    options.ignore(
+        "pooler_hidden_act", "pooler_hidden_size", "conv_act", "conv_groups", "attention_head_size"
+    )
     options.only("conv_kernel_size", (0, None), "a convolution mixes rows, which is not served; v3 has none")
     types, epsilon = options.count("type_vocab_size", 0, least=0), options.number("layer_norm_eps", 1e-7)
     own = {"learned_positions": options.flag("position_biased_input", True), "epsilon": epsilon}
@@ -122,8 +120,6 @@ def _disentangled(options: Options, parts: tuple[str, ...], longest: int) -> Dis
 
 def _gpt_neo(options: Options) -> Architecture:
     """attention_types says how often a list of kinds is repeated; attention_layers is that list in full."""
-    options.ignore("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels")
-    options.ignore("summary_first_dropout", "embed_dropout", "resid_dropout", "classifier_dropout")
     layers, width = options.layers("num_layers"), options.count("window_size", 256)
     types = options.value("attention_types", [[["global", "local"], layers // 2]])
     if not options.given("attention_layers"):
@@ -146,7 +142,6 @@ def _gpt_neo(options: Options) -> Architecture:
 def _opt(options: Options) -> Architecture:
     """The first two positions are left out. The model of 350 M parameters normalises after residuals, and has narrower
     embeddings."""
-    options.ignore("layerdrop", "init_std", "activation_dropout", "fp16", "dropout")
     first, bias = options.flag("do_layer_norm_before", True), options.flag("enable_bias", True)
     affine, final = (
         options.flag("layer_norm_elementwise_affine", True),
@@ -178,8 +173,7 @@ def _distilbert(options: Options) -> Architecture:
 
 def _gpt2(options: Options) -> Architecture:
     """Scores are always computed in the model's dtype, never in a narrower one."""
-    options.ignore("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels")
-    options.ignore("summary_first_dropout", "reorder_and_upcast_attn", "n_ctx")
+    options.ignore("reorder_and_upcast_attn")
     names = Names("n_embd", "n_head", "n_layer", "n_inner", "n_positions", "activation_function")
     a = plain_architecture(
         options, names, "gelu_new", False, epsilon=options.number("layer_norm_epsilon", 1e-5)

@@ -15,7 +15,7 @@ from jaxsens.pretrained.families.architecture import Architecture, PositionSlope
 from jaxsens.pretrained.families.family import Family, by_key_head
 from jaxsens.pretrained.families.options import Options
 from jaxsens.pretrained.families.plain import Names, plain_architecture
-from jaxsens.pretrained.families.rotation import rotary_angles
+from jaxsens.pretrained.families.rotation import RotaryAngles, rotary_angles
 
 _NEOX = Names()
 _GPTJ = Names("n_embd", "n_head", "n_layer", "n_inner", "n_positions", "activation_function")
@@ -24,23 +24,22 @@ _FALCON = Names(hidden="ffn_hidden_size", activation="activation")
 
 def _decoder(options: Options, names: Names, activation: str, epsilon: str, **own: Any) -> Architecture:
     """A decoder without learned positions; `epsilon` is the name of that option."""
-    own = {"epsilon": options.number(epsilon, 1e-5), "learned_positions": False, **own}
+    own = {"epsilon": options.number(epsilon), "learned_positions": False, **own}
     return plain_architecture(options, names, activation, False, **own)
 
 
 def _turned(options: Options, names: Names, part: float | None) -> dict[str, Any]:
     """The choices of a family with rotary positions."""
     width = options.count(names.width) // options.count(names.heads)
-    rotary, longest = rotary_angles(options, width, options.count("max_position_embeddings", 2048), part)
+    rotary, longest = rotary_angles(options, width, options.count("max_position_embeddings"), part)
     return {"rotary": (rotary,) * options.layers(names.layers), "longest": longest}
 
 
 def _neox(options: Options) -> Architecture:
-    """Old folders call the options of rotary positions rotary_pct and rotary_emb_base."""
-    part, base = options.number("rotary_pct", 0.25), options.value("rotary_emb_base", None)
-    if base is not None:
-        options.table.setdefault("rope_theta", base)
-    bias = options.flag("attention_bias", True)
+    """Old folders call the options of rotary positions rotary_pct and rotary_emb_base, and no other name is read."""
+    part = options.number("rotary_pct", 0.25)
+    options.table |= {"rope_theta": options.number("rotary_emb_base", 10000.0), "partial_rotary_factor": None}
+    bias = options.flag("attention_bias")
     return _decoder(
         options,
         _NEOX,
@@ -48,17 +47,18 @@ def _neox(options: Options) -> Architecture:
         "layer_norm_eps",
         attention_bias=bias,
         output_bias=bias,
-        parallel=options.flag("use_parallel_residual", True),
-        tied=options.flag("tie_word_embeddings", False),
+        parallel=options.flag("use_parallel_residual"),
+        tied=options.flag("tie_word_embeddings"),
         **_turned(options, _NEOX, part),
     )
 
 
 def _gptj(options: Options) -> Architecture:
-    options.ignore("scale_attn_weights", "summary_type", "summary_use_proj", "summary_activation")
-    options.ignore("summary_proj_to_labels", "summary_first_dropout", "n_ctx", "rotary")
-    longest, turned = options.count("n_positions"), options.count("rotary_dim", 64)
-    rotary, _ = rotary_angles(options, turned, longest, interleaved=True)
+    longest = options.count("n_positions")
+    turned = options.count("rotary_dim", most=max(1, options.count("n_embd") // options.count("n_head")))
+    if turned % 2:
+        options.refuse("rotary_dim", "an even number: turned coordinates make pairs")
+    rotary = RotaryAngles(10000.0, turned, interleaved=True)
     return _decoder(
         options,
         _GPTJ,
@@ -70,7 +70,7 @@ def _gptj(options: Options) -> Architecture:
         shared_norm=True,
         longest=longest,
         rotary=(rotary,) * options.layers("n_layer"),
-        tied=options.flag("tie_word_embeddings", False),
+        tied=options.flag("tie_word_embeddings"),
     )
 
 
@@ -85,7 +85,7 @@ def _phi(options: Options) -> Architecture:
         head_norms="heads" if options.flag("qk_layernorm", False) else "none",
         parallel=True,
         shared_norm=True,
-        tied=options.flag("tie_word_embeddings", False),
+        tied=options.flag("tie_word_embeddings"),
         **_turned(options, _NEOX, 0.5),
     )
 
@@ -101,12 +101,12 @@ def slopes(heads: int) -> tuple[float, ...]:
 def _falcon(options: Options) -> Architecture:
     """Grouped keys and two normalisations in the new decoder; in the old one a single head of keys, or one each."""
     heads, new = options.count("num_attention_heads"), options.flag("new_decoder_architecture", False)
-    single, parallel = options.flag("multi_query", True), options.flag("parallel_attn", True)
+    single, parallel = options.flag("multi_query", False), options.flag("parallel_attn", False)
     key_heads = options.count("num_kv_heads", heads)
     both = options.count("num_ln_in_parallel_attn", 2 if new else 1) == 2 and new
     bias, width = options.flag("bias", False), options.count("hidden_size") // heads
     if options.flag("alibi", False):
-        longest = options.count("max_position_embeddings", 2048)
+        longest = options.count("max_position_embeddings")
         alibi = PositionSlopes(slopes(heads), width**-0.5, bfloat16=True)
         positions: dict[str, Any] = {"score_bias": alibi, "longest": longest}
         options.ignore("rope_theta", "rope_parameters", "rope_scaling")
@@ -123,38 +123,27 @@ def _falcon(options: Options) -> Architecture:
         attention_bias=bias,
         output_bias=bias,
         map_bias=bias,
-        tied=options.flag("tie_word_embeddings", True),
+        tied=options.flag("tie_word_embeddings"),
         **positions,
     )
 
 
-def _given(options: Options, name: str, other: str) -> str:
-    """The other name, if the option is given under it alone."""
-    return other if options.given(other) and not options.given(name) else name
-
-
 def _bloom(options: Options) -> Architecture:
-    """Inputs may be of any length; `seq_length` is that of training."""
-    options.ignore("pretraining_tp", "slow_but_exact", "masked_softmax_fusion", "attention_softmax_in_fp32")
-    options.ignore("bias_dropout_fusion", "skip_bias_add", "skip_bias_add_qkv", "unk_token_id", "n_inner")
+    """Inputs may be of any length; `seq_length` is that of training. `n_embed` counts before hidden_size."""
+    options.ignore("pretraining_tp", "slow_but_exact", "hidden_size")
     after = "normalised rows in the residual are not served"
     options.only("apply_residual_connection_post_layernorm", (False, None), after)
-    names = Names(
-        width="n_embed" if options.given("n_embed") else "hidden_size",
-        heads=_given(options, "n_head", "num_attention_heads"),
-        layers=_given(options, "n_layer", "num_hidden_layers"),
-        hidden="ffn_hidden_size",
-        activation="",
-    )
+    width = "n_embed" if options.given("n_embed") else "hidden_size"
+    names = Names(width, "n_head", "n_layer", hidden="", activation="")
     return _decoder(
         options,
         names,
         "gelu_bloom",
         "layer_norm_epsilon",
         embedding_norm=True,
-        score_bias=PositionSlopes(slopes(options.count(names.heads))),
+        score_bias=PositionSlopes(slopes(options.count("n_head"))),
         longest=options.count("seq_length", 2048),
-        tied=options.flag("tie_word_embeddings", True),
+        tied=options.flag("tie_word_embeddings"),
     )
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
+import json
 import math
+import warnings
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from jaxsens.base import inputs
@@ -15,46 +19,36 @@ REQUIRED: Any = object()
 QUANTISED = "quantised weights are not served; get the model's weights in bfloat16, float16 or float32"
 
 HARMLESS: dict[str, tuple[tuple[Any, ...], str]] = {
-    "is_encoder_decoder": ((False, None), "models of two parts are not served"),
     "is_decoder": ((False, None), "a bert-like decoder is not served"),
     "add_cross_attention": ((False, None), "attention to a second input is not served"),
-    "cross_attention_hidden_size": ((None,), "attention to a second input is not served"),
-    "pruned_heads": (({}, None), "pruned heads are not served"),
     "per_layer_config": (({}, None), "layers of different shapes are not served"),
     "quantization_config": ((None,), QUANTISED),
     "compression_config": (
         (None,),
         "compressed weights are not served; get the model's weights in bfloat16 or float32",
     ),
-    "auto_map": (
-        ({}, None),
-        "the folder names code of its own, which is not run; only the families' own forward passes are served",
-    ),
-    "partial_rotary_factor": ((1, 1.0, None), "turning a part of each head is not served"),
-    "rope_interleaved": ((False, None), "only pairs that are half a head apart are served"),
-    "position_embedding_type": (("absolute", None), 'only "absolute" positions are served'),
 }
 """Options that change a forward pass, the values with which they do not, and why any other value is refused."""
 
 _IRRELEVANT = """
-    model_type architectures transformers_version name_or_path tokenizer_class torch_dtype dtype
-    use_bfloat16 torchscript
-    initializer_range initializer_factor use_cache gradient_checkpointing output_attentions output_hidden_states
-    return_dict use_return_dict output_past chunk_size_feed_forward tie_encoder_decoder tie_last_hidden_states
-    tf_legacy_loss
-    hidden_dropout_prob attention_probs_dropout_prob classifier_dropout hidden_dropout attention_dropout dropout
-    qa_dropout seq_classif_dropout resid_pdrop embd_pdrop attn_pdrop
-    pad_token_id bos_token_id eos_token_id sep_token_id cls_token_id mask_token_id unk_token_id decoder_start_token_id
-    id2label label2id num_labels problem_type finetuning_task task_specific_params prefix
-    max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p
-    typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids
-    num_return_sequences output_scores return_dict_in_generate forced_bos_token_id forced_eos_token_id
-    remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
-    unsloth_version unsloth_fixed is_llama_config transformers.js_config max_sequence_length tie_weights_
+    model_type architectures transformers_version name_or_path torch_dtype dtype initializer_range initializer_factor
+    init_std initializer_cutoff_factor use_cache gradient_checkpointing output_attentions output_hidden_states
+    return_dict chunk_size_feed_forward is_encoder_decoder
+    hidden_dropout_prob attention_probs_dropout_prob classifier_dropout classifier_dropout_prob hidden_dropout
+    attention_dropout dropout dropout_rate qa_dropout seq_classif_dropout resid_pdrop embd_pdrop attn_pdrop
+    embed_dropout embedding_dropout resid_dropout residual_dropout mlp_dropout layerdrop cls_dropout pooler_dropout
+    summary_type summary_use_proj summary_activation summary_first_dropout summary_last_dropout
+    summary_proj_to_labels pad_token_id bos_token_id eos_token_id sep_token_id cls_token_id mask_token_id
+    decoder_start_token_id id2label label2id num_labels problem_type output_router_logits router_aux_loss_coef
+    router_jitter_noise device_map revision token is_causal
 """
 
 IRRELEVANT = frozenset(_IRRELEVANT.split())
-"""Options of all families that a forward pass without training does not read."""
+"""Options that the library reads, and that change no row of a forward pass without training."""
+
+LIBRARY: dict[str, Any] = json.loads(Path(__file__).with_name("library.json").read_text("utf-8"))
+"""What the transformers library reads of a config.json: "shared" names, and by family the "defaults" of its options,
+their "aliases", and the other names that it "reads". `tests/pretrained/library.py` makes it of the library's source."""
 
 
 class Options:
@@ -66,15 +60,33 @@ class Options:
         table: the options.
         where: what error messages call the table.
         problems: collects the errors.
+        family: the family whose options they are: those that are absent have the library's defaults.
 
     Attributes:
         failed: the options that an error was added for.
+        read: the names that the library reads.
     """
 
-    def __init__(self, table: Mapping[str, Any], where: str, problems: Problems) -> None:
+    def __init__(
+        self, table: Mapping[str, Any], where: str, problems: Problems, family: str | None = None
+    ) -> None:
         self.table, self.where, self.problems = dict(table), where, problems
         self._seen: set[str] = set()
         self.failed: set[str] = set()
+        self.read: set[str] = set()
+        if family is not None:
+            self._complete(**LIBRARY["families"][family])
+
+    def _complete(self, defaults: Mapping[str, Any], aliases: Mapping[str, str], reads: list[str]) -> None:
+        """Gives options the names and the defaults of the library."""
+        self._given, self._defaults = frozenset(self.table), defaults
+        self.read = {*LIBRARY["shared"], *reads, *defaults, *aliases}
+        for other, name in aliases.items():
+            if other in self.table:
+                found = self.table.pop(other)
+                if self.table.setdefault(name, found) != found:
+                    self.refuse(name, f"{other}, the same option, is {found!r}; keep one of them")
+        self.table = {**defaults, **self.table}
 
     def given(self, name: str) -> bool:
         """Returns whether the option is there, and not null."""
@@ -86,7 +98,8 @@ class Options:
         if self.given(name):
             return self.table[name]
         if default is REQUIRED:
-            self.problems.messages.append(f"{self.where}: {name}: required, but not given")
+            absent = "null" if name in self.table else "not given"
+            self.problems.messages.append(f"{self.where}: {name}: required, but {absent}")
             self.failed.add(name)
             return None
         return default
@@ -146,12 +159,12 @@ class Options:
             return [known[one] for one in found]
         return [next(iter(known.values()))] * layers
 
-    def flag(self, name: str, default: bool) -> bool:
+    def flag(self, name: str, default: Any = REQUIRED) -> bool:
         """Returns true or false."""
         found = self.value(name, default)
         if not isinstance(found, bool):
             self.refuse(name, "true or false")
-            return default
+            return default is True
         return found
 
     def choice(self, name: str, known: Collection[str], default: Any = REQUIRED) -> Any:
@@ -173,17 +186,23 @@ class Options:
         self._seen.update(names)
 
     def finish(self, family: str) -> None:
-        """Refuses the options of a config.json that are not known for this family.
+        """Refuses the options that the library reads for this family, and that are not served.
 
-        Those that begin with an underscore are notes of the transformers library, and null is no option.
+        What it does not read cannot change a row. A warning names those that look like a misspelt option.
         """
         for name, (harmless, reason) in HARMLESS.items():
-            if name not in self._seen:
+            if name not in self._seen and name in {*self.read, "compression_config"}:
                 self.only(name, harmless, reason)
-        self.ignore(*IRRELEVANT)
-        self.finish_table(
-            f"no option of {family} that is known here; remove it if its forward pass ignores it"
-        )
+        for name in sorted(self.read & self._given - self._seen - IRRELEVANT):
+            if not name.startswith("_") and self.table.get(name) not in (None, self._defaults.get(name)):
+                self.refuse(name, f"the library reads it for {family}, and other values are not served")
+        for name in sorted(self._given - self.read - self._seen):
+            if name.startswith("_"):
+                continue
+            meant = difflib.get_close_matches(name, self.read - self._given, n=1, cutoff=0.9)
+            if meant:
+                told = f"no option of {family}, so nothing reads it; did you mean {meant[0]!r}?"
+                warnings.warn(f"{self.where}: {name}: {told}", stacklevel=2)
 
     def finish_table(self, remedy: str) -> None:
         """Refuses the options that were not read."""

@@ -32,14 +32,14 @@ def plain_architecture(
     if width % heads:
         options.refuse(names.width, f"a multiple of {names.heads} = {heads}")
     if names.activation:
-        activation = options.choice(names.activation, ACTIVATIONS, activation)
+        activation = options.choice(names.activation, ACTIVATIONS)
     if "longest" not in own:
         own["longest"] = options.count(names.longest)
     chosen: dict[str, Any] = {
         "norms": "after" if encodes else "before",
         "learned_positions": True,
         "embedding_norm": encodes,
-        "tied": options.flag("tie_word_embeddings", True),
+        "tied": options.flag("tie_word_embeddings"),
         "head_activation": activation if encodes else None,
     }
     return Architecture(

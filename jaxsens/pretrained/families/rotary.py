@@ -16,33 +16,30 @@ from typing import Any
 
 from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture
 from jaxsens.pretrained.families.family import Family, in_halves, in_thirds
-from jaxsens.pretrained.families.options import REQUIRED, Options
-from jaxsens.pretrained.families.rotation import rotary_angles
+from jaxsens.pretrained.families.options import Options
+from jaxsens.pretrained.families.rotation import angles_by_kind, rotary_angles
 
 
 def llama_like(
     options: Options,
     windows: tuple[int | None, ...],
-    head_width: int | None = None,
-    all_heads_have_keys: bool = False,
     part: float | None = None,
     interleaved: bool = False,
-    epsilon: tuple[str, float] = ("rms_norm_eps", 1e-6),
-    activation: tuple[str, str] = ("hidden_act", "silu"),
+    epsilon: str = "rms_norm_eps",
+    activation: str = "hidden_act",
     **own: Any,
 ) -> Architecture:
     """The architecture of a decoder, with the family's `own` choices.
 
-    Without head_dim a head is `head_width` wide; None is hidden_size / heads. With `all_heads_have_keys`,
-    num_key_value_heads may be absent, for as many as query heads. `part` and `interleaved` are those of
-    `rotary_angles`; `epsilon` and `activation` are the names and defaults of these options.
+    Without head_dim a head is hidden_size / heads wide; without num_key_value_heads there are as many as query heads.
+    `part` and `interleaved` are those of `rotary_angles`; `epsilon` and `activation` are the names of these options; an
+    epsilon without a name is 1e-5.
     """
     width, heads = options.count("hidden_size"), options.count("num_attention_heads")
-    own_width = options.count("head_dim", head_width or max(width // heads, 1))
-    if not options.given("head_dim") and head_width is None and width % heads:
+    own_width = options.count("head_dim", max(width // heads, 1))
+    if not options.given("head_dim") and width % heads:
         options.refuse("hidden_size", f"a multiple of num_attention_heads = {heads}, or give head_dim")
-    null = "num_key_value_heads" in options.table
-    key_heads = options.count("num_key_value_heads", heads if null or all_heads_have_keys else REQUIRED)
+    key_heads = options.count("num_key_value_heads", heads)
     if heads % key_heads:
         options.refuse("num_key_value_heads", f"a divisor of num_attention_heads = {heads}")
     layers = len(windows)
@@ -64,25 +61,32 @@ def llama_like(
         key_heads=key_heads,
         head_width=own_width,
         symbols=options.count("vocab_size"),
-        epsilon=options.number(*epsilon),
-        activation=options.choice(activation[0], ACTIVATIONS, activation[1]),
+        epsilon=options.number(epsilon) if epsilon else 1e-5,
+        activation=options.choice(activation, ACTIVATIONS),
         windows=windows,
-        tied=options.flag("tie_word_embeddings", bool(own.pop("tied", False))),
+        tied=options.flag("tie_word_embeddings"),
         **{**chosen, **own},
     )
 
 
 def _qwen_windows(options: Options) -> tuple[int | None, ...]:
-    """The width of each layer's sliding window, as Qwen's options say."""
-    layers, first = options.layers(), options.count("max_window_layers", 28, least=0)
-    width = options.count("sliding_window", 4096)
-    sliding = options.flag("use_sliding_window", False) and options.given("sliding_window")
+    """The width of each layer's sliding window, as Qwen's options say: from max_window_layers on."""
+    first = options.count("max_window_layers", least=0)
+    width, sliding = options.count("sliding_window", None), options.flag("use_sliding_window")
+    return typed_windows(options, width if sliding else None, lambda k: k < first)
+
+
+def typed_windows(options: Options, width: int | None, full: Callable[[int], bool]) -> tuple[int | None, ...]:
+    """The width of each layer's sliding window: by layer_types, or `width` in the layers that `full` does not name."""
+    layers = options.layers()
     if not options.given("layer_types"):
-        return tuple(width if sliding and k >= first else None for k in range(layers))
-    found = options.entries("layer_types", {"full_attention": None, "sliding_attention": width}, layers)
-    if any(found) and not sliding:
-        options.refuse("layer_types", "sliding_attention needs use_sliding_window = true and sliding_window")
-    return tuple(found)
+        return tuple(None if full(k) else width for k in range(layers))
+    kinds = options.entries("layer_types", {"full_attention": 0, "sliding_attention": 1}, layers)
+    if any(kinds) and width is None:
+        options.refuse(
+            "layer_types", "sliding_attention needs sliding_window (and use_sliding_window = true)"
+        )
+    return tuple(width if kind else None for kind in kinds)
 
 
 def _llama(options: Options) -> Architecture:
@@ -92,7 +96,6 @@ def _llama(options: Options) -> Architecture:
     return llama_like(
         options,
         (None,) * options.layers(),
-        all_heads_have_keys=True,
         attention_bias=bias,
         output_bias=bias,
         map_bias=map_bias,
@@ -100,39 +103,39 @@ def _llama(options: Options) -> Architecture:
 
 
 def _mistral(options: Options) -> Architecture:
-    """A window that is absent is 4096 wide, and null is none."""
-    window = options.count("sliding_window", None if "sliding_window" in options.table else 4096)
-    windows = (window,) * options.layers()
+    windows = (options.count("sliding_window", None),) * options.layers()
     return llama_like(options, windows, attention_bias=False, output_bias=False)
 
 
 def _qwen2(options: Options) -> Architecture:
-    options.only("use_mrope", (False, None), "positions in several dimensions are not served")
     return llama_like(options, _qwen_windows(options), attention_bias=True, output_bias=False)
 
 
 def _qwen3(options: Options) -> Architecture:
     bias, windows = options.flag("attention_bias", False), _qwen_windows(options)
-    return llama_like(
-        options, windows, attention_bias=bias, output_bias=bias, head_norms="heads", head_width=128
-    )
+    return llama_like(options, windows, attention_bias=bias, output_bias=bias, head_norms="heads")
 
 
 def _phi3(options: Options) -> Architecture:
     """The lengths of training may stand beside the table of rotary options, which then needs them."""
-    trained = options.count("original_max_position_embeddings", 4096)
+    trained = options.count("original_max_position_embeddings")
     for name in ("rope_scaling", "rope_parameters"):
         table = options.table.get(name)
-        if isinstance(table, dict) and table.get("rope_type", table.get("type")) in ("longrope", "su"):
-            options.table[name] = {"original_max_position_embeddings": trained, **table}
-    options.ignore("embd_pdrop", "resid_pdrop")
+        if isinstance(table, dict) and table.get("rope_type", table.get("type")) in (
+            "longrope",
+            "su",
+            "yarn",
+        ):
+            options.table[name] = {
+                **table,
+                "rope_type": "longrope",
+                "original_max_position_embeddings": trained,
+            }
     windows = (options.count("sliding_window", None),) * options.layers()
     return llama_like(
         options,
         windows,
-        all_heads_have_keys=True,
         part=1.0,
-        epsilon=("rms_norm_eps", 1e-5),
         attention_bias=False,
         output_bias=False,
     )
@@ -144,8 +147,7 @@ def _olmo(options: Options) -> Architecture:
     return llama_like(
         options,
         (None,) * options.layers(),
-        all_heads_have_keys=True,
-        epsilon=("layer_norm_eps", 1e-5),
+        epsilon="",
         norm="layer",
         norm_scale=False,
         norm_shift=False,
@@ -157,21 +159,43 @@ def _olmo(options: Options) -> Architecture:
 
 def _olmo2(options: Options) -> Architecture:
     bias, windows = options.flag("attention_bias", False), (None,) * options.layers()
-    own: dict[str, Any] = {"norms": "inside", "head_norms": "whole", "epsilon": ("rms_norm_eps", 1e-5)}
-    return llama_like(
-        options, windows, all_heads_have_keys=True, attention_bias=bias, output_bias=bias, **own
+    own: dict[str, Any] = {"norms": "inside", "head_norms": "whole"}
+    return llama_like(options, windows, attention_bias=bias, output_bias=bias, **own)
+
+
+def _olmo3(options: Options) -> Architecture:
+    """Windows in all but every fourth layer, with unscaled angles there, whose base rope_theta does not say."""
+    width, bias = options.count("sliding_window", None), options.flag("attention_bias")
+    windows = typed_windows(options, width, lambda k: (k + 1) % 4 == 0)
+    head_width = options.count(
+        "head_dim", max(1, options.count("hidden_size") // options.count("num_attention_heads"))
     )
+    bases = {"full_attention": ("rope_theta", 500000.0), "sliding_attention": ("", 500000.0)}
+    (full, sliding), longest = angles_by_kind(
+        options, bases, head_width, options.count("max_position_embeddings")
+    )
+    own: dict[str, Any] = {
+        "rotary": tuple(full if one is None else sliding for one in windows),
+        "longest": longest,
+    }
+    own |= {"norms": "inside", "head_norms": "whole"}
+    return llama_like(options, windows, attention_bias=bias, output_bias=bias, **own)
 
 
 def _smollm3(options: Options) -> Architecture:
-    """Every fourth layer, or those that no_rope_layers gives a 0, is without positions."""
+    """Every fourth layer, or those with a 0 in no_rope_layers, is without positions, with a window if there is one."""
     bias, map_bias = options.flag("attention_bias", False), options.flag("mlp_bias", False)
-    windows, interval = _qwen_windows(options), options.count("no_rope_layer_interval", 4)
-    a = llama_like(options, windows, attention_bias=bias, output_bias=bias, map_bias=map_bias, tied=True)
-    turning = options.value("no_rope_layers", [int((k + 1) % interval != 0) for k in range(a.layers)])
-    if not isinstance(turning, list) or len(turning) != a.layers or any(one not in (0, 1) for one in turning):
-        options.refuse("no_rope_layers", f"a list of num_hidden_layers = {a.layers} numbers, 0 or 1")
-        return a
+    interval, layers = options.count("no_rope_layer_interval"), options.layers()
+    turning = options.value("no_rope_layers", [int((k + 1) % interval != 0) for k in range(layers)])
+    if not isinstance(turning, list) or len(turning) != layers or any(one not in (0, 1) for one in turning):
+        options.refuse("no_rope_layers", f"a list of num_hidden_layers = {layers} numbers, 0 or 1")
+        turning = [1] * layers
+    width = options.count("sliding_window", None)
+    sliding = options.flag("use_sliding_window")
+    if not options.given("layer_types") and not sliding:
+        width = None
+    windows = typed_windows(options, width, lambda k: turning[k] == 1)
+    a = llama_like(options, windows, attention_bias=bias, output_bias=bias, map_bias=map_bias)
     rotary = tuple(angles if one else None for angles, one in zip(a.rotary, turning, strict=True))
     return dataclasses.replace(a, rotary=rotary)
 
@@ -187,14 +211,13 @@ def _granite(options: Options) -> Architecture:
     )
 
 
-def _cohere(options: Options) -> Architecture:
+def _cohere(options: Options, windows: tuple[int | None, ...] = ()) -> Architecture:
     bias = options.flag("attention_bias", False)
     return llama_like(
         options,
-        (None,) * options.layers(),
-        all_heads_have_keys=True,
+        windows or (None,) * options.layers(),
         interleaved=True,
-        epsilon=("layer_norm_eps", 1e-5),
+        epsilon="layer_norm_eps",
         norm="layer",
         norm_shift=False,
         parallel=True,
@@ -202,9 +225,19 @@ def _cohere(options: Options) -> Architecture:
         head_norms="heads" if options.flag("use_qk_norm", False) else "none",
         attention_bias=bias,
         output_bias=bias,
-        logit_scale=options.number("logit_scale", 0.0625),
-        tied=True,
+        logit_scale=options.number("logit_scale"),
     )
+
+
+def _cohere2(options: Options) -> Architecture:
+    """Windows in all but every fourth layer, and positions in these alone."""
+    every, width = options.count("sliding_window_pattern", 4), options.count("sliding_window", None)
+    windows = typed_windows(options, width, lambda k: (k + 1) % every == 0)
+    a = _cohere(options, windows)
+    rotary = tuple(
+        None if window is None else angles for window, angles in zip(windows, a.rotary, strict=True)
+    )
+    return dataclasses.replace(a, rotary=rotary)
 
 
 def _stablelm(options: Options) -> Architecture:
@@ -212,9 +245,8 @@ def _stablelm(options: Options) -> Architecture:
     return llama_like(
         options,
         (None,) * options.layers(),
-        all_heads_have_keys=True,
         part=0.25,
-        epsilon=("layer_norm_eps", 1e-5),
+        epsilon="layer_norm_eps",
         norm="layer",
         parallel=parallel,
         shared_norm=parallel,
@@ -225,19 +257,16 @@ def _stablelm(options: Options) -> Architecture:
 
 
 def _starcoder2(options: Options) -> Architecture:
-    options.ignore("residual_dropout", "embedding_dropout")
     bias = options.flag("use_bias", True)
     return llama_like(
         options,
         (options.count("sliding_window", None),) * options.layers(),
-        epsilon=("norm_epsilon", 1e-5),
-        activation=("hidden_act", "gelu_pytorch_tanh"),
+        epsilon="norm_epsilon",
         norm="layer",
         gated=False,
         attention_bias=bias,
         output_bias=bias,
         map_bias=bias,
-        tied=True,
     )
 
 
@@ -247,10 +276,8 @@ def _nemotron(options: Options) -> Architecture:
     return llama_like(
         options,
         (None,) * options.layers(),
-        all_heads_have_keys=True,
         part=0.5,
-        epsilon=("norm_eps", 1e-5),
-        activation=("hidden_act", "relu2"),
+        epsilon="norm_eps",
         norm="layer",
         scale_offset=1.0,
         gated=False,
@@ -310,9 +337,11 @@ OLMO2 = llama_family(
     "Olmo2ForCausalLM",
     {"attention_norm": "post_attention_layernorm", "map_norm": "post_feedforward_layernorm"},
 )
+OLMO3 = dataclasses.replace(OLMO2, name="olmo3", architecture=_olmo3, language_model="Olmo3ForCausalLM")
 SMOLLM3 = llama_family("smollm3", _smollm3, "SmolLM3ForCausalLM")
 GRANITE = llama_family("granite", _granite, "GraniteForCausalLM")
 COHERE = llama_family("cohere", _cohere, "CohereForCausalLM", norm_by_head=True)
+COHERE2 = llama_family("cohere2", _cohere2, "Cohere2ForCausalLM")
 STABLELM = llama_family(
     "stablelm",
     _stablelm,

@@ -8,6 +8,7 @@ model's dtype. Old folders write the options as `rope_scaling`, new ones as `rop
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -187,9 +188,11 @@ def rotary_angles(
     if new and old and new != old:
         options.refuse("rope_scaling", "rope_parameters says something else; keep one of them")
     name, table = ("rope_parameters", new) if new else ("rope_scaling", old)
-    theta = options.number("rope_theta", 10000.0)
+    theta = options.number("rope_theta")
     if part is not None:
         part = options.number("partial_rotary_factor", part)
+    elif options.value("partial_rotary_factor", 1) != 1:
+        table = {"partial_rotary_factor": options.table["partial_rotary_factor"], **table}
     return angles_of_table(options, name, table, theta, width, longest, part, interleaved)
 
 
@@ -216,9 +219,41 @@ def angles_of_table(
     base = own.number("rope_theta", theta, least=1.0)
     if own.failed:
         return RotaryAngles(base, width), longest
-    if part is None:
-        own.only("partial_rotary_factor", (1, 1.0, None), "turning a part of each head is not served")
+    if part is None and kind == "default":  # the library does not read it there
+        own.ignore("partial_rotary_factor")
     own.ignore("finetuned")
     angles, longest = _read("longrope" if kind == "su" else kind, own, base, width, longest)
     own.finish_table(f"no option of rope_type {kind} that is served")
     return replace(angles, interleaved=interleaved), longest
+
+
+def angles_by_kind(
+    options: Options, bases: Mapping[str, tuple[str, float]], width: int, longest: int, both: bool = False
+) -> tuple[list[RotaryAngles], int]:
+    """Returns the angles of each kind of layer, and the length of the longest input.
+
+    New folders have a table for each kind; old ones have an option for the base of each, and one scaling.
+
+    Args:
+        options: those of config.json.
+        bases: the name and the default of the base of each kind, that of layers without a window first.
+        width: the width of a head.
+        longest: `max_position_embeddings`.
+        both: whether the scaling of old folders is that of all kinds, or of the first alone.
+    """
+    new, old = options.value("rope_parameters", {}), options.value("rope_scaling", {})
+    if not isinstance(new, dict) or (new and not new.keys() & bases.keys()):
+        options.refuse("rope_parameters", f"a table with a table for each of {' and '.join(bases)}")
+        new = {}
+    options.ignore("partial_rotary_factor")
+    found = []
+    for k, (kind, (name, base)) in enumerate(bases.items()):
+        own = new.get(kind) or {}
+        if old and (both or k == 0):
+            both_tables = isinstance(own, dict) and isinstance(old, dict)
+            own = {"rope_type": "default", **own, **old} if both_tables else old
+        base = options.number(name, base) if name else base
+        angles, reach = angles_of_table(options, "rope_parameters", own, base, width, longest)
+        found.append(angles)
+        longest = max(longest, reach) if k == 0 else longest
+    return found, longest
