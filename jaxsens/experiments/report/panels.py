@@ -481,7 +481,7 @@ def _legend_labels(panel: Panel) -> list[str]:
     """The title of a panel's legend and its entries. Too long ones are broken where two blanks are, or they would take
     their width from the axes."""
     labels = (panel.legend_title, *(line.label for line in with_coinciding_named(panel.lines)))
-    wrap = textwrap.TextWrapper(60, break_long_words=False, break_on_hyphens=False).wrap
+    wrap = textwrap.TextWrapper(54, break_long_words=False, break_on_hyphens=False).wrap
     broken = [wrap(label.replace("  ", "\n").replace(" ", "\xa0")) for label in labels]
     return ["\n    ".join(line.replace(" ", "  ").replace("\xa0", " ") for line in lines) for lines in broken]
 
