@@ -19,7 +19,7 @@ LINES = {
 
 
 def main(results: str, picture: str) -> None:
-    """Draws the mean over flips, as the geometric mean over seeds, with each line's name beside its end."""
+    """Draws the mean over flips, as the median over seeds, with each line's name beside its end."""
     points = pd.read_csv(Path(results) / "points.csv")
     variants = {variant.name: variant for variant in read_plan(results).variants}
     lengths = sorted(points["n"].unique())
@@ -28,12 +28,7 @@ def main(results: str, picture: str) -> None:
         temperature = variants[variant].temperature.replace("^3", "³")
         embeddings = "bounded" if variants[variant].bounded else "unbounded"
         label = f"{name},\ntemperature {temperature},\n{embeddings} embeddings"
-        # scales of both axes are logarithmic, and so is the mean
-        means = (
-            points[points["variant"] == variant]
-            .groupby("n")["mean"]
-            .agg(lambda seeds: seeds.prod() ** (1 / len(seeds)))
-        )
+        means = points[points["variant"] == variant].groupby("n")["mean"].median()
         axes.loglog(means.index, means, color=colour, marker=marker, linewidth=2.2, markersize=7)
         axes.annotate(
             label,
