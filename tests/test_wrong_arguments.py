@@ -57,7 +57,7 @@ MODELS: dict[str, Any] = {
     "LSTM": lambda: jaxsens.LSTM(jaxsens.LSTMConfig(2, width=4, logits=3)),
     "RNN": lambda: jaxsens.RNN(jaxsens.RNNConfig(2, width=4, logits=3)),
     "convolution": lambda: jaxsens.Convolution(jaxsens.ConvolutionConfig(2, width=4, logits=3)),
-    "formula": lambda: jaxsens.compile_formula("Q_0", ["0", "1"], read="everything"),
+    "formula": lambda: jaxsens.compile_formula("#L[Q_1] > #L[Q_0]", ["0", "1"], read="everything"),
     "construction": lambda: jaxsens.construction("parity", read="everything"),
     "Flax NNX": Mean,
     "function": lambda: lambda tokens: jnp.stack([tokens.sum() / 4.0, tokens[0] * 1.0, tokens.max() * 0.5]),
