@@ -1,4 +1,4 @@
-"""An argument of a wrong type is one error that names it; every measure of an output is taken of every kind of model."""
+"""A wrong argument is one error that names it; every measure of an output is taken of every kind of model."""
 
 from __future__ import annotations
 
@@ -85,3 +85,10 @@ def test_a_restriction_and_an_address_of_wrong_types_are_named():
         theory.check(None, RIGHT["model"]())  # pyright: ignore[reportArgumentType]
     with pytest.raises(jaxsens.InputError, match="address = "):
         jaxsens.Client(Path("x"), "t")  # pyright: ignore[reportArgumentType]
+
+
+def test_a_formula_that_needs_no_layer_is_measured_by_a_function_of_its_output():
+    model = jaxsens.compile_formula("Q_0", ["0", "1"])
+    assert model.config.layers == 0
+    found = jaxsens.flip_sensitivity(model, [0, 1, 1, 0], 2, jaxsens.LogProbability(0), progress=False)
+    assert found.max == 0  # one output alone

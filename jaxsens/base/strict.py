@@ -344,8 +344,8 @@ def naming_arguments(function: Callable[Given, Returned]) -> Callable[Given, Ret
 def typed_arguments(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
     """Makes a public function or method refuse arguments of other types than it is annotated with, by name.
 
-    Texts, truth values, paths, functions, names of a `Literal`, sequences of texts, None and objects of this package's
-    classes are checked, and unions of these. Other annotations are left to the function: numbers and arrays have limits.
+    Texts, truth values, paths, functions, names of a `Literal`, sequences of texts, None and objects of the package's
+    classes are checked, and unions of these. Others are left to the function: numbers and arrays have limits.
     """
     names = inspect.signature(function).parameters
     method = next(iter(names), "") in ("self", "cls")

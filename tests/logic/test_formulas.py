@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from jaxsens import InputError, logic
+from jaxsens import logic
 from jaxsens.base.errors import InputError
 from jaxsens.logic.formulas import same
 from jaxsens.logic.numerical import MODULO, ODD
