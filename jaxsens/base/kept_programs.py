@@ -31,7 +31,7 @@ from typing import Any, Self
 
 from jaxsens.base.errors import Problems
 from jaxsens.base.files import has_ended, own_mark, takes_no_more, try_writing_to, write_bytes
-from jaxsens.base.strict import naming_arguments
+from jaxsens.base.strict import naming_arguments, typed_arguments
 
 _SUFFIX = "-cache"
 _EVENTS = "/jax/compilation_cache/"
@@ -87,6 +87,7 @@ _lock = threading.RLock()
 
 
 @naming_arguments
+@typed_arguments
 def programs_kept(folder: str | os.PathLike[str] | None = None) -> KeptPrograms:
     """Keeps the programs that JAX compiles from now on, and loads those that earlier processes kept.
 

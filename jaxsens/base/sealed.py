@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from jaxsens.base.errors import InputError
 from jaxsens.base.files import keep_text
+from jaxsens.base.strict import typed_arguments
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,6 +88,7 @@ class SavedResult:
     kind: ClassVar[str]
     __pydantic_config__: ClassVar[Any] = {"arbitrary_types_allowed": True}
 
+    @typed_arguments
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes one JSON file with a checksum, atomically; about 20 bytes a number."""
         # On one line: with a number a line it would be many times longer.
@@ -118,6 +120,7 @@ Result = TypeVar("Result", bound=SavedResult)
 def reader(kind: type[Result], name: str) -> Callable[[str | os.PathLike[str]], Result]:
     """Returns the public function of this name that reads results of a kind; for the module of the kind."""
 
+    @typed_arguments
     def load(path: str | os.PathLike[str]) -> Result:
         return kind.load(path)
 

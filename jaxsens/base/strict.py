@@ -14,7 +14,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, time
 from functools import cache
-from typing import Annotated, Any, ParamSpec, TypeVar, dataclass_transform, get_args, get_type_hints
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import pydantic
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -327,6 +339,79 @@ def naming_arguments(function: Callable[Given, Returned]) -> Callable[Given, Ret
         return function(*args, **kwargs)
 
     return called
+
+
+def typed_arguments(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
+    """Makes a public function or method refuse arguments of other types than it is annotated with, by name.
+
+    Texts, truth values, paths, functions, names of a `Literal`, sequences of texts, None and objects of the package's
+    classes are checked, and unions of these. Others are left to the function: numbers and arrays have limits.
+    """
+    names = inspect.signature(function).parameters
+    method = next(iter(names), "") in ("self", "cls")
+
+    @functools.wraps(function)
+    def called(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
+        owner = f"{type(args[0]).__name__}: " if method and function.__name__ == "__init__" else ""
+        with collecting(owner.rstrip(": ") or function.__name__) as problems:
+            for name, value in (*zip(names, args, strict=False), *kwargs.items()):
+                kinds = _checked_kinds(function, name) if name in names else ()
+                if kinds and not any(_is_of(value, kind) for kind in kinds):
+                    problems.add(name, value, " or ".join(map(_of_kind, kinds)))
+        return function(*args, **kwargs)
+
+    return called
+
+
+@cache
+def _checked_kinds(function: Callable[..., Any], name: str) -> tuple[Any, ...]:
+    """Returns the types that an argument may have; () if one of them is none that is checked."""
+    hint = function.__annotations__.get(name, Any)
+    try:
+        hint = eval(hint, getattr(function, "__globals__", {})) if isinstance(hint, str) else hint
+    except (NameError, AttributeError, TypeError):  # imported for type checkers alone
+        return ()
+    kinds = get_args(hint) if isinstance(hint, UnionType) or get_origin(hint) is Union else (hint,)
+    return kinds if all(_rule(kind) is not None for kind in kinds) else ()
+
+
+def _rule(kind: Any) -> Callable[[Any], bool] | None:
+    """Returns the check of one type; None for a type that is left to the function."""
+    if kind in (None, NoneType):
+        return lambda value: value is None
+    if get_origin(kind) is Literal:
+        return lambda value: isinstance(value, str | None) and value in get_args(kind)
+    if get_origin(kind) is os.PathLike:
+        return lambda value: isinstance(value, str | os.PathLike) and _is_path(value)
+    if get_origin(kind) is Sequence and get_args(kind) == (str,):
+        return lambda value: isinstance(value, Sequence) and all(isinstance(one, str) for one in value)
+    if get_origin(kind) is Callable:
+        return callable
+    if kind in (str, bool) or (isinstance(kind, type) and kind.__module__.startswith("jaxsens.")):
+        return lambda value: isinstance(value, kind)
+    return None
+
+
+def _is_of(value: object, kind: Any) -> bool:
+    rule = _rule(kind)
+    return rule is None or rule(value)
+
+
+def _is_path(value: str | os.PathLike[str]) -> bool:
+    """Returns whether files can have this name: no NUL, and no half of a character."""
+    try:
+        return b"\0" not in os.fsencode(value)
+    except (UnicodeEncodeError, TypeError):
+        return False
+
+
+def _of_kind(kind: Any) -> str:
+    """Returns a type in words."""
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, get_args(kind)))}"
+    words: dict[Any, str] = {str: "a text", bool: "True or False", None: "None", NoneType: "None"}
+    origins: dict[Any, str] = {os.PathLike: "a path", Sequence: "a sequence of texts", Callable: "a function"}
+    return words.get(kind) or origins.get(get_origin(kind)) or f"a {kind.__module__}.{kind.__name__}"
 
 
 # Messages

@@ -24,7 +24,7 @@ from jaxsens.base.errors import InputError, Problems, collecting
 from jaxsens.base.files import check_ending, try_writing_to, write_text
 from jaxsens.base.inputs import plain_numbers
 from jaxsens.base.kept_programs import programs_kept
-from jaxsens.base.strict import naming_arguments, read_fields
+from jaxsens.base.strict import naming_arguments, read_fields, typed_arguments
 from jaxsens.experiments.jobs.job import Failure
 from jaxsens.experiments.sweep.beyond import check_estimates
 from jaxsens.experiments.sweep.config import (
@@ -89,6 +89,7 @@ class SweepResult:
         options["traits"] = self.data.traits
         return sensitivity_figure(self.data.points, self.fits, shown, **options).figure
 
+    @typed_arguments
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Writes the report of `jaxsens sweep` as one page, which needs no other file and no network, atomically.
 

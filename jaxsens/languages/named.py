@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxsens.base.errors import InputError, Problems
+from jaxsens.base.strict import typed_arguments
 from jaxsens.languages.base import Language
 from jaxsens.languages.dyck import Dyck
 from jaxsens.languages.flip_flop import FlipFlop
@@ -35,6 +36,7 @@ NAMES = tuple(_NAMED)
 """The names that `language` knows."""
 
 
+@typed_arguments
 def language(name: str | Formula, alphabet: Sequence[str] | None = None, **options: Any) -> Language:
     """The language called `name`, or the words over an alphabet that satisfy a formula.
 

@@ -86,7 +86,7 @@ class Count(Linear):
     def __post_init__(self) -> None:
         if not isinstance(self.formula, Formula):
             name = type(self).__name__
-            raise TypeError(f"{name}: {self.formula!r} is not a formula: give one, such as Symbol('1')")
+            raise InputError(f"{name}: {self.formula!r} is not a formula: give one, such as Symbol('1')")
 
     def as_sum(self) -> LinearSum:
         """The sum with this count as its only term."""
@@ -140,7 +140,7 @@ class CountComparison(Formula):
     def __post_init__(self) -> None:
         wrong = [term for _, term in self.terms if not isinstance(term, Count)]
         if wrong or self.relation not in (">=", "=", "!="):
-            raise TypeError(
+            raise InputError(
                 f"CountComparison: terms {wrong}, relation {self.relation!r}: give pairs (integer, CountLeft or "
                 "CountRight) "
                 "and one of >=, =, !=; compare(sum, relation) takes the other relations"
@@ -208,7 +208,7 @@ class CountPredicate(Formula):
 
     def __post_init__(self) -> None:
         if not isinstance(self.predicate, Predicate) or not isinstance(self.count, Count):
-            raise TypeError(
+            raise InputError(
                 f"CountPredicate: {self.predicate!r}, {self.count!r}: "
                 "give a predicate, such as ODD(), and a CountLeft or CountRight"
             )

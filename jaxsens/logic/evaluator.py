@@ -32,7 +32,7 @@ def evaluate(formula: Formula, word: Sequence[str]) -> Bool[np.ndarray, " n"]:
         raise InputError(f'evaluate: word = {word!r}: give a sequence of symbols, such as "0110"')
     wrong = [symbol for symbol in word if not isinstance(symbol, str)]
     if wrong:
-        raise TypeError(
+        raise InputError(
             f"evaluate: word has {wrong[0]!r}, which is not a symbol: give strings, "
             "or integer tokens with their alphabet to evaluate_tokens"
         )

@@ -67,7 +67,7 @@ class Formula:
     def __post_init__(self) -> None:
         for child in self.children:
             if not isinstance(child, Formula):
-                raise TypeError(
+                raise InputError(
                     f"{type(self).__name__}: {child!r} is not a formula: "
                     'give one, such as Symbol("1") or parse("Q_1")'
                 )

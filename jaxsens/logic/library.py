@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias, final
 
 from jaxsens.base.errors import InputError, collecting
 from jaxsens.base.inputs import is_count
+from jaxsens.base.strict import typed_arguments
 from jaxsens.logic.counting import CountLeft
 from jaxsens.logic.formulas import TRUE, And, Formula, Next, Or, Since, Symbol, Yesterday
 from jaxsens.logic.parser import parse
@@ -319,6 +320,7 @@ _ENTRIES = (
 LIBRARY: dict[str, NamedFormula] = {entry.name: entry for entry in _ENTRIES}
 
 
+@typed_arguments
 def named_formula(name: str) -> NamedFormula:
     """The entry of the library called `name`.
 
@@ -332,6 +334,7 @@ def named_formula(name: str) -> NamedFormula:
     return LIBRARY[name]
 
 
+@typed_arguments
 def formula(name: str) -> Formula:
     """The formula called `name` in the library.
 

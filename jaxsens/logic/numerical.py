@@ -133,7 +133,7 @@ class PositionPredicate(Formula):
 
     def __post_init__(self) -> None:
         if not isinstance(self.predicate, Predicate):
-            raise TypeError(
+            raise InputError(
                 f"PositionPredicate: {self.predicate!r} is not a predicate: give one, such as ODD()"
             )
         super().__post_init__()

@@ -96,7 +96,7 @@ def parse(
         InputError: For a well-formed text, naming every symbol that is not in the alphabet.
     """
     if not isinstance(text, str):
-        raise TypeError(f"parse: text = {text!r}: give the formula as a string")
+        raise InputError(f"parse: text = {text!r}: give the formula as a string")
     reader = _Reader(text, {family.name: family for family in (*BUILT_IN, *predicates)})
     formula = reader.formula()
     if reader.token.kind != "end":

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import final
 
 from jaxsens.base.errors import InputError
+from jaxsens.base.strict import typed_arguments
 from jaxsens.logic.counting import Count, CountComparison, CountPredicate
 from jaxsens.logic.formulas import Formula, Next, Since, Symbol, Until, Yesterday, shortened, subformulas
 from jaxsens.logic.numerical import PositionPredicate, Predicate
@@ -16,11 +17,13 @@ OPERATORS = ("Y", "X", "S", "U", "#L", "#R")
 _BRACKETED = re.compile(r"LTL\[([^\[\]]*)\]")
 
 
+@typed_arguments
 def size(formula: Formula) -> int:
     """The number of distinct subformulas."""
     return len(subformulas(formula))
 
 
+@typed_arguments
 def depth(formula: Formula) -> int:
     """The deepest nesting of operators, comparisons and predicates of counts; 0 for Q_a."""
     depths: dict[Formula, int] = {}
@@ -29,36 +32,43 @@ def depth(formula: Formula) -> int:
     return depths[formula]
 
 
+@typed_arguments
 def symbols(formula: Formula) -> tuple[str, ...]:
     """The symbols that the formula names, each once, in the order of `subformulas`."""
     return tuple(part.name for part in subformulas(formula) if isinstance(part, Symbol))
 
 
+@typed_arguments
 def counts(formula: Formula) -> tuple[Count, ...]:
     """The distinct counting terms anywhere in the formula; an inner one before the one that counts it."""
     return tuple(dict.fromkeys(count for part in subformulas(formula) for count in _counts_of(part)))
 
 
+@typed_arguments
 def predicates(formula: Formula) -> tuple[Predicate, ...]:
     """The distinct numerical predicates, of positions and of counts."""
     return tuple(dict.fromkeys(each for part in subformulas(formula) for each in _predicates_of(part)))
 
 
+@typed_arguments
 def operators(formula: Formula) -> frozenset[str]:
     """Which of Y, X, S, U, #L and #R the formula uses."""
     return frozenset().union(*(_operators_of(part) for part in subformulas(formula)))
 
 
+@typed_arguments
 def uses_future(formula: Formula) -> bool:
     """Whether X, U or #R occurs."""
     return bool(operators(formula) & {"X", "U", "#R"})
 
 
+@typed_arguments
 def uses_counting(formula: Formula) -> bool:
     """Whether a counting term occurs."""
     return bool(operators(formula) & {"#L", "#R"})
 
 
+@typed_arguments
 def is_past(formula: Formula) -> bool:
     """Whether truth at i depends on w_1 ... w_i only: no X, U or #R, and no predicate that uses the length."""
     return not uses_future(formula) and not any(each.needs_length for each in predicates(formula))
@@ -93,6 +103,7 @@ _NAMED = (
 FRAGMENTS = {fragment.name: fragment for fragment in _NAMED}
 
 
+@typed_arguments
 def fragment(name: str) -> Fragment:
     """The fragment called `name`: one of `FRAGMENTS`, or "LTL[...]" with some of Y, X, S, U, #L, #R in the brackets.
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxsens.base import inputs
 from jaxsens.base.errors import collecting
+from jaxsens.base.strict import typed_arguments
 from jaxsens.sensitivity.results.result import FlipSensitivity
 
 By = Literal["token", "position", "label"]
@@ -46,6 +47,7 @@ class CorpusRow:
     unresolved: int
 
 
+@typed_arguments
 def corpus_table(
     result: FlipSensitivity, by: By = "token", labels: Sequence[str] | None = None
 ) -> list[CorpusRow]:

@@ -16,7 +16,7 @@ from jaxsens.asked.measures import Measure, OfFunction
 from jaxsens.asked.value import Answer, read
 from jaxsens.base import inputs
 from jaxsens.base.errors import EngineRefusal, InputError, collecting
-from jaxsens.base.strict import naming_arguments
+from jaxsens.base.strict import naming_arguments, typed_arguments
 from jaxsens.experiments.sweep.placement_table import PlacementTable
 from jaxsens.sensitivity.placement.placement import Placement
 from jaxsens.sensitivity.placement.progress import telling
@@ -55,6 +55,7 @@ class Client:
         InputError: if httpx, of the extra `service`, is not installed.
     """
 
+    @typed_arguments
     def __init__(self, address: str, token: str) -> None:
         try:
             import httpx

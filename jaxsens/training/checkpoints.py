@@ -15,6 +15,7 @@ from jax.tree_util import keystr, tree_leaves_with_path, tree_map_with_path
 
 from jaxsens.base.errors import InputError, Problems
 from jaxsens.base.precision import numerics
+from jaxsens.base.strict import typed_arguments
 from jaxsens.base.told import facts
 from jaxsens.base.versions import versions
 from jaxsens.languages import Language
@@ -66,6 +67,7 @@ class TrainedModel:
         return facts("Trained model", rows)
 
 
+@typed_arguments
 def load_checkpoint(directory: str | os.PathLike[str]) -> TrainedModel:
     """The trained model of a training's newest checkpoint, or of the checkpoint whose folder is given.
 

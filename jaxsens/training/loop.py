@@ -15,7 +15,7 @@ from jaxsens.base.errors import InputError
 from jaxsens.base.files import only_inside, place_of
 from jaxsens.base.precision import numerics
 from jaxsens.base.stopping import ENDING, StopRequest, noting
-from jaxsens.base.strict import naming_arguments
+from jaxsens.base.strict import naming_arguments, typed_arguments
 from jaxsens.training import checkpoints, events, storage
 from jaxsens.training.checkpoints import TrainedModel, load_checkpoint
 from jaxsens.training.config import TrainConfig
@@ -27,6 +27,7 @@ from jaxsens.training.records import METRICS, EvaluationTable, Records
 
 
 @naming_arguments
+@typed_arguments
 def train(
     config: TrainConfig, directory: str | os.PathLike[str], progress: Watcher | None = None
 ) -> TrainedModel:

@@ -127,7 +127,7 @@ def test_symbols_and_tokens_outside_the_alphabet_are_refused_together():
             call(logic.TRUE, None)  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match="formula = 'Q_a'"):
         logic.evaluate_tokens("Q_a", np.array([0]), "ab")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(TypeError, match="evaluate_tokens"):
+    with pytest.raises(InputError, match="evaluate_tokens"):
         logic.evaluate(logic.TRUE, [0, 1])  # pyright: ignore[reportArgumentType]
 
 

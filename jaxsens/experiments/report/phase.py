@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxsens.base.errors import InputError
-from jaxsens.base.strict import naming_arguments
+from jaxsens.base.strict import naming_arguments, typed_arguments
 from jaxsens.experiments.report.data import load_sweep
 from jaxsens.experiments.report.fits import MINIMUM_LENGTHS, fit_exponents, least_squares, t_interval
 from jaxsens.experiments.sweep.config import parse_sweep_config
@@ -112,6 +112,7 @@ class PhaseDiagram:
 
 
 @naming_arguments
+@typed_arguments
 def phase_diagram(folder: str | os.PathLike[str], *, statistic: str = "max") -> PhaseDiagram:
     """Returns the phase diagram of a finished sweep, such as that of configs/atlas/phase2026.toml.
 

@@ -121,7 +121,7 @@ def largest(normaliser: Float[Array, "heads rows"]) -> Number:
 
 def apply_operations(config: TransformerConfig, n: int) -> int:
     """Returns the floating-point operations of the products of `apply` on one input of length n."""
-    whole = config.layers - (readout_position(config, n) is not None)
+    whole = max(0, config.layers - (readout_position(config, n) is not None))  # a formula may need no layer
     total = sum(layer_operations(config, k, n) for k in range(whole))
     if whole < config.layers:
         layer, d = config.layer(whole), config.width

@@ -21,6 +21,7 @@ from jaxsens.base.errors import InputError, collecting
 from jaxsens.base.files import check_ending, write_bytes
 from jaxsens.base.inputs import choice
 from jaxsens.base.sealed import decoded
+from jaxsens.base.strict import typed_arguments
 from jaxsens.sensitivity.pictures.view import ResultView, flipped_input, input_view
 from jaxsens.sensitivity.results.accuracy import Accuracy, accuracy_of
 from jaxsens.sensitivity.results.at_most import ceiling, told
@@ -490,6 +491,7 @@ class FlipSensitivity(MeasuredFlips):
 
         return draw_profile(self.view(), axes)
 
+    @typed_arguments
     def to_html(
         self, path: str | os.PathLike[str], *, by: By | None = None, title: str = "Sensitivity by token"
     ) -> None:
@@ -511,6 +513,7 @@ class FlipSensitivity(MeasuredFlips):
 
         self._draw("to_html", path, by, title, lambda: page(self.view(), by, title).encode())
 
+    @typed_arguments
     def to_png(
         self, path: str | os.PathLike[str], *, by: By | None = None, title: str = "Sensitivity by token"
     ) -> None:
@@ -523,6 +526,7 @@ class FlipSensitivity(MeasuredFlips):
 
         self._draw("to_png", path, by, title, lambda: picture_bytes(self.view(), by, title, "png"))
 
+    @typed_arguments
     def to_svg(
         self, path: str | os.PathLike[str], *, by: By | None = None, title: str = "Sensitivity by token"
     ) -> None:
@@ -547,6 +551,7 @@ class FlipSensitivity(MeasuredFlips):
 
         return fragment(self.view())
 
+    @typed_arguments
     def save(self, path: str | os.PathLike[str], **metadata: Any) -> None:
         """Writes one Parquet file, atomically: one row per flip, and `description()` in the file's metadata.
 
@@ -592,6 +597,7 @@ class FlipSensitivity(MeasuredFlips):
         )
 
 
+@typed_arguments
 def load_result(path: str | os.PathLike[str]) -> FlipSensitivity:
     """Reads a result written by `FlipSensitivity.save`, and verifies its checksum.
 

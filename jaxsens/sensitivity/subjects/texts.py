@@ -25,7 +25,7 @@ def with_token(model: Any, measure: Measure) -> Measure:
     """Returns the measure with the number and the name of its token, or of its label."""
     if not isinstance(measure, LogProbability):
         return measure
-    if hasattr(model, "output_of"):
+    if isinstance(model, LayeredModel) and hasattr(model, "output_of"):
         return LogProbability(*model.output_of(measure.token))
     if isinstance(measure.token, str):
         raise InputError(

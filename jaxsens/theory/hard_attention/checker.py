@@ -18,6 +18,7 @@ import numpy as np
 
 from jaxsens.base import stopping
 from jaxsens.base.errors import Problems, collecting, no_rule
+from jaxsens.base.strict import typed_arguments
 from jaxsens.models.parts.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Sparsemax
 from jaxsens.models.transformer.module import Transformer, check_length
 from jaxsens.theory.hard_attention.checker_arithmetic import LayerAttention, Rows, embedded_rows, visible_keys
@@ -92,6 +93,7 @@ class _Table:
         }
 
 
+@typed_arguments
 def check(restriction: Restriction, model: Transformer, free_fraction: float | None = None) -> Verdict:
     """Checks whether a restriction's certificate holds for a model, and so what the restriction says about the output.
 

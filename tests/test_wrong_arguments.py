@@ -1,0 +1,94 @@
+"""A wrong argument is one error that names it; every measure of an output is taken of every kind of model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+import jaxsens
+from jaxsens import theory
+from tests.wrong_arguments import RIGHT, WRONG, Call, Tally, tried
+
+CALLS = {
+    "load_checkpoint": jaxsens.load_checkpoint,
+    "load_result": jaxsens.load_result,
+    "load_worst_input": jaxsens.load_worst_input,
+    "load_layer_changes": jaxsens.load_layer_changes,
+    "load_influence_matrix": jaxsens.load_influence_matrix,
+    "language": jaxsens.language,
+    "corpus_table": jaxsens.corpus_table,
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_argument_of_a_wrong_type_is_one_error_that_names_it(name):
+    tally = Tally()
+    tried(Call(name, CALLS[name]), tally)
+    assert tally.said["refused"] > len(WRONG) / 2
+    assert tally.wrong == []
+
+
+@pytest.mark.parametrize("method", ["save", "to_html", "to_png", "to_svg"])
+@pytest.mark.parametrize("wrong", ["object", "minus one", "true", "NUL", "surrogate", "lambda", "NaN"])
+def test_a_path_that_no_file_can_have_is_refused(method, wrong):
+    with pytest.raises(jaxsens.InputError, match="path = "):
+        getattr(RIGHT["result"](), method)(WRONG[wrong])
+
+
+class Mean(nnx.Module):
+    """A module of somebody else, with a method of a name that this package uses too."""
+
+    def __init__(self) -> None:
+        self.table = nnx.Param(jnp.arange(6.0).reshape(2, 3))
+
+    def __call__(self, tokens: Any) -> Any:
+        return self.table[...][tokens].mean(axis=0)
+
+    def output_of(self) -> None:
+        """Not what the package means by it."""
+
+
+MODELS: dict[str, Any] = {
+    "transformer": lambda: jaxsens.Transformer(jaxsens.TransformerConfig(2, width=4, heads=1, logits=3)),
+    "LSTM": lambda: jaxsens.LSTM(jaxsens.LSTMConfig(2, width=4, logits=3)),
+    "RNN": lambda: jaxsens.RNN(jaxsens.RNNConfig(2, width=4, logits=3)),
+    "convolution": lambda: jaxsens.Convolution(jaxsens.ConvolutionConfig(2, width=4, logits=3)),
+    "formula": lambda: jaxsens.compile_formula("#L[Q_1] > #L[Q_0]", ["0", "1"], read="everything"),
+    "construction": lambda: jaxsens.construction("parity", read="everything"),
+    "Flax NNX": Mean,
+    "function": lambda: lambda tokens: jnp.stack([tokens.sum() / 4.0, tokens[0] * 1.0, tokens.max() * 0.5]),
+    "pair": lambda: (lambda table, tokens: table[tokens].mean(axis=0), jnp.arange(6.0).reshape(2, 3)),
+}
+MEASURES: tuple[Any, ...] = (
+    "l2", "l1", "linf", "cosine", "kl", jaxsens.Decision(), jaxsens.LogProbability(1),
+    jaxsens.Function(jnp.sum), jaxsens.Comparison(lambda y, new: jnp.sum(jnp.abs(new - y))),
+)  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", MODELS)
+def test_every_measure_is_taken_of_every_kind_of_model(name):
+    model = MODELS[name]()
+    for measure in MEASURES:
+        result = jaxsens.flip_sensitivity(model, [0, 1, 1, 0], 2, measure, progress=False)
+        assert len(result.values), measure
+    with pytest.raises(jaxsens.InputError, match="encodes no text"):
+        jaxsens.flip_sensitivity(model, [0, 1, 1, 0], 2, jaxsens.LogProbability("word"))
+
+
+def test_a_restriction_and_an_address_of_wrong_types_are_named():
+    with pytest.raises(jaxsens.InputError, match="restriction = None"):
+        theory.check(None, RIGHT["model"]())  # pyright: ignore[reportArgumentType]
+    with pytest.raises(jaxsens.InputError, match="address = "):
+        jaxsens.Client(Path("x"), "t")  # pyright: ignore[reportArgumentType]
+
+
+def test_a_formula_that_needs_no_layer_is_measured_by_a_function_of_its_output():
+    model = jaxsens.compile_formula("Q_0", ["0", "1"])
+    assert model.config.layers == 0
+    found = jaxsens.flip_sensitivity(model, [0, 1, 1, 0], 2, jaxsens.LogProbability(0), progress=False)
+    assert found.max == 0  # one output alone
