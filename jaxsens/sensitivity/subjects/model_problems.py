@@ -196,6 +196,9 @@ def raised(error: Exception, n: int) -> str:
             "model: it uses shard_map, but jaxsens itself spreads the flips over the devices: pass the "
             f"function that the shard_map runs ({named})"
         )
+    if "trace level" in str(error):
+        one = lines("(lambda parts, tokens: nnx.merge(*parts)(tokens), nnx.split(module))")
+        return f"model: it changes the state of a Flax module within. Pass the module, or its parts ({named}){one}"
     if type(error).__name__ in _PARAMETERS_ALONE:
         return (
             "model: its variables lack a collection. Pass everything that init returned, or the parameters by name: "
