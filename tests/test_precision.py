@@ -65,11 +65,12 @@ def test_every_model_computes_as_ever_where_jax_forbids_to_promote_ranks_and_dty
         return np.asarray(model(np.array([0, 1, 1]))), jaxsens.flip_sensitivity(model, [0, 1, 1]).norms
 
     plain = measured()
-    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"), jax.disable_jit():
         for mine, its in zip(measured(), plain, strict=True):
             np.testing.assert_array_equal(mine, its)
         assert SETTINGS.jax_numpy_rank_promotion == "raise"
         assert SETTINGS.jax_numpy_dtype_promotion == "strict"
+        assert SETTINGS.jax_disable_jit
 
 
 @pytest.mark.parametrize("kind", sorted(AxisType.__members__.keys() - {"Manual"}))

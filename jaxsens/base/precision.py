@@ -23,10 +23,11 @@ def numerics(dtype: str) -> Iterator[None]:
     """Sets JAX up for jaxsens: matmul precision `highest`, and 64-bit types if and only if `dtype` is "float64".
 
     It overrides the caller's JAX settings: with 64-bit types JAX draws other random numbers, and so trains other
-    weights; with rank or dtype promotion forbidden, or a mesh set, JAX rejects programs that rely on its defaults. All
-    settings are thread-local and restored on exit; compiled functions are cached separately for each. While a function
-    is traced the mesh is kept: it belongs to the caller's program, and JAX does not let us change it. Do not hold this
-    context while a generator yields: its caller would compute in it too.
+    weights; with rank or dtype promotion forbidden, or a mesh set, JAX rejects programs that rely on its defaults; with
+    `jit` disabled, it runs no program that was compiled before. All settings are thread-local and restored on exit;
+    compiled functions are cached separately for each. While a function is traced the mesh is kept: it belongs to the
+    caller's program, and JAX does not let us change it. Do not hold this context while a generator yields: its caller
+    would compute in it too.
     """
     import jax
 
@@ -35,6 +36,7 @@ def numerics(dtype: str) -> Iterator[None]:
         stack.enter_context(jax.enable_x64(dtype == "float64"))
         stack.enter_context(jax.numpy_rank_promotion("allow"))
         stack.enter_context(jax.numpy_dtype_promotion("standard"))
+        stack.enter_context(jax.disable_jit(False))
         if not jax.sharding.get_abstract_mesh().empty:
             with suppress(ValueError):  # set_mesh refuses to act while a function is traced
                 stack.enter_context(jax.set_mesh(None))  # pyright: ignore[reportArgumentType]

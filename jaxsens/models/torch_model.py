@@ -262,9 +262,9 @@ def _tensor(output: Any, chosen: str | int | None, name: str) -> Any:
                 + ("; leave output out" if fields is None else f": {_example(fields)}")
             )
         output = fields[chosen]
-    if not isinstance(output, torch.Tensor) or not output.is_floating_point():
+    if not isinstance(output, torch.Tensor) or not output.is_floating_point() or output.itemsize < 2:
         what = str(output.dtype) if isinstance(output, torch.Tensor) else type(output).__name__
-        raise InputError(f"model: {name} returns {what}; a tensor of floating-point numbers is needed")
+        raise InputError(f"model: {name} returns {what}; a tensor of floats of 16 bits or more is needed")
     return output
 
 

@@ -137,3 +137,11 @@ def test_an_output_that_is_not_finite_is_refused():
 
     with pytest.raises(jaxsens.InputError, match=r"not finite on the word \[0, 1, 1, 1\]"):
         worst_input(model, 4, 2, placement=Placement(ONE))
+
+
+@pytest.mark.parametrize("kind", [bool, np.uint8])
+def test_outputs_that_cannot_be_subtracted_as_they_are_are_searched_as_numbers(kind):
+    table = jax.numpy.asarray([[0, 250], [250, 3], [7, 9]], kind)
+    found = worst_input(lambda t: table[t[0]], 2, 3)
+    words = [jaxsens.flip_sensitivity(lambda t: table[t[0]], [k, 0], 3).max for k in range(3)]
+    assert found.value == pytest.approx(max(words))

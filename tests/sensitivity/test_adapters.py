@@ -92,6 +92,73 @@ def test_active_dropout_is_detected_and_the_users_model_left_as_it_was():
     assert len(jaxsens.flip_sensitivity(model, TOKENS, 2)) == 4
 
 
+class NnxLayer(nnx.Module):
+    def __init__(self, rngs, rate):
+        self.linear, self.dropout = nnx.Linear(4, 4, rngs=rngs), nnx.Dropout(rate, rngs=rngs)
+
+    def __call__(self, x):
+        return x + jnp.tanh(self.linear(self.dropout(x)))
+
+
+class NnxStack(nnx.Module):
+    """Layers made by `nnx.vmap`: the counters of their random streams are arrays."""
+
+    def __init__(self, rate):
+        rngs = nnx.Rngs(0)
+        self.embed = nnx.Embed(3, 4, rngs=rngs)
+        made = nnx.vmap(lambda own: NnxLayer(own, rate), in_axes=(0,), out_axes=0)
+        self.layers = nnx.split_rngs(splits=2)(made)(rngs)
+
+    def __call__(self, tokens):
+        step = nnx.scan(lambda x, layer: layer(x), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
+        return step(self.embed(tokens), self.layers).mean(0)
+
+
+class NnxDrawing(nnx.Module):
+    """Draws a number at every call; `scale` is what becomes of it, None if it is not used."""
+
+    def __init__(self, scale):
+        self.embed, self.rngs, self.scale = nnx.Embed(3, 4, rngs=nnx.Rngs(0)), nnx.Rngs(1), scale
+
+    def __call__(self, tokens):
+        y, key = self.embed(tokens).mean(0), self.rngs()
+        return y if self.scale is None else y + self.scale * jax.random.normal(key, y.shape)
+
+
+@pytest.mark.parametrize(
+    ("made", "training", "random"),
+    [
+        (lambda: NnxStack(0.1), False, False),
+        (lambda: NnxStack(0.0), True, False),
+        (lambda: NnxStack(0.1), True, True),
+        (lambda: NnxStack(0.02), True, True),
+        (lambda: NnxDrawing(None), True, False),
+        (lambda: NnxDrawing(0.0), True, False),
+        (lambda: NnxDrawing(1.0), True, True),
+    ],
+)
+def test_random_streams_refuse_a_module_only_if_they_move_its_output(made, training, random):
+    model = made()
+    if not training:
+        model.eval()
+    parts = (lambda parts, tokens: nnx.merge(*parts)(tokens), nnx.split(model))
+    if random:
+        with pytest.raises(jaxsens.InputError, match="two calls on the same input differ"):
+            jaxsens.flip_sensitivity(model, TOKENS, 3)
+        return
+    changed = [model(jnp.asarray(np.where(np.arange(len(TOKENS)) == 0, s, TOKENS))) for s in (1, 2)]
+    expected = [np.linalg.norm(one - model(jnp.asarray(TOKENS))) for one in changed]
+    for one in (model, parts):
+        np.testing.assert_allclose(jaxsens.flip_sensitivity(one, TOKENS, 3).norms[:2], expected, rtol=1e-5)
+
+
+def test_a_function_around_a_module_whose_state_changes_is_told_how_to_pass_it():
+    model = NnxStack(0.1)
+    model.eval()
+    with pytest.raises(jaxsens.InputError, match=r"nnx\.merge\(\*parts\)\(tokens\), nnx\.split\(module\)"):
+        jaxsens.flip_sensitivity(lambda tokens: model(tokens), TOKENS, 3)
+
+
 def test_a_linen_module_without_variables_is_refused_with_the_remedy():
     with pytest.raises(jaxsens.InputError, match=r"pass \(module, variables\)"):
         jaxsens.flip_sensitivity(LinenModel(), TOKENS, 2)

@@ -6,9 +6,11 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import mpmath
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy.special import ndtri
@@ -20,6 +22,7 @@ from jaxsens.models.parts.schedules import Schedule
 from jaxsens.models.parts.weighting import SinkSoftmax, Softmax
 from jaxsens.models.transformer.layers import layered_transformer
 from jaxsens.sensitivity.rows import attention_weights
+from jaxsens.sensitivity.rows.gaps import critical_of_rows
 
 ZETA_IS_TWO = 1.7286472389981836
 """zeta of it is 2."""
@@ -52,6 +55,8 @@ def test_at_the_critical_temperature_the_maximum_has_half_of_the_weight(scores):
 
 
 @given(scores=ROWS, shift=st.integers(-8, 8), factor=st.floats(0.1, 10))
+@example(scores=np.array([0.0, 1.8e-17, -3.0, -1.0]), shift=0, factor=3.0)
+@example(scores=np.array([0.0, -1e-18, -1.0, -3.0]), shift=0, factor=0.1)
 def test_a_shift_changes_nothing_and_a_factor_divides(scores, shift, factor):
     beta = critical_inverse_temperature(scores)
     # A shift rounds gaps, and a tiny gap may decide.
@@ -87,11 +92,51 @@ def test_equal_scores_share_at_any_temperature_and_few_keys_need_none():
     assert gap_counts([[1.0, 2.0]], [5.0], [False, False]) == 0
 
 
-def test_a_very_close_competitor_is_told_from_a_tie():
-    scores = np.array([0.0, -1e-12, -1.0])
-    beta = float(critical_inverse_temperature(scores))
-    # e^-b = 1 - e^(-1e-12 b), some b of about log(1e12 / b)
-    assert math.exp(-beta) == pytest.approx(-math.expm1(-1e-12 * beta), rel=1e-6)
+def critical(gaps: np.ndarray) -> float:
+    """beta* of the gaps of the other keys, by bisection in 60 digits; the unit is the second gap."""
+    with mpmath.workdps(60):
+        g = sorted(mpmath.mpf(float(gap)) for gap in gaps)
+
+        def excess(b: Any) -> Any:
+            return sum(mpmath.exp(-b * one / g[1]) for one in g[1:]) + mpmath.expm1(-b * g[0] / g[1])
+
+        low, high = mpmath.mpf(0), mpmath.mpf(1)
+        while excess(high) > 0:
+            high *= 2
+        for _ in range(100):
+            middle = (low + high) / 2
+            low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+        return float(high / g[1])
+
+
+@pytest.mark.parametrize(
+    "gaps",
+    [
+        [1e-18, 1.0, 3.0],  # the nearest has all but a rounding of its half
+        [1e-30, 1.0, 3.0],
+        [1e-300, 1e3],
+        [1e-300, 1e-299, 1e3],
+        [1e-300, 1e-100, 1e-10, 1.0],
+        [1e-12, 1.0],
+        [1.0] * 40,
+        [1e-30, *[1e-12] * 40],
+        [1e-30, *[1e3] * 1000],
+        [1e-37, 1e-36, 1e-35, 1e3],
+    ],
+)
+def test_gaps_of_any_size_give_the_digits_of_a_bisection_in_sixty(gaps):
+    assert critical_inverse_temperature([0.0, *(-gap for gap in gaps)]) == pytest.approx(
+        critical(np.array(gaps)), rel=1e-13
+    )
+    narrow = np.array(gaps, np.float32)
+    if narrow.min() > np.finfo(np.float32).tiny:
+        scores, seen = jnp.asarray([0, *-narrow], jnp.float32), jnp.ones(len(gaps) + 1, bool)
+        assert float(critical_of_rows(scores, seen)) == pytest.approx(critical(narrow), rel=3e-6)
+
+
+def test_gaps_beyond_the_largest_number_are_infinite():
+    assert critical_inverse_temperature([1e308, -1e308, 0.0]) == 0
+    assert critical_inverse_temperature([1e308, -1e308, 1e308 - 1e293, 1e308 - 2e293]) > 0
 
 
 @pytest.mark.parametrize("scores", [[math.nan, 1.0], [math.inf, 1.0], [], 3.0, "ab"])

@@ -110,6 +110,17 @@ OUTPUTS = {
     "None": (lambda t: None, "it returns None", "return logits"),
     "text": (lambda t: "01", "a str", "network(tokens)"),
     "random key": (lambda t: jax.random.key(0), "it returns key<fry>", "an array of numbers"),
+    "complex": (
+        lambda t: jnp.fft.fft(network(t)),
+        "it returns complex64",
+        "jnp.stack([y.real, y.imag]).ravel()",
+    ),
+    "8-bit floats": (
+        lambda t: network(t).astype(jnp.float8_e4m3fn),
+        "it returns float8_e4m3fn",
+        "return y.astype(jnp.float32)",
+    ),
+    "4-bit integers": (lambda t: network(t).astype(jnp.int4), "it returns int4", "y.astype(jnp.float32)"),
     "nothing": (
         lambda t: network(t)[:0],
         "its output is empty (shape (0,))",
@@ -125,7 +136,7 @@ def test_an_output_that_is_no_array_is_refused_with_the_lines_that_take_one(kind
     message = refused(model)
     assert said in message
     assert line.replace('"', "'") in message
-    if kind not in ("None", "random key", "nothing"):
+    if kind not in ("None", "random key", "nothing", "complex", "8-bit floats", "4-bit integers"):
         assert "jaxsens.flip_sensitivity(model, tokens, flips=...)" in message
 
 

@@ -267,7 +267,7 @@ def test_a_model_of_transformers_is_measured_in_its_hidden_states_or_logits():
         (lambda rows: (rows, rows), None, "returns a tuple of 2; say which: jaxsens.from_torch(module, output=0)"),
         (lambda rows: {"a": rows}, "b", "has no output 'b'; it returns a dict with the keys 'a'"),
         (lambda rows: rows, "a", "has no output 'a'; it returns one Tensor; leave output out"),
-        (lambda rows: rows.argmax(-1), None, "returns torch.int64; a tensor of floating-point numbers is needed"),
+        (lambda rows: rows.argmax(-1), None, "returns torch.int64; a tensor of floats of 16 bits or more is needed"),
         (lambda rows: None, None, "returns NoneType"),
         (lambda rows: rows.transpose(0, 1), None, "the first axis must be that of the inputs (batch_first=True)"),
         (lambda rows: rows.sum(), None, "returns shape () for 2 inputs of length 6"),

@@ -70,7 +70,8 @@ def critical_inverse_temperature(
         visible: which keys count, broadcast to the scores; all if None.
 
     Returns:
-        (...); inf if several keys have the maximum, as they keep sharing it; 0 if a row has one key, or two that
+        (...); inf if several keys have the maximum, as they keep sharing it, also those within the smallest normal
+        number of it; 0 if a row has one key, or two that
         differ, where the maximum has half of the weight at any temperature; NaN for a row without keys.
 
     Raises:
@@ -132,29 +133,47 @@ def critical_of_rows(
 ) -> Float[Array, "*rows"]:
     """`critical_inverse_temperature` within a program, in the dtype of the scores; NaN scores give NaN.
 
-    Newton's method on f(b) = log sum_k exp(-b g_k) over the other keys. f is convex and falls, so from 0, on the left
-    of its zero, every step goes towards the zero and none goes past it.
+    With g_1 the nearest key's gap, g_2 the next, and b = beta g_2, Newton's method on
+
+        f(b) = log sum_(k >= 2) exp(-b g_k / g_2) - log(1 - exp(-b g_1 / g_2)),
+
+    whose parts both keep their digits when g_1 is far below g_2. f is convex and falls, so from log 2, on the left of
+    its zero since two keys are within g_2, every step goes towards the zero and none goes past it.
     """
     below, counted = _gaps(scores, visible)
     maximum = jnp.argmax(jnp.where(counted, scores, -jnp.inf), axis=-1, keepdims=True)
     others = counted & (jnp.arange(scores.shape[-1]) != maximum)
+    nearest = jnp.argmin(jnp.where(others, below, jnp.inf), axis=-1, keepdims=True)
+    rest = others & (jnp.arange(scores.shape[-1]) != nearest)
+    first = jnp.take_along_axis(below, nearest, axis=-1)[..., 0]
+    second = jnp.min(jnp.where(rest, below, jnp.inf), axis=-1)
     tied = jnp.any(others & (below == 0), axis=-1)
-    searched = (jnp.sum(others, axis=-1) >= 2) & ~tied
-    least = 4 * jnp.finfo(scores.dtype).eps
+    searched = jnp.isfinite(second) & ~tied
+    unit, close = jnp.where(searched, second, 1), jnp.where(searched, first, 1)
+    numbers = jnp.finfo(scores.dtype)
+    excess = jnp.minimum((below - unit[..., None]) / unit[..., None], numbers.max)
+    log_close = jnp.log(close) - jnp.log(unit)  # the quotient itself may underflow
 
     def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        beta, _, k = state
-        shares = jnp.where(others, jnp.exp(-beta[..., None] * below), 0)
-        total, slope = jnp.sum(shares, axis=-1), jnp.sum(shares * below, axis=-1)
-        move = jnp.where(searched & (slope > 0), jnp.log(total) * total / jnp.where(slope > 0, slope, 1), 0)
-        return beta + move, jnp.any(move > least * beta), k + 1
+        b, _, k = state
+        shares = jnp.where(rest, jnp.exp(-b[..., None] * excess), 0)
+        total = jnp.sum(shares, axis=-1)
+        log_x = jnp.log(b) + log_close
+        x = jnp.exp(log_x)
+        small = x < numbers.eps  # where 1 - exp(-x) is x
+        lost = jnp.where(small, log_x, jnp.log(-jnp.expm1(jnp.where(small, -1, -x))))
+        f = jnp.log(total) - b - lost
+        fall = 1 + jnp.sum(shares * excess, axis=-1) / total
+        fall += jnp.where(small, 1, x / jnp.expm1(jnp.where(small, 1, x))) / b
+        move = jnp.where(searched, f / fall, 0)
+        return b + move, jnp.any(move > 4 * numbers.eps * b), k + 1
 
     def goes_on(state: tuple[Array, Array, Array]) -> Array:
         return state[1] & (state[2] < MOST_STEPS)
 
-    start = (jnp.zeros(scores.shape[:-1], scores.dtype), jnp.asarray(True), jnp.asarray(0))
-    beta, _, _ = jax.lax.while_loop(goes_on, step, start)
-    beta = jnp.where(tied, jnp.inf, beta)
+    start = jnp.full(scores.shape[:-1], jnp.log(2), scores.dtype), jnp.asarray(True), jnp.asarray(0)
+    b, _, _ = jax.lax.while_loop(goes_on, step, start)
+    beta = jnp.where(tied, jnp.inf, jnp.where(searched, b / unit, 0))
     unknown = ~jnp.any(counted, axis=-1) | jnp.any(jnp.isnan(below), axis=-1)
     return jnp.where(unknown, jnp.nan, beta)
 

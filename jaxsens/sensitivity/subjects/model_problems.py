@@ -145,8 +145,9 @@ def check_is_array(output: Any) -> None:
         InputError: saying what it is, and how to select an array from it.
     """
     if isinstance(output, jax.Array | np.ndarray | np.generic | int | float | complex):
-        if not jnp.issubdtype(jnp.result_type(output), np.number) and jnp.result_type(output) != jnp.bool_:
-            raise InputError(f"model: it returns {jnp.result_type(output)}; an array of numbers is needed")
+        remedy = _what_numbers(jnp.result_type(output))
+        if remedy is not None:
+            raise InputError(f"model: it returns {jnp.result_type(output)}; {remedy}")
         return
     name = type(output).__name__
     if output is None:
@@ -174,6 +175,19 @@ def check_is_array(output: Any) -> None:
     )
 
 
+def _what_numbers(dtype: Any) -> str | None:
+    """Returns what to return instead of an array of a dtype that cannot be measured, or None if it can."""
+    if not jnp.issubdtype(dtype, np.number) and dtype != jnp.bool_:
+        return "an array of numbers is needed"
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return "real numbers are needed: jnp.stack([y.real, y.imag]).ravel() has the same l2 norm"
+    try:
+        jnp.promote_types(dtype, jnp.float32)
+    except jax.dtypes.TypePromotionError:
+        return "JAX combines it with no other dtype: return y.astype(jnp.float32)"
+    return None
+
+
 def raised(error: Exception, n: int) -> str:
     """Returns the message for an exception that a model raised when called on tokens of shape (n,)."""
     said = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -196,6 +210,9 @@ def raised(error: Exception, n: int) -> str:
             "model: it uses shard_map, but jaxsens itself spreads the flips over the devices: pass the "
             f"function that the shard_map runs ({named})"
         )
+    if "trace level" in str(error):
+        one = lines("(lambda parts, tokens: nnx.merge(*parts)(tokens), nnx.split(module))")
+        return f"model: it changes the state of a Flax module within. Pass the module, or its parts ({named}){one}"
     if type(error).__name__ in _PARAMETERS_ALONE:
         return (
             "model: its variables lack a collection. Pass everything that init returned, or the parameters by name: "
