@@ -13,7 +13,6 @@ from jaxsens.base.errors import Problems
 from jaxsens.models.parts.score_positions import RelativeBias
 from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.architecture import Disentangled
-from jaxsens.pretrained.families.options import Options
 from tests.pretrained.oracle import CASES, Case, config_of, save
 from tests.pretrained.table import errors
 
@@ -60,7 +59,8 @@ def test_buckets_of_distances_are_those_of_deberta(sizes):
         "relative_attention": True,
         **dict(zip(("position_buckets", "max_relative_positions"), sizes, strict=True)),
     }
-    scores = FAMILIES["deberta-v2"].architecture(Options(given, "config.json", problems)).score_bias
+    family = FAMILIES["deberta-v2"]
+    scores = family.architecture(family.options(given, "config.json", problems)).score_bias
     problems.raise_if_any()
     assert isinstance(scores, Disentangled)
     theirs = module.make_log_bucket_position(torch.arange(-699, 700), *sizes).long().numpy()
