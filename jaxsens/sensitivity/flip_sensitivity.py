@@ -24,6 +24,7 @@ from jaxsens.base.errors import PrecisionWarning, collecting
 from jaxsens.base.inputs import FEWER_FLIPS, SHORTER
 from jaxsens.base.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
 from jaxsens.base.precision import numerics
+from jaxsens.base.programs import kept
 from jaxsens.base.strict import naming_arguments
 from jaxsens.base.versions import versions
 from jaxsens.models.transformer.module import activation_bytes
@@ -387,14 +388,15 @@ def _doubting(
     sample of the flips. For networks of layers it is that of the unflipped input.
     """
     words, flips = whole.tokens, whole.flips
-    tokens = jax.ShapeDtypeStruct(words.shape[1:], jnp.int32)
     if not isinstance(runner, VmapEngine) or not runner.foreign:
         return runner, output_doubts(subject, words)
-    if equations(jax.make_jaxpr(subject.apply)(subject.parameters, tokens).jaxpr) > MOST_EQUATIONS:
+    leaves, structure = jax.tree.flatten(subject.parameters)
+    shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+    size, operations = _size(subject.apply, structure, shapes, words.shape[1])
+    if size > MOST_EQUATIONS:
         return runner, output_doubts(subject, words)
     nudging = dataclasses.replace(runner, nudges=True)
-    cost = runner.cost(parameters, tokens, placement.platform).per_flip
-    affordable = int(MOST_NUDGED / (DRAWS * max(cost, 1.0)))
+    affordable = int(MOST_NUDGED / (DRAWS * max(operations, 1.0)))
     if len(flips) <= affordable:
         return nudging, None
     what, by_what = flips.edits
@@ -412,6 +414,14 @@ def _doubting(
         return np.full(output.shape, np.max(found[:, 1]) / len(runner.outputs or output) ** 0.5)
 
     return runner, doubts
+
+
+@kept
+def _size(apply: Any, structure: Any, shapes: tuple[Any, ...], n: int) -> tuple[int, float]:
+    """Returns the equations of a function's program for inputs of n symbols, and its operations."""
+    parameters = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*one) for one in shapes])
+    traced = jax.jit(apply).trace(parameters, jax.ShapeDtypeStruct((n,), jnp.int32))
+    return equations(traced.jaxpr.jaxpr), float((traced.lower().cost_analysis() or {}).get("flops", 0))
 
 
 def _refined(

@@ -68,8 +68,6 @@ def read_columns(
     """
     import pyarrow as pa
 
-    if not isinstance(path, str | os.PathLike):
-        raise InputError(f"path = {path!r}: the name of a file that FlipSensitivity.save wrote")
     try:
         return _read(path, names, further)
     except NotAResult:
