@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from jaxsens import InputError, compile_formula
-from jaxsens.constructions.compiled import exact_length, make
-from jaxsens.constructions.network import Affine, Head, ResidualNetwork
-from jaxsens.models.parts.weighting import Sparsemax
+from jaxsens.constructions.compiled import exact_length
+from jaxsens.constructions.network import Affine, Head
 
 
 @pytest.mark.parametrize("text", ["Q_a & odd | !Q_a & even", "Y Q_a", "odd(#L[Q_a]) & Y Q_a"])
@@ -32,7 +31,3 @@ def test_kinds_without_a_rule_are_refused_by_name():
     head = Head((), Affine(), 0, far, 0.0, 1.0)
     with pytest.raises(InputError, match="exact_length has no rule for the head farthest"):
         exact_length([head], [], "temperature", False, "float64")
-    network = ResidualNetwork("ab")
-    output = network.symbol("a").coordinates[0]
-    with pytest.raises(InputError, match="promise has no rule for the weighting Sparsemax"):
-        make(network, Sparsemax(), "float64", output, "output", compile_formula("Q_a", "ab").promise)

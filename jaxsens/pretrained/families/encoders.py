@@ -70,12 +70,14 @@ def _esm(options: Options) -> Architecture:
     padding = options.count("pad_token_id", 1, least=0)
     longest = options.count("max_position_embeddings", 1026)
     positions: dict[str, Any] = {"position_offset": padding + 1}
+    for scaling in ("rope_scaling", "rope_parameters"):  # the library reads rope_theta alone
+        options.table.pop(scaling, None)
     if turned == "rotary":
         head_width = options.count("hidden_size") // options.count("num_attention_heads")
         angles, longest = rotary_angles(options, head_width, longest)
         positions = {"learned_positions": False, "rotary": (angles,) * options.layers()}
     else:
-        options.ignore("rope_theta", "rope_parameters")
+        options.ignore("rope_theta")
         longest -= padding + 1
     return plain_architecture(
         options,
@@ -119,7 +121,10 @@ def _t5(options: Options) -> Architecture:
         gated=gated,
         causal=False,
         scales=(1.0,) * layers,
-        score_bias=RelativeBias(buckets, options.count("relative_attention_max_distance", 128)),
+        # Below a quarter of the buckets, whose distances have one each, no logarithm is left for the others.
+        score_bias=RelativeBias(
+            buckets, options.count("relative_attention_max_distance", 128, least=buckets // 4 + 1)
+        ),
         attention_bias=False,
         output_bias=False,
         map_bias=False,

@@ -15,7 +15,6 @@ from jaxtyping import Float, Int
 
 from jaxsens.base import inputs
 from jaxsens.base.errors import InputError, Problems
-from jaxsens.base.strict import typed_arguments
 from jaxsens.languages.named import language as named_language
 from jaxsens.models.transformer.module import Transformer
 from jaxsens.theory.hard_attention.restrict import check_model, restrict
@@ -48,7 +47,6 @@ class MisclassifiedPair:
     restriction: Restriction
 
 
-@typed_arguments
 def misclassified_pair(
     model: Transformer,
     language: LanguageName,
