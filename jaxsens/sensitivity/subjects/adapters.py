@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -318,7 +319,13 @@ def checked_input(
     With `one`, the tokens are those of a single input.
     """
     words = inputs.tokens(tokens, subject.vocabulary_size, problems, one=one)
-    n = words.shape[1]
+    n, sizes = words.shape[1], {subject.alphabet_size, subject.vocabulary_size} - {None}
+    if len(words) > 1 < n and n in (sizes or {n}) and inputs.is_one_hot(words, None):
+        warnings.warn(
+            f"tokens: {len(words)} inputs of {n} symbols are measured. Each has a single 1: if they are one-hot rows of "
+            "one input, give tokens.argmax(-1)",
+            stacklevel=4,
+        )
     subject.check_readable("tokens", words, problems)
     if n:
         subject.check_length(n, problems)
