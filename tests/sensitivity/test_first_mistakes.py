@@ -203,7 +203,7 @@ def test_one_hot_rows_of_integers_are_measured_as_inputs_with_a_warning():
     table = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2)))
     known = jaxsens.Transformer(jaxsens.TransformerConfig(2))
     for model in (lambda t: table[t].mean(0), known):
-        with pytest.warns(UserWarning, match=r"4 inputs of 3 symbols .* give tokens.argmax\(-1\)") as found:
+        with pytest.warns(UserWarning, match=r"4 inputs of 3 symbols .*, give tokens.argmax\(-1\)") as found:
             assert len(jaxsens.flip_sensitivity(model, rows, 2).tokens) == 4
         assert found[0].filename == __file__
     for tokens in (rows[:1], rows + 1, rows.argmax(-1)):

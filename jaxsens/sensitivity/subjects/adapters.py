@@ -38,9 +38,6 @@ RANDOM_OUTPUT = (
     "eqx.nn.inference_mode(model))"
 )
 
-_DRAWS = 16
-"""How often a module that draws random numbers is called, to find whether they move its output."""
-
 
 @dataclass(frozen=True)
 class Measurable:
@@ -319,13 +316,11 @@ def checked_input(
     With `one`, the tokens are those of a single input.
     """
     words = inputs.tokens(tokens, subject.vocabulary_size, problems, one=one)
-    n, sizes = words.shape[1], {subject.alphabet_size, subject.vocabulary_size} - {None}
-    if len(words) > 1 < n and n in (sizes or {n}) and inputs.is_one_hot(words, None):
-        warnings.warn(
-            f"tokens: {len(words)} inputs of {n} symbols are measured. Each has a single 1: if they are one-hot rows of "
-            "one input, give tokens.argmax(-1)",
-            stacklevel=4,
-        )
+    n = words.shape[1]
+    sizes = [size for size in (subject.alphabet_size, subject.vocabulary_size) if size is not None] or [n]
+    if len(words) > 1 < n and n in sizes and inputs.is_one_hot(words, None):
+        told = f"tokens: {len(words)} inputs of {n} symbols are measured, each with a single 1"
+        warnings.warn(f"{told}: of one input in one-hot rows, give tokens.argmax(-1)", stacklevel=4)
     subject.check_readable("tokens", words, problems)
     if n:
         subject.check_length(n, problems)
@@ -365,7 +360,7 @@ def _from_nnx(nnx: Any, model: Any) -> Measurable:
         if not judged and not all(map(np.array_equal, before, drawn())):
             # Rates may be low, and two outputs alike by chance; numbers that are drawn and not used change nothing.
             random = _reads_streams(nnx, graph, state, tokens)
-            if random and not all(np.array_equal(output, copy(tokens)) for _ in range(_DRAWS)):
+            if random and not all(np.array_equal(output, copy(tokens)) for _ in range(16)):
                 raise InputError(RANDOM_OUTPUT)
             judged.append(True)
         return output
