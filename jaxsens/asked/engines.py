@@ -21,6 +21,12 @@ def _seed(name: str, value: Any, problems: Problems) -> int:
 
 Seed = Annotated[int, checked_by(_seed)]
 
+MANY_OUTPUTS = 64
+"""More outputs than these are sketched by default: a backward pass for each takes as long as exact engines do."""
+
+SKETCH = 32
+"""Of so many combinations: a norm's relative standard error is at most 1/8."""
+
 
 class AskedEngine(Answer, abc.ABC):
     """An engine, as it is asked for."""
@@ -64,9 +70,10 @@ class FirstOrder(AskedEngine):
     some flips exactly. The result says of each value whether it is `exact`, and its `accuracy`.
 
     Args:
-        sketch: estimate this many random combinations of the outputs instead of all; for `L2` alone, whose expectation
+        sketch: estimate this many random combinations of the outputs instead of each; for `L2` alone, whose expectation
             it keeps. It takes as many backward passes; the norm's relative standard error is at most
-            1 / sqrt(2 sketch).
+            1 / sqrt(2 sketch). From as many as there are outputs on, each is estimated. None: 32 for `L2` of more than
+            64 outputs, otherwise each.
         verify: the number of flips measured exactly, half of them the largest estimates.
         seed: of the sketch and of the sample of verified flips.
     """
@@ -79,6 +86,12 @@ class FirstOrder(AskedEngine):
     def exact(self) -> bool:
         """False."""
         return False
+
+    def combined(self, measure: Measure, outputs: int) -> int | None:
+        """Returns how many random combinations of so many outputs are estimated; None for each output by itself."""
+        own = SKETCH if outputs > MANY_OUTPUTS and measure.kind == "l2" else outputs
+        wished = own if self.sketch is None else self.sketch
+        return wished if wished < outputs else None
 
     def refusal(self, measure: Measure) -> str | None:
         """Returns why a measure cannot be estimated in this way, or None."""

@@ -295,7 +295,7 @@ def tokens(
     elif words is None and found.dtype == object:
         wanted = "whole numbers of shape (n,)" + ("" if one else " or (batch, n), all inputs of one length")
         problems.add("tokens", value, f"{wanted}; turn an iterator or a set into a list")
-    elif _is_one_hot(found, words):
+    elif is_one_hot(found, words):
         remedy = "one-hot rows: give the symbols' ids, tokens.argmax(-1)"
         problems.add("tokens", _told(found), remedy)
     elif found.size == 0 or found.ndim not in ((1,) if one else (1, 2)):
@@ -312,7 +312,7 @@ def tokens(
     return np.zeros((0, 0), np.int32)
 
 
-def _is_one_hot(found: np.ndarray, words: np.ndarray | None) -> bool:
+def is_one_hot(found: np.ndarray, words: np.ndarray | None) -> bool:
     """Returns whether an array has a 1 and zeros along its last axis. Whole numbers (batch, n) are inputs even so."""
     if not found.size or found.dtype.kind not in "biuf" or found.ndim < (2 if words is None else 3):
         return False

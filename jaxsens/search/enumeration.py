@@ -116,9 +116,7 @@ def _outputs(
             engine, problem.parameters, first, nothing, numbers, nothing, problem.devices, told
         ).changes()
         if not start:
-            # Integers would wrap around where they are subtracted, and booleans cannot be.
-            floats = np.promote_types(outputs.dtype, np.float32)
-            found = np.zeros((space.count, outputs.shape[1]), floats)
+            found = np.zeros((space.count, outputs.shape[1]), outputs.dtype)
         found[start : start + size] = outputs[: space.count - start]
     return found
 

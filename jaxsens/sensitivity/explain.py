@@ -42,7 +42,7 @@ from jaxsens.sensitivity.estimates.estimate import (
 )
 from jaxsens.sensitivity.flips.selection import default_flips, select
 from jaxsens.sensitivity.placement.program import bytes_of
-from jaxsens.sensitivity.subjects.adapters import Measurable, measurable
+from jaxsens.sensitivity.subjects.adapters import Measurable, checked_input, measurable
 from jaxsens.sensitivity.subjects.texts import encoded
 
 _SHORTER = "give a shorter input; samples of its flips take less"
@@ -98,22 +98,23 @@ class Explanation:
 @naming_arguments
 def explain(
     model: Any,
-    n: int | str,
+    n: Any,
     flips: Flips | Any = None,
     measure: Measure | Any = "l2",
     *,
     readout: int | Literal["auto", "last", "mean"] | None = "auto",
     engine: AskedEngine | Any = "auto",
 ) -> Explanation:
-    """Reports which engine would measure all flips of an input of length n, or of a text, why, and at what cost.
+    """Reports which engine would measure all flips of an input of length n, or of an input, why, and at what cost.
 
     It measures only the speed of one matrix product, once per process (a few milliseconds).
 
     Args:
         model: as for `flip_sensitivity`.
-        n: the input's length, or for a model that encodes text, such as a published one, a text.
+        n: the input's length; or the input, integers (n,) or, for a model that encodes text, such as a published one, a
+            text. Several inputs are refused.
         flips, measure, readout, engine: as for `flip_sensitivity`. Flips that would put back the symbol that stands
-            there are counted, except of a text or of an alphabet: there may be fewer.
+            there are counted, except of an input or of an alphabet: there may be fewer.
 
     Raises:
         InputError: for unusable arguments, outputs that the model lacks, an engine that does not support the model, or
@@ -124,7 +125,7 @@ def explain(
 
 def planned_run(
     model: Any,
-    n: int | str,
+    n: Any,
     flips: Flips | Any = None,
     measure: Measure | Any = "l2",
     *,
@@ -134,16 +135,20 @@ def planned_run(
 ) -> PlannedRun:
     """Returns what would run on a platform, by default JAX's. Arguments and errors are those of `explain`."""
     subject = measurable(model)
-    word = encoded(model, n) if isinstance(n, str) else None
+    given, word = encoded(model, n), None
     with collecting("explain") as problems:
-        n = inputs.length(len(word) if isinstance(word, list) else n, problems)
-        if n and check_fits("n", n, n * TOKEN_BYTES, "an input of this length", _SHORTER, problems):
-            subject.check_length(n, problems)
+        if not isinstance(given, str) and inputs.array_of(given).ndim:
+            words, subject = checked_input(subject, given, readout, problems, one=True)
+            n, word = words.shape[1], words[0] if len(words) else None
+        else:
+            n = inputs.length(given, problems)
+            if n and check_fits("n", n, n * TOKEN_BYTES, "an input of this length", _SHORTER, problems):
+                subject.check_length(n, problems)
+            if inputs.readout(readout, subject.readout, n, problems):
+                subject = subject.reading(readout)
         asked, what = read(AskedEngine, engine, problems), read(Measure, measure, problems)
         flipped: Any = default_flips(subject) if flips is None else read(Flips, flips, problems)
-        if inputs.readout(readout, subject.readout, n, problems):
-            subject = subject.reading(readout)
-        known = None if word is None or problems else np.array(word, np.int32)
+        known = None if problems else word
         count = (
             0 if flipped is None else _count_flips(flipped, subject, 0 if problems else n, known, problems)
         )
@@ -162,7 +167,7 @@ def planned_run(
             runner = first_order_engine(subject, asked, what)
             outputs = len(runner.outputs or range(output_size(subject, n)))
             combined = combination_count(asked, runner, output_size(subject, n))
-            of = f"{combined} combinations of " if asked.sketch is not None and combined < outputs else ""
+            of = f"{combined} combinations of " if asked.combined(what, outputs) else ""
             why = f"an estimate of {of}{outputs} output{'s' if outputs > 1 else ''}"
             chosen = EngineChoice(NAME, why)
             return PlannedRun(subject, n, flipped, what, count, on, runner, chosen, combined)

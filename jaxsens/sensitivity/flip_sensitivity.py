@@ -46,7 +46,7 @@ from jaxsens.sensitivity.engines.edits import edit_of
 from jaxsens.sensitivity.engines.engine import Engine, EngineChoice
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.engines.vmap import VmapEngine, compiled_output
-from jaxsens.sensitivity.estimates.estimate import Blocks, estimated
+from jaxsens.sensitivity.estimates.estimate import Blocks, estimated, sketch_of
 from jaxsens.sensitivity.estimates.verify import verified, warn_if_far
 from jaxsens.sensitivity.explain import warn_if_long
 from jaxsens.sensitivity.flips.flip_table import FlipTable
@@ -480,14 +480,18 @@ def _estimated(
             whole, values=nothing, resolution=nothing, flips=flips.part(slice(0)), engine=engine
         )
         raise MeasurementInterrupted(empty, getattr(stop, "signal", signal.SIGINT)) from stop
+    sketch = sketch_of(asked, blocks.engine, blocks.outputs)
+    of = "" if sketch is None else f"{sketch} random combinations of the outputs; "
     known, found = np.full(len(flips), np.nan), values.copy()
     known[chosen], found[chosen] = compared, exact
     result = dataclasses.replace(
         whole,
         values=found if whole.measure.signed else np.abs(found),
         resolution=np.zeros(len(flips)),
-        engine=EngineChoice(asked.kind, f"asked for; {len(chosen)} of {len(flips)} flips verified by {how}"),
-        estimated=Estimated(values, stratum, known, asked.sketch),
+        engine=EngineChoice(
+            asked.kind, f"asked for; {of}{len(chosen)} of {len(flips)} flips verified by {how}"
+        ),
+        estimated=Estimated(values, stratum, known, sketch),
     )
     warn_if_far(result, subject, size, stacklevel=6)
     return result

@@ -103,6 +103,7 @@ def test_the_report_says_how_good_the_estimates_are():
         "count": 32,
         "median_error": 0.07,
         "error_90": 0.2,
+        "largest_error": 0.11,
         "rank_correlation": 0.93,
         "slope": 1.0,
         "sketch_error": None,
@@ -124,13 +125,15 @@ def test_the_report_says_how_good_the_estimates_are():
         "error of an estimate is 0.07 at most, and the rank correlation with the exact values 0.93" in caveat
     )
     table = points_table(data)
-    assert table.header[-6:] == (
+    assert table.header[-7:] == (
         "measured",
         "mean_low",
         "mean_high",
         "median_error",
+        "largest_error",
         "rank_correlation",
         "exceeding",
     )
-    assert table.rows[0][-6:] == ("\N{EM DASH}",) * 6
-    assert table.rows[-1][-6:] == ("64", "0.1", "0.2", "0.07", "0.93", "0.09")
+    assert table.rows[0][-7:] == ("\N{EM DASH}",) * 7
+    assert table.rows[-1][-7:] == ("64", "0.1", "0.2", "0.07", "0.11", "0.93", "0.09")
+    assert "of the largest estimates of a point, all of which were measured, is 0.11 at most" in caveat

@@ -247,7 +247,7 @@ def test_only_estimated_points_get_the_options_of_estimates_and_their_seed(stood
 
 
 def test_an_estimated_point_keeps_what_is_known_of_its_error(stood_in, tmp_path):
-    sweep = sweep_of(f"exact_up_to = 8\n{BEYOND.format('verify = 16')}")
+    sweep = sweep_of(f"exact_up_to = 8\n{BEYOND.format('verify = 20')}")
     point = sweep.points[-1]
     result = point.measure.flip_sensitivity(point.source.build(point.n, 1), point.tokens(), 1)
     written = write_point(tmp_path, point, result, ("mean", "max", "q90"), 1.0)
@@ -255,7 +255,7 @@ def test_an_estimated_point_keeps_what_is_known_of_its_error(stood_in, tmp_path)
     assert read.estimated is not None
     assert result.accuracy is not None
     assert read.estimated == written.estimated == of_estimates(again)
-    assert read.estimated["measured"] == 16
+    assert read.estimated["measured"] == 20
     assert (read.estimated["mean_low"], read.estimated["mean_high"]) == result.mean_interval()
     assert read.estimated["rank_correlation"] == result.accuracy.rank_correlation
     assert read.statistics["mean"] == result.mean != result.norms.mean()

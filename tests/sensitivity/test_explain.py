@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
 import jaxsens
@@ -149,3 +150,40 @@ def test_measures_and_edits_that_an_engine_lacks_are_refused_by_name():
         jaxsens.explain(model(), 10, flips=jaxsens.Delete(), engine="first-order")
     with pytest.raises(jaxsens.InputError, match=r"(?s)2 errors.*measure = 'l3'.*flips = 7"):
         jaxsens.explain(model(), 10, flips=7, measure="l3")  # pyright: ignore[reportArgumentType]
+
+
+def test_an_input_is_explained_as_it_is_measured_whatever_holds_its_ids():
+    ids = [0, 1, 1, 0, 0, 2, 1]  # a special symbol in the middle is not flipped
+    torch = pytest.importorskip("torch")
+    subject = jaxsens.Transformer(jaxsens.TransformerConfig(2), seed=0)
+    flips = len(jaxsens.flip_sensitivity(subject, ids))
+    for given in (
+        ids,
+        tuple(ids),
+        np.array(ids, np.uint8),
+        jnp.array(ids),
+        pd.Series(ids),
+        torch.tensor(ids),
+    ):
+        found = jaxsens.explain(subject, given)
+        assert (found.n, found.flips) == (7, flips)
+    assert jaxsens.explain(subject, 7).flips == jaxsens.explain(subject, np.int64(7)).flips == flips + 1
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([[0, 1], [1, 0]], "shape (n,), one input"),
+        ([[0, 1], [1]], "shape (n,)"),
+        ([0.0, 1.0], "whole numbers"),
+        ([0, 9], "the model reads ids 0 to 2"),
+        ([], "shape (n,), one input"),
+        ("01", "a whole number of at least 1"),
+        (np.array(7), "a whole number of at least 1"),
+    ],
+)
+def test_what_is_neither_a_length_nor_one_input_is_refused(given, said):
+    subject = jaxsens.Transformer(jaxsens.TransformerConfig(2), seed=0)
+    with pytest.raises(jaxsens.InputError) as caught:
+        jaxsens.explain(subject, given)
+    assert said in str(caught.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
+import warnings
 from collections import namedtuple
 from contextlib import nullcontext
 from functools import partial
@@ -195,6 +196,23 @@ def test_a_model_inside_another_trace_is_refused_with_the_remedy():
             jaxsens.InputError, match="it holds values that are being traced: call this outside"
         ):
             call(TABLE)
+
+
+def test_one_hot_rows_of_integers_are_measured_as_inputs_with_a_warning():
+    rows = np.eye(3, dtype=int)[[0, 2, 1, 1]]
+    table = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2)))
+    known = jaxsens.Transformer(jaxsens.TransformerConfig(2))
+    for model in (lambda t: table[t].mean(0), known):
+        with pytest.warns(UserWarning, match=r"4 inputs of 3 symbols .*, give tokens.argmax\(-1\)") as found:
+            assert len(jaxsens.flip_sensitivity(model, rows, 2).tokens) == 4
+        assert found[0].filename == __file__
+    for tokens in (rows[:1], rows + 1, rows.argmax(-1)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            jaxsens.flip_sensitivity(lambda t: table[t % 3].mean(0), tokens, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it reads three symbols, so rows of four are none of its one-hot rows
+        jaxsens.flip_sensitivity(known, np.eye(4, dtype=int), 2)
 
 
 CALLED = {

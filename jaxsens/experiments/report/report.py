@@ -194,6 +194,7 @@ def _about_estimates(data: SweepData) -> str:
         flips=f"{sum(point.flips for point in data.estimated):,}",
         measured=f"{sum(int(one['measured'] or 0) for one in known):,}",
         error=max(one["median_error"] or 0 for one in known),
+        largest=max(one["largest_error"] or 0 for one in known),
         rank=min(ranks, default=math.nan),
     )
 

@@ -51,7 +51,10 @@ KEY_COLUMNS = ("variant", "n", "seed", "inputs", "flips", "unresolved")
 """The columns of points.csv before the statistics. `unresolved` is the number of flips that the arithmetic does not
 resolve."""
 
-ESTIMATE_COLUMNS = ("measured", "mean_low", "mean_high", "median_error", "rank_correlation", "exceeding")
+ESTIMATE_COLUMNS = (
+    *("measured", "mean_low", "mean_high"),
+    *("median_error", "largest_error", "rank_correlation", "exceeding"),
+)
 """The columns of points.csv after the statistics, if the config has estimates. Empty for points without."""
 
 BOUND_COLUMNS = (

@@ -40,12 +40,18 @@ OUTPUTS_AT_ONCE = 2**22
 """Changes of outputs from which a distance or a change function is computed at once."""
 
 
+def sketch_of(asked: FirstOrder, engine: FirstOrderEngine, size: int) -> int | None:
+    """Returns how many random combinations of `size` outputs are estimated; None for each output, and for a scalar."""
+    chosen = size if engine.outputs is None else len(engine.outputs)
+    return None if engine.scalar is not None else asked.combined(engine.measure, chosen)
+
+
 def combination_count(asked: FirstOrder, engine: FirstOrderEngine, size: int) -> int:
     """Returns the number of combinations of `size` outputs that are estimated."""
     if engine.scalar is not None:
         return 1
     chosen = size if engine.outputs is None else len(engine.outputs)
-    return chosen if asked.sketch is None else min(chosen, asked.sketch)
+    return sketch_of(asked, engine, size) or chosen
 
 
 def combinations(
@@ -64,10 +70,10 @@ def combinations(
         return wanted
     chosen = np.arange(size) if engine.outputs is None else np.asarray(engine.outputs)
     known = range(block.start, min(block.stop, count))
-    if asked.sketch is None or count == len(chosen):
+    if count == len(chosen):
         wanted[np.arange(len(known)), chosen[known.start : known.stop]] = 1
     else:
-        frame = _frame(len(chosen), asked.sketch, asked.seed)
+        frame = _frame(len(chosen), count, asked.seed)
         wanted[: len(known), chosen] = frame[known.start : known.stop]
     return wanted
 

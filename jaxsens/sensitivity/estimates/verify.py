@@ -22,11 +22,11 @@ from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.engines.incremental import IncrementalEngine, incremental_engine
 from jaxsens.sensitivity.engines.one_key.layer_costs import LayerCosts, costs_of_layers
 from jaxsens.sensitivity.engines.vmap import VmapEngine, compiled_output
-from jaxsens.sensitivity.estimates.estimate import combinations
+from jaxsens.sensitivity.estimates.estimate import combinations, sketch_of
 from jaxsens.sensitivity.estimates.widening import with_parameters_in
 from jaxsens.sensitivity.flips.flip_table import FlipTable
 from jaxsens.sensitivity.placement import placement
-from jaxsens.sensitivity.results.estimated import RANDOM
+from jaxsens.sensitivity.results.estimated import RANDOM, TOP
 from jaxsens.sensitivity.results.result import FlipSensitivity
 from jaxsens.sensitivity.subjects.adapters import Measurable
 
@@ -140,7 +140,7 @@ def verified(
     if not isinstance(norm, Norm):
         raise TypeError("only a norm is taken of outputs' changes")
     exact = norm.of_array(changes if engine.outputs is None else changes[:, list(engine.outputs)])
-    if asked.sketch is None:
+    if sketch_of(asked, engine, changes.shape[1]) is None:
         return Verified(exact, exact, how, size)
     compared = norm.of_array(changes @ combinations(asked, engine, changes.shape[1]).T)
     return Verified(exact, compared, how, size)
@@ -168,8 +168,8 @@ def _of_passes(
     return outputs[len(inputs) :] - y[which], float(np.max(np.sum(np.abs(y), axis=1)))
 
 
-def _within_rounding(result: FlipSensitivity, subject: Measurable, size: float | None) -> bool:
-    """Returns whether at least half of the random sample differs from its estimates by the rounding of float64 only.
+def _within_rounding(result: FlipSensitivity, subject: Measurable, size: float | None, stratum: int) -> bool:
+    """Returns whether at least half of a stratum differs from its estimates by the rounding of float64 only.
 
     A mask may hide every path from a flip to the readout. The estimate is then 0, as it should be, and a forward pass
     for each flip gives the rounding of a subtraction.
@@ -180,22 +180,33 @@ def _within_rounding(result: FlipSensitivity, subject: Measurable, size: float |
     if size is None:
         outputs = [compiled_output(subject.apply, subject.parameters, word) for word in result.tokens]
         size = max(float(np.sum(np.abs(np.asarray(output, np.float64)))) for output in outputs)
-    drawn = estimated.stratum == RANDOM
-    off = np.abs(estimated.estimates - estimated.compared)[drawn]
+    own = estimated.stratum == stratum
+    off = np.abs(estimated.estimates - estimated.compared)[own]
     return bool(np.median(off) <= ROUNDINGS * np.finfo(np.float64).eps * size)
 
 
 def warn_if_far(result: FlipSensitivity, subject: Measurable, size: float | None, stacklevel: int) -> None:
-    """Issues an `EstimateWarning` if the estimate's error on the random sample is above `FAR_OFF` in the median or
-    `FAR_OFF_90` in a tenth, and more than the rounding of what it is compared with. `size` is `Verified.size`."""
-    accuracy = result.accuracy
-    if accuracy is None or not (accuracy.median_error > FAR_OFF or accuracy.error_90 > FAR_OFF_90):
+    """Issues an `EstimateWarning` if the estimate's error on the random sample, or on the largest estimates, is above
+    `FAR_OFF` in the median or `FAR_OFF_90` in a tenth, and more than the rounding of what it is compared with. `size`
+    is `Verified.size`."""
+    found = result.accuracy
+    if found is None:
         return
-    if not _within_rounding(result, subject, size):
+    strata = (
+        (RANDOM, f"{found.count} random flips", found.median_error, found.error_90),
+        (TOP, f"the {found.largest_count} largest estimates", found.largest_error, found.largest_error_90),
+    )
+    far = [
+        f"by {median:.0%} in the median of {which}"
+        + (f", and by over {tenth:.0%} in a tenth of them" if not np.isnan(tenth) else "")
+        for stratum, which, median, tenth in strata
+        if (median > FAR_OFF or tenth > FAR_OFF_90) and not _within_rounding(result, subject, size, stratum)
+    ]
+    if far:
+        told = "; ".join(far)
         warnings.warn(
-            f"n = {result.n}: the first-order estimate is off by {accuracy.median_error:.0%} in the median of "
-            f"{accuracy.count} flips measured exactly, and by over {accuracy.error_90:.0%} in a tenth of them, so "
-            'weights of deep layers are far from O(1/n). Use engine="auto", which is exact; result.max and '
+            f"n = {result.n}: the first-order estimate is off {told}, which were measured exactly, so weights "
+            'of deep layers are far from O(1/n). Use engine="auto", which is exact; result.max and '
             "result.mean_interval() hold",
             EstimateWarning,
             stacklevel=stacklevel,

@@ -340,7 +340,9 @@ class Measuring:
         """Takes the values of some flips, and lets those wait that the engine declined or did not resolve."""
         so_far, total = self.finished, len(self.inputs)
         if so_far.values.shape[1:] != values.shape[1:]:
-            so_far.values = np.full((total, *values.shape[1:]), np.nan, values.dtype)
+            # Integers have no NaN, and would wrap around where they are subtracted.
+            dtype = np.float64 if values.dtype.kind in "biu" else values.dtype
+            so_far.values = np.full((total, *values.shape[1:]), np.nan, dtype)
         found = so_far.values.astype(np.promote_types(so_far.values.dtype, values.dtype), copy=False)
         better = np.ones(len(values), bool)
         if self.quantity == "measured":  # it only replaces one that is no better resolved

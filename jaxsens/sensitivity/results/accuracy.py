@@ -16,7 +16,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The accuracy of estimates, from the random sample of flips outside the largest estimates.
+    """The accuracy of estimates, from the random sample of flips outside the largest estimates; and of these.
 
     A flip's error is |estimate - exact| / |exact|: 0 if both are 0, infinite if only the exact value is. With a sketch,
     exact is the norm in its combinations. A statistic for which the sample is too small, or has no two different
@@ -25,7 +25,8 @@ class Accuracy:
     Attributes:
         count: the number of flips in the sample.
         median_error: the median error.
-        error_90: the 90 % quantile of the error.
+        error_90: an error that 90 % of the flips outside the largest estimates keep below, on average over samples: the
+            ceil(0.9 (count + 1))-th smallest of the sample. NaN for fewer than 9 flips.
         rank_correlation: Spearman's, between estimates and exact values.
         slope: of the least-squares line of the exact values on the estimates, with intercept: 1 for unbiased estimates.
         sketch_error: the median of |norm in the sketch - norm| / norm; None without a sketch.
@@ -33,6 +34,9 @@ class Accuracy:
             largest estimates whose norm exceeds the largest norm among those: 0.089 if none of 32 did. It is
             conservative, because the sample was drawn without replacement. NaN if none of the largest was measured.
         exceeding_count: the bound as a number of flips, of those that were not measured; None if `exceeding` is NaN.
+        largest_count: the number of the largest estimates, all of which were measured.
+        largest_error: the median of their error.
+        largest_error_90: the 90 % quantile of their error.
     """
 
     count: int
@@ -43,15 +47,24 @@ class Accuracy:
     sketch_error: float | None
     exceeding: float
     exceeding_count: int | None
+    largest_count: int
+    largest_error: float
+    largest_error_90: float
 
     def __str__(self) -> str:
         drawn = f"{self.count} random flip{'' if self.count == 1 else 's'}"
         if not self.count:
             return "estimates not compared with any random flip"
+        tenth = "" if math.isnan(self.error_90) else f", {self.error_90:.2g} (90%)"
         told = (
-            f"estimates against {drawn} measured: error {self.median_error:.2g} (median), {self.error_90:.2g} (90%), "
+            f"estimates against {drawn} measured: error {self.median_error:.2g} (median){tenth}, "
             f"rank correlation {self.rank_correlation:.3g}, slope {self.slope:.3g}"
         )
+        if self.largest_count:
+            told += (
+                f"; against the {self.largest_count} largest, all measured: error {self.largest_error:.2g} (median), "
+                f"{self.largest_error_90:.2g} (90%)"
+            )
         return told + ("" if self.sketch_error is None else f"; the sketch itself {self.sketch_error:.2g}")
 
     @property
@@ -81,7 +94,9 @@ def accuracy_of(
     """
     drawn = estimated.stratum == RANDOM
     estimates, compared = estimated.estimates[drawn], estimated.compared[drawn]
-    errors = _relative(estimates, compared)
+    errors, top = _relative(estimates, compared), estimated.stratum == TOP
+    largest = _relative(estimated.estimates[top], estimated.compared[top])
+    covering = math.ceil(0.9 * (len(errors) + 1))  # of one more flip, 90 % are at most so large
     sketch = None
     if estimated.sketch is not None:
         sketch = _quantile(_relative(compared, np.asarray(norms[drawn], np.float64)), 0.5)
@@ -89,12 +104,15 @@ def accuracy_of(
     return Accuracy(
         count=len(estimates),
         median_error=_quantile(errors, 0.5),
-        error_90=_quantile(errors, 0.9),
+        error_90=float(np.sort(errors)[covering - 1]) if covering <= len(errors) else math.nan,
         rank_correlation=_rank_correlation(estimates, compared),
         slope=_slope(estimates, compared),
         sketch_error=sketch,
         exceeding=share,
         exceeding_count=number,
+        largest_count=int(top.sum()),
+        largest_error=_quantile(largest, 0.5),
+        largest_error_90=_quantile(largest, 0.9),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,9 +37,6 @@ RANDOM_OUTPUT = (
     "model: two calls on the same input differ; switch off randomness (model.eval(), deterministic=True, "
     "eqx.nn.inference_mode(model))"
 )
-
-_DRAWS = 16
-"""How often a module that draws random numbers is called, to find whether they move its output."""
 
 
 @dataclass(frozen=True)
@@ -319,6 +317,10 @@ def checked_input(
     """
     words = inputs.tokens(tokens, subject.vocabulary_size, problems, one=one)
     n = words.shape[1]
+    sizes = [size for size in (subject.alphabet_size, subject.vocabulary_size) if size is not None] or [n]
+    if len(words) > 1 < n and n in sizes and inputs.is_one_hot(words, None):
+        told = f"tokens: {len(words)} inputs of {n} symbols are measured, each with a single 1"
+        warnings.warn(f"{told}: of one input in one-hot rows, give tokens.argmax(-1)", stacklevel=4)
     subject.check_readable("tokens", words, problems)
     if n:
         subject.check_length(n, problems)
@@ -358,7 +360,7 @@ def _from_nnx(nnx: Any, model: Any) -> Measurable:
         if not judged and not all(map(np.array_equal, before, drawn())):
             # Rates may be low, and two outputs alike by chance; numbers that are drawn and not used change nothing.
             random = _reads_streams(nnx, graph, state, tokens)
-            if random and not all(np.array_equal(output, copy(tokens)) for _ in range(_DRAWS)):
+            if random and not all(np.array_equal(output, copy(tokens)) for _ in range(16)):
                 raise InputError(RANDOM_OUTPUT)
             judged.append(True)
         return output
