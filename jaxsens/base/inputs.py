@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from numbers import Integral, Real
 from operator import ge, gt, le, lt
@@ -137,6 +138,15 @@ def _is_whole(value: object) -> bool:
 
 
 # Numbers and names
+
+
+UNPAIRED = "half of an emoji or other character (a lone surrogate), or bytes that are not UTF-8; give whole characters"
+"""What is wrong with a text that is not `is_unicode`."""
+
+
+def is_unicode(text: str) -> bool:
+    """Returns whether UTF-8 can write a text: not with a lone surrogate, which JSON and command lines may have."""
+    return not re.search("[\ud800-\udfff]", text)
 
 
 def count(name: str, value: Any, problems: Problems, least: int = 0, most: float = LARGEST_COUNT) -> int:

@@ -213,7 +213,7 @@ def existing_folder(given: Any) -> Folder:
     raise InputError(f"load_pretrained: folder = {str(given)!r}: {remedy}")
 
 
-def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Returns the table of these keys and values. Raises ValueError for a key that is there twice."""
     table = dict(pairs)
     if len(table) < len(pairs):
@@ -225,7 +225,7 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def read_json(path: Path, problems: Problems) -> dict[str, Any]:
     """Returns the table that a JSON file holds; an empty one after adding an error."""
     try:
-        table = json.loads(read_within(path, MOST_BYTES).decode("utf-8"), object_pairs_hook=_each_key_once)
+        table = json.loads(read_within(path, MOST_BYTES).decode("utf-8"), object_pairs_hook=each_key_once)
     except (OSError, ValueError, RecursionError) as error:
         problems.add("folder", str(path), f"not readable as JSON ({error}); download it again")
         return {}

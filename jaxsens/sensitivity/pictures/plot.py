@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxsens.base.errors import collecting
-from jaxsens.sensitivity.pictures.pieces import text_pieces
 from jaxsens.sensitivity.pictures.view import InputView, ResultView
 
 if TYPE_CHECKING:
@@ -157,8 +156,7 @@ def _label(axes: Axes, view: ResultView, k: int, labelled: np.ndarray | None) ->
     if len(view.inputs) > 1:
         axes.set_title(f"input {k}", loc="left", fontsize="medium", fontweight="bold")
     if labelled is not None:
-        pieces = text_pieces([view.name(int(symbol)) for symbol in one.tokens])
-        texts = [safe_label(text) for _, text in pieces]
+        texts = [safe_label(text) for _, text in one.pieces]
         long = max(map(len, texts)) > 2
         axes.set_xticks(labelled, texts, rotation=90 if long else 0)
     else:
