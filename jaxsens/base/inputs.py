@@ -299,6 +299,11 @@ def tokens(
     found, words = array_of(value), whole_numbers(value)
     if is_masked(value):
         problems.add("tokens", value, UNMASKED)
+    elif isinstance(value, Mapping) and "input_ids" in value:
+        problems.add("tokens", type(value).__name__, 'its ids: tokens["input_ids"]')
+    elif words is None and found.size and all(isinstance(one, str) for one in found.flat) and found.ndim:
+        remedy = "a list of texts, tokens.tolist(), for a model that encodes text; otherwise ids"
+        problems.add("tokens", f"{type(value).__name__} of texts", remedy)
     elif words is None and found.dtype.kind in "US":
         remedy = "ids, not text: such as [int(symbol) for symbol in word], or the output of a tokenizer"
         problems.add("tokens", value, remedy)

@@ -204,11 +204,11 @@ def existing_folder(given: Any) -> Folder:
     if exists:
         raise InputError(f"load_pretrained: folder = {str(given)!r}: a file; give the folder that holds it")
     remedy = "no such folder"
-    if isinstance(given, str) and _HUB_NAME.fullmatch(given):
-        own = given.rpartition("/")[2]
+    if _HUB_NAME.fullmatch(name := str(given)):
+        own = name.rpartition("/")[2]
         remedy += (
             "; nothing is downloaded here. If it is a model's name at the Hugging Face hub, run\n"
-            f"    {shlex.join(['hf', 'download', given, '--local-dir', own])}\nand give {own!r}"
+            f"    {shlex.join(['hf', 'download', name, '--local-dir', own])}\nand give {own!r}"
         )
     raise InputError(f"load_pretrained: folder = {str(given)!r}: {remedy}")
 

@@ -127,7 +127,7 @@ class FolderTokenizer:
             return bytes(_BYTES[one] for one in text).decode("utf-8", errors="backslashreplace")
         if "ByteFallback" in self.decoders and (byte := _BYTE.fullmatch(text)):
             return bytes.fromhex(byte[1]).decode("utf-8", errors="backslashreplace")
-        return text.replace("\u2581", " ") if {"Metaspace", "Replace"} & self.decoders else text
+        return text if "WordPiece" in self.decoders else text.replace("\u2581", " ")
 
 
 def read_tokenizer(path: Path, symbols: int, problems: Problems) -> FolderTokenizer | None:

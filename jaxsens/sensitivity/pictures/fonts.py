@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -16,30 +16,36 @@ _UNDRAWN = ("Cc", "Cf", "Cs", "Zl", "Zp", "Zs")
 """Categories of characters that need no glyph."""
 
 
-@contextmanager
-def drawing(texts: Iterable[str], settings: Any = None) -> Iterator[None]:
-    """Lets Matplotlib draw texts in the block, with fonts of this machine for what its own one lacks.
+def families(texts: Iterable[str], stacklevel: int = 3) -> list[str]:
+    """Returns the fonts that draw texts: Matplotlib's own, and those of this machine that have what it lacks.
 
     Warns of characters that no font here has, by script: Matplotlib draws boxes for them.
     """
-    from matplotlib import rc_context
-
     missing = {one for text in texts for one in text if unicodedata.category(one) not in _UNDRAWN}
     missing -= _characters(_OWN)
-    families = [_OWN]
+    found = [_OWN]
     for name in _names() if missing else ():
-        if found := missing & _characters(name):
-            families.append(name)
-            missing -= found
+        if missing & _characters(name):
+            found.append(name)
+            missing -= _characters(name)
     if missing:
         scripts = sorted({unicodedata.name(one, "UNNAMED").split()[0].capitalize() for one in missing})
         warnings.warn(
-            f"no font here draws {shortened(''.join(sorted(missing)), 40)!r} ({', '.join(scripts)}), which pictures show "
-            "as boxes; install a font that has them, such as Noto, or write HTML, which the reader's fonts draw",
+            f"no font here draws {shortened(''.join(sorted(missing)), 40)!r} ({', '.join(scripts)}): pictures show "
+            "boxes; install a font that does, such as Noto, or write HTML, which the reader's fonts draw",
             UserWarning,
-            stacklevel=4,
+            stacklevel=stacklevel,
         )
-    with warnings.catch_warnings(), rc_context({"font.family": families, **(settings or {})}):
+    return found
+
+
+@contextmanager
+def drawing(texts: Iterable[str], settings: Mapping[str, Any]) -> Iterator[None]:
+    """Lets Matplotlib draw texts in the block, with these settings, in the fonts of `families`. Warns as it does."""
+    from matplotlib import rc_context
+
+    used: Any = {"font.family": families(texts, stacklevel=6), **settings}
+    with warnings.catch_warnings(), rc_context(used):
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         yield
 

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxsens.base.errors import collecting
+from jaxsens.sensitivity.pictures.fonts import families
 from jaxsens.sensitivity.pictures.view import InputView, ResultView
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def _label(axes: Axes, view: ResultView, k: int, labelled: np.ndarray | None) ->
     if labelled is not None:
         texts = [safe_label(text) for _, text in one.pieces]
         long = max(map(len, texts)) > 2
-        axes.set_xticks(labelled, texts, rotation=90 if long else 0)
+        axes.set_xticks(labelled, texts, rotation=90 if long else 0, fontfamily=families(texts))
     else:
         axes.set_xlabel("position")
     axes.legend(
@@ -220,6 +221,7 @@ def draw_influence(
     axes.set_ylabel("flipped position")
     if written is not None and len(matrix) <= MOST_LABELS:
         texts = [safe_label(text) for text in written]
-        axes.set_xticks(range(len(matrix)), texts, rotation=90)
-        axes.set_yticks(range(len(matrix)), texts)
+        drawn: Any = {"fontfamily": families(texts)}
+        axes.set_xticks(range(len(matrix)), texts, rotation=90, **drawn)
+        axes.set_yticks(range(len(matrix)), texts, **drawn)
     return axes
