@@ -301,11 +301,11 @@ def tokens(
         problems.add("tokens", value, UNMASKED)
     elif isinstance(value, Mapping) and "input_ids" in value:
         problems.add("tokens", type(value).__name__, 'its ids: tokens["input_ids"]')
-    elif words is None and found.size and all(isinstance(one, str) for one in found.flat) and found.ndim:
+    elif not isinstance(value, str | list | tuple) and found.size and isinstance(found.flat[0], str):
         remedy = "a list of texts, tokens.tolist(), for a model that encodes text; otherwise ids"
         problems.add("tokens", f"{type(value).__name__} of texts", remedy)
     elif words is None and found.dtype.kind in "US":
-        remedy = "ids, not text: such as [int(symbol) for symbol in word], or the output of a tokenizer"
+        remedy = "ids, not text: such as [int(symbol) for symbol in word], or the input_ids of a tokenizer"
         problems.add("tokens", value, remedy)
     elif words is None and found.dtype == object:
         wanted = "whole numbers of shape (n,)" + ("" if one else " or (batch, n), all inputs of one length")

@@ -203,14 +203,18 @@ def existing_folder(given: Any) -> Folder:
         ) from error
     if exists:
         raise InputError(f"load_pretrained: folder = {str(given)!r}: a file; give the folder that holds it")
-    remedy = "no such folder"
-    if _HUB_NAME.fullmatch(name := str(given)):
-        own = name.rpartition("/")[2]
-        remedy += (
-            "; nothing is downloaded here. If it is a model's name at the Hugging Face hub, run\n"
-            f"    {shlex.join(['hf', 'download', name, '--local-dir', own])}\nand give {own!r}"
-        )
-    raise InputError(f"load_pretrained: folder = {str(given)!r}: {remedy}")
+    raise InputError(f"load_pretrained: folder = {str(given)!r}: no such folder{hub_command(str(given))}")
+
+
+def hub_command(name: str) -> str:
+    """Returns how to download what may be a model's name at the hub; empty for what is none."""
+    if not _HUB_NAME.fullmatch(name):
+        return ""
+    own = name.rpartition("/")[2]
+    return (
+        "; nothing is downloaded here. If it is a model's name at the Hugging Face hub, run\n"
+        f"    {shlex.join(['hf', 'download', name, '--local-dir', own])}\nand give {own!r}"
+    )
 
 
 def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

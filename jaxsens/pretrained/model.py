@@ -223,7 +223,9 @@ class PretrainedModel(DescribedModel):
                 remedy = f"one token; these are {len(ids)}: {pieces}. A token within a text often begins with a space"
                 problems.add("text", text, remedy)
             elif ids[0] == self.tokenizer.unknown and text != (name := self.tokenizer.vocabulary[ids[0]]):
-                problems.add("text", text, f"a word that the tokenizer knows; it reads {name}, as any it does not")
+                problems.add(
+                    "text", text, f"a word that the tokenizer knows; it reads {name}, as any it does not"
+                )
         return ids[0]
 
     def output_of(self, wanted: int | str) -> tuple[int, str]:

@@ -78,14 +78,17 @@ def _rows(text: str, delimiter: str, problems: Problems) -> Iterator[LabelledTex
             if row and not names:
                 names = [name.strip().casefold() for name in row]
                 if names.count("text") != 1 or names.count("label") > 1:
-                    problems.messages.append(f"line {first}: a header with the column text, and label if there is one, once; it has {row}")
+                    problems.messages.append(
+                        f"line {first}: a header with the column text, and label if there is one, once; it has {row}"
+                    )
                     return
             elif row and len(row) != len(names):
                 why = "quote what holds the separator or a line break"
                 problems.messages.append(f"line {first}: {len(row)} fields of {len(names)}; {why}")
-            elif row and not (found := dict(zip(names, row, strict=True)))["text"].strip():
+            elif row and not row[names.index("text")].strip():
                 problems.messages.append(f"line {first}: a row without a text; remove it")
             elif row:
+                found = dict(zip(names, row, strict=True))
                 yield LabelledText(found["text"], found.get("label", "").strip(), first)
             first = rows.line_num + 1
     except csv.Error as error:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from jaxsens.asked.engines import AskedEngine, Auto, Difference, FirstOrder
 from jaxsens.asked.flips import Flips
@@ -160,7 +160,14 @@ def flip_sensitivity(
         if rows is not None:
             problems.raise_if_any()
             again = lambda k, own, told: flip_sensitivity(  # noqa: E731 - of the other arguments
-                model, given[k], own, measure, readout=readout, engine=engine, placement=placement, progress=told
+                model,
+                given[k],
+                own,
+                measure,
+                readout=readout,
+                engine=engine,
+                placement=placement,
+                progress=told,
             )
             return one_after_another(again, rows, subject, call.flips, readout, progress)
         words, subject = checked_input(subject, tokens, readout, problems)

@@ -24,7 +24,15 @@ from jaxsens.sensitivity.pictures.fonts import families
 from jaxsens.sensitivity.pictures.pieces import text_pieces
 from tests.pretrained.folders import write_folder
 
-SEEN = ["the cat sat on the mat", "今天天气很好", "###Title", "café don't", "שלום עולם", "line\nbreak", "##a"] * 4
+SEEN = [
+    "the cat sat on the mat",
+    "今天天气很好",
+    "###Title",
+    "café don't",
+    "שלום עולם",
+    "line\nbreak",
+    "##a",
+] * 4
 
 
 def wordpiece() -> Tokenizer:
@@ -65,14 +73,27 @@ def unigram() -> Tokenizer:
 
 
 def byte_fallback() -> Tokenizer:
-    words = ["<unk>", "<s>", *(f"<0x{k:02X}>" for k in range(256)), "\u2581", *"abcehimnorst#T", "th", "\u2581th"]
+    words = [
+        "<unk>",
+        "<s>",
+        *(f"<0x{k:02X}>" for k in range(256)),
+        "\u2581",
+        *"abcehimnorst#T",
+        "th",
+        "\u2581th",
+    ]
     pairs = [("t", "h"), ("\u2581", "th")]
     ids = {word: k for k, word in enumerate(words)}
     made = Tokenizer(models.BPE(ids, pairs, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     made.normalizer = normalizers.Sequence(
         [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
     )
-    parts = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    parts = [
+        decoders.Replace("\u2581", " "),
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+        decoders.Strip(" ", 1, 0),
+    ]
     made.decoder = decoders.Sequence(parts)
     made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     return made
@@ -122,10 +143,7 @@ def test_the_pieces_of_a_text_are_the_text(kind, text, tmp_path):
 )
 def test_each_symbol_is_shown_where_it_stands(kind, text, shown, tmp_path):
     pieces = text_pieces(read(kind(), tmp_path).pieces(text))
-    told = "".join(space or "|" * (k > 0) for k, (space, _) in enumerate(pieces))
-    assert "".join(
-        (space or "|" * (k > 0)) + own for k, (space, own) in enumerate(pieces)
-    ) == shown, told
+    assert "".join((space or "|" * (k > 0)) + own for k, (space, own) in enumerate(pieces)) == shown
 
 
 def test_a_byte_of_its_own_is_written_as_text(tmp_path):
@@ -155,12 +173,14 @@ def test_characters_beyond_the_font_are_drawn_by_another_or_named():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert families(["plain שלום"]) == ["DejaVu Sans"]
-        assert len(families(["\U0001d4b3\u2a0b\U0001d6a4"])) >= 1
+        found = families(["\u1d81"])  # which Matplotlib's own fonts have, but not the one that pictures use
+        assert found[0] == "DejaVu Sans"
+        assert len(found) == 2
     with pytest.warns(UserWarning, match="no font here draws '\U00012000' .Cuneiform.: pictures show boxes"):
         families(["\U00012000"])
 
 
-@pytest.mark.parametrize("text", ['w \ud83d w', "\udcff"])
+@pytest.mark.parametrize("text", ["w \ud83d w", "\udcff"])
 def test_half_a_character_is_refused(text, tmp_path):
     write_folder(tmp_path, "bert")
     model = jaxsens.load_pretrained(tmp_path)
@@ -173,7 +193,9 @@ def test_a_word_that_the_tokenizer_does_not_know_is_refused(tmp_path):
     write_folder(tmp_path, "bert")
     model = jaxsens.load_pretrained(tmp_path, output="logits")
     assert model.token_id("[UNK]") == 1
-    with pytest.raises(jaxsens.InputError, match=r"'zebra': a word that the tokenizer knows; it reads \[UNK\]"):
+    with pytest.raises(
+        jaxsens.InputError, match=r"'zebra': a word that the tokenizer knows; it reads \[UNK\]"
+    ):
         jaxsens.flip_sensitivity(model, "the cat", [9], jaxsens.LogProbability("zebra"))
     table = json.loads((tmp_path / "tokenizer.json").read_text("utf-8"))
     assert table["model"]["unk_token"] == "[UNK]"

@@ -51,10 +51,10 @@ def check_flips(
     problems: Problems,
 ) -> None:
     """Adds an error for each text of which nothing is flipped, and those of what is to be flipped."""
-    subject, own = measurable(model), Problems("")
+    subject = measurable(model)
     flips = arguments.get("flips") or default_flips(subject)
     for n in sorted({len(word) for word in words}):
-        of_length = [k for k, word in enumerate(words) if len(word) == n]
+        own, of_length = Problems(""), [k for k, word in enumerate(words) if len(word) == n]
         given = [words[k] for k in of_length]
         tokens, reading = checked_input(subject, given, arguments.get("readout", "auto"), own)
         selection = select(flips.drawing(None), reading, tokens, own)
@@ -62,8 +62,8 @@ def check_flips(
             alone = dataclasses.replace(selection, rows=selection.rows[row : row + 1])
             if not alone.number(tokens[row : row + 1]):
                 why = "nothing to flip beside special, unknown and read symbols; remove it"
-                own.messages.append(f"--texts: line {texts[k].line}: text = {texts[k].text!r}: {why}")
-    problems.extend(own)
+                problems.messages.append(f"--texts: line {texts[k].line}: text = {texts[k].text!r}: {why}")
+        problems.messages += [one for one in own.messages if one not in problems.messages]
 
 
 def measured_corpus(

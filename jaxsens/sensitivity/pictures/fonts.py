@@ -22,12 +22,11 @@ def families(texts: Iterable[str], stacklevel: int = 3) -> list[str]:
     Warns of characters that no font here has, by script: Matplotlib draws boxes for them.
     """
     missing = {one for text in texts for one in text if unicodedata.category(one) not in _UNDRAWN}
-    missing -= _characters(_OWN)
     found = [_OWN]
-    for name in _names() if missing else ():
-        if missing & _characters(name):
-            found.append(name)
-            missing -= _characters(name)
+    for name, file in _files().items():
+        if own := missing & _characters(file) if missing else set():
+            found += [name] if name != _OWN else []
+            missing -= own
     if missing:
         scripts = sorted({unicodedata.name(one, "UNNAMED").split()[0].capitalize() for one in missing})
         warnings.warn(
@@ -51,17 +50,18 @@ def drawing(texts: Iterable[str], settings: Mapping[str, Any]) -> Iterator[None]
 
 
 @cache
-def _names() -> list[str]:
-    """Returns the families of this machine's upright fonts."""
+def _files() -> dict[str, str]:
+    """Returns the files of this machine's upright fonts, by family, Matplotlib's own first."""
     from matplotlib.font_manager import fontManager
 
-    upright = {one.name for one in fontManager.ttflist if one.style == "normal"}
-    return sorted(name for name in upright if not name.startswith("Last Resort"))
+    upright = [one for one in fontManager.ttflist if one.style == "normal" and one.weight == 400]
+    named = {one.name: one.fname for one in upright if not one.name.startswith("Last Resort")}
+    return dict(sorted(named.items(), key=lambda item: (item[0] != _OWN, item[0])))
 
 
 @cache
-def _characters(family: str) -> frozenset[str]:
-    """Returns the characters that a family's font has."""
-    from matplotlib.font_manager import findfont, get_font
+def _characters(file: str) -> frozenset[str]:
+    """Returns the characters that a font has."""
+    from matplotlib.font_manager import get_font
 
-    return frozenset(map(chr, get_font(findfont(family)).get_charmap()))
+    return frozenset(map(chr, get_font(file).get_charmap()))

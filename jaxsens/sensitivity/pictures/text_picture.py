@@ -109,7 +109,9 @@ class _Sheet:
                 if k:
                     self._begin(leading)
                 if text:
-                    x, width = self._place(text, "" if k else space, font, leading, grey=token.strength is None)
+                    x, width = self._place(
+                        text, "" if k else space, font, leading, grey=token.strength is None
+                    )
                     self._colour(token, x, width, framed and token.exact and token.strength is not None)
         self._y += _SIZE
 

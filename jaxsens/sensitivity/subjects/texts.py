@@ -24,7 +24,9 @@ def encoded(model: Any, tokens: Any) -> Any:
     return tokens
 
 
-def pieces_of(model: Any, given: Any, words: Int[np.ndarray, "batch n"]) -> tuple[tuple[str, ...], ...] | None:
+def pieces_of(
+    model: Any, given: Any, words: Int[np.ndarray, "batch n"]
+) -> tuple[tuple[str, ...], ...] | None:
     """Returns what stands for each symbol in the texts that were given, or in what the model decodes of ids; None for a
     model that encodes no text."""
     pieces = getattr(model, "pieces", None) if isinstance(model, LayeredModel) else None
