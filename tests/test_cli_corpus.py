@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import jaxsens
+from jaxsens.base.errors import Problems
 from jaxsens.cli import main
 from jaxsens.experiments.single import corpus as single
+from jaxsens.pretrained.texts import read_texts
 from tests.pretrained.folders import write_folder
 
 TEXTS = [("the cat sat", "a"), ("a dog slept on the mat", "b"), ("the cat slept", "a"), ("the cat sat", "b")]
@@ -69,7 +73,7 @@ def test_what_was_stopped_is_gone_on_from(folder, monkeypatch):
     real = single.flip_sensitivity
 
     def stopping(model, words, **arguments):
-        measured.append(words.shape)
+        measured.append((len(words), len(model.encode(words[0]))))
         if len(measured) == 2:
             raise KeyboardInterrupt
         return real(model, words, **arguments)
@@ -95,6 +99,88 @@ def test_parts_of_inputs_are_counted_in_tenths(folder):
         jaxsens.corpus_table(result, "word")  # pyright: ignore[reportArgumentType]
 
 
+def texts_of(path: Path, content: bytes) -> tuple[list[tuple[str, str, int]], list[str]]:
+    path.write_bytes(content)
+    problems = Problems("")
+    return [
+        (one.text, one.label, one.line) for one in read_texts("--texts", path, problems)
+    ], problems.messages
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "texts"),
+    [
+        ("a.csv", 'text,label\n"good\nbut long",pos\nx,neg\n', [("good\nbut long", "pos", 2), ("x", "neg", 4)]),
+        ("a.csv", "text, Label\nhello, pos\n", [("hello", "pos", 2)]),
+        ("a.csv", "\ufeffid,text\r1,one\r\n\r\n2,two", [("one", "", 2), ("two", "", 4)]),
+        ("a.csv", "text\n" + "a " * 80_000, [("a " * 80_000, "", 2)]),
+        ("a.tsv", 'text\tlabel\nsay "so"\t1\n"say ""so""\tnow"\t0\n', [
+            ('say "so"', "1", 2), ('say "so"\tnow', "0", 3)]),
+        ("a.txt", "one\u2028two\nthree\x0cfour\rfive\x85six\r\n\n  x \n", [
+            ("one\u2028two", "", 1), ("three\x0cfour", "", 2), ("five\x85six", "", 3), ("  x ", "", 5)]),
+        ("a.jsonl", '{"text": "one\u2028two", "label": "x"}\n\n{"text": "y", "label": 1}\n{"text": "z"}', [
+            ("one\u2028two", "x", 1), ("y", "1", 3), ("z", "", 4)]),
+    ],
+)  # fmt: skip
+def test_every_text_is_read_as_it_stands(tmp_path, name, content, texts):
+    assert texts_of(tmp_path / name, content.encode()) == (texts, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.csv", b"text,label\nhello, world,pos\n", "line 2: 3 fields of 2; quote"),
+        ("a.csv", b"text,label\nx,pos\nhello\n", "line 3: 1 fields of 2; quote"),
+        ("a.csv", b"text,label\n ,pos\n", "line 2: a row without a text"),
+        ("a.csv", b"text,text\na,b\n", "line 1: a header with the column text"),
+        ("a.csv", b"", "it has no text"),
+        ("a.csv", b"text\n", "it has no text"),
+        ("a.csv", b'text\n"a"b\n', "line 2: a stray quotation mark"),
+        ("a.tsv", b'text\tlabel\n"So much\t1\nfine\t0\nlast "one\t1\n', "line 2: a stray quotation mark"),
+        ("a.tsv", b'text\tlabel\nfine\t0\n"So much\t1\n', "line 3: a stray quotation mark"),
+        ("a.txt", "a\ncaf\xe9".encode("latin-1"), "line 2 is not UTF-8"),
+        ("a.txt", "ab".encode("utf-16"), "line 1 is not UTF-8"),
+        ("a.txt", "a\nb".encode("utf-16-le"), "line 1 has a NUL"),
+        ("a.jsonl", b"[" * 100_000, "line 1: an object"),
+        ("a.jsonl", b'{"text": "a", "text": "b"}', "line 1: an object"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": "a \\ud83d"}', "line 2: half of an emoji"),
+    ],
+)
+def test_what_is_no_text_is_refused_with_its_line(tmp_path, name, content, said):
+    assert said in texts_of(tmp_path / name, content)[1][0]
+
+
+def test_texts_with_nothing_to_flip_are_refused_by_their_lines_before_others_are_measured(folder, capsys):
+    lines = ["the cat sat", "zebra", "", "the dog sat", "lion tiger bear"]
+    (folder / "t.txt").write_text("\n".join(lines), encoding="utf-8")
+    assert main(["corpus", "--pretrained", str(folder / "bert"), "--texts", str(folder / "t.txt")]) == 2
+    said = capsys.readouterr().err
+    assert "line 2: text = 'zebra': nothing to flip" in said
+    assert "line 5: text = 'lion tiger bear': nothing to flip" in said
+    assert "line 4" not in said
+    assert " of 4 texts" not in said
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "latin-1", "utf-16"])
+def test_a_terminal_of_any_encoding_is_written_to(folder, encoding, monkeypatch):
+    held = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(held, encoding=encoding, errors="strict"))
+    given = ["--pretrained", str(folder / "bert"), "--text", "the 今天 cat", "--flips", "9,11"]
+    assert main(["measure", *given]) == 0
+    assert "Largest flips" in held.getvalue().decode(encoding)
+    assert ("\\u4eca" if encoding != "utf-16" else "今") in held.getvalue().decode(encoding)
+
+
+def test_closed_output_and_names_of_the_hub(folder, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["measure", "--alphabet-size", "2", "--n", "4"]) == 0
+    sys.stdout.close()
+    for command in (["measure", "--text", "x", "--pretrained"], ["serve", "--model"]):
+        named = "org/name" if command[0] == "measure" else "m=org/name"
+        assert main([*command, named]) == 2
+        assert "hf download org/name --local-dir name" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -102,7 +188,7 @@ def test_parts_of_inputs_are_counted_in_tenths(folder):
         ("t.csv", "a,b\n1,2", "line 1: a header with the column text"),
         ("t.jsonl", '{"text": "the cat"}\n[1]\n{"text": 3}', "line 2: an object"),
         ("t.txt", "\n", "it has no text"),
-        ("t.txt", "the cat\n" + "the " * 40, "text 2: text = "),
+        ("t.txt", "the cat\n" + "the " * 40, "line 2: text = "),
         ("none.txt", None, "no such file"),
     ],
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import glob
 import hashlib
+import io
 import os
 import re
 import secrets
@@ -192,6 +193,26 @@ def rest_within(file: IO[bytes], most: int) -> bytes:
     if len(found) > most:
         raise ValueError(f"it has more than {most} bytes")
     return found
+
+
+def read_text_within(path: str | os.PathLike[str], most: int) -> str:
+    """Returns the text of a UTF-8 file, without a byte order mark. Raises as `read_within`, and ValueError, with the
+    line, for what is no such text."""
+    raw = read_within(path, most)
+    try:
+        text, why = raw.decode("utf-8-sig"), "has a NUL, as UTF-16 has"
+        end = raw.find(b"\0")
+    except UnicodeDecodeError as error:
+        text, why, end = "", "is not UTF-8", error.start
+    if end >= 0:
+        line = raw.count(b"\n", 0, end) + 1
+        raise ValueError(f"line {line} {why}; save it as UTF-8")
+    return text
+
+
+def lines_of(text: str) -> list[str]:
+    """Returns the lines of a text. They end at line feeds and carriage returns, as those of an open file do."""
+    return io.StringIO(text, newline=None).read().removesuffix("\n").split("\n")
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

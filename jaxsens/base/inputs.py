@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from numbers import Integral, Real
 from operator import ge, gt, le, lt
@@ -137,6 +138,15 @@ def _is_whole(value: object) -> bool:
 
 
 # Numbers and names
+
+
+UNPAIRED = "half of an emoji or other character (a lone surrogate), or bytes that are not UTF-8; give whole characters"
+"""What is wrong with a text that is not `is_unicode`."""
+
+
+def is_unicode(text: str) -> bool:
+    """Returns whether UTF-8 can write a text: not with a lone surrogate, which JSON and command lines may have."""
+    return not re.search("[\ud800-\udfff]", text)
 
 
 def count(name: str, value: Any, problems: Problems, least: int = 0, most: float = LARGEST_COUNT) -> int:
@@ -289,8 +299,13 @@ def tokens(
     found, words = array_of(value), whole_numbers(value)
     if is_masked(value):
         problems.add("tokens", value, UNMASKED)
+    elif isinstance(value, Mapping) and "input_ids" in value:
+        problems.add("tokens", type(value).__name__, 'its ids: tokens["input_ids"]')
+    elif not isinstance(value, str | list | tuple) and found.size and isinstance(found.flat[0], str):
+        remedy = "a list of texts, tokens.tolist(), for a model that encodes text; otherwise ids"
+        problems.add("tokens", f"{type(value).__name__} of texts", remedy)
     elif words is None and found.dtype.kind in "US":
-        remedy = "ids, not text: such as [int(symbol) for symbol in word], or the output of a tokenizer"
+        remedy = "ids, not text: such as [int(symbol) for symbol in word], or the input_ids of a tokenizer"
         problems.add("tokens", value, remedy)
     elif words is None and found.dtype == object:
         wanted = "whole numbers of shape (n,)" + ("" if one else " or (batch, n), all inputs of one length")

@@ -33,7 +33,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from jaxsens.base import inputs
 from jaxsens.base.errors import InputError, Problems, collecting, shortened
-from jaxsens.base.files import read_within
+from jaxsens.base.files import read_text_within
 
 C = TypeVar("C", bound=type)
 T = TypeVar("T")
@@ -185,7 +185,7 @@ def read_toml(path: str | os.PathLike[str], argument: str = "config") -> tuple[s
         InputError: if the file cannot be read, or is not TOML.
     """
     try:
-        text = read_within(path, _LONGEST_TOML).decode("utf-8")
+        text = read_text_within(path, _LONGEST_TOML)
     except (OSError, ValueError) as error:
         raise InputError(f"{argument} = {str(path)!r}: a readable TOML file is needed ({error})") from error
     text = text.replace("\r\n", "\n").replace("\r", "\n")  # as of a file that is opened as text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -54,6 +55,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     from jaxsens.cli import constructed, corpus, measure, plan, serve, sweep, trained
     from jaxsens.cli.shared import Folded, note_command_line, warnings_in_words
 
+    _open_streams()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     note_command_line(arguments)
     if list(arguments) == ["--version"]:
@@ -92,6 +94,16 @@ def _main(arguments: Sequence[str] | None) -> int:
         print(f"jaxsens: {_in_words(error)}", file=sys.stderr)
         return 1 if takes_no_more(error) else 2
     return code
+
+
+def _open_streams() -> None:
+    """Lets standard output and error take every character, whatever their encoding, and be closed."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for as long as it runs
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _check_command(arguments: Sequence[str], known: Iterable[str]) -> None:

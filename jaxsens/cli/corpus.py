@@ -105,12 +105,13 @@ def corpus(
     """
     from jaxsens.experiments.single import corpus as single
     from jaxsens.pretrained.load import load_pretrained
+    from jaxsens.pretrained.texts import read_texts
 
     texts: list[Any] = []
     with collecting("corpus") as problems:
         options.check(measuring, problems)
         if not problems and options.texts is not None:
-            texts = single.read_texts(options.texts, problems)
+            texts = read_texts("--texts", options.texts, problems)
     given, folder = measuring.arguments(True), options.pretrained
     if folder is None:
         raise RuntimeError("no folder without an error")
@@ -122,7 +123,9 @@ def corpus(
         with collecting("corpus") as problems:
             words = single.encoded_texts(model, texts, problems)
         arguments |= options.published.place()
-        result = single.measured_corpus(model, words, arguments, options.save, _told(options.quiet))
+        with collecting("corpus") as problems:
+            single.check_flips(model, texts, words, arguments, problems)
+        result = single.measured_corpus(model, texts, words, arguments, options.save, _told(options.quiet))
     labels = single.labels_of(model, texts, result)
     return _write(options, result, single.tables_of(result, labels), f"{model.name}: {len(texts)} texts")
 

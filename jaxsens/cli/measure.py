@@ -113,5 +113,5 @@ def _of_text(
         of_token = isinstance(arguments.get("measure"), LogProbability)
         read: Any = published.output or ("logits" if of_token else "hidden")
         model = load_pretrained(folder, output=read, dtype=dtype)
-        result = flip_sensitivity(model, model.encode(text), **published.place(), **arguments)
+        result = flip_sensitivity(model, text, **published.place(), **arguments)
     return told_of_text(result, model, text, output.top)

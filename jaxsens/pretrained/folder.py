@@ -227,17 +227,21 @@ def existing_folder(given: Any) -> Folder:
         ) from error
     if exists:
         raise InputError(f"load_pretrained: folder = {str(given)!r}: a file; give the folder that holds it")
-    remedy = "no such folder"
-    if isinstance(given, str) and _HUB_NAME.fullmatch(given):
-        own = given.rpartition("/")[2]
-        remedy += (
-            "; nothing is downloaded here. If it is a model's name at the Hugging Face hub, run\n"
-            f"    {shlex.join(['hf', 'download', given, '--local-dir', own])}\nand give {own!r}"
-        )
-    raise InputError(f"load_pretrained: folder = {str(given)!r}: {remedy}")
+    raise InputError(f"load_pretrained: folder = {str(given)!r}: no such folder{hub_command(str(given))}")
 
 
-def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def hub_command(name: str) -> str:
+    """Returns how to download what may be a model's name at the hub; empty for what is none."""
+    if not _HUB_NAME.fullmatch(name):
+        return ""
+    own = name.rpartition("/")[2]
+    return (
+        "; nothing is downloaded here. If it is a model's name at the Hugging Face hub, run\n"
+        f"    {shlex.join(['hf', 'download', name, '--local-dir', own])}\nand give {own!r}"
+    )
+
+
+def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Returns the table of these keys and values. Raises ValueError for a key that is there twice."""
     table = dict(pairs)
     if len(table) < len(pairs):
@@ -249,7 +253,7 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def read_json(path: Path, problems: Problems) -> dict[str, Any]:
     """Returns the table that a JSON file holds; an empty one after adding an error."""
     try:
-        table = json.loads(read_within(path, MOST_BYTES).decode("utf-8"), object_pairs_hook=_each_key_once)
+        table = json.loads(read_within(path, MOST_BYTES).decode("utf-8"), object_pairs_hook=each_key_once)
     except (OSError, ValueError, RecursionError) as error:
         problems.add("folder", str(path), f"not readable as JSON ({error}); download it again")
         return {}

@@ -167,6 +167,8 @@ class PretrainedModel(DescribedModel):
         with collecting("encode") as problems:
             if not isinstance(text, str):
                 problems.add("text", text, "a text, that is a str")
+            elif not inputs.is_unicode(text):
+                problems.add("text", text, inputs.UNPAIRED)
             inputs.choice("special", special, (True, False), problems)
         ids = self.tokenizer.encode(text, special)
         with collecting("encode") as problems:
@@ -192,11 +194,24 @@ class PretrainedModel(DescribedModel):
         """
         return [self.tokenizer.piece(one) for one in self._checked("tokens", ids)]
 
+    def pieces(self, given: str | Sequence[int]) -> list[str]:
+        """Returns what stands for each symbol in a text, or of ids in what `decode` writes: joined, they are the text.
+
+        White space is part of the piece after it. Of a character that has several symbols, all but the last have "".
+        The special symbols around a text are named.
+
+        Raises:
+            InputError: for ids that the model does not read.
+        """
+        if isinstance(given, str):
+            return self.tokenizer.pieces(given)
+        return self.tokenizer.decoded(self._checked("pieces", given))
+
     def token_id(self, text: str) -> int:
         """Returns the id of a text that is one token. Within a text, a token often begins with a space.
 
         Raises:
-            InputError: if it is not one token.
+            InputError: if it is not one token, or the tokenizer does not know it.
         """
         with collecting("token_id") as problems:
             if not isinstance(text, str) or not text:
@@ -207,6 +222,10 @@ class PretrainedModel(DescribedModel):
                 pieces = ", ".join(map(repr, self.tokens(ids)))
                 remedy = f"one token; these are {len(ids)}: {pieces}. A token within a text often begins with a space"
                 problems.add("text", text, remedy)
+            elif ids[0] == self.tokenizer.unknown and text != (name := self.tokenizer.vocabulary[ids[0]]):
+                problems.add(
+                    "text", text, f"a word that the tokenizer knows; it reads {name}, as any it does not"
+                )
         return ids[0]
 
     def output_of(self, wanted: int | str) -> tuple[int, str]:

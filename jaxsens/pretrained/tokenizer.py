@@ -19,6 +19,12 @@ UNUSED = re.compile(
 )
 """Symbols that stand in a vocabulary's gaps and occur in no text."""
 
+_BYTE = re.compile("<0x([0-9A-F]{2})>")
+"""How SentencePiece names a byte."""
+
+_LONGEST_CHARACTER = 4
+"""Bytes of a character, so ids of one at most."""
+
 
 @dataclass(frozen=True, eq=False)
 class FolderTokenizer:
@@ -26,11 +32,13 @@ class FolderTokenizer:
 
     Attributes:
         tokenizer: a `tokenizers.Tokenizer`.
-        in_bytes: whether the pieces of text are written byte by byte, in the alphabet of GPT-2.
+        decoders: the kinds of parts that its decoder has.
+        unknown: the id that stands for unknown words; None if there is none.
     """
 
     tokenizer: Any
-    in_bytes: bool
+    decoders: frozenset[Any]
+    unknown: int | None = None
 
     @cached_property
     def vocabulary(self) -> dict[int, str]:
@@ -67,6 +75,44 @@ class FolderTokenizer:
         """Returns the text of some ids, special ones included."""
         return self.tokenizer.decode(ids, skip_special_tokens=False)
 
+    def pieces(self, text: str) -> list[str]:
+        """Returns the part of a text for which each of its ids stands, by their offsets into it: joined, they are the
+        text. White space that no id covers, and what the normaliser leaves out, go to the id after or before. Special
+        symbols around the text are named, with blanks between. A character of several ids is the last one's.
+        """
+        found = self.tokenizer.encode(text)
+        around, offsets = found.special_tokens_mask, found.offsets
+        pieces = [self.piece(one) for one in found.ids]
+        covering = [k for k, (start, stop) in enumerate(offsets) if stop > start and not around[k]]
+        untils, end = dict(zip(covering, [offsets[k][0] for k in covering[1:]], strict=False)), 0
+        for k, (start, stop) in enumerate(offsets):
+            until, held = untils.get(k, len(text)), end
+            if k in covering:
+                held = max(end, min(stop, until), start + len(text[start:until].rstrip()))
+            elif pieces[k].isspace() and text.startswith(pieces[k], end):  # whose offsets were trimmed
+                held = end + len(pieces[k])
+            if not around[k]:
+                pieces[k], end = text[end:held], held
+        if covering:
+            pieces[covering[-1]] += text[end:]
+        for k in range(1, len(pieces)):
+            if around[k] or (around[k - 1] and pieces[k] and not pieces[k][0].isspace()):
+                pieces[k] = f" {pieces[k]}"
+        return pieces
+
+    def decoded(self, ids: list[int]) -> list[str]:
+        """Returns what each id adds to the text that the tokenizer decodes; "" before the last id of a character."""
+        pieces, before, begun = [], [], []
+        for one in ids:
+            begun.append(one)
+            piece = self.decode([*before, *begun])[len(self.decode(before)) :]
+            if piece.endswith("\ufffd") and len(begun) < _LONGEST_CHARACTER:
+                piece = ""
+            else:
+                before, begun = begun, []
+            pieces.append(piece)
+        return pieces
+
     def piece(self, number: int) -> str:
         """Returns how to write one id: its text, with a space before it if the tokenizer says that it begins a word.
 
@@ -77,9 +123,11 @@ class FolderTokenizer:
             return f"<id {number}>"
         if number in self.added:
             return text
-        if self.in_bytes and all(one in _BYTES for one in text):
+        if "ByteLevel" in self.decoders and all(one in _BYTES for one in text):
             return bytes(_BYTES[one] for one in text).decode("utf-8", errors="backslashreplace")
-        return text.replace("\u2581", " ")
+        if "ByteFallback" in self.decoders and (byte := _BYTE.fullmatch(text)):
+            return bytes.fromhex(byte[1]).decode("utf-8", errors="backslashreplace")
+        return text if "WordPiece" in self.decoders else text.replace("\u2581", " ")
 
 
 def read_tokenizer(path: Path, symbols: int, problems: Problems) -> FolderTokenizer | None:
@@ -104,7 +152,9 @@ def read_tokenizer(path: Path, symbols: int, problems: Problems) -> FolderTokeni
         return None
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    made = FolderTokenizer(tokenizer, any(kind == "ByteLevel" for kind in _types(table.get("decoder"))))
+    kinds, model = frozenset(_types(table.get("decoder"))), table["model"]
+    unknown = model.get("unk_id") if (word := model.get("unk_token")) is None else tokenizer.token_to_id(word)
+    made = FolderTokenizer(tokenizer, kinds, unknown)
     if not made.vocabulary:
         problems.add("folder", str(path), "it has no symbols; download it again")
     for text, number in _added(table).items():

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from jaxsens.asked.engines import AskedEngine, Auto, Difference, FirstOrder
 from jaxsens.asked.flips import Flips
@@ -68,7 +68,7 @@ from jaxsens.sensitivity.results.resuming import (
 )
 from jaxsens.sensitivity.several_lengths import PROGRESS, one_after_another, rows_of_several_lengths
 from jaxsens.sensitivity.subjects.adapters import Measurable, checked_input, measurable
-from jaxsens.sensitivity.subjects.texts import encoded, with_token
+from jaxsens.sensitivity.subjects.texts import encoded, pieces_of, with_token
 
 
 @naming_arguments
@@ -145,7 +145,7 @@ def flip_sensitivity(
             finite.
         MeasurementInterrupted: on Ctrl-C, with the finished flips.
     """
-    tokens = encoded(model, tokens)
+    given, tokens = tokens, encoded(model, tokens)
     rows = rows_of_several_lengths(tokens)
     partial = check_resumable(resume, rows is not None)
     subject = measurable(model)
@@ -161,8 +161,15 @@ def flip_sensitivity(
         inputs.progress(progress, 2, PROGRESS, problems)
         if rows is not None:
             problems.raise_if_any()
-            again = lambda row, own, told: flip_sensitivity(  # noqa: E731 - of the other arguments
-                model, row, own, measure, readout=readout, engine=engine, placement=placement, progress=told
+            again = lambda k, own, told: flip_sensitivity(  # noqa: E731 - of the other arguments
+                model,
+                given[k],
+                own,
+                measure,
+                readout=readout,
+                engine=engine,
+                placement=placement,
+                progress=told,
             )
             return one_after_another(again, rows, subject, call.flips, readout, progress)
         words, subject = checked_input(subject, tokens, readout, problems)
@@ -171,7 +178,7 @@ def flip_sensitivity(
         raise TypeError("unusable flips without an error")
     with telling(progress) as told:
         call = dataclasses.replace(call, measure=with_token(model, call.measure), told=told)
-        return _measured_words(model, subject, words, selection, call)
+        return _measured_words(model, given, subject, words, selection, call)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +202,7 @@ class _Call:
 
 
 def _measured_words(
-    model: Any, subject: Measurable, words: Int[np.ndarray, "batch n"], selection: Selection, call: _Call
+    model: Any, given: Any, subject: Measurable, words: np.ndarray, selection: Selection, call: _Call
 ) -> FlipSensitivity:
     """Returns the result on inputs of one length: the model is checked, an engine chosen, flips listed and measured."""
     edit, counted = edit_of(call.flips), _check_size(subject, words, selection, call.engine)
@@ -218,7 +225,10 @@ def _measured_words(
         run = Provenance(dtype, versions(), _name(model), _scales(runner, first, len(words)))
         inserted = flips.symbols if flips.joint is None else flips.joint.insertions
         names, nothing = subject.names_of(words, inserted), np.full(len(flips), np.nan)
-        whole = FlipSensitivity(nothing, nothing, flips, words, asked, choice, run, names=names)
+        pieces = pieces_of(model, given, words)
+        whole = FlipSensitivity(
+            nothing, nothing, flips, words, asked, choice, run, names=names, pieces=pieces
+        )
         ready = None if passed is None else passed.first
         if blocks is not None:
             return _estimated(subject, whole, blocks, call, ready)

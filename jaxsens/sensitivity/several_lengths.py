@@ -38,16 +38,15 @@ def rows_of_several_lengths(tokens: Any) -> list[Any] | None:
 
 @dataclass(frozen=True)
 class _PlannedInput:
-    """An input that can be measured: its number, its ids, its flips, and how many they are."""
+    """An input that can be measured: its number, its flips, and how many they are."""
 
     number: int
-    tokens: Int[np.ndarray, " n"]
     flips: Flips
     count: int
 
 
 def one_after_another(
-    measure: Callable[[Any, Flips, Any], FlipSensitivity],
+    measure: Callable[[int, Flips, Any], FlipSensitivity],
     rows: Sequence[Any],
     subject: Measurable,
     flips: Flips,
@@ -57,7 +56,7 @@ def one_after_another(
     """Measures each input by itself, and puts the results together.
 
     Args:
-        measure: measures an input, with its own flips and progress.
+        measure: measures an input of a number, with its own flips and progress.
         rows: the inputs.
         subject: the model.
         flips: what is flipped.
@@ -72,7 +71,7 @@ def one_after_another(
     with telling(progress) as told:
         for row in planned:
             try:
-                found.append(measure(row.tokens, row.flips, _within(told, done, row.count, total)))
+                found.append(measure(row.number, row.flips, _within(told, done, row.count, total)))
             except InputError as error:
                 raise type(error)(f"input {row.number}: {error}") from error
             except MeasurementInterrupted as stop:
@@ -101,7 +100,7 @@ def _planned(rows: Sequence[Any], subject: Measurable, flips: Flips, readout: An
         InputError: listing the errors of all inputs.
     """
     problems = Problems("flip_sensitivity")
-    found: list[tuple[Int[np.ndarray, " n"], int]] = []
+    found: list[int] = []
     for k, row in enumerate(rows):
         own = Problems("")
         words, reading = checked_input(subject, row, readout, own, one=True)
@@ -109,17 +108,17 @@ def _planned(rows: Sequence[Any], subject: Measurable, flips: Flips, readout: An
         problems.extend(own, prefix=f"input {k}: ")
         if not own and selection is not None:
             try:
-                found.append((words[0], selection.flips(words).population))
+                found.append(selection.flips(words).population)
             except InputError as error:
                 problems.messages.append(f"input {k}: {error}")
     problems.raise_if_any()
-    populations = np.array([population for _, population in found])
+    populations = np.array(found)
     if flips.sample is None:
         each = [(flips, int(population)) for population in populations]
     else:
         counts = _divided(flips.sample, populations)
         each = [(flips.drawing(int(count), flips.seed + k), int(count)) for k, count in enumerate(counts)]
-    return [_PlannedInput(k, word, *own) for k, ((word, _), own) in enumerate(zip(found, each, strict=True))]
+    return [_PlannedInput(k, *own) for k, own in enumerate(each)]
 
 
 def _divided(count: int, populations: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " rows"]:

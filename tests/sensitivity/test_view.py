@@ -17,7 +17,7 @@ import jaxsens
 from jaxsens.models.transformer.layered import LayeredModel
 from jaxsens.models.transformer.layers import layered_transformer
 from jaxsens.sensitivity.pictures import picture
-from jaxsens.sensitivity.pictures.pieces import text_pieces
+from jaxsens.sensitivity.pictures.pieces import spaced, text_pieces
 from jaxsens.sensitivity.pictures.text_picture import text_figure
 from jaxsens.sensitivity.results.estimated import Estimated
 from jaxsens.sensitivity.results.measured import Provenance
@@ -146,7 +146,7 @@ def test_the_picture_has_the_colours_bars_and_words_of_the_page():
     (axes,) = figure.axes
     words = [text.get_text() for text in axes.texts]
     assert words[0] == "Title"
-    assert words[words.index("[CLS]") :][:4] == ["[CLS]", "un", "do", "<b>"]
+    assert words[words.index("[CLS]") :][:4] == ["[CLS]", "un", "##do", "<b>"]
     strengths = [round(float(patch.get_alpha() or 0) / 0.72, 3) for patch in axes.patches]
     assert strengths[-4:] == [0, 1, 0.667, 0.167]
     assert len({patch.get_facecolor()[:3] for patch in axes.patches[-3:]}) == 2
@@ -240,24 +240,23 @@ def test_a_measurement_keeps_the_strings_of_what_it_read_and_inserted():
 @pytest.mark.parametrize(
     ("names", "text"),
     [
-        (["[CLS]", "un", "##do", "it", ".", "[SEP]"], "[CLS] undo it. [SEP]"),
-        (["didn", "'", "t", "'", "quoted", "'"], "didn't ' quoted '"),
+        (["[CLS]", "un", "##do", "it", ".", "[SEP]"], "[CLS] un ##do it . [SEP]"),
         (["The", " cat", "s", ",", " no", "\n", "x"], "The cats, no↵\nx"),
         (["a", "  ", " b"], "a␣␣ b"),
         (["0", "1", "10"], "0 1 10"),
         (["(", ")", "("], "( ) ("),
-        (["##", "##a", ""], "##a ∅"),
+        (["##", "##a"], "## ##a"),
     ],
 )
 def test_pieces_are_joined_as_their_strings_say(names, text):
-    assert "".join(space + piece for space, piece in text_pieces(names)) == text
+    assert "".join(space + piece for space, piece in text_pieces(spaced(names))) == text
 
 
 def test_the_picture_shows_every_token_with_its_values():
     cls, un, do, b = tokens_of(shown()._repr_html_())
     assert cls == ("t none", "'[CLS]' at position 0\nthe model reads its output here\nnot flipped", "[CLS]")
     assert un == ("t up", "'un' at position 1\nlargest: 3 with '<b>'\nmean of 2 flips: 2", "un")
-    assert (do[2], b[2]) == ("do", "<b>")
+    assert (do[2], b[2]) == ("##do", "<b>")
     page = shown()._repr_html_()
     assert '--v:1.000" title="&#39;un&#39;' in page
     assert '--v:0.667" title="&#39;##do&#39;' in page
@@ -382,7 +381,7 @@ def test_the_plot_has_the_largest_and_the_mean_of_every_position(close):
     np.testing.assert_array_equal(drawn(axes, "largest").get_ydata(), [3, 2, 0.5])
     np.testing.assert_array_equal(drawn(axes, "mean").get_ydata(), [np.nan, 2, np.nan, np.nan])
     np.testing.assert_array_equal(drawn(axes, "not flipped").get_xdata(), [0])
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["[CLS]", "un", "do", "<b>"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["[CLS]", "un", "##do", "<b>"]
     assert axes.get_ylabel() == "‖y(x′) − y(x)‖₂"
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,97 +17,58 @@ from rich import box
 from rich.table import Table
 
 from jaxsens.base.errors import InputError, Problems
-from jaxsens.base.files import atomic_path, read_within
+from jaxsens.base.files import atomic_path
 from jaxsens.models.transformer.layered import readout_row
 from jaxsens.pretrained.model import PretrainedModel
+from jaxsens.pretrained.texts import LabelledText
 from jaxsens.sensitivity.corpus import CorpusRow, common, corpus_table
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
+from jaxsens.sensitivity.flips.selection import default_flips, select
 from jaxsens.sensitivity.results.concat import concat
 from jaxsens.sensitivity.results.result import FlipSensitivity, load_result
+from jaxsens.sensitivity.subjects.adapters import checked_input, measurable
 
-ENDINGS = (".txt", ".csv", ".tsv", ".jsonl")
 LEAST = 3
 """The number of texts that a token is in at least to be among those that are printed and drawn."""
-
-_MOST_BYTES = 2**28
-_SHOWN = 20
-
-
-@dataclass(frozen=True)
-class LabelledText:
-    """A text, and its label; empty for none."""
-
-    text: str
-    label: str = ""
-
-
-def read_texts(path: Path, problems: Problems) -> list[LabelledText]:
-    """Returns the texts of a file; adds an error for each line that holds none.
-
-    A .txt file has one a line; .csv and .tsv a header with the columns text and, if there are labels, label; .jsonl an
-    object with these keys a line. Empty lines are left out.
-    """
-    own = Problems("")
-    try:
-        lines = read_within(path, _MOST_BYTES).decode("utf-8-sig").splitlines()
-    except (OSError, ValueError) as error:
-        problems.add("--texts", str(path), f"a readable UTF-8 file of texts ({error})")
-        return []
-    found = [one for one in _entries(path.suffix, lines, own) if one.text]
-    problems.messages += [f"--texts: {message}" for message in own.messages[:_SHOWN]]
-    if not own and not found:
-        problems.add("--texts", str(path), "it has no text")
-    return found
-
-
-def _entries(ending: str, lines: list[str], problems: Problems) -> Iterator[LabelledText]:
-    match ending:
-        case ".txt":
-            yield from (LabelledText(line.strip()) for line in lines)
-        case ".csv" | ".tsv":
-            rows = csv.DictReader(lines, delimiter="," if ending == ".csv" else "\t")
-            if "text" not in (rows.fieldnames or ()):
-                problems.messages.append(f"line 1: a header with the column text; it has {rows.fieldnames}")
-                return
-            for row in rows:
-                yield LabelledText((row["text"] or "").strip(), (row.get("label") or "").strip())
-        case ".jsonl":
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield _object(number, line, problems)
-        case _:
-            problems.messages.append(f"a file that ends with {', '.join(ENDINGS)}, not {ending!r}")
-
-
-def _object(number: int, line: str, problems: Problems) -> LabelledText:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        found = None
-    texts: list[Any] = (
-        [found.get(key, "") for key in ("text", "label")] if isinstance(found, dict) else [None]
-    )
-    if not all(isinstance(one, str) for one in texts):
-        problems.messages.append(
-            f"line {number}: an object with the text under text, and its label under label"
-        )
-        return LabelledText("")
-    return LabelledText(*texts)
 
 
 def encoded_texts(model: PretrainedModel, texts: list[LabelledText], problems: Problems) -> list[list[int]]:
     """Returns the ids of every text; adds an error for each that the model does not read."""
     found = []
-    for k, one in enumerate(texts):
+    for one in texts:
         try:
             found.append(model.encode(one.text))
         except InputError as error:
-            problems.messages.append(f"--texts: text {k + 1}: {str(error).removeprefix('encode: ')}")
+            problems.messages.append(f"--texts: line {one.line}: {str(error).removeprefix('encode: ')}")
     return found
+
+
+def check_flips(
+    model: PretrainedModel,
+    texts: list[LabelledText],
+    words: list[list[int]],
+    arguments: Mapping[str, Any],
+    problems: Problems,
+) -> None:
+    """Adds an error for each text of which nothing is flipped, and those of what is to be flipped."""
+    subject = measurable(model)
+    flips = arguments.get("flips") or default_flips(subject)
+    for n in sorted({len(word) for word in words}):
+        own, of_length = Problems(""), [k for k, word in enumerate(words) if len(word) == n]
+        given = [words[k] for k in of_length]
+        tokens, reading = checked_input(subject, given, arguments.get("readout", "auto"), own)
+        selection = select(flips.drawing(None), reading, tokens, own)
+        for row, k in enumerate(of_length if not own else ()):
+            alone = dataclasses.replace(selection, rows=selection.rows[row : row + 1])
+            if not alone.number(tokens[row : row + 1]):
+                why = "nothing to flip beside special, unknown and read symbols; remove it"
+                problems.messages.append(f"--texts: line {texts[k].line}: text = {texts[k].text!r}: {why}")
+        problems.messages += [one for one in own.messages if one not in problems.messages]
 
 
 def measured_corpus(
     model: PretrainedModel,
+    texts: list[LabelledText],
     words: list[list[int]],
     arguments: Mapping[str, Any],
     save: Path | None,
@@ -129,7 +91,7 @@ def measured_corpus(
             left[len(word)].append(k)
     for n in sorted(left):
         told(len(of_text), len(words))
-        found = flip_sensitivity(model, np.array([words[k] for k in left[n]]), progress=False, **arguments)
+        found = flip_sensitivity(model, [texts[k].text for k in left[n]], progress=False, **arguments)
         of_text |= {k: found.of_input(row) for row, k in enumerate(left[n])}
         if save is not None:
             concat([of_text[k] for k in sorted(of_text)]).save(save)

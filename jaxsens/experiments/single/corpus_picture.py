@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jaxsens.sensitivity.corpus import CorpusRow
+from jaxsens.sensitivity.pictures.fonts import families
 from jaxsens.sensitivity.pictures.plot import LARGEST, safe_label
 
 MOST = 20
@@ -45,7 +46,8 @@ def draw_table(table: Sequence[CorpusRow], axes: Any) -> None:
     places = np.arange(len(table))
     errors = [0.0 if np.isnan(row.error) else row.error for row in table]
     axes.barh(places, [row.mean for row in table], xerr=errors, color=LARGEST, ecolor="#404040", capsize=2)
-    axes.set_yticks(places, [f"{safe_label(row.key)}  ({row.texts})" for row in table])
+    texts = [f"{safe_label(row.key)}  ({row.texts})" for row in table]
+    axes.set_yticks(places, texts, fontfamily=families(texts))
     axes.invert_yaxis()
     axes.set_xlim(left=0)
     axes.set_title(

@@ -123,7 +123,9 @@ def told_of_text(result: FlipSensitivity, model: PretrainedModel, text: str, top
     table.add_column("before it" if result.asked.flips.copies else "replaced by")
     table.add_column("change" if signed else measure.kind, justify="right", no_wrap=True)
     for k, flip in _largest(result, top):
-        texts = [in_context(names, place) for place in np.atleast_1d(flip["position"]).tolist()]
+        texts = [
+            in_context(view.inputs[0].pieces, place) for place in np.atleast_1d(flip["position"]).tolist()
+        ]
         context = {
             "before": texts[0][0],
             "token": " ".join(word for _, word, _ in texts),

@@ -64,7 +64,7 @@ from jaxsens.experiments.sweep.points import (
     Measurement,
     is_statistic,
 )
-from jaxsens.experiments.sweep.published import read_texts
+from jaxsens.experiments.sweep.published import encoded_texts
 from jaxsens.experiments.sweep.sources import NAMING, ModelSource, changed, read_source
 from jaxsens.experiments.sweep.sweep import Sweep, SweepVariant
 from jaxsens.experiments.sweep.words import (
@@ -569,7 +569,7 @@ def inputs_of(
                 "inputs.texts", table.texts, "texts are read by published models: give a file of words"
             )
             return None
-        return read_texts(table, folder, published[0], lengths, problems)
+        return encoded_texts(table, folder, published[0], lengths, problems)
     if isinstance(table, RandomWords):
         table.check(lengths, problems)
     if isinstance(table, WordFile | AllWords):

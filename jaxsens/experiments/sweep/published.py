@@ -15,11 +15,11 @@ from jaxtyping import Int
 from pydantic import ConfigDict
 
 from jaxsens.base.errors import InputError, Problems
-from jaxsens.base.files import read_within
 from jaxsens.base.strict import STRICT, OptionalPositive, join, messages, read_fields
-from jaxsens.experiments.sweep.words import MOST_BYTES, GivenWords, Symbols, TextFile
+from jaxsens.experiments.sweep.words import GivenWords, Symbols, TextFile
 from jaxsens.models.config_tables import plain
 from jaxsens.models.transformer.config import read_weighting
+from jaxsens.pretrained.texts import read_texts
 
 if TYPE_CHECKING:
     from jaxsens.pretrained.model import PretrainedModel
@@ -167,24 +167,19 @@ def _symbols(folder: str, model: PretrainedModel) -> TokenizerSymbols:
     return TokenizerSymbols(model.architecture.symbols, None, False, sha256, before, after, ids)
 
 
-def read_texts(
+def encoded_texts(
     table: TextFile, folder: Path, model: PublishedModel, lengths: Sequence[int], problems: Problems
 ) -> GivenWords | None:
-    """Returns the texts of a file, one a line, encoded, and cut off or repeated to each length; None after an error."""
-    path = folder / table.texts
-    try:
-        lines = read_within(path, MOST_BYTES).decode("utf-8-sig").splitlines()
-    except (OSError, ValueError) as error:
-        problems.add(
-            "inputs.texts", table.texts, f"a readable UTF-8 text file is needed, but {path}: {error}"
-        )
-        return None
-    encoded = [model.model.tokenizer.encode(line, False) for line in lines if line.strip()]
-    texts = [np.array(ids) for ids in encoded if ids]
-    if len(texts) < (table.count or 1):
-        problems.add(
-            "inputs.texts", table.texts, f"{table.count or 1} text(s), one a line; it has {len(texts)}"
-        )
+    """Returns the texts of a file, encoded, and cut off or repeated to each length; None after an error."""
+    before, texts = len(problems.messages), []
+    for one in read_texts("inputs.texts", folder / table.texts, problems):
+        ids = model.model.tokenizer.encode(one.text, False)
+        if not ids:
+            problems.messages.append(f"inputs.texts: line {one.line}: text = {one.text!r}: it has no tokens")
+        texts.append(np.array(ids))
+    if len(problems.messages) == before and len(texts) < (table.count or 1):
+        problems.add("inputs.texts", table.texts, f"{table.count or 1} texts; it has {len(texts)}")
+    if len(problems.messages) > before:
         return None
     sizes = {model.symbols.word_length(n) for n in lengths}
     return GivenWords(

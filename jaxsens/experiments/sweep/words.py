@@ -15,7 +15,7 @@ from jaxtyping import Int
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Tag
 
 from jaxsens.base.errors import InputError, Problems
-from jaxsens.base.files import read_within
+from jaxsens.base.files import lines_of, read_text_within
 from jaxsens.base.memory import TOKEN_BYTES, check_fits
 from jaxsens.base.strict import STRICT, OptionalPositive, Positive
 from jaxsens.models.parts.initialisation import generator
@@ -282,10 +282,7 @@ def read_words(
     path = folder / table.file
     wrong = Problems("words")
     try:
-        lines = read_within(path, MOST_BYTES).decode("utf-8").splitlines()
-    except UnicodeDecodeError:
-        problems.add("inputs.file", table.file, f"a readable text file is needed, but {path} is not UTF-8")
-        return None
+        lines = lines_of(read_text_within(path, MOST_BYTES))
     except (OSError, ValueError) as error:
         problems.add("inputs.file", table.file, f"a readable text file is needed, but {path}: {error}")
         return None

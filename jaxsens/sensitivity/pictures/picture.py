@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxsens.asked.measures import Decision
-from jaxsens.sensitivity.pictures.pieces import alone, in_context, text_pieces
+from jaxsens.sensitivity.pictures.pieces import PART, alone, in_context
 from jaxsens.sensitivity.pictures.view import InputView, ResultView
 
 By = Literal["largest", "mean"]
@@ -212,7 +212,7 @@ def _tokens(view: ResultView, k: int, by: By, scale: float, count: int) -> Itera
     """Yields the first tokens of an input."""
     one, read = view.inputs[k], view.position_read(k)
     blurred = np.isfinite(_at_most_by(one, by))
-    values, pieces = _known_by(one, by), text_pieces([view.name(int(s)) for s in one.tokens[:count]])
+    values, pieces = _known_by(one, by), one.pieces[:count]
     for i, (space, text) in enumerate(pieces):
         value = float(values[i])
         known = bool(one.flipped[i])
@@ -306,13 +306,15 @@ def _facts(view: ResultView) -> str:
     if view.estimated:
         how = f": {view.exact:,} measured, the others estimated to first order"
     blurred = f"; {view.unresolved:,} flips are not resolved by the arithmetic" if view.unresolved else ""
+    partial = any(text == PART for one in view.inputs for _, text in one.pieces)
+    blurred += f"; {PART} is a token without a character of its own" if partial else ""
     return f"{view.flips:,}{part} flips{how}{where or ''}{blurred}"
 
 
 def _flip(view: ResultView, k: int, position: int) -> ShownFlip:
     """Returns the largest flip of a position."""
     one = view.inputs[k]
-    before, token, after = in_context([view.name(int(symbol)) for symbol in one.tokens], position)
+    before, token, after = in_context(one.pieces, position)
     where = f"{position}" if len(view.inputs) == 1 else f"{k}: {position}"
     instead = alone(view.name(int(one.symbol[position])))
     return ShownFlip(

@@ -1,60 +1,47 @@
-"""Tokens as readable text, by what their strings say of spaces."""
+"""Tokens as readable text: what stands in the text for each of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-_NO_SPACE_BEFORE = frozenset(".,;:!?)]}%”")
-_AFTER_APOSTROPHE = frozenset(("t", "s", "m", "d", "ll", "re", "ve"))
-"""Where BERT's tokenizer leaves a word at its apostrophe."""
+Piece = tuple[str, str]
+"""What stands before a token, mostly blanks, and its own text."""
+
+PART = "◦"
+"""What is shown of a token without a character of its own, as all but the last of a character's several tokens are."""
 
 _CONTEXT = 3
 """Tokens on either side of one in its context."""
 
 
-def text_pieces(names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields each token's text, and what stands before it: "", " " or a line break.
-
-    Where tokens say themselves where words begin (" the", as of GPT-2 and Llama), nothing is added. Pieces with ## in
-    front (BERT) continue a word. Everything else is set apart by spaces, except punctuation and apostrophes in words.
-    """
+def spaced(names: Sequence[str]) -> list[str]:
+    """Returns names with blanks between them, unless some say themselves where words begin, as " the" does."""
     own_spaces = any(name[:1].isspace() for name in names)
-    in_words = any(len(name) > 1 and not _is_number(name) for name in names)
-    for k, name in enumerate(names):
-        if own_spaces:
-            text = name.lstrip(" ") or name
-            space = " " * (len(name) - len(text)) if k else ""
-        elif name.startswith("##") and len(name) > 2:
-            text, space = name[2:], ""
-        else:
-            ending = k > 1 and names[k - 1] in "'’" and name in _AFTER_APOSTROPHE
-            apostrophe = name in "'’" and k + 1 < len(names) and names[k + 1] in _AFTER_APOSTROPHE
-            joined = k == 0 or (in_words and (name in _NO_SPACE_BEFORE or ending or apostrophe))
-            text, space = name, "" if joined else " "
-        yield space, _visible(text)
+    return [name if own_spaces or not k else f" {name}" for k, name in enumerate(names)]
 
 
-def _is_number(name: str) -> bool:
-    return name.lstrip("-").isdigit()
-
-
-def _visible(text: str) -> str:
-    """Returns a text that can be pointed at: white space as signs; a line break also breaks the line."""
-    if text.strip():
-        return text
-    return "".join({"\n": "↵\n", "\t": "⇥"}.get(one, "␣") for one in text) if text else "∅"
+def text_pieces(parts: Sequence[str]) -> list[Piece]:
+    """Returns the pieces of a text from its parts, which hold white space where it stands."""
+    found = ((part, part.lstrip()) for part in parts)
+    return [
+        (part[: len(part) - len(text)] if text else "", alone(text or part) if part else PART)
+        for part, text in found
+    ]
 
 
 def alone(name: str) -> str:
-    """Returns a token by itself: ##man, which continues a word, is another than man."""
-    return _visible(name.lstrip(" ") or name)
+    """Returns a token by itself, so that it can be pointed at: what cannot be seen as signs; a line break also breaks
+    the line. ##man, which continues a word, is another token than man."""
+    if any(one.isprintable() and one != " " for one in name):
+        return name.lstrip(" ")
+    signs = {"\n": "↵\n", "\t": "⇥"}
+    return "".join(signs.get(one, "␣" if one.isspace() else PART) for one in name) or "∅"
 
 
-def in_context(names: Sequence[str], position: int) -> tuple[str, str, str]:
+def in_context(pieces: Sequence[Piece], position: int) -> tuple[str, str, str]:
     """Returns a token with a few tokens before and after it, as text; … where there are more."""
     first, last = max(0, position - _CONTEXT), position + _CONTEXT + 1
-    pieces = list(text_pieces(names))
     before = "".join(space + text for space, text in pieces[first:position]) + pieces[position][0]
     after = "".join(space + text for space, text in pieces[position + 1 : last])
-    more = "…" if last < len(names) else ""
+    more = "…" if last < len(pieces) else ""
     return ("…" if first else "") + before.lstrip(), pieces[position][1], after + more

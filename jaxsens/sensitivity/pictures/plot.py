@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxsens.base.errors import collecting
-from jaxsens.sensitivity.pictures.pieces import text_pieces
+from jaxsens.sensitivity.pictures.fonts import families
 from jaxsens.sensitivity.pictures.view import InputView, ResultView
 
 if TYPE_CHECKING:
@@ -157,10 +157,9 @@ def _label(axes: Axes, view: ResultView, k: int, labelled: np.ndarray | None) ->
     if len(view.inputs) > 1:
         axes.set_title(f"input {k}", loc="left", fontsize="medium", fontweight="bold")
     if labelled is not None:
-        pieces = text_pieces([view.name(int(symbol)) for symbol in one.tokens])
-        texts = [safe_label(text) for _, text in pieces]
+        texts = [safe_label(text) for _, text in one.pieces]
         long = max(map(len, texts)) > 2
-        axes.set_xticks(labelled, texts, rotation=90 if long else 0)
+        axes.set_xticks(labelled, texts, rotation=90 if long else 0, fontfamily=families(texts))
     else:
         axes.set_xlabel("position")
     axes.legend(
@@ -222,6 +221,7 @@ def draw_influence(
     axes.set_ylabel("flipped position")
     if written is not None and len(matrix) <= MOST_LABELS:
         texts = [safe_label(text) for text in written]
-        axes.set_xticks(range(len(matrix)), texts, rotation=90)
-        axes.set_yticks(range(len(matrix)), texts)
+        drawn: Any = {"fontfamily": families(texts)}
+        axes.set_xticks(range(len(matrix)), texts, rotation=90, **drawn)
+        axes.set_yticks(range(len(matrix)), texts, **drawn)
     return axes

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import io
+import re
+import unicodedata
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
-from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
 
+from jaxsens.sensitivity.pictures.fonts import drawing
 from jaxsens.sensitivity.pictures.picture import By, ShownToken, shown_parts
 from jaxsens.sensitivity.pictures.view import ResultView
 
@@ -27,7 +29,9 @@ _WIDTH, _MARGIN, _SIZE = 560.0, 18.0, 11.0
 _RESOLUTION = 200
 """Dots per inch, for which widths of text are measured and a PNG is made."""
 
-_SETTINGS: Any = {"svg.hashsalt": "jaxsens", "font.family": ["DejaVu Sans"]}
+_BREAK = re.compile("\r\n|[\r\n]")
+
+_SETTINGS = {"svg.hashsalt": "jaxsens"}
 
 
 def picture_bytes(view: ResultView, by: By | None, title: str, kind: Literal["png", "svg"]) -> bytes:
@@ -40,7 +44,9 @@ def picture_bytes(view: ResultView, by: By | None, title: str, kind: Literal["pn
         kind: "png", with 200 dots per inch, or "svg".
     """
     content, metadata = io.BytesIO(), {"Date": None} if kind == "svg" else {"Software": None}
-    with rc_context(_SETTINGS):
+    shown = shown_parts(view, by, MOST_IN_PICTURE)
+    texts = (text for one in shown.inputs for token in one.tokens for text in (token.space, token.text))
+    with drawing([*texts, title, *shown.premises], _SETTINGS):
         figure = text_figure(view, by, title)
         figure.savefig(content, format=kind, dpi=_RESOLUTION, metadata=metadata)
     return content.getvalue()
@@ -64,6 +70,9 @@ def text_figure(view: ResultView, by: By | None, title: str) -> Figure:
         sheet.paragraph([f"… and {parts.hidden_inputs} more inputs, which this picture leaves out."], size=9)
     notes = ["Dotted bar: decrease."] if view.measure.signed else []
     notes += ["Framed: measured; others are estimates."] if view.estimated else []
+    shown = "".join(token.text for one in parts.inputs for token in one.tokens)
+    if any(unicodedata.bidirectional(one) in ("R", "AL") for one in shown):
+        notes.append("Tokens stand from left to right, those of scripts written to the left as well.")
     sheet.paragraph([f"{parts.facts}.", *notes], size=9)
     return sheet.finished()
 
@@ -93,11 +102,17 @@ class _Sheet:
         self._begin(leading)
         for token in shown:
             font = slanted if token.strength is None else plain
-            space = token.space.replace("\n", "")
-            x, width = self._place(token.text.rstrip("\n"), space, font, leading, grey=token.strength is None)
-            self._colour(token, x, width, framed and token.exact and token.strength is not None)
-            if token.text.endswith("\n"):
-                self._x, self._y = _MARGIN, self._y + leading
+            *above, space = _BREAK.split(token.space.expandtabs(4))
+            for _ in above:
+                self._begin(leading)
+            for k, text in enumerate(_BREAK.split(token.text)):
+                if k:
+                    self._begin(leading)
+                if text:
+                    x, width = self._place(
+                        text, "" if k else space, font, leading, grey=token.strength is None
+                    )
+                    self._colour(token, x, width, framed and token.exact and token.strength is not None)
         self._y += _SIZE
 
     def finished(self) -> Figure:

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from jaxsens.asked.measures import Measure
 from jaxsens.base.precision import RESOLVED, SMALLEST, resolved
 from jaxsens.sensitivity.flips.flip_table import DELETED, DELETED_NAME
+from jaxsens.sensitivity.pictures.pieces import Piece
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,6 +21,7 @@ class InputView:
 
     Attributes:
         tokens: the symbols of the input.
+        pieces: what stands in the text for each of them.
         count: the number of its flips at each position that are in the result.
         largest: the value of largest size at each position; signed where a function was measured.
         symbol: the symbol that it inserts.
@@ -31,6 +33,7 @@ class InputView:
     """
 
     tokens: Int[np.ndarray, " n"]
+    pieces: Sequence[Piece]
     count: Int[np.ndarray, " n"]
     largest: Float[np.ndarray, " n"]
     symbol: Int[np.ndarray, " n"]
@@ -115,6 +118,7 @@ def flipped_input(alphabet: Sequence[int], groups: bool, copies: int = 0) -> str
 
 def input_view(
     tokens: Int[np.ndarray, " n"],
+    pieces: Sequence[Piece],
     positions: Int[np.ndarray, " flips"],
     symbols: Int[np.ndarray, " flips"],
     values: Float[np.ndarray, " flips"],
@@ -145,7 +149,7 @@ def input_view(
     np.fmax.at(highest, positions, np.abs(values) + resolution)
     most = np.abs(mean) + np.divide(spread, count, out=np.full(n, np.nan), where=count > 0)
     ceilings = (_where_it_moves(largest, highest), _where_it_moves(mean, most))
-    return InputView(tokens, count, largest, symbol, exact, mean, low, high, *ceilings)
+    return InputView(tokens, pieces, count, largest, symbol, exact, mean, low, high, *ceilings)
 
 
 def _where_it_moves(

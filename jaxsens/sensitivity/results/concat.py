@@ -45,6 +45,7 @@ def concat(results: Sequence[FlipSensitivity]) -> FlipSensitivity:
     first = np.repeat(np.cumsum(counts) - counts, [len(one) for one in results])
     joint, insertion = _joint(results)
     known = [one.names for one in results if one.names is not None]
+    pieces = tuple(piece for one in results for piece in one.pieces or ())
     parts = tuple(part for one in results for part in _parts(one))
     flips = FlipTable(
         np.concatenate([one.inputs for one in results]) + first,
@@ -65,6 +66,7 @@ def concat(results: Sequence[FlipSensitivity]) -> FlipSensitivity:
         run=_run(results),
         estimated=_estimated(results),
         names={symbol: name for names in known for symbol, name in names.items()} if known else None,
+        pieces=pieces if len(pieces) == len(tokens) else None,
         lengths=tuple(lengths) if len(set(lengths)) > 1 else None,
         parts=parts,
     )

@@ -86,6 +86,7 @@ class MeasuredFlips:
     run: Provenance
     estimated: Estimated | None = None
     names: Mapping[int, str] | None = None
+    pieces: tuple[tuple[str, ...], ...] | None = None
     lengths: tuple[int, ...] | None = None
     parts: tuple[ResultPart, ...] | None = None
     __pydantic_config__: ClassVar[Any] = {"arbitrary_types_allowed": True}
@@ -211,6 +212,7 @@ class MeasuredFlips:
             engine=self.engine if part is None else part.engine,
             run=self.run.of_inputs(start, stop),
             estimated=estimated,
+            pieces=None if self.pieces is None else self.pieces[start:stop],
             lengths=None,
             parts=None,
         )

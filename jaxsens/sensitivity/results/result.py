@@ -22,6 +22,7 @@ from jaxsens.base.files import check_ending, write_bytes
 from jaxsens.base.inputs import choice
 from jaxsens.base.sealed import decoded
 from jaxsens.base.strict import typed_arguments
+from jaxsens.sensitivity.pictures.pieces import spaced, text_pieces
 from jaxsens.sensitivity.pictures.view import ResultView, flipped_input, input_view
 from jaxsens.sensitivity.results.accuracy import Accuracy, accuracy_of
 from jaxsens.sensitivity.results.at_most import ceiling, told
@@ -91,6 +92,8 @@ class FlipSensitivity(MeasuredFlips):
         parts: the measurements that the result was put together from, in order; None if it was one.
         names: how to write the symbols that are in `tokens` or were inserted, if the model knows strings; otherwise
             None.
+        pieces: for each input what stands in its text for each position, with the white space before it; None if the
+            model encodes no text.
 
     `norms` are the sizes of `values`; `inputs`, `positions` and `symbols` are the columns of `flips`.
 
@@ -443,7 +446,9 @@ class FlipSensitivity(MeasuredFlips):
             mine = slice(*np.searchsorted(self.inputs[flip], [k, k + 1]))
             values, exact = self.values[flip][mine], self.exact[flip][mine]
             resolution = self.resolution[flip][mine]
-            shown.append(input_view(word, positions[mine], symbols[mine], values, exact, resolution))
+            parts = spaced(self._strings(word).tolist()) if self.pieces is None else self.pieces[k]
+            of_word = word, text_pieces(parts), positions[mine], symbols[mine]
+            shown.append(input_view(*of_word, values, exact, resolution))
         return ResultView(
             inputs=shown,
             names=self.names,

@@ -15,6 +15,7 @@ import jax
 
 from jaxsens.base.errors import InputError, Problems
 from jaxsens.models.transformer.layered import LayeredModel
+from jaxsens.pretrained.folder import hub_command
 from jaxsens.pretrained.load import load_pretrained
 from jaxsens.sensitivity.placement.program import bytes_of
 from jaxsens.sensitivity.results.resuming import weights_of
@@ -120,7 +121,8 @@ def check_given(given: Mapping[str, str], problems: Problems) -> None:
                 "--model", f"{name}={place}", "a name of letters, digits, dots and hyphens before the ="
             )
         elif not Path(place).is_dir() and not named:
-            problems.add("--model", f"{name}={place}", "a folder that is there, or package.module:make")
+            remedy = f"a folder that is there, or package.module:make{hub_command(place)}"
+            problems.add("--model", f"{name}={place}", remedy)
 
 
 def _made(name: str, given: str) -> Any:
