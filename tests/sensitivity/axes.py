@@ -248,7 +248,7 @@ def measured(setting: Setting) -> tuple[Setting, dict[str, Cell], float]:
             estimates = name == "first-order"
             if cell.refused or (estimates and (setting.dtype != "float32" or setting.axis == "drawn")):
                 continue
-            engine = jaxsens.FirstOrder(verify=16) if estimates else name
+            engine = jaxsens.FirstOrder(verify=18) if estimates else name
             start = time.process_time()
             try:
                 found = jaxsens.flip_sensitivity(

@@ -290,15 +290,18 @@ def test_of_the_flips_not_measured_at_most_a_tenth_is_off_by_more_than_it_says(v
     ("far", "said"),
     [
         (None, None),
-        (TOP, r"by 50% in the median of the 32 largest estimates, and by over 50% in a tenth of them, which"),
-        (RANDOM, r"by 50% in the median of 32 random flips, and by over 50% in a tenth of them, which"),
+        (
+            TOP,
+            r"off by 200% in the median of the 32 largest estimates, and by over 200% in a tenth of them, which",
+        ),
+        (RANDOM, r"off by 200% in the median of 32 random flips, and by over 200% in a tenth of them, which"),
     ],
 )
 def test_either_part_of_the_measured_flips_warns_if_it_is_far_off(far, said):
     norms = np.random.default_rng(0).exponential(size=400) + 1
     result = result_of(norms, norms, 64, 0)
     estimated = result.estimated
-    off = np.where(estimated.stratum == far, 0.5, 1.0)
+    off = np.where(estimated.stratum == far, 3.0, 1.0)
     result = dataclasses.replace(
         result, estimated=dataclasses.replace(estimated, estimates=off * estimated.estimates)
     )
