@@ -172,9 +172,11 @@ def test_a_terminal_of_any_encoding_is_written_to(folder, encoding, monkeypatch)
 
 
 def test_closed_output_and_names_of_the_hub(folder, monkeypatch, capsys):
+    open_still = sys.stdout
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["measure", "--alphabet-size", "2", "--n", "4"]) == 0
     sys.stdout.close()
+    sys.stdout = open_still
     for command in (["measure", "--text", "x", "--pretrained"], ["serve", "--model"]):
         named = "org/name" if command[0] == "measure" else "m=org/name"
         assert main([*command, named]) == 2

@@ -244,7 +244,7 @@ def test_a_byte_order_mark_is_no_part_of_a_config(tmp_path):
     (tmp_path / "plain.toml").write_text(TINY, encoding="utf-8")
     (tmp_path / "marked.toml").write_text(TINY, encoding="utf-8-sig")
     plain, marked = (load_sweep_config(tmp_path / f"{name}.toml") for name in ("plain", "marked"))
-    assert marked.points == plain.points
+    assert [point.key for point in marked.points] == [point.key for point in plain.points]
 
 
 def test_a_file_that_cannot_be_read_or_is_no_toml_is_one_clear_message(tmp_path):
