@@ -25,8 +25,9 @@ def with_token(model: Any, measure: Measure) -> Measure:
     """Returns the measure with the number and the name of its token, or of its label."""
     if not isinstance(measure, LogProbability):
         return measure
-    if isinstance(model, LayeredModel) and hasattr(model, "output_of"):
-        return LogProbability(*model.output_of(measure.token))
+    output_of = getattr(model, "output_of", None) if isinstance(model, LayeredModel) else None
+    if output_of is not None:
+        return LogProbability(*output_of(measure.token))
     if isinstance(measure.token, str):
         raise InputError(
             f"flip_sensitivity: measure = {measure!r}: this model encodes no text; give the token's id"
