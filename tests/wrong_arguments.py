@@ -164,16 +164,22 @@ def _names(function: Callable[..., Any]) -> set[str]:
     return set(inspect.signature(function).parameters)
 
 
-@cache
-def calls() -> tuple[Call, ...]:
-    """Every call: of public functions, of classes that users make objects of, of methods of objects."""
-    here, quiet = prepared(), {"progress": lambda: False}
-    model, result = here["model"], here["result"]
-    sweep = {"lengths": lambda: [2, 3, 4], "seeds": lambda: 2, "flips": lambda: 2}
-    own: dict[str, dict[str, Callable[[], Any]]] = {
-        "flip_sensitivity": quiet, "sweep": sweep, "Function": {"f": lambda: summed},
-        "Comparison": {"f": lambda: of_both}, "Pairs": {"flips": lambda: [(1, 0)]}, "Architecture": {name: lambda one=one: one for name, one in SHAPE.items()}, "Mask": {"symbol": lambda: 1},
-        "Insert": {"symbols": lambda: [0, 1]}, "Softmax": {}, "load_pretrained": {}, "soften": {"n": lambda: 3, "model": lambda: jaxsens.construction("parity", "average-hard")},
+SWEEP: dict[str, Callable[[], Any]] = {"lengths": lambda: [2, 3, 4], "seeds": lambda: 2, "flips": lambda: 2}
+CONFIGS = {
+    "Transformer": jaxsens.TransformerConfig, "LSTM": jaxsens.LSTMConfig, "RNN": jaxsens.RNNConfig,
+    "Convolution": jaxsens.ConvolutionConfig,
+}  # fmt: skip
+
+
+def _own() -> dict[str, dict[str, Callable[[], Any]]]:
+    """Right arguments of one function or class, where its argument is not what the name means elsewhere."""
+    here = prepared()
+    return {
+        "flip_sensitivity": {"progress": lambda: False}, "sweep": SWEEP, "Function": {"f": lambda: summed},
+        "Comparison": {"f": lambda: of_both}, "Pairs": {"flips": lambda: [(1, 0)]},
+        "Architecture": {name: lambda one=one: one for name, one in SHAPE.items()}, "Mask": {"symbol": lambda: 1},
+        "Insert": {"symbols": lambda: [0, 1]},
+        "soften": {"n": lambda: 3, "model": lambda: jaxsens.construction("parity", "average-hard")},
         "compile_formula": {"formula": lambda: "Q_0", "alphabet": lambda: ["0", "1"]},
         "from_weights": {"architecture": lambda: jaxsens.Architecture(**SHAPE)},
         "check": {"restriction": lambda: theory.restrict(here["hard"], 8), "model": lambda: here["hard"]},
@@ -184,52 +190,64 @@ def calls() -> tuple[Call, ...]:
         "PredicateFamily": {"name": lambda: "f", "parameters": tuple, "function": lambda: bool},
         "CountComparison": {"terms": lambda: ((1, logic.CountLeft(MEMBER)),), "constant": lambda: 0},
         "LinearSum": {"terms": lambda: ((1, logic.CountLeft(MEMBER)),)}, "Constant": {"value": lambda: True},
-        "Symbol": {"name": lambda: "a"}, "CountPredicate": {"predicate": lambda: EVEN, "count": lambda: logic.CountLeft(MEMBER)},
-        "PositionPredicate": {"predicate": lambda: EVEN}, "FormulaLanguage": {"symbols": lambda: ("0", "1")},
-        "Client": {"token": lambda: "t"}, "TrainConfig": {
+        "Symbol": {"name": lambda: "a"}, "PositionPredicate": {"predicate": lambda: EVEN},
+        "CountPredicate": {"predicate": lambda: EVEN, "count": lambda: logic.CountLeft(MEMBER)},
+        "FormulaLanguage": {"symbols": lambda: ("0", "1")}, "Client": {"token": lambda: "t"},
+        "TrainConfig": {
             "language": lambda: LANGUAGE, "model": lambda: jaxsens.RNNConfig(2),
             "optimiser": lambda: here["config"].optimiser, "data": lambda: here["config"].data,
         },
-        "parameter_noise": {"without": tuple}, "influence_matrix": {}, "Transformer": {}, "Layered": {},
+        "parameter_noise": {"without": tuple},
+        **{name: {"config": lambda of=of: of(2, width=4)} for name, of in CONFIGS.items()},
     }  # fmt: skip
-    configs = {"Transformer": jaxsens.TransformerConfig, "LSTM": jaxsens.LSTMConfig, "RNN": jaxsens.RNNConfig}
-    configs["Convolution"] = jaxsens.ConvolutionConfig
-    made: list[Call] = []
-    for module in (jaxsens, theory, logic, languages):
-        for name in public_names(module):
-            made_of = getattr(module, name)
-            given = own.get(name, {})
-            if name in configs:
-                given = {"config": lambda of=configs[name]: of(2, width=4)}
-            runs = name not in _LEFT_OUT
-            made.append(Call(f"{module.__name__}.{name}", made_of, given, runs))
-    made.append(Call("jaxsens.construction(dyck)", _dyck, {"kinds": lambda: 2}))
-    made.append(Call("jaxsens.construction(chiang-cholak-parity)", _chiang))
-    made.append(Call("jaxsens.language(options)", _language))
-    pretrained = jaxsens.load_pretrained(here["folder"] / "bert", output="logits")
-    objects: dict[str, Any] = {
-        "FlipSensitivity": result, "Transformer": model, "LSTM": jaxsens.LSTM(jaxsens.LSTMConfig(2, width=4)),
-        "CompiledTransformer": jaxsens.construction("parity"), "PretrainedModel": pretrained,
+
+
+def _objects() -> dict[str, Any]:
+    """One object of each class whose methods users call."""
+    model, hard = prepared()["model"], prepared()["hard"]
+    return {
+        "FlipSensitivity": prepared()["result"], "Transformer": model,
+        "LSTM": jaxsens.LSTM(jaxsens.LSTMConfig(2, width=4)), "CompiledTransformer": jaxsens.construction("parity"),
+        "PretrainedModel": jaxsens.load_pretrained(prepared()["folder"] / "bert", output="logits"),
         "TransformerConfig": model.config, "LayerChanges": jaxsens.layer_changes(model, [0, 1, 1, 0]),
         "InfluenceMatrix": jaxsens.influence_matrix(model, [0, 1, 1, 0]),
         "AttentionStatistics": jaxsens.attention_statistics(model, [0, 1, 1, 0]),
         "CriticalTemperatures": jaxsens.critical_temperatures(model, [0, 1, 1, 0]),
         "WorstInput": jaxsens.worst_input(model, 3), "Lemma5": theory.lemma5(model, 4),
-        "CertifiedBound": theory.certified_bound(model, 4), "Restriction": theory.restrict(here["hard"], 8),
-        "TrainConfig": here["config"], "SweepResult": jaxsens.sweep(**{"models": RIGHT["models"](), **{k: v() for k, v in sweep.items()}}),
+        "CertifiedBound": theory.certified_bound(model, 4), "Restriction": theory.restrict(hard, 8),
+        "TrainConfig": prepared()["config"],
+        "SweepResult": jaxsens.sweep(RIGHT["models"](), **{name: one() for name, one in SWEEP.items()}),
         "Automaton": logic.automaton(MEMBER, ["0", "1"]), "Fragment": logic.fragment("counting"), "EVEN": FAMILY,
-        "Parity": LANGUAGE, "Majority": languages.Majority(), "Dyck": languages.Dyck(2), "FlipFlop": languages.FlipFlop(),
-        "FormulaLanguage": jaxsens.language(MEMBER, ["0", "1"]), "SetComplement": languages.SetComplement(4),
-        "Client": jaxsens.Client("http://127.0.0.1:9", "t"), "EqualBlocks": languages.EqualBlocks(), "OneStar": languages.OneStar(),
+        "Parity": LANGUAGE, "Majority": languages.Majority(), "Dyck": languages.Dyck(2),
+        "FlipFlop": languages.FlipFlop(), "FormulaLanguage": jaxsens.language(MEMBER, ["0", "1"]),
+        "SetComplement": languages.SetComplement(4), "Client": jaxsens.Client("http://127.0.0.1:9", "t"),
+        "EqualBlocks": languages.EqualBlocks(), "OneStar": languages.OneStar(),
     }  # fmt: skip
-    special: dict[str, dict[str, Callable[[], Any]]] = {
-        "AttentionStatistics": {"statistic": lambda: "entropy"}, "InfluenceMatrix": {"statistic": lambda: "mean"},
-        "PretrainedModel": {"text": lambda: "cat"}, "Restriction": {"word": lambda: np.zeros(8, int)},
-        "Automaton": {"n": lambda: 3, "tokens": lambda: WORDS}, "Client": {"model": lambda: "m", "tokens": lambda: "t"},
-        "Parity": {"tokens": lambda: WORDS}, "Dyck": {"log_probabilities": lambda: np.zeros((1, 4)), "prefixes": lambda: np.zeros((1, 4), int)},
-    }  # fmt: skip
-    for name, one in objects.items():
-        made.extend(methods(name, lambda one=one: one, **special.get(name, {})))
+
+
+SPECIAL: dict[str, dict[str, Callable[[], Any]]] = {
+    "AttentionStatistics": {"statistic": lambda: "entropy"}, "InfluenceMatrix": {"statistic": lambda: "mean"},
+    "PretrainedModel": {"text": lambda: "cat"}, "Restriction": {"word": lambda: np.zeros(8, int)},
+    "Automaton": {"n": lambda: 3, "tokens": lambda: WORDS}, "Client": {"model": lambda: "m", "tokens": lambda: "t"},
+    "Parity": {"tokens": lambda: WORDS},
+    "Dyck": {"log_probabilities": lambda: np.zeros((1, 4)), "prefixes": lambda: np.zeros((1, 4), int)},
+}  # fmt: skip
+"""Right arguments of the methods of one object."""
+
+
+@cache
+def calls() -> tuple[Call, ...]:
+    """Every call: of public functions, of classes that users make objects of, of methods of objects."""
+    own, made = _own(), []
+    for module in (jaxsens, theory, logic, languages):
+        for name in public_names(module):
+            given, runs = own.get(name, {}), name not in _LEFT_OUT
+            made.append(Call(f"{module.__name__}.{name}", getattr(module, name), given, runs))
+    made.append(Call("jaxsens.construction(dyck)", _dyck, {"kinds": lambda: 2}))
+    made.append(Call("jaxsens.construction(chiang-cholak-parity)", _chiang))
+    made.append(Call("jaxsens.language(options)", _language))
+    for name, one in _objects().items():
+        made.extend(methods(name, lambda one=one: one, **SPECIAL.get(name, {})))
     return tuple(made)
 
 
@@ -250,9 +268,11 @@ def public_names(module: Any) -> Iterator[str]:
         own = getattr(found, "__module__", "").startswith("jaxsens.")
         if own and inspect.isroutine(found):
             yield name
-        elif own and inspect.isclass(found) and not issubclass(found, BaseException) and name not in RETURNED:
-            if not inspect.isabstract(found) and inspect.signature(found).parameters:
-                yield name
+        made_by_users = (
+            own and inspect.isclass(found) and name not in RETURNED and not inspect.isabstract(found)
+        )
+        if made_by_users and not issubclass(found, BaseException) and inspect.signature(found).parameters:
+            yield name
 
 
 RETURNED = {
@@ -363,30 +383,35 @@ def tried(call: Call, tally: Tally) -> None:
             tally.note(f"{call.name}({name}={wrong})", outcome, time.process_time() - began)
 
 
+ENDLESS: dict[str, str] = {}
+"""Calls of `main` that are not made, with the reason."""
+
+
 def main() -> int:
-    """Makes all calls; returns the exit code."""
+    """Makes all calls, prints those that go wrong, and counts; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="calls whose name contains this")
+    parser.add_argument("--seconds", type=float, default=300, help="no call begins later than this")
     asked = parser.parse_args()
-    tally, out = (
-        Tally(),
-        os.fdopen(os.dup(1), "w", errors="backslashreplace"),
-    )  # a path that is read as the number of a file closes it
-    for call in calls():
-        if asked.only in call.name:
-            if call.runs and os.environ.get("SOUND"):
-                try:
-                    with elsewhere():
-                        call(**call.right())
-                except Exception as error:
-                    print("NOT SOUND", call.name, repr(error)[:300], file=out)
-            before = len(tally.wrong)
-            began = time.process_time()
-            tried(call, tally)
-            print(f"# {call.name} {time.process_time() - began:.1f} s", flush=True, file=out)
-            for line in tally.wrong[before:]:
-                print(line, flush=True, file=out)
-    print(dict(tally.said), f"{tally.slowest:.1f} s at most", file=out)
+    # A path that is read as the number of a file closes standard output.
+    tally, out = Tally(), os.fdopen(os.dup(1), "w", errors="backslashreplace")
+    wanted = [call for call in calls() if asked.only in call.name]
+    began, left = time.monotonic(), []
+    for call in wanted:
+        if call.name in ENDLESS or time.monotonic() - began > asked.seconds:
+            left.append(call.name)
+            continue
+        before = len(tally.wrong)
+        tried(call, tally)
+        print(
+            *tally.wrong[before:],
+            f"# {call.name}: {time.monotonic() - began:.0f} s",
+            sep="\n",
+            flush=True,
+            file=out,
+        )
+    print(f"{len(wanted) - len(left)} callables, {dict(tally.said)}, {tally.slowest:.1f} s at most", file=out)
+    print("not called:", ", ".join(left) or "none", file=out)
     return 1 if tally.wrong else 0
 
 
