@@ -249,7 +249,7 @@ def progress(value: object, arguments: int, wanted: str, problems: Problems, *, 
     `wanted` completes "a function that is called with ...".
     """
     silent = value is None or (bar and isinstance(value, bool))
-    if not silent and not (callable(value) and takes(value, arguments)):
+    if not silent and not (callable(value) and not isinstance(value, type) and takes(value, arguments)):
         problems.add("progress", value, f"a function that is called with {wanted}")
 
 
@@ -469,9 +469,10 @@ def readout(value: object, own: int | str | None, n: int, problems: Problems) ->
     return True
 
 
-def config_readout(name: str, value: Any, problems: Problems) -> int | str:
-    """Returns the readout in a config: "last", "mean" or a 0-based position."""
-    if not is_count(value) and value not in ("last", "mean"):
+def config_readout(name: str, value: Any, problems: Problems, by_symbol: bool = False) -> int | str:
+    """Returns the readout in a config: "last", "mean", a 0-based position, or if `by_symbol` "last other than 3"."""
+    other = by_symbol and isinstance(value, str) and re.fullmatch(r"last other than \d{1,9}", value)
+    if not is_count(value) and value not in ("last", "mean") and not other:
         problems.add(name, value, 'a 0-based position, "last" or "mean"')
     return plain_numbers(value)
 

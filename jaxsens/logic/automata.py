@@ -67,6 +67,7 @@ def reading(formula: Formula, alphabet: tuple[str, ...]) -> Reading:
     return Reading(formula, alphabet)
 
 
+@typed_arguments
 def automaton(formula: Formula, alphabet: Sequence[str]) -> Automaton | None:
     """The minimal automaton of the words that satisfy a formula, or None where it is not found.
 

@@ -54,6 +54,7 @@ def satisfies(formula: Formula, word: Sequence[str]) -> bool:
     return bool(evaluate(formula, word)[-1])
 
 
+@typed_arguments
 def evaluate_tokens(
     formula: Formula, tokens: Int[np.ndarray, "*words n"], alphabet: Sequence[str]
 ) -> Bool[np.ndarray, "*words n"]:

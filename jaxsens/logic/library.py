@@ -51,6 +51,10 @@ def n_gram(gram: Sequence[str], ahead: bool = False) -> Formula:
     return reduce(lambda found, symbol: symbol & step(found), inward)
 
 
+MOST_HOPS = 10_000
+"""Of `hop_induction`: its graph takes seconds, and a network of it more layers than memory has."""
+
+
 def hop_induction(hops: int, output: str, alphabet: Sequence[str]) -> Formula:
     """k-hop induction: the symbol reached from here by `hops` hops is `output`. One hop is the induction head.
 
@@ -65,8 +69,7 @@ def hop_induction(hops: int, output: str, alphabet: Sequence[str]) -> Formula:
         InputError: Naming each argument that cannot be used.
     """
     with collecting("hop_induction") as problems:
-        if not is_count(hops, 1):
-            problems.add("hops", hops, "give at least one hop, a whole number")
+        count("hops", hops, problems, 1, MOST_HOPS)
         if not isinstance(alphabet, Sequence) or not alphabet:
             problems.add("alphabet", alphabet, "a text or a list of symbols")
         elif not isinstance(output, str) or output not in tuple(alphabet):

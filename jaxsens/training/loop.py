@@ -56,6 +56,8 @@ def train(
             of several processes, which would each train the whole model.
     """
     _check_alone()
+    with collecting("train") as problems:
+        inputs.progress(progress, 1, "each event", problems, bar=False)
     place = Path(directory)
     with only_inside(place), storage.lock(place), numerics(config.model.dtype), noting(*ENDING) as request:
         place_of(

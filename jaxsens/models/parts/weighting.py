@@ -108,8 +108,7 @@ class Tempered(Weighting):
                 problems.add(
                     "inverse_temperature", self.inverse_temperature, "a Schedule, such as SCHEDULES['log']"
                 )
-            if self.by not in ("length", "query"):
-                problems.add("by", self.by, '"length" or "query"')
+            choice("by", self.by, ("length", "query"), problems)
             self._check(problems)
 
     def _check(self, problems: Problems) -> None:

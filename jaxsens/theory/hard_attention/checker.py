@@ -111,6 +111,8 @@ def check(restriction: Restriction, model: Transformer, free_fraction: float | N
     with collecting("check") as given:
         if not isinstance(model, Transformer):
             given.add("model", type(model).__name__, "a jaxsens Transformer")
+        if free_fraction is not None:
+            inputs.number("free_fraction", free_fraction, given, least=0, most=1)
     problems: list[str] = []
     cases = comparisons = 0
     if _usable(restriction, model, problems):
