@@ -112,7 +112,9 @@ def load_pretrained(
         family.name,
         here.path,
         here.name,
-        padding=architecture.position_offset - 1 if architecture.position_offset else None,
+        padding=None
+        if (offset := architecture.position_offset) == 0 or family.counts_padding
+        else offset - 1,
         labels=labels,
     )
 

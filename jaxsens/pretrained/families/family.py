@@ -242,6 +242,8 @@ class Family:
         outer_bias: whether the maps from and to an embedding's width have biases.
         expert: the names of an expert's "gate", "up" and "down" after that of the layer; "{}" stands for its number.
         newer: the family with the names of its newer head, which it has if the option `legacy` is false.
+        counts_padding: whether symbols of padding have positions as others do, though the first positions are left
+            out.
         text: the family of the model within it that reads text, whose options are in `text_config`; "" if it is all.
     """
 
@@ -264,6 +266,7 @@ class Family:
     expert: Mapping[str, str] = field(default_factory=dict)
     newer: Family | None = None
     text: str = ""
+    counts_padding: bool = False
 
     def options(self, table: Mapping[str, Any], where: str, problems: Problems) -> Options:
         """Returns the options of the part that reads text, which has the library's defaults."""
