@@ -84,10 +84,13 @@ class Folder:
         names = self.names()
         absent = f"it is no model in the Hugging Face layout. It has {', '.join(names[:8]) or 'no files'}"
         if "adapter_config.json" in names:
-            absent = (
-                "it is an adapter, not a model; merge it into its base model with peft's "
-                "`merge_and_unload()`, and save that"
-            )
+            merge = "merge it into its base model with peft's `merge_and_unload()`, and save that"
+            absent = f"it is an adapter, not a model; {merge}"
+            if CONFIG in names:
+                aside = (
+                    "or, for the model without it, move adapter_config.json and its weights out of the folder"
+                )
+                problems.add("folder", "adapter_config.json", f"adapters are not applied: {merge}; {aside}")
         if (self.path / "snapshots").is_dir():
             absent = "it is the hub's cache of a model; give a folder within its snapshots"
         if within := self.models_within():

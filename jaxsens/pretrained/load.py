@@ -93,6 +93,7 @@ def load_pretrained(
     problems.raise_if_any()
     if family is None or architecture is None or tokenizer is None:
         raise RuntimeError("a part is missing without an error")
+    stored = family.unwrapped(stored)
     found = family.found(architecture, stored, output, problems, of_classifier)
     _check_fits(found, here, dtype, problems)
     problems.raise_if_any()
@@ -112,7 +113,9 @@ def load_pretrained(
         family.name,
         here.path,
         here.name,
-        padding=architecture.position_offset - 1 if architecture.position_offset else None,
+        padding=None
+        if (offset := architecture.position_offset) == 0 or family.counts_padding
+        else offset - 1,
         labels=labels,
     )
 

@@ -128,12 +128,13 @@ class PretrainedModel(DescribedModel):
     @property
     def special(self) -> tuple[int, ...]:
         """The ids that the tokenizer marks as special, such as those of [CLS] and [MASK], sorted."""
-        return self.tokenizer.special
+        return tuple(one for one in self.tokenizer.special if one < self.architecture.symbols)
 
     @property
     def mask(self) -> int | None:
         """The id of the mask that the model was trained with; None if its tokenizer has none."""
-        return self.tokenizer.mask
+        found = self.tokenizer.mask
+        return found if found in self.special else None
 
     @cached_property
     def unread(self) -> dict[int, str]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -162,7 +163,7 @@ class PretrainedModel(DescribedModel):
                 [SEP].
 
         Raises:
-            InputError: if the text has no tokens, or more than `max_length`.
+            InputError: if the text has no tokens, more than `max_length`, or one that the model has no row for.
         """
         with collecting("encode") as problems:
             if not isinstance(text, str):
@@ -174,6 +175,11 @@ class PretrainedModel(DescribedModel):
         with collecting("encode") as problems:
             if not ids:
                 problems.add("text", text, "it has no tokens")
+            if beyond := [one for one in ids if one >= self.architecture.symbols]:
+                symbol, largest = self.tokenizer.piece(beyond[0]), self.architecture.symbols - 1
+                problems.add(
+                    "text", text, f"{symbol!r} has the id {beyond[0]}; the model reads ids up to {largest}"
+                )
             if len(ids) > self.max_length:
                 problems.add("text", text, f"{len(ids)} tokens; the model reads at most {self.max_length}")
         return ids

@@ -65,7 +65,7 @@ class FolderTokenizer:
         """Returns the ids below `symbols` that are special, unused, or unknown to the tokenizer, sorted."""
         known = self.vocabulary
         unused = (k for k in range(symbols) if k not in known or UNUSED.fullmatch(known[k]))
-        return tuple(sorted({*self.special, *unused}))
+        return tuple(sorted({*(k for k in self.special if k < symbols), *unused}))
 
     def encode(self, text: str, special: bool) -> list[int]:
         """Returns the ids of a text, with those that its template adds if `special`."""
@@ -173,7 +173,9 @@ def _check_words(table: dict[str, Any], symbols: int, problems: Problems) -> Non
     model = table.get("model")
     words, added = _words(model), _added(table)
     pairs = [*words.items(), *((text, number) for text, number in added.items() if words.get(text) != number)]
-    largest = max((number for _, number in pairs), default=0)
+    largest = max((number for text, number in words.items() if text not in added), default=0)
+    if largest < (symbols or LARGEST_ID):  # the text that has an added symbol beyond the model's is refused
+        symbols, largest = 0, max(added.values(), default=0)
     if largest >= (symbols or LARGEST_ID):
         remedy = f"the model reads ids 0 to {(symbols or LARGEST_ID) - 1}: it belongs to another model"
         problems.add("tokenizer.json: largest id", largest, remedy)

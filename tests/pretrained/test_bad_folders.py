@@ -290,7 +290,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "a header without end": (text("model.safetensors", b"\xff" * 64), "not readable as safetensors"),
     "overlapping tensors": (overlapping, "not readable as safetensors"),
     "git lfs": (text("model.safetensors", "version https://git-lfs.github.com/spec/v1\n"), "git lfs pull"),
-    "a tensor in two files": (twice, "is in two of these files"),
+    "a tensor in two files": (twice, "is twice in these files"),
     "index above": (first_tensor_in("../../etc/passwd"), "it leads out of the folder"),
     "index absolute": (first_tensor_in("/etc/passwd"), "the name of a file within the folder"),
     "index of a link outside": (shard_outside, "it leads out of the folder"),

@@ -180,7 +180,7 @@ ESM = Family(
     head_matrix=("lm_head.decoder.weight",),
     buffers=(
         r"(esm\.)?embeddings\.position_ids$",
-        r"(esm\.)?encoder\.layer\.(\d+|\*)\.attention\.self\.rotary_embeddings\.inv_freq$",
+        r"(esm\.)?(encoder\.layer\.(\d+|\*)\.attention\.self\.)?rotary_embeddings\.inv_freq$",
     ),
     heads=(r"lm_head\.", r"(.*\.)?contact_head\.", r"(.*\.)?pooler\.", r"classifier\."),
     language_model="EsmForMaskedLM",

@@ -53,7 +53,10 @@ def _qwen3_moe(options: Options) -> Architecture:
 def _qwen2_moe(options: Options) -> Architecture:
     """Windows in every other layer up to max_window_layers; an expert that all rows share beside the chosen ones."""
     last = options.count("max_window_layers", least=0)
-    width, sliding = options.count("sliding_window", None), options.flag("use_sliding_window")
+    sliding = options.flag("use_sliding_window")
+    width = options.count(
+        "sliding_window", None, least=int(sliding is True)
+    )  # the library writes 0 without windows
     windows = typed_windows(options, width if sliding else None, lambda k: k % 2 == 1 or k >= last)
     a = llama_like(options, windows, attention_bias=options.flag("qkv_bias"), output_bias=False)
     layers, renormalised = _sparse_layers(options), options.flag("norm_topk_prob")

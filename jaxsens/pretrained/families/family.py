@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,9 @@ from jaxsens.pretrained.families.options import QUANTISED, Options
 
 WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """The bytes of a number, by the dtypes that are read."""
+
+_WRAPPERS = re.compile(r"\b(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+"""What torch's wrappers put anywhere into the names of tensors."""
 
 _LFS = b"version https://git-lfs"
 
@@ -60,7 +64,7 @@ class StoredTensor:
 
 
 def stored_tensors(files: list[Path], index: dict[str, str], problems: Problems) -> dict[str, StoredTensor]:
-    """Returns the tensors of some files by name. Only the files' headers are read.
+    """Returns the tensors of some files by name, without what torch's wrappers put into it. Only headers are read.
 
     Args:
         files: the files.
@@ -75,13 +79,16 @@ def stored_tensors(files: list[Path], index: dict[str, str], problems: Problems)
         if tensors is None:
             continue
         readable.add(file.name)
-        own = [one for one in tensors if not index or index.get(one.name) == file.name]
-        twice += [one.name for one in own if one.name in found]
-        found |= {one.name: one for one in own}
+        for written, one in tensors.items():
+            if not index or index.get(one.name) == file.name:
+                name = _WRAPPERS.sub("", written)
+                twice += [name] * (name in found)
+                found[name] = one
     if twice:
         names = [file.name for file in files]
-        problems.add("folder", names, f"{twice[0]} is in two of these files; remove those that are too many")
-    missing = [name for name, file in index.items() if name not in found and Path(file).name in readable]
+        problems.add("folder", names, f"{twice[0]} is twice in these files; remove those that are too many")
+    written = {one.name for one in found.values()}
+    missing = [name for name, file in index.items() if name not in written and Path(file).name in readable]
     if missing:
         problems.add(
             "model.safetensors.index.json: weight_map",
@@ -91,16 +98,19 @@ def stored_tensors(files: list[Path], index: dict[str, str], problems: Problems)
     return found
 
 
-def _header(file: Path, problems: Problems) -> list[StoredTensor] | None:
+def _header(file: Path, problems: Problems) -> dict[str, StoredTensor] | None:
+    """Returns a file's tensors, those under their other names too of which `save_model` left out all but one."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(file, "np") as opened:
             slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - it is no mapping
-            return [
-                StoredTensor(file, name, one.get_dtype(), tuple(one.get_shape()))
+            found = {
+                name: StoredTensor(file, name, one.get_dtype(), tuple(one.get_shape()))
                 for name, one in slices.items()
-            ]
+            }
+            shared = (opened.metadata() or {}).items()
+            return {name: found[kept] for name, kept in shared if kept in found} | found
     except (SafetensorError, OSError, ValueError) as error:
         remedy = f"not readable as safetensors ({error}); it may be truncated: download it again"
         if _begins_with(file, _LFS):
@@ -232,6 +242,8 @@ class Family:
         outer_bias: whether the maps from and to an embedding's width have biases.
         expert: the names of an expert's "gate", "up" and "down" after that of the layer; "{}" stands for its number.
         newer: the family with the names of its newer head, which it has if the option `legacy` is false.
+        counts_padding: whether symbols of padding have positions as others do, though the first positions are left
+            out.
         text: the family of the model within it that reads text, whose options are in `text_config`; "" if it is all.
     """
 
@@ -254,6 +266,7 @@ class Family:
     expert: Mapping[str, str] = field(default_factory=dict)
     newer: Family | None = None
     text: str = ""
+    counts_padding: bool = False
 
     def options(self, table: Mapping[str, Any], where: str, problems: Problems) -> Options:
         """Returns the options of the part that reads text, which has the library's defaults."""
@@ -368,6 +381,13 @@ class Family:
     ) -> dict[Tensor, StoredTensor]:
         """Returns the stored tensor of each parameter, a classifier's included, after checking all of them."""
         wanted = [*self.tensors(a), *classifier]
+        if a.tied:  # either name of the matrix that they share
+            wanted = [
+                dataclasses.replace(one, names=(*one.names, *self.head_matrix))
+                if one.place == ("embedding",)
+                else one
+                for one in wanted
+            ]
         if output == "logits" and not self.head_matrix:
             problems.add("output", output, f"{self.name} has no language-model head; use output='hidden'")
             return {}
@@ -383,6 +403,18 @@ class Family:
                 return {}
             wanted += head
         return self._matched(wanted, stored, problems)
+
+    def unwrapped(self, stored: Mapping[str, StoredTensor]) -> Mapping[str, StoredTensor]:
+        """Returns tensors without what stands before all their names, as a wrapper puts it there, and the family does
+        not."""
+        names = [f"{one}.weight" for one in self.outer["embedding"].split("|")]
+        own = {p + one for one in names for p in (*self.prefix.split("|"), "")} | set(self.head_matrix)
+        bare = stored
+        while bare and own.isdisjoint(bare):
+            if len({name.partition(".")[0] for name in bare}) > 1 or not all("." in name for name in bare):
+                return stored
+            bare = {name.partition(".")[2]: one for name, one in bare.items()}
+        return bare
 
     def _matched(
         self, wanted: Sequence[Tensor], stored: Mapping[str, StoredTensor], problems: Problems

@@ -373,6 +373,7 @@ GPT_NEO = dataclasses.replace(
 
 OPT = Family(
     name="opt",
+    counts_padding=True,
     prefix="model.",
     architecture=_opt,
     outer={

@@ -163,9 +163,9 @@ NEOX = Family(
         "up": "mlp.dense_h_to_4h",
         "down": "mlp.dense_4h_to_h",
     },
-    head_matrix=("embed_out.weight",),
+    head_matrix=("embed_out.weight", "lm_head.weight"),
     buffers=(r"(gpt_neox\.)?layers\.\d+\.attention\.(masked_bias|bias|rotary_emb\.inv_freq)$",),
-    heads=(r"embed_out\.", r"score\.", r"classifier\.", r"qa_outputs\."),
+    heads=(r"(embed_out|lm_head)\.", r"score\.", r"classifier\.", r"qa_outputs\."),
     language_model="GPTNeoXForCausalLM",
     fused=(by_key_head,),
 )
