@@ -69,7 +69,7 @@ class Guard:
             if scope["path"] == "/" and b"token=" in scope["query_string"]:
                 return self._logged_in(scope)
             return None
-        why = "give the token that the service was started with, or printed: Authorization: Bearer TOKEN, or open /?token=TOKEN"
+        why = "give the token that the service has, or printed: Authorization: Bearer TOKEN, or open /?token=TOKEN"
         told = f"Authorization: {'no' if not given else 'another'} token; {why}"
         return refusal(401, told, {"WWW-Authenticate": "Bearer"})
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import jaxsens
 from jaxsens.cli import main
 from jaxsens.sensitivity.results.result import load_result
-from tests.pretrained.oracle import LABELLED, Case, in_float64, loaded, save
+from tests.pretrained.oracle import LABELLED, Case, in_float64, loaded, save, torch
 
 FIRST = {case.family: case for case in reversed(LABELLED) if case.name == "ForSequenceClassification"}
 PAD = 6

@@ -65,7 +65,8 @@ def test_a_text_with_an_added_symbol_beyond_the_matrix_is_refused_and_others_are
         jaxsens.InputError, match=rf"has the id {SYMBOLS}; the model reads ids up to {SYMBOLS - 1}"
     ):
         model.encode(f"the {added}")
-    assert SYMBOLS not in (*model.special, *model.reserved) and model.mask is None
+    assert SYMBOLS not in (*model.special, *model.reserved)
+    assert model.mask is None
     assert len(jaxsens.flip_sensitivity(model, model.encode("the cat sat"), progress=False).norms)
     table["model"]["vocab"]["beyond"] = SYMBOLS + 1  # not added: of another model
     (tmp_path / "tokenizer.json").write_text(json.dumps(table))
