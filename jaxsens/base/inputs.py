@@ -239,7 +239,7 @@ def progress(value: object, arguments: int, wanted: str, problems: Problems, *, 
     `wanted` completes "a function that is called with ...".
     """
     silent = value is None or (bar and isinstance(value, bool))
-    if not silent and not (callable(value) and takes(value, arguments)):
+    if not silent and not (callable(value) and not isinstance(value, type) and takes(value, arguments)):
         problems.add("progress", value, f"a function that is called with {wanted}")
 
 
@@ -456,7 +456,7 @@ def readout(value: object, own: int | str | None, n: int, problems: Problems) ->
 
 def config_readout(name: str, value: Any, problems: Problems) -> int | str:
     """Returns the readout in a config: "last", "mean" or a 0-based position."""
-    if not is_count(value) and value not in ("last", "mean"):
+    if not is_count(value) and not (isinstance(value, str) and value in ("last", "mean")):
         problems.add(name, value, 'a 0-based position, "last" or "mean"')
     return plain_numbers(value)
 

@@ -372,6 +372,8 @@ def _checked_kinds(function: Callable[..., Any], name: str) -> tuple[Any, ...]:
     except (NameError, AttributeError, TypeError):  # imported for type checkers alone
         return ()
     kinds = get_args(hint) if isinstance(hint, UnionType) or get_origin(hint) is Union else (hint,)
+    if any(get_origin(kind) is os.PathLike for kind in kinds):
+        kinds = tuple(kind for kind in kinds if kind is not str)  # not every text is a path
     return kinds if all(_rule(kind) is not None for kind in kinds) else ()
 
 

@@ -111,6 +111,10 @@ class ServeOptions(OptionGroup):
             )
         if self.executor == "local" and self.slurm is not None:
             problems.add("--slurm", self.slurm, "only with --executor slurm")
+        try:
+            shlex.split(self.slurm or "")
+        except ValueError as error:
+            problems.add("--slurm", self.slurm, f"not words of a shell: {error}")
 
 
 def serve(asked: Annotated[ServeOptions, tyro.conf.arg(name="")] = ServeOptions()) -> int:  # noqa: B008, RUF100 - frozen

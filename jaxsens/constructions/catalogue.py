@@ -64,7 +64,7 @@ def construction(
         InputError: For an unknown name, with the known ones; otherwise with every reason why there is no such
             construction in this condition.
     """
-    if name not in names():
+    if not isinstance(name, str) or name not in names():
         raise InputError(
             f"construction: name = {name!r}: one of {', '.join(names())}; or compile_formula(text)"
         )

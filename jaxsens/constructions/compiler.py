@@ -76,7 +76,11 @@ def compile_formula(
                 if number > 1
             ]
             # With an unknown condition, say at least what is wrong in every condition.
-            known = condition if condition in tuple(conditions.CONDITIONS) else "temperature"
+            known = (
+                condition
+                if isinstance(condition, str) and condition in conditions.CONDITIONS
+                else "temperature"
+            )
             conditions.refuse(
                 formula, Condition(cast("ConditionName", known), autoregressive is True), problems
             )

@@ -124,6 +124,7 @@ class SweepInterrupted(KeyboardInterrupt):
 
 
 @naming_arguments
+@typed_arguments
 def sweep(
     models: Mapping[str, Callable[[int, int], Any]],
     lengths: Sequence[int],

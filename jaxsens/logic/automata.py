@@ -11,6 +11,7 @@ from jaxtyping import Bool, Int
 
 from jaxsens.base.errors import InputError
 from jaxsens.base.inputs import checked_count
+from jaxsens.base.strict import typed_arguments
 from jaxsens.logic.formulas import Formula
 from jaxsens.logic.reading import Reading, State, UnreadableFormula
 
@@ -67,6 +68,7 @@ def reading(formula: Formula, alphabet: tuple[str, ...]) -> Reading:
     return Reading(formula, alphabet)
 
 
+@typed_arguments
 def automaton(formula: Formula, alphabet: Sequence[str]) -> Automaton | None:
     """The minimal automaton of the words that satisfy a formula, or None where it is not found.
 

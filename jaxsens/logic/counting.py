@@ -17,10 +17,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from operator import index
 from typing import ClassVar, Literal, final
 
-from jaxsens.base.errors import InputError
+from jaxsens.base.errors import InputError, collecting
 from jaxsens.logic import grammar
 from jaxsens.logic.formulas import Formula
 from jaxsens.logic.numerical import LARGEST_INTEGER, Predicate
@@ -138,13 +139,15 @@ class CountComparison(Formula):
     notation = grammar.COMPARISON
 
     def __post_init__(self) -> None:
-        wrong = [term for _, term in self.terms if not isinstance(term, Count)]
-        if wrong or self.relation not in (">=", "=", "!="):
-            raise InputError(
-                f"CountComparison: terms {wrong}, relation {self.relation!r}: give pairs (integer, CountLeft or "
-                "CountRight) "
-                "and one of >=, =, !=; compare(sum, relation) takes the other relations"
-            )
+        with collecting("CountComparison") as problems:
+            pairs = isinstance(self.terms, tuple | list) and all(map(_is_term, self.terms))
+            if not pairs:
+                problems.add("terms", self.terms, "give pairs (integer, CountLeft or CountRight)")
+            if not isinstance(self.relation, str) or self.relation not in (">=", "=", "!="):
+                wanted = "one of >=, =, !=; compare(sum, relation) takes the other relations"
+                problems.add("relation", self.relation, wanted)
+            if not isinstance(self.constant, Integral):
+                problems.add("constant", self.constant, "a whole number")
         weights: dict[Count, int] = {}
         for weight, count in self.terms:
             weights[count] = weights.get(count, 0) + index(weight)
@@ -156,7 +159,7 @@ class CountComparison(Formula):
         numbers = [*(weight for weight, _ in terms), constant]
         if large := [number for number in numbers if abs(number) > LARGEST_INTEGER]:
             raise InputError(
-                f"CountComparison: {large}: coefficients and constants lie within ±{LARGEST_INTEGER}"
+                f"CountComparison: terms, constant: {large}: coefficients and constants lie within ±{LARGEST_INTEGER}"
             )
         object.__setattr__(self, "terms", tuple(terms))
         object.__setattr__(self, "constant", constant)
@@ -200,6 +203,11 @@ class CountComparison(Formula):
         return f"{' + '.join(left) or 0} {relation} {' + '.join(right) or 0}"
 
 
+def _is_term(term: object) -> bool:
+    whole = isinstance(term, tuple | list) and len(term) == 2 and isinstance(term[0], Integral)
+    return whole and isinstance(term[1], Count)
+
+
 class CountPredicate(Formula):
     """theta(C): the predicate holds of the count, a number from 0 to n."""
 
@@ -209,7 +217,7 @@ class CountPredicate(Formula):
     def __post_init__(self) -> None:
         if not isinstance(self.predicate, Predicate) or not isinstance(self.count, Count):
             raise InputError(
-                f"CountPredicate: {self.predicate!r}, {self.count!r}: "
+                f"CountPredicate: predicate = {self.predicate!r}, count = {self.count!r}: "
                 "give a predicate, such as ODD(), and a CountLeft or CountRight"
             )
         super().__post_init__()
@@ -235,7 +243,7 @@ def compare(value: Linear, relation: str) -> CountComparison:
     Raises:
         InputError: If the relation is none of these.
     """
-    if relation not in grammar.RELATIONS:
+    if not isinstance(relation, str) or relation not in grammar.RELATIONS:
         raise InputError(f"compare: relation = {relation!r}: give one of {', '.join(grammar.RELATIONS)}")
     total = value.as_sum()
     if relation == "=" or relation == "!=":

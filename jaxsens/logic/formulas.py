@@ -23,7 +23,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, dataclass_transform
 
 from jaxsens.base import errors
-from jaxsens.base.errors import InputError
+from jaxsens.base.errors import InputError, collecting
 from jaxsens.logic import grammar
 
 LONGEST = 1_000_000
@@ -65,12 +65,10 @@ class Formula:
         raise NotImplementedError(f"{type(self).__name__} is written with an operator sign")
 
     def __post_init__(self) -> None:
-        for child in self.children:
-            if not isinstance(child, Formula):
-                raise InputError(
-                    f"{type(self).__name__}: {child!r} is not a formula: "
-                    'give one, such as Symbol("1") or parse("Q_1")'
-                )
+        with collecting(type(self).__name__) as problems:
+            for name in self._operands:
+                if not isinstance(child := getattr(self, name), Formula):
+                    problems.add(name, child, 'not a formula: give one, such as Symbol("1") or parse("Q_1")')
         self._remember_hash()
 
     def _remember_hash(self) -> None:
@@ -140,6 +138,11 @@ class Constant(Formula):
     """True at every position, or at none. `TRUE` and `FALSE` are the two constants."""
 
     value: bool
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.value, bool):
+            raise InputError(f"Constant: value = {self.value!r}: give True or False")
+        super().__post_init__()
 
     @property
     def label(self) -> Hashable:

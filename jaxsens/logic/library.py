@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Literal, TypeAlias, final
 
 from jaxsens.base.errors import InputError, collecting
-from jaxsens.base.inputs import is_count
+from jaxsens.base.inputs import count, is_count
 from jaxsens.base.strict import typed_arguments
 from jaxsens.logic.counting import CountLeft
 from jaxsens.logic.formulas import TRUE, And, Formula, Next, Or, Since, Symbol, Yesterday
@@ -51,6 +51,10 @@ def n_gram(gram: Sequence[str], ahead: bool = False) -> Formula:
     return reduce(lambda found, symbol: symbol & step(found), inward)
 
 
+MOST_HOPS = 10_000
+"""Of `hop_induction`: its graph takes seconds, and a network of it more layers than memory has."""
+
+
 def hop_induction(hops: int, output: str, alphabet: Sequence[str]) -> Formula:
     """k-hop induction: the symbol reached from here by `hops` hops is `output`. One hop is the induction head.
 
@@ -65,12 +69,11 @@ def hop_induction(hops: int, output: str, alphabet: Sequence[str]) -> Formula:
         InputError: Naming each argument that cannot be used.
     """
     with collecting("hop_induction") as problems:
-        if not is_count(hops, 1):
-            problems.add("hops", hops, "give at least one hop, a whole number")
+        count("hops", hops, problems, 1, MOST_HOPS)
         if not isinstance(alphabet, Sequence) or not alphabet:
             problems.add("alphabet", alphabet, "a text or a list of symbols")
         elif not isinstance(output, str) or output not in tuple(alphabet):
-            problems.add("output", output, f"a symbol of {list(alphabet)}")
+            problems.add("output", output, f"a symbol of the alphabet {list(alphabet)}")
     value: Formula = Symbol(output)
     for _ in range(hops):
         found = [Symbol(a) & Since(~Yesterday(Symbol(a)), Yesterday(Symbol(a)) & value) for a in alphabet]

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from jaxsens.base.errors import InputError
+from jaxsens.base.errors import InputError, collecting
 from jaxsens.base.inputs import is_count
 from jaxsens.base.strict import naming_arguments
 
@@ -209,12 +209,11 @@ def from_torch(module: Any, *, output: str | int | None = None) -> TorchModel:
     >>> jaxsens.flip_sensitivity(model, ids, flips=[1, 2, 3], readout=0)  # doctest: +SKIP
     """
     torch = sys.modules.get("torch")
-    if torch is None or not isinstance(module, torch.nn.Module):
-        raise InputError(f"from_torch: module = {type(module).__name__}: give a torch.nn.Module")
-    if output is not None and not isinstance(output, str) and not is_count(output):
-        raise InputError(
-            f"from_torch: output = {output!r}: the name of an output, or its index in a tuple, from 0"
-        )
+    with collecting("from_torch") as problems:
+        if torch is None or not isinstance(module, torch.nn.Module):
+            problems.add("module", type(module).__name__, "give a torch.nn.Module")
+        if output is not None and not isinstance(output, str) and not is_count(output):
+            problems.add("output", output, "the name of an output, or its index in a tuple, from 0")
     model = TorchModel(module, output)
     model.check()
     return model

@@ -63,7 +63,12 @@ class Client:
             raise InputError('Client: it needs httpx: pip install "jaxsens[service]"') from error
         headers = {"Authorization": f"Bearer {token}"}
         self._failures = httpx.TransportError
-        self._http = httpx.Client(base_url=address, headers=headers, timeout=60.0)
+        try:
+            self._http = httpx.Client(base_url=address, headers=headers, timeout=60.0)
+        except (httpx.InvalidURL, UnicodeError) as error:
+            raise InputError(
+                f"Client: address = {address!r}, or the token: no HTTP has it: {error}"
+            ) from error
 
     @naming_arguments
     def flip_sensitivity(

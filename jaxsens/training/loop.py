@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsens.base.errors import InputError
+from jaxsens.base import inputs
+from jaxsens.base.errors import InputError, collecting
 from jaxsens.base.files import only_inside, place_of
 from jaxsens.base.precision import numerics
 from jaxsens.base.stopping import ENDING, StopRequest, noting
@@ -56,6 +57,8 @@ def train(
             of several processes, which would each train the whole model.
     """
     _check_alone()
+    with collecting("train") as problems:
+        inputs.progress(progress, 1, "each event", problems, bar=False)
     place = Path(directory)
     with only_inside(place), storage.lock(place), numerics(config.model.dtype), noting(*ENDING) as request:
         place_of(

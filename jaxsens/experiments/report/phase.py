@@ -113,7 +113,7 @@ class PhaseDiagram:
 
 @naming_arguments
 @typed_arguments
-def phase_diagram(folder: str | os.PathLike[str], *, statistic: str = "max") -> PhaseDiagram:
+def phase_diagram(directory: str | os.PathLike[str], *, statistic: str = "max") -> PhaseDiagram:
     """Returns the phase diagram of a finished sweep, such as that of configs/atlas/phase2026.toml.
 
     The critical inverse temperature of a length and seed is the median over inputs, heads and rows that see at least
@@ -122,20 +122,21 @@ def phase_diagram(folder: str | os.PathLike[str], *, statistic: str = "max") -> 
     as many calls of `critical_temperatures` as the variant has inputs.
 
     Args:
-        folder: as `jaxsens sweep --out` wrote it. Variants with softmax of (log n)^a or n^a times the scores are shown.
+        directory: as `jaxsens sweep --out` wrote it. Variants with softmax of (log n)^a or n^a times the scores are
+            shown.
         statistic: of the sweep.
 
     Raises:
         InputError: for a folder that holds no sweep, a statistic that it has not, and a sweep without such variants of
             transformers or published models, or with fewer than three lengths.
     """
-    data = load_sweep(folder)
-    sweep = parse_sweep_config(data.plan.config, folder=Path(folder))
+    data = load_sweep(directory)
+    sweep = parse_sweep_config(data.plan.config, folder=Path(directory))
     schedules = dict(_schedules(sweep))
     if not schedules or statistic not in data.plan.statistics or len(sweep.lengths) < MINIMUM_LENGTHS:
         raise InputError(
-            f"phase_diagram: folder = {str(folder)!r}: wanted a sweep of at least {MINIMUM_LENGTHS} lengths with the "
-            f"statistic {statistic!r}, and variants of a transformer whose softmax has a power of n or log n"
+            f"phase_diagram: directory = {str(directory)!r}: wanted a sweep of at least {MINIMUM_LENGTHS} lengths "
+            f"with the statistic {statistic!r}, and variants of a transformer whose softmax has a power of n or log n"
         )
     critical = _critical(sweep, next(iter(schedules)), next(iter(schedules.values())))
     table = data.points.loc[data.points["variant"].isin([*schedules])]

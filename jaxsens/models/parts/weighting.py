@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.base.errors import InputError, Problems, collecting, no_rule
+from jaxsens.base.inputs import choice
 from jaxsens.base.strict import checked_by, later
 from jaxsens.models.parts.part import Part
 from jaxsens.models.parts.products import quotients, weighted_sums
@@ -108,8 +109,7 @@ class Tempered(Weighting):
                 problems.add(
                     "inverse_temperature", self.inverse_temperature, "a Schedule, such as SCHEDULES['log']"
                 )
-            if self.by not in ("length", "query"):
-                problems.add("by", self.by, '"length" or "query"')
+            choice("by", self.by, ("length", "query"), problems)
             self._check(problems)
 
     def _check(self, problems: Problems) -> None:

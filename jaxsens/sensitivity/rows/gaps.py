@@ -86,7 +86,7 @@ def checked_gaps(gaps: ArrayLike, problems: Problems) -> tuple[float, ...]:
     """Returns the gaps, or adds an error."""
     try:
         found = np.asarray(gaps, np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         found = np.zeros(())
     if found.ndim != 1 or not (found >= 0).all():
         problems.add("gaps", gaps, "a list of numbers of at least 0")
@@ -100,7 +100,7 @@ def _checked(
     try:
         s = np.asarray(scores, np.float64)
         seen = np.broadcast_to(True if visible is None else np.asarray(visible, bool), s.shape)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         problems.add("scores", scores, "numbers (..., n), and visible of a shape that broadcasts to theirs")
         return np.zeros(1), np.ones(1, bool)
     if not s.ndim or not s.shape[-1] or np.isnan(s).any() or np.isposinf(s).any():

@@ -16,7 +16,7 @@ from itertools import product
 
 import numpy as np
 
-from jaxsens.base import stopping
+from jaxsens.base import inputs, stopping
 from jaxsens.base.errors import Problems, collecting, no_rule
 from jaxsens.base.strict import typed_arguments
 from jaxsens.models.parts.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Sparsemax
@@ -111,6 +111,8 @@ def check(restriction: Restriction, model: Transformer, free_fraction: float | N
     with collecting("check") as given:
         if not isinstance(model, Transformer):
             given.add("model", type(model).__name__, "a jaxsens Transformer")
+        if free_fraction is not None:
+            inputs.number("free_fraction", free_fraction, given, least=0, most=1)
     problems: list[str] = []
     cases = comparisons = 0
     if _usable(restriction, model, problems):

@@ -106,6 +106,7 @@ def restrict(
             most = f"at most {budget + len(before)}, or a smaller free_fraction"
             problems.add("fixed", f"{len(before)} positions", most)
         inputs.choice("method", method, METHODS, problems)
+        inputs.choice("settle", settle, (True, False), problems)
         most_values = inputs.count("most_values", most_values, problems, least=2)
         seed = inputs.seed(seed, problems)
     values = np.full(n, FREE, np.int64)
