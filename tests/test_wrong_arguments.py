@@ -10,8 +10,8 @@ import pytest
 from flax import nnx
 
 import jaxsens
-from jaxsens import theory
-from tests.wrong_arguments import RIGHT, WRONG, Call, Tally, tried
+from jaxsens import logic, theory
+from tests.wrong_arguments import RIGHT, WRONG, Call, Tally, own_arguments, tried
 
 CALLS = {
     "load_checkpoint": jaxsens.load_checkpoint,
@@ -21,13 +21,26 @@ CALLS = {
     "load_influence_matrix": jaxsens.load_influence_matrix,
     "language": jaxsens.language,
     "corpus_table": jaxsens.corpus_table,
+    "phase_diagram": lambda directory: jaxsens.phase_diagram(directory),
+    "Softmax": jaxsens.Softmax,
+    "Attention": jaxsens.Attention,
+    "compile_formula": jaxsens.compile_formula,
+    "critical_inverse_temperature": jaxsens.critical_inverse_temperature,
+    "from_torch": jaxsens.from_torch,
+    "And": logic.And,
+    "CountComparison": logic.CountComparison,
+    "Constant": logic.Constant,
+    "automaton": logic.automaton,
+    "evaluate_tokens": logic.evaluate_tokens,
+    "hop_induction": logic.hop_induction,
+    "check": theory.check,
 }
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_an_argument_of_a_wrong_type_is_one_error_that_names_it(name):
     tally = Tally()
-    tried(Call(name, CALLS[name]), tally)
+    tried(Call(name, CALLS[name], own_arguments().get(name, {})), tally)
     assert tally.said["refused"] > len(WRONG) / 2
     assert tally.wrong == []
 

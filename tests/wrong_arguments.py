@@ -171,7 +171,16 @@ CONFIGS = {
 }  # fmt: skip
 
 
-def _own() -> dict[str, dict[str, Callable[[], Any]]]:
+def torch_module() -> Any:
+    """A PyTorch module; a model that is none without PyTorch."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return prepared()["model"]
+    return torch.nn.Embedding(2, 3).eval()
+
+
+def own_arguments() -> dict[str, dict[str, Callable[[], Any]]]:
     """Right arguments of one function or class, where its argument is not what the name means elsewhere."""
     here = prepared()
     return {
@@ -197,7 +206,7 @@ def _own() -> dict[str, dict[str, Callable[[], Any]]]:
             "language": lambda: LANGUAGE, "model": lambda: jaxsens.RNNConfig(2),
             "optimiser": lambda: here["config"].optimiser, "data": lambda: here["config"].data,
         },
-        "parameter_noise": {"without": tuple},
+        "from_torch": {"module": torch_module}, "parameter_noise": {"without": tuple},
         **{name: {"config": lambda of=of: of(2, width=4)} for name, of in CONFIGS.items()},
     }  # fmt: skip
 
@@ -238,7 +247,7 @@ SPECIAL: dict[str, dict[str, Callable[[], Any]]] = {
 @cache
 def calls() -> tuple[Call, ...]:
     """Every call: of public functions, of classes that users make objects of, of methods of objects."""
-    own, made = _own(), []
+    own, made = own_arguments(), []
     for module in (jaxsens, theory, logic, languages):
         for name in public_names(module):
             given, runs = own.get(name, {}), name not in _LEFT_OUT
@@ -269,7 +278,7 @@ def public_names(module: Any) -> Iterator[str]:
         if own and inspect.isroutine(found):
             yield name
         made_by_users = (
-            own and inspect.isclass(found) and name not in RETURNED and not inspect.isabstract(found)
+            own and isinstance(found, type) and name not in RETURNED and not inspect.isabstract(found)
         )
         if made_by_users and not issubclass(found, BaseException) and inspect.signature(found).parameters:
             yield name

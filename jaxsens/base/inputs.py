@@ -472,7 +472,8 @@ def readout(value: object, own: int | str | None, n: int, problems: Problems) ->
 def config_readout(name: str, value: Any, problems: Problems, by_symbol: bool = False) -> int | str:
     """Returns the readout in a config: "last", "mean", a 0-based position, or if `by_symbol` "last other than 3"."""
     other = by_symbol and isinstance(value, str) and re.fullmatch(r"last other than \d{1,9}", value)
-    if not is_count(value) and value not in ("last", "mean") and not other:
+    named = isinstance(value, str) and value in ("last", "mean")
+    if not is_count(value) and not named and not other:
         problems.add(name, value, 'a 0-based position, "last" or "mean"')
     return plain_numbers(value)
 

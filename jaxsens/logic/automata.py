@@ -11,6 +11,7 @@ from jaxtyping import Bool, Int
 
 from jaxsens.base.errors import InputError
 from jaxsens.base.inputs import checked_count
+from jaxsens.base.strict import typed_arguments
 from jaxsens.logic.formulas import Formula
 from jaxsens.logic.reading import Reading, State, UnreadableFormula
 

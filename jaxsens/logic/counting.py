@@ -17,8 +17,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from operator import index
-from typing import ClassVar, Literal, SupportsIndex, final
+from typing import ClassVar, Literal, final
 
 from jaxsens.base.errors import InputError, collecting
 from jaxsens.logic import grammar
@@ -145,7 +146,7 @@ class CountComparison(Formula):
             if not isinstance(self.relation, str) or self.relation not in (">=", "=", "!="):
                 wanted = "one of >=, =, !=; compare(sum, relation) takes the other relations"
                 problems.add("relation", self.relation, wanted)
-            if not isinstance(self.constant, SupportsIndex) or hasattr(self.constant, "shape"):
+            if not isinstance(self.constant, Integral):
                 problems.add("constant", self.constant, "a whole number")
         weights: dict[Count, int] = {}
         for weight, count in self.terms:
@@ -203,7 +204,7 @@ class CountComparison(Formula):
 
 
 def _is_term(term: object) -> bool:
-    whole = isinstance(term, tuple | list) and len(term) == 2 and isinstance(term[0], SupportsIndex)
+    whole = isinstance(term, tuple | list) and len(term) == 2 and isinstance(term[0], Integral)
     return whole and isinstance(term[1], Count)
 
 

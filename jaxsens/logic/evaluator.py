@@ -12,6 +12,8 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from jaxsens.base.errors import InputError, collecting, no_rule
+from jaxsens.base.inputs import array_of
+from jaxsens.base.strict import typed_arguments
 from jaxsens.logic import formulas
 from jaxsens.logic.counting import Count, CountComparison, CountLeft, CountPredicate, CountRight
 from jaxsens.logic.formulas import Formula, subformulas
@@ -64,7 +66,7 @@ def evaluate_tokens(
         InputError: If the formula names symbols that the alphabet lacks, or a token is outside the alphabet.
     """
     _check_formula("evaluate_tokens", formula)
-    array = np.asarray(tokens)
+    array = array_of(tokens)
     with collecting("evaluate_tokens") as problems:
         if unknown := [symbol for symbol in symbols(formula) if symbol not in alphabet]:
             named = ", ".join(map(repr, unknown))

@@ -23,7 +23,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, dataclass_transform
 
 from jaxsens.base import errors
-from jaxsens.base.errors import InputError
+from jaxsens.base.errors import InputError, collecting
 from jaxsens.logic import grammar
 
 LONGEST = 1_000_000

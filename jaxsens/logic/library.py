@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Literal, TypeAlias, final
 
 from jaxsens.base.errors import InputError, collecting
-from jaxsens.base.inputs import is_count
+from jaxsens.base.inputs import count, is_count
 from jaxsens.base.strict import typed_arguments
 from jaxsens.logic.counting import CountLeft
 from jaxsens.logic.formulas import TRUE, And, Formula, Next, Or, Since, Symbol, Yesterday
@@ -73,7 +73,7 @@ def hop_induction(hops: int, output: str, alphabet: Sequence[str]) -> Formula:
         if not isinstance(alphabet, Sequence) or not alphabet:
             problems.add("alphabet", alphabet, "a text or a list of symbols")
         elif not isinstance(output, str) or output not in tuple(alphabet):
-            problems.add("output", output, f"a symbol of {list(alphabet)}")
+            problems.add("output", output, f"a symbol of the alphabet {list(alphabet)}")
     value: Formula = Symbol(output)
     for _ in range(hops):
         found = [Symbol(a) & Since(~Yesterday(Symbol(a)), Yesterday(Symbol(a)) & value) for a in alphabet]

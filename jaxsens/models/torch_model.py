@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from jaxsens.base.errors import InputError
+from jaxsens.base.errors import InputError, collecting
 from jaxsens.base.inputs import is_count
 from jaxsens.base.strict import naming_arguments
 

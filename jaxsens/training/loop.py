@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsens.base.errors import InputError
+from jaxsens.base import inputs
+from jaxsens.base.errors import InputError, collecting
 from jaxsens.base.files import only_inside, place_of
 from jaxsens.base.precision import numerics
 from jaxsens.base.stopping import ENDING, StopRequest, noting

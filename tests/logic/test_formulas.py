@@ -102,8 +102,8 @@ def test_predicates_are_compared_by_family_and_arguments():
 @pytest.mark.parametrize(
     ("build", "problem"),
     [
-        (lambda: logic.Not("a"), "is not a formula"),  # pyright: ignore[reportArgumentType]
-        (lambda: logic.And(A, 1), "is not a formula"),  # pyright: ignore[reportArgumentType]
+        (lambda: logic.Not("a"), "operand = 'a': not a formula"),  # pyright: ignore[reportArgumentType]
+        (lambda: logic.And(A, 1), "right = 1: not a formula"),  # pyright: ignore[reportArgumentType]
         (lambda: logic.CountLeft("a"), "is not a formula"),  # pyright: ignore[reportArgumentType]
         (lambda: logic.PositionPredicate(ODD), "is not a predicate"),  # pyright: ignore[reportArgumentType]
         (lambda: logic.CountPredicate(ODD(), A), "give a predicate"),  # pyright: ignore[reportArgumentType]
@@ -111,7 +111,7 @@ def test_predicates_are_compared_by_family_and_arguments():
         (lambda: logic.CountComparison((), 0, "<"), "takes the other relations"),  # pyright: ignore[reportArgumentType]
         (lambda: logic.CountLeft(A) + 0.5, "as an integer"),  # pyright: ignore[reportOperatorIssue]
         (lambda: 0.5 * logic.CountLeft(A), "as an integer"),  # pyright: ignore[reportOperatorIssue]
-        (lambda: logic.CountComparison(((0.5, logic.CountLeft(A)),), 0, ">="), "as an integer"),  # pyright: ignore[reportArgumentType]
+        (lambda: logic.CountComparison(((0.5, logic.CountLeft(A)),), 0, ">="), "give pairs"),  # pyright: ignore[reportArgumentType]
         (lambda: bool(A), "with & | ~"),
         (lambda: A and B, "with & | ~"),
     ],

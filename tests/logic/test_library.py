@@ -93,7 +93,7 @@ def test_bounded_depth_is_counted_in_open_brackets(largest):
 def test_an_unknown_name_and_unusable_parameters_are_refused():
     with pytest.raises(InputError, match="the library has parity, "):
         logic.formula("partiy")
-    with pytest.raises(InputError, match="at least one hop"):
+    with pytest.raises(InputError, match="hops = 0: a whole number of at least 1"):
         logic.hop_induction(0, "a", "ab")
     with pytest.raises(InputError, match="output = 'z'"):
         logic.hop_induction(1, "z", "ab")

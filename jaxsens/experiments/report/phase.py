@@ -122,7 +122,8 @@ def phase_diagram(directory: str | os.PathLike[str], *, statistic: str = "max") 
     as many calls of `critical_temperatures` as the variant has inputs.
 
     Args:
-        directory: as `jaxsens sweep --out` wrote it. Variants with softmax of (log n)^a or n^a times the scores are shown.
+        directory: as `jaxsens sweep --out` wrote it. Variants with softmax of (log n)^a or n^a times the scores are
+            shown.
         statistic: of the sweep.
 
     Raises:
@@ -134,8 +135,8 @@ def phase_diagram(directory: str | os.PathLike[str], *, statistic: str = "max") 
     schedules = dict(_schedules(sweep))
     if not schedules or statistic not in data.plan.statistics or len(sweep.lengths) < MINIMUM_LENGTHS:
         raise InputError(
-            f"phase_diagram: directory = {str(directory)!r}: wanted a sweep of at least {MINIMUM_LENGTHS} lengths with the "
-            f"statistic {statistic!r}, and variants of a transformer whose softmax has a power of n or log n"
+            f"phase_diagram: directory = {str(directory)!r}: wanted a sweep of at least {MINIMUM_LENGTHS} lengths "
+            f"with the statistic {statistic!r}, and variants of a transformer whose softmax has a power of n or log n"
         )
     critical = _critical(sweep, next(iter(schedules)), next(iter(schedules.values())))
     table = data.points.loc[data.points["variant"].isin([*schedules])]

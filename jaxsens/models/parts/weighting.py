@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.base.errors import InputError, Problems, collecting, no_rule
+from jaxsens.base.inputs import choice
 from jaxsens.base.strict import checked_by, later
 from jaxsens.models.parts.part import Part
 from jaxsens.models.parts.products import quotients, weighted_sums

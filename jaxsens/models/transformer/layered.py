@@ -11,6 +11,7 @@ functions. Only attention mixes rows, and it has a fixed form: softmax(scores / 
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
@@ -92,9 +93,9 @@ class Attention:
                 problems.add("mask", self.mask, "a name of MASKS, or a function of query and key positions")
             if not isinstance(self.weighting, Weighting):
                 problems.add("weighting", self.weighting, "a weighting, such as Softmax()")
-            if self.scale is not None and not inputs.is_real(self.scale):
+            if self.scale is not None and not (inputs.is_real(self.scale) and math.isfinite(self.scale)):
                 problems.add("scale", self.scale, "a finite number, or None")
-            if self.cap is not None and not (inputs.is_real(self.cap) and self.cap > 0):
+            if self.cap is not None and not (inputs.is_real(self.cap) and 0 < self.cap < math.inf):
                 problems.add("cap", self.cap, "a finite number above 0, or None")
 
     def sees(self, queries: Int[Array, "*b"], keys: Int[Array, "*b"]) -> Bool[Array, "*b"]:

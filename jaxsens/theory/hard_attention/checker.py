@@ -16,7 +16,7 @@ from itertools import product
 
 import numpy as np
 
-from jaxsens.base import stopping
+from jaxsens.base import inputs, stopping
 from jaxsens.base.errors import Problems, collecting, no_rule
 from jaxsens.base.strict import typed_arguments
 from jaxsens.models.parts.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Sparsemax
