@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ from typing import Any
 
 from jaxsens.base.errors import Problems
 from jaxsens.base.inputs import LARGEST_ID, is_count
-from jaxsens.pretrained.folder import read_json
+from jaxsens.base.files import read_within
+from jaxsens.pretrained.folder import MOST_BYTES, VOCABULARY, read_json
 
 UNUSED = re.compile(
     r"[\[<]unused[_ -]?\d+[\]>]|<\|(reserved|unused|extra|placeholder)\w*\|>|madeupword\d+|<reserved\w*>",
@@ -83,7 +85,7 @@ class FolderTokenizer:
 
 
 def read_tokenizer(path: Path, symbols: int, problems: Problems) -> FolderTokenizer | None:
-    """Returns the tokenizer of a tokenizer.json, or None after adding an error.
+    """Returns the tokenizer of a tokenizer.json, or of ESM's vocab.txt; None after adding an error.
 
     Args:
         path: the file.
@@ -93,12 +95,12 @@ def read_tokenizer(path: Path, symbols: int, problems: Problems) -> FolderTokeni
     from tokenizers import Tokenizer
 
     before = len(problems.messages)
-    table = read_json(path, problems)
+    table = _by_symbol(path, problems) if path.name == VOCABULARY else read_json(path, problems)
     _check_words(table, symbols, problems)
     if len(problems.messages) > before:
         return None
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_str(json.dumps(table))
     except Exception as error:  # noqa: BLE001 - tokenizers raises nothing narrower
         problems.add("folder", str(path), f"not readable as a tokenizer ({error}); download it again")
         return None
@@ -112,6 +114,30 @@ def read_tokenizer(path: Path, symbols: int, problems: Problems) -> FolderTokeni
             told = f"{text!r} is to have this id, but it gets {tokenizer.token_to_id(text)}: ids have no gaps"
             problems.add("tokenizer.json: added_tokens: id", number, told)
     return made
+
+
+def _by_symbol(path: Path, problems: Problems) -> dict[str, Any]:
+    """Returns what a tokenizer.json says of ESM's tokenizer: every symbol of a vocab.txt is one wherever it stands."""
+    try:
+        words = [line.strip() for line in read_within(path, MOST_BYTES).decode("utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        problems.add("folder", str(path), f"not readable as text ({error}); download it again")
+        return {}
+    if again := [word for k, word in enumerate(words) if word in words[:k]]:
+        problems.add("folder", str(path), f"{again[0]!r} is there twice; download it again")
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    named = ("<unk>", "<cls>", "<pad>", "<mask>", "<eos>")
+    ids = {word: k for k, word in enumerate(words)}
+    added = [{"id": k, "content": word, "special": word in named, **plain} for word, k in ids.items()]
+    single = [{"SpecialToken": {"id": one, "type_id": 0}} for one in ("<cls>", "<eos>")]
+    single.insert(1, {"Sequence": {"id": "A", "type_id": 0}})
+    around = {one: {"id": one, "ids": [ids.get(one)], "tokens": [one]} for one in ("<cls>", "<eos>")}
+    template = {"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": around}
+    spaces = {"pattern": {"Regex": r"[\s\x1c-\x1f]+"}, "behavior": "Removed", "invert": False}  # Python's
+    model = {"type": "WordLevel", "vocab": ids, "unk_token": "<unk>"}
+    pieces = {"type": "Split", **spaces}
+    parts = {"pre_tokenizer": pieces, "post_processor": template, "normalizer": None, "decoder": None}
+    return {"version": "1.0", "added_tokens": added, "model": model, **parts}
 
 
 def _check_words(table: dict[str, Any], symbols: int, problems: Problems) -> None:

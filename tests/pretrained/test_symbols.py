@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -65,9 +68,67 @@ def test_a_text_with_an_added_symbol_beyond_the_matrix_is_refused_and_others_are
         jaxsens.InputError, match=rf"has the id {SYMBOLS}; the model reads ids up to {SYMBOLS - 1}"
     ):
         model.encode(f"the {added}")
-    assert SYMBOLS not in (*model.special, *model.reserved) and model.mask is None
+    assert SYMBOLS not in (*model.special, *model.reserved)
+    assert model.mask is None
     assert len(jaxsens.flip_sensitivity(model, model.encode("the cat sat"), progress=False).norms)
     table["model"]["vocab"]["beyond"] = SYMBOLS + 1  # not added: of another model
     (tmp_path / "tokenizer.json").write_text(json.dumps(table))
     with pytest.raises(jaxsens.InputError, match="it belongs to another model"):
         jaxsens.load_pretrained(tmp_path)
+
+
+ESM2 = "<cls> <pad> <eos> <unk> L A G V S E R T I D P K Q N F Y M H W C X B U Z O . - <null_1> <mask>".split()
+
+
+def test_esm_reads_its_vocabulary_as_the_library_does(tmp_path):
+    save(Case("esm", "vocab.txt"), tmp_path)
+    (tmp_path / "vocab.txt").write_text("\n".join(ESM2))
+    library = transformers.EsmTokenizer(str(tmp_path / "vocab.txt"))
+    generator = np.random.default_rng(0)
+    parts = [*ESM2, *"MKTb jx", " ", "  ", "\n", "\x1c", "lmk", "<null", "_1>", "é"]
+    texts = [
+        "MKTAYIAKQR",
+        "M K<mask>T",
+        " MB ",
+        *("".join(generator.choice(parts, k)) for k in range(1, 200)),
+    ]
+    for beside in (True, False):  # the library reads vocab.txt even beside a tokenizer.json
+        if not beside:
+            (tmp_path / "tokenizer.json").unlink()
+        model = jaxsens.load_pretrained(tmp_path)
+        read = model.tokenizer
+        assert [read.encode(text, True) for text in texts] == [library(text).input_ids for text in texts]
+        assert [read.encode(text, False) for text in texts] == [
+            library(text, add_special_tokens=False).input_ids for text in texts
+        ]
+    assert model.special == tuple(sorted(library.all_special_ids))
+    assert model.mask == library.mask_token_id
+    assert model.tokens(model.encode("MK")) == ["<cls>", "M", "K", "<eos>"]
+    assert jaxsens.flip_sensitivity(model, model.encode("MKT"), progress=False).norms.size
+    for bad, message in (
+        (b"<cls>\nL\nL", "'L' is there twice"),
+        (b"\xff", "not readable as text"),
+        (b"L\nA", "not readable as a tokenizer|unknown"),
+    ):
+        (tmp_path / "vocab.txt").write_bytes(bad)
+        with pytest.raises(jaxsens.InputError, match=message):
+            jaxsens.load_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["BertTokenizer", "GPT2Tokenizer", "EsmTokenizer"])
+def test_the_command_that_makes_a_tokenizer_json_makes_it_or_fails(kind, tmp_path):
+    save(Case("bert", "tokenizer"), tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    words = [*ESM2, "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    (tmp_path / "vocab.json").write_text(json.dumps({word: k for k, word in enumerate("abcdefgh")}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
+    with pytest.raises(jaxsens.InputError, match="has no tokenizer.json") as raised:
+        jaxsens.load_pretrained(tmp_path)
+    command = next(line for line in str(raised.value).splitlines() if "python -c" in line)
+    program = [sys.executable, *shlex.split(command[command.index("python -c") :])[1:]]
+    ended = subprocess.run(program, capture_output=True, text=True, check=False)
+    written = (tmp_path / "tokenizer.json").is_file()
+    assert written == (kind != "EsmTokenizer") == (ended.returncode == 0), ended.stderr
+    assert written or "backend_tokenizer" in ended.stderr
