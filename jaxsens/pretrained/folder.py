@@ -16,6 +16,7 @@ from jaxsens.base.files import read_within
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
+VOCABULARY = "vocab.txt"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
@@ -202,13 +203,13 @@ class Folder:
         own = named if isinstance(named, str) and named.isidentifier() else "AutoModel"
         return self.rewritten_by(own)
 
-    def rewritten_by(self, name: str) -> str:
+    def rewritten_by(self, name: str, save: str = "save_pretrained(sys.argv[1])") -> str:
         """Returns the command that reads the folder with a class of transformers and writes what it has read there.
 
         It is quoted for the shell. The folder is an argument of the program, not a part of it.
         """
         program = f"import sys; from transformers import {name} as M; M.from_pretrained(sys.argv[1])"
-        return shlex.join(["python", "-c", f"{program}.save_pretrained(sys.argv[1])", str(self.path)])
+        return shlex.join(["python", "-c", f"{program}.{save}", str(self.path)])
 
 
 def existing_folder(given: Any) -> Folder:

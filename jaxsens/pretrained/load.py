@@ -24,7 +24,7 @@ from jaxsens.pretrained.families.architecture import Architecture, Output, Publi
 from jaxsens.pretrained.families.classifiers import classifier_of
 from jaxsens.pretrained.families.family import Family, StoredTensor, Tensor, stored_tensors
 from jaxsens.pretrained.families.weights import NARROW, Reader, check_narrow, parameters_of
-from jaxsens.pretrained.folder import CONFIG, TOKENIZER, Folder, existing_folder
+from jaxsens.pretrained.folder import CONFIG, TOKENIZER, VOCABULARY, Folder, existing_folder
 from jaxsens.pretrained.model import PretrainedModel
 from jaxsens.pretrained.tokenizer import read_tokenizer
 
@@ -82,8 +82,13 @@ def load_pretrained(
         head = classifier_of(family, architecture, options, problems) or head
     classifier, labels, of_classifier = head
     files, index = here.weight_files(problems)
-    make = f"make it where transformers is installed: {here.rewritten_by('AutoTokenizer')}"
-    path = here.file(TOKENIZER, problems, named_by="folder", absent=make)
+    write = "backend_tokenizer.save(sys.argv[1] + '/tokenizer.json')"
+    make = (
+        f"make it where transformers is installed: {here.rewritten_by('AutoTokenizer', write)}\n"
+        "    A tokenizer without backend_tokenizer has no such file"
+    )
+    by_symbol = family is not None and family.name == "esm" and VOCABULARY in here.names()
+    path = here.file(VOCABULARY if by_symbol else TOKENIZER, problems, named_by="folder", absent=make)
     symbols = 0 if architecture is None else architecture.symbols
     tokenizer = None if path is None else read_tokenizer(path, symbols, problems)
     pooling = here.pooling(problems) if output == "hidden" else None

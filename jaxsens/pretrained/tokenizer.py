@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from jaxsens.base.errors import Problems
+from jaxsens.base.errors import InputError, Problems
+from jaxsens.base.files import read_within
 from jaxsens.base.inputs import LARGEST_ID, is_count
-from jaxsens.pretrained.folder import read_json
+from jaxsens.pretrained.folder import MOST_BYTES, VOCABULARY, read_json
 
 UNUSED = re.compile(
     r"[\[<]unused[_ -]?\d+[\]>]|<\|(reserved|unused|extra|placeholder)\w*\|>|madeupword\d+|<reserved\w*>",
@@ -34,11 +36,13 @@ class FolderTokenizer:
         tokenizer: a `tokenizers.Tokenizer`.
         decoders: the kinds of parts that its decoder has.
         unknown: the id that stands for unknown words; None if there is none.
+        mask_token: the symbol for an unknown one, if tokenizer_config.json names it.
     """
 
     tokenizer: Any
-    decoders: frozenset[Any]
+    decoders: frozenset[str]
     unknown: int | None = None
+    mask_token: str | None = None
 
     @cached_property
     def vocabulary(self) -> dict[int, str]:
@@ -57,8 +61,9 @@ class FolderTokenizer:
 
     @cached_property
     def mask(self) -> int | None:
-        """The id of the symbol for an unknown one, as BERT ([MASK]) and RoBERTa (<mask>) write it; None without one."""
-        named = (k for k in self.special if self.added[k].content in ("[MASK]", "<mask>"))
+        """The id of `mask_token`, or of the symbol as BERT ([MASK]) and RoBERTa (<mask>) write it; None without one."""
+        written = ("[MASK]", "<mask>") if self.mask_token is None else (self.mask_token,)
+        named = (k for k in self.special if self.added[k].content in written)
         return next(named, None)
 
     def reserved(self, symbols: int) -> tuple[int, ...]:
@@ -69,18 +74,18 @@ class FolderTokenizer:
 
     def encode(self, text: str, special: bool) -> list[int]:
         """Returns the ids of a text, with those that its template adds if `special`."""
-        return list(self.tokenizer.encode(text, add_special_tokens=special).ids)
+        return list(_asked(self.tokenizer.encode, text, add_special_tokens=special).ids)
 
     def decode(self, ids: list[int]) -> str:
         """Returns the text of some ids, special ones included."""
-        return self.tokenizer.decode(ids, skip_special_tokens=False)
+        return _asked(self.tokenizer.decode, ids, skip_special_tokens=False)
 
     def pieces(self, text: str) -> list[str]:
         """Returns the part of a text for which each of its ids stands, by their offsets into it: joined, they are the
         text. White space that no id covers, and what the normaliser leaves out, go to the id after or before. Special
         symbols around the text are named, with blanks between. A character of several ids is the last one's.
         """
-        found = self.tokenizer.encode(text)
+        found = _asked(self.tokenizer.encode, text)
         around, offsets = found.special_tokens_mask, found.offsets
         pieces = [self.piece(one) for one in found.ids]
         covering = [k for k, (start, stop) in enumerate(offsets) if stop > start and not around[k]]
@@ -130,8 +135,18 @@ class FolderTokenizer:
         return text if "WordPiece" in self.decoders else text.replace("\u2581", " ")
 
 
+def _asked(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """Returns what the library `tokenizers` returns. Raises InputError for what it raises, its panics included."""
+    try:
+        return function(*given, **named)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic is no Exception
+        raise InputError(f"tokenizer.json: the library of tokenizers fails with it: {error}") from error
+
+
 def read_tokenizer(path: Path, symbols: int, problems: Problems) -> FolderTokenizer | None:
-    """Returns the tokenizer of a tokenizer.json, or None after adding an error.
+    """Returns the tokenizer of a tokenizer.json, or of ESM's vocab.txt; None after adding an error.
 
     Args:
         path: the file.
@@ -141,20 +156,24 @@ def read_tokenizer(path: Path, symbols: int, problems: Problems) -> FolderTokeni
     from tokenizers import Tokenizer
 
     before = len(problems.messages)
-    table = read_json(path, problems)
+    table = _by_symbol(path, problems) if path.name == VOCABULARY else read_json(path, problems)
     _check_words(table, symbols, problems)
     if len(problems.messages) > before:
         return None
     try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # noqa: BLE001 - tokenizers raises nothing narrower
+        tokenizer = _asked(Tokenizer.from_str, json.dumps(table))
+    except InputError as error:
         problems.add("folder", str(path), f"not readable as a tokenizer ({error}); download it again")
         return None
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    kinds, model = frozenset(_types(table.get("decoder"))), table["model"]
+    beside, mask = path.parent / "tokenizer_config.json", None
+    if beside.is_file() and path.name != VOCABULARY:
+        mask = _follow(read_json(beside, problems), tokenizer, table, problems)
+    named = (one.get("type") for one in _nodes(table.get("decoder")))
+    kinds, model = frozenset(kind for kind in named if isinstance(kind, str)), table["model"]
     unknown = model.get("unk_id") if (word := model.get("unk_token")) is None else tokenizer.token_to_id(word)
-    made = FolderTokenizer(tokenizer, kinds, unknown)
+    made = FolderTokenizer(tokenizer, kinds, unknown, mask)
     if not made.vocabulary:
         problems.add("folder", str(path), "it has no symbols; download it again")
     for text, number in _added(table).items():
@@ -162,6 +181,68 @@ def read_tokenizer(path: Path, symbols: int, problems: Problems) -> FolderTokeni
             told = f"{text!r} is to have this id, but it gets {tokenizer.token_to_id(text)}: ids have no gaps"
             problems.add("tokenizer.json: added_tokens: id", number, told)
     return made
+
+
+def _by_symbol(path: Path, problems: Problems) -> dict[str, Any]:
+    """Returns what a tokenizer.json says of ESM's tokenizer: every symbol of a vocab.txt is one wherever it stands."""
+    from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers, processors
+
+    try:
+        words = [line.strip() for line in read_within(path, MOST_BYTES).decode("utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        problems.add("folder", str(path), f"not readable as text ({error}); download it again")
+        return {}
+    ids = {word: k for k, word in enumerate(words)}
+    if len(ids) < len(words) or not {"<cls>", "<eos>", "<unk>"} <= ids.keys():
+        remedy = "every symbol once, and <cls>, <eos> and <unk> among them; download it again"
+        problems.add("folder", str(path), remedy)
+        return {}
+    made = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\x1c-\x1f]+"), "removed")  # Python's spaces
+    made.add_tokens([AddedToken(one, normalized=False) for one in words])
+    made.add_special_tokens([one for one in ("<unk>", "<cls>", "<pad>", "<mask>", "<eos>") if one in ids])
+    named = [(one, ids[one]) for one in ("<cls>", "<eos>")]
+    made.post_processor = processors.TemplateProcessing(single="<cls> $A <eos>", special_tokens=named)
+    return json.loads(made.to_str())
+
+
+def _follow(config: dict[str, Any], tokenizer: Any, table: dict[str, Any], problems: Problems) -> str | None:
+    """Adds the symbols that a tokenizer_config.json names, as the library does, and errors for what contradicts it.
+    Returns the mask that it names."""
+    from tokenizers import AddedToken
+
+    where, decoder = "tokenizer_config.json", config.get("added_tokens_decoder")
+    listed = (
+        {k: one for k, one in decoder.items() if isinstance(one, dict)} if isinstance(decoder, dict) else {}
+    )
+    for number, one in sorted(listed.items(), key=lambda pair: (len(pair[0]), pair[0])):
+        text, flags = one.get("content"), {key: on for key, on in one.items() if isinstance(on, bool)}
+        tokenizer.add_tokens([AddedToken(text, **flags)] if isinstance(text, str) else [])
+        if str(tokenizer.token_to_id(str(text))) != number:
+            told = f"{text!r} has the id {tokenizer.token_to_id(str(text))} by tokenizer.json"
+            problems.add(f"{where}: added_tokens_decoder", number, told)
+    named = {key: one for key, one in config.items() if re.fullmatch(r"[a-z]+_token", key)}
+    texts = {key: one.get("content") if isinstance(one, dict) else one for key, one in named.items()}
+    known = {one.content for one in tokenizer.get_added_tokens_decoder().values()}
+    tokenizer.add_special_tokens([one for one in texts.values() if isinstance(one, str) and one not in known])
+    said: dict[str, Any] = {}
+    own = config.get("tokenizer_class") not in (
+        "PreTrainedTokenizerFast",
+        "TokenizersBackend",
+    )  # it reads these
+    for node in _nodes([table.get("normalizer"), table.get("pre_tokenizer")]) if own else ():
+        if node.get("type") == "BertNormalizer":
+            lower, accents = node.get("lowercase"), node.get("strip_accents")
+            said |= {"do_lower_case": lower, "strip_accents": lower if accents is None else accents}
+            said["tokenize_chinese_chars"] = node.get("handle_chinese_chars")
+        if node.get("type") in ("ByteLevel", "Metaspace"):
+            said["add_prefix_space"] = node.get("add_prefix_space", node.get("prepend_scheme") != "never")
+    for key, value in said.items():
+        given = config.get(key, value)
+        if isinstance(given, bool) and given != value:
+            remedy = f"tokenizer.json says {value}; keep the one that the model was trained with"
+            problems.add(f"{where}: {key}", given, remedy)
+    return texts["mask_token"] if isinstance(texts.get("mask_token"), str) else None
 
 
 def _check_words(table: dict[str, Any], symbols: int, problems: Problems) -> None:
@@ -214,14 +295,13 @@ def _added(table: dict[str, Any]) -> dict[str, int]:
     return {text: number for text, number in pairs if isinstance(text, str) and is_count(number)}
 
 
-def _types(part: Any) -> Iterator[Any]:
+def _nodes(part: Any) -> Iterator[dict[str, Any]]:
+    """Yields the tables within a part of a tokenizer.json."""
     if isinstance(part, dict):
-        yield part.get("type")
-        for below in part.values():
-            yield from _types(below)
-    elif isinstance(part, list):
-        for below in part:
-            yield from _types(below)
+        yield part
+        part = list(part.values())
+    for below in part if isinstance(part, list) else ():
+        yield from _nodes(below)
 
 
 def _byte_alphabet() -> dict[str, int]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import jaxsens
+from tests.pretrained.folders import write_tokenizer
 from tests.pretrained.oracle import DECODER, ENCODER, SYMBOLS, Case, class_of, save, torch, transformers
 
 UNCOUNTED = ("roberta", "xlm-roberta", "camembert", "mpnet")
@@ -72,3 +76,165 @@ def test_a_text_with_an_added_symbol_beyond_the_matrix_is_refused_and_others_are
     (tmp_path / "tokenizer.json").write_text(json.dumps(table))
     with pytest.raises(jaxsens.InputError, match="it belongs to another model"):
         jaxsens.load_pretrained(tmp_path)
+
+
+ESM2 = list("LAGVSERTIDPKQNFYMHWCXBUZO.-")
+ESM2 = ["<cls>", "<pad>", "<eos>", "<unk>", *ESM2, "<null_1>", "<mask>"]
+
+
+def test_esm_reads_its_vocabulary_as_the_library_does(tmp_path):
+    save(Case("esm", "vocab.txt"), tmp_path)
+    (tmp_path / "vocab.txt").write_text("\n".join(ESM2))
+    library = transformers.EsmTokenizer(str(tmp_path / "vocab.txt"))
+    generator = np.random.default_rng(0)
+    parts = [*ESM2, *"MKTb jx", " ", "  ", "\n", "\x1c", "lmk", "<null", "_1>", "é"]
+    texts = [
+        "MKTAYIAKQR",
+        "M K<mask>T",
+        " MB ",
+        *("".join(generator.choice(parts, k)) for k in range(1, 200)),
+    ]
+    for beside in (True, False):  # the library reads vocab.txt even beside a tokenizer.json
+        if not beside:
+            (tmp_path / "tokenizer.json").unlink()
+        model = jaxsens.load_pretrained(tmp_path)
+        read = model.tokenizer
+        assert [read.encode(text, True) for text in texts] == [library(text).input_ids for text in texts]
+        assert [read.encode(text, False) for text in texts] == [
+            library(text, add_special_tokens=False).input_ids for text in texts
+        ]
+    assert model.special == tuple(sorted(library.all_special_ids))
+    assert model.mask == library.mask_token_id
+    assert model.tokens(model.encode("MK")) == ["<cls>", "M", "K", "<eos>"]
+    assert jaxsens.flip_sensitivity(model, model.encode("MKT"), progress=False).norms.size
+    for bad, message in (
+        (b"<cls>\nL\nL", "every symbol once"),
+        (b"\xff", "not readable as text"),
+        (b"L\nA", "every symbol once"),
+    ):
+        (tmp_path / "vocab.txt").write_bytes(bad)
+        with pytest.raises(jaxsens.InputError, match=message):
+            jaxsens.load_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["BertTokenizer", "GPT2Tokenizer", "EsmTokenizer"])
+def test_the_command_that_makes_a_tokenizer_json_makes_it_or_fails(kind, tmp_path):
+    save(Case("bert", "tokenizer"), tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    words = [*ESM2, "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    (tmp_path / "vocab.json").write_text(json.dumps({word: k for k, word in enumerate("abcdefgh")}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
+    with pytest.raises(jaxsens.InputError, match="has no tokenizer") as raised:
+        jaxsens.load_pretrained(tmp_path)
+    command = next(line for line in str(raised.value).splitlines() if "python -c" in line)
+    program = [sys.executable, *shlex.split(command[command.index("python -c") :])[1:]]
+    ended = subprocess.run(program, capture_output=True, text=True, check=False)
+    written = (tmp_path / "tokenizer.json").is_file()
+    assert written == (kind != "EsmTokenizer") == (ended.returncode == 0), ended.stderr
+    assert written or "backend_tokenizer" in ended.stderr
+
+
+TOKEN = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": False, "special": True}
+
+
+@pytest.mark.parametrize(
+    ("beside", "followed"),
+    [
+        ({}, True),
+        ({"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}, True),
+        ({"do_lower_case": False}, False),
+        ({"strip_accents": False}, False),
+        ({"tokenize_chinese_chars": False}, False),
+        ({"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False}, True),
+        ({"mask_token": "<hole>"}, True),
+        ({"mask_token": "cat"}, True),
+        ({"pad_token": {**TOKEN, "content": "<more>", "__type": "AddedToken"}}, True),
+        ({"added_tokens_decoder": {"18": {**TOKEN, "content": "<|im_start|>"}}}, True),
+        ({"added_tokens_decoder": {"9": {**TOKEN, "content": "cat", "lstrip": True}}}, True),
+        ({"added_tokens_decoder": {"30": {**TOKEN, "content": "<|im_start|>"}}}, False),
+        ({"add_bos_token": True, "bos_token": "[CLS]", "add_eos_token": True, "eos_token": "[SEP]"}, True),
+    ],
+)
+def test_what_tokenizer_config_says_is_followed_or_refused(beside, followed, tmp_path):
+    save(Case("bert", "tokenizer"), tmp_path)
+    table = json.loads((tmp_path / "tokenizer.json").read_text())
+    options = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True}
+    table |= {
+        "normalizer": {"type": "BertNormalizer", **options},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(table))
+    beside = {"tokenizer_class": "BertTokenizer", **beside}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(beside))
+    if not followed:
+        with pytest.raises(jaxsens.InputError, match=r"tokenizer_config\.json: "):
+            jaxsens.load_pretrained(tmp_path)
+        return
+    model = jaxsens.load_pretrained(tmp_path)
+    library = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in ("the Cat sat", "a <hole> cat", "on<|im_start|>mat", "the <more> Dog", "the [MASK]"):
+        assert model.tokenizer.encode(text, True) == library(text).input_ids, text
+    if library.mask_token in model.tokenizer.vocabulary.values():
+        wanted = library.mask_token_id
+        assert model.mask == (wanted if wanted < SYMBOLS else None)
+
+
+def test_what_the_library_of_tokenizers_raises_is_one_error(tmp_path, monkeypatch):
+    save(Case("bert", "tokenizer"), tmp_path)
+    table = json.loads((tmp_path / "tokenizer.json").read_text())
+    table["model"] = {"type": "WordLevel", "vocab": table["model"]["vocab"], "unk_token": "?"}
+    table["model"]["unk_token"] = ""
+    (tmp_path / "tokenizer.json").write_text(json.dumps(table))
+    with pytest.raises(jaxsens.InputError, match="the library of tokenizers fails with it"):
+        jaxsens.load_pretrained(tmp_path).encode("the elephant")
+    write_tokenizer(tmp_path)
+    import tokenizers
+
+    class PanicException(BaseException):  # as of its Rust
+        pass
+
+    def panics(_):
+        raise PanicException("index out of bounds")
+
+    monkeypatch.setattr(tokenizers, "Tokenizer", type("Panics", (), {"from_str": staticmethod(panics)}))
+    with pytest.raises(jaxsens.InputError, match=r"not readable as a tokenizer .*index out of bounds"):
+        jaxsens.load_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "kind", ["GPT2Tokenizer", "RobertaTokenizer", "LlamaTokenizer", "PreTrainedTokenizerFast"]
+)
+@pytest.mark.parametrize(
+    "option", [{}, {"add_prefix_space": True}, {"add_prefix_space": False}, {"add_bos_token": True}]
+)
+def test_no_folder_gives_other_ids_than_the_library(kind, option, tmp_path):
+    save(Case("gpt2", "tokenizer"), tmp_path)
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+    words, llama = ["<s>", "</s>", "<unk>", "<pad>", "<mask>"], kind == "LlamaTokenizer"
+    space = "\u2581" if llama else "\u0120"
+    ids = {one: k for k, one in enumerate([*words, "a", "b", "c", "d", space, "ab", space + "a"])}
+    made = Tokenizer(models.BPE(ids, [("a", "b"), (space, "a")], unk_token="<unk>" if llama else None))
+    if llama:
+        made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    else:
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(words)
+    if kind == "RobertaTokenizer":
+        made.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0), add_prefix_space=False)
+    made.save(str(tmp_path / "tokenizer.json"))
+    names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+    names |= {"mask_token": "<mask>"} if kind == "RobertaTokenizer" else {}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind, **names, **option}))
+    library = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    texts = ("ab cd", " ab", "a<s>b d", "c  ab")
+    wanted = [library(text).input_ids for text in texts]
+    if wanted != [made.encode(text).ids for text in texts]:
+        with pytest.raises(jaxsens.InputError, match=r"tokenizer_config\.json: add_prefix_space"):
+            jaxsens.load_pretrained(tmp_path)
+        return
+    model = jaxsens.load_pretrained(tmp_path)
+    assert [model.tokenizer.encode(text, True) for text in texts] == wanted
