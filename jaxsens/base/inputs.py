@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from numbers import Integral, Real
 from operator import ge, gt, le, lt
@@ -454,9 +455,10 @@ def readout(value: object, own: int | str | None, n: int, problems: Problems) ->
     return True
 
 
-def config_readout(name: str, value: Any, problems: Problems) -> int | str:
-    """Returns the readout in a config: "last", "mean" or a 0-based position."""
-    if not is_count(value) and value not in ("last", "mean"):
+def config_readout(name: str, value: Any, problems: Problems, by_symbol: bool = False) -> int | str:
+    """Returns the readout in a config: "last", "mean", a 0-based position, or if `by_symbol` "last other than 3"."""
+    other = by_symbol and isinstance(value, str) and re.fullmatch(r"last other than \d{1,9}", value)
+    if not is_count(value) and value not in ("last", "mean") and not other:
         problems.add(name, value, 'a 0-based position, "last" or "mean"')
     return plain_numbers(value)
 

@@ -50,7 +50,8 @@ def load_pretrained(
         output: what is read from a row: "hidden", the row after the last layer and the final normalisation, (width,);
             "logits" of the causal or masked-language head, (symbols,); or the scores of a classifier's "labels",
             (labels,), whose names are `model.labels`. The class in config.json ends with ForSequenceClassification,
-            read at [CLS] or at a decoder's last row, or with ForTokenClassification, read at any row.
+            read at [CLS], from the mean of rows, or at a decoder's last symbol that is not `pad_token_id`; or with
+            ForTokenClassification, read at any row.
         dtype: "float32" or "float64", to which the weights (float64, float32, float16 or bfloat16) are converted; or
             "bfloat16" for a model in float32 whose matrices stay as they are stored, at half the memory, and are
             converted layer by layer: the same numbers.

@@ -19,6 +19,7 @@ from jaxsens.base.errors import InputError, PrecisionWarning, collecting
 from jaxsens.base.precision import numerics
 from jaxsens.base.strict import naming_arguments
 from jaxsens.base.versions import versions
+from jaxsens.models.transformer.layered import LAST_OTHER
 from jaxsens.search import enumeration
 from jaxsens.search.checkpoint import Checkpoint, identity
 from jaxsens.search.local_search import Measurements, Restart, SearchProgress, climb
@@ -83,6 +84,10 @@ def worst_input(
         n = inputs.length(n, problems)
         if inputs.readout(readout, subject.readout, n, problems):
             subject = subject.reading(readout)
+        if str(subject.readout).startswith(LAST_OTHER):
+            problems.add(
+                "readout", subject.readout, f"a row that moves with the word; give {max((n or 1) - 1, 0)}"
+            )
         if not isinstance(search, Search | None):
             problems.add("search", search, "jaxsens.Search(restarts=4), or None")
         search = search if isinstance(search, Search) else Search()

@@ -346,6 +346,16 @@ def ids_of(case: Case) -> list[int]:
 def reference(case: Case, folder: Path, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns the library's last hidden states (n, width) and logits (n, symbols) for `ids_of(case)`; of a classifier
     the scores of labels, (1, labels) or (n, labels)."""
+    model = loaded(case, folder, dtype)
+    ids = torch.tensor([ids_of(case)])
+    with in_float64(dtype == "float64"), torch.no_grad():
+        rows = model.base_model(ids).last_hidden_state[0]
+        logits = model(ids).logits[0] if case.family not in ("t5", "mt5") else rows[:0]  # it has no head
+    return rows.numpy(), np.atleast_2d(logits.numpy())
+
+
+def loaded(case: Case, folder: Path, dtype: str) -> Any:
+    """Returns the library's model; float64 is computed within `in_float64`."""
     kind = getattr(transformers, class_of(case))
     # Falcon with ALiBi adds it twice in the eager form of this library.
     form = "sdpa" if case.options.get("alibi") else "eager"
@@ -355,13 +365,10 @@ def reference(case: Case, folder: Path, dtype: str) -> tuple[np.ndarray, np.ndar
     if "experts" in str(case.options):  # the fast form has no float64
         plain["experts_implementation"] = "eager"
     model = kind.from_pretrained(folder, **plain).eval()
-    ids = torch.tensor([ids_of(case)])
-    with in_float64(dtype == "float64"), torch.no_grad():
-        if dtype == "float64":
+    if dtype == "float64":
+        with in_float64(wanted=True):
             _widen_angles(model)
-        rows = model.base_model(ids).last_hidden_state[0]
-        logits = model(ids).logits[0] if case.family not in ("t5", "mt5") else rows[:0]  # it has no head
-    return rows.numpy(), np.atleast_2d(logits.numpy())
+    return model
 
 
 @contextmanager

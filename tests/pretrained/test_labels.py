@@ -96,9 +96,9 @@ def test_a_head_that_is_not_there_is_refused_by_name(tmp_path, options, output: 
         jaxsens.load_pretrained(classifier(tmp_path, **options), output=output)
 
 
-def test_a_mean_before_the_head_is_refused(tmp_path):
-    folder = classifier(tmp_path, "modernbert", classifier_pooling="mean")
-    with pytest.raises(jaxsens.InputError, match="classifier_pooling = 'mean': only \"cls\" is served"):
+def test_a_pooling_that_is_not_served_is_refused_by_name(tmp_path):
+    folder = classifier(tmp_path, "modernbert", classifier_pooling="max")
+    with pytest.raises(jaxsens.InputError, match='classifier_pooling = \'max\': "cls" or "mean"'):
         jaxsens.load_pretrained(folder, output="labels")
 
 

@@ -129,7 +129,8 @@ class DistanceBuilder:
     ) -> None:
         """Adds a point's flips: their `positions`, the `norms` they caused, and how far rounding puts these off. A
         model that reads no single row, or does not say which, has no distances."""
-        row = None if readout is None else readout_row(readout, n)
+        known = isinstance(readout, int) or readout == "last"  # the same of all words
+        row = readout_row(readout, n) if known else None
         if row is None:
             return
         apart = np.abs(np.asarray(positions, np.int64) - row)

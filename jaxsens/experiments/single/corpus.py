@@ -17,12 +17,14 @@ from rich.table import Table
 
 from jaxsens.base.errors import InputError, Problems
 from jaxsens.base.files import atomic_path, read_within
-from jaxsens.models.transformer.layered import readout_row
+from jaxsens.base.precision import numerics
 from jaxsens.pretrained.model import PretrainedModel
 from jaxsens.sensitivity.corpus import CorpusRow, common, corpus_table
+from jaxsens.sensitivity.engines.vmap import compiled_output
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.sensitivity.results.concat import concat
 from jaxsens.sensitivity.results.result import FlipSensitivity, load_result
+from jaxsens.sensitivity.subjects.adapters import LayeredApply
 
 ENDINGS = (".txt", ".csv", ".tsv", ".jsonl")
 LEAST = 3
@@ -157,11 +159,15 @@ def labels_of(model: PretrainedModel, texts: list[LabelledText], result: FlipSen
     for k, label in enumerate(found):
         if not label and model.labels:
             ids = result.tokens[k, : result.length(k)]
-            rows = np.asarray(model(ids))
-            place = readout_row(model.layered.readout if result.readout is None else result.readout, len(ids))
-            scores = rows.mean(axis=0) if place is None else rows[place]
-            found[k] = model.labels[int(np.argmax(scores))]
+            found[k] = model.labels[int(np.argmax(scores_of(model, ids, result.readout)))]
     return found
+
+
+def scores_of(model: PretrainedModel, ids: Any, readout: int | str | None) -> np.ndarray:
+    """Returns a classifier's scores of an input, read as in a result."""
+    with numerics(model.dtype):
+        own = LayeredApply(model.layered, model.layered.readout if readout is None else readout)
+        return compiled_output(own, model.parameters, np.asarray(ids, np.int32))
 
 
 def tables_of(result: FlipSensitivity, labels: list[str]) -> list[list[CorpusRow]]:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from jaxsens.asked.measures import Decision, LogProbability
 from jaxsens.base.told import say
+from jaxsens.experiments.single.corpus import scores_of
 from jaxsens.experiments.sweep.sources import ModelSource
 from jaxsens.pretrained.model import PretrainedModel
 from jaxsens.sensitivity.pictures.pieces import in_context
@@ -155,8 +156,8 @@ def told_of_text(result: FlipSensitivity, model: PretrainedModel, text: str, top
         "read at": "the mean over positions" if place is None else f"position {place}, {names[place]!r}",
         "measured": of_what,
     }
-    if model.labels and place is not None:
-        scores = jax.nn.softmax(model(tokens)[place])
+    if model.labels:
+        scores = jax.nn.softmax(scores_of(model, tokens, result.readout))
         about["labels"] = ", ".join(
             f"{name} {score:.2g}" for name, score in zip(model.labels, scores, strict=True)
         )

@@ -134,12 +134,14 @@ class Layered(abc.ABC):
 
     Attributes:
         layers: the number of layers.
-        readout: the row that is read: "last", a position, or "mean" for the mean of `read` over all rows. The argument
-            `readout` of jaxsens' functions overrides it.
+        readout: the row that is read: "last", a position, "last other than 3" for that of the last symbol other than
+            3, or "mean" for the mean of `read` over all rows. The argument `readout` of jaxsens' functions overrides
+            it.
         alphabet_size: the number of symbols that flips may insert; None if callers must say.
         vocabulary_size: the number of symbols that the model reads; None if unknown.
         stacked: whether `apart` takes layers out of stacks, so that to stack them again is no copy.
         mesh: the devices over which some parameters are split; None if each device has all.
+        pools: whether `read_mean` is overridden: the output of "mean" is then no mean of outputs.
     """
 
     layers: int
@@ -148,6 +150,7 @@ class Layered(abc.ABC):
     vocabulary_size: int | None = None
     stacked: ClassVar[bool] = False
     mesh: Mesh | None = None
+    pools: bool = False
 
     @abc.abstractmethod
     def attention(self, layer: int) -> Attention:
@@ -226,6 +229,10 @@ class Layered(abc.ABC):
         del layer
         return parameters
 
+    def read_mean(self, parameters: Any, rows: AllRows) -> Outputs:
+        """Returns the output of the readout "mean" from the last layer's rows: the mean of what `read` returns."""
+        return jnp.mean(jax.vmap(lambda row: self.read(parameters, row))(rows), axis=0)
+
     def __call__(self, parameters: Any, tokens: Tokens) -> Outputs:
         """Returns the output on one input, in O(layers n^2 width) operations."""
         return forward(self, jax.tree.map(jnp.asarray, parameters), jnp.asarray(tokens), self.readout)
@@ -234,6 +241,21 @@ class Layered(abc.ABC):
     def scored_in_pairs(self) -> bool:
         """Whether `score` is overridden, so that scores are not dot products."""
         return type(self).score is not Layered.score
+
+
+LAST_OTHER = "last other than "
+"""What the readout at the last symbol other than one begins with; the symbol follows."""
+
+
+def row_read(readout: int | str, word: Int[Any, "*batch n"]) -> Any:
+    """Returns the position of the row that is read of a word, or of each of some words, or None for the mean.
+
+    Only "last other than 3" depends on the word: it is the position of its last symbol that is not 3, or 0.
+    """
+    if isinstance(readout, str) and readout.startswith(LAST_OTHER):
+        other = word != int(readout.removeprefix(LAST_OTHER))
+        return (np.arange(word.shape[-1]) * other).max(axis=-1)
+    return readout_row(readout, word.shape[-1])
 
 
 def readout_row(readout: int | str, n: int) -> int | None:
@@ -419,9 +441,9 @@ def over_rows(one: Callable[..., Any], *rows: Array, most: int | None = None) ->
 def forward(model: Layered, parameters: Any, tokens: Tokens, readout: int | str) -> Outputs:
     """Returns the output on one input: the plain forward pass, which is the specification of the model."""
     n = tokens.shape[0]
-    row = readout_row(readout, n)
+    row = row_read(readout, tokens)
     if row is None:
-        return jnp.mean(rows_of(model, parameters, tokens), axis=0)
+        return model.at_length(n).read_mean(parameters, _last_rows(model, parameters, tokens))
     return model.at_length(n).read(parameters, _last_rows(model, parameters, tokens)[row])
 
 

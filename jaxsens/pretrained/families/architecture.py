@@ -144,9 +144,11 @@ class Classifier:
 
     Attributes:
         activation: of the first map, before its norm; None without that map.
+        readout: the row that it reads; None for that of its family. Of "mean", it reads the mean of rows.
     """
 
     activation: str | None
+    readout: str | None = None
 
 
 @config
@@ -314,9 +316,11 @@ class PublishedTransformer(Layered):
 
     @property
     def readout(self) -> int | str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """That of the folder's pooling; else the last row if the future is masked, otherwise the first, of [CLS]."""
-        if self.pooling is not None:
-            return self.pooling
+        """That of the folder's pooling, or of its classifier; else the last row if the future is masked, otherwise the
+        first, of [CLS]."""
+        own = self.classifier.readout if self.pooling is None and self.classifier else self.pooling
+        if own is not None:
+            return own
         return "last" if self.architecture.causal else 0
 
     @property
@@ -508,11 +512,7 @@ class PublishedTransformer(Layered):
 
     def read(self, parameters: Any, row: Row) -> Outputs:
         """The row after the final normalisation, the logits of the language-model head, or the scores of labels."""
-        a = self.architecture
-        if a.norms != "after" if a.final_norm is None else a.final_norm:
-            row = self._normed(parameters.get("final_norm"), row)
-        if "output_map" in parameters:
-            row = linear(parameters["output_map"], row)
+        row = self._finished(parameters, row)
         match self.output:
             case "hidden":
                 for activation, own in zip(self.dense, parameters.get("dense", ()), strict=True):
@@ -521,12 +521,34 @@ class PublishedTransformer(Layered):
             case "logits":
                 return self._logits(parameters, row)
             case "labels" if self.classifier is not None:
-                own = parameters["classifier"]
-                if self.classifier.activation is not None:
-                    row = _activated(self.classifier.activation, linear(own["dense"], row))
-                return linear(own["out"], self._normed(own["norm"], row) if "norm" in own else row)
+                return self._scores(parameters["classifier"], self.classifier, row)
             case _:
                 raise no_rule("read", "output", self.output, ("hidden", "logits", "labels"))
+
+    @property
+    def pools(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether a classifier reads the mean of rows."""
+        return self.classifier is not None and self.classifier.readout == "mean"
+
+    def read_mean(self, parameters: Any, rows: Float[Array, "n width"]) -> Outputs:
+        """The mean of outputs; of a classifier that pools rows, the scores of their mean."""
+        if self.classifier is None or not self.pools:
+            return super().read_mean(parameters, rows)
+        mean = jnp.mean(jax.vmap(lambda row: self._finished(parameters, row))(rows), axis=0)
+        return self._scores(parameters["classifier"], self.classifier, mean)
+
+    def _finished(self, parameters: Any, row: Row) -> Row:
+        """Returns a row after the final normalisation, in an embedding's width."""
+        a = self.architecture
+        if a.norms != "after" if a.final_norm is None else a.final_norm:
+            row = self._normed(parameters.get("final_norm"), row)
+        return linear(parameters["output_map"], row) if "output_map" in parameters else row
+
+    def _scores(self, own: Any, classifier: Classifier, row: Row) -> Outputs:
+        """Returns the scores of labels."""
+        if classifier.activation is not None:
+            row = _activated(classifier.activation, linear(own["dense"], row))
+        return linear(own["out"], self._normed(own["norm"], row) if "norm" in own else row)
 
     def _logits(self, parameters: Any, row: Array) -> Array:
         a, head = self.architecture, parameters.get("head", {})

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jaxsens.base import inputs
 from jaxsens.base.errors import Problems
+from jaxsens.models.transformer.layered import LAST_OTHER
 from jaxsens.pretrained.families.architecture import Architecture, Classifier
 from jaxsens.pretrained.families.family import Family, Tensor, norm_tensors
 
@@ -88,14 +90,27 @@ def classifier_of(
     if names is None:
         problems.add("output", "labels", f"{own}: not served; of {kind}s there are {', '.join(HEADS[kind])}")
         return None
-    if kind == "sequence" and table.get("classifier_pooling", "cls") != "cls":
-        remedy = 'only "cls" is served: the head follows a mean of rows, which no map of single rows does'
-        problems.add("config.json: classifier_pooling", table["classifier_pooling"], remedy)
     if table.get("pooler_hidden_act", "gelu") != "gelu" and family.name == "deberta-v2":
         problems.add("config.json: pooler_hidden_act", table["pooler_hidden_act"], 'only "gelu" is served')
     labels = _labels(table, problems)
     activation = a.head_activation if names.activation == "classifier_activation" else names.activation
-    return Classifier(activation), labels, tuple(_tensors(names, a, family, len(labels)))
+    readout = _readout(family, table, problems) if kind == "sequence" else None
+    return Classifier(activation, readout), labels, tuple(_tensors(names, a, family, len(labels)))
+
+
+def _readout(family: Family, table: Mapping[str, Any], problems: Problems) -> str | None:
+    """Returns the row that a classifier of sequences reads: of a decoder with a padding symbol, the last other one."""
+    pooling = table.get("classifier_pooling", "cls")
+    if family.name == "modernbert" and pooling != "cls":
+        if pooling != "mean":
+            problems.add("config.json: classifier_pooling", pooling, '"cls" or "mean"')
+        return "mean"
+    padding = family.options(table, "", Problems("")).table.get(
+        "pad_token_id"
+    )  # faults in it are already noted
+    if family.name not in _DECODERS or padding is None or (isinstance(padding, int) and padding < 0):
+        return None
+    return f"{LAST_OTHER}{inputs.count('config.json: pad_token_id', padding, problems)}"
 
 
 def _labels(table: Mapping[str, Any], problems: Problems) -> tuple[str, ...]:
@@ -122,7 +137,7 @@ def _tensors(names: HeadNames, a: Architecture, family: Family, labels: int) -> 
     yield from _map("out", names.out, width, labels, names.bias)
 
 
-def _map(part: str, name: str, inputs: int, outputs: int, bias: bool) -> Iterator[Tensor]:
-    yield Tensor(("classifier", part, "matrix"), (f"{name}.weight",), (outputs, inputs), transposed=True)
+def _map(part: str, name: str, ins: int, outputs: int, bias: bool) -> Iterator[Tensor]:
+    yield Tensor(("classifier", part, "matrix"), (f"{name}.weight",), (outputs, ins), transposed=True)
     if bias:
         yield Tensor(("classifier", part, "bias"), (f"{name}.bias",), (outputs,))

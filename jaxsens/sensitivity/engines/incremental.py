@@ -34,7 +34,7 @@ from jaxsens.models.transformer.layered import (
     alike,
     embedded_rows,
     layer_of,
-    readout_row,
+    row_read,
 )
 from jaxsens.models.transformer.layers import layered_transformer
 from jaxsens.models.transformer.trace import rows_at_once, scores_leave_cache
@@ -94,6 +94,7 @@ class UnflippedRows:
     """The unflipped run.
 
     Attributes:
+        tokens: the input.
         first: the first layer.
         rows: the output of the first layer, and of each group of later ones, one after another along the first axis;
             without that of the last layer if one row is read.
@@ -103,6 +104,7 @@ class UnflippedRows:
         sizes: the largest |log-normaliser| of each layer of a jaxsens transformer.
     """
 
+    tokens: Int[Array, " n"]
     first: LayerRun
     rows: Sequence[Float[Array, "*layers n width"]]
     stacks: tuple[Stack, ...]
@@ -158,7 +160,7 @@ class IncrementalEngine(SubtractingEngine):
         n = tokens.shape[0]
         model = self.layered.at_length(n)
         x = embedded_rows(model, parameters, tokens, jnp.arange(n))
-        whole, row = self._whole_layers(n), readout_row(self.readout, n)
+        whole, row = self._whole_layers, row_read(self.readout, tokens)
         first, x = layer_run(layer_of(model, parameters, 0, n), x, None if whole else row)
         rows, apart = [x] if whole else [], model.apart(parameters)
         groups = alike(model, apart, n, range(1, whole))
@@ -172,12 +174,12 @@ class IncrementalEngine(SubtractingEngine):
 
             x, some = jax.lax.scan(one, x, stack)
             rows.append(some)
-        output = self._read(parameters, first.x[None] if not whole else x[None])[0]
+        output = self._read(parameters, first.x[None] if not whole else x[None], tokens[None])[0]
         doubt = HALF_UNIT * jnp.finfo(output.dtype).eps * jnp.abs(output)
         sizes = jnp.zeros(0)
         if isinstance(self.apply, TransformerApply):
             _, sizes = self.apply.with_sizes(parameters, tokens)
-        return UnflippedRows(first, tuple(rows), stacks, output, doubt, sizes)
+        return UnflippedRows(tokens, first, tuple(rows), stacks, output, doubt, sizes)
 
     def sizes(self, prepared: UnflippedRows) -> Float[Array, " layers"]:
         """Those of a jaxsens transformer."""
@@ -195,14 +197,15 @@ class IncrementalEngine(SubtractingEngine):
         n, (positions, symbols) = prepared.first.x.shape[0], block
         model = self.layered.at_length(n)
         moved = embedded_rows(model, parameters, symbols, positions)
+        words = jax.vmap(lambda i, symbol: prepared.tokens.at[i].set(symbol))(positions, symbols)
         if not prepared.rows:
             x = jax.vmap(lambda i, row: prepared.first.x.at[i].set(row))(positions, moved)
-            return self._read(parameters, x)
+            return self._read(parameters, x, words)
         reach = model.attention(0).rows_that_see((jnp.min(positions), jnp.max(positions) + 1), n)
         first = layer_of(model, parameters, 0, n)
         y = first_layer(first, prepared.first, prepared.rows[0], positions, moved, reach)
         apart = model.apart(parameters)
-        groups = alike(model, apart, n, range(1, self._whole_layers(n)))
+        groups = alike(model, apart, n, range(1, self._whole_layers))
         for group, *given in zip(groups, prepared.stacks, prepared.rows[1:], strict=True):
 
             def one(carry: tuple[Array, Reach], given: Any, group: Alike = group) -> tuple[Any, None]:
@@ -212,22 +215,25 @@ class IncrementalEngine(SubtractingEngine):
                 return (changed.astype(y.dtype), carried(reach)), None
 
             (y, reach), _ = jax.lax.scan(one, (y, carried(reach)), tuple(given))
-        return self._read(parameters, y)
+        return self._read(parameters, y, words)
 
-    def _whole_layers(self, n: int) -> int:
+    @property
+    def _whole_layers(self) -> int:
         """The number of layers of which more than one row is needed."""
-        return self.layered.layers - (readout_row(self.readout, n) is not None)
+        return self.layered.layers - (self.readout != "mean")
 
-    def _read(self, parameters: Any, y: RowsOfFlips) -> Float[Array, "flips outputs"]:
+    def _read(
+        self, parameters: Any, y: RowsOfFlips, words: Int[Array, "flips n"]
+    ) -> Float[Array, "flips outputs"]:
         """Returns outputs from the input of the last layer, or for a mean from its output."""
         n = y.shape[1]
-        model, row = self.layered.at_length(n), readout_row(self.readout, n)
+        model, row = self.layered.at_length(n), row_read(self.readout, words)
 
         def read(one: Float[Array, " width"]) -> Float[Array, " outputs"]:
             return as_vector(model.read(parameters, one))
 
         if row is None:
-            return jax.vmap(lambda rows: jnp.mean(jax.vmap(read)(rows), axis=0))(y)
+            return jax.vmap(lambda rows: as_vector(model.read_mean(parameters, rows)))(y)
         return jax.vmap(read)(last_row(layer_of(model, parameters, model.layers - 1, n), y, row))
 
     def preferred_batch(self, n: int, platform: Platform) -> int:
@@ -238,7 +244,7 @@ class IncrementalEngine(SubtractingEngine):
         """Counts the products of attention and of the row maps. Masks halve what a flip changes while they hide one
         side. Memory is that of rows and, in middle layers, of the scores of one head."""
         n = tokens.shape[0]
-        model, whole = self.layered.at_length(n), self._whole_layers(n)
+        model, whole = self.layered.at_length(n), self._whole_layers
         prepare = flip = width = scores = 0.0
         later = earlier = True
         for k in range(model.layers):
@@ -316,17 +322,20 @@ def changed_layer(
     return over_changed_rows(merged, unchanged, reach, MAPPED_ROWS), reach
 
 
-def last_row(layer: ModelLayer, x: RowsOfFlips, row: int) -> Float[Array, "flips width"]:
-    """Returns one row of the last layer's output, in O(n width^2) a flip: the keys and values of all rows, the rest of
-    one."""
-    here, (_, keys, values) = jnp.asarray([row]), projected_rows(layer, x)
-    q, _, _ = layer.projected(x[:, row], jnp.full(len(x), row))
+def last_row(
+    layer: ModelLayer, x: RowsOfFlips, row: int | Int[Array, " flips"]
+) -> Float[Array, "flips width"]:
+    """Returns one row of the last layer's output, the same one or another for each flip, in O(n width^2) a flip: the
+    keys and values of all rows, the rest of one."""
+    (_, keys, values), each = projected_rows(layer, x), 0 if jnp.ndim(row) else None
+    own = x[:, row] if each is None else x[jnp.arange(len(x)), row]
+    q, _, _ = layer.projected(own, jnp.broadcast_to(jnp.asarray(row), len(x)))
 
-    def attended(q: Array, keys: Array, values: Array) -> Float[Array, "1 heads value_width"]:
-        return layer.attended(q[:, None], keys, values, here)
+    def attended(q: Array, keys: Array, values: Array, row: Array) -> Float[Array, "1 heads value_width"]:
+        return layer.attended(q[:, None], keys, values, row[None])
 
-    b = jax.vmap(attended, in_axes=(1, 0, 0))(q, keys, values)
-    return layer.merged(x[:, row], b[:, 0])
+    b = jax.vmap(attended, in_axes=(1, 0, 0, each))(q, keys, values, jnp.asarray(row))
+    return layer.merged(own, b[:, 0])
 
 
 # Maps of the rows of all flips at once: a platform's blocks of rows then have one size, however many flips there are.

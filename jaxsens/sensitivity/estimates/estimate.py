@@ -19,6 +19,7 @@ from jaxsens.base.memory import check_fits
 from jaxsens.base.platforms import Platform
 from jaxsens.base.precision import numerics
 from jaxsens.base.programs import kept
+from jaxsens.models.transformer.layered import LAST_OTHER
 from jaxsens.sensitivity.engines.engine import EngineCost
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine, PreparedEstimate, refusal
 from jaxsens.sensitivity.engines.one_key.layer_costs import costs_of_layers
@@ -110,6 +111,12 @@ def first_order_engine(subject: Measurable, asked: FirstOrder, measure: Measure)
     readout = subject.row_read
     if readout is None:
         raise EngineRefusal(f'engine = "{NAME}": readout = None; give the row that is read')
+    if str(readout).startswith(LAST_OTHER):
+        remedy = "a flip can move this row; give its position as readout, for one that stays"
+        raise EngineRefusal(f'engine = "{NAME}": readout = {readout!r}: {remedy}')
+    if readout == "mean" and layered.pools:
+        remedy = 'the output is no sum over rows, but the scores of their mean; use engine="vmap"'
+        raise EngineRefusal(f'engine = "{NAME}": readout = {readout!r}: {remedy}')
     return FirstOrderEngine(measure, measure.chosen(subject.outputs), layered, readout)
 
 

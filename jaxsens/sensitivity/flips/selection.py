@@ -15,6 +15,7 @@ from jaxsens.asked.positions import positions_at
 from jaxsens.base import inputs
 from jaxsens.base.errors import InputError, Problems, no_rule
 from jaxsens.base.memory import TOKEN_BYTES, check_fits
+from jaxsens.models.transformer.layered import LAST_OTHER, row_read
 from jaxsens.sensitivity.flips.flip_table import (
     DELETED,
     FlipTable,
@@ -146,14 +147,27 @@ def _selected(
         return _of_pairs(flips, subject, words, problems)
     if isinstance(flips, Substitute) and (lists := flips.by_position) is not None:
         return _of_mapping(flips, lists, subject, words, problems)
-    read = subject.position_read(n)
+    reads = _reads(subject, words)
+    read = (
+        subject.position_read(n) if reads is None else int(reads[0]) if len({*reads.tolist()}) == 1 else None
+    )
     # Insertions before the last position leave the symbol that is read in its place.
     excluded = (0 if subject.readout == 0 else None) if flips.edit == "insert" else read
     where = _places(flips, n, read, excluded, problems)
     _check_length(flips, subject, words, where, problems)
     inserted = _inserted(flips, subject, words, problems)
     kept = _kept(flips, subject, words, where, problems)
+    if reads is not None and flips.positions is None and flips.groups is None and flips.edit != "insert":
+        kept &= np.arange(n) < reads[:, None]  # what follows the row is padding
     return Selection(flips, inserted.lists, np.where(kept, inserted.rows, -1))
+
+
+def _reads(subject: Measurable, words: Int[np.ndarray, "batch n"]) -> Int[np.ndarray, " batch"] | None:
+    """Returns the position that is read of each word if it depends on its symbols."""
+    readout = subject.readout
+    if words.size and isinstance(readout, str) and readout.startswith(LAST_OTHER):
+        return row_read(readout, words)
+    return None
 
 
 def _places(

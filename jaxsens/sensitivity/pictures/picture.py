@@ -297,11 +297,8 @@ def _facts(view: ResultView) -> str:
         "mean": "; the output is the mean over positions",
         "last": "; read at the last position",
     }
-    where = (
-        read.get(view.readout)
-        if isinstance(view.readout, str | None)
-        else f"; read at position {view.readout}"
-    )
+    position = "; read at " + ("position " * isinstance(view.readout, int)) + str(view.readout)
+    where = read.get(view.readout, position)
     how = f", engine {view.engine}"
     if view.estimated:
         how = f": {view.exact:,} measured, the others estimated to first order"

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 
 from jaxsens.asked.measures import Measure
 from jaxsens.base.precision import RESOLVED, SMALLEST, resolved
+from jaxsens.models.transformer.layered import row_read
 from jaxsens.sensitivity.flips.flip_table import DELETED, DELETED_NAME
 
 
@@ -91,9 +92,8 @@ class ResultView:
 
     def position_read(self, k: int) -> int | None:
         """Returns the position of input k at which the model reads its output, if it is one."""
-        if self.readout == "last":
-            return len(self.inputs[k].tokens) - 1
-        return self.readout if isinstance(self.readout, int) else None
+        row = None if self.readout is None else row_read(self.readout, self.inputs[k].tokens)
+        return None if row is None else int(row)
 
 
 def flipped_input(alphabet: Sequence[int], groups: bool, copies: int = 0) -> str:

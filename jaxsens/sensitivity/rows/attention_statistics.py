@@ -22,7 +22,7 @@ from jaxsens.base.strict import naming_arguments
 from jaxsens.base.told import facts
 from jaxsens.base.versions import versions
 from jaxsens.models.transformer.config import TransformerConfig
-from jaxsens.models.transformer.layered import Layered, readout_row
+from jaxsens.models.transformer.layered import Layered, row_read
 from jaxsens.sensitivity.engines.one_key.blocks import summed_over_blocks
 from jaxsens.sensitivity.rows.attention_weights import (
     RowWeights,
@@ -161,7 +161,9 @@ def attention_statistics(
     place = subject.row_read
     if place is None or place == "auto":
         place = "last" if subject.given_layers is None else subject.given_layers.readout
-    read = readout_row(place, words.shape[1])
+    read = row_read(place, words[0])
+    place = place if place in ("last", "mean") or read is None else int(read)
+    read = read if read is None else int(read)
     with numerics(subject.dtype):
         parameters = jax.tree.map(jnp.asarray, subject.parameters)
         found = jax.device_get(_statistics(attending, read, parameters, jnp.asarray(words[0])))

@@ -109,8 +109,9 @@ class Measurable:
                 problems.add(name, symbol, reason)
 
     def position_read(self, n: int) -> int | None:
-        """Returns the readout position of an input of length n, which is not flipped by default, or None."""
-        if self.readout in ("last", "auto"):
+        """Returns the readout position of an input of length n, which is not flipped by default, or None: the last one
+        if it depends on the symbols."""
+        if isinstance(self.readout, str) and self.readout != "mean":
             return n - 1
         return None if self.readout == "mean" or self.readout is None else int(self.readout)
 
@@ -397,7 +398,7 @@ def _from_layered(model: Layered, parameters: Any) -> Measurable:
     name = type(model).__name__
     with collecting(name) as problems:
         layers = inputs.count("layers", getattr(model, "layers", None), problems)
-        inputs.config_readout("readout", model.readout, problems)
+        inputs.config_readout("readout", model.readout, problems, by_symbol=True)
         for field in ("alphabet_size", "vocabulary_size"):
             inputs.optional_count(field, getattr(model, field), problems)
         for k in range(layers or 0):
