@@ -49,7 +49,7 @@ def check(case: Case, folder: Any, words: np.ndarray, pad: int, edits: tuple[tup
         with in_float64(wanted=True), torch.no_grad():
             return library(torch.tensor([word])).logits[0].numpy()
 
-    for edit, engine in edits:  # of five words in one call
+    for edit, engine in edits:
         found = jaxsens.flip_sensitivity(model, words, FLIPS[edit](pad), engine=engine)  # pyright: ignore[reportArgumentType]
         assert len(found) >= 5 * len(words) - 1
         expected = [
