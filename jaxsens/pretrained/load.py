@@ -111,18 +111,10 @@ def load_pretrained(
         parameters = layered.prepared(parameters_of(found, architecture.layers, Reader(dtype, mesh)))
         if dense:
             parameters |= {"dense": _dense(maps, architecture.width, computed, problems)}
-    return PretrainedModel(
-        layered,
-        parameters,
-        tokenizer,
-        family.name,
-        here.path,
-        here.name,
-        padding=None
-        if (offset := architecture.position_offset) == 0 or family.counts_padding
-        else offset - 1,
-        labels=labels,
-    )
+    offset = architecture.position_offset
+    padding = None if offset == 0 or family.counts_padding else offset - 1
+    named = family.name, here.path, here.name
+    return PretrainedModel(layered, parameters, tokenizer, *named, padding=padding, labels=labels)
 
 
 def _dense(

@@ -129,8 +129,8 @@ class DistanceBuilder:
     ) -> None:
         """Adds a point's flips: their `positions`, the `norms` they caused, and how far rounding puts these off. A
         model that reads no single row, or does not say which, has no distances."""
-        known = isinstance(readout, int) or readout == "last"  # the same of all words
-        row = readout_row(readout, n) if known else None
+        moves = isinstance(readout, str) and readout != "last"  # with the word
+        row = None if readout is None or moves else readout_row(readout, n)
         if row is None:
             return
         apart = np.abs(np.asarray(positions, np.int64) - row)

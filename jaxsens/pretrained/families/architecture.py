@@ -318,9 +318,9 @@ class PublishedTransformer(Layered):
     def readout(self) -> int | str:  # pyright: ignore[reportIncompatibleVariableOverride]
         """That of the folder's pooling, or of its classifier; else the last row if the future is masked, otherwise the
         first, of [CLS]."""
-        own = None if self.classifier is None else self.classifier.readout
-        if self.pooling is not None or own is not None:
-            return own if self.pooling is None else self.pooling
+        own = self.classifier.readout if self.pooling is None and self.classifier else self.pooling
+        if own is not None:
+            return own
         return "last" if self.architecture.causal else 0
 
     @property

@@ -164,11 +164,10 @@ def _selected(
 
 def _reads(subject: Measurable, words: Int[np.ndarray, "batch n"]) -> Int[np.ndarray, " batch"] | None:
     """Returns the position that is read of each word if it depends on its symbols."""
-    return (
-        row_read(subject.readout, words)
-        if words.size and str(subject.readout).startswith(LAST_OTHER)
-        else None
-    )
+    readout = subject.readout
+    if words.size and isinstance(readout, str) and readout.startswith(LAST_OTHER):
+        return row_read(readout, words)
+    return None
 
 
 def _places(
