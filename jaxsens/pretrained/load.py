@@ -24,7 +24,7 @@ from jaxsens.pretrained.families.architecture import Architecture, Output, Publi
 from jaxsens.pretrained.families.classifiers import classifier_of
 from jaxsens.pretrained.families.family import Family, StoredTensor, Tensor, stored_tensors
 from jaxsens.pretrained.families.weights import NARROW, Reader, check_narrow, parameters_of
-from jaxsens.pretrained.folder import CONFIG, TOKENIZER, VOCABULARY, Folder, existing_folder
+from jaxsens.pretrained.folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG, VOCABULARY, Folder, existing_folder
 from jaxsens.pretrained.model import PretrainedModel
 from jaxsens.pretrained.tokenizer import read_tokenizer
 
@@ -89,7 +89,9 @@ def load_pretrained(
     by_symbol = family is not None and family.name == "esm" and VOCABULARY in here.names()
     path = here.file(VOCABULARY if by_symbol else TOKENIZER, problems, named_by="folder", absent=make)
     symbols = 0 if architecture is None else architecture.symbols
-    tokenizer = None if path is None else read_tokenizer(path, symbols, problems)
+    named = TOKENIZER_CONFIG in here.names() and not by_symbol
+    beside = here.file(TOKENIZER_CONFIG, problems, named_by="folder", absent="") if named else None
+    tokenizer = None if path is None else read_tokenizer(path, beside, symbols, problems)
     pooling = here.pooling(problems) if output == "hidden" else None
     dense = here.dense(pooling, problems)
     stored = stored_tensors(files, index, problems)
@@ -117,9 +119,7 @@ def load_pretrained(
         family.name,
         here.path,
         here.name,
-        padding=None
-        if (offset := architecture.position_offset) == 0 or family.counts_padding
-        else offset - 1,
+        padding=None if family.counts_padding or not (first := architecture.position_offset) else first - 1,
         labels=labels,
     )
 

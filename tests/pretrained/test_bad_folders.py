@@ -271,7 +271,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "an added token with a huge id": (
         other_tokenizer(lambda table: table["added_tokens"].append(
             table["added_tokens"][0] | {"content": "<x>", "id": 10**9})),
-        "tokenizer.json: largest id = 1000000000: the model reads ids 0 to 19",
+        "added_tokens: id = 1000000000: .* but it gets 18",
     ),
     "an added token after a gap": (
         other_tokenizer(lambda table: table["added_tokens"].append(
