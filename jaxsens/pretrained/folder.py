@@ -16,6 +16,7 @@ from jaxsens.base.files import read_within
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 VOCABULARY = "vocab.txt"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

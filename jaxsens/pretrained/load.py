@@ -24,9 +24,9 @@ from jaxsens.pretrained.families.architecture import Architecture, Output, Publi
 from jaxsens.pretrained.families.classifiers import classifier_of
 from jaxsens.pretrained.families.family import Family, StoredTensor, Tensor, stored_tensors
 from jaxsens.pretrained.families.weights import NARROW, Reader, check_narrow, parameters_of
-from jaxsens.pretrained.folder import CONFIG, TOKENIZER, VOCABULARY, Folder, existing_folder
+from jaxsens.pretrained.folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG, VOCABULARY, Folder, existing_folder
 from jaxsens.pretrained.model import PretrainedModel
-from jaxsens.pretrained.tokenizer import read_tokenizer
+from jaxsens.pretrained.tokenizer import FolderTokenizer, read_tokenizer
 
 
 @naming_arguments
@@ -82,15 +82,8 @@ def load_pretrained(
         head = classifier_of(family, architecture, options, problems) or head
     classifier, labels, of_classifier = head
     files, index = here.weight_files(problems)
-    write = "backend_tokenizer.save(sys.argv[1] + '/tokenizer.json')"
-    make = (
-        f"make it where transformers is installed: {here.rewritten_by('AutoTokenizer', write)}\n"
-        "    A tokenizer without backend_tokenizer has no such file"
-    )
-    by_symbol = family is not None and family.name == "esm" and VOCABULARY in here.names()
-    path = here.file(VOCABULARY if by_symbol else TOKENIZER, problems, named_by="folder", absent=make)
     symbols = 0 if architecture is None else architecture.symbols
-    tokenizer = None if path is None else read_tokenizer(path, symbols, problems)
+    tokenizer = _tokenizer(here, family is not None and family.name == "esm", symbols, problems)
     pooling = here.pooling(problems) if output == "hidden" else None
     dense = here.dense(pooling, problems)
     stored = stored_tensors(files, index, problems)
@@ -115,6 +108,19 @@ def load_pretrained(
     padding = None if offset == 0 or family.counts_padding else offset - 1
     named = family.name, here.path, here.name
     return PretrainedModel(layered, parameters, tokenizer, *named, padding=padding, labels=labels)
+
+
+def _tokenizer(here: Folder, esm: bool, symbols: int, problems: Problems) -> FolderTokenizer | None:
+    write = "backend_tokenizer.save(sys.argv[1] + '/tokenizer.json')"
+    make = (
+        f"make it where transformers is installed: {here.rewritten_by('AutoTokenizer', write)}\n"
+        "    A tokenizer without backend_tokenizer has no such file"
+    )
+    by_symbol = esm and VOCABULARY in here.names()
+    path = here.file(VOCABULARY if by_symbol else TOKENIZER, problems, named_by="folder", absent=make)
+    named = TOKENIZER_CONFIG in here.names() and not by_symbol
+    beside = here.file(TOKENIZER_CONFIG, problems, named_by="folder", absent="") if named else None
+    return None if path is None else read_tokenizer(path, beside, symbols, problems)
 
 
 def _dense(

@@ -13,7 +13,7 @@ from typing import Any
 from jaxsens.base.errors import InputError, Problems
 from jaxsens.base.files import read_within
 from jaxsens.base.inputs import LARGEST_ID, is_count
-from jaxsens.pretrained.folder import MOST_BYTES, VOCABULARY, read_json
+from jaxsens.pretrained.folder import MOST_BYTES, TOKENIZER_CONFIG, VOCABULARY, read_json
 
 UNUSED = re.compile(
     r"[\[<]unused[_ -]?\d+[\]>]|<\|(reserved|unused|extra|placeholder)\w*\|>|madeupword\d+|<reserved\w*>",
@@ -145,11 +145,14 @@ def _asked(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
         raise InputError(f"tokenizer.json: the library of tokenizers fails with it: {error}") from error
 
 
-def read_tokenizer(path: Path, symbols: int, problems: Problems) -> FolderTokenizer | None:
+def read_tokenizer(
+    path: Path, beside: Path | None, symbols: int, problems: Problems
+) -> FolderTokenizer | None:
     """Returns the tokenizer of a tokenizer.json, or of ESM's vocab.txt; None after adding an error.
 
     Args:
         path: the file.
+        beside: its tokenizer_config.json, if it has one.
         symbols: the number of symbols that the model reads; 0 if unknown.
         problems: collects the errors.
     """
@@ -167,9 +170,7 @@ def read_tokenizer(path: Path, symbols: int, problems: Problems) -> FolderTokeni
         return None
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    beside, mask = path.parent / "tokenizer_config.json", None
-    if beside.is_file() and path.name != VOCABULARY:
-        mask = _follow(read_json(beside, problems), tokenizer, table, problems)
+    mask = None if beside is None else _follow(read_json(beside, problems), tokenizer, table, problems)
     named = (one.get("type") for one in _nodes(table.get("decoder")))
     kinds, model = frozenset(kind for kind in named if isinstance(kind, str)), table["model"]
     unknown = model.get("unk_id") if (word := model.get("unk_token")) is None else tokenizer.token_to_id(word)
@@ -211,12 +212,13 @@ def _follow(config: dict[str, Any], tokenizer: Any, table: dict[str, Any], probl
     Returns the mask that it names."""
     from tokenizers import AddedToken
 
-    where, decoder = "tokenizer_config.json", config.get("added_tokens_decoder")
+    where, decoder = TOKENIZER_CONFIG, config.get("added_tokens_decoder")
     listed = (
         {k: one for k, one in decoder.items() if isinstance(one, dict)} if isinstance(decoder, dict) else {}
     )
     for number, one in sorted(listed.items(), key=lambda pair: (len(pair[0]), pair[0])):
-        text, flags = one.get("content"), {key: on for key, on in one.items() if isinstance(on, bool)}
+        text, kinds = one.get("content"), ("single_word", "lstrip", "rstrip", "normalized", "special")
+        flags = {key: one[key] for key in kinds if isinstance(one.get(key), bool)}
         tokenizer.add_tokens([AddedToken(text, **flags)] if isinstance(text, str) else [])
         if str(tokenizer.token_to_id(str(text))) != number:
             told = f"{text!r} has the id {tokenizer.token_to_id(str(text))} by tokenizer.json"
@@ -226,11 +228,8 @@ def _follow(config: dict[str, Any], tokenizer: Any, table: dict[str, Any], probl
     known = {one.content for one in tokenizer.get_added_tokens_decoder().values()}
     tokenizer.add_special_tokens([one for one in texts.values() if isinstance(one, str) and one not in known])
     said: dict[str, Any] = {}
-    own = config.get("tokenizer_class") not in (
-        "PreTrainedTokenizerFast",
-        "TokenizersBackend",
-    )  # it reads these
-    for node in _nodes([table.get("normalizer"), table.get("pre_tokenizer")]) if own else ():
+    generic = ("PreTrainedTokenizerFast", "TokenizersBackend")  # which do not read these
+    for node in _nodes([table.get("normalizer"), table.get("pre_tokenizer")]):
         if node.get("type") == "BertNormalizer":
             lower, accents = node.get("lowercase"), node.get("strip_accents")
             said |= {"do_lower_case": lower, "strip_accents": lower if accents is None else accents}
@@ -239,7 +238,7 @@ def _follow(config: dict[str, Any], tokenizer: Any, table: dict[str, Any], probl
             said["add_prefix_space"] = node.get("add_prefix_space", node.get("prepend_scheme") != "never")
     for key, value in said.items():
         given = config.get(key, value)
-        if isinstance(given, bool) and given != value:
+        if isinstance(given, bool) and given != value and config.get("tokenizer_class") not in generic:
             remedy = f"tokenizer.json says {value}; keep the one that the model was trained with"
             problems.add(f"{where}: {key}", given, remedy)
     return texts["mask_token"] if isinstance(texts.get("mask_token"), str) else None

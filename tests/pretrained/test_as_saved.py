@@ -101,3 +101,13 @@ def test_a_model_without_windows_loads_as_the_library_writes_it(tmp_path):
     case, _, wanted = _saved("qwen2_moe", tmp_path, use_sliding_window=False)
     assert json.loads((tmp_path / "config.json").read_text())["sliding_window"] == 0
     _check(case, tmp_path, wanted)
+
+
+def test_tensors_that_the_user_shared_are_read_under_the_name_that_the_file_says(tmp_path):
+    case, model, _ = _saved("llama", tmp_path)
+    first, second = model.model.layers
+    second.mlp.up_proj.weight = first.mlp.up_proj.weight
+    save_model(model, str(tmp_path / "model.safetensors"))
+    with torch.no_grad():
+        wanted = model(torch.tensor([ids_of(case)])).logits[0].numpy()
+    _check(case, tmp_path, wanted)

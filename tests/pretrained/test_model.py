@@ -106,7 +106,7 @@ def test_only_whole_names_of_unused_symbols_are_reserved(tmp_path):
     }
     (tmp_path / "tokenizer.json").write_text(json.dumps(table))
     with collecting("test") as problems:
-        tokenizer = read_tokenizer(tmp_path / "tokenizer.json", 7, problems)
+        tokenizer = read_tokenizer(tmp_path / "tokenizer.json", None, 7, problems)
     assert tokenizer is not None
     assert tokenizer.reserved(7) == (1, 5, 6)
     assert tokenizer.reserved(2) == (1,)
@@ -126,7 +126,7 @@ def test_pieces_of_byte_level_tokenizers_are_read_as_text(tmp_path):
     }  # fmt: skip
     (tmp_path / "tokenizer.json").write_text(json.dumps(table))
     with collecting("test") as problems:
-        tokenizer = read_tokenizer(tmp_path / "tokenizer.json", 8, problems)
+        tokenizer = read_tokenizer(tmp_path / "tokenizer.json", None, 8, problems)
     assert tokenizer is not None
     assert [tokenizer.piece(k) for k in range(8)] == [
         " the", "hello", "\n", "é", "\\xe2", " x", " ", "<|endoftext|>"

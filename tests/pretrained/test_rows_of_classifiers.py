@@ -89,7 +89,7 @@ def test_a_decoder_is_read_at_the_last_symbol_that_is_not_padding(family, option
         config.pop("pad_token_id", None)
     file.write_text(json.dumps(config), encoding="utf-8")
     model = check(case, tmp_path, np.where(WORDS == PAD, pad, WORDS), pad, EVERY)
-    assert model.layered.readout == (f"last other than {pad}" if options.get("pad_token_id", pad) else "last")
+    assert model.layered.readout == (f"last other than {pad}" if options.get("pad_token_id", pad) is not None else "last")
 
 
 @pytest.mark.parametrize("bias", [False, pytest.param(True, marks=pytest.mark.long)])
@@ -140,8 +140,6 @@ def test_results_and_statistics_say_the_row_that_is_read(model, tmp_path):
     np.testing.assert_array_equal(
         attention.read, jaxsens.attention_statistics(model, WORDS[1], readout=2).read
     )
-    changes = jaxsens.layer_changes(model, WORDS[1], [12])
-    np.testing.assert_array_equal(changes.positions, found.positions)
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,7 @@ TOKEN = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": F
         ({"pad_token": {**TOKEN, "content": "<more>", "__type": "AddedToken"}}, True),
         ({"added_tokens_decoder": {"18": {**TOKEN, "content": "<|im_start|>"}}}, True),
         ({"added_tokens_decoder": {"9": {**TOKEN, "content": "cat", "lstrip": True}}}, True),
+        ({"added_tokens_decoder": {"9": {**TOKEN, "content": "cat", "other": True}}}, True),
         ({"added_tokens_decoder": {"30": {**TOKEN, "content": "<|im_start|>"}}}, False),
         ({"add_bos_token": True, "bos_token": "[CLS]", "add_eos_token": True, "eos_token": "[SEP]"}, True),
     ],
