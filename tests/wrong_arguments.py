@@ -133,9 +133,8 @@ class Call:
 
     def __call__(self, **given: Any) -> Any:
         first = [name for name, one in self.arguments().items() if one.kind is one.POSITIONAL_ONLY]
-        return self.function(
-            *(given.pop(name) for name in first if name in given), **given
-        )  # options have any name
+        placed = [given.pop(name) for name in first if name in given]
+        return self.function(*placed, **given)  # options have any name
 
 
 _ENGINES_CALL = {
@@ -280,7 +279,7 @@ def public_names(module: Any) -> Iterator[str]:
         made_by_users = (
             own and isinstance(found, type) and name not in RETURNED and not inspect.isabstract(found)
         )
-        if made_by_users and not issubclass(found, BaseException) and inspect.signature(found).parameters:
+        if made_by_users and BaseException not in found.__mro__ and inspect.signature(found).parameters:
             yield name
 
 
