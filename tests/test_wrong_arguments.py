@@ -37,7 +37,6 @@ CALLS = {
     "subformulas": logic.subformulas,
     "compare": logic.compare,
     "n_gram": logic.n_gram,
-    "TrainConfig.from_toml": lambda config: jaxsens.TrainConfig.from_toml(config),
     "Lemma5.load": theory.Lemma5.load,
     "evaluate_tokens": logic.evaluate_tokens,
     "hop_induction": logic.hop_induction,
