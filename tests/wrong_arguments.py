@@ -281,7 +281,7 @@ def public_names(module: Any) -> Iterator[str]:
         )
         if (
             made_by_users
-            and BaseException not in inspect.getmro(found)
+            and BaseException not in getattr(found, "__mro__", ())
             and inspect.signature(found).parameters
         ):
             yield name
