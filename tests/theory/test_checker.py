@@ -347,7 +347,7 @@ def test_what_cannot_be_read_is_a_problem_and_no_exception(model, restriction):
     for values in (restriction.values.astype(float), restriction.values[None], restriction.values.tolist()):
         verdict = check(dataclasses.replace(restriction, values=values), model)
         assert verdict.problems == ("values are no array of whole numbers, one a position",)
-    with pytest.raises(InputError, match="model = 'NoneType'"):
+    with pytest.raises(InputError, match="model = None"):
         check(restriction, None)  # pyright: ignore[reportArgumentType]
 
 
