@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import pytest
-from flax import nnx
+from flax import linen, nnx
 
 import jaxsens
 from jaxsens import logic, theory
@@ -31,6 +33,11 @@ CALLS = {
     "CountComparison": logic.CountComparison,
     "Constant": logic.Constant,
     "automaton": logic.automaton,
+    "violations": lambda formula, alphabet: logic.violations(formula, None, alphabet),
+    "subformulas": logic.subformulas,
+    "compare": logic.compare,
+    "n_gram": logic.n_gram,
+    "Lemma5.load": theory.Lemma5.load,
     "evaluate_tokens": logic.evaluate_tokens,
     "hop_induction": logic.hop_induction,
     "check": theory.check,
@@ -65,7 +72,34 @@ class Mean(nnx.Module):
         """Not what the package means by it."""
 
 
+class Linen(linen.Module):
+    """A Linen module."""
+
+    @linen.compact
+    def __call__(self, tokens: Any) -> Any:
+        return linen.Dense(3)(linen.Embed(2, 4)(tokens).mean(axis=0))
+
+
+class Leafed(eqx.Module):
+    """An Equinox module."""
+
+    table: Any
+
+    def __call__(self, tokens: Any) -> Any:
+        return self.table[tokens].mean(axis=0)
+
+
+def of_torch() -> Any:
+    """A model that runs a PyTorch module."""
+    torch = pytest.importorskip("torch")
+    return jaxsens.from_torch(torch.nn.EmbeddingBag(2, 3).eval())
+
+
 MODELS: dict[str, Any] = {
+    "Linen": lambda: (Linen(), Linen().init(jax.random.key(0), jnp.zeros(4, int))),
+    "Linen, bound": lambda: Linen().bind(Linen().init(jax.random.key(0), jnp.zeros(4, int))),
+    "Equinox": lambda: Leafed(jnp.arange(6.0).reshape(2, 3)),
+    "PyTorch": of_torch,
     "transformer": lambda: jaxsens.Transformer(jaxsens.TransformerConfig(2, width=4, heads=1, logits=3)),
     "LSTM": lambda: jaxsens.LSTM(jaxsens.LSTMConfig(2, width=4, logits=3)),
     "RNN": lambda: jaxsens.RNN(jaxsens.RNNConfig(2, width=4, logits=3)),

@@ -133,9 +133,8 @@ class Call:
 
     def __call__(self, **given: Any) -> Any:
         first = [name for name, one in self.arguments().items() if one.kind is one.POSITIONAL_ONLY]
-        return self.function(
-            *(given.pop(name) for name in first if name in given), **given
-        )  # options have any name
+        placed = [given.pop(name) for name in first if name in given]
+        return self.function(*placed, **given)  # options have any name
 
 
 _ENGINES_CALL = {
@@ -273,14 +272,18 @@ def public_names(module: Any) -> Iterator[str]:
     """Yields the names of public functions, and of classes that users make objects of: not of results and errors."""
     names = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
     for name in sorted(names):
-        found = getattr(module, name)
+        found: Any = getattr(module, name)
         own = getattr(found, "__module__", "").startswith("jaxsens.")
         if own and inspect.isroutine(found):
             yield name
         made_by_users = (
-            own and isinstance(found, type) and name not in RETURNED and not inspect.isabstract(found)
+            own and inspect.isclass(found) and name not in RETURNED and not inspect.isabstract(found)
         )
-        if made_by_users and not issubclass(found, BaseException) and inspect.signature(found).parameters:
+        if (
+            made_by_users
+            and BaseException not in getattr(found, "__mro__", ())
+            and inspect.signature(found).parameters
+        ):
             yield name
 
 

@@ -95,6 +95,7 @@ class SavedResult:
         write_sealed(path, self.kind, encoded(self), indent=None)
 
     @classmethod
+    @typed_arguments
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Returns what `save` wrote.
 
@@ -120,7 +121,6 @@ Result = TypeVar("Result", bound=SavedResult)
 def reader(kind: type[Result], name: str) -> Callable[[str | os.PathLike[str]], Result]:
     """Returns the public function of this name that reads results of a kind; for the module of the kind."""
 
-    @typed_arguments
     def load(path: str | os.PathLike[str]) -> Result:
         return kind.load(path)
 

@@ -117,7 +117,7 @@ def _check_table(out: Path | None, problems: Problems) -> None:
     from jaxsens.experiments.jobs.job import holds_only_rows
 
     check_output("--out", out, problems)
-    folder = _rows_folder(out)
+    folder = _rows_folder(out) if out and out.name else None
     if folder is not None and not holds_only_rows(folder):
         advice = f"another name: {folder}, where rows would be kept, holds something else"
         problems.add("--out", str(out), advice)

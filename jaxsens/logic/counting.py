@@ -22,6 +22,7 @@ from operator import index
 from typing import ClassVar, Literal, final
 
 from jaxsens.base.errors import InputError, collecting
+from jaxsens.base.strict import typed_arguments
 from jaxsens.logic import grammar
 from jaxsens.logic.formulas import Formula
 from jaxsens.logic.numerical import LARGEST_INTEGER, Predicate
@@ -204,8 +205,10 @@ class CountComparison(Formula):
 
 
 def _is_term(term: object) -> bool:
-    whole = isinstance(term, tuple | list) and len(term) == 2 and isinstance(term[0], Integral)
-    return whole and isinstance(term[1], Count)
+    match term:
+        case (Integral(), Count()):
+            return True
+    return False
 
 
 class CountPredicate(Formula):
@@ -237,13 +240,14 @@ class CountPredicate(Formula):
         return self.predicate.written(f"{self.count.sign}[{children[0]}]")
 
 
+@typed_arguments
 def compare(value: Linear, relation: str) -> CountComparison:
     """The comparison of a sum with 0 by one of <, <=, =, !=, >=, >, in normal form.
 
     Raises:
         InputError: If the relation is none of these.
     """
-    if not isinstance(relation, str) or relation not in grammar.RELATIONS:
+    if relation not in grammar.RELATIONS:
         raise InputError(f"compare: relation = {relation!r}: give one of {', '.join(grammar.RELATIONS)}")
     total = value.as_sum()
     if relation == "=" or relation == "!=":

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, dataclass_transform
 
 from jaxsens.base import errors
 from jaxsens.base.errors import InputError, collecting
+from jaxsens.base.strict import typed_arguments
 from jaxsens.logic import grammar
 
 LONGEST = 1_000_000
@@ -213,6 +214,7 @@ class Until(Binary):
     notation = grammar.UNTIL
 
 
+@typed_arguments
 def subformulas(formula: Formula) -> tuple[Formula, ...]:
     """Every distinct subformula, children before parents, the formula itself last. Equal subformulas appear once.
 

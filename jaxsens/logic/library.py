@@ -38,6 +38,7 @@ Word: TypeAlias = Sequence[str]
 Definition: TypeAlias = Callable[[Word, int], bool]
 
 
+@typed_arguments
 def n_gram(gram: Sequence[str], ahead: bool = False) -> Formula:
     """An occurrence of the symbols `gram` ends here, or begins here with `ahead`. Nested Y, or X (section 4.1).
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from jaxsens.base.errors import InputError
+from jaxsens.base.strict import typed_arguments
 from jaxsens.logic import formulas
 from jaxsens.logic.counting import CountLeft, CountPredicate, CountRight, LinearSum, compare
 from jaxsens.logic.formulas import Formula, Symbol
@@ -78,6 +79,7 @@ class Token:
         return "the end" if self.kind == "end" else f"'{self.text}'"
 
 
+@typed_arguments
 def parse(
     text: str, alphabet: Sequence[str] | None = None, predicates: Iterable[PredicateFamily] = ()
 ) -> Formula:
@@ -95,8 +97,6 @@ def parse(
         FormulaSyntaxError: With the column, and what was expected there.
         InputError: For a well-formed text, naming every symbol that is not in the alphabet.
     """
-    if not isinstance(text, str):
-        raise InputError(f"parse: text = {text!r}: give the formula as a string")
     reader = _Reader(text, {family.name: family for family in (*BUILT_IN, *predicates)})
     formula = reader.formula()
     if reader.token.kind != "end":

@@ -137,6 +137,7 @@ class Violation:
         return f"{shortened(self.subformula)}: {self.reason}"
 
 
+@typed_arguments
 def violations(
     formula: Formula, within: str | Fragment | None = None, alphabet: Sequence[str] | None = None
 ) -> tuple[Violation, ...]:
@@ -152,6 +153,7 @@ def violations(
     return tuple(found)
 
 
+@typed_arguments
 def validate(
     formula: Formula, within: str | Fragment | None = None, alphabet: Sequence[str] | None = None
 ) -> None:

@@ -32,6 +32,7 @@ from jaxsens.base.strict import (
     messages,
     read_table,
     read_toml,
+    typed_arguments,
 )
 from jaxsens.languages import Language, language
 from jaxsens.models.config_tables import CONFIGS, NetworkConfig, plain, read_config
@@ -260,6 +261,7 @@ class TrainConfig:
         return len(self.language.alphabet)
 
     @classmethod
+    @typed_arguments
     def from_toml(cls, path: str | os.PathLike[str]) -> TrainConfig:
         """Reads and checks a config file.
 
