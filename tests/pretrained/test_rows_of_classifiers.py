@@ -89,7 +89,8 @@ def test_a_decoder_is_read_at_the_last_symbol_that_is_not_padding(family, option
         config.pop("pad_token_id", None)
     file.write_text(json.dumps(config), encoding="utf-8")
     model = check(case, tmp_path, np.where(WORDS == PAD, pad, WORDS), pad, EVERY)
-    assert model.layered.readout == (f"last other than {pad}" if options.get("pad_token_id", pad) is not None else "last")
+    known = options.get("pad_token_id", pad) is not None
+    assert model.layered.readout == (f"last other than {pad}" if known else "last")
 
 
 @pytest.mark.parametrize("bias", [False, pytest.param(True, marks=pytest.mark.long)])

@@ -281,7 +281,9 @@ def test_an_output_that_cannot_be_measured_is_refused(wrap, output, said):
 
 
 def test_what_is_no_module_ready_to_be_measured_is_refused():
-    assert "module = 'function': give a torch.nn.Module" in refused(lambda: jaxsens.from_torch(lambda ids: ids))
+    assert "module = 'function': give a torch.nn.Module" in refused(
+        lambda: jaxsens.from_torch(lambda ids: ids)
+    )
     assert "it is in training mode" in refused(lambda: jaxsens.from_torch(Rows()))
     partly = Wrapped(lambda rows: rows).eval()
     partly.rows.head.train()
