@@ -79,6 +79,12 @@ def _gemma3(options: Options) -> Architecture:
     return _scaled(options, a)
 
 
+def _gemma3_nested(options: Options) -> Architecture:
+    for name in ("use_bidirectional_attention", "final_logit_softcapping"):
+        options.only(name, (False, None), "the library's class with images does not read it; remove it")
+    return _gemma3(options)
+
+
 _BOTH = {
     "attention_after": "post_attention_layernorm",
     "map_norm": "pre_feedforward_layernorm",
@@ -91,6 +97,7 @@ GEMMA3 = llama_family("gemma3_text", _gemma3, "Gemma3ForCausalLM", _BOTH)
 GEMMA3_NESTED = dataclasses.replace(
     GEMMA3,
     name="gemma3",
+    architecture=_gemma3_nested,
     text="gemma3_text",
     prefix="model.language_model.|language_model.model.",
     head_matrix=("lm_head.weight", "language_model.lm_head.weight"),
