@@ -115,7 +115,7 @@ TEXTS = (
 def read(made: Tokenizer, folder: Path) -> FolderTokenizer:
     made.save(str(folder / "tokenizer.json"))
     with collecting("test") as problems:
-        found = read_tokenizer(folder / "tokenizer.json", 0, problems)
+        found = read_tokenizer(folder / "tokenizer.json", None, 0, problems)
     assert found is not None
     return found
 
