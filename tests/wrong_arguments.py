@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import inspect
 import io
 import os
@@ -173,7 +174,7 @@ CONFIGS = {
 def torch_module() -> Any:
     """A PyTorch module; a model that is none without PyTorch."""
     try:
-        import torch
+        torch: Any = importlib.import_module("torch")
     except ModuleNotFoundError:
         return prepared()["model"]
     return torch.nn.Embedding(2, 3).eval()

@@ -124,7 +124,6 @@ class SweepInterrupted(KeyboardInterrupt):
 
 
 @naming_arguments
-@typed_arguments
 def sweep(
     models: Mapping[str, Callable[[int, int], Any]],
     lengths: Sequence[int],

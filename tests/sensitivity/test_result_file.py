@@ -143,7 +143,7 @@ def test_what_is_no_result_is_refused(tmp_path):
 
 @pytest.mark.parametrize("path", [None, 3, b"r.parquet"])
 def test_what_is_no_path_is_refused(path):
-    with pytest.raises(InputError, match=r"load_result: path = .*: a text or a path"):
+    with pytest.raises(InputError, match=r"load_result: path = .*: a path"):
         load_result(path)
 
 
