@@ -134,7 +134,7 @@ def _nudge(equation: Any, operands: Sequence[Any], place: int, seen: bool, salt:
     name = equation.primitive.name
     if name in ("scan", "while", "cond"):
         run = partial(_run, step=partial(_nudge, salt=salt), place=place)
-        return _looped(name, equation.params, run, list(operands))
+        return _looped(equation, run, list(operands))
     results, real = _bound(equation, operands), [one for one in operands if _is_real(one)]
     if name in _EXACT or not any(map(_is_real, results)):
         return results
@@ -161,8 +161,9 @@ def _nudge(equation: Any, operands: Sequence[Any], place: int, seen: bool, salt:
     return [jnp.where(kept, moved[0], moved[0] + least)]
 
 
-def _looped(name: str, params: Any, run: Callable[..., list[Any]], operands: list[Any]) -> list[Any]:
+def _looped(equation: Any, run: Callable[..., list[Any]], operands: list[Any]) -> list[Any]:
     """Returns the results of a loop or a branch whose programs are run by `run`."""
+    name, params = equation.primitive.name, equation.params
     if name == "cond":
         branches = [lambda *given, branch=branch: run(branch, given) for branch in params["branches"]]
         return jax.lax.switch(operands[0], branches, *operands[1:])
@@ -173,7 +174,10 @@ def _looped(name: str, params: Any, run: Callable[..., list[Any]], operands: lis
             lambda carry: run(params["body_jaxpr"], [*operands[tests:fixed], *carry]),
             operands[fixed:],
         )
-    fixed, many = params["num_consts"], params["num_carry"]
+    # What a scan takes and stacks has an axis more than within; versions of JAX name the counts differently.
+    inner = getattr(params["jaxpr"], "jaxpr", params["jaxpr"])
+    many = sum(map(_of_one_rank, equation.outvars, inner.outvars))
+    fixed = sum(map(_of_one_rank, equation.invars, inner.invars)) - many
 
     def one(carry: list[Any], given: list[Any]) -> tuple[list[Any], list[Any]]:
         results = run(params["jaxpr"], [*operands[:fixed], *carry, *given])
@@ -182,6 +186,10 @@ def _looped(name: str, params: Any, run: Callable[..., list[Any]], operands: lis
     start, given = operands[fixed : fixed + many], operands[fixed + many :]
     last, stacked = jax.lax.scan(one, start, given, params["length"], params["reverse"])
     return [*last, *stacked]
+
+
+def _of_one_rank(outside: Any, inside: Any) -> bool:
+    return len(outside.aval.shape) == len(inside.aval.shape)
 
 
 def _moved(value: Any, salt: Array, place: int, weight: float) -> Any:
