@@ -15,7 +15,6 @@ BASE: dict[str, tuple[str, ...]] = {
     "plan": ("missing.toml",),
     "measure": ("--alphabet-size", "2", "--n", "4", "--width", "4", "--layers", "1", "--heads", "1"),
     "corpus": ("--pretrained", "missing", "--texts", "missing.txt"),
-    "serve": ("--model", "one=missing"),
     "train": ("missing.toml", "--out", "out"),
     "theorem6": ("missing.toml", "--out", "out"),
     "generalisation": ("missing.toml", "--out", "out"),

@@ -67,9 +67,13 @@ def nudged(f: Callable[..., Array], salt: Array) -> Callable[..., Array]:
     return lambda *args: _run(jax.make_jaxpr(f)(*args), jax.tree.leaves(args), partial(_nudge, salt=salt))[0]
 
 
-def equations(jaxpr: Any) -> int:
-    """Returns the number of equations of a program, and of those that it calls."""
-    return sum(1 + sum(map(equations, jaxprs_in_params(one.params))) for one in jaxpr.eqns)
+def equations(jaxpr: Any) -> float:
+    """Returns the number of equations of a program, and of those that it calls; infinite if it calls Python, which may
+    take long and has no roundings to move."""
+    return sum(
+        math.inf if "callback" in one.primitive.name else 1 + sum(map(equations, jaxprs_in_params(one.params)))
+        for one in jaxpr.eqns
+    )
 
 
 def choices(f: Callable[[Array], Array], x: Array) -> list[Array]:
@@ -158,7 +162,7 @@ def _nudge(equation: Any, operands: Sequence[Any], place: int, seen: bool, salt:
     least = (2 + _draw(salt, salt)).astype(tiny.dtype) * (
         ROUNDINGS / 2 * tiny
     )  # XLA makes one of two factors alone
-    return [jnp.where(kept, moved[0], moved[0] + least)]
+    return [jnp.where(kept, moved[0], moved[0] + least.astype(moved[0].dtype))]
 
 
 def _looped(equation: Any, run: Callable[..., list[Any]], operands: list[Any]) -> list[Any]:

@@ -427,7 +427,7 @@ def _doubting(
 
 
 @kept
-def _size(apply: Any, structure: Any, shapes: tuple[Any, ...], n: int) -> tuple[int, float]:
+def _size(apply: Any, structure: Any, shapes: tuple[Any, ...], n: int) -> tuple[float, float]:
     """Returns the equations of a function's program for inputs of n symbols, and its operations."""
     parameters = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*one) for one in shapes])
     traced = jax.jit(apply).trace(parameters, jax.ShapeDtypeStruct((n,), jnp.int32))
