@@ -71,7 +71,9 @@ def equations(jaxpr: Any) -> float:
     """Returns the number of equations of a program, and of those that it calls; infinite if it calls Python, which may
     take long and has no roundings to move."""
     return sum(
-        math.inf if "callback" in one.primitive.name else 1 + sum(map(equations, jaxprs_in_params(one.params)))
+        math.inf
+        if "callback" in one.primitive.name
+        else 1 + sum(map(equations, jaxprs_in_params(one.params)))
         for one in jaxpr.eqns
     )
 
