@@ -13,7 +13,7 @@ from jaxsens.models.parts.score_positions import RelativeBias
 from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture
 from jaxsens.pretrained.families.family import Family, in_halves, in_thirds
 from jaxsens.pretrained.families.options import Options
-from jaxsens.pretrained.families.plain import Names, plain_architecture
+from jaxsens.pretrained.families.plain import Names, kept, plain_architecture
 from jaxsens.pretrained.families.rotary import typed_windows
 from jaxsens.pretrained.families.rotation import angles_by_kind, rotary_angles
 
@@ -78,7 +78,7 @@ def _esm(options: Options) -> Architecture:
         positions = {"learned_positions": False, "rotary": (angles,) * options.layers()}
     else:
         options.ignore("rope_theta")
-        longest -= padding + 1
+        longest = kept(options, longest, padding + 1)
     return plain_architecture(
         options,
         Names(activation=""),

@@ -17,7 +17,7 @@ from jaxsens.models.parts.score_positions import RelativeBias
 from jaxsens.pretrained.families.architecture import Architecture, Disentangled
 from jaxsens.pretrained.families.family import Family, in_thirds
 from jaxsens.pretrained.families.options import Options
-from jaxsens.pretrained.families.plain import Names, plain_architecture
+from jaxsens.pretrained.families.plain import Names, kept, plain_architecture
 
 
 def _bert(options: Options, left_out: int = 0) -> Architecture:
@@ -25,9 +25,7 @@ def _bert(options: Options, left_out: int = 0) -> Architecture:
     options.only("position_embedding_type", ("absolute", None), 'only "absolute" positions are served')
     types, epsilon = options.count("type_vocab_size", 2), options.number("layer_norm_eps", 1e-12)
     a = plain_architecture(options, Names(), "gelu", True, token_types=types, epsilon=epsilon)
-    if a.longest <= left_out:
-        options.refuse("max_position_embeddings", f"more than the {left_out} that are left out")
-    return dataclasses.replace(a, longest=a.longest - left_out, position_offset=left_out)
+    return dataclasses.replace(a, longest=kept(options, a.longest, left_out), position_offset=left_out)
 
 
 def _roberta(options: Options) -> Architecture:
@@ -63,7 +61,7 @@ def _mpnet(options: Options) -> Architecture:
     a = plain_architecture(options, Names(), "gelu", True, epsilon=options.number("layer_norm_eps", 1e-12))
     return dataclasses.replace(
         a,
-        longest=a.longest - offset,
+        longest=kept(options, a.longest, offset),
         position_offset=offset,
         score_bias=RelativeBias(buckets, 128),
         head_activation="gelu",
@@ -179,7 +177,7 @@ def _gpt2(options: Options) -> Architecture:
         options, names, "gelu_new", False, epsilon=options.number("layer_norm_epsilon", 1e-5)
     )
     by_layer = options.flag("scale_attn_by_inverse_layer_idx", False)
-    scale = (a.head_width or 1) ** -0.5 if options.flag("scale_attn_weights", True) else 1.0
+    scale = a.head_width**-0.5 if options.flag("scale_attn_weights", True) else 1.0
     scales = tuple(scale / (k + 1 if by_layer else 1) for k in range(a.layers))
     return dataclasses.replace(a, scales=scales)
 

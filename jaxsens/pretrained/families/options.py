@@ -172,8 +172,7 @@ class Options:
         found = self.value(name, default)
         if self.given(name) and (not isinstance(found, str) or found not in known):
             self.refuse(name, f"not served; one of {', '.join(known)}")
-            return next(iter(known))
-        return found
+        return next(iter(known)) if name in self.failed else found
 
     def only(self, name: str, harmless: Collection[Any], reason: str) -> None:
         """Refuses an option that has any other value than some."""

@@ -19,6 +19,13 @@ class Names(NamedTuple):
     activation: str = "hidden_act"
 
 
+def kept(options: Options, longest: int, left_out: int) -> int:
+    """Returns the length of the longest input, of which some first positions are left out."""
+    if longest <= left_out:
+        options.refuse("max_position_embeddings", f"more than the {left_out} that are left out")
+    return max(1, longest - left_out)
+
+
 def plain_architecture(
     options: Options, names: Names, activation: str, encodes: bool, **own: Any
 ) -> Architecture:
@@ -46,7 +53,7 @@ def plain_architecture(
         width=width,
         layers=layers,
         heads=heads,
-        head_width=width // heads,
+        head_width=max(1, width // heads),
         hidden=options.count(names.hidden, REQUIRED if encodes else 4 * width),
         symbols=options.count("vocab_size"),
         activation=activation,
