@@ -234,6 +234,13 @@ def _follow(config: dict[str, Any], tokenizer: Any, table: dict[str, Any], probl
             lower, accents = node.get("lowercase"), node.get("strip_accents")
             said |= {"do_lower_case": lower, "strip_accents": lower if accents is None else accents}
             said["tokenize_chinese_chars"] = node.get("handle_chinese_chars")
+            config = {
+                "do_lower_case": True,
+                "tokenize_chinese_chars": True,
+                **config,
+            }  # the library's defaults
+            if config.get("strip_accents") is None:
+                config["strip_accents"] = config["do_lower_case"]
         if node.get("type") in ("ByteLevel", "Metaspace"):
             said["add_prefix_space"] = node.get("add_prefix_space", node.get("prepend_scheme") != "never")
     for key, value in said.items():

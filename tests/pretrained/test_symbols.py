@@ -239,3 +239,38 @@ def test_no_folder_gives_other_ids_than_the_library(kind, option, tmp_path):
         return
     model = jaxsens.load_pretrained(tmp_path)
     assert [model.tokenizer.encode(text, True) for text in texts] == wanted
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "refused"),
+    [
+        ({}, False),
+        ({"lowercase": False}, True),
+        ({"strip_accents": False}, True),
+        ({"handle_chinese_chars": False}, True),
+    ],
+)
+def test_a_normaliser_of_bert_that_the_library_replaces_by_its_defaults_is_refused(
+    normalizer, refused, tmp_path
+):
+    save(Case("bert", "tokenizer"), tmp_path)
+    table = json.loads((tmp_path / "tokenizer.json").read_text("utf-8"))
+    own = {
+        "clean_text": True,
+        "handle_chinese_chars": True,
+        "strip_accents": None,
+        "lowercase": True,
+        **normalizer,
+    }
+    table["normalizer"] = {"type": "BertNormalizer", **own}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(table), "utf-8")
+    for name, contradicts in (("BertTokenizer", refused), ("PreTrainedTokenizerFast", False)):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}), "utf-8")
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+        if contradicts:
+            with pytest.raises(jaxsens.InputError, match=r"tokenizer_config\.json: "):
+                jaxsens.load_pretrained(tmp_path)
+        else:
+            assert (
+                jaxsens.load_pretrained(tmp_path).encode("the Cat sat é") == theirs("the Cat sat é").input_ids
+            )
