@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 from typing import Any
 
@@ -18,8 +19,10 @@ from jaxsens.sensitivity.results.result import load_result
 from tests.pretrained.oracle import LABELLED, Case, in_float64, loaded, save, torch
 
 FIRST = {case.family: case for case in reversed(LABELLED) if case.name == "ForSequenceClassification"}
-PAD = 6
-WORDS = np.array([[7, 8, 9, 10, 11], [7, 8, 9, 6, 6], [6, 6, 6, 6, 6], [7, 6, 8, 6, 9], [6, 12, 6, 12, 6]])
+PAD = 13  # "mat", a word of the tests' tokenizer
+WORDS = np.array(
+    [[7, 8, 9, 10, 11], [7, 8, 9, PAD, PAD], [PAD] * 5, [7, PAD, 8, PAD, 9], [PAD, 12, PAD, 12, PAD]]
+)
 """Inputs that end in padding, have it within or are all padding, and others."""
 
 
@@ -52,6 +55,7 @@ def check(case: Case, folder: Any, words: np.ndarray, pad: int, edits: tuple[tup
     for edit, engine in edits:
         found = jaxsens.flip_sensitivity(model, words, FLIPS[edit](pad), engine=engine)  # pyright: ignore[reportArgumentType]
         assert len(found) >= 5 * len(words) - 1
+        assert all(count < len(found) for _, count in found.engine.elsewhere)  # the engine itself measured
         expected = [
             np.linalg.norm(
                 scores(edited(words[k].tolist(), edit, int(i), int(s))) - scores(words[k].tolist())
@@ -71,15 +75,15 @@ EVERY = (("substitute", "vmap"), ("substitute", "incremental"), ("delete", "vmap
     [
         ("llama", {"pad_token_id": PAD}, PAD),
         pytest.param("llama", {"pad_token_id": PAD, "num_hidden_layers": 1}, PAD, marks=pytest.mark.long),
-        pytest.param(
-            "llama", {"pad_token_id": None}, PAD, marks=pytest.mark.long
-        ),  # it reads the last row, of whatever symbol
-        ("gemma3_text", {}, 0),  # the library's own, which config.json need not have
+        pytest.param("llama", {"pad_token_id": None}, PAD, marks=pytest.mark.long),  # the last row
+        pytest.param("gemma3_text", {}, 0, marks=pytest.mark.long),
+        ("gemma", {}, 0),  # the library's own, which config.json need not have
         pytest.param("gpt2", {"pad_token_id": PAD}, PAD, marks=pytest.mark.long),
         pytest.param("bloom", {"pad_token_id": PAD}, PAD, marks=pytest.mark.long),
         pytest.param("mixtral", {"pad_token_id": PAD}, PAD, marks=pytest.mark.long),
     ],
 )
+@pytest.mark.filterwarnings("ignore::jaxsens.PrecisionWarning")  # padding deleted before padding
 def test_a_decoder_is_read_at_the_last_symbol_that_is_not_padding(family, options, pad, tmp_path):
     case = case_of(family, **options)
     save(case, tmp_path)
@@ -131,11 +135,13 @@ def test_positions_are_counted_from_the_row_that_is_read(model):
 
 def test_results_and_statistics_say_the_row_that_is_read(model, tmp_path):
     found = jaxsens.flip_sensitivity(model, WORDS[1], [12])
-    assert found.readout == "last other than 6"
+    assert found.readout == "last other than 13"
     found.save(tmp_path / "found.parquet")
     assert load_result(tmp_path / "found.parquet").readout == found.readout
     found.to_html(tmp_path / "found.html")
-    assert "read at last other than 6" in (tmp_path / "found.html").read_text("utf-8")
+    page = (tmp_path / "found.html").read_text("utf-8")
+    assert "read at last other than 13" in page
+    assert "at position 2\nthe model reads its output here" in html.unescape(page)
     attention = jaxsens.attention_statistics(model, WORDS[1])
     assert attention.readout == 2
     np.testing.assert_array_equal(
@@ -148,7 +154,7 @@ def test_results_and_statistics_say_the_row_that_is_read(model, tmp_path):
     [
         (lambda m: jaxsens.flip_sensitivity(m, WORDS[1], [12], engine="first-order"), "can move this row"),
         (lambda m: jaxsens.flip_sensitivity(m, WORDS[1], [12], engine="difference"), "difference"),
-        (lambda m: jaxsens.worst_input(m, 5, 12), "readout = 'last other than 6': a row that moves"),
+        (lambda m: jaxsens.worst_input(m, 5, 12), "readout = 'last other than 13': a row that moves"),
     ],
 )
 def test_what_cannot_follow_the_row_refuses_by_name(model, ask, message):
@@ -156,8 +162,11 @@ def test_what_cannot_follow_the_row_refuses_by_name(model, ask, message):
         ask(model)
 
 
-def test_the_command_says_the_scores_that_are_read(model, capsys):
-    asked = ("--text", "the cat sat", "--output", "labels", "--flips", "delete")
-    assert main(["measure", "--pretrained", str(model.folder), *asked, "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["readout"] == "last other than 6"
+def test_the_command_says_the_row_and_the_scores_that_are_read(model, capsys):
+    asked = ("--text", "the cat sat mat", "--output", "labels", "--dtype", "float64", "--flips", "delete")
+    assert main(["measure", "--pretrained", str(model.folder), *asked]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    scores = np.exp(np.asarray(model([8, 9, 10, PAD]))[2])
+    shares = ", ".join(f"{name} {one:.2g}" for name, one in zip("abc", scores / scores.sum(), strict=True))
+    assert "read at position 2, 'sat'" in printed
+    assert f"labels {shares}" in printed
