@@ -309,7 +309,6 @@ class Family:
         return a.embedding_width or a.width if a.embedding_norm else a.width
 
     def _layer(self, a: Architecture, k: int) -> Iterator[Tensor]:
-        """Yields the tensors of a layer."""
         queries, keys = a.heads * a.head_width, a.key_heads * a.head_width
         experts = a.experts if a.experts is not None and k in a.experts.layers else None
         maps = {
