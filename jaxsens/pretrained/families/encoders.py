@@ -10,12 +10,13 @@ import dataclasses
 from typing import Any
 
 from jaxsens.models.parts.score_positions import RelativeBias
+from jaxsens.pretrained.families import learned
 from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture
 from jaxsens.pretrained.families.family import Family, in_halves, in_thirds
 from jaxsens.pretrained.families.options import Options
 from jaxsens.pretrained.families.plain import Names, kept, plain_architecture
 from jaxsens.pretrained.families.rotary import typed_windows
-from jaxsens.pretrained.families.rotation import angles_by_kind, rotary_angles
+from jaxsens.pretrained.families.rotation import rotary_angles, rotary_by_window
 
 
 def _modernbert(options: Options) -> Architecture:
@@ -25,35 +26,30 @@ def _modernbert(options: Options) -> Architecture:
     )
     options.ignore("sparse_pred_ignore_index", "layer_norm_eps")
     head_width = options.count("hidden_size") // options.count("num_attention_heads")
-    every = options.count("global_attn_every_n_layers", 3)
-    reach, longest = options.count("local_attention") // 2, options.count("max_position_embeddings")
+    every, reach = options.count("global_attn_every_n_layers", 3), options.count("local_attention") // 2
     windows = typed_windows(options, reach, lambda k: k % every == 0)
     bases = {
         "full_attention": ("global_rope_theta", 160000.0),
         "sliding_attention": ("local_rope_theta", 1e4),
     }
-    (full, sliding), longest = angles_by_kind(options, bases, head_width, longest, both=True)
-    bias = options.flag("attention_bias", False)
     return plain_architecture(
         options,
         Names(activation="hidden_activation"),
         "",
         True,
-        longest=longest,
         epsilon=options.number("norm_eps", 1e-5),
         norms="before",
         learned_positions=False,
         gated=True,
         windows=windows,
-        rotary=tuple(full if window is None else sliding for window in windows),
-        attention_bias=bias,
-        output_bias=bias,
+        bias=options.flag("attention_bias", False),
         map_bias=options.flag("mlp_bias", False),
         head_activation=options.choice("classifier_activation", ACTIVATIONS),
         transform_bias=options.flag("classifier_bias", False),
         norm_shift=options.flag("norm_bias", False),
         first_bare=True,
         logit_bias=options.flag("decoder_bias", True),
+        **rotary_by_window(options, windows, bases, head_width, both=True),
     )
 
 
@@ -150,7 +146,6 @@ MODERNBERT = Family(
         "down": "mlp.Wo",
     },
     head_matrix=("decoder.weight",),
-    buffers=(r"(model\.)?layers\.\d+\.attn\.rotary_emb\.inv_freq$",),
     heads=(r"head\.", r"decoder\.", r"classifier\."),
     language_model="ModernBertForMaskedLM",
     head_parts={"transform": "head.dense", "norm": "head.norm"},
@@ -158,7 +153,8 @@ MODERNBERT = Family(
     fused=(in_thirds, in_halves),
 )
 
-ESM = Family(
+ESM = dataclasses.replace(
+    learned.ROBERTA,
     name="esm",
     prefix="esm.",
     architecture=_esm,
@@ -168,24 +164,9 @@ ESM = Family(
         "embedding_norm": "embeddings.layer_norm",
         "final_norm": "encoder.emb_layer_norm_after",
     },
-    layer="encoder.layer.{}",
-    parts={
-        "attention_norm": "attention.LayerNorm",
-        **{part: f"attention.self.{part}" for part in ("query", "key", "value")},
-        "output": "attention.output.dense",
-        "map_norm": "LayerNorm",
-        "up": "intermediate.dense",
-        "down": "output.dense",
-    },
-    head_matrix=("lm_head.decoder.weight",),
-    buffers=(
-        r"(esm\.)?embeddings\.position_ids$",
-        r"(esm\.)?(encoder\.layer\.(\d+|\*)\.attention\.self\.)?rotary_embeddings\.inv_freq$",
-    ),
+    parts={**learned.ROBERTA.parts, "attention_norm": "attention.LayerNorm", "map_norm": "LayerNorm"},
     heads=(r"lm_head\.", r"(.*\.)?contact_head\.", r"(.*\.)?pooler\.", r"classifier\."),
     language_model="EsmForMaskedLM",
-    head_parts={"transform": "lm_head.dense", "norm": "lm_head.layer_norm"},
-    head_biases=("lm_head.decoder.bias", "lm_head.bias"),
 )
 
 T5 = Family(

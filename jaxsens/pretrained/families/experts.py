@@ -5,29 +5,25 @@ Mixtral (Jiang et al. 2024), Qwen3's mixtures (Yang et al. 2025) and OLMoE (Muen
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Iterable
 
 from jaxsens.pretrained.families.architecture import Architecture, Experts
 from jaxsens.pretrained.families.options import Options
-from jaxsens.pretrained.families.rotary import llama_family, llama_like, typed_windows
+from jaxsens.pretrained.families.rotary import llama_family, llama_like, sliding, typed_windows
 
 
 def _experts(
-    options: Options, number: str, hidden: str, renormalised: bool, layers: tuple[int, ...]
+    options: Options, number: str, hidden: str, renormalised: bool, layers: Iterable[int], shared: int = 0
 ) -> Experts:
     many, chosen = options.count(number), options.count("num_experts_per_tok")
     if chosen > many:
         options.refuse("num_experts_per_tok", f"at most {number} = {many}: a row chooses among them")
-    return Experts(many, min(chosen, many), renormalised, layers, options.count(hidden))
+    return Experts(many, min(chosen, many), renormalised, tuple(layers), options.count(hidden), shared)
 
 
 def _mixtral(options: Options) -> Architecture:
-    windows = (options.count("sliding_window", None),) * options.layers()
-    layers = tuple(range(len(windows)))
-    a = llama_like(options, windows, attention_bias=False, output_bias=False)
-    return dataclasses.replace(
-        a, experts=_experts(options, "num_local_experts", "intermediate_size", True, layers)
-    )
+    experts = _experts(options, "num_local_experts", "intermediate_size", True, range(options.layers()))
+    return llama_like(options, sliding(options), experts=experts)
 
 
 def _sparse_layers(options: Options) -> tuple[int, ...]:
@@ -45,41 +41,28 @@ def _qwen3_moe(options: Options) -> Architecture:
     width, layers = options.count("sliding_window", None), _sparse_layers(options)
     windows = (width if options.flag("use_sliding_window") else None,) * options.layers()
     bias, renormalised = options.flag("attention_bias"), options.flag("norm_topk_prob")
-    a = llama_like(options, windows, attention_bias=bias, output_bias=bias, head_norms="heads")
-    own = _experts(options, "num_local_experts", "moe_intermediate_size", renormalised, layers)
-    return dataclasses.replace(a, experts=own)
+    experts = _experts(options, "num_local_experts", "moe_intermediate_size", renormalised, layers)
+    return llama_like(options, windows, bias=bias, head_norms="heads", experts=experts)
 
 
 def _qwen2_moe(options: Options) -> Architecture:
     """Windows in every other layer up to max_window_layers; an expert that all rows share beside the chosen ones."""
     last = options.count("max_window_layers", least=0)
     sliding = options.flag("use_sliding_window")
-    width = options.count(
-        "sliding_window", None, least=int(sliding is True)
-    )  # the library writes 0 without windows
+    least = int(sliding is True)  # the library writes 0 without windows
+    width = options.count("sliding_window", None, least=least)
     windows = typed_windows(options, width if sliding else None, lambda k: k % 2 == 1 or k >= last)
-    a = llama_like(options, windows, attention_bias=options.flag("qkv_bias"), output_bias=False)
     layers, renormalised = _sparse_layers(options), options.flag("norm_topk_prob")
-    own = _experts(options, "num_experts", "moe_intermediate_size", renormalised, layers)
     shared = options.count("shared_expert_intermediate_size")
-    return dataclasses.replace(a, experts=dataclasses.replace(own, shared=shared))
+    experts = _experts(options, "num_experts", "moe_intermediate_size", renormalised, layers, shared)
+    return llama_like(options, windows, attention_bias=options.flag("qkv_bias"), experts=experts)
 
 
 def _olmoe(options: Options) -> Architecture:
-    bias, layers = options.flag("attention_bias", False), options.layers()
-    a = llama_like(
-        options,
-        (None,) * layers,
-        head_norms="whole",
-        clip=options.number("clip_qkv", None),
-        attention_bias=bias,
-        output_bias=bias,
-    )
-    renormalised = options.flag("norm_topk_prob", False)
-    return dataclasses.replace(
-        a,
-        experts=_experts(options, "num_experts", "intermediate_size", renormalised, tuple(range(layers))),
-    )
+    bias, clip = options.flag("attention_bias", False), options.number("clip_qkv", None)
+    renormalised, layers = options.flag("norm_topk_prob", False), range(options.layers())
+    experts = _experts(options, "num_experts", "intermediate_size", renormalised, layers)
+    return llama_like(options, head_norms="whole", clip=clip, bias=bias, experts=experts)
 
 
 _EXPERT = {part: f"mlp.experts.{{}}.{part}_proj" for part in ("gate", "up", "down")}

@@ -23,6 +23,9 @@ WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 _WRAPPERS = re.compile(r"\b(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 """What torch's wrappers put anywhere into the names of tensors."""
 
+_POSITIONS = r"(.*\.)?((position|token_type)_ids|rotary_emb(eddings)?\.inv_freq)$"
+"""Tensors that are no parameters: positions, and the angles that follow from them."""
+
 _LFS = b"version https://git-lfs"
 
 
@@ -230,10 +233,10 @@ class Family:
         layer: what the names of a layer's tensors begin with; "{}" stands for its number.
         parts: what follows of the names of its linear maps and norms, by their names in `PublishedTransformer`;
             "a|b" is either.
-        head_matrix: the names of the language-model head's matrix.
-        buffers: regular expressions of tensors that are no parameters, such as position ids.
-        heads: regular expressions of tensors of heads, which read the last rows.
         language_model: the class that saves the language-model head, for messages.
+        head_matrix: the names of the language-model head's matrix.
+        buffers: regular expressions of tensors that are no parameters, beside those of positions in all families.
+        heads: regular expressions of tensors of heads, which read the last rows.
         head_parts: the names of the head's "transform" and "norm", if it has them.
         head_biases: the names of the head's bias, if it has one.
         fused: how maps are stored that share a name.
@@ -253,10 +256,10 @@ class Family:
     outer: Mapping[str, str]
     layer: str
     parts: Mapping[str, str]
-    head_matrix: tuple[str, ...]
-    buffers: tuple[str, ...]
-    heads: tuple[str, ...]
     language_model: str
+    head_matrix: tuple[str, ...] = ("lm_head.weight",)
+    buffers: tuple[str, ...] = ()
+    heads: tuple[str, ...] = (r"lm_head\.", r"score\.", r"classifier\.", r"qa_outputs\.")
     head_parts: Mapping[str, str] = field(default_factory=dict)
     head_biases: tuple[str, ...] = ()
     fused: tuple[Fused, ...] = ()
@@ -428,7 +431,7 @@ class Family:
             for tensor, own in names.items()
             if (name := next((one for one in own if one in stored), None)) is not None
         }
-        known = re.compile("|".join((*self.buffers, *self.heads)))
+        known = re.compile("|".join((_POSITIONS, *self.buffers, *self.heads)))
         used = {one for own in names.values() for one in own}
         shapes = {
             f"{one.name} {one.shape} instead of {tensor.shape}"

@@ -14,25 +14,15 @@ from typing import Any
 from jaxsens.pretrained.families.architecture import Architecture
 from jaxsens.pretrained.families.options import Options
 from jaxsens.pretrained.families.rotary import llama_family, llama_like, typed_windows
-from jaxsens.pretrained.families.rotation import angles_by_kind
+from jaxsens.pretrained.families.rotation import rotary_by_window
 
 
-def _gemma_like(
-    options: Options, windows: tuple[int | None, ...], activation: str = "hidden_activation", **own: Any
-) -> Architecture:
+def _gemma_like(options: Options, windows: tuple[int | None, ...] = (), **own: Any) -> Architecture:
     if own.get("causal", True):
         seen = "rows that see later ones are not served in this family"
         options.only("use_bidirectional_attention", (False, None), seen)
-    bias = options.flag("attention_bias")
-    a = llama_like(
-        options,
-        windows,
-        activation=activation,
-        attention_bias=bias,
-        output_bias=bias,
-        scale_offset=1.0,
-        **own,
-    )
+    own = {"activation": "hidden_activation", "scale_offset": 1.0, **own}
+    a = llama_like(options, windows, bias=options.flag("attention_bias"), **own)
     return dataclasses.replace(a, embedding_scale=math.sqrt(a.width))
 
 
@@ -40,43 +30,38 @@ def _gemma(options: Options) -> Architecture:
     """`hidden_act` of old folders says gelu where the tanh form is meant, which is what the library computes."""
     if options.table.get("hidden_act") == "gelu":
         options.table["hidden_act"] = "gelu_pytorch_tanh"
-    return _gemma_like(options, (None,) * options.layers(), "hidden_act")
+    return _gemma_like(options, activation="hidden_act")
 
 
-def _scaled(options: Options, a: Architecture, **own: Any) -> Architecture:
-    scale = options.number("query_pre_attn_scalar") ** -0.5
+def _scaled(options: Options, windows: tuple[int | None, ...], **own: Any) -> Architecture:
+    """Gemma 2 and 3: norms before and after each map, a scale of scores, and a cap of logits."""
+    a, scale = (
+        _gemma_like(options, windows, norms="both", **own),
+        options.number("query_pre_attn_scalar") ** -0.5,
+    )
     cap = options.number("final_logit_softcapping", None)
-    return dataclasses.replace(a, scales=(scale,) * a.layers, logit_cap=cap, **own)
+    return dataclasses.replace(a, scales=(scale,) * a.layers, logit_cap=cap)
 
 
 def _gemma2(options: Options) -> Architecture:
     windows = typed_windows(options, options.count("sliding_window", None), lambda k: k % 2 == 1)
-    a, cap = (
-        _gemma_like(options, windows, norms="both"),
-        options.number("attn_logit_softcapping", None),
-    )
-    return _scaled(options, a, score_cap=cap)
+    return _scaled(options, windows, score_cap=options.number("attn_logit_softcapping", None))
+
+
+_UNREAD = "attn_logit_softcapping image_size image_token_id layer_norm_eps mm_tokens_per_image patch_size vision_config"
 
 
 def _gemma3(options: Options) -> Architecture:
     """The library does not read the cap of scores. Where rows see later ones, a window is half as wide to each side."""
-    options.ignore(
-        "attn_logit_softcapping", "image_size", "image_token_id", "layer_norm_eps", "mm_tokens_per_image"
-    )
-    options.ignore("patch_size", "vision_config")
+    options.ignore(*_UNREAD.split())
     causal = not options.flag("use_bidirectional_attention", False)
     width, every = options.count("sliding_window", None), options.count("sliding_window_pattern", 6)
     if width is not None and not causal:
         width //= 2
     windows = typed_windows(options, width, lambda k: (k + 1) % every == 0)
     bases = {"full_attention": ("rope_theta", 1e6), "sliding_attention": ("rope_local_base_freq", 1e4)}
-    longest = options.count("max_position_embeddings")
-    (full, sliding), longest = angles_by_kind(options, bases, options.count("head_dim"), longest)
-    rotary = tuple(full if window is None else sliding for window in windows)
-    a = _gemma_like(
-        options, windows, norms="both", head_norms="heads", rotary=rotary, longest=longest, causal=causal
-    )
-    return _scaled(options, a)
+    turned = rotary_by_window(options, windows, bases, options.count("head_dim"))
+    return _scaled(options, windows, head_norms="heads", causal=causal, **turned)
 
 
 def _gemma3_nested(options: Options) -> Architecture:
@@ -102,6 +87,6 @@ GEMMA3_NESTED = dataclasses.replace(
     prefix="model.language_model.|language_model.model.",
     head_matrix=("lm_head.weight", "language_model.lm_head.weight"),
     heads=(*GEMMA3.heads, r"language_model\.lm_head\."),
-    buffers=(*GEMMA3.buffers, r"(model\.)?(vision_tower|multi_modal_projector)\."),
+    buffers=(r"(model\.)?(vision_tower|multi_modal_projector)\.",),
     language_model="Gemma3ForConditionalGeneration",
 )

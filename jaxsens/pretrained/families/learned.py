@@ -37,9 +37,8 @@ def _roberta(options: Options) -> Architecture:
 def _electra(options: Options) -> Architecture:
     """The head's activation is fixed."""
     a, narrow = _bert(options), options.count("embedding_size", 128)
-    return dataclasses.replace(
-        a, embedding_width=None if narrow == a.width else narrow, head_activation="gelu"
-    )
+    width = None if narrow == a.width else narrow
+    return dataclasses.replace(a, embedding_width=width, head_activation="gelu")
 
 
 def _albert(options: Options) -> Architecture:
@@ -47,11 +46,9 @@ def _albert(options: Options) -> Architecture:
     for name in ("num_hidden_groups", "inner_group_num"):
         options.only(name, (1, None), "groups of layers with parameters of their own are not served")
     options.only("position_embedding_type", ("absolute", None), 'only "absolute" positions are served')
-    names, types = Names(), options.count("type_vocab_size", 2)
-    epsilon, narrow = options.number("layer_norm_eps", 1e-12), options.count("embedding_size", 128)
-    return plain_architecture(
-        options, names, "gelu_new", True, token_types=types, epsilon=epsilon, embedding_width=narrow
-    )
+    types, epsilon = options.count("type_vocab_size", 2), options.number("layer_norm_eps", 1e-12)
+    own = {"token_types": types, "epsilon": epsilon, "embedding_width": options.count("embedding_size", 128)}
+    return plain_architecture(options, Names(), "gelu_new", True, **own)
 
 
 def _mpnet(options: Options) -> Architecture:
@@ -100,14 +97,12 @@ def _deberta(options: Options) -> Architecture:
 def _disentangled(options: Options, parts: tuple[str, ...], longest: int) -> Disentangled:
     """With m = position_buckets // 2, distance d > m has the bucket m + ceil((m - 1) log(d / m) / log((r - 1) / m)), in
     float64, with r = max_relative_positions, or that of embeddings; without buckets, or up to m, each has its own."""
-    buckets, reach = (
-        options.count(name, -1, least=-1) for name in ("position_buckets", "max_relative_positions")
-    )
+    buckets = options.count("position_buckets", -1, least=-1)
+    reach = options.count("max_relative_positions", -1, least=-1)
     reach, exact = longest if reach < 1 else reach, buckets // 2 if buckets > 0 else longest
     if buckets > 0 and not 0 < exact < reach - 1:
-        options.refuse(
-            "position_buckets", f"at least 2, and less than twice max_relative_positions - 1 = {reach - 1}"
-        )
+        most = f"less than twice max_relative_positions - 1 = {reach - 1}"
+        options.refuse("position_buckets", f"at least 2, and {most}")
         exact = longest
     far = (math.log(d / exact) / math.log((reach - 1) / exact) for d in range(exact + 1, longest))
     places = (*range(min(exact + 1, longest)), *(exact + math.ceil(part * (exact - 1)) for part in far))
@@ -123,42 +118,39 @@ def _gpt_neo(options: Options) -> Architecture:
     if not options.given("attention_layers"):
         try:
             options.table["attention_layers"] = [
-                kind for kinds, count in types for _ in range(count) for kind in kinds
+                kind for kinds, count in types for kind in list(kinds) * count
             ]
         except (TypeError, ValueError):
-            options.refuse(
-                "attention_types", "a list of pairs: a list of global and local, and how often it stands"
-            )
+            remedy = "a list of pairs: a list of global and local, and how often it stands"
+            options.refuse("attention_types", remedy)
     windows = options.entries("attention_layers", {"global": None, "local": width}, layers)
     names = Names("hidden_size", "num_heads", "num_layers", activation="activation_function")
-    a = plain_architecture(
-        options, names, "gelu_new", False, epsilon=options.number("layer_norm_epsilon", 1e-5)
+    own = {"epsilon": options.number("layer_norm_epsilon", 1e-5), "attention_bias": False}
+    return plain_architecture(
+        options, names, "gelu_new", False, scales=(1.0,) * layers, windows=tuple(windows), **own
     )
-    return dataclasses.replace(a, attention_bias=False, scales=(1.0,) * layers, windows=tuple(windows))
 
 
 def _opt(options: Options) -> Architecture:
     """The first two positions are left out. The model of 350 M parameters normalises after residuals, and has narrower
     embeddings."""
     first, bias = options.flag("do_layer_norm_before", True), options.flag("enable_bias", True)
-    affine, final = (
-        options.flag("layer_norm_elementwise_affine", True),
-        not options.flag("_remove_final_layer_norm", False),
-    )
-    names = Names(hidden="ffn_dim", activation="activation_function")
-    a = plain_architecture(options, names, "relu", False, epsilon=1e-5)
-    narrow = options.count("word_embed_proj_dim", a.width)
-    return dataclasses.replace(
-        a,
+    affine = options.flag("layer_norm_elementwise_affine", True)
+    width = options.count("hidden_size")
+    narrow = options.count("word_embed_proj_dim", width)
+    return plain_architecture(
+        options,
+        Names(hidden="ffn_dim", activation="activation_function"),
+        "relu",
+        False,
         norms="before" if first else "after",
-        final_norm=first and final,
+        final_norm=first and not options.flag("_remove_final_layer_norm", False),
         position_offset=2,
-        attention_bias=bias,
-        output_bias=bias,
+        bias=bias,
         map_bias=bias,
         norm_scale=affine,
         norm_shift=affine,
-        embedding_width=None if narrow == a.width else narrow,
+        embedding_width=None if narrow == width else narrow,
     )
 
 
@@ -173,9 +165,8 @@ def _gpt2(options: Options) -> Architecture:
     """Scores are always computed in the model's dtype, never in a narrower one."""
     options.ignore("reorder_and_upcast_attn")
     names = Names("n_embd", "n_head", "n_layer", "n_inner", "n_positions", "activation_function")
-    a = plain_architecture(
-        options, names, "gelu_new", False, epsilon=options.number("layer_norm_epsilon", 1e-5)
-    )
+    epsilon = options.number("layer_norm_epsilon", 1e-5)
+    a = plain_architecture(options, names, "gelu_new", False, epsilon=epsilon)
     by_layer = options.flag("scale_attn_by_inverse_layer_idx", False)
     scale = a.head_width**-0.5 if options.flag("scale_attn_weights", True) else 1.0
     scales = tuple(scale / (k + 1 if by_layer else 1) for k in range(a.layers))
@@ -205,7 +196,6 @@ BERT = Family(
         "map_norm": "output.LayerNorm",
     },
     head_matrix=("cls.predictions.decoder.weight",),
-    buffers=(r"(bert\.)?embeddings\.(position|token_type)_ids$",),
     heads=(_POOLER, r"cls\.", r"classifier\.", r"qa_outputs\."),
     language_model="BertForMaskedLM",
     head_parts={
@@ -221,7 +211,6 @@ ROBERTA = dataclasses.replace(
     prefix="roberta.",
     architecture=_roberta,
     head_matrix=("lm_head.decoder.weight",),
-    buffers=(r"(roberta\.)?embeddings\.(position|token_type)_ids$",),
     heads=(_POOLER, r"lm_head\.", r"classifier\.", r"qa_outputs\."),
     language_model="RobertaForMaskedLM",
     head_parts={"transform": "lm_head.dense", "norm": "lm_head.layer_norm"},
@@ -243,7 +232,6 @@ DISTILBERT = Family(
         "map_norm": "output_layer_norm",
     },
     head_matrix=("vocab_projector.weight",),
-    buffers=(r"(distilbert\.)?embeddings\.position_ids$",),
     heads=(r"vocab_(transform|layer_norm|projector)\.", r"(pre_)?classifier\.", r"qa_outputs\."),
     language_model="DistilBertForMaskedLM",
     head_parts={"transform": "vocab_transform", "norm": "vocab_layer_norm"},
@@ -264,7 +252,6 @@ GPT2 = Family(
         "up": "mlp.c_fc",
         "down": "mlp.c_proj",
     },
-    head_matrix=("lm_head.weight",),
     buffers=(r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias$",),
     heads=(r"lm_head\.", r"multiple_choice_head\.", r"score\.", r"classifier\.", r"qa_outputs\."),
     language_model="GPT2LMHeadModel",
@@ -282,7 +269,6 @@ ELECTRA = dataclasses.replace(
     architecture=_electra,
     outer={**BERT.outer, "embedding_map": "embeddings_project"},
     head_matrix=("generator_lm_head.weight",),
-    buffers=(r"(electra\.)?embeddings\.(position|token_type)_ids$",),
     heads=(r"generator_", r"discriminator_predictions\.", r"classifier\.", r"qa_outputs\."),
     language_model="ElectraForMaskedLM",
     head_parts={"transform": "generator_predictions.dense", "norm": "generator_predictions.LayerNorm"},
@@ -305,7 +291,6 @@ ALBERT = dataclasses.replace(
         "map_norm": "full_layer_layer_norm",
     },
     head_matrix=("predictions.decoder.weight",),
-    buffers=(r"(albert\.)?embeddings\.(position|token_type)_ids$",),
     heads=(_POOLER, r"predictions\.", r"sop_classifier\.", r"classifier\.", r"qa_outputs\."),
     language_model="AlbertForMaskedLM",
     head_parts={"transform": "predictions.dense", "norm": "predictions.LayerNorm"},
@@ -326,7 +311,6 @@ MPNET = dataclasses.replace(
         **{part: f"attention.attn.{part[0]}" for part in ("query", "key", "value", "output")},
         "attention_norm": "attention.LayerNorm",
     },
-    buffers=(r"(mpnet\.)?embeddings\.position_ids$",),
     language_model="MPNetForMaskedLM",
 )
 
@@ -341,10 +325,7 @@ DEBERTA = dataclasses.replace(
         **{part: f"attention.self.{part}_proj" for part in ("query", "key", "value")},
         **{f"distance_{part}": f"attention.self.pos_{part}_proj" for part in ("query", "key")},
     },
-    buffers=(
-        r"(deberta\.)?embeddings\.position_(ids|embeddings\.weight)$",
-        r"(deberta\.)?encoder\.(rel_embeddings|LayerNorm)\.",
-    ),
+    buffers=(r"(deberta\.)?(embeddings\.position_embeddings|encoder\.(rel_embeddings|LayerNorm))\.",),
     heads=(_POOLER, r"cls\.", r"(lm|mask)_predictions\.", r"classifier\.", r"qa_outputs\."),
     language_model="DebertaV2ForMaskedLM with this `legacy`",
 )
@@ -390,9 +371,7 @@ OPT = Family(
         "up": "fc1",
         "down": "fc2",
     },
-    head_matrix=("lm_head.weight",),
     buffers=(r"(model\.)?decoder\.version$",),
-    heads=(r"lm_head\.", r"score\.", r"qa_outputs\."),
     language_model="OPTForCausalLM",
     outer_bias=False,
 )

@@ -15,6 +15,7 @@ from jaxsens.pretrained.families.architecture import Architecture, PositionSlope
 from jaxsens.pretrained.families.family import Family, by_key_head
 from jaxsens.pretrained.families.options import Options
 from jaxsens.pretrained.families.plain import Names, plain_architecture
+from jaxsens.pretrained.families.rotary import llama_family
 from jaxsens.pretrained.families.rotation import RotaryAngles, rotary_angles
 
 _NEOX = Names()
@@ -39,16 +40,13 @@ def _neox(options: Options) -> Architecture:
     """Old folders call the options of rotary positions rotary_pct and rotary_emb_base, and no other name is read."""
     part = options.number("rotary_pct", 0.25)
     options.table |= {"rope_theta": options.number("rotary_emb_base", 10000.0), "partial_rotary_factor": None}
-    bias = options.flag("attention_bias")
     return _decoder(
         options,
         _NEOX,
         "gelu",
         "layer_norm_eps",
-        attention_bias=bias,
-        output_bias=bias,
+        bias=options.flag("attention_bias"),
         parallel=options.flag("use_parallel_residual"),
-        tied=options.flag("tie_word_embeddings"),
         **_turned(options, _NEOX, part),
     )
 
@@ -64,13 +62,11 @@ def _gptj(options: Options) -> Architecture:
         _GPTJ,
         "gelu_new",
         "layer_norm_epsilon",
-        attention_bias=False,
-        output_bias=False,
+        bias=False,
         parallel=True,
         shared_norm=True,
         longest=longest,
         rotary=(rotary,) * options.layers("n_layer"),
-        tied=options.flag("tie_word_embeddings"),
     )
 
 
@@ -85,7 +81,6 @@ def _phi(options: Options) -> Architecture:
         head_norms="heads" if options.flag("qk_layernorm", False) else "none",
         parallel=True,
         shared_norm=True,
-        tied=options.flag("tie_word_embeddings"),
         **_turned(options, _NEOX, 0.5),
     )
 
@@ -120,10 +115,8 @@ def _falcon(options: Options) -> Architecture:
         key_heads=key_heads if new else 1 if single else heads,
         parallel=parallel or new,
         shared_norm=(parallel or new) and not both,
-        attention_bias=bias,
-        output_bias=bias,
+        bias=bias,
         map_bias=bias,
-        tied=options.flag("tie_word_embeddings"),
         **positions,
     )
 
@@ -143,11 +136,8 @@ def _bloom(options: Options) -> Architecture:
         embedding_norm=True,
         score_bias=PositionSlopes(slopes(options.count("n_head"))),
         longest=options.count("seq_length", 2048),
-        tied=options.flag("tie_word_embeddings"),
     )
 
-
-_FUSED = dict.fromkeys(("query", "key", "value"), "attention.query_key_value")
 
 NEOX = Family(
     name="gpt_neox",
@@ -157,14 +147,14 @@ NEOX = Family(
     layer="layers.{}",
     parts={
         "attention_norm": "input_layernorm",
-        **_FUSED,
+        **dict.fromkeys(("query", "key", "value"), "attention.query_key_value"),
         "output": "attention.dense",
         "map_norm": "post_attention_layernorm",
         "up": "mlp.dense_h_to_4h",
         "down": "mlp.dense_4h_to_h",
     },
     head_matrix=("embed_out.weight", "lm_head.weight"),
-    buffers=(r"(gpt_neox\.)?layers\.\d+\.attention\.(masked_bias|bias|rotary_emb\.inv_freq)$",),
+    buffers=(r"(gpt_neox\.)?layers\.\d+\.attention\.(masked_)?bias$",),
     heads=(r"(embed_out|lm_head)\.", r"score\.", r"classifier\.", r"qa_outputs\."),
     language_model="GPTNeoXForCausalLM",
     fused=(by_key_head,),
@@ -183,35 +173,27 @@ GPTJ = Family(
         "up": "mlp.fc_in",
         "down": "mlp.fc_out",
     },
-    head_matrix=("lm_head.weight",),
     buffers=(r"(transformer\.)?h\.\d+\.attn\.(masked_bias|bias|embed_positions)$",),
-    heads=(r"lm_head\.", r"score\.", r"qa_outputs\."),
     language_model="GPTJForCausalLM",
     head_biases=("lm_head.bias",),
 )
 
-PHI = Family(
-    name="phi",
-    prefix="model.",
-    architecture=_phi,
-    outer={"embedding": "embed_tokens", "final_norm": "final_layernorm"},
-    layer="layers.{}",
-    parts={
-        "attention_norm": "input_layernorm",
-        **{part: f"self_attn.{part[0]}_proj" for part in ("query", "key", "value")},
+PHI = llama_family(
+    "phi",
+    _phi,
+    "PhiForCausalLM",
+    {
         **{f"{part}_norm": f"self_attn.{part[0]}_layernorm" for part in ("query", "key")},
         "output": "self_attn.dense",
         "up": "mlp.fc1",
         "down": "mlp.fc2",
     },
-    head_matrix=("lm_head.weight",),
-    buffers=(r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq$",),
-    heads=(r"lm_head\.", r"score\.", r"classifier\."),
-    language_model="PhiForCausalLM",
+    outer={"embedding": "embed_tokens", "final_norm": "final_layernorm"},
     head_biases=("lm_head.bias",),
 )
 
-BLOOM = Family(
+BLOOM = dataclasses.replace(
+    NEOX,
     name="bloom",
     prefix="transformer.",
     architecture=_bloom,
@@ -222,18 +204,16 @@ BLOOM = Family(
     },
     layer="h.{}",
     parts={
+        **NEOX.parts,
         "attention_norm": "input_layernorm|ln_attn",
         **dict.fromkeys(("query", "key", "value"), "self_attention.query_key_value"),
         "output": "self_attention.dense",
         "map_norm": "post_attention_layernorm|ln_mlp",
-        "up": "mlp.dense_h_to_4h",
-        "down": "mlp.dense_4h_to_h",
     },
     head_matrix=("lm_head.weight",),
-    buffers=(r"(transformer\.)?h\.\d+\.self_attention\.rotary_emb\.inv_freq$",),
-    heads=(r"lm_head\.", r"score\.", r"classifier\.", r"qa_outputs\."),
+    buffers=(),
+    heads=GPTJ.heads,
     language_model="BloomForCausalLM",
-    fused=(by_key_head,),
 )
 
 FALCON = dataclasses.replace(

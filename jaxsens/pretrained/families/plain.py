@@ -27,15 +27,12 @@ def kept(options: Options, longest: int, left_out: int) -> int:
 
 
 def plain_architecture(
-    options: Options, names: Names, activation: str, encodes: bool, **own: Any
+    options: Options, names: Names, activation: str, encodes: bool, bias: bool = True, **own: Any
 ) -> Architecture:
     """Returns the architecture with layer normalisation, before each map in a decoder and after each residual in an
-    encoder, with a head of keys for each of queries and learned positions, but for the family's `own` choices."""
-    width, heads, layers = (
-        options.count(names.width),
-        options.count(names.heads),
-        options.layers(names.layers),
-    )
+    encoder, with a head of keys for each of queries and learned positions, but for the family's `own` choices. `bias`
+    is that of all maps of attention."""
+    width, heads = options.count(names.width), options.count(names.heads)
     if width % heads:
         options.refuse(names.width, f"a multiple of {names.heads} = {heads}")
     if names.activation:
@@ -45,13 +42,15 @@ def plain_architecture(
     chosen: dict[str, Any] = {
         "norms": "after" if encodes else "before",
         "learned_positions": True,
+        "attention_bias": bias,
+        "output_bias": bias,
         "embedding_norm": encodes,
         "tied": options.flag("tie_word_embeddings"),
         "head_activation": activation if encodes else None,
     }
     return Architecture(
         width=width,
-        layers=layers,
+        layers=options.layers(names.layers),
         heads=heads,
         head_width=max(1, width // heads),
         hidden=options.count(names.hidden, REQUIRED if encodes else 4 * width),

@@ -11,25 +11,26 @@ Nemotron, with layer normalisation.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture
 from jaxsens.pretrained.families.family import Family, in_halves, in_thirds
 from jaxsens.pretrained.families.options import Options
-from jaxsens.pretrained.families.rotation import angles_by_kind, rotary_angles
+from jaxsens.pretrained.families.rotation import rotary_angles, rotary_by_window
 
 
 def llama_like(
     options: Options,
-    windows: tuple[int | None, ...],
+    windows: tuple[int | None, ...] = (),
     part: float | None = None,
     interleaved: bool = False,
     epsilon: str = "rms_norm_eps",
     activation: str = "hidden_act",
+    bias: bool = False,
     **own: Any,
 ) -> Architecture:
-    """The architecture of a decoder, with the family's `own` choices.
+    """The architecture of a decoder, with the family's `own` choices. `bias` is that of all maps of attention.
 
     Without head_dim a head is hidden_size / heads wide; without num_key_value_heads there are as many as query heads.
     `part` and `interleaved` are those of `rotary_angles`; `epsilon` and `activation` are the names of these options; an
@@ -42,7 +43,7 @@ def llama_like(
     key_heads = options.count("num_key_value_heads", heads)
     if heads % key_heads:
         options.refuse("num_key_value_heads", f"a divisor of num_attention_heads = {heads}")
-    layers = len(windows)
+    layers = options.layers()
     if "rotary" not in own:
         longest = options.count("max_position_embeddings")
         rotary, longest = rotary_angles(options, own_width, longest, part, interleaved)
@@ -51,6 +52,8 @@ def llama_like(
         "norm": "rms",
         "gated": True,
         "causal": True,
+        "attention_bias": bias,
+        "output_bias": bias,
         "map_bias": False,
         "hidden": options.count("intermediate_size"),
     }
@@ -63,7 +66,7 @@ def llama_like(
         symbols=options.count("vocab_size"),
         epsilon=options.number(epsilon) if epsilon else 1e-5,
         activation=options.choice(activation, ACTIVATIONS),
-        windows=windows,
+        windows=windows or (None,) * layers,
         tied=options.flag("tie_word_embeddings"),
         **{**chosen, **own},
     )
@@ -89,36 +92,38 @@ def typed_windows(options: Options, width: int | None, full: Callable[[int], boo
     return tuple(width if kind else None for kind in kinds)
 
 
+def sliding(options: Options) -> tuple[int | None, ...]:
+    """A window of one width in every layer, or in none."""
+    return (options.count("sliding_window", None),) * options.layers()
+
+
 def _llama(options: Options) -> Architecture:
     """`pretraining_tp` splits matrix products, which changes their rounding only."""
     options.ignore("pretraining_tp")
-    bias, map_bias = options.flag("attention_bias", False), options.flag("mlp_bias", False)
-    return llama_like(
-        options,
-        (None,) * options.layers(),
-        attention_bias=bias,
-        output_bias=bias,
-        map_bias=map_bias,
-    )
+    return llama_like(options, **_biases(options))
+
+
+def _biases(options: Options) -> dict[str, bool]:
+    return {"bias": options.flag("attention_bias", False), "map_bias": options.flag("mlp_bias", False)}
 
 
 def _mistral(options: Options) -> Architecture:
-    windows = (options.count("sliding_window", None),) * options.layers()
-    return llama_like(options, windows, attention_bias=False, output_bias=False)
+    return llama_like(options, sliding(options))
 
 
 def _qwen2(options: Options) -> Architecture:
-    return llama_like(options, _qwen_windows(options), attention_bias=True, output_bias=False)
+    return llama_like(options, _qwen_windows(options), attention_bias=True)
 
 
 def _qwen3(options: Options) -> Architecture:
     bias, windows = options.flag("attention_bias", False), _qwen_windows(options)
-    return llama_like(options, windows, attention_bias=bias, output_bias=bias, head_norms="heads")
+    return llama_like(options, windows, bias=bias, head_norms="heads")
 
 
 def _phi3(options: Options) -> Architecture:
     """The lengths of training may stand beside the table of rotary options, which then needs them."""
     trained = options.count("original_max_position_embeddings")
+    long = {"rope_type": "longrope", "original_max_position_embeddings": trained}
     for name in ("rope_scaling", "rope_parameters"):
         table = options.table.get(name)
         if isinstance(table, dict) and table.get("rope_type", table.get("type")) in (
@@ -126,78 +131,52 @@ def _phi3(options: Options) -> Architecture:
             "su",
             "yarn",
         ):
-            options.table[name] = {
-                **table,
-                "rope_type": "longrope",
-                "original_max_position_embeddings": trained,
-            }
-    windows = (options.count("sliding_window", None),) * options.layers()
-    return llama_like(
-        options,
-        windows,
-        part=1.0,
-        attention_bias=False,
-        output_bias=False,
-    )
+            options.table[name] = table | long
+    return llama_like(options, sliding(options), part=1.0)
 
 
 def _olmo(options: Options) -> Architecture:
     """Norms have no parameters."""
-    bias = options.flag("attention_bias", False)
-    return llama_like(
-        options,
-        (None,) * options.layers(),
-        epsilon="",
-        norm="layer",
-        norm_scale=False,
-        norm_shift=False,
-        clip=options.number("clip_qkv", None),
-        attention_bias=bias,
-        output_bias=bias,
-    )
+    own: dict[str, Any] = {"norm": "layer", "norm_scale": False, "norm_shift": False, "epsilon": ""}
+    bias, clip = options.flag("attention_bias", False), options.number("clip_qkv", None)
+    return llama_like(options, bias=bias, clip=clip, **own)
+
+
+_OLMO2: dict[str, Any] = {"norms": "inside", "head_norms": "whole"}
 
 
 def _olmo2(options: Options) -> Architecture:
-    bias, windows = options.flag("attention_bias", False), (None,) * options.layers()
-    own: dict[str, Any] = {"norms": "inside", "head_norms": "whole"}
-    return llama_like(options, windows, attention_bias=bias, output_bias=bias, **own)
+    return llama_like(options, bias=options.flag("attention_bias", False), **_OLMO2)
 
 
 def _olmo3(options: Options) -> Architecture:
     """Windows in all but every fourth layer, with unscaled angles there, whose base rope_theta does not say."""
     width, bias = options.count("sliding_window", None), options.flag("attention_bias")
     windows = typed_windows(options, width, lambda k: (k + 1) % 4 == 0)
-    head_width = options.count(
-        "head_dim", max(1, options.count("hidden_size") // options.count("num_attention_heads"))
-    )
+    even = max(1, options.count("hidden_size") // options.count("num_attention_heads"))
     bases = {"full_attention": ("rope_theta", 500000.0), "sliding_attention": ("", 500000.0)}
-    (full, sliding), longest = angles_by_kind(
-        options, bases, head_width, options.count("max_position_embeddings")
-    )
-    own: dict[str, Any] = {
-        "rotary": tuple(full if one is None else sliding for one in windows),
-        "longest": longest,
-    }
-    own |= {"norms": "inside", "head_norms": "whole"}
-    return llama_like(options, windows, attention_bias=bias, output_bias=bias, **own)
+    turned = rotary_by_window(options, windows, bases, options.count("head_dim", even))
+    return llama_like(options, windows, bias=bias, **turned, **_OLMO2)
 
 
 def _smollm3(options: Options) -> Architecture:
     """Every fourth layer, or those with a 0 in no_rope_layers, is without positions, with a window if there is one."""
-    bias, map_bias = options.flag("attention_bias", False), options.flag("mlp_bias", False)
     interval, layers = options.count("no_rope_layer_interval"), options.layers()
     turning = options.value("no_rope_layers", [int((k + 1) % interval != 0) for k in range(layers)])
     if not isinstance(turning, list) or len(turning) != layers or any(one not in (0, 1) for one in turning):
         options.refuse("no_rope_layers", f"a list of num_hidden_layers = {layers} numbers, 0 or 1")
         turning = [1] * layers
-    width = options.count("sliding_window", None)
-    sliding = options.flag("use_sliding_window")
+    width, sliding = options.count("sliding_window", None), options.flag("use_sliding_window")
     if not options.given("layer_types") and not sliding:
         width = None
     windows = typed_windows(options, width, lambda k: turning[k] == 1)
-    a = llama_like(options, windows, attention_bias=bias, output_bias=bias, map_bias=map_bias)
-    rotary = tuple(angles if one else None for angles, one in zip(a.rotary, turning, strict=True))
-    return dataclasses.replace(a, rotary=rotary)
+    return _turned_in(llama_like(options, windows, **_biases(options)), turning)
+
+
+def _turned_in(a: Architecture, layers: Iterable[object]) -> Architecture:
+    """The architecture with rotary positions in some layers only."""
+    turned = zip(a.rotary, layers, strict=True)
+    return dataclasses.replace(a, rotary=tuple(angles if has else None for angles, has in turned))
 
 
 def _granite(options: Options) -> Architecture:
@@ -212,20 +191,16 @@ def _granite(options: Options) -> Architecture:
 
 
 def _cohere(options: Options, windows: tuple[int | None, ...] = ()) -> Architecture:
-    bias = options.flag("attention_bias", False)
+    own: dict[str, Any] = {"norm": "layer", "norm_shift": False, "parallel": True, "shared_norm": True}
     return llama_like(
         options,
-        windows or (None,) * options.layers(),
+        windows,
         interleaved=True,
         epsilon="layer_norm_eps",
-        norm="layer",
-        norm_shift=False,
-        parallel=True,
-        shared_norm=True,
         head_norms="heads" if options.flag("use_qk_norm", False) else "none",
-        attention_bias=bias,
-        output_bias=bias,
+        bias=options.flag("attention_bias", False),
         logit_scale=options.number("logit_scale"),
+        **own,
     )
 
 
@@ -233,18 +208,13 @@ def _cohere2(options: Options) -> Architecture:
     """Windows in all but every fourth layer, and positions in these alone."""
     every, width = options.count("sliding_window_pattern", 4), options.count("sliding_window", None)
     windows = typed_windows(options, width, lambda k: (k + 1) % every == 0)
-    a = _cohere(options, windows)
-    rotary = tuple(
-        None if window is None else angles for window, angles in zip(windows, a.rotary, strict=True)
-    )
-    return dataclasses.replace(a, rotary=rotary)
+    return _turned_in(_cohere(options, windows), windows)
 
 
 def _stablelm(options: Options) -> Architecture:
     parallel = options.flag("use_parallel_residual", False)
     return llama_like(
         options,
-        (None,) * options.layers(),
         part=0.25,
         epsilon="layer_norm_eps",
         norm="layer",
@@ -252,39 +222,19 @@ def _stablelm(options: Options) -> Architecture:
         shared_norm=parallel,
         head_norms="heads" if options.flag("qk_layernorm", False) else "none",
         attention_bias=options.flag("use_qkv_bias", False),
-        output_bias=False,
     )
 
 
 def _starcoder2(options: Options) -> Architecture:
+    own: dict[str, Any] = {"norm": "layer", "gated": False, "epsilon": "norm_epsilon"}
     bias = options.flag("use_bias", True)
-    return llama_like(
-        options,
-        (options.count("sliding_window", None),) * options.layers(),
-        epsilon="norm_epsilon",
-        norm="layer",
-        gated=False,
-        attention_bias=bias,
-        output_bias=bias,
-        map_bias=bias,
-    )
+    return llama_like(options, sliding(options), bias=bias, map_bias=bias, **own)
 
 
 def _nemotron(options: Options) -> Architecture:
     """Stored scales are what is added to 1."""
-    bias, map_bias = options.flag("attention_bias", False), options.flag("mlp_bias", False)
-    return llama_like(
-        options,
-        (None,) * options.layers(),
-        part=0.5,
-        epsilon="norm_eps",
-        norm="layer",
-        scale_offset=1.0,
-        gated=False,
-        attention_bias=bias,
-        output_bias=bias,
-        map_bias=map_bias,
-    )
+    own: dict[str, Any] = {"norm": "layer", "scale_offset": 1.0, "gated": False, "epsilon": "norm_eps"}
+    return llama_like(options, part=0.5, **_biases(options), **own)
 
 
 _ATTENTION = {part: f"self_attn.{part[0]}_proj" for part in ("query", "key", "value", "output")}
@@ -298,6 +248,7 @@ def llama_family(
     architecture: Callable[[Options], Architecture],
     language_model: str,
     parts: Mapping[str, str] | None = None,
+    outer: Mapping[str, str] | None = None,
     **own: Any,
 ) -> Family:
     """A family whose tensors have Llama's names, but for some `parts`."""
@@ -305,12 +256,9 @@ def llama_family(
         name=name,
         prefix="model.",
         architecture=architecture,
-        outer={"embedding": "embed_tokens", "final_norm": "norm"},
+        outer=outer or {"embedding": "embed_tokens", "final_norm": "norm"},
         layer="layers.{}",
         parts={**_NORMS, **_ATTENTION, **_HEAD_NORMS, **_GATED, **(parts or {})},
-        head_matrix=("lm_head.weight",),
-        buffers=(r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq$",),
-        heads=(r"lm_head\.", r"score\.", r"classifier\.", r"qa_outputs\."),
         language_model=language_model,
         **own,
     )
