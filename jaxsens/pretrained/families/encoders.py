@@ -6,20 +6,17 @@ al. 2023), a model of proteins; and the encoders of T5 (Raffel et al. 2020), who
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from jaxsens.models.parts.score_positions import RelativeBias
-from jaxsens.pretrained.families import learned
 from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture
-from jaxsens.pretrained.families.family import Family, in_halves, in_thirds
 from jaxsens.pretrained.families.options import Options
 from jaxsens.pretrained.families.plain import Names, kept, plain_architecture
 from jaxsens.pretrained.families.rotary import typed_windows
 from jaxsens.pretrained.families.rotation import rotary_angles, rotary_by_window
 
 
-def _modernbert(options: Options) -> Architecture:
+def modernbert(options: Options) -> Architecture:
     """Old folders say which layers see all rows by a number, and the two bases by themselves."""
     options.ignore(
         "classifier_pooling", "deterministic_flash_attn", "sparse_prediction", "position_embedding_type"
@@ -53,7 +50,7 @@ def _modernbert(options: Options) -> Architecture:
     )
 
 
-def _esm(options: Options) -> Architecture:
+def esm(options: Options) -> Architecture:
     """With token dropout, embeddings are scaled as in inputs without masks: 1 - 0.15 * 0.8. A mask scales all rows by
     the share of masks, which no map of single rows does: inputs with one are refused."""
     options.ignore("esmfold_config", "vocab_list", "position_embedding_type")
@@ -93,7 +90,7 @@ def _esm(options: Options) -> Architecture:
 _T5_MAPS = {"relu": ("relu", False), "gated-gelu": ("gelu_new", True), "gated-silu": ("silu", True)}
 
 
-def _t5(options: Options) -> Architecture:
+def t5(options: Options) -> Architecture:
     """The encoder alone; a decoder beside it is not read. Inputs may be of any length."""
     options.ignore(
         "num_decoder_layers", "is_decoder", "dense_act_fn", "is_gated_act", "scale_decoder_outputs"
@@ -125,72 +122,3 @@ def _t5(options: Options) -> Architecture:
         output_bias=False,
         map_bias=False,
     )
-
-
-MODERNBERT = Family(
-    name="modernbert",
-    prefix="model.",
-    architecture=_modernbert,
-    outer={
-        "embedding": "embeddings.tok_embeddings",
-        "embedding_norm": "embeddings.norm",
-        "final_norm": "final_norm",
-    },
-    layer="layers.{}",
-    parts={
-        "attention_norm": "attn_norm",
-        **dict.fromkeys(("query", "key", "value"), "attn.Wqkv"),
-        "output": "attn.Wo",
-        "map_norm": "mlp_norm",
-        **dict.fromkeys(("gate", "up"), "mlp.Wi"),
-        "down": "mlp.Wo",
-    },
-    head_matrix=("decoder.weight",),
-    heads=(r"head\.", r"decoder\.", r"classifier\."),
-    language_model="ModernBertForMaskedLM",
-    head_parts={"transform": "head.dense", "norm": "head.norm"},
-    head_biases=("decoder.bias",),
-    fused=(in_thirds, in_halves),
-)
-
-ESM = dataclasses.replace(
-    learned.ROBERTA,
-    name="esm",
-    prefix="esm.",
-    architecture=_esm,
-    outer={
-        "embedding": "embeddings.word_embeddings",
-        "positions": "embeddings.position_embeddings",
-        "embedding_norm": "embeddings.layer_norm",
-        "final_norm": "encoder.emb_layer_norm_after",
-    },
-    parts={**learned.ROBERTA.parts, "attention_norm": "attention.LayerNorm", "map_norm": "LayerNorm"},
-    heads=(r"lm_head\.", r"(.*\.)?contact_head\.", r"(.*\.)?pooler\.", r"classifier\."),
-    language_model="EsmForMaskedLM",
-)
-
-T5 = Family(
-    name="t5",
-    prefix="",
-    architecture=_t5,
-    outer={
-        "embedding": "shared|encoder.embed_tokens",
-        "score_bias": "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
-        "final_norm": "encoder.final_layer_norm",
-    },
-    layer="encoder.block.{}",
-    parts={
-        "attention_norm": "layer.0.layer_norm",
-        **{part: f"layer.0.SelfAttention.{part[0]}" for part in ("query", "key", "value", "output")},
-        "map_norm": "layer.1.layer_norm",
-        "gate": "layer.1.DenseReluDense.wi_0",
-        "up": "layer.1.DenseReluDense.wi|layer.1.DenseReluDense.wi_1",
-        "down": "layer.1.DenseReluDense.wo",
-    },
-    head_matrix=(),
-    buffers=(r"encoder\.embed_tokens\.weight$", r"decoder\."),
-    heads=(r"lm_head\.", r"classifier\.", r"classification_head\.", r"qa_outputs\."),
-    language_model="none: it is an encoder",
-)
-
-MT5 = dataclasses.replace(T5, name="mt5")

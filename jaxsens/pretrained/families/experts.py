@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from jaxsens.pretrained.families.architecture import Architecture, Experts
 from jaxsens.pretrained.families.options import Options
-from jaxsens.pretrained.families.rotary import llama_family, llama_like, sliding, typed_windows
+from jaxsens.pretrained.families.rotary import llama_like, sliding, typed_windows
 
 
 def _experts(
@@ -21,7 +21,8 @@ def _experts(
     return Experts(many, min(chosen, many), renormalised, tuple(layers), options.count(hidden), shared)
 
 
-def _mixtral(options: Options) -> Architecture:
+def mixtral(options: Options) -> Architecture:
+    """Experts in every layer."""
     experts = _experts(options, "num_local_experts", "intermediate_size", True, range(options.layers()))
     return llama_like(options, sliding(options), experts=experts)
 
@@ -36,7 +37,8 @@ def _sparse_layers(options: Options) -> tuple[int, ...]:
     return tuple(k for k in range(layers) if k not in plain and (k + 1) % step == 0)
 
 
-def _qwen3_moe(options: Options) -> Architecture:
+def qwen3_moe(options: Options) -> Architecture:
+    """Experts in some layers, and normalised queries and keys."""
     options.ignore("max_window_layers")
     width, layers = options.count("sliding_window", None), _sparse_layers(options)
     windows = (width if options.flag("use_sliding_window") else None,) * options.layers()
@@ -45,7 +47,7 @@ def _qwen3_moe(options: Options) -> Architecture:
     return llama_like(options, windows, bias=bias, head_norms="heads", experts=experts)
 
 
-def _qwen2_moe(options: Options) -> Architecture:
+def qwen2_moe(options: Options) -> Architecture:
     """Windows in every other layer up to max_window_layers; an expert that all rows share beside the chosen ones."""
     last = options.count("max_window_layers", least=0)
     sliding = options.flag("use_sliding_window")
@@ -58,34 +60,9 @@ def _qwen2_moe(options: Options) -> Architecture:
     return llama_like(options, windows, attention_bias=options.flag("qkv_bias"), experts=experts)
 
 
-def _olmoe(options: Options) -> Architecture:
+def olmoe(options: Options) -> Architecture:
+    """Experts in every layer, and normalised queries and keys."""
     bias, clip = options.flag("attention_bias", False), options.number("clip_qkv", None)
     renormalised, layers = options.flag("norm_topk_prob", False), range(options.layers())
     experts = _experts(options, "num_experts", "intermediate_size", renormalised, layers)
     return llama_like(options, head_norms="whole", clip=clip, bias=bias, experts=experts)
-
-
-_EXPERT = {part: f"mlp.experts.{{}}.{part}_proj" for part in ("gate", "up", "down")}
-
-MIXTRAL = llama_family(
-    "mixtral",
-    _mixtral,
-    "MixtralForCausalLM",
-    {"router": "block_sparse_moe.gate"},
-    expert={part: f"block_sparse_moe.experts.{{}}.w{k}" for part, k in (("gate", 1), ("up", 3), ("down", 2))},
-)
-QWEN3_MOE = llama_family(
-    "qwen3_moe", _qwen3_moe, "Qwen3MoeForCausalLM", {"router": "mlp.gate"}, expert=_EXPERT
-)
-OLMOE = llama_family("olmoe", _olmoe, "OlmoeForCausalLM", {"router": "mlp.gate"}, expert=_EXPERT)
-QWEN2_MOE = llama_family(
-    "qwen2_moe",
-    _qwen2_moe,
-    "Qwen2MoeForCausalLM",
-    {
-        "router": "mlp.gate",
-        "shared_router": "mlp.shared_expert_gate",
-        **{f"shared_{part}": f"mlp.shared_expert.{part}_proj" for part in ("gate", "up", "down")},
-    },
-    expert=_EXPERT,
-)

@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxsens.pretrained.families.architecture import Architecture
 from jaxsens.pretrained.families.options import Options
-from jaxsens.pretrained.families.rotary import llama_family, llama_like, typed_windows
+from jaxsens.pretrained.families.rotary import llama_like, typed_windows
 from jaxsens.pretrained.families.rotation import rotary_by_window
 
 
@@ -26,7 +26,7 @@ def _gemma_like(options: Options, windows: tuple[int | None, ...] = (), **own: A
     return dataclasses.replace(a, embedding_scale=math.sqrt(a.width))
 
 
-def _gemma(options: Options) -> Architecture:
+def gemma(options: Options) -> Architecture:
     """`hidden_act` of old folders says gelu where the tanh form is meant, which is what the library computes."""
     if options.table.get("hidden_act") == "gelu":
         options.table["hidden_act"] = "gelu_pytorch_tanh"
@@ -43,7 +43,8 @@ def _scaled(options: Options, windows: tuple[int | None, ...], **own: Any) -> Ar
     return dataclasses.replace(a, scales=(scale,) * a.layers, logit_cap=cap)
 
 
-def _gemma2(options: Options) -> Architecture:
+def gemma2(options: Options) -> Architecture:
+    """A window in every other layer, and caps of scores and logits."""
     windows = typed_windows(options, options.count("sliding_window", None), lambda k: k % 2 == 1)
     return _scaled(options, windows, score_cap=options.number("attn_logit_softcapping", None))
 
@@ -51,7 +52,7 @@ def _gemma2(options: Options) -> Architecture:
 _UNREAD = "attn_logit_softcapping image_size image_token_id layer_norm_eps mm_tokens_per_image patch_size vision_config"
 
 
-def _gemma3(options: Options) -> Architecture:
+def gemma3_text(options: Options) -> Architecture:
     """The library does not read the cap of scores. Where rows see later ones, a window is half as wide to each side."""
     options.ignore(*_UNREAD.split())
     causal = not options.flag("use_bidirectional_attention", False)
@@ -64,29 +65,8 @@ def _gemma3(options: Options) -> Architecture:
     return _scaled(options, windows, head_norms="heads", causal=causal, **turned)
 
 
-def _gemma3_nested(options: Options) -> Architecture:
+def gemma3(options: Options) -> Architecture:
+    """The text model within one that reads images too."""
     for name in ("use_bidirectional_attention", "final_logit_softcapping"):
         options.only(name, (False, None), "the library's class with images does not read it; remove it")
-    return _gemma3(options)
-
-
-_BOTH = {
-    "attention_after": "post_attention_layernorm",
-    "map_norm": "pre_feedforward_layernorm",
-    "map_after": "post_feedforward_layernorm",
-}
-
-GEMMA = llama_family("gemma", _gemma, "GemmaForCausalLM")
-GEMMA2 = llama_family("gemma2", _gemma2, "Gemma2ForCausalLM", _BOTH)
-GEMMA3 = llama_family("gemma3_text", _gemma3, "Gemma3ForCausalLM", _BOTH)
-GEMMA3_NESTED = dataclasses.replace(
-    GEMMA3,
-    name="gemma3",
-    architecture=_gemma3_nested,
-    text="gemma3_text",
-    prefix="model.language_model.|language_model.model.",
-    head_matrix=("lm_head.weight", "language_model.lm_head.weight"),
-    heads=(*GEMMA3.heads, r"language_model\.lm_head\."),
-    buffers=(r"(model\.)?(vision_tower|multi_modal_projector)\.",),
-    language_model="Gemma3ForConditionalGeneration",
-)
+    return gemma3_text(options)

@@ -15,12 +15,11 @@ import math
 
 from jaxsens.models.parts.score_positions import RelativeBias
 from jaxsens.pretrained.families.architecture import Architecture, Disentangled
-from jaxsens.pretrained.families.family import Family, in_thirds
 from jaxsens.pretrained.families.options import Options
 from jaxsens.pretrained.families.plain import Names, kept, plain_architecture
 
 
-def _bert(options: Options, left_out: int = 0) -> Architecture:
+def bert(options: Options, left_out: int = 0) -> Architecture:
     """The architecture of BERT, or of RoBERTa, whose first positions are left out."""
     options.only("position_embedding_type", ("absolute", None), 'only "absolute" positions are served')
     types, epsilon = options.count("type_vocab_size", 2), options.number("layer_norm_eps", 1e-12)
@@ -28,20 +27,20 @@ def _bert(options: Options, left_out: int = 0) -> Architecture:
     return dataclasses.replace(a, longest=kept(options, a.longest, left_out), position_offset=left_out)
 
 
-def _roberta(options: Options) -> Architecture:
+def roberta(options: Options) -> Architecture:
     """BERT's architecture. Positions are counted from pad_token_id + 1, and the head's activation is fixed."""
     padding = options.count("pad_token_id", 1, least=0)
-    return dataclasses.replace(_bert(options, padding + 1), head_activation="gelu")
+    return dataclasses.replace(bert(options, padding + 1), head_activation="gelu")
 
 
-def _electra(options: Options) -> Architecture:
+def electra(options: Options) -> Architecture:
     """The head's activation is fixed."""
-    a, narrow = _bert(options), options.count("embedding_size", 128)
+    a, narrow = bert(options), options.count("embedding_size", 128)
     width = None if narrow == a.width else narrow
     return dataclasses.replace(a, embedding_width=width, head_activation="gelu")
 
 
-def _albert(options: Options) -> Architecture:
+def albert(options: Options) -> Architecture:
     """All layers share their parameters, and an embedding is always widened."""
     for name in ("num_hidden_groups", "inner_group_num"):
         options.only(name, (1, None), "groups of layers with parameters of their own are not served")
@@ -51,7 +50,7 @@ def _albert(options: Options) -> Architecture:
     return plain_architecture(options, Names(), "gelu_new", True, **own)
 
 
-def _mpnet(options: Options) -> Architecture:
+def mpnet(options: Options) -> Architecture:
     """Without token types. The head's activation is fixed."""
     buckets, offset = 32, 2
     options.only("relative_attention_num_buckets", (buckets, None), "the library itself computes 32 buckets")
@@ -69,7 +68,7 @@ _TERMS = {"c2p": "key", "p2c": "query"}
 """What there is of distances for each name in pos_att_type."""
 
 
-def _deberta(options: Options) -> Architecture:
+def deberta_v2(options: Options) -> Architecture:
     """The scale counts the terms, even without relative_attention. The newer head is always tied."""
     options.ignore(
         "pooler_hidden_act", "pooler_hidden_size", "conv_act", "conv_groups", "attention_head_size"
@@ -111,7 +110,7 @@ def _disentangled(options: Options, parts: tuple[str, ...], longest: int) -> Dis
     return Disentangled(parts, span, places, options.flag("share_att_key", False), normalised)
 
 
-def _gpt_neo(options: Options) -> Architecture:
+def gpt_neo(options: Options) -> Architecture:
     """attention_types says how often a list of kinds is repeated; attention_layers is that list in full."""
     layers, width = options.layers("num_layers"), options.count("window_size", 256)
     types = options.value("attention_types", [[["global", "local"], layers // 2]])
@@ -131,7 +130,7 @@ def _gpt_neo(options: Options) -> Architecture:
     )
 
 
-def _opt(options: Options) -> Architecture:
+def opt(options: Options) -> Architecture:
     """The first two positions are left out. The model of 350 M parameters normalises after residuals, and has narrower
     embeddings."""
     first, bias = options.flag("do_layer_norm_before", True), options.flag("enable_bias", True)
@@ -154,14 +153,14 @@ def _opt(options: Options) -> Architecture:
     )
 
 
-def _distilbert(options: Options) -> Architecture:
+def distilbert(options: Options) -> Architecture:
     """The position embeddings are stored, whether or not they are sines."""
     options.ignore("sinusoidal_pos_embds")
     names = Names("dim", "n_heads", "n_layers", "hidden_dim", activation="activation")
     return plain_architecture(options, names, "gelu", True, epsilon=1e-12)
 
 
-def _gpt2(options: Options) -> Architecture:
+def gpt2(options: Options) -> Architecture:
     """Scores are always computed in the model's dtype, never in a narrower one."""
     options.ignore("reorder_and_upcast_attn")
     names = Names("n_embd", "n_head", "n_layer", "n_inner", "n_positions", "activation_function")
@@ -171,207 +170,3 @@ def _gpt2(options: Options) -> Architecture:
     scale = a.head_width**-0.5 if options.flag("scale_attn_weights", True) else 1.0
     scales = tuple(scale / (k + 1 if by_layer else 1) for k in range(a.layers))
     return dataclasses.replace(a, scales=scales)
-
-
-_POOLER = r"(.*\.)?pooler\."
-"""What makes one vector of the first row, after the last layer."""
-
-BERT = Family(
-    name="bert",
-    prefix="bert.",
-    architecture=_bert,
-    outer={
-        "embedding": "embeddings.word_embeddings",
-        "positions": "embeddings.position_embeddings",
-        "token_types": "embeddings.token_type_embeddings",
-        "embedding_norm": "embeddings.LayerNorm",
-    },
-    layer="encoder.layer.{}",
-    parts={
-        **{part: f"attention.self.{part}" for part in ("query", "key", "value")},
-        "output": "attention.output.dense",
-        "attention_norm": "attention.output.LayerNorm",
-        "up": "intermediate.dense",
-        "down": "output.dense",
-        "map_norm": "output.LayerNorm",
-    },
-    head_matrix=("cls.predictions.decoder.weight",),
-    heads=(_POOLER, r"cls\.", r"classifier\.", r"qa_outputs\."),
-    language_model="BertForMaskedLM",
-    head_parts={
-        "transform": "cls.predictions.transform.dense",
-        "norm": "cls.predictions.transform.LayerNorm",
-    },
-    head_biases=("cls.predictions.decoder.bias", "cls.predictions.bias"),
-)
-
-ROBERTA = dataclasses.replace(
-    BERT,
-    name="roberta",
-    prefix="roberta.",
-    architecture=_roberta,
-    head_matrix=("lm_head.decoder.weight",),
-    heads=(_POOLER, r"lm_head\.", r"classifier\.", r"qa_outputs\."),
-    language_model="RobertaForMaskedLM",
-    head_parts={"transform": "lm_head.dense", "norm": "lm_head.layer_norm"},
-    head_biases=("lm_head.decoder.bias", "lm_head.bias"),
-)
-
-DISTILBERT = Family(
-    name="distilbert",
-    prefix="distilbert.",
-    architecture=_distilbert,
-    outer={name: stored for name, stored in BERT.outer.items() if name != "token_types"},
-    layer="transformer.layer.{}",
-    parts={
-        **{part: f"attention.{part[0]}_lin" for part in ("query", "key", "value")},
-        "output": "attention.out_lin",
-        "attention_norm": "sa_layer_norm",
-        "up": "ffn.lin1",
-        "down": "ffn.lin2",
-        "map_norm": "output_layer_norm",
-    },
-    head_matrix=("vocab_projector.weight",),
-    heads=(r"vocab_(transform|layer_norm|projector)\.", r"(pre_)?classifier\.", r"qa_outputs\."),
-    language_model="DistilBertForMaskedLM",
-    head_parts={"transform": "vocab_transform", "norm": "vocab_layer_norm"},
-    head_biases=("vocab_projector.bias",),
-)
-
-GPT2 = Family(
-    name="gpt2",
-    prefix="transformer.",
-    architecture=_gpt2,
-    outer={"embedding": "wte", "positions": "wpe", "final_norm": "ln_f"},
-    layer="h.{}",
-    parts={
-        "attention_norm": "ln_1",
-        **dict.fromkeys(("query", "key", "value"), "attn.c_attn"),
-        "output": "attn.c_proj",
-        "map_norm": "ln_2",
-        "up": "mlp.c_fc",
-        "down": "mlp.c_proj",
-    },
-    buffers=(r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias$",),
-    heads=(r"lm_head\.", r"multiple_choice_head\.", r"score\.", r"classifier\.", r"qa_outputs\."),
-    language_model="GPT2LMHeadModel",
-    fused=(in_thirds,),
-    inputs_first=True,
-)
-
-XLM_ROBERTA = dataclasses.replace(ROBERTA, name="xlm-roberta", language_model="XLMRobertaForMaskedLM")
-CAMEMBERT = dataclasses.replace(ROBERTA, name="camembert", language_model="CamembertForMaskedLM")
-
-ELECTRA = dataclasses.replace(
-    BERT,
-    name="electra",
-    prefix="electra.",
-    architecture=_electra,
-    outer={**BERT.outer, "embedding_map": "embeddings_project"},
-    head_matrix=("generator_lm_head.weight",),
-    heads=(r"generator_", r"discriminator_predictions\.", r"classifier\.", r"qa_outputs\."),
-    language_model="ElectraForMaskedLM",
-    head_parts={"transform": "generator_predictions.dense", "norm": "generator_predictions.LayerNorm"},
-    head_biases=("generator_lm_head.bias",),
-)
-
-ALBERT = dataclasses.replace(
-    BERT,
-    name="albert",
-    prefix="albert.",
-    architecture=_albert,
-    outer={**BERT.outer, "embedding_map": "encoder.embedding_hidden_mapping_in"},
-    layer="encoder.albert_layer_groups.0.albert_layers.0",
-    parts={
-        **{part: f"attention.{part}" for part in ("query", "key", "value")},
-        "output": "attention.dense",
-        "attention_norm": "attention.LayerNorm",
-        "up": "ffn",
-        "down": "ffn_output",
-        "map_norm": "full_layer_layer_norm",
-    },
-    head_matrix=("predictions.decoder.weight",),
-    heads=(_POOLER, r"predictions\.", r"sop_classifier\.", r"classifier\.", r"qa_outputs\."),
-    language_model="AlbertForMaskedLM",
-    head_parts={"transform": "predictions.dense", "norm": "predictions.LayerNorm"},
-    head_biases=("predictions.decoder.bias", "predictions.bias"),
-)
-
-MPNET = dataclasses.replace(
-    ROBERTA,
-    name="mpnet",
-    prefix="mpnet.",
-    architecture=_mpnet,
-    outer={
-        **{name: stored for name, stored in BERT.outer.items() if name != "token_types"},
-        "score_bias": "encoder.relative_attention_bias",
-    },
-    parts={
-        **BERT.parts,
-        **{part: f"attention.attn.{part[0]}" for part in ("query", "key", "value", "output")},
-        "attention_norm": "attention.LayerNorm",
-    },
-    language_model="MPNetForMaskedLM",
-)
-
-DEBERTA = dataclasses.replace(
-    BERT,
-    name="deberta-v2",
-    prefix="deberta.",
-    architecture=_deberta,
-    outer={**BERT.outer, "distances": "encoder.rel_embeddings", "distance_norm": "encoder.LayerNorm"},
-    parts={
-        **BERT.parts,
-        **{part: f"attention.self.{part}_proj" for part in ("query", "key", "value")},
-        **{f"distance_{part}": f"attention.self.pos_{part}_proj" for part in ("query", "key")},
-    },
-    buffers=(r"(deberta\.)?(embeddings\.position_embeddings|encoder\.(rel_embeddings|LayerNorm))\.",),
-    heads=(_POOLER, r"cls\.", r"(lm|mask)_predictions\.", r"classifier\.", r"qa_outputs\."),
-    language_model="DebertaV2ForMaskedLM with this `legacy`",
-)
-_NEWER = {"transform": "lm_predictions.lm_head.dense", "norm": "lm_predictions.lm_head.LayerNorm"}
-DEBERTA = dataclasses.replace(
-    DEBERTA,
-    newer=dataclasses.replace(DEBERTA, head_parts=_NEWER, head_biases=("lm_predictions.lm_head.bias",)),
-)
-
-GPT_NEO = dataclasses.replace(
-    GPT2,
-    name="gpt_neo",
-    architecture=_gpt_neo,
-    parts={
-        **GPT2.parts,
-        **{part: f"attn.attention.{part[0]}_proj" for part in ("query", "key", "value")},
-        "output": "attn.attention.out_proj",
-    },
-    buffers=(r"(transformer\.)?h\.\d+\.attn\.attention\.(masked_)?bias$",),
-    language_model="GPTNeoForCausalLM",
-    fused=(),
-    inputs_first=False,
-)
-
-OPT = Family(
-    name="opt",
-    counts_padding=True,
-    prefix="model.",
-    architecture=_opt,
-    outer={
-        "embedding": "decoder.embed_tokens",
-        "positions": "decoder.embed_positions",
-        "embedding_map": "decoder.project_in",
-        "output_map": "decoder.project_out",
-        "final_norm": "decoder.final_layer_norm",
-    },
-    layer="decoder.layers.{}",
-    parts={
-        "attention_norm": "self_attn_layer_norm",
-        **{part: f"self_attn.{part[0]}_proj" for part in ("query", "key", "value")},
-        "output": "self_attn.out_proj",
-        "map_norm": "final_layer_norm",
-        "up": "fc1",
-        "down": "fc2",
-    },
-    buffers=(r"(model\.)?decoder\.version$",),
-    language_model="OPTForCausalLM",
-    outer_bias=False,
-)

@@ -11,11 +11,10 @@ Nemotron, with layer normalisation.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture
-from jaxsens.pretrained.families.family import Family, in_halves, in_thirds
 from jaxsens.pretrained.families.options import Options
 from jaxsens.pretrained.families.rotation import rotary_angles, rotary_by_window
 
@@ -97,30 +96,33 @@ def sliding(options: Options) -> tuple[int | None, ...]:
     return (options.count("sliding_window", None),) * options.layers()
 
 
-def _llama(options: Options) -> Architecture:
+def llama(options: Options) -> Architecture:
     """`pretraining_tp` splits matrix products, which changes their rounding only."""
     options.ignore("pretraining_tp")
     return llama_like(options, **_biases(options))
 
 
-def _biases(options: Options) -> dict[str, bool]:
+def _biases(options: Options) -> dict[str, Any]:
     return {"bias": options.flag("attention_bias", False), "map_bias": options.flag("mlp_bias", False)}
 
 
-def _mistral(options: Options) -> Architecture:
+def mistral(options: Options) -> Architecture:
+    """A window in every layer."""
     return llama_like(options, sliding(options))
 
 
-def _qwen2(options: Options) -> Architecture:
+def qwen2(options: Options) -> Architecture:
+    """Queries, keys and values have biases."""
     return llama_like(options, _qwen_windows(options), attention_bias=True)
 
 
-def _qwen3(options: Options) -> Architecture:
+def qwen3(options: Options) -> Architecture:
+    """Queries and keys are normalised."""
     bias, windows = options.flag("attention_bias", False), _qwen_windows(options)
     return llama_like(options, windows, bias=bias, head_norms="heads")
 
 
-def _phi3(options: Options) -> Architecture:
+def phi3(options: Options) -> Architecture:
     """The lengths of training may stand beside the table of rotary options, which then needs them."""
     trained = options.count("original_max_position_embeddings")
     long = {"rope_type": "longrope", "original_max_position_embeddings": trained}
@@ -135,7 +137,7 @@ def _phi3(options: Options) -> Architecture:
     return llama_like(options, sliding(options), part=1.0)
 
 
-def _olmo(options: Options) -> Architecture:
+def olmo(options: Options) -> Architecture:
     """Norms have no parameters."""
     own: dict[str, Any] = {"norm": "layer", "norm_scale": False, "norm_shift": False, "epsilon": ""}
     bias, clip = options.flag("attention_bias", False), options.number("clip_qkv", None)
@@ -145,11 +147,12 @@ def _olmo(options: Options) -> Architecture:
 _OLMO2: dict[str, Any] = {"norms": "inside", "head_norms": "whole"}
 
 
-def _olmo2(options: Options) -> Architecture:
+def olmo2(options: Options) -> Architecture:
+    """Norms are inside the residual."""
     return llama_like(options, bias=options.flag("attention_bias", False), **_OLMO2)
 
 
-def _olmo3(options: Options) -> Architecture:
+def olmo3(options: Options) -> Architecture:
     """Windows in all but every fourth layer, with unscaled angles there, whose base rope_theta does not say."""
     width, bias = options.count("sliding_window", None), options.flag("attention_bias")
     windows = typed_windows(options, width, lambda k: (k + 1) % 4 == 0)
@@ -159,7 +162,7 @@ def _olmo3(options: Options) -> Architecture:
     return llama_like(options, windows, bias=bias, **turned, **_OLMO2)
 
 
-def _smollm3(options: Options) -> Architecture:
+def smollm3(options: Options) -> Architecture:
     """Every fourth layer, or those with a 0 in no_rope_layers, is without positions, with a window if there is one."""
     interval, layers = options.count("no_rope_layer_interval"), options.layers()
     turning = options.value("no_rope_layers", [int((k + 1) % interval != 0) for k in range(layers)])
@@ -179,8 +182,9 @@ def _turned_in(a: Architecture, layers: Iterable[object]) -> Architecture:
     return dataclasses.replace(a, rotary=tuple(angles if has else None for angles, has in turned))
 
 
-def _granite(options: Options) -> Architecture:
-    a = _llama(options)
+def granite(options: Options) -> Architecture:
+    """Llama with four factors."""
+    a = llama(options)
     return dataclasses.replace(
         a,
         embedding_scale=options.number("embedding_multiplier", 1.0),
@@ -190,7 +194,8 @@ def _granite(options: Options) -> Architecture:
     )
 
 
-def _cohere(options: Options, windows: tuple[int | None, ...] = ()) -> Architecture:
+def cohere(options: Options, windows: tuple[int | None, ...] = ()) -> Architecture:
+    """Parallel maps, and pairs of coordinates side by side."""
     own: dict[str, Any] = {"norm": "layer", "norm_shift": False, "parallel": True, "shared_norm": True}
     return llama_like(
         options,
@@ -204,14 +209,15 @@ def _cohere(options: Options, windows: tuple[int | None, ...] = ()) -> Architect
     )
 
 
-def _cohere2(options: Options) -> Architecture:
+def cohere2(options: Options) -> Architecture:
     """Windows in all but every fourth layer, and positions in these alone."""
     every, width = options.count("sliding_window_pattern", 4), options.count("sliding_window", None)
     windows = typed_windows(options, width, lambda k: (k + 1) % every == 0)
-    return _turned_in(_cohere(options, windows), windows)
+    return _turned_in(cohere(options, windows), windows)
 
 
-def _stablelm(options: Options) -> Architecture:
+def stablelm(options: Options) -> Architecture:
+    """A quarter of a head is turned."""
     parallel = options.flag("use_parallel_residual", False)
     return llama_like(
         options,
@@ -225,78 +231,14 @@ def _stablelm(options: Options) -> Architecture:
     )
 
 
-def _starcoder2(options: Options) -> Architecture:
+def starcoder2(options: Options) -> Architecture:
+    """A window in every layer, and a map without a gate."""
     own: dict[str, Any] = {"norm": "layer", "gated": False, "epsilon": "norm_epsilon"}
     bias = options.flag("use_bias", True)
     return llama_like(options, sliding(options), bias=bias, map_bias=bias, **own)
 
 
-def _nemotron(options: Options) -> Architecture:
+def nemotron(options: Options) -> Architecture:
     """Stored scales are what is added to 1."""
     own: dict[str, Any] = {"norm": "layer", "scale_offset": 1.0, "gated": False, "epsilon": "norm_eps"}
     return llama_like(options, part=0.5, **_biases(options), **own)
-
-
-_ATTENTION = {part: f"self_attn.{part[0]}_proj" for part in ("query", "key", "value", "output")}
-_HEAD_NORMS = {f"{part}_norm": f"self_attn.{part[0]}_norm" for part in ("query", "key")}
-_GATED = {part: f"mlp.{part}_proj" for part in ("gate", "up", "down")}
-_NORMS = {"attention_norm": "input_layernorm", "map_norm": "post_attention_layernorm"}
-
-
-def llama_family(
-    name: str,
-    architecture: Callable[[Options], Architecture],
-    language_model: str,
-    parts: Mapping[str, str] | None = None,
-    outer: Mapping[str, str] | None = None,
-    **own: Any,
-) -> Family:
-    """A family whose tensors have Llama's names, but for some `parts`."""
-    return Family(
-        name=name,
-        prefix="model.",
-        architecture=architecture,
-        outer=outer or {"embedding": "embed_tokens", "final_norm": "norm"},
-        layer="layers.{}",
-        parts={**_NORMS, **_ATTENTION, **_HEAD_NORMS, **_GATED, **(parts or {})},
-        language_model=language_model,
-        **own,
-    )
-
-
-LLAMA = llama_family("llama", _llama, "LlamaForCausalLM")
-MISTRAL = llama_family("mistral", _mistral, "MistralForCausalLM")
-QWEN2 = llama_family("qwen2", _qwen2, "Qwen2ForCausalLM")
-QWEN3 = llama_family("qwen3", _qwen3, "Qwen3ForCausalLM")
-PHI3 = llama_family(
-    "phi3",
-    _phi3,
-    "Phi3ForCausalLM",
-    {
-        **dict.fromkeys(("query", "key", "value"), "self_attn.qkv_proj"),
-        **dict.fromkeys(("gate", "up"), "mlp.gate_up_proj"),
-    },
-    fused=(in_thirds, in_halves),
-)
-OLMO = llama_family("olmo", _olmo, "OlmoForCausalLM")
-OLMO2 = llama_family(
-    "olmo2",
-    _olmo2,
-    "Olmo2ForCausalLM",
-    {"attention_norm": "post_attention_layernorm", "map_norm": "post_feedforward_layernorm"},
-)
-OLMO3 = dataclasses.replace(OLMO2, name="olmo3", architecture=_olmo3, language_model="Olmo3ForCausalLM")
-SMOLLM3 = llama_family("smollm3", _smollm3, "SmolLM3ForCausalLM")
-GRANITE = llama_family("granite", _granite, "GraniteForCausalLM")
-COHERE = llama_family("cohere", _cohere, "CohereForCausalLM", norm_by_head=True)
-COHERE2 = llama_family("cohere2", _cohere2, "Cohere2ForCausalLM")
-STABLELM = llama_family(
-    "stablelm",
-    _stablelm,
-    "StableLmForCausalLM",
-    {f"{part}_norm": f"self_attn.{part[0]}_layernorm.norms.{{}}" for part in ("query", "key")},
-)
-STARCODER2 = llama_family(
-    "starcoder2", _starcoder2, "Starcoder2ForCausalLM", {"up": "mlp.c_fc", "down": "mlp.c_proj"}
-)
-NEMOTRON = llama_family("nemotron", _nemotron, "NemotronForCausalLM")
