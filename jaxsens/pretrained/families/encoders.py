@@ -10,8 +10,8 @@ from typing import Any
 
 from jaxsens.models.parts.score_positions import RelativeBias
 from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture
+from jaxsens.pretrained.families.learned import Names, kept, plain_architecture
 from jaxsens.pretrained.families.options import Options
-from jaxsens.pretrained.families.plain import Names, kept, plain_architecture
 from jaxsens.pretrained.families.rotary import typed_windows
 from jaxsens.pretrained.families.rotation import rotary_angles, rotary_by_window
 

@@ -11,8 +11,8 @@ import math
 from typing import Any
 
 from jaxsens.pretrained.families.architecture import Architecture, PositionSlopes
+from jaxsens.pretrained.families.learned import Names, plain_architecture
 from jaxsens.pretrained.families.options import Options
-from jaxsens.pretrained.families.plain import Names, plain_architecture
 from jaxsens.pretrained.families.rotation import RotaryAngles, rotary_angles
 
 _NEOX = Names()

@@ -6,15 +6,23 @@ Qwen3 (Yang et al. 2025), with normalised queries and keys; Phi-3 (Abdin et al. 
 OLMo (Groeneveld et al. 2024), with norms without parameters, and OLMo 2, with norms inside the residual; SmolLM3, with
 layers without positions; Granite, with factors; Cohere's Command R, with parallel maps; StableLM, StarCoder2 and
 Nemotron, with layer normalisation.
+
+Gemma (Mesnard et al. 2024), whose norms scale by 1 + w, and embeddings by the root of the width; Gemma 2 (Rivière et
+al. 2024), which also normalises after each map and caps scores and logits; and the text models of Gemma 3 (Kamath et
+al. 2025), which normalise queries and keys, and turn them by another base in layers with a window.
+
+Mixtral (Jiang et al. 2024), Qwen2's and Qwen3's mixtures (Yang et al. 2025) and OLMoE (Muennighoff et al. 2024), whose
+per-row maps are chosen by a router among several.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture
+from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture, Experts
 from jaxsens.pretrained.families.options import Options
 from jaxsens.pretrained.families.rotation import rotary_angles, rotary_by_window
 
@@ -242,3 +250,114 @@ def nemotron(options: Options) -> Architecture:
     """Stored scales are what is added to 1."""
     own: dict[str, Any] = {"norm": "layer", "scale_offset": 1.0, "gated": False, "epsilon": "norm_eps"}
     return llama_like(options, part=0.5, **_biases(options), **own)
+
+
+def _gemma_like(options: Options, windows: tuple[int | None, ...] = (), **own: Any) -> Architecture:
+    if own.get("causal", True):
+        seen = "rows that see later ones are not served in this family"
+        options.only("use_bidirectional_attention", (False, None), seen)
+    own = {"activation": "hidden_activation", "scale_offset": 1.0, **own}
+    a = llama_like(options, windows, bias=options.flag("attention_bias"), **own)
+    return dataclasses.replace(a, embedding_scale=math.sqrt(a.width))
+
+
+def gemma(options: Options) -> Architecture:
+    """`hidden_act` of old folders says gelu where the tanh form is meant, which is what the library computes."""
+    if options.table.get("hidden_act") == "gelu":
+        options.table["hidden_act"] = "gelu_pytorch_tanh"
+    return _gemma_like(options, activation="hidden_act")
+
+
+def _scaled(options: Options, windows: tuple[int | None, ...], **own: Any) -> Architecture:
+    """Gemma 2 and 3: norms before and after each map, a scale of scores, and a cap of logits."""
+    a, scale = (
+        _gemma_like(options, windows, norms="both", **own),
+        options.number("query_pre_attn_scalar") ** -0.5,
+    )
+    cap = options.number("final_logit_softcapping", None)
+    return dataclasses.replace(a, scales=(scale,) * a.layers, logit_cap=cap)
+
+
+def gemma2(options: Options) -> Architecture:
+    """A window in every other layer, and caps of scores and logits."""
+    windows = typed_windows(options, options.count("sliding_window", None), lambda k: k % 2 == 1)
+    return _scaled(options, windows, score_cap=options.number("attn_logit_softcapping", None))
+
+
+_UNREAD = "attn_logit_softcapping image_size image_token_id layer_norm_eps mm_tokens_per_image patch_size vision_config"
+
+
+def gemma3_text(options: Options) -> Architecture:
+    """The library does not read the cap of scores. Where rows see later ones, a window is half as wide to each side."""
+    options.ignore(*_UNREAD.split())
+    causal = not options.flag("use_bidirectional_attention", False)
+    width, every = options.count("sliding_window", None), options.count("sliding_window_pattern", 6)
+    if width is not None and not causal:
+        width //= 2
+    windows = typed_windows(options, width, lambda k: (k + 1) % every == 0)
+    bases = {"full_attention": ("rope_theta", 1e6), "sliding_attention": ("rope_local_base_freq", 1e4)}
+    turned = rotary_by_window(options, windows, bases, options.count("head_dim"))
+    return _scaled(options, windows, head_norms="heads", causal=causal, **turned)
+
+
+def gemma3(options: Options) -> Architecture:
+    """The text model within one that reads images too."""
+    for name in ("use_bidirectional_attention", "final_logit_softcapping"):
+        options.only(name, (False, None), "the library's class with images does not read it; remove it")
+    return gemma3_text(options)
+
+
+def _experts(
+    options: Options, number: str, hidden: str, renormalised: bool, layers: Iterable[int], shared: int = 0
+) -> Experts:
+    many, chosen = options.count(number), options.count("num_experts_per_tok")
+    if chosen > many:
+        options.refuse("num_experts_per_tok", f"at most {number} = {many}: a row chooses among them")
+    return Experts(many, min(chosen, many), renormalised, tuple(layers), options.count(hidden), shared)
+
+
+def mixtral(options: Options) -> Architecture:
+    """Experts in every layer."""
+    experts = _experts(options, "num_local_experts", "intermediate_size", True, range(options.layers()))
+    return llama_like(options, sliding(options), experts=experts)
+
+
+def _sparse_layers(options: Options) -> tuple[int, ...]:
+    """All layers but those in mlp_only_layers, or every decoder_sparse_step-th of them."""
+    layers, step = options.layers(), options.count("decoder_sparse_step")
+    plain = options.value("mlp_only_layers", [])
+    if not isinstance(plain, list) or any(type(k) is not int for k in plain):
+        options.refuse("mlp_only_layers", "a list of numbers of layers")
+        plain = []
+    return tuple(k for k in range(layers) if k not in plain and (k + 1) % step == 0)
+
+
+def qwen3_moe(options: Options) -> Architecture:
+    """Experts in some layers, and normalised queries and keys."""
+    options.ignore("max_window_layers")
+    width, layers = options.count("sliding_window", None), _sparse_layers(options)
+    windows = (width if options.flag("use_sliding_window") else None,) * options.layers()
+    bias, renormalised = options.flag("attention_bias"), options.flag("norm_topk_prob")
+    experts = _experts(options, "num_local_experts", "moe_intermediate_size", renormalised, layers)
+    return llama_like(options, windows, bias=bias, head_norms="heads", experts=experts)
+
+
+def qwen2_moe(options: Options) -> Architecture:
+    """Windows in every other layer up to max_window_layers; an expert that all rows share beside the chosen ones."""
+    last = options.count("max_window_layers", least=0)
+    sliding = options.flag("use_sliding_window")
+    least = int(sliding is True)  # the library writes 0 without windows
+    width = options.count("sliding_window", None, least=least)
+    windows = typed_windows(options, width if sliding else None, lambda k: k % 2 == 1 or k >= last)
+    layers, renormalised = _sparse_layers(options), options.flag("norm_topk_prob")
+    shared = options.count("shared_expert_intermediate_size")
+    experts = _experts(options, "num_experts", "moe_intermediate_size", renormalised, layers, shared)
+    return llama_like(options, windows, attention_bias=options.flag("qkv_bias"), experts=experts)
+
+
+def olmoe(options: Options) -> Architecture:
+    """Experts in every layer, and normalised queries and keys."""
+    bias, clip = options.flag("attention_bias", False), options.number("clip_qkv", None)
+    renormalised, layers = options.flag("norm_topk_prob", False), range(options.layers())
+    experts = _experts(options, "num_experts", "intermediate_size", renormalised, layers)
+    return llama_like(options, head_norms="whole", clip=clip, bias=bias, experts=experts)
