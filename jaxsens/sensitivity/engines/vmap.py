@@ -46,23 +46,18 @@ class SubtractingEngine(Engine):
 
     @property
     def own_config(self) -> TransformerConfig | None:
-        """That of a jaxsens transformer's forward pass."""
         return self.apply.config if self.one_length and isinstance(self.apply, TransformerApply) else None
 
     def for_config(self, config: TransformerConfig) -> SubtractingEngine:
-        """Returns this engine with the forward pass of the config."""
         return replace(self, apply=TransformerApply(config))
 
     def doubting(self, prepared: Any, doubt: Float[Any, " outputs"]) -> Any:
-        """Returns the prepared values with this bound of the rounding of each output; integers have none."""
         return prepared if is_whole(prepared.output) else super().doubting(prepared, doubt)
 
     def changed(self, parameters: Any, prepared: Any, block: FlipBlock) -> Changed:
-        """Returns the output of each flipped input minus that of the input, and the rounding of both."""
         return self._changed_to(self._flipped(parameters, prepared, block), prepared)
 
     def output(self, parameters: Any, prepared: Any) -> Float[Array, "*shape"]:
-        """The prepared output."""
         return as_vector(prepared.output)
 
     @abc.abstractmethod
@@ -100,12 +95,10 @@ class VmapEngine(SubtractingEngine):
 
     @property
     def wider(self) -> Engine | None:
-        """This engine in float64, for a float32 model of which there is a form in float64 (`in_float64`)."""
         apply = None if self.wide else in_float64(self.apply)
         return None if apply is None else replace(self, apply=apply, wide=True)
 
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> PreparedPass:
-        """The input and its output, as the model returns it."""
         if isinstance(self.apply, TransformerApply):
             output, scores = self.apply.with_sizes(parameters, tokens)
         else:
@@ -118,7 +111,6 @@ class VmapEngine(SubtractingEngine):
         return PreparedPass(tokens, output, doubt, scores)
 
     def sizes(self, prepared: PreparedPass) -> Float[Array, " layers"]:
-        """Those of a jaxsens transformer."""
         return prepared.sizes
 
     def values(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Values:
@@ -140,7 +132,6 @@ class VmapEngine(SubtractingEngine):
 
     @property
     def how(self) -> str:
-        """Forward passes."""
         return "a forward pass each in float64" if self.wide else "a forward pass each"
 
     def preferred_batch(self, n: int, platform: Platform) -> int:
@@ -165,7 +156,6 @@ class VmapEngine(SubtractingEngine):
         return EngineCost(operations, operations, block, ELEMENTWISE if hard else EFFICIENCY)
 
     def _flipped(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Array:
-        """Returns the output of each flipped input, as the model returns it."""
         tokens = prepared.tokens
 
         def one(place: Array, symbol: Array) -> Array:
