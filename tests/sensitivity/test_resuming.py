@@ -137,16 +137,6 @@ def test_a_partial_result_is_never_taken_for_a_whole_one(whole):
     np.testing.assert_allclose(completed.norms, whole.norms, rtol=1e-5)
 
 
-def test_a_stop_while_flips_are_measured_once_more_keeps_them(whole, monkeypatch):
-    def stopped(*given):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("jaxsens.sensitivity.flip_sensitivity.refined", stopped)
-    with pytest.raises(MeasurementInterrupted) as caught:
-        flip_sensitivity(MODEL, TOKENS, **OPTIONS)
-    assert len(caught.value.partial) == len(whole) - 1
-
-
 def test_what_is_handed_over_during_a_measurement_is_what_is_finished(whole):
     """By another thread, as a command does that gives a step up."""
     kept: list[FlipSensitivity] = []
