@@ -18,7 +18,6 @@ BASE: dict[str, tuple[str, ...]] = {
     "train": ("missing.toml", "--out", "out"),
     "theorem6": ("missing.toml", "--out", "out"),
     "generalisation": ("missing.toml", "--out", "out"),
-    "sharpness": ("missing.toml", "--out", "out"),
     "report": ("missing",),
     "status": ("missing",),
     "constructions": ("missing", "--measure"),
