@@ -28,7 +28,6 @@ _ERROR = {
 
 def openapi(models: Collection[str]) -> dict[str, Any]:
     """Returns the description, of OpenAPI 3.1. models: the names of the served models."""
-    measurement, sweep = _reference("Measurement"), _reference("Sweep")
     result = {
         "result.parquet": ("application/vnd.apache.parquet", "the result, as jaxsens.load_result reads it"),
         "result.json": ("application/json", "the flips in columns"),
@@ -41,7 +40,7 @@ def openapi(models: Collection[str]) -> dict[str, Any]:
     paths: dict[str, Any] = {
         "/v1/measurements": {
             "post": _route(
-                "Measure, or return the job that asked the same", {"202": _job()}, _body(measurement)
+                "Measure, or return the job that asked the same", {"202": _job()}, _reference("Measurement")
             ),
             "get": _route(
                 "The jobs asked for last", {"200": _json({"type": "array", "items": _reference("Job")})}
@@ -55,16 +54,6 @@ def openapi(models: Collection[str]) -> dict[str, Any]:
             f"{one}/{name}": {"get": _route(about, {"200": {"description": about, "content": {media: {}}}})}
             for name, (media, about) in result.items()
         },
-        "/v1/sweeps": {
-            "post": _route("Begin a sweep", {"202": _job()}, _body(sweep)),
-            "get": _route(
-                "The sweeps asked for last", {"200": _json({"type": "array", "items": _reference("Job")})}
-            ),
-        },
-        "/v1/sweeps/{id}": {
-            "get": _route("A sweep", {"200": _job()}),
-            "delete": _route("Cancel a sweep; its points are kept", {"200": _job()}),
-        },
         "/v1/models": {"get": _route("The served models", {"200": _json({"type": "array"})})},
     }
     for path, methods in paths.items():
@@ -76,26 +65,18 @@ def openapi(models: Collection[str]) -> dict[str, Any]:
         "info": {"title": "jaxsens", "version": package_version()},
         "paths": paths,
         "components": {
-            "schemas": {"Measurement": _measurement(models), "Sweep": _SWEEP, "Job": _JOB},
+            "schemas": {"Measurement": _measurement(models), "Job": _JOB},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"token": []}],
     }
 
 
-_SWEEP = {
-    "type": "object",
-    "required": ["config"],
-    "additionalProperties": False,
-    "properties": {"config": {"type": "string", "description": "as of `jaxsens sweep`, TOML"}},
-}
-
 _JOB = {
     "type": "object",
-    "required": ["id", "kind", "state", "about", "question", "done", "total"],
+    "required": ["id", "state", "about", "question", "done", "total"],
     "properties": {
         "id": {"type": "string"},
-        "kind": {"enum": ["measurement", "sweep"]},
         "state": {"enum": [*WAITING, *ENDED]},
         "about": {"type": "object", "description": "n, inputs, flips, and an estimate of seconds and bytes"},
         "found": {"type": "object", "description": "statistics of what was measured"},
@@ -158,11 +139,9 @@ def _job() -> dict[str, Any]:
     return _json(_reference("Job"))
 
 
-def _body(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"required": True, "content": {"application/json": {"schema": schema}}}
-
-
 def _route(about: str, answers: dict[str, Any], body: dict[str, Any] | None = None) -> dict[str, Any]:
     refused = {status: {"description": why} for status, why in _ERROR.items()}
     found: dict[str, Any] = {"summary": about, "responses": {**answers, **refused}}
-    return found if body is None else {**found, "requestBody": body}
+    if body is not None:
+        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
+    return found

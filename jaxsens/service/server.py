@@ -21,7 +21,6 @@ from jaxsens.service.jobs import Jobs, Limits
 from jaxsens.service.metrics import Metrics
 from jaxsens.service.pool import WorkerProcess, device_environments
 from jaxsens.service.routes import Routes
-from jaxsens.service.slurm import SlurmWorker
 from jaxsens.service.store import Store
 
 _LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -39,8 +38,6 @@ class Service:
         token: that clients need.
         limits: what is accepted.
         worker: what workers are told: `dtype`, `memory`, `most_tokens`, `cache`.
-        executor: "local" or "slurm".
-        slurm: options of sbatch.
     """
 
     models: Mapping[str, str]
@@ -51,8 +48,6 @@ class Service:
     token: str = field(default="", repr=False)
     limits: Limits = field(default_factory=Limits)
     worker: Mapping[str, Any] = field(default_factory=dict)
-    executor: str = "local"
-    slurm: tuple[str, ...] = ()
 
     @property
     def address(self) -> str:
@@ -63,7 +58,7 @@ class Service:
 
 
 def serve(service: Service) -> None:
-    """Serves until a signal asks for an end: then it accepts nothing more, and workers save what they have measured.
+    """Serves until a signal asks for an end: then it accepts nothing more, and ends its workers.
 
     Raises:
         InputError: for a store that cannot be used, a model that cannot be loaded, or a port that is taken.
@@ -71,17 +66,17 @@ def serve(service: Service) -> None:
     os.umask(0o077)  # what people ask is theirs: workers inherit it
     store = Store(service.store)
     try:
-        links = _linked(service)
         with _listening(service) as listener:
-            asyncio.run(_served(service, store, links, listener))
+            asyncio.run(_served(service, store, listener))
     finally:
         store.close()
 
 
-async def _served(service: Service, store: Store, links: Path, listener: socket.socket) -> None:
-    settings = {"models": dict(service.models), "links": str(links), **service.worker}
+async def _served(service: Service, store: Store, listener: socket.socket) -> None:
+    settings = {"models": dict(service.models), **service.worker}
+    workers = [WorkerProcess(settings, environment) for environment in device_environments()]
     metrics = Metrics()
-    jobs = Jobs(store, _workers(service, store, settings), service.limits, metrics)
+    jobs = Jobs(store, workers, service.limits, metrics)
     metrics.follow("waiting", "Jobs that wait or run", lambda: store.waiting()[0])
     metrics.follow("ready", "Workers that are ready", lambda: sum(one.ready for one in jobs.workers))
     app = Guard(
@@ -122,8 +117,10 @@ async def _running(jobs: Jobs, server: _Server) -> AsyncIterator[None]:
         server.should_exit = True
         await closing
 
-    tasks = [asyncio.ensure_future(jobs.run(worker)) for worker in jobs.workers]
-    tasks += [asyncio.ensure_future(jobs.hand_out()), asyncio.ensure_future(until_stopped())]
+    tasks = [
+        asyncio.ensure_future(act(worker)) for worker in jobs.workers for act in (jobs.run, jobs.hand_out)
+    ]
+    tasks.append(asyncio.ensure_future(until_stopped()))
     try:
         yield
         await tasks[-1]
@@ -140,38 +137,6 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leaves signals alone."""
         yield
-
-
-def _workers(service: Service, store: Store, settings: Mapping[str, Any]) -> list[WorkerProcess]:
-    match service.executor:
-        case "local":
-            return [WorkerProcess(settings, environment) for environment in device_environments()]
-        case "slurm":
-            return [SlurmWorker(settings, {}, store.folder.resolve() / "slurm", service.slurm)]
-        case unknown:
-            raise InputError(f"serve: --executor = {unknown!r}: local or slurm")
-
-
-def _linked(service: Service) -> Path:
-    """Returns a folder with a link to the folder of each model that has one: what sweeps may name.
-
-    Links of services before are removed, and nothing else is.
-    """
-    links = (service.store / "served").resolve()
-    links.mkdir(exist_ok=True)
-    for old in links.iterdir():
-        if old.is_symlink():
-            old.unlink()
-    for name, given in service.models.items():
-        if not Path(given).is_dir():
-            continue
-        try:
-            (links / name).symlink_to(Path(given).resolve())
-        except FileExistsError:
-            raise InputError(
-                f"serve: {links / name} is not a link of the service's: move it elsewhere"
-            ) from None
-    return links
 
 
 @contextlib.contextmanager

@@ -131,13 +131,11 @@ class Served:
         ended = ("finished", "failed", "cancelled")
         return self.until(job, lambda found: found["state"] in ended, seconds=seconds, wait=5)
 
-    def until(
-        self, job: str, wanted: Any, kind: str = "measurements", seconds: float = 60.0, wait: int = 0
-    ) -> dict[str, Any]:
+    def until(self, job: str, wanted: Any, seconds: float = 60.0, wait: int = 0) -> dict[str, Any]:
         """Returns a job when something holds of it."""
         until, found = time.monotonic() + seconds, {}
         while time.monotonic() < until:
-            found = self.http.get(f"/v1/{kind}/{job}", params={"wait": wait}).json()
+            found = self.http.get(f"/v1/measurements/{job}", params={"wait": wait}).json()
             if wanted(found):
                 return found
             time.sleep(0.02)
