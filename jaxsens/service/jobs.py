@@ -55,7 +55,6 @@ class Jobs:
         self.store, self.workers, self._limits, self.metrics = store, workers, limits, metrics
         self._admitting, self._closing = 0, False
         self._waked, self._watching = asyncio.Event(), dict[str, set[asyncio.Event]]()
-        self.fault: BaseException | None = None
 
     @property
     def ready(self) -> bool:
@@ -162,15 +161,15 @@ class Jobs:
     # Workers
 
     async def run(self, worker: WorkerProcess) -> None:
-        """Keeps a worker process running: starts another when one ends, or tries again where none can be started."""
+        """Keeps a worker process running: starts another when one ends, or tries again where none can be started.
+
+        Raises:
+            InputError: if a model cannot be loaded.
+        """
         while not self._closing:
             began = time.monotonic()
-            try:
-                with suppress(OSError):
-                    await worker.run(self._heard)
-            except InputError as error:
-                self.fault = error
-                return
+            with suppress(OSError):
+                await worker.run(self._heard)
             self.metrics.restarts.inc()
             # One that ends at once would otherwise be started again and again.
             await asyncio.sleep(max(0.0, 1.0 - (time.monotonic() - began)))

@@ -28,6 +28,7 @@ _ERROR = {
 
 def openapi(models: Collection[str]) -> dict[str, Any]:
     """Returns the description, of OpenAPI 3.1. models: the names of the served models."""
+    job, one = _reference("Job"), "/v1/measurements/{id}"
     result = {
         "result.parquet": ("application/vnd.apache.parquet", "the result, as jaxsens.load_result reads it"),
         "result.json": ("application/json", "the flips in columns"),
@@ -36,25 +37,22 @@ def openapi(models: Collection[str]) -> dict[str, Any]:
         "call.py": ("text/x-python", "the Python program that measures the same"),
         "events": ("text/event-stream", "the job, whenever it has changed, until it has ended"),
     }
-    one = "/v1/measurements/{id}"
+    asked = _route("Measure, or return the job that asked the same", "202", job)
+    body = {"application/json": {"schema": _reference("Measurement")}}
     paths: dict[str, Any] = {
         "/v1/measurements": {
-            "post": _route(
-                "Measure, or return the job that asked the same", {"202": _job()}, _reference("Measurement")
-            ),
-            "get": _route(
-                "The jobs asked for last", {"200": _json({"type": "array", "items": _reference("Job")})}
-            ),
+            "post": {**asked, "requestBody": {"required": True, "content": body}},
+            "get": _route("The jobs asked for last", "200", {"type": "array", "items": job}),
         },
         one: {
-            "get": _route("A job", {"200": _job()}),
-            "delete": _route("Cancel a job, or forget one that has ended", {"200": _job()}),
+            "get": _route("A job", "200", job),
+            "delete": _route("Cancel a job, or forget one that has ended", "200", job),
         },
         **{
-            f"{one}/{name}": {"get": _route(about, {"200": {"description": about, "content": {media: {}}}})}
+            f"{one}/{name}": {"get": _route(about, "200", {}, media)}
             for name, (media, about) in result.items()
         },
-        "/v1/models": {"get": _route("The served models", {"200": _json({"type": "array"})})},
+        "/v1/models": {"get": _route("The served models", "200", {"type": "array"})},
     }
     for path, methods in paths.items():
         if "{id}" in path:
@@ -131,17 +129,9 @@ def _reference(name: str) -> dict[str, Any]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _json(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"description": "JSON", "content": {"application/json": {"schema": schema}}}
-
-
-def _job() -> dict[str, Any]:
-    return _json(_reference("Job"))
-
-
-def _route(about: str, answers: dict[str, Any], body: dict[str, Any] | None = None) -> dict[str, Any]:
+def _route(
+    about: str, status: str, schema: dict[str, Any], media: str = "application/json"
+) -> dict[str, Any]:
     refused = {status: {"description": why} for status, why in _ERROR.items()}
-    found: dict[str, Any] = {"summary": about, "responses": {**answers, **refused}}
-    if body is not None:
-        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
-    return found
+    answer = {"description": about, "content": {media: {"schema": schema}}}
+    return {"summary": about, "responses": {status: answer, **refused}}

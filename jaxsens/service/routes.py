@@ -77,7 +77,7 @@ class Routes:
         handlers: Any = {
             InputError: _unusable,
             Refused: _refused,
-            OSError: _full,
+            OSError: lambda request, error: refusal(507, str(error)),
             TooLong: lambda request, error: refusal(413, str(error)),
             HTTPException: lambda request, error: refusal(error.status_code, error.detail),
         }
@@ -132,14 +132,20 @@ class Routes:
 
     async def parquet(self, request: Request) -> Response:
         """The result as it was saved."""
-        name = f"jaxsens-{self._asked(request).id}.parquet"
-        return FileResponse(self._result(request), media_type="application/vnd.apache.parquet", filename=name)
+        path = self._result(request)
+        media = "application/vnd.apache.parquet"
+        return FileResponse(path, media_type=media, filename=f"jaxsens-{path.name}")
 
     def _form(
         self, show: Callable[[FlipSensitivity], bytes], media_type: str
     ) -> Callable[[Request], Awaitable[Response]]:
         async def handler(request: Request) -> Response:
-            return Response(await self._shown(request, show), media_type=media_type)
+            path = self._result(request)
+            try:
+                result = await run_in_threadpool(load_result, path)
+            except InputError as error:  # the file is damaged; the question is as good as before
+                raise HTTPException(410, f"{error}: forget it (DELETE) and ask again") from error
+            return Response(await run_in_threadpool(show, result), media_type=media_type)
 
         return handler
 
@@ -154,14 +160,6 @@ class Routes:
         if not path.is_file():
             raise HTTPException(404, f"{job.id}: no result; it is {job.state} {job.message}".rstrip())
         return path
-
-    async def _shown(self, request: Request, show: Callable[[FlipSensitivity], bytes]) -> bytes:
-        path = self._result(request)
-        try:
-            result = await run_in_threadpool(load_result, path)
-        except InputError as error:  # the file is damaged; the question is as good as before
-            raise HTTPException(410, f"{error}: forget it (DELETE) and ask again") from error
-        return await run_in_threadpool(show, result)
 
     def _asked(self, request: Request) -> StoredJob:
         """Returns the job that a path names."""
@@ -213,7 +211,3 @@ def _refused(request: Request, error: Exception) -> Response:
         raise TypeError(type(error))
     retry = {} if error.retry is None else {"Retry-After": f"{error.retry:.0f}"}
     return refusal(error.status, str(error), retry)
-
-
-def _full(request: Request, error: Exception) -> Response:
-    return refusal(507, str(error))

@@ -7,7 +7,7 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,14 +79,9 @@ async def _served(service: Service, store: Store, listener: socket.socket) -> No
     jobs = Jobs(store, workers, service.limits, metrics)
     metrics.follow("waiting", "Jobs that wait or run", lambda: store.waiting()[0])
     metrics.follow("ready", "Workers that are ready", lambda: sum(one.ready for one in jobs.workers))
-    app = Guard(
-        Routes(jobs, service.models).app(),
-        service.token,
-        (*_LOCAL, service.host, *service.names),
-        service.port,
-    )
+    names = (*_LOCAL, service.host, *service.names)
     config = uvicorn.Config(
-        app,
+        Guard(Routes(jobs, service.models).app(), service.token, names, service.port),
         log_level="warning",
         access_log=False,
         lifespan="off",
@@ -94,40 +89,28 @@ async def _served(service: Service, store: Store, listener: socket.socket) -> No
         server_header=False,
     )
     server = _Server(config)
-    async with _running(jobs, server):
-        await server.serve(sockets=[listener])
-    if jobs.fault is not None:
-        raise jobs.fault
+    serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+    acts = [act(worker) for worker in workers for act in (jobs.run, jobs.hand_out)]
+    tasks = [asyncio.ensure_future(one) for one in (*acts, _until_stopped(jobs))]
+    done, _ = await asyncio.wait([serving, *tasks], return_when=asyncio.FIRST_COMPLETED)
+    server.should_exit = True
+    await jobs.close()
+    await serving
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()  # raises what ended the service, unless that was a signal
 
 
-@contextlib.asynccontextmanager
-async def _running(jobs: Jobs, server: _Server) -> AsyncIterator[None]:
-    """Runs the workers, the queue, and what waits for a signal."""
-
-    async def until_stopped() -> None:
-        told = False
-        while not stopping.requested() and jobs.fault is None:
-            ended = [task for task in tasks[:-1] if task.done() and not task.cancelled()]
-            jobs.fault = jobs.fault or next((task.exception() for task in ended if task.exception()), None)
-            if jobs.ready and not told:
-                told = True
-                print("jaxsens: models are loaded", file=sys.stderr, flush=True)
-            await asyncio.sleep(0.1)
-        closing = asyncio.ensure_future(jobs.close())
-        server.should_exit = True
-        await closing
-
-    tasks = [
-        asyncio.ensure_future(act(worker)) for worker in jobs.workers for act in (jobs.run, jobs.hand_out)
-    ]
-    tasks.append(asyncio.ensure_future(until_stopped()))
-    try:
-        yield
-        await tasks[-1]
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+async def _until_stopped(jobs: Jobs) -> None:
+    """Waits for a signal, and says when the models are loaded."""
+    said = False
+    while not stopping.requested():
+        if jobs.ready and not said:
+            said = True
+            print("jaxsens: models are loaded", file=sys.stderr, flush=True)
+        await asyncio.sleep(0.1)
 
 
 class _Server(uvicorn.Server):

@@ -144,19 +144,15 @@ class Desk:
         lengths = [result.n] if result.lengths is None else result.lengths
         self._measured |= {(question.shape(), int(n)) for n in lengths}
         own = [str(one.message) for one in noted if one.category.__module__.startswith("jaxsens")]
-        return {**statistics(result), "warnings": list(dict.fromkeys(own))}
-
-
-def statistics(result: FlipSensitivity) -> dict[str, Any]:
-    """Returns what is said of a result beside its values, as JSON values."""
-    numbers = {"mean": result.mean, "max": result.max}
-    return {
-        "flips": len(result),
-        **{name: value if np.isfinite(value) else None for name, value in numbers.items()},
-        "unresolved": result.unresolved,
-        "engine": {"name": result.engine.name, "reason": result.engine.reason},
-        "estimated": result.estimated is not None,
-    }
+        numbers = {"mean": result.mean, "max": result.max}
+        return {
+            "flips": len(result),
+            **{name: value if np.isfinite(value) else None for name, value in numbers.items()},
+            "unresolved": result.unresolved,
+            "engine": {"name": result.engine.name, "reason": result.engine.reason},
+            "estimated": result.estimated is not None,
+            "warnings": list(dict.fromkeys(own)),
+        }
 
 
 def _rows(model: Any, question: Question) -> list[Any]:
