@@ -18,7 +18,6 @@ from jaxsens.base.versions import package_version
 from jaxsens.sensitivity.explain import PlannedRun, planned_run
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.sensitivity.flips.selection import default_flips, select
-from jaxsens.sensitivity.results.result import FlipSensitivity
 from jaxsens.sensitivity.results.resuming import fingerprint
 from jaxsens.sensitivity.several_lengths import rows_of_several_lengths
 from jaxsens.sensitivity.subjects.adapters import checked_input, measurable
