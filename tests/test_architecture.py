@@ -1,4 +1,4 @@
-"""The shape of the source: which way imports run, what an import costs, how long a function may be, what is public."""
+"""The shape of the source: which way imports run, what an import costs, how many lines a room has, what is public."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import dataclasses
 import inspect
 import subprocess
 import sys
-from collections import Counter
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tools.lines import Count, Plan, lowered
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "jaxsens"
@@ -47,8 +48,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": MEASUREMENT | {"experiments", "planning", "service"},
     "__main__": {"cli"},
 }
-MOST_FILES = 15
-"""In one folder of the package, its door sign included: what one can look over."""
 HEAVY = ("jax", "flax", "optax", "orbax", "pandas", "pyarrow", "matplotlib", "scipy", "jinja2")
 
 
@@ -58,11 +57,6 @@ def module_name(file: Path) -> str:
 
 
 FILES = {module_name(file): file for file in sorted(PACKAGE.rglob("*.py"))}
-SOURCES = [
-    file
-    for folder in ("jaxsens", "benchmarks", "scripts", "tests")
-    for file in sorted((ROOT / folder).rglob("*.py"))
-]
 
 
 def imported(name: str, source: str, is_package: bool = False) -> set[str]:
@@ -196,13 +190,11 @@ def test_a_circle_is_found_and_what_waits_for_it():
     assert in_circles({"a": {"b"}, "b": set()}) == []
 
 
-def test_every_folder_can_be_looked_over_and_has_a_door_sign():
-    counts = Counter(folder(name) for name in FILES)
-    assert {name: count for name, count in counts.items() if count > MOST_FILES} == {}
+def test_every_folder_has_a_door_sign():
     signs = {
         name: ast.get_docstring(tree(file)) for name, file in FILES.items() if file.name == "__init__.py"
     }
-    assert signs.keys() == counts.keys()
+    assert signs.keys() == {folder(name) for name in FILES}
     assert [name for name, sign in signs.items() if not sign] == []
 
 
@@ -222,28 +214,64 @@ def tree(file: Path) -> ast.Module:
     return ast.parse(file.read_text("utf-8"))
 
 
-def own_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """The lines of a function, its signature included and its docstring not."""
-    lines = (function.end_lineno or 0) - function.lineno + 1
-    if ast.get_docstring(function) is None:
-        return lines
-    return lines - ((function.body[0].end_lineno or 0) - function.body[0].lineno + 1)
+def test_no_room_has_more_lines_than_its_number():
+    assert Count.of(ROOT).problems() == []
 
 
-def test_no_function_is_longer_than_60_lines():
-    too_long = {
-        f"{file.relative_to(ROOT)}: {node.name}": own_lines(node)
-        for file in SOURCES
-        for node in ast.walk(tree(file))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and own_lines(node) > 60
+PLAN = """
+[total]
+aim = 4
+limit = 5
+
+[rooms."core/base"]
+aim = 2
+most = {most}
+paths = ["jaxsens/core/base/", "jaxsens/old/base.py"]
+
+[rooms.theory]
+most = 2
+paths = ["jaxsens/old/", "jaxsens/theory.py"]
+"""
+
+
+def counted(root: Path, most: int) -> Count:
+    """A checkout of three files and five lines, counted."""
+    for path, lines in {"core/base/errors.py": 2, "old/base.py": 1, "old/bounds.py": 2}.items():
+        file = root / "jaxsens" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x = 1\n" * lines)
+    (root / "plan.toml").write_text(PLAN.format(most=most))
+    return Count.of(root, Plan.load(root / "plan.toml"))
+
+
+def test_a_file_belongs_to_the_room_with_the_longest_path(tmp_path):
+    count = counted(tmp_path, most=3)
+    assert {name: [*files.values()] for name, files in count.files.items()} == {
+        "core/base": [2, 1],
+        "theory": [2],
     }
-    assert too_long == {}
+    assert count.problems() == []
+    assert count.loose() == []
 
 
-def test_a_docstring_does_not_count_towards_the_length_of_a_function():
-    source = 'def f(\n    x,\n):\n    """One.\n\n    Two.\n    """\n    return x\n\n\ndef g():\n    pass\n'
-    f, g = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
-    assert (own_lines(f), own_lines(g)) == (4, 2)
+def test_a_room_with_more_lines_than_its_number_is_told_with_the_remedy(tmp_path):
+    (problem,) = counted(tmp_path, most=2).problems()
+    for part in ("core/base", "3 lines", "1 more", "number 2", "tools/lines.toml", "shorten"):
+        assert part in problem
+
+
+def test_a_file_in_no_room_is_told(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "new.py").write_text("x = 1\n")
+    (problem,) = counted(tmp_path, most=3).problems()
+    assert problem.startswith("elsewhere/new.py: in no room")
+
+
+def test_numbers_are_lowered_to_what_is_there_and_never_raised(tmp_path):
+    loose, tight = counted(tmp_path, most=40), PLAN.format(most=3)
+    assert loose.loose() == ["core/base"]
+    assert lowered(PLAN.format(most=40), loose) == tight
+    assert lowered(PLAN.format(most=2), counted(tmp_path, most=2)) == PLAN.format(most=2)
 
 
 def test_every_class_has_a_name_of_its_own():
