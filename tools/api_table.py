@@ -2,7 +2,7 @@
 
 A row is a call: a kind of model, an engine, an edit and a measure, on one short word. It has the values, which flips
 are resolved and which engine measured, or the first line of the refusal. Each engine measures each edit by L2, a
-substitution by each measure, and each edit by one further measure.
+substitution by each measure, and each edit by one further measure; of modules of others, some of these.
 
     python -m tools.api_table --out now.json
     PYTHONPATH=../then python tools/api_table.py --out then.json      # of another checkout
@@ -311,9 +311,12 @@ def cases() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     return engines, edits, measures
 
 
-def pairs(edits: Mapping[str, Any], measures: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The edits and measures that are measured together: each edit by L2, substitutions by each measure, and one pair
-    more an edit, so that the further measures all meet an edit that is none of the common ones."""
+def pairs(kind: str, edits: Mapping[str, Any], measures: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The edits and measures that are measured together: each edit by L2, substitutions by each measure, and each edit
+    by one further measure. Of the modules of others, which run as functions do, only each edit by L2, and one measure
+    that calls a function of the output."""
+    if kind in ("NNX", "Equinox", "PyTorch"):
+        return [*((edit, "l2") for edit in edits), ("substitute", "function")]
     further = [*measures][1:]
     found = {
         **dict.fromkeys((edit, "l2") for edit in edits),
@@ -351,14 +354,13 @@ def edit_of(kind: str, name: str, edit: Any) -> Any:
 
 def row(call: Callable[[], Any]) -> dict[str, Any]:
     """What a call returns, as the table has it."""
-    import jaxsens
-
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             result = call()
-    except jaxsens.InputError as error:
-        return {"refusal": re.sub(r"0x[0-9a-f]+", "0x", str(error).splitlines()[0])}
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        line = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        return {"refusal": re.sub(r"0x[0-9a-f]+", "0x", line)}
     return {
         "values": [float(value) for value in result.values],
         "resolved": "".join("-x"[bool(one)] for one in result.resolved),
@@ -373,7 +375,6 @@ def recorded(report: Callable[[str], Any] = print) -> dict[str, dict[str, Any]]:
     engines, edits, measures = cases()
     rows: dict[str, dict[str, Any]] = {}
     for kind, build in MODELS.items():
-        start = time.process_time()
         with tempfile.TemporaryDirectory() as folder:
             try:
                 model = build(Path(folder))
@@ -381,12 +382,13 @@ def recorded(report: Callable[[str], Any] = print) -> dict[str, dict[str, Any]]:
                 report(f"{kind}: not recorded: {error}")
                 continue
             for engine, options in engines.items():
-                for edit, measure in pairs(edits, measures):
+                start = time.process_time()
+                for edit, measure in pairs(kind, edits, measures):
                     key = f"{kind} / {engine} / {edit} / {measure}"
                     flips = edit_of(kind, edit, edits[edit])
                     call = partial(jaxsens.flip_sensitivity, model, word_of(kind), flips, measures[measure])
                     rows[key] = row(partial(call, engine=options, progress=False))
-        report(f"{kind}: {time.process_time() - start:.0f} s of a core")
+                report(f"{kind} / {engine}: {time.process_time() - start:.0f} s of a core")
     return rows
 
 

@@ -232,7 +232,10 @@ def compared(old: Path, new: Path, rules: Rules) -> tuple[int, int, list[str]]:
     """The flips and the values that two runs have, and in what they differ."""
     before, after = dict(tables(old)), dict(tables(new))
     found = [f"{name}: of one checkout only" for name in sorted(before.keys() ^ after.keys())]
-    for name in sorted(before.keys() & after.keys()):
+    points_first = sorted(
+        before.keys() & after.keys(), key=lambda name: (not name.endswith(".parquet"), name)
+    )
+    for name in points_first:
         found += [f"{name}: {line}" for line in differences(before[name], after[name], rules)]
     flips = sum(len(table) for name, table in after.items() if name.endswith(".parquet"))
     return flips, sum(table.size for table in after.values()), found
