@@ -71,6 +71,8 @@ def run_tests(
             process.communicate()
             return None, [], log.exists()
         failed = FAILED.findall(told)
+        if process.returncode == 2 and "KeyboardInterrupt !" in told:
+            failed.append("a test sent Ctrl-C, which ended pytest")
         if process.returncode and not failed:
             raise RuntimeError(f"pytest ended with exit code {process.returncode}:\n{told[-3000:]}")
         return process.returncode, failed, log.exists()
