@@ -190,7 +190,7 @@ ESM = Family(
 
 T5 = Family(
     name="t5",
-    prefix="",
+    prefix="|transformer.",
     architecture=_t5,
     outer={
         "embedding": "shared|encoder.embed_tokens",
