@@ -57,7 +57,7 @@ def test_what_one_command_compiled_the_next_one_loads(tmp_path):
     assert not [path for path in entries(tmp_path) if path.is_symlink()]
 
 
-def test_a_process_sees_what_another_published_meanwhile_and_publishes_before_it_ends(tmp_path, monkeypatch):
+def test_programs_are_published_before_the_process_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(kept_programs, "_SETTLED_SECONDS", 0.0)
     with programs_kept(str(tmp_path)):
         compiled(0.733)
@@ -159,24 +159,22 @@ def test_a_call_at_the_top_of_a_script_holds_until_the_process_ends(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1  # nothing but the programs is left
 
 
-def test_one_within_another_uses_its_folder_and_ends_with_it(tmp_path):
+def test_one_folder_is_used_at_a_time(tmp_path):
     before = SETTINGS.jax_compilation_cache_dir
-    with jaxsens.programs_kept(tmp_path / "outer") as outer:
+    with jaxsens.programs_kept(tmp_path / "one") as one:
         own = SETTINGS.jax_compilation_cache_dir
-        for given in (None, tmp_path / "outer"):
+        for given in (None, tmp_path / "one"):
             with jaxsens.programs_kept(given) as inner:
                 value = compiled(0.743)
-            assert inner.folder == outer.folder
+            assert inner.folder == one.folder
             assert inner.needed >= 1
             assert SETTINGS.jax_compilation_cache_dir == own
-        other = jaxsens.programs_kept(tmp_path / "other")
-        assert compiled(0.743) == value
-        assert SETTINGS.jax_compilation_cache_dir != own
-    assert SETTINGS.jax_compilation_cache_dir == before
+        with jaxsens.programs_kept(tmp_path / "other") as other:
+            assert compiled(0.743) == value
+        assert SETTINGS.jax_compilation_cache_dir == before
     assert other.needed >= 1
     assert len(entries(tmp_path / "other")) == other.needed
-    other.close()
-    assert SETTINGS.jax_compilation_cache_dir == before
+    assert len(entries(tmp_path / "one")) == one.needed - one.loaded
 
 
 def test_where_there_is_no_folder_of_the_users_nothing_is_kept(monkeypatch):
