@@ -19,7 +19,7 @@ from jaxsens.sensitivity.explain import PlannedRun, planned_run
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.sensitivity.flips.selection import default_flips, select
 from jaxsens.sensitivity.results.result import FlipSensitivity, load_result
-from jaxsens.sensitivity.results.resuming import MeasurementInterrupted, fingerprint, keeping
+from jaxsens.sensitivity.results.resuming import MeasurementInterrupted, fingerprint
 from jaxsens.sensitivity.several_lengths import rows_of_several_lengths
 from jaxsens.sensitivity.subjects.adapters import checked_input, measurable
 from jaxsens.sensitivity.subjects.texts import encoded, with_token
@@ -128,7 +128,7 @@ class Desk:
                 f"flip_sensitivity: model = {question.model!r}: its weights, or jaxsens, are others than when this was "
                 "asked; ask again"
             )
-        with warnings.catch_warnings(record=True) as noted, keeping(lambda part: _keep(part, place)):
+        with warnings.catch_warnings(record=True) as noted:
             warnings.simplefilter("always")
             found = _part(place)
             if found is None or not found.complete:

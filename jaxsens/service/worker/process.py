@@ -23,15 +23,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from jaxsens.base import stopping
 from jaxsens.base.errors import EngineRefusal, InputError
 from jaxsens.base.files import remedy, takes_no_more
 
 COMMAND = (sys.executable, "-m", "jaxsens.service.worker.process")
 
 _GRACE_SECONDS = 4.0
-"""How long the step that runs may take once a worker is told to end. Then it is given up, and what is finished saved.
-Before the server kills the worker (`pool.END_SECONDS`), and before the server's own deadline."""
+"""How long the step that runs may take once a worker is told to end. Then it is given up, with its measurement.
+Before the server kills the worker (`pool.END_SECONDS`)."""
 
 
 def main() -> None:
@@ -160,8 +159,7 @@ class _Worker:
         self._interrupt(self._doing)
 
     def _give_up(self) -> None:
-        """Ends the process in the middle of a step, with what is finished."""
-        stopping.hand_over()
+        """Ends the process in the middle of a step; what the measurement has finished is lost."""
         os._exit(1)
 
     def say_all(self) -> None:
