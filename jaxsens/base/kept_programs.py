@@ -33,7 +33,6 @@ from jaxsens.base.strict import naming_arguments, typed_arguments
 
 _SUFFIX = "-cache"
 _EVENTS = "/jax/compilation_cache/"
-_FORGET_SECONDS = 30 * 24 * 3600
 _ROOT = 0
 _SETTLED_SECONDS = 2.0  # JAX writes programs from several threads; one this old is complete.
 
@@ -94,8 +93,8 @@ def programs_kept(folder: str | os.PathLike[str] | None = None) -> KeptPrograms:
 
     A kept program was compiled from the same code for the same version of jaxlib, backend and processor: none ever
     changes a result. Who shares a folder trusts each other, since programs that lie there are run. A folder that others
-    can write to, or that belongs to another user, is not used. Programs that nobody used for 30 days are removed.
-    Nothing is kept where JAX_ENABLE_COMPILATION_CACHE is off. With `jax.distributed`, call this after its
+    can write to, or that belongs to another user, is not used. Nothing is removed: delete the folder when it is too
+    large. Nothing is kept where JAX_ENABLE_COMPILATION_CACHE is off. With `jax.distributed`, call this after its
     initialisation.
 
     Args:
@@ -167,7 +166,6 @@ def _made_ready(given: Any) -> tuple[Path | None, str]:
         why = _strangers(base) or _strangers(folder)
         if why is None:
             try_writing_to(folder)
-            _forget_unused(base)
             return folder, ""
         if given is None:
             warnings.warn(f"compiled programs are not kept: {why}", stacklevel=4)
@@ -215,17 +213,6 @@ def processor() -> str:
     except OSError:
         found.add(f"host {socket.gethostname()}")
     return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()[:12]
-
-
-def _forget_unused(base: Path) -> None:
-    """Removes programs, of any version and processor, that were neither read nor written for long."""
-    limit = time.time() - _FORGET_SECONDS
-    for folder in base.glob("jaxlib-*-*"):
-        with suppress(OSError):  # Another process may remove the same.
-            for entry in [*os.scandir(folder)]:
-                found = entry.stat()
-                if entry.name.endswith(_SUFFIX) and max(found.st_atime, found.st_mtime) < limit:
-                    os.unlink(entry.path)
 
 
 @contextmanager

@@ -34,22 +34,11 @@ class Stopped(KeyboardInterrupt):
         self.signal = number
 
 
-class Counter:
-    """Distinguishes a second signal from an echo of the first."""
-
-    def __init__(self) -> None:
-        self._signals = 0
-        self._latest: dict[int, float] = {}
-
-    def count(self, number: int) -> int:
-        """Counts a signal: returns 1 for the first, 2 and so on for later ones, and 0 for an echo."""
-        now = time.monotonic()
-        echo = number in self._latest and now - self._latest[number] < SAME_SECONDS
-        self._latest[number] = now
-        if echo:
-            return 0
-        self._signals += 1
-        return self._signals
+def _is_second(signals: list[tuple[int, float]], number: int) -> bool:
+    """Adds a signal to the list; returns whether it is neither the first nor an echo of the first."""
+    signals.append((number, time.monotonic()))
+    (first, began), (_, now) = signals[0], signals[-1]
+    return len(signals) > 1 and (number != first or now - began >= SAME_SECONDS)
 
 
 class StopRequest:
@@ -69,7 +58,7 @@ class StopRequest:
         """Forgets any recorded signal."""
         self.number: int | None = None
         self.answered = False
-        self._counter = Counter()
+        self._signals: list[tuple[int, float]] = []
 
     def answer(self) -> int | None:
         """Returns the number of the recorded signal, or None, and marks it as answered: the caller must then stop."""
@@ -80,7 +69,7 @@ class StopRequest:
         """The signal handler: records the first signal; a second one takes its previous effect."""
         if self.number is None:
             self.number = number
-        if self._counter.count(number) > 1:
+        if _is_second(self._signals, number):
             if self.own_process:
                 os._exit(128 + number)
             signal.signal(number, self.previous[number])
@@ -155,15 +144,14 @@ def of_a_command(own_process: bool) -> Iterator[StopRequest]:
     own_process: whether the process runs only this command. A second signal then ends it immediately, also while the
         main thread is in compiled code. Files are written atomically, so those on disk are intact.
     """
-    counter = Counter()
+    signals: list[tuple[int, float]] = []
 
     def heard(number: int) -> None:
         if number not in _request.previous:
             return
-        which = counter.count(number)
-        if which > 1 and _request.own_process:
+        if _is_second(signals, number) and _request.own_process:
             os._exit(128 + number)
-        if which == 1:
+        if len(signals) == 1:
             with suppress(OSError, ValueError):  # Stderr may be closed.
                 print(_SAID, file=sys.stderr, flush=True)
 

@@ -176,12 +176,12 @@ class Begun:
     def unfinished(self, so_far: Finished) -> FlipSensitivity:
         """Returns the partial result. It has never all flips: when all are measured, they are not yet checked, and the
         last is left out, so that nobody takes it for whole."""
-        found, rest, finished = so_far.copy(), self.rest, np.ones(len(self.whole), bool)
+        rest, finished = self.rest, np.ones(len(self.whole), bool)
         nothing = np.full((len(rest), 2), np.nan, np.float32), np.zeros(len(rest), bool)
-        values, done = (found.values, found.done) if len(found.done) else nothing
+        values, done = (so_far.values, so_far.done) if len(so_far.done) else nothing
         finished[rest] = done
         finished[-1:] &= not finished.all()
-        return self.result(self.with_known(values), finished, found.elsewhere)
+        return self.result(self.with_known(values), finished, so_far.elsewhere)
 
 
 def fingerprint(subject: Measurable, n: int, weights: str | None = None) -> str:
