@@ -90,17 +90,12 @@ from .sensitivity.rows.layer_changes import layer_changes as layer_changes
 from .sensitivity.rows.layer_changes import load_layer_changes as load_layer_changes
 from .service.client import Client as Client
 from .service.client import ServiceError as ServiceError
-from .training.blowup import LayerNormBlowup as LayerNormBlowup
-from .training.blowup import layer_norm_blowup as layer_norm_blowup
 from .training.checkpoints import TrainedModel as TrainedModel
 from .training.checkpoints import load_checkpoint as load_checkpoint
 from .training.config import TrainConfig as TrainConfig
 from .training.events import TrainingDiverged as TrainingDiverged
 from .training.events import TrainingInterrupted as TrainingInterrupted
 from .training.loop import train as train
-from .training.sharpness import Sharpness as Sharpness
-from .training.sharpness import parameter_noise as parameter_noise
-from .training.sharpness import sharpness as sharpness
 
 __version__: str
 __all__: list[str]

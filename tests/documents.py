@@ -122,7 +122,7 @@ def defined(pattern: str) -> Iterator[tuple[ast.Module, str]]:
 @cache
 def vocabulary() -> frozenset[str]:
     """Every name that users may come across today: public ones with their parameters and attributes, what modules of
-    the package define, the keys and values of shipped configs, and names of tests."""
+    the package define, the keys and values of shipped configs and of tables of the package, and names of tests."""
     found = {*public(), *dir(builtins), *keyword.kwlist, *(name for _, name in defined("jaxsens/**/*.py"))}
     for each in public().values():
         found |= {*parameters(each)}
@@ -131,7 +131,7 @@ def vocabulary() -> frozenset[str]:
             for name in members(each):
                 found |= {*parameters(getattr(each, name, None))}
     found |= {file.stem for file in ROOT.glob("jaxsens/**/*.toml")}
-    for pattern in ("configs/**/*.toml", "cluster/*.*"):
+    for pattern in ("configs/**/*.toml", "cluster/*.*", "jaxsens/pretrained/families/*.toml"):
         for file in ROOT.glob(pattern):
             found |= {*re.findall(r"\w+", file.read_text("utf-8"))}
     for file in ROOT.glob("tests/**/*.py"):

@@ -211,7 +211,6 @@ def test_the_script_is_the_command(config, tmp_path):
         ),
         (["theorem6", "none.toml", "--out", "/proc/x"], "--out = '/proc/x': another path"),
         (["generalisation", "none.toml", "--out", "/proc/x"], "--out = '/proc/x': another path"),
-        (["sharpness", "none.toml", "--out", "/proc/x"], "--out = '/proc/x': another path"),
         (["train", "none.toml", "--out", "/dev/null"], "--out = '/dev/null': a directory name"),
         (["constructions", "--measure", "--out", "/dev/null"], "a regular file"),
         (

@@ -81,7 +81,6 @@ def test_every_table_of_a_config_is_in_the_reference_and_says_what_each_key_mean
     from jaxsens.experiments.sweep.words import AllWords, RandomWords, WordFile
     from jaxsens.experiments.theorem6.config import Theorem6Model, Theorem6Tables
     from jaxsens.experiments.trained.generalisation import Generalisation
-    from jaxsens.experiments.trained.sharpness import SharpnessExperiment
 
     sweep = (
         Settings,
@@ -94,7 +93,7 @@ def test_every_table_of_a_config_is_in_the_reference_and_says_what_each_key_mean
         RandomWords,
         WordFile,
     )
-    for table in (*sweep, Theorem6Tables, Theorem6Model, Generalisation, SharpnessExperiment):
+    for table in (*sweep, Theorem6Tables, Theorem6Model, Generalisation):
         assert f".. autoclass:: {table.__module__}.{table.__qualname__}\n" in REFERENCE
         told = " ".join(base.__doc__ or "" for base in table.__mro__)
         names = [field.name for field in dataclasses.fields(table)]

@@ -101,9 +101,8 @@ def test_notebooks_show_every_result_with_its_texts_escaped():
     changes = jaxsens.layer_changes(model(), [0, 1, 2, 0, 3])
     influence = jaxsens.influence_matrix(model(), [0, 1, 2, 0, 3])
     attention = jaxsens.attention_statistics(model(), [0, 1, 2, 0, 3])
-    rise = jaxsens.Sharpness(0.5, (0.1, 0.3), 0.02, False, 10, 2.0)
     growth = jaxsens.theory.logit_growth(model(), [4, 6, 8])
-    for result in (certified, lemma, worst, hard, changes, influence, attention, rise, growth):
+    for result in (certified, lemma, worst, hard, changes, influence, attention, growth):
         assert "<table" in result._repr_html_()  # pyright: ignore[reportAttributeAccessIssue]
     assert f"{worst.value:.4g}" in worst._repr_html_()
     assert "&lt;b&gt;" in facts("<b>", {"<i>": "<script>"}, "<p>")

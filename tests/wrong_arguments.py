@@ -206,7 +206,7 @@ def own_arguments() -> dict[str, dict[str, Callable[[], Any]]]:
             "language": lambda: LANGUAGE, "model": lambda: jaxsens.RNNConfig(2),
             "optimiser": lambda: here["config"].optimiser, "data": lambda: here["config"].data,
         },
-        "from_torch": {"module": torch_module}, "parameter_noise": {"without": tuple},
+        "from_torch": {"module": torch_module},
         **{name: {"config": lambda of=of: of(2, width=4)} for name, of in CONFIGS.items()},
     }  # fmt: skip
 
@@ -264,7 +264,7 @@ FAMILY = logic.PredicateFamily("even", (), lambda value: value % 2 == 0)
 EVEN = logic.Predicate(FAMILY)
 _LEFT_OUT = {
     "load_checkpoint", "load_influence_matrix", "load_layer_changes", "load_result", "load_worst_input",
-    "phase_diagram", "from_weights", "layer_norm_blowup", "from_torch", "train", "LogitGrowth",
+    "phase_diagram", "from_weights", "from_torch", "train", "LogitGrowth",
 }  # fmt: skip
 """What is refused with the right arguments too: files that are not there."""
 
@@ -291,8 +291,8 @@ def public_names(module: Any) -> Iterator[str]:
 RETURNED = {
     "AttentionStatistics", "Automaton", "CertifiedBound", "ClosingChoice", "CompiledTransformer", "CorpusRow",
     "CriticalTemperatures", "DescribedModel", "FlipSensitivity", "Fragment", "InfluenceMatrix", "KeptPrograms",
-    "LayerChanges", "LayerNormBlowup", "Lemma5", "LogitGrowth", "MisclassifiedPair", "ModelChanges", "NamedFormula",
-    "PhaseDiagram", "PretrainedModel", "Restriction", "Sharpness", "SweepResult", "TrainedModel", "Verdict",
+    "LayerChanges", "Lemma5", "LogitGrowth", "MisclassifiedPair", "ModelChanges", "NamedFormula",
+    "PhaseDiagram", "PretrainedModel", "Restriction", "SweepResult", "TrainedModel", "Verdict",
     "Violation", "Words", "WorstInput", "Layered",
 }  # fmt: skip
 """Classes whose objects functions return: users make none."""

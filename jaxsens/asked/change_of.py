@@ -14,7 +14,6 @@ is small; and how much it bends, by Simpson's rule at three of the points.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
 from typing import Any
 
 import jax
@@ -67,10 +66,9 @@ def change_and_doubt(
     try:
         slope = slope_error(f, x + dx, error)
         carried, coarse = _integrals(f, x, dx)
-        off = spread(lambda step: _integrals(f, x, step)[0], dx, draws=-(-draws // 4)) + jnp.abs(
-            carried - coarse
-        )
-        alike = jnp.asarray(_alike(choices(f, x), choices(f, x + dx)))
+        off = spread(lambda step: _integrals(f, x, step)[0], dx, draws=-(-draws // 4))
+        off += jnp.abs(carried - coarse)
+        alike = jnp.all(jnp.array([*map(jnp.array_equal, choices(f, x), choices(f, x + dx))], bool))
     except (TypeError, ValueError, NotImplementedError):  # what JAX raises for functions without a derivative
         slope, carried, off, alike = jnp.zeros_like(error), plain, jnp.inf, jnp.asarray(False)
     bound = rounding_of(f, x, draws=draws) + rounding_of(lambda step: f(x + step), dx, error, draws)
@@ -99,7 +97,3 @@ def _integrals(f: Callable[[Array], Array], x: Array, dx: Array) -> Array:
     nodes = jnp.asarray(NODES, x.dtype)
     slopes = jax.vmap(lambda t: jax.jvp(f, (x + t * dx,), (dx,))[1])(nodes)
     return jnp.tensordot(jnp.asarray((LOBATTO, SIMPSON), slopes.dtype), slopes, axes=1)
-
-
-def _alike(here: list[Array], there: list[Array]) -> Array | bool:
-    return reduce(jnp.logical_and, map(jnp.array_equal, here, there), True)

@@ -84,7 +84,6 @@ class FirstOrder(AskedEngine):
 
     @property
     def exact(self) -> bool:
-        """False."""
         return False
 
     def combined(self, measure: Measure, outputs: int) -> int | None:

@@ -290,7 +290,6 @@ class Substitute(Flips):
         return fields
 
     def told(self, inserted: str) -> str:
-        """To these symbols, or those of each position."""
         return super().told(inserted) if self.by_position is None else CHOSEN
 
 
@@ -316,7 +315,6 @@ class Neighbours(Flips):
     groups: OptionalGroups = dataclasses.field(default=None, kw_only=True)
 
     def told(self, inserted: str) -> str:
-        """To the k most alike."""
         return super().told(f"the {self.k} symbols most like its own")
 
 
@@ -358,11 +356,9 @@ class Delete(Flips):
 
     @property
     def longer(self) -> int:
-        """-1."""
         return -1
 
     def told(self, inserted: str) -> str:
-        """Deleted."""
         return "each deleted"
 
 
@@ -392,11 +388,9 @@ class Insert(Flips):
 
     @property
     def longer(self) -> int:
-        """1."""
         return 1
 
     def told(self, inserted: str) -> str:
-        """With a symbol before it."""
         return f"each with one of {inserted} inserted before it"
 
 
@@ -425,11 +419,9 @@ class Repeat(Flips):
 
     @property
     def longer(self) -> int:
-        """The number of copies added."""
         return self.times
 
     def told(self, inserted: str) -> str:
-        """Repeated, so often."""
         return f"each repeated {self.times} time{'s' if self.times != 1 else ''}"
 
 
@@ -459,7 +451,6 @@ class Pairs(Flips):
         return {**super()._written(), "flips": list(self.flips)}
 
     def told(self, inserted: str) -> str:
-        """To symbols of its own."""
         return CHOSEN
 
 

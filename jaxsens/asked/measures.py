@@ -196,7 +196,6 @@ class Norm(Measure, abc.ABC):
         """Returns the norm over the last axis."""
 
     def values(self, y: Any, dy: Any) -> Any:
-        """The norms."""
         del y
         return self.of(dy)
 
@@ -210,7 +209,6 @@ class Norm(Measure, abc.ABC):
         """Returns the norm of the whole from those of two parts, in NumPy."""
 
     def scale(self, y: Float[np.ndarray, " outputs"]) -> float | None:
-        """The norm of y."""
         return float(self.of_array(np.asarray(y, np.float64)))
 
     def of_array(self, change: Float[np.ndarray, "*batch outputs"]) -> Float[np.ndarray, "*batch"]:
@@ -229,11 +227,9 @@ class L2(Norm):
     outputs: Outputs = None
 
     def of(self, dy: Any) -> Any:
-        """The norm, without underflow."""
         return _formulas().l2(dy)
 
     def combined(self, so_far: Any, part: Any) -> Any:
-        """Their root mean square sum."""
         return np.hypot(so_far, part)
 
 
@@ -248,7 +244,6 @@ class L1(Norm):
     outputs: Outputs = None
 
     def of(self, dy: Any) -> Any:
-        """The norm."""
         return _formulas().l1(dy)
 
     def resolution(self, y: Any, dy: Any, error: Any) -> Any:
@@ -257,7 +252,6 @@ class L1(Norm):
         return error * y.shape[-1] ** 0.5
 
     def combined(self, so_far: Any, part: Any) -> Any:
-        """Their sum."""
         return np.add(so_far, part)
 
 
@@ -272,11 +266,9 @@ class LInf(Norm):
     outputs: Outputs = None
 
     def of(self, dy: Any) -> Any:
-        """The norm."""
         return _formulas().linf(dy)
 
     def combined(self, so_far: Any, part: Any) -> Any:
-        """The larger one."""
         return np.maximum(so_far, part)
 
 
@@ -295,12 +287,10 @@ class Distance(Measure, abc.ABC):
         return {}
 
     def values(self, y: Any, dy: Any) -> Any:
-        """The distances."""
         formulas = _formulas()
         return formulas.each(getattr(formulas, self.formula[0]), y, dy, **self.options)
 
     def resolution(self, y: Any, dy: Any, error: Any) -> Any:
-        """How far they may be off."""
         formulas = _formulas()
         return formulas.resolution_of_each(getattr(formulas, self.formula[1]), y, dy, error, **self.options)
 
@@ -365,7 +355,6 @@ class Decision(Distance):
 
     @property
     def options(self) -> dict[str, float]:
-        """The threshold."""
         if isinstance(self.threshold, str):
             raise TypeError("the threshold is not resolved")
         return {"threshold": self.threshold}
@@ -419,13 +408,11 @@ class OfFunction(Measure, abc.ABC):
         """Returns a function of the new output, and what its change is added to."""
 
     def values(self, y: Any, dy: Any) -> Any:
-        """f's change."""
         import jax.numpy as jnp
 
         return self.of_changes(y, dy, jnp.zeros(dy.shape[:1], dy.dtype))[0]
 
     def resolution(self, y: Any, dy: Any, error: Any) -> Any:
-        """What `change_of` says."""
         return self.of_changes(y, dy, error)[1]
 
     def of_changes(self, y: Any, dy: Any, error: Any) -> tuple[Any, Any]:
@@ -488,7 +475,6 @@ class Function(OfFunction):
 
     @property
     def function(self) -> Callable[..., Any]:
-        """f."""
         return self.f
 
     def _of_new(self, y: Any) -> tuple[Callable[[Any], Any], Any]:
@@ -497,7 +483,6 @@ class Function(OfFunction):
         return (lambda at: _formulas().value_of(self.function, at)), jnp.zeros((), y.dtype)
 
     def between(self, y: Any, new: Any) -> Any:
-        """f(y') - f(y)."""
         value_of = _formulas().value_of
         return value_of(self.function, new) - value_of(self.function, y)
 
@@ -523,7 +508,6 @@ class Comparison(OfFunction):
 
     @property
     def function(self) -> Callable[..., Any]:
-        """f."""
         return self.f
 
     def _of_new(self, y: Any) -> tuple[Callable[[Any], Any], Any]:
@@ -540,7 +524,6 @@ class Comparison(OfFunction):
         return values, super().of_outputs(old, new, dy, error)[1]
 
     def between(self, y: Any, new: Any) -> Any:
-        """f(y, y')."""
         return self._of_new(y)[0](new)
 
 
@@ -574,7 +557,6 @@ class LogProbability(OfFunction):
 
     @property
     def function(self) -> Callable[..., Any]:
-        """log softmax(y)[token]."""
         return self._log_softmax
 
     def _log_softmax(self, y: Any) -> Any:
@@ -598,7 +580,6 @@ class LogProbability(OfFunction):
         return self
 
     def table(self) -> dict[str, Any]:
-        """Its kind, token and name."""
         return {"kind": self.kind, "token": self.token} | ({"name": self.name} if self.name else {})
 
 

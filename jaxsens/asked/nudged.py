@@ -161,9 +161,8 @@ def _nudge(equation: Any, operands: Sequence[Any], place: int, seen: bool, salt:
             kept = kept | (one == 0) | ~jnp.isfinite(one)
         elif name == "reduce_prod":
             kept = kept | jnp.any(one == 0)
-    least = (2 + _draw(salt, salt)).astype(tiny.dtype) * (
-        ROUNDINGS / 2 * tiny
-    )  # XLA makes one of two factors alone
+    # The brackets: XLA makes one of two factors alone.
+    least = (2 + _draw(salt, salt)).astype(tiny.dtype) * (ROUNDINGS / 2 * tiny)
     return [jnp.where(kept, moved[0], moved[0] + least.astype(moved[0].dtype))]
 
 

@@ -106,7 +106,6 @@ def read(base: Any, value: Any, problems: Problems, name: str | None = None, *, 
 
 
 def _fields(asked: Any) -> tuple[dataclasses.Field[Any], ...]:
-    """The fields of an object, whose class is a dataclass."""
     return dataclasses.fields(asked)
 
 

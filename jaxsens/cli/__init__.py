@@ -72,7 +72,6 @@ def _main(arguments: Sequence[str] | None) -> int:
         "train": trained.train,
         "theorem6": trained.theorem6,
         "generalisation": trained.generalisation,
-        "sharpness": trained.sharpness,
         "report": sweep.report,
         "status": sweep.status,
         "constructions": constructed.constructions,

@@ -1,4 +1,4 @@
-"""`jaxsens train`, `theorem6`, `generalisation` and `sharpness`: commands that train, in a folder until all is done."""
+"""`jaxsens train`, `theorem6` and `generalisation`: commands that train, in a folder until all is done."""
 
 from __future__ import annotations
 
@@ -172,21 +172,6 @@ def generalisation(config: Config, /, *, given: Running) -> int:
     from jaxsens.experiments.trained.generalisation import Generalisation
 
     return _tabulated("generalisation", Generalisation, config, given)
-
-
-def sharpness(config: Config, /, *, given: Running) -> int:
-    """Train models of functions at each length; measure their sharpness, layer-norm blow-up and sensitivity.
-
-    Writes sharpness.csv, sharpness.md and a figure. Run it again to resume.
-
-    Args:
-        config: A TOML file; see configs/atlas/hahn_rofin2024.toml.
-        given: Where, and how.
-    """
-    check_folder("sharpness", given.out)
-    from jaxsens.experiments.trained.sharpness import SharpnessExperiment
-
-    return _tabulated("sharpness", SharpnessExperiment, config, given)
 
 
 def _tabulated(command: str, kind: type[TableExperiment[Any, Any]], config: Path, given: RunOptions) -> int:

@@ -109,7 +109,6 @@ class SweepResult:
         return "\n".join([f"SweepResult of {done}", *map(str, self.fits)])
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the exponents."""
         return self.exponents.to_html(index=False, float_format="%.3g")
 
 

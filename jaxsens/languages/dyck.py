@@ -62,7 +62,6 @@ class Dyck(Language):
 
     @property
     def alphabet(self) -> tuple[str, ...]:
-        """For two kinds ( [ ) ]. The fifth kind is named (5 and )5, and so on."""
         return brackets(self.kinds)
 
     def height_law(self, n: int) -> tuple[Int[np.ndarray, " m"], Float[np.ndarray, " m"]]:

@@ -45,7 +45,6 @@ class SetComplement(Language):
 
     @property
     def alphabet(self) -> tuple[str, ...]:
-        """0, 1, ..., k - 1."""
         return tuple(map(str, range(self.size)))
 
     def distinct_law(self, n: int) -> np.ndarray:

@@ -230,7 +230,6 @@ class Majority(Language):
     _state_law = difference_law
 
     def _read(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The difference d."""
         return np.cumsum(2 * tokens - 1, axis=-1), np.zeros(tokens.shape, bool)
 
     def _laws(self, states: np.ndarray) -> np.ndarray:

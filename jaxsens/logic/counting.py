@@ -123,7 +123,6 @@ class LinearSum(Linear):
     constant: int = 0
 
     def as_sum(self) -> LinearSum:
-        """Itself."""
         return self
 
 
@@ -168,7 +167,6 @@ class CountComparison(Formula):
 
     @property
     def children(self) -> tuple[Formula, ...]:
-        """The counted formulas, in the order of the terms."""
         return tuple(count.formula for _, count in self.terms)
 
     @property
@@ -227,16 +225,13 @@ class CountPredicate(Formula):
 
     @property
     def children(self) -> tuple[Formula, ...]:
-        """The counted formula."""
         return (self.count.formula,)
 
     @property
     def label(self) -> Hashable:
-        """The predicate and the direction."""
         return self.predicate, self.count.sign
 
     def atom_text(self, children: Sequence[str]) -> str:
-        """The predicate with its arguments, the count last."""
         return self.predicate.written(f"{self.count.sign}[{children[0]}]")
 
 

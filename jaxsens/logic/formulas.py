@@ -147,11 +147,9 @@ class Constant(Formula):
 
     @property
     def label(self) -> Hashable:
-        """The value."""
         return bool(self.value)
 
     def atom_text(self, children: Sequence[str]) -> str:
-        """The word true or false."""
         return "true" if self.value else "false"
 
 

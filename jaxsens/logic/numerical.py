@@ -139,7 +139,6 @@ class PositionPredicate(Formula):
         super().__post_init__()
 
     def atom_text(self, children: Sequence[str]) -> str:
-        """The predicate with its arguments."""
         return str(self.predicate)
 
 

@@ -114,10 +114,8 @@ def _tensors(a: Architecture, output: Output) -> Iterator[Tensor]:
     parts = [*_MAPS, *_NORMS, *["attention_after", "map_after"] * (a.norms == "both")]
     head = {"transform": "", "norm": ""} if a.head_activation else {}
     names = dict.fromkeys(outer, ""), "", dict.fromkeys(parts, "")
-    experts = dict.fromkeys(_MAPS, "")
-    family = Family(
-        "", "", lambda _: a, *names, (), (), (), "", head, ("",), inputs_first=True, expert=experts
-    )
+    own: dict[str, Any] = {"head_parts": head, "head_biases": ("",), "expert": dict.fromkeys(_MAPS, "")}
+    family = Family("", "", lambda _: a, *names, "", inputs_first=True, **own)
     yield from family.tensors(a)
     if output == "logits":
         yield from family.head(a)

@@ -129,17 +129,14 @@ def _dense(
     """Returns the maps that follow the pooling, after checking that each reads what is before it."""
     found = []
     for own in maps:
-        matrix = own.get("linear.weight")
-        if matrix is None or len(matrix.shape) != 2 or matrix.shape[1] != width:
-            shape = None if matrix is None else matrix.shape
+        shape = own["linear.weight"].shape if "linear.weight" in own else None
+        if shape is None or len(shape) != 2 or shape[1] != width:
             problems.add("folder", shape, f"linear.weight of a Dense module has the shape (outputs, {width})")
             problems.raise_if_any()
             break
-        width = matrix.shape[0]
-        one = {"matrix": jnp.asarray(matrix.read(dtype).T)}
-        found.append(
-            one | ({"bias": jnp.asarray(own["linear.bias"].read(dtype))} if "linear.bias" in own else {})
-        )
+        width = shape[0]
+        parts = {"linear.weight": "matrix", "linear.bias": "bias"}
+        found.append({parts[name]: jnp.asarray(own[name].read(dtype).T) for name in parts if name in own})
     return found
 
 

@@ -47,12 +47,10 @@ class DescribedModel(LayeredModel):
 
     @property
     def max_length(self) -> int:
-        """The length of the longest input, special tokens included."""
         return self.architecture.longest
 
     @property
     def unread(self) -> Mapping[int, str]:
-        """The ids that no input may have, and why."""
         one = self.architecture.unread
         return {} if one is None else {one: "it changes all rows, says the architecture; give another symbol"}
 

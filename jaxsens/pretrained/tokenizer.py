@@ -213,10 +213,9 @@ def _follow(config: dict[str, Any], tokenizer: Any, table: dict[str, Any], probl
     from tokenizers import AddedToken
 
     where, decoder = TOKENIZER_CONFIG, config.get("added_tokens_decoder")
-    listed = (
-        {k: one for k, one in decoder.items() if isinstance(one, dict)} if isinstance(decoder, dict) else {}
-    )
-    for number, one in sorted(listed.items(), key=lambda pair: (len(pair[0]), pair[0])):
+    pairs = decoder.items() if isinstance(decoder, dict) else ()
+    listed = [(number, one) for number, one in pairs if isinstance(one, dict)]
+    for number, one in sorted(listed, key=lambda pair: (len(pair[0]), pair[0])):
         text, kinds = one.get("content"), ("single_word", "lstrip", "rstrip", "normalized", "special")
         flags = {key: one[key] for key in kinds if isinstance(one.get(key), bool)}
         tokenizer.add_tokens([AddedToken(text, **flags)] if isinstance(text, str) else [])
@@ -237,8 +236,7 @@ def _follow(config: dict[str, Any], tokenizer: Any, table: dict[str, Any], probl
             config = {
                 "do_lower_case": True,
                 "tokenize_chinese_chars": True,
-                **config,
-            }  # the library's defaults
+            } | config  # the library's defaults
             if config.get("strip_accents") is None:
                 config["strip_accents"] = config["do_lower_case"]
         if node.get("type") in ("ByteLevel", "Metaspace"):
@@ -273,10 +271,8 @@ def _check_words(table: dict[str, Any], symbols: int, problems: Problems) -> Non
             problems.add("tokenizer.json: id", number, both)
             break
     for text in [text for text in added if words.get(text, added[text]) != added[text]][:1]:
-        both = (
-            f"{text!r} has this id among added_tokens, and {words[text]} in the vocabulary; download it again"
-        )
-        problems.add("tokenizer.json: id", added[text], both)
+        other = f"and {words[text]} in the vocabulary; download it again"
+        problems.add("tokenizer.json: id", added[text], f"{text!r} has this id among added_tokens, {other}")
     unknown = model.get("unk_token") if isinstance(model, dict) else None
     if isinstance(unknown, str) and unknown and words and unknown not in {**words, **added}:
         remedy = "a word of the vocabulary, which stands for unknown ones; download it again"

@@ -136,11 +136,9 @@ class EveryWord(VmapEngine):
     free: tuple[int, ...]
 
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> Any:
-        """A word, which holds the symbols at the other positions."""
         return tokens
 
     def output(self, parameters: Any, prepared: Any) -> Float[Array, " 0"]:
-        """None: nothing is subtracted."""
         return jnp.zeros(0)
 
     def sizes(self, prepared: Any) -> Float[Array, " 0"]:
@@ -148,7 +146,6 @@ class EveryWord(VmapEngine):
         return jnp.zeros(0)
 
     def changes(self, parameters: Any, prepared: Any, block: FlipBlock) -> Float[Array, "flips outputs"]:
-        """The outputs on the words with these numbers: nothing is subtracted."""
         size, strides = len(self.alphabet), jnp.asarray(_strides(len(self.alphabet), len(self.free)))
 
         def one(number: Array) -> Array:

@@ -90,7 +90,6 @@ class WorstInput(SavedResult):
         return {**asdict(self), "tokens": self.tokens.tolist()}
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
         how = f"all {self.words} words" if self.exact else f"a search with {len(self.restarts)} starts"
         word = " ".join(map(str, self.tokens[:MOST_SHOWN])) + (" ..." if self.n > MOST_SHOWN else "")
         rows: dict[str, object] = {

@@ -27,7 +27,7 @@ from jaxsens.base.strict import naming_arguments
 from jaxsens.base.told import duration
 from jaxsens.sensitivity.checks.output import traced_output
 from jaxsens.sensitivity.choice import choose, compile_seconds, lost_digits
-from jaxsens.sensitivity.digits.doubt import doubting_seconds
+from jaxsens.sensitivity.digits.rounding import rounding_seconds
 from jaxsens.sensitivity.engines.edits import SUBSTITUTE, GroupEngine, edit_of
 from jaxsens.sensitivity.engines.engine import Engine, EngineChoice, EngineCost
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
@@ -319,7 +319,7 @@ class PlannedRun:
             rate = _matmul_rate(dtype) * self.cost.efficiency
         read = flips * self.n if self.choice.name == "vmap" else 0
         own = max((words * self.cost.prepare + flips * self.cost.per_flip) / rate, read * _READING)
-        own += words * doubting_seconds(self.engine, self.subject, self.n)
+        own += words * rounding_seconds(self.engine, self.subject, self.n)
         return own if self.goes_on is None else own + self.goes_on.seconds_of(words, flips)
 
     @cached_property

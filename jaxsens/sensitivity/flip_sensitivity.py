@@ -16,7 +16,7 @@ from jaxtyping import Float
 from jaxsens.asked.engines import AskedEngine, Auto, Difference, FirstOrder
 from jaxsens.asked.flips import Flips
 from jaxsens.asked.measures import L2, Decision, Measure, OfFunction, balancing_threshold
-from jaxsens.asked.nudged import DRAWS, equations
+from jaxsens.asked.nudged import DRAWS
 from jaxsens.asked.request import Request
 from jaxsens.asked.value import read
 from jaxsens.base import inputs, stopping
@@ -24,7 +24,6 @@ from jaxsens.base.errors import PrecisionWarning, collecting
 from jaxsens.base.inputs import FEWER_FLIPS, SHORTER
 from jaxsens.base.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
 from jaxsens.base.precision import numerics
-from jaxsens.base.programs import kept
 from jaxsens.base.strict import naming_arguments
 from jaxsens.base.versions import versions
 from jaxsens.models.transformer.module import activation_bytes
@@ -33,8 +32,6 @@ from jaxsens.sensitivity.checks.index_check import check_reads
 from jaxsens.sensitivity.checks.output import check_estimates_finite, check_finite, checked_output
 from jaxsens.sensitivity.choice import choose
 from jaxsens.sensitivity.digits.alone import called_alone, check_alone, warn_of_no_change
-from jaxsens.sensitivity.digits.doubt import output_doubts
-from jaxsens.sensitivity.digits.refined import HOW, refined
 from jaxsens.sensitivity.digits.resolution import (
     ForwardPass,
     beyond_precision,
@@ -42,10 +39,11 @@ from jaxsens.sensitivity.digits.resolution import (
     unresolved_scores,
     warn_if_unresolved,
 )
+from jaxsens.sensitivity.digits.rounding import output_rounding
 from jaxsens.sensitivity.engines.edits import edit_of
 from jaxsens.sensitivity.engines.engine import Engine, EngineChoice
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
-from jaxsens.sensitivity.engines.vmap import VmapEngine, compiled_output
+from jaxsens.sensitivity.engines.vmap import VmapEngine, compiled_output, program_size
 from jaxsens.sensitivity.estimates.estimate import Blocks, estimated, sketch_of
 from jaxsens.sensitivity.estimates.verify import verified, warn_if_far
 from jaxsens.sensitivity.explain import warn_if_long
@@ -369,7 +367,7 @@ def _measured(
             ).numbers()
         values = begun.with_known(values)
         check_finite(values[:, 0], flips.positions, whole.measure)
-        values, elsewhere = _refined(runner, subject, whole, values, elsewhere, first)
+        _check_measured(runner, subject, whole, values, first)
     except KeyboardInterrupt as stop:
         number = getattr(stop, "signal", signal.SIGINT)
         raise MeasurementInterrupted(begun.unfinished(so_far), number) from stop
@@ -397,14 +395,12 @@ def _doubting(
     """
     words, flips = whole.tokens, whole.flips
     if not isinstance(runner, VmapEngine) or not runner.foreign:
-        return runner, output_doubts(subject, words)
-    leaves, structure = jax.tree.flatten(subject.parameters)
-    shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-    size, operations = _size(subject.apply, structure, shapes, words.shape[1])
-    if size > MOST_EQUATIONS:
-        return runner, output_doubts(subject, words)
+        return runner, output_rounding(subject, words)
+    size = program_size(subject.apply, subject.parameters, words.shape[1])
+    if size.equations > MOST_EQUATIONS:
+        return runner, output_rounding(subject, words)
     nudging = dataclasses.replace(runner, nudges=True)
-    affordable = int(MOST_NUDGED / (DRAWS * max(operations, 1.0)))
+    affordable = int(MOST_NUDGED / (DRAWS * max(size.operations, 1.0)))
     if len(flips) <= affordable:
         return nudging, None
     what, by_what = flips.edits
@@ -424,37 +420,17 @@ def _doubting(
     return runner, doubts
 
 
-@kept
-def _size(apply: Any, structure: Any, shapes: tuple[Any, ...], n: int) -> tuple[float, float]:
-    """Returns the equations of a function's program for inputs of n symbols, and its operations."""
-    parameters = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*one) for one in shapes])
-    traced = jax.jit(apply).trace(parameters, jax.ShapeDtypeStruct((n,), jnp.int32))
-    return equations(traced.jaxpr.jaxpr), float((traced.lower().cost_analysis() or {}).get("flops", 0))
+def _check_measured(
+    runner: Engine, subject: Measurable, whole: FlipSensitivity, values: np.ndarray, first: np.ndarray | None
+) -> None:
+    """Rejects a model that was measured wrongly in batches, and warns if nothing changed at all.
 
-
-def _refined(
-    runner: Engine,
-    subject: Measurable,
-    whole: FlipSensitivity,
-    values: Float[np.ndarray, "flips 2"],
-    elsewhere: dict[str, int],
-    first: np.ndarray | None,
-) -> tuple[Float[np.ndarray, "flips 2"], dict[str, int]]:
-    """Returns the values with those of `refined` flips in their place, and the counts with theirs.
-
-    Before, it rejects a model that was measured wrongly in batches; after, it warns if nothing changed at all. A
-    jaxsens transformer is neither called nor warned of: with hard attention, exact zeros are what is measured.
+    A jaxsens transformer is neither called nor warned of: with hard attention, exact zeros are what is measured.
     """
     given = whole.tokens, whole.flips, edit_of(whole.asked.flips)
     moved = check_alone(subject, *given, values[:, 0], runner, first)
-    with stopping.noting(signal.SIGINT):
-        flips_found, found = refined(runner, subject, *given, values)
-    if len(flips_found):
-        values, elsewhere = values.astype(np.float64), {**elsewhere, HOW: len(flips_found)}
-        values[flips_found] = found
     if subject.config is None and not np.any(values[:, 0]):
         warn_of_no_change(len(values), whole.measure, moved, stacklevel=7)
-    return values, elsewhere
 
 
 def _estimated(

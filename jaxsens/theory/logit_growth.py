@@ -75,7 +75,6 @@ class LogitGrowth:
     verdict: str
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
         rows = {
             f"n = {n}": f"A at most {self.A[k].max():.4g}, {self.attained[k].max():.4g} attained"
             for k, n in enumerate(self.lengths)

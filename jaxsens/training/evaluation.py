@@ -228,5 +228,4 @@ def _generator(seed: int, task: Task, n: int) -> np.random.Generator:
 
 
 def _mean(values: np.ndarray) -> tuple[float, float]:
-    """The mean and its standard error."""
     return float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(len(values)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -114,18 +115,18 @@ def test_a_power_is_found_with_its_interval_and_told_from_an_exponential(three):
 def test_the_report_tells_draws_and_lists_it(three, tmp_path):
     (section,) = distance_sections(three)
     assert section.bullets[0] == (
-        "power, n = 1024: the mean change goes with a power of the distance (to the power −0.77 [−0.81, −0.73]; a "
+        "power, n = 1024: the mean change follows a power of the distance (exponent −0.77 [−0.81, −0.73]; a "
         "power explains 1.00 of the variance of its logarithm, an exponential 0.64)"
     )
-    assert "goes with an exponential of the distance (a power explains 0.6" in section.bullets[1]
-    assert "not settled" in section.bullets[1]
+    assert "follows an exponential of the distance (a power explains 0.6" in section.bullets[1]
+    assert "settled" not in section.bullets[1]  # nothing is said of an exponent that is not shown
     assert section.bullets[2] == "zero, n = 1024: the mean change is exactly 0 at every distance"
     rows = distance_table(three.fits).rows
-    assert rows[2][:5] == ("power", "goes with a power of the distance", "—", "1024", "−0.770")
+    assert rows[2][:5] == ("power", "follows a power of the distance", "—", "1024", "−0.770")
     axes = distance_figure(three).figure.axes
     assert [one.get_title(loc="left").split(" [")[0] for one in axes[:3]] == [
         "distance to the power −0.77",
-        "goes with an exponential of the distance",
+        "follows an exponential of the distance",
         "is exactly 0 at every distance",
     ]
     assert [axes[0].xaxis.get_major_formatter()(x, 0) for x in (READ_AT, 1, 64)] == ["0", "1", "64"]
@@ -175,6 +176,9 @@ def test_a_law_of_the_distance_is_stated_only_where_it_explains_something(case):
     assert clashes(figure.figure) == []
     (row, *_) = [row for row in section.tables[0].rows if row[3] == "1024"]
     assert row[1] == verdict.value
+    shown = verdict in (DistanceLaw.FLAT, DistanceLaw.POWER)
+    assert ("exponent " in bullet, "—" not in row[4:6]) == (shown, shown)
+    assert shown or "slopes" not in f"{bullet} {row[2]}"
     assert last.row["verdict"] == verdict.value
 
 
@@ -193,7 +197,7 @@ def test_not_settled_is_within_the_panel():
     distances = decaying(**{name: lambda d, seed: d ** (-0.8 - 0.1 * math.log(d)) for name in "abc"})
     figure = distance_figure(distances).figure
     for axes in figure.axes[:3]:
-        assert "not settled" in axes.get_title(loc="left").replace("\n    ", " ")
+        assert "not settled" in axes.get_title(loc="left").replace("\xa0", " ")
     assert clashes(figure) == []
 
 
@@ -208,3 +212,6 @@ def test_a_sweep_whose_flips_have_distances_reports_them(tmp_path):
     np.testing.assert_allclose(softmax["distance"], cells)
     report = build_report(data, fit_exponents(data.points))
     assert "Distance to the row that is read" in [section.heading for section in report.sections]
+    of_readout = dataclasses.replace(data, distances=distances.table.assign(distance=0.0))
+    for one, unflipped in ((report, True), (build_report(of_readout, fit_exponents(data.points)), False)):
+        assert ("The symbol at that position is not flipped" in one.introduction[0]) == unflipped

@@ -34,7 +34,7 @@ def draw() -> Figure:
 def test_variants_differ_in_marker_and_dashes_so_that_black_and_white_suffices():
     styles = list(variant_styles([f"v{k}" for k in range(8)]).values())
     assert len({style.marker for style in styles}) == 8
-    assert len({style.dashes for style in styles}) == 8
+    assert len({style.dashes for style in styles}) == len({style.colour for style in styles}) == 8
     many = list(variant_styles([f"v{k}" for k in range(60)]).values())
     assert len(set(many)) == 60
 

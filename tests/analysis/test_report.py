@@ -22,6 +22,7 @@ from jaxsens.experiments.report.page import (
 )
 from jaxsens.experiments.report.panels import svg_bytes
 from jaxsens.experiments.report.report import build_report
+from tests.analysis.drawn import clashes
 from tests.analysis.synthetic import points, power, six_variants, sweep_data
 
 BOUNDED = dict.fromkeys(
@@ -123,7 +124,7 @@ def test_variants_with_the_same_numbers_to_the_last_bit_are_remarked():
     report = build_report(sweep_data(table), fit_exponents(table))
     (remark,) = [text for text in report.sections[0].bullets if "bitwise" in text]
     assert remark.startswith(
-        "softmax and masked have bitwise equal numbers at every length and seed: what they differ"
+        "softmax and masked have bitwise equal numbers at every length and seed. What they differ in has no effect"
     )
 
 
@@ -135,8 +136,8 @@ def test_equal_numbers_of_exact_constructions_are_not_explained_by_what_differs(
         one for one in build_report(data, fit_exponents(table)).sections[0].bullets if "bitwise" in one
     ]
     assert remark.startswith("a, b and c have bitwise equal numbers")
-    assert "without effect" not in remark
-    assert "tells nothing of what they differ in" in remark
+    assert "no effect" not in remark
+    assert "says nothing about how the variants differ" in remark
 
 
 def legend_of(axes):
@@ -155,7 +156,11 @@ def test_every_caption_and_the_legend_say_temperature_and_embeddings():
     report = build_report(sweep_data(table, variants=given), fit_exponents(table))
     assert len(report.figures) >= 3
     for figure in report.figures:
-        assert "1/n^3, bounded: a; 1, unbounded: b." in figure.caption
+        assert "a (1/n^3, bounded); b (1, unbounded)." in figure.caption
+        assert figure.narrow is not None
+        narrow = figure.narrow()
+        assert narrow.get_figwidth() < 6 < figure.figure.get_figwidth()
+        assert clashes(narrow) == []
     (axes, _) = report.figures[0].figure.axes
     labels = [text.get_text() for text in legend_of(axes).get_texts()]
     assert [label.split(":")[0] for label in labels] == ["a (1/n^3, bounded)", "b (1, unbounded)", "lstm"]
@@ -166,7 +171,7 @@ def test_every_caption_and_the_legend_say_temperature_and_embeddings():
     )
     (axes, _) = alike.figures[0].figure.axes
     assert legend_of(axes).get_texts()[0].get_text().startswith("a:")  # what all have alike is in the caption
-    assert "1/n^3, bounded: a, b, lstm." in alike.figures[0].caption
+    assert "a, b, lstm (1/n^3, bounded)." in alike.figures[0].caption
 
 
 def test_a_complete_sweep_has_no_warning_and_an_incomplete_one_says_what_is_missing():
@@ -325,7 +330,7 @@ def test_what_was_run_names_every_engine_and_version_with_how_often():
     changed = dataclasses.replace(first, engine=engine, versions={"jax": "0.12"})
     mixed = dataclasses.replace(data, metadata=(changed, *others))
     cells = {row[0]: row[1] for row in run_table(mixed).rows}
-    assert cells["engine"] == "vmap (serves every model) (×3); difference (serves every model) (×1)"
+    assert cells["engine"] == "vmap (serves every model) (×3)\ndifference (serves every model) (×1)"
     assert cells["jax"] == "0.10.2 (×3); 0.12 (×1)"
     assert cells["device"] == "cpu"
     assert cells["points"] == "4 of 4 planned"

@@ -56,7 +56,7 @@ def test_with_too_few_resolved_lengths_there_is_no_exponent_and_it_says_why():
     assert few.note.startswith(
         "6 of 10 values are below what the arithmetic resolves: 3 of 5 lengths left out"
     )
-    assert "no seed has positive values at 3 or more lengths" in few.note
+    assert "no seed has enough values for a slope, which takes 3 lengths" in few.note
     assert fitted_power(few) == "too few resolved values for a fit"
     none = fit_exponents(blurred_from(16))[0]
     assert none.note == "all 10 values are below what the arithmetic resolves: no exponent"

@@ -14,7 +14,6 @@ import jaxsens
 from jaxsens.experiments.sweep.config import load_sweep_config, parse_sweep_config
 from jaxsens.experiments.theorem6.config import load_theorem6_config
 from jaxsens.experiments.trained.generalisation import Generalisation
-from jaxsens.experiments.trained.sharpness import SharpnessExperiment
 
 CONFIGS = sorted((Path(__file__).resolve().parents[2] / "configs").glob("*.toml"))
 ATLAS = sorted((CONFIGS[0].parent / "atlas").glob("*.toml"))
@@ -141,7 +140,6 @@ def test_a_config_of_the_atlas_names_its_paper_and_has_a_page(path):
     load = {
         "sweep": load_sweep_config,
         "generalisation": Generalisation.load,
-        "sharpness": SharpnessExperiment.load,
     }
     if command[1] in load:
         assert load[command[1]](path).title

@@ -141,7 +141,6 @@ def test_the_list_of_a_sweep_says_how_long_it_takes_here(config, tmp_path, capsy
     [
         ("words = 4\n[[model]]\nname = 'a'\n", "theorem6"),
         ("bins = [[2, 4]]\nwords = 4\n", "generalisation"),
-        ("functions = ['parity']\nwords = 4\n", "sharpness"),
         ("[language]\nname = 'parity'\n", "train"),
     ],
 )

@@ -31,12 +31,12 @@ import jaxsens
 from jaxsens import EngineRefusal, TransformerConfig
 from jaxsens.base.precision import RESOLVED, SMALLEST
 from jaxsens.models.parts.masks import SlidingWindow, TwoSidedWindow
-from jaxsens.sensitivity.digits.doubt import output_program
-from jaxsens.sensitivity.digits.wide.numbers import Precise
 from jaxsens.sensitivity.subjects.adapters import measurable
 from tests import wide_reference
 from tests.sensitivity.digits import BITS, TINY
 from tests.small_models import WEIGHTINGS_TRIED, random_parameters
+from tests.wide.numbers import Precise
+from tests.wide.outputs import output_program
 
 EXACT = ("vmap", "incremental", "difference", "auto")
 DTYPES = ("float32", "float64")

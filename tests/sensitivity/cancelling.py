@@ -1,7 +1,7 @@
 """Functions that cancel, jump, bend and underflow, each beside its twin in mpmath: is what is called resolved right?
 
-`python -m tests.sensitivity.cancelling [--bits]` prints a table by engine, dtype and word. It exits with 1 if a value
-is called resolved and is off by over 1 %. Without `--bits` nothing is measured again in hundreds of bits.
+`python -m tests.sensitivity.cancelling` prints a table by engine, dtype and word. It exits with 1 if a value
+is called resolved and is off by over 1 %.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ import numpy as np
 import jaxsens
 from jaxsens.asked.measures import Function
 from jaxsens.base.precision import SMALLEST
-from jaxsens.sensitivity.digits import refined
-from jaxsens.sensitivity.digits.doubt import output_program
-from jaxsens.sensitivity.digits.wide.numbers import Precise
 from jaxsens.sensitivity.subjects.adapters import measurable
+from tests.wide.numbers import Precise
+from tests.wide.outputs import output_program
 
 M, N = mpmath.mp, 8
 M.dps = 1500
@@ -348,12 +347,9 @@ ENGINES = ("vmap", "incremental", "difference")
 def main() -> int:
     """Prints the table."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--bits", action="store_true", help="with hundreds of bits")
     parser.add_argument("--each", action="store_true", help="a line for each function")
     parser.add_argument("--dtypes", nargs="+", default=["float32", "float64"])
     asked, wrong = parser.parse_args(), 0
-    if not asked.bits:
-        refined.BUDGET = 0.0
     print(f"{'':44s} values  resolved  unresolved   wrong  needless")
     for dtype in asked.dtypes:
         for kind in ("constant", "random"):

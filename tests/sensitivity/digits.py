@@ -25,12 +25,12 @@ from jaxsens import EngineRefusal, InputError, TransformerConfig
 from jaxsens.base.precision import RESOLVED
 from jaxsens.constructions.catalogue import REFERENCES
 from jaxsens.constructions.conditions import ConditionName
-from jaxsens.sensitivity.digits.doubt import output_program
-from jaxsens.sensitivity.digits.wide.numbers import Precise
-from jaxsens.sensitivity.digits.wide.program import Program
 from jaxsens.sensitivity.subjects.adapters import Measurable, measurable
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.loop import train
+from tests.wide.numbers import Precise
+from tests.wide.outputs import output_program
+from tests.wide.program import Program
 
 BITS = (400, 1400)
 """400 have digits of changes down to 1e-100; with 1400 every change is told from 0 that is not below 1e-300."""

@@ -8,7 +8,6 @@ import pytest
 
 import jaxsens
 from jaxsens.sensitivity import flip_sensitivity as calling
-from jaxsens.sensitivity.digits import refined
 from tests.sensitivity.cancelling import ENGINES, FUNCTIONS, NEAR, OF_OUTPUT, measured, of_function, of_output
 
 QUICK = (
@@ -20,11 +19,6 @@ QUICK = (
     "absolute value beside",
 )
 QUICK_OF_OUTPUT = ("narrow ramp beside",)
-
-
-@pytest.fixture(autouse=True)
-def _without_hundreds_of_bits(monkeypatch):
-    monkeypatch.setattr(refined, "BUDGET", 0.0)
 
 
 def some(names, quick):

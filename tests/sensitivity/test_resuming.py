@@ -135,16 +135,6 @@ def test_a_partial_result_is_never_taken_for_a_whole_one(whole):
     np.testing.assert_allclose(completed.norms, whole.norms, rtol=1e-5)
 
 
-def test_a_stop_while_flips_are_measured_once_more_keeps_them(whole, monkeypatch):
-    def stopped(*given):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("jaxsens.sensitivity.flip_sensitivity.refined", stopped)
-    with pytest.raises(MeasurementInterrupted) as caught:
-        flip_sensitivity(MODEL, TOKENS, **OPTIONS)
-    assert len(caught.value.partial) == len(whole) - 1
-
-
 @pytest.mark.slow
 def test_a_partial_sample_is_completed_and_so_are_other_engines_and_dtypes():
     model = small(dtype="float64")

@@ -22,10 +22,10 @@ from jaxsens.models.parts.choices import ACTIVATIONS, LAYER_NORMS, OUTPUT_GATES,
 from jaxsens.models.parts.masks import MASKS, SlidingWindow
 from jaxsens.models.transformer import layers
 from jaxsens.models.transformer.layers import layered_transformer
-from jaxsens.sensitivity.digits.wide.numbers import FLOAT64, Arithmetic, Precise
-from jaxsens.sensitivity.digits.wide.program import Program, traced
 from jaxsens.sensitivity.subjects.adapters import measurable
 from tests.small_models import POSITIONS_TRIED, WEIGHTINGS_TRIED, random_parameters, small
+from tests.wide.numbers import FLOAT64, Arithmetic, Precise
+from tests.wide.program import Program, traced
 
 BOTH = (FLOAT64, Precise(160))
 RNG = np.random.default_rng(3)

@@ -515,11 +515,9 @@ class RowsJob(Job[Named[Given], Kept]):
         return digest({**told, **self._settings, **item.settings})
 
     def path(self, item: Named[Given]) -> Path | None:
-        """Where a row is kept, if it is."""
         return None if self._folder is None else self._folder / f"{self._key(item)[:12]}.json"
 
     def read(self, item: Named[Given]) -> Kept:
-        """Reads a row."""
         path = self.path(item)
         if path is None:
             return super().read(item)
@@ -542,7 +540,6 @@ class RowsJob(Job[Named[Given], Kept]):
         return self._compute(item.given)
 
     def compute(self, item: Named[Given], reporter: Reporter) -> Kept:
-        """Computes a row and keeps it."""
         row = self.measure(item, reporter)
         self.keep(item, row)
         return row

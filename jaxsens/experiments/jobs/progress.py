@@ -93,7 +93,6 @@ class BarReporter(Reporter):
         self._bar, self._task = bar, bar.add_task(f"  {name}", total=total, completed=done, left="")
 
     def note(self, text: str) -> None:
-        """Prints above the bar."""
         say(self.console, f"{self._prefix}{text}")
 
     def _show(self, text: str, left: str | None, every: float) -> None:

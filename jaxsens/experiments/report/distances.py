@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,8 +65,8 @@ class DistanceLaw(enum.Enum):
 
     ZERO = "is exactly 0 at every distance"
     FLAT = "shows no dependence on the distance"
-    POWER = "goes with a power of the distance"
-    EXPONENTIAL = "goes with an exponential of the distance"
+    POWER = "follows a power of the distance"
+    EXPONENTIAL = "follows an exponential of the distance"
     NEITHER = "follows neither a power nor an exponential of the distance"
     NONE = "has no fit: too few distances have a value above 0 that is resolved"
 
@@ -104,13 +104,20 @@ class DistanceFit:
         return DistanceLaw.POWER if self.power_r2 == better else DistanceLaw.EXPONENTIAL
 
     @property
+    def shown(self) -> ExponentFit:
+        """The fit as a report shows it: without an exponent that does not describe the mean change."""
+        if self.verdict in (DistanceLaw.FLAT, DistanceLaw.POWER):
+            return self.fit
+        return replace(self.fit, exponent=math.nan, ci_low=math.nan, ci_high=math.nan, local=())
+
+    @property
     def told(self) -> str:
         """The verdict with its numbers, in words."""
         law, shares = self.verdict, f"a power explains {self.power_r2:.2f} of the variance of its logarithm"
         shares += f", an exponential {self.exponential_r2:.2f}"
-        power = f"to the power {self.fit.power}" if law in (DistanceLaw.FLAT, DistanceLaw.POWER) else ""
         shares = "" if law in (DistanceLaw.ZERO, DistanceLaw.FLAT, DistanceLaw.NONE) else shares
-        added = "; ".join(filter(None, (power, shares, self.fit.remarks)))
+        power = f"exponent {self.shown.power}" if self.shown.power else ""
+        added = "; ".join(filter(None, (power, shares, self.shown.remarks)))
         return f"{self.variant}, n = {self.n}: the mean change {law.value}{f' ({added})' if added else ''}"
 
     @property
@@ -211,10 +218,10 @@ def distance_table(fits: Sequence[DistanceFit]) -> ReportTable:
     columns: dict[str, Callable[[DistanceFit], str]] = {
         "variant": lambda one: one.variant,
         "the mean change": lambda one: one.verdict.value,
-        "note": lambda one: one.fit.notes or DASH,
+        "note": lambda one: one.shown.notes or DASH,
         "n": lambda one: str(one.n),
-        "exponent": lambda one: digits(one.fit.exponent),
-        f"{LEVEL} interval": lambda one: one.fit.interval(3) or DASH,
+        "exponent": lambda one: digits(one.shown.exponent),
+        f"{LEVEL} interval": lambda one: one.shown.interval(3) or DASH,
         "R² of a power": lambda one: digits(one.power_r2),
         "R² of an exponential": lambda one: digits(one.exponential_r2),
     }
@@ -226,10 +233,10 @@ def distance_figure(distances: Distances) -> ReportFigure:
     styles = variant_styles([f"n = {n}" for n in distances.lengths])
     panels = [_panel(distances, variant, styles) for variant in distances.shown]
     not_drawn = undrawn("n = ", (int(n) for n in distances.table["n"]), distances.lengths)
-    slope = "The grey line has slope \N{MINUS SIGN}1."
+    caption = text("distance", fewest=FEWEST, spread=text("spread"), strip=text("strip"))
     return panel_figure(
         "distance",
-        [text("distance", fewest=FEWEST), text("spread"), slope, not_drawn, *about_inexact(panels)],
+        [caption, not_drawn, *about_inexact(panels)],
         f"Mean change against distance to the readout for {enumeration(distances.shown)}.",
         panels,
         "How does the effect of a flip depend on its distance to the row that is read?",
@@ -256,7 +263,7 @@ def _panel(
     ]
     return Panel(
         title=variant,
-        y_label=f"mean {change_label(distances.norm)}" if variant == distances.shown[0] else "",
+        y_label=f"mean {change_label(distances.norm)}",
         x_label="distance to the row that is read",
         lines=lines,
         guides=falling("1/d", lines, 1.0, float(farthest)),
@@ -269,6 +276,6 @@ def _panel(
 def _finding(one: DistanceFit) -> str:
     if one.verdict is not DistanceLaw.POWER:
         return one.verdict.value
-    unsettled = "" if one.fit.settled else "not settled"
+    unsettled = "" if one.fit.settled else "not\N{NO-BREAK SPACE}settled"
     told = (f"distance to the power {one.fit.power}", unsettled, one.fit.left_out)
     return ", ".join(filter(None, told))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -88,7 +88,8 @@ def panel_figure(
 ) -> ReportFigure:
     """A figure of panels. caption: its sentences; empty ones are left out. layout: as `draw_panels` takes it."""
     draw = partial(draw_panels, panels, heading=heading, **layout)
-    return ReportFigure(name, " ".join(filter(None, caption)), description, draw)
+    narrow = partial(draw, columns=1) if len(panels) > 1 else None
+    return ReportFigure(name, " ".join(filter(None, caption)), description, draw, narrow)
 
 
 def falling(label: str, lines: Iterable[Line], start: float, end: float) -> tuple[Guide, ...]:
@@ -124,10 +125,9 @@ def sensitivity_figure(
     panels = [
         sensitivity_panel(points, fits, styles, statistic=one, norm=norm, traits=traits) for one in statistics
     ]
-    caption = text("sensitivity", spread=text("spread"), laws=_laws(statistics))
+    caption = text("sensitivity", spread=text("spread"), laws=_laws(statistics), strip=text("strip"))
     description = " ".join(summary_sentence(fits, statistic) for statistic in statistics)
-    figure = panel_figure(name, [caption, *about_inexact(panels)], description, panels, heading)
-    return replace(figure, narrow=partial(draw_panels, panels, heading=heading, columns=1))
+    return panel_figure(name, [caption, *about_inexact(panels)], description, panels, heading)
 
 
 def _laws(statistics: Sequence[str]) -> str:
@@ -235,14 +235,15 @@ def profile_figure(profiles: Profiles, variants: Sequence[str], *, norm: str = "
         caption=text("profiles"),
         description=f"Sensitivity by position and input length for {enumeration(shown)}.",
         draw=partial(_draw_profiles, profiles, shown, norm),
+        narrow=partial(_draw_profiles, profiles, shown, norm, columns=1) if len(shown) > 1 else None,
         turns_dark=False,
     )
 
 
-def _draw_profiles(profiles: Profiles, shown: Sequence[str], norm: str) -> Figure:
+def _draw_profiles(profiles: Profiles, shown: Sequence[str], norm: str, columns: int = 3) -> Figure:
     colours, clipped = _colour_scale(profiles)
     heading = "Where in the input does a flip change the output?"
-    with grid(heading, len(shown), 3, (4.2, 2.9), (0.9, 0.5)) as (figure, places):
+    with grid(heading, len(shown), columns, (4.2, 2.9), (0.9, 0.5)) as (figure, places):
         for axes, variant in zip(places, shown, strict=True):
             own = {n: means for (name, n), means in profiles.items() if name == variant}
             _draw_heat_map(axes, variant, own, colours)
@@ -253,13 +254,12 @@ def _draw_profiles(profiles: Profiles, shown: Sequence[str], norm: str) -> Figur
             )
             marks = log_marks(*scale.get_clim())
             bar.set_ticks([*marks], labels=[*marks.values()])
+            bar.ax.yaxis.set_minor_formatter("")  # its labels would lie beside those of the marks
             bar.set_label("mean " + change_label(norm, lines=2))
         figure.legend(
             handles=[
                 Patch(facecolor="white", edgecolor="#8c8c8c", linewidth=0, hatch="////", label="exactly 0"),
-                Patch(
-                    facecolor="white", edgecolor="#c0c0c0", label="no flip measured there, or not resolved"
-                ),
+                Patch(facecolor="white", edgecolor="#c0c0c0", label="not measured, or not resolved"),
             ],
             loc="outside lower center",
             ncols=2,

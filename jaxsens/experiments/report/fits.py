@@ -455,7 +455,7 @@ def _note(counted: Sequence[int], without: Sequence[float], place: str) -> str:
     if missing:
         parts.append(f"{missing} of {values} values missing")
     if fitted == 0:
-        parts.append(f"no seed has positive values at {MINIMUM_LENGTHS} or more {place}s")
+        parts.append(f"no seed has enough values for a slope, which takes {MINIMUM_LENGTHS} {place}s")
     elif fitted < seeds:
         parts.append(f"{seeds - fitted} of {seeds} seeds have too few positive values for a slope")
     if fitted == 1:

@@ -286,16 +286,15 @@ def run_table(data: SweepData) -> ReportTable:
     names = sorted({name for point in points for name in point.versions})
     rows = [
         ("points", f"{len(points)} of {len(data.plan.points)} planned"),
-        ("missing", missing_text(data.missing) or "none"),
         (
             "flips",
             flips_text(sum(point.flips for point in points), sum(point.population for point in points)),
         ),
         ("computing time", f"{duration(seconds)}, summed over points"),
-        ("device", _tally(point.device for point in points)),
+        ("device", _tally(": ".join(dict.fromkeys(point.device.split(": "))) for point in points)),
         ("number format", _tally(point.dtype for point in points)),
         ("matrix-product precision", _tally(point.precision for point in points)),
-        ("engine", _tally(f"{point.engine['name']} ({point.engine['reason']})" for point in points)),
+        ("engine", _tally((f"{point.engine['name']} ({point.engine['reason']})" for point in points), "\n")),
         *((name, _tally(point.versions.get(name, "not recorded") for point in points)) for name in names),
     ]
     return ReportTable("", (), rows)
@@ -337,8 +336,8 @@ def boundedness(bounded: bool | None) -> str:
     return DASH if bounded is None else "bounded" if bounded else "unbounded"
 
 
-def _tally(values: Iterable[str]) -> str:
+def _tally(values: Iterable[str], between: str = "; ") -> str:
     counts = Counter(values)
     if len(counts) == 1:
         return next(iter(counts))
-    return "; ".join(f"{value} (\N{MULTIPLICATION SIGN}{count})" for value, count in counts.most_common())
+    return between.join(f"{value} (\N{MULTIPLICATION SIGN}{count})" for value, count in counts.most_common())

@@ -28,10 +28,10 @@ from matplotlib.transforms import ScaledTranslation
 from jaxsens.base.files import write_bytes
 from jaxsens.experiments.report.data import Spread, coincide
 
-# Okabe and Ito's palette, safe for colour-blind readers, without its yellow (too light on white).
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
+# Okabe and Ito's palette, safe for colour-blind readers, with a dark brown for its yellow (too light on white).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#661100")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*")
-DASHES = ((), (6, 2), (1.5, 1.5), (7, 2, 1.5, 2), (3, 1.5), (7, 2, 1.5, 2, 1.5, 2), (10, 3), (4, 2, 1, 2))
+DASHES = ((), (6, 2), (1.5, 1.5), (7, 2, 1.5, 2), (3, 1.5), (7, 2, 1, 2, 1, 2), (10, 3), (4, 2, 1, 2), (1, 3))
 GREY = "#767676"
 
 ZERO_LABEL = "exactly 0"
@@ -274,7 +274,7 @@ def draw_panels(
         for k, (axes, panel) in enumerate(zip(places, panels, strict=True)):
             row = panels[k - k % columns : k - k % columns + columns]
             _draw_panel(axes, panel, findings_lines=max(len(other.findings) for other in row))
-            if share_y and k % columns:
+            if (share_y or share_legend) and k % columns:
                 axes.set_ylabel("")
             if not share_legend:
                 _add_legend(axes, panel, figure)
@@ -479,11 +479,12 @@ def _add_legend(axes: Axes, panel: Panel, figure: Figure) -> None:
 
 def _legend_labels(panel: Panel) -> list[str]:
     """The title of a panel's legend and its entries. Too long ones are broken where two blanks are, or they would take
-    their width from the axes."""
+    their width from the axes. A power is narrower than its markup."""
     labels = (panel.legend_title, *(line.label for line in with_coinciding_named(panel.lines)))
-    wrap = textwrap.TextWrapper(54, break_long_words=False, break_on_hyphens=False).wrap
-    broken = [wrap(label.replace("  ", "\n").replace(" ", "\xa0")) for label in labels]
-    return ["\n    ".join(line.replace(" ", "  ").replace("\xa0", " ") for line in lines) for lines in broken]
+    wrap = textwrap.TextWrapper(55, break_long_words=False, break_on_hyphens=False).wrap
+    short = [re.sub(r"\$n\^\{(\S*)\}\$", "\0\\1", label) for label in labels]
+    whole = ["\n\xa0\xa0\xa0\xa0".join(wrap(one.replace("  ", "\n").replace(" ", "\xa0"))) for one in short]
+    return [re.sub("\0(\\S*)", r"$n^{\1}$", one.replace(" ", "  ").replace("\xa0", " ")) for one in whole]
 
 
 def with_coinciding_named(lines: Sequence[Line]) -> list[Line]:

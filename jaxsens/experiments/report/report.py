@@ -129,7 +129,7 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     if plan.config:
         sections.append(Section("The config", ["The config file as it was given:"], code=plan.config))
     sections.append(Section("What was run", tables=[run_table(data)]))
-    flips = "every flip, at some points of a random sample" if data.sampled else "every flip"
+    flips = "every flip, at some points of a random sample," if data.sampled else "every flip"
     if all(point.flips < point.population for point in data.metadata):
         flips = "a random sample of all flips"
     flips += ", in part by estimates," if data.estimated else ""
@@ -153,7 +153,7 @@ def distances_of(data: SweepData) -> Distances | None:
 def _with_traits(section: Section, traits: Mapping[str, str]) -> Section:
     """The section; the caption of each of its figures also says every variant's temperature and embeddings."""
     alike = {trait: [name for name in traits if traits[name] == trait] for trait in traits.values() if trait}
-    listed = "; ".join(f"{trait}: {', '.join(names)}" for trait, names in alike.items())
+    listed = "; ".join(f"{', '.join(names)} ({trait})" for trait, names in alike.items())
     told = f" {text('traits', traits=listed)}" if listed else ""
     return replace(section, figures=[replace(one, caption=one.caption + told) for one in section.figures])
 
@@ -164,6 +164,8 @@ def _introduction(data: SweepData, flips: str) -> list[str]:
     told = {"edit": _edit(data.plan, "flip"), "flips": flips, "networks": _networks(data)}
     replaced = asked.flips.edit == "substitute"
     if data.decisions is None or not isinstance(asked.measure, Decision):
+        beside = (distances := distances_of(data)) is not None and np.min(distances.table["distance"]) > 0
+        told["read"] = f" {text('read')}" if beside else ""
         return [text("measured", **told), text("known") if replaced else text("known-of-edits")]
     given = asked.measure.threshold
     threshold = f"the {given} of its outputs on the inputs" if isinstance(given, str) else f"{given:g}"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -17,8 +15,9 @@ from rich import box
 from rich.table import Table
 
 from jaxsens.base.errors import InputError, Problems
-from jaxsens.base.files import atomic_path
+from jaxsens.base.files import atomic_path, write_text
 from jaxsens.base.precision import numerics
+from jaxsens.experiments.jobs.job import write_table as write_csv
 from jaxsens.pretrained.model import PretrainedModel
 from jaxsens.pretrained.texts import LabelledText
 from jaxsens.sensitivity.corpus import CorpusRow, common, corpus_table
@@ -82,10 +81,7 @@ def measured_corpus(
     Raises:
         InputError: if the file is that of another measurement.
     """
-    of_text: dict[int, FlipSensitivity] = {}
-    if save is not None and save.is_file():
-        kept = load_result(save)
-        of_text = _matched(kept, words)
+    of_text = _matched(load_result(save), words) if save is not None and save.is_file() else {}
     left: dict[int, list[int]] = defaultdict(list)
     for k, word in enumerate(words):
         if k not in of_text:
@@ -155,22 +151,17 @@ def printed(table: list[CorpusRow], top: int) -> Table:
 def write_table(tables: list[list[CorpusRow]], path: Path) -> None:
     """Writes all rows to a .csv, .json or .parquet file, atomically."""
     rows = [asdict(row) for table in tables for row in table]
-    names = [field.name for field in fields(CorpusRow)]
-    with atomic_path(path) as temporary:
-        match path.suffix:
-            case ".csv":
-                text = io.StringIO()
-                writer = csv.DictWriter(text, names)
-                writer.writeheader()
-                writer.writerows(rows)
-                temporary.write_text(text.getvalue(), encoding="utf-8")
-            case ".json":
-                told = [{**row, "error": None if row["texts"] < 2 else row["error"]} for row in rows]
-                temporary.write_text(json.dumps(told, indent=1), encoding="utf-8")
-            case ".parquet":
-                import pyarrow as pa
-                import pyarrow.parquet as pq
+    match path.suffix:
+        case ".csv":
+            write_csv(path, [field.name for field in fields(CorpusRow)], rows, missing="nan")
+        case ".json":
+            told = [{**row, "error": None if row["texts"] < 2 else row["error"]} for row in rows]
+            write_text(path, json.dumps(told, indent=1))
+        case ".parquet":
+            import pyarrow as pa
+            import pyarrow.parquet as pq
 
+            with atomic_path(path) as temporary:
                 pq.write_table(pa.Table.from_pylist(rows), temporary)
-            case other:
-                raise InputError(f"corpus: --table: .csv, .json or .parquet, not {other!r}")
+        case other:
+            raise InputError(f"corpus: --table: .csv, .json or .parquet, not {other!r}")

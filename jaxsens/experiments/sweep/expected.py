@@ -11,7 +11,7 @@ from jaxsens.base.platforms import Platform
 from jaxsens.experiments.sweep.points import Point
 from jaxsens.models.transformer.layers import layer_operations
 from jaxsens.sensitivity.choice import COMPILE_SECONDS, RATE
-from jaxsens.sensitivity.digits.doubt import doubting_seconds
+from jaxsens.sensitivity.digits.rounding import rounding_seconds
 from jaxsens.sensitivity.engines.vmap import ELEMENTWISE, VmapEngine
 from jaxsens.sensitivity.explain import PlannedRun, planned_run
 
@@ -51,7 +51,7 @@ class ExpectedPoints:
     def host_seconds(self, everything: bool) -> float:
         """The seconds of one point on a host: `everything`, or what tells the rounding of outputs."""
         run = self.run
-        return self.seconds if everything else self.inputs * doubting_seconds(run.engine, run.subject, run.n)
+        return self.seconds if everything else self.inputs * rounding_seconds(run.engine, run.subject, run.n)
 
     @property
     def of_attention(self) -> tuple[float, float]:

@@ -67,15 +67,12 @@ class TokenizerSymbols(Symbols):
 
     @property
     def drawn(self) -> int:
-        """How many symbols random words are drawn from."""
         return len(self.ids)
 
     def word(self, numbers: Int[np.ndarray, "count m"]) -> Int[np.ndarray, "count m"]:
-        """Random words, from the numbers that were drawn."""
         return self.ids[numbers]
 
     def with_end(self, words: Int[np.ndarray, "count m"]) -> Int[np.ndarray, "count n"]:
-        """The words, each with the special symbols around it."""
         around = (
             np.broadcast_to(np.array(ids, int), (len(words), len(ids))) for ids in (self.before, self.after)
         )
@@ -83,11 +80,9 @@ class TokenizerSymbols(Symbols):
         return np.concatenate([first, words, last], axis=1)
 
     def word_length(self, n: int) -> int:
-        """How many symbols the word of an input of length n has."""
         return n - len(self.before) - len(self.after)
 
     def table(self) -> dict[str, Any]:
-        """What determines the words, as JSON values."""
         return {"tokenizer": self.tokenizer, "before": [*self.before], "after": [*self.after]}
 
 

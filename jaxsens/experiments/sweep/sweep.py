@@ -403,7 +403,6 @@ class PointsJob(Job[Point, PointMetadata]):
             self.sharing.check()
 
     def prepare(self, console: Console, failures: list[Failure]) -> None:
-        """Writes what the directory is for."""
         if not self.plans:
             return
         if write_config(self.directory / "sweep.toml", self.sweep.text):
@@ -414,7 +413,6 @@ class PointsJob(Job[Point, PointMetadata]):
         self.sweep.plan.write(self.directory / PLAN)
 
     def path(self, item: Point) -> Path:
-        """Where a point's record is kept."""
         return item.path(self.directory)
 
     def read(self, item: Point) -> PointMetadata:
@@ -450,7 +448,6 @@ class PointsJob(Job[Point, PointMetadata]):
         return write_point(self.directory, item, result, statistics, seconds, attention)
 
     def write_tables(self, records: Sequence[PointMetadata]) -> None:
-        """Writes points.csv, and attention.csv if the sweep asks for it."""
         if self.plans:
             write_points_csv(self.directory, records, self.sweep.plan)
 
@@ -465,22 +462,18 @@ class BoundsJob(Job[BoundPoint, BoundRecord]):
         self._shared, self.plans, self._placement = Shared(), plans, sweep.placement
 
     def path(self, item: BoundPoint) -> Path:
-        """Where a bound's record is kept."""
         return item.path(self.directory)
 
     def read(self, item: BoundPoint) -> BoundRecord:
-        """Reads a bound's record."""
         return BoundRecord.read(self.path(item), item.key)
 
     def compute(self, item: BoundPoint, reporter: Reporter) -> BoundRecord:
-        """Searches and certifies."""
         inside = partial(reporter.inside, f"{item}: search", unit="measurements")
         record = answer(item, inside, self._shared, self._placement)
         record.write(self.path(item))
         return record
 
     def write_tables(self, records: Sequence[BoundRecord]) -> None:
-        """Writes bounds.csv."""
         if self.plans:
             write_bounds_csv(self.directory, records)
 

@@ -84,12 +84,10 @@ class Theorem6Job(RowsJob[results.RowPlace, results.KeptRow]):
         self.plan.write(self.directory / results.PLAN)
 
     def measure(self, item: Named[results.RowPlace], reporter: Reporter) -> results.KeptRow:
-        """Evaluates a model."""
         model, inside = self._models[item.given.model.name], partial(reporter.inside, str(item))
         return results.measure(item.given, model, self.experiment, inside)
 
     def write_tables(self, records: Sequence[results.KeptRow]) -> None:
-        """Writes the three CSV files."""
         results.write_tables(self.directory, records, self.plan)
 
     def _made(self, entry: ModelEntry, console: Console) -> tuple[Any, dict[str, Any]]:

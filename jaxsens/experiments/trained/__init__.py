@@ -1,1 +1,1 @@
-"""Experiments that train: length generalisation, and sharpness against the length; and the curves of one training."""
+"""Experiments that train: length generalisation; and the curves of one training."""

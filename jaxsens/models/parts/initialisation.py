@@ -44,7 +44,6 @@ class FanIn(Initialisation):
     """Normal entries, of a variance that keeps the size of activations: see `initialise` of each model."""
 
     def entries(self, draws: np.random.Generator, shape: tuple[int, ...], variance: float) -> np.ndarray:
-        """N(0, variance)."""
         return draws.normal(size=shape) * np.sqrt(variance)
 
 

@@ -149,24 +149,19 @@ class SlidingWindow(TypedMask):
 
     @property
     def earlier(self) -> bool:
-        """False: no row sees later keys."""
         return False
 
     @property
     def later(self) -> bool:
-        """True."""
         return True
 
     def sees(self, queries: Int[Array, "*#b"], keys: Int[Array, "*#b"]) -> Bool[Array, "*#b"]:
-        """Returns whether each query position sees each key position; the two arrays broadcast."""
         return (keys <= queries) & (keys > queries - self.width)
 
     def rows_that_see(self, keys: Span, n: int) -> Span:
-        """Returns the rows, of n, outside of which none sees a key of the span."""
         return keys[0], _at_most(n, keys[1] + self.width - 1)
 
     def keys_seen_by(self, rows: Span, n: int) -> Span:
-        """Returns the keys, of n, outside of which none is seen by a row of the span."""
         return _at_least_0(rows[0] - self.width + 1), rows[1]
 
 
@@ -196,15 +191,12 @@ class TwoSidedWindow(TypedMask):
 
     @property
     def later(self) -> bool:
-        """The same."""
         return self.reach > 0
 
     def sees(self, queries: Int[Array, "*#b"], keys: Int[Array, "*#b"]) -> Bool[Array, "*#b"]:
-        """Returns whether each query position sees each key position; the two arrays broadcast."""
         return jnp.abs(queries - keys) <= self.reach
 
     def rows_that_see(self, keys: Span, n: int) -> Span:
-        """Returns the rows, of n, outside of which none sees a key of the span."""
         return _at_least_0(keys[0] - self.reach), _at_most(n, keys[1] + self.reach)
 
     def keys_seen_by(self, rows: Span, n: int) -> Span:

@@ -150,22 +150,18 @@ class Component(CoordinateTerm):
 
     @property
     def label(self) -> str:
-        """Its name."""
         return self.name
 
     @property
     def bounded(self) -> bool:
-        """Whether |p_n(i)| stays bounded over all i and n."""
         return COMPONENTS[self.name].bounded
 
     def values(self, n: int) -> Float[np.ndarray, " n"]:
-        """p_n(1), ..., p_n(n) in float64."""
         return np.asarray(
             COMPONENTS[self.name].function(np.arange(1, n + 1, dtype=np.float64), n), np.float64
         )
 
     def check(self, problems: Problems) -> None:
-        """Adds an error for an unknown name."""
         if self.name not in COMPONENTS:
             problems.add("positions", self.name, f"one of {', '.join(COMPONENTS)}")
 
@@ -201,11 +197,9 @@ class FunctionComponent(CoordinateTerm):
 
     @property
     def label(self) -> str:
-        """Its name."""
         return self.name
 
     def values(self, n: int) -> Float[np.ndarray, " n"]:
-        """p_n(1), ..., p_n(n) in float64."""
         found = np.asarray(self.function(np.arange(1, n + 1, dtype=np.float64), n))
         subject = f"FunctionComponent {self.name!r}: its function at n = {n}"
         if found.shape != (n,):
@@ -298,7 +292,6 @@ class Sinusoidal(AddedTerm):
         return _waves(n, width, self.base)
 
     def check(self, problems: Problems) -> None:
-        """Notes a base that is not a number above 0."""
         check_base(self, self.base, problems)
 
 
@@ -317,12 +310,10 @@ class Learned(PositionTerm):
         return True
 
     def check(self, problems: Problems) -> None:
-        """Adds an error for a table without rows."""
         if not is_count(self.max_length, 1):
             problems.add("positions", self, "a max_length of at least 1")
 
     def check_length(self, n: int, problems: Problems) -> None:
-        """Adds an error for a length above `max_length`."""
         if n > self.max_length:
             problems.add(
                 "tokens", f"length {n}", f"at most the learned embedding's max_length = {self.max_length}"

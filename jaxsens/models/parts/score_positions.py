@@ -52,13 +52,11 @@ class Rotation(ScoreTerm):
         return True
 
     def check_heads(self, heads: int, head_width: int, problems: Problems) -> None:
-        """Adds an error for an odd head_width."""
         del heads
         if head_width % 2:
             problems.add("head_width", head_width, "an even number, since rotary embeddings rotate pairs")
 
     def turned(self, x: Turned, positions: Int[Array, " rows"], n: int) -> Turned:
-        """Rotates each pair (x_2c, x_2c+1) by the angle of its position."""
         angles = self.angles(n, x.shape[-1])
         cosine = jnp.asarray(np.cos(angles), x.dtype)[positions]
         sine = jnp.asarray(np.sin(angles), x.dtype)[positions]
@@ -69,7 +67,6 @@ class Rotation(ScoreTerm):
     def penalty(
         self, heads: int, queries: Places, keys: KeyPlaces, dtype: jnp.dtype, table: Entries | None = None
     ) -> ScoreTable | None:
-        """None: it adds nothing to a score."""
         del heads, queries, keys, dtype, table
 
 
@@ -84,7 +81,6 @@ class Rotary(Rotation):
         return angles_of(n, head_width, self.base)
 
     def check(self, problems: Problems) -> None:
-        """Notes a base that is not a number above 0."""
         check_base(self, self.base, problems)
 
 
@@ -105,12 +101,10 @@ class PartialRotary(Rotation):
         return np.pad(turned, ((0, 0), (0, head_width // 2 - turned.shape[1])))
 
     def check(self, problems: Problems) -> None:
-        """Notes a base that is not a number above 0, and a fraction that is none."""
         check_base(self, self.base, problems)
         _check_fraction(self, self.fraction, problems)
 
     def check_heads(self, heads: int, head_width: int, problems: Problems) -> None:
-        """Adds an error for an odd number of rotated coordinates, or of all."""
         super().check_heads(heads, head_width, problems)
         if head_width % 2 == 0 and (_share(self.fraction, head_width) or 1) % 2:
             remedy = f"a fraction of head_width = {head_width} that is an even number of coordinates"
@@ -122,7 +116,6 @@ class ScoreBias(ScoreTerm):
     """A term that is added to scores, and leaves queries and keys as they are."""
 
     def turned(self, x: Turned, positions: Int[Array, " rows"], n: int) -> Turned:
-        """Returns queries and keys unchanged."""
         del positions, n
         return x
 
@@ -174,11 +167,9 @@ class PartialAlibi(DistancePenalty):
         return np.pad(2.0 ** (-8.0 * np.arange(1, biased + 1) / biased), (0, heads - biased))
 
     def check(self, problems: Problems) -> None:
-        """Notes a fraction that is none."""
         _check_fraction(self, self.fraction, problems)
 
     def check_heads(self, heads: int, head_width: int, problems: Problems) -> None:
-        """Adds an error if the fraction of the heads is not a whole number."""
         del head_width
         if _share(self.fraction, heads) is None:
             problems.add("positions", self, f"a fraction of heads = {heads} that is a whole number of heads")
@@ -214,7 +205,6 @@ class RelativeBias(ScoreBias):
 
     @property
     def entries(self) -> int:
-        """The number of buckets."""
         return self.buckets
 
     @property
@@ -250,7 +240,6 @@ class RelativeBias(ScoreBias):
     def penalty(
         self, heads: int, queries: Places, keys: KeyPlaces, dtype: jnp.dtype, table: Entries | None = None
     ) -> ScoreTable | None:
-        """Returns the entries of the buckets."""
         if table is None:
             raise TypeError("a relative bias needs its table")
         bucket = self.bucket(keys - queries[:, None])
@@ -258,7 +247,6 @@ class RelativeBias(ScoreBias):
         return jax.vmap(lambda row, which: row[which])(table, bucket).astype(dtype)
 
     def check(self, problems: Problems) -> None:
-        """Notes too few buckets, an odd number for two sides, and a largest distance within the exact buckets."""
         if not isinstance(self.bidirectional, bool):
             problems.add("positions", self, "bidirectional = True or False")
         elif not is_count(self.buckets, 4 if self.bidirectional else 2):

@@ -117,7 +117,6 @@ class Tempered(Weighting):
 
     @property
     def hard(self) -> bool:
-        """False: the weights are continuous in the scores."""
         return False
 
     @property
@@ -142,7 +141,6 @@ class Tempered(Weighting):
         return jnp.asarray(schedule(np.arange(1, n + 1)), dtype)[rows]
 
     def tempered(self, scores: OfHeads, query_positions: Places, n: int) -> OfHeads:
-        """Returns the scores of each query's row times 1/tau."""
         return scores * self.inverse_temperatures(query_positions, n, scores.dtype)[:, None]
 
 
@@ -299,12 +297,10 @@ class Sigmoid(Tempered):
         )
 
     def tempered(self, scores: OfHeads, query_positions: Places, n: int) -> OfHeads:
-        """Returns the scores of each query's row times 1/tau, plus its bias."""
         biases = self.biases(query_positions, n, scores.dtype)[:, None]
         return super().tempered(scores, query_positions, n) + biases
 
     def shares(self, scores: Keys, visible: Seen) -> Shares:
-        """Returns the weights themselves, and 1."""
         shares = jnp.where(visible, jax.nn.sigmoid(scores), 0)
         return shares, jnp.ones((*shares.shape[:-1], 1), shares.dtype)
 
@@ -319,7 +315,6 @@ class HardWeighting(Weighting):
 
     @property
     def hard(self) -> bool:
-        """True."""
         return True
 
     @abc.abstractmethod
@@ -327,7 +322,6 @@ class HardWeighting(Weighting):
         """Returns the keys that get weight among `ties`, those with the largest score; none if there are none."""
 
     def shares(self, scores: Keys, visible: Seen) -> Shares:
-        """Returns 1 for every winner, and the number of winners."""
         masked, best = _masked(scores, visible)
         chosen = self.winners((masked == best) & visible).astype(scores.dtype)
         # A NaN score makes its row NaN, as under softmax; comparisons would not notice it.
@@ -340,7 +334,6 @@ class LeftmostHard(HardWeighting):
     """All weight on the first key with the largest score (Yang et al., lhardmax; Hahn's hard attention)."""
 
     def winners(self, ties: Seen) -> Seen:
-        """The first of them."""
         return (jnp.arange(ties.shape[-1]) == jnp.argmax(ties, axis=-1)[..., None]) & ties
 
 
@@ -349,7 +342,6 @@ class RightmostHard(HardWeighting):
     """All weight on the last key with the largest score (Yang et al., rhardmax)."""
 
     def winners(self, ties: Seen) -> Seen:
-        """The last of them."""
         keys = ties.shape[-1]
         last = keys - 1 - jnp.argmax(ties[..., ::-1], axis=-1)
         return (jnp.arange(keys) == last[..., None]) & ties
@@ -360,7 +352,6 @@ class AverageHard(HardWeighting):
     """Equal weight on every key with the largest score (Yang et al., ahardmax)."""
 
     def winners(self, ties: Seen) -> Seen:
-        """All of them."""
         return ties
 
 
@@ -370,11 +361,9 @@ class Sparsemax(Weighting):
 
     @property
     def hard(self) -> bool:
-        """False: the weights are continuous in the scores."""
         return False
 
     def shares(self, scores: Keys, visible: Seen) -> Shares:
-        """The weights themselves, and 1."""
         shifted, best = _below_best(scores, visible)
         shares = jnp.where(visible, jnp.maximum(shifted - sparsemax_threshold(shifted), 0), 0)
         return shares, jnp.ones_like(best)
@@ -400,7 +389,6 @@ class Entmax(Tempered):
             problems.add("alpha", self.alpha, remedy)
 
     def shares(self, scores: Keys, visible: Seen) -> Shares:
-        """The weights, up to rounding, and their sum."""
         alpha = float(self.alpha)
         shares = jnp.where(visible, entmax_shares((alpha - 1) * _below_best(scores, visible)[0], alpha), 0)
         total = jnp.sum(shares, axis=-1, keepdims=True)

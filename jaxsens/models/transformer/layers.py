@@ -158,7 +158,6 @@ class LayeredTransformer(Layered):
         return self.config.readout
 
     def attention(self, layer: int) -> Attention:
-        """The layer's heads, mask and weighting."""
         config = self.config.layer(layer)
         return Attention(config.heads, mask=config.mask, weighting=config.weighting)
 
@@ -172,11 +171,9 @@ class LayeredTransformer(Layered):
         return weighting_of(*self._layer(parameters, layer), head)
 
     def at_length(self, n: int) -> LayeredTransformer:
-        """The transformer for inputs of length n, on which position embeddings depend."""
         return type(self)(self.config, n)
 
     def embed(self, parameters: TransformerParameters, symbol: Index, position: Index) -> Row:
-        """The symbol's embedding plus the position's."""
         return (
             parameters.embedding[symbol]
             + jnp.asarray(position_embedding(self.config, parameters, self.n))[position]
@@ -185,7 +182,6 @@ class LayeredTransformer(Layered):
     def project(
         self, parameters: TransformerParameters, layer: int, row: Row, position: Index
     ) -> tuple[Array, Array, Array]:
-        """Queries, keys and values of one row."""
         config, own = self._layer(parameters, layer)
         z = row[None]
         if config.norm.before:
@@ -197,12 +193,10 @@ class LayeredTransformer(Layered):
         return q, k, projected(config, z, own.value)[:, 0]
 
     def merge(self, parameters: TransformerParameters, layer: int, row: Row, attended: Attended) -> Row:
-        """Output projection, skips, normalisation and the per-position map of one row."""
         config, own = self._layer(parameters, layer)
         return after_attention(config, own, row[None], attended[:, None]).y[0]
 
     def read(self, parameters: TransformerParameters, row: Row) -> Outputs:
-        """The row itself, or the linear head's logits."""
         return through_head(self.config, parameters, row)
 
     def placed_score(
@@ -214,7 +208,6 @@ class LayeredTransformer(Layered):
         return None if added is None else added[0, 0, 0]
 
     def apart(self, parameters: TransformerParameters) -> TransformerParameters:
-        """The parameters, with those of stacked layers taken apart."""
         return replace(parameters, layers=tuple(parameters.layers))
 
     def _layer(self, parameters: TransformerParameters, layer: int) -> tuple[LayerConfig, LayerParameters]:
@@ -227,7 +220,6 @@ class PairwiseTransformer(LayeredTransformer):
     def score(
         self, parameters: TransformerParameters, layer: int, head: Index, query: Vector, key: Vector
     ) -> Number:
-        """The layer's score of one query and one key."""
         config, own = self._layer(parameters, layer)
         of_head = None if own.additive is None else own.additive[head][None]
         function = rule_for("attention", "score", config.scores, SCORES).function

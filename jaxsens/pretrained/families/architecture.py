@@ -334,7 +334,6 @@ class PublishedTransformer(Layered):
         return self.architecture.symbols
 
     def attention(self, layer: int) -> Attention:
-        """The layer's heads, mask and scale."""
         a = self.architecture
         window = a.windows[layer] if a.windows else None
         if window is None:
@@ -345,7 +344,6 @@ class PublishedTransformer(Layered):
         return Attention(a.heads, a.key_heads, mask, self.weighting, scale, a.score_cap)
 
     def at_length(self, n: int) -> PublishedTransformer:
-        """The model for inputs of length n: with its rotary angles, and without windows as wide as the input."""
         a = self.architecture
         windows = tuple(None if window is None or window >= n else window for window in a.windows)
         depends = any(angles is not None and angles.depends_on_length for angles in a.rotary)
@@ -354,7 +352,6 @@ class PublishedTransformer(Layered):
         )
 
     def apart(self, parameters: Any) -> Any:
-        """The parameters with a list of the layers' own."""
         return {**parameters, "layers": [parameters["layers"][k] for k in range(self.layers)]}
 
     def fetched(self, parameters: Any, layer: int) -> Any:
@@ -385,7 +382,6 @@ class PublishedTransformer(Layered):
         return None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
 
     def embed(self, parameters: Any, symbol: Index, position: Index) -> Row:
-        """The symbol's embedding, plus the first token type's and the position's, normalised, as wide as a row."""
         a, row = self.architecture, widened(parameters["embedding"][symbol])
         if a.embedding_scale != 1.0:
             row = row * jnp.asarray(a.embedding_scale, row.dtype)
@@ -402,7 +398,6 @@ class PublishedTransformer(Layered):
         return row
 
     def project(self, parameters: Any, layer: int, row: Row, position: Index) -> tuple[Array, Array, Array]:
-        """Queries, keys and values of one row."""
         a, own = self.architecture, parameters["layers"][layer]
         z = self._before_attention(own, layer, row)
         parts = (linear(own[name], z) for name in ("query", "key", "value"))
@@ -476,7 +471,6 @@ class PublishedTransformer(Layered):
                 )
 
     def merge(self, parameters: Any, layer: int, row: Row, attended: Attended) -> Row:
-        """Output projection, residuals, normalisation and the per-row map of one row."""
         a, own = self.architecture, parameters["layers"][layer]
         branch = linear(own["output"], attended.reshape(-1))
         if a.parallel:
@@ -511,7 +505,6 @@ class PublishedTransformer(Layered):
         return row + (branch if scale == 1.0 else branch * jnp.asarray(scale, branch.dtype))
 
     def read(self, parameters: Any, row: Row) -> Outputs:
-        """The row after the final normalisation, the logits of the language-model head, or the scores of labels."""
         row = self._finished(parameters, row)
         match self.output:
             case "hidden":
@@ -545,7 +538,6 @@ class PublishedTransformer(Layered):
         return linear(parameters["output_map"], row) if "output_map" in parameters else row
 
     def _scores(self, own: Any, classifier: Classifier, row: Row) -> Outputs:
-        """Returns the scores of labels."""
         if classifier.activation is not None:
             row = _activated(classifier.activation, linear(own["dense"], row))
         return linear(own["out"], self._normed(own["norm"], row) if "norm" in own else row)

@@ -6,58 +6,51 @@ al. 2023), a model of proteins; and the encoders of T5 (Raffel et al. 2020), who
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from jaxsens.models.parts.score_positions import RelativeBias
 from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture
-from jaxsens.pretrained.families.family import Family, in_halves, in_thirds
+from jaxsens.pretrained.families.learned import Names, kept, plain_architecture
 from jaxsens.pretrained.families.options import Options
-from jaxsens.pretrained.families.plain import Names, kept, plain_architecture
 from jaxsens.pretrained.families.rotary import typed_windows
-from jaxsens.pretrained.families.rotation import angles_by_kind, rotary_angles
+from jaxsens.pretrained.families.rotation import rotary_angles, rotary_by_window
 
 
-def _modernbert(options: Options) -> Architecture:
+def modernbert(options: Options) -> Architecture:
     """Old folders say which layers see all rows by a number, and the two bases by themselves."""
     options.ignore(
         "classifier_pooling", "deterministic_flash_attn", "sparse_prediction", "position_embedding_type"
     )
     options.ignore("sparse_pred_ignore_index", "layer_norm_eps")
     head_width = options.count("hidden_size") // options.count("num_attention_heads")
-    every = options.count("global_attn_every_n_layers", 3)
-    reach, longest = options.count("local_attention") // 2, options.count("max_position_embeddings")
+    every, reach = options.count("global_attn_every_n_layers", 3), options.count("local_attention") // 2
     windows = typed_windows(options, reach, lambda k: k % every == 0)
     bases = {
         "full_attention": ("global_rope_theta", 160000.0),
         "sliding_attention": ("local_rope_theta", 1e4),
     }
-    (full, sliding), longest = angles_by_kind(options, bases, head_width, longest, both=True)
-    bias = options.flag("attention_bias", False)
     return plain_architecture(
         options,
         Names(activation="hidden_activation"),
         "",
         True,
-        longest=longest,
         epsilon=options.number("norm_eps", 1e-5),
         norms="before",
         learned_positions=False,
         gated=True,
         windows=windows,
-        rotary=tuple(full if window is None else sliding for window in windows),
-        attention_bias=bias,
-        output_bias=bias,
+        bias=options.flag("attention_bias", False),
         map_bias=options.flag("mlp_bias", False),
         head_activation=options.choice("classifier_activation", ACTIVATIONS),
         transform_bias=options.flag("classifier_bias", False),
         norm_shift=options.flag("norm_bias", False),
         first_bare=True,
         logit_bias=options.flag("decoder_bias", True),
+        **rotary_by_window(options, windows, bases, head_width, both=True),
     )
 
 
-def _esm(options: Options) -> Architecture:
+def esm(options: Options) -> Architecture:
     """With token dropout, embeddings are scaled as in inputs without masks: 1 - 0.15 * 0.8. A mask scales all rows by
     the share of masks, which no map of single rows does: inputs with one are refused."""
     options.ignore("esmfold_config", "vocab_list", "position_embedding_type")
@@ -97,7 +90,7 @@ def _esm(options: Options) -> Architecture:
 _T5_MAPS = {"relu": ("relu", False), "gated-gelu": ("gelu_new", True), "gated-silu": ("silu", True)}
 
 
-def _t5(options: Options) -> Architecture:
+def t5(options: Options) -> Architecture:
     """The encoder alone; a decoder beside it is not read. Inputs may be of any length."""
     options.ignore(
         "num_decoder_layers", "is_decoder", "dense_act_fn", "is_gated_act", "scale_decoder_outputs"
@@ -129,87 +122,3 @@ def _t5(options: Options) -> Architecture:
         output_bias=False,
         map_bias=False,
     )
-
-
-MODERNBERT = Family(
-    name="modernbert",
-    prefix="model.",
-    architecture=_modernbert,
-    outer={
-        "embedding": "embeddings.tok_embeddings",
-        "embedding_norm": "embeddings.norm",
-        "final_norm": "final_norm",
-    },
-    layer="layers.{}",
-    parts={
-        "attention_norm": "attn_norm",
-        **dict.fromkeys(("query", "key", "value"), "attn.Wqkv"),
-        "output": "attn.Wo",
-        "map_norm": "mlp_norm",
-        **dict.fromkeys(("gate", "up"), "mlp.Wi"),
-        "down": "mlp.Wo",
-    },
-    head_matrix=("decoder.weight",),
-    buffers=(r"(model\.)?layers\.\d+\.attn\.rotary_emb\.inv_freq$",),
-    heads=(r"head\.", r"decoder\.", r"classifier\."),
-    language_model="ModernBertForMaskedLM",
-    head_parts={"transform": "head.dense", "norm": "head.norm"},
-    head_biases=("decoder.bias",),
-    fused=(in_thirds, in_halves),
-)
-
-ESM = Family(
-    name="esm",
-    prefix="esm.",
-    architecture=_esm,
-    outer={
-        "embedding": "embeddings.word_embeddings",
-        "positions": "embeddings.position_embeddings",
-        "embedding_norm": "embeddings.layer_norm",
-        "final_norm": "encoder.emb_layer_norm_after",
-    },
-    layer="encoder.layer.{}",
-    parts={
-        "attention_norm": "attention.LayerNorm",
-        **{part: f"attention.self.{part}" for part in ("query", "key", "value")},
-        "output": "attention.output.dense",
-        "map_norm": "LayerNorm",
-        "up": "intermediate.dense",
-        "down": "output.dense",
-    },
-    head_matrix=("lm_head.decoder.weight",),
-    buffers=(
-        r"(esm\.)?embeddings\.position_ids$",
-        r"(esm\.)?(encoder\.layer\.(\d+|\*)\.attention\.self\.)?rotary_embeddings\.inv_freq$",
-    ),
-    heads=(r"lm_head\.", r"(.*\.)?contact_head\.", r"(.*\.)?pooler\.", r"classifier\."),
-    language_model="EsmForMaskedLM",
-    head_parts={"transform": "lm_head.dense", "norm": "lm_head.layer_norm"},
-    head_biases=("lm_head.decoder.bias", "lm_head.bias"),
-)
-
-T5 = Family(
-    name="t5",
-    prefix="",
-    architecture=_t5,
-    outer={
-        "embedding": "shared|encoder.embed_tokens",
-        "score_bias": "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
-        "final_norm": "encoder.final_layer_norm",
-    },
-    layer="encoder.block.{}",
-    parts={
-        "attention_norm": "layer.0.layer_norm",
-        **{part: f"layer.0.SelfAttention.{part[0]}" for part in ("query", "key", "value", "output")},
-        "map_norm": "layer.1.layer_norm",
-        "gate": "layer.1.DenseReluDense.wi_0",
-        "up": "layer.1.DenseReluDense.wi|layer.1.DenseReluDense.wi_1",
-        "down": "layer.1.DenseReluDense.wo",
-    },
-    head_matrix=(),
-    buffers=(r"encoder\.embed_tokens\.weight$", r"decoder\."),
-    heads=(r"lm_head\.", r"classifier\.", r"classification_head\.", r"qa_outputs\."),
-    language_model="none: it is an encoder",
-)
-
-MT5 = dataclasses.replace(T5, name="mt5")

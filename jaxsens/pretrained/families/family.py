@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +21,9 @@ WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 
 _WRAPPERS = re.compile(r"\b(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 """What torch's wrappers put anywhere into the names of tensors."""
+
+_POSITIONS = r"(.*\.)?((position|token_type)_ids|rotary_emb(eddings)?\.inv_freq)$"
+"""Tensors that are no parameters: positions, and the angles that follow from them."""
 
 _LFS = b"version https://git-lfs"
 
@@ -230,10 +232,10 @@ class Family:
         layer: what the names of a layer's tensors begin with; "{}" stands for its number.
         parts: what follows of the names of its linear maps and norms, by their names in `PublishedTransformer`;
             "a|b" is either.
-        head_matrix: the names of the language-model head's matrix.
-        buffers: regular expressions of tensors that are no parameters, such as position ids.
-        heads: regular expressions of tensors of heads, which read the last rows.
         language_model: the class that saves the language-model head, for messages.
+        head_matrix: the names of the language-model head's matrix.
+        buffers: regular expressions of tensors that are no parameters, beside those of positions in all families.
+        heads: regular expressions of tensors of heads, which read the last rows.
         head_parts: the names of the head's "transform" and "norm", if it has them.
         head_biases: the names of the head's bias, if it has one.
         fused: how maps are stored that share a name.
@@ -253,10 +255,10 @@ class Family:
     outer: Mapping[str, str]
     layer: str
     parts: Mapping[str, str]
-    head_matrix: tuple[str, ...]
-    buffers: tuple[str, ...]
-    heads: tuple[str, ...]
     language_model: str
+    head_matrix: tuple[str, ...] = ("lm_head.weight",)
+    buffers: tuple[str, ...] = ()
+    heads: tuple[str, ...] = (r"lm_head\.", r"score\.", r"classifier\.", r"qa_outputs\.")
     head_parts: Mapping[str, str] = field(default_factory=dict)
     head_biases: tuple[str, ...] = ()
     fused: tuple[Fused, ...] = ()
@@ -290,6 +292,8 @@ class Family:
         ):
             if place in self.outer and shape[0]:
                 names = tuple(f"{one}.weight" for one in self.outer[place].split("|"))
+                if place == "embedding" and a.tied:  # either name of the matrix that they share
+                    names += self.head_matrix
                 yield Tensor((place,), names, shape, rows=rows)
         if "embedding_norm" in self.outer and a.embedding_norm:
             yield from norm_tensors(a, ("embedding_norm",), self.outer["embedding_norm"], (self._summed(a),))
@@ -309,7 +313,6 @@ class Family:
         return a.embedding_width or a.width if a.embedding_norm else a.width
 
     def _layer(self, a: Architecture, k: int) -> Iterator[Tensor]:
-        """Yields the tensors of a layer."""
         queries, keys = a.heads * a.head_width, a.key_heads * a.head_width
         experts = a.experts if a.experts is not None and k in a.experts.layers else None
         maps = {
@@ -327,7 +330,8 @@ class Family:
         for part, names in self.parts.items():
             place, name = ("layers", k, part), "|".join(f"{layer}.{one}" for one in names.split("|"))
             if part in maps:
-                yield from self._stored(a, place, name, maps[part])
+                pieces = (fused(a, part) for fused in self.fused)
+                yield from self._map(place, name, *maps[part], next(filter(None, pieces), None))
             elif part in ("query_norm", "key_norm"):
                 if a.head_norms != "none":
                     yield from self._head_norm(a, place, name)
@@ -341,25 +345,16 @@ class Family:
                         ("layers", k, part, "matrix", e), (name,), (outputs, inputs), transposed=True
                     )
 
-    def _stored(
-        self, a: Architecture, place: Place, name: str, sizes: tuple[int, int, bool]
-    ) -> Iterator[Tensor]:
-        """The tensors of a linear map of a layer, which may be stored with others under the same name."""
-        pieces = (fused(a, str(place[-1])) for fused in self.fused)
-        return self._map(place, name, *sizes, next((piece for piece in pieces if piece is not None), None))
-
     def _head_norm(self, a: Architecture, place: Place, name: str) -> Iterator[Tensor]:
         """The tensors of the normalisation of queries or keys: one of all heads, or of each."""
         heads = a.heads if place[-1] == "query_norm" else a.key_heads
-        if a.head_norms == "whole":
-            yield from norm_tensors(a, place, name, (heads * a.head_width,))
-        elif "{}" in name:  # a norm of its own for each head
+        if "{}" in name:  # a norm of its own for each head
             for h in range(heads):
                 yield Tensor((*place, "scale", h), (f"{name.format(h)}.weight",), (a.head_width,))
-        else:
-            yield from norm_tensors(
-                a, place, name, (heads, a.head_width) if self.norm_by_head else (a.head_width,)
-            )
+            return
+        of_heads = (heads, a.head_width) if self.norm_by_head else (a.head_width,)
+        shape = (heads * a.head_width,) if a.head_norms == "whole" else of_heads
+        yield from norm_tensors(a, place, name, shape)
 
     def head(self, a: Architecture) -> Iterator[Tensor]:
         """Yields the tensors of the language-model head, without its matrix."""
@@ -381,13 +376,6 @@ class Family:
     ) -> dict[Tensor, StoredTensor]:
         """Returns the stored tensor of each parameter, a classifier's included, after checking all of them."""
         wanted = [*self.tensors(a), *classifier]
-        if a.tied:  # either name of the matrix that they share
-            wanted = [
-                dataclasses.replace(one, names=(*one.names, *self.head_matrix))
-                if one.place == ("embedding",)
-                else one
-                for one in wanted
-            ]
         if output == "logits" and not self.head_matrix:
             problems.add("output", output, f"{self.name} has no language-model head; use output='hidden'")
             return {}
@@ -429,7 +417,7 @@ class Family:
             for tensor, own in names.items()
             if (name := next((one for one in own if one in stored), None)) is not None
         }
-        known = re.compile("|".join((*self.buffers, *self.heads)))
+        known = re.compile("|".join((_POSITIONS, *self.buffers, *self.heads)))
         used = {one for own in names.values() for one in own}
         shapes = {
             f"{one.name} {one.shape} instead of {tensor.shape}"

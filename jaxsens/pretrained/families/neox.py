@@ -7,14 +7,12 @@ positions or ALiBi; and BLOOM (Le Scao et al. 2022), with ALiBi and normalised e
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
 from jaxsens.pretrained.families.architecture import Architecture, PositionSlopes
-from jaxsens.pretrained.families.family import Family, by_key_head
+from jaxsens.pretrained.families.learned import Names, plain_architecture
 from jaxsens.pretrained.families.options import Options
-from jaxsens.pretrained.families.plain import Names, plain_architecture
 from jaxsens.pretrained.families.rotation import RotaryAngles, rotary_angles
 
 _NEOX = Names()
@@ -35,25 +33,23 @@ def _turned(options: Options, names: Names, part: float | None) -> dict[str, Any
     return {"rotary": (rotary,) * options.layers(names.layers), "longest": longest}
 
 
-def _neox(options: Options) -> Architecture:
+def gpt_neox(options: Options) -> Architecture:
     """Old folders call the options of rotary positions rotary_pct and rotary_emb_base, and no other name is read."""
     part = options.number("rotary_pct", 0.25)
     options.table |= {"rope_theta": options.number("rotary_emb_base", 10000.0), "partial_rotary_factor": None}
-    bias = options.flag("attention_bias")
     return _decoder(
         options,
         _NEOX,
         "gelu",
         "layer_norm_eps",
-        attention_bias=bias,
-        output_bias=bias,
+        bias=options.flag("attention_bias"),
         parallel=options.flag("use_parallel_residual"),
-        tied=options.flag("tie_word_embeddings"),
         **_turned(options, _NEOX, part),
     )
 
 
-def _gptj(options: Options) -> Architecture:
+def gptj(options: Options) -> Architecture:
+    """The width that is turned is an option, and the base of its angles is not."""
     longest = options.count("n_positions")
     turned = options.count("rotary_dim", most=max(1, options.count("n_embd") // options.count("n_head")))
     if turned % 2:
@@ -64,17 +60,16 @@ def _gptj(options: Options) -> Architecture:
         _GPTJ,
         "gelu_new",
         "layer_norm_epsilon",
-        attention_bias=False,
-        output_bias=False,
+        bias=False,
         parallel=True,
         shared_norm=True,
         longest=longest,
         rotary=(rotary,) * options.layers("n_layer"),
-        tied=options.flag("tie_word_embeddings"),
     )
 
 
-def _phi(options: Options) -> Architecture:
+def phi(options: Options) -> Architecture:
+    """Half of a head is turned unless an option says otherwise."""
     heads = options.count("num_attention_heads")
     return _decoder(
         options,
@@ -85,7 +80,6 @@ def _phi(options: Options) -> Architecture:
         head_norms="heads" if options.flag("qk_layernorm", False) else "none",
         parallel=True,
         shared_norm=True,
-        tied=options.flag("tie_word_embeddings"),
         **_turned(options, _NEOX, 0.5),
     )
 
@@ -98,7 +92,7 @@ def slopes(heads: int) -> tuple[float, ...]:
     return (*first, *(2.0 ** (-4.0 * h / power) for h in range(1, 2 * (heads - power), 2)))
 
 
-def _falcon(options: Options) -> Architecture:
+def falcon(options: Options) -> Architecture:
     """Grouped keys and two normalisations in the new decoder; in the old one a single head of keys, or one each."""
     heads, new = options.count("num_attention_heads"), options.flag("new_decoder_architecture", False)
     single, parallel = options.flag("multi_query", False), options.flag("parallel_attn", False)
@@ -120,15 +114,13 @@ def _falcon(options: Options) -> Architecture:
         key_heads=key_heads if new else 1 if single else heads,
         parallel=parallel or new,
         shared_norm=(parallel or new) and not both,
-        attention_bias=bias,
-        output_bias=bias,
+        bias=bias,
         map_bias=bias,
-        tied=options.flag("tie_word_embeddings"),
         **positions,
     )
 
 
-def _bloom(options: Options) -> Architecture:
+def bloom(options: Options) -> Architecture:
     """Inputs may be of any length; `seq_length` is that of training. `n_embed` counts before hidden_size."""
     options.ignore("pretraining_tp", "slow_but_exact", "hidden_size")
     after = "normalised rows in the residual are not served"
@@ -143,103 +135,4 @@ def _bloom(options: Options) -> Architecture:
         embedding_norm=True,
         score_bias=PositionSlopes(slopes(options.count("n_head"))),
         longest=options.count("seq_length", 2048),
-        tied=options.flag("tie_word_embeddings"),
     )
-
-
-_FUSED = dict.fromkeys(("query", "key", "value"), "attention.query_key_value")
-
-NEOX = Family(
-    name="gpt_neox",
-    prefix="gpt_neox.",
-    architecture=_neox,
-    outer={"embedding": "embed_in", "final_norm": "final_layer_norm"},
-    layer="layers.{}",
-    parts={
-        "attention_norm": "input_layernorm",
-        **_FUSED,
-        "output": "attention.dense",
-        "map_norm": "post_attention_layernorm",
-        "up": "mlp.dense_h_to_4h",
-        "down": "mlp.dense_4h_to_h",
-    },
-    head_matrix=("embed_out.weight", "lm_head.weight"),
-    buffers=(r"(gpt_neox\.)?layers\.\d+\.attention\.(masked_bias|bias|rotary_emb\.inv_freq)$",),
-    heads=(r"(embed_out|lm_head)\.", r"score\.", r"classifier\.", r"qa_outputs\."),
-    language_model="GPTNeoXForCausalLM",
-    fused=(by_key_head,),
-)
-
-GPTJ = Family(
-    name="gptj",
-    prefix="transformer.",
-    architecture=_gptj,
-    outer={"embedding": "wte", "final_norm": "ln_f"},
-    layer="h.{}",
-    parts={
-        "attention_norm": "ln_1",
-        **{part: f"attn.{part[0]}_proj" for part in ("query", "key", "value")},
-        "output": "attn.out_proj",
-        "up": "mlp.fc_in",
-        "down": "mlp.fc_out",
-    },
-    head_matrix=("lm_head.weight",),
-    buffers=(r"(transformer\.)?h\.\d+\.attn\.(masked_bias|bias|embed_positions)$",),
-    heads=(r"lm_head\.", r"score\.", r"qa_outputs\."),
-    language_model="GPTJForCausalLM",
-    head_biases=("lm_head.bias",),
-)
-
-PHI = Family(
-    name="phi",
-    prefix="model.",
-    architecture=_phi,
-    outer={"embedding": "embed_tokens", "final_norm": "final_layernorm"},
-    layer="layers.{}",
-    parts={
-        "attention_norm": "input_layernorm",
-        **{part: f"self_attn.{part[0]}_proj" for part in ("query", "key", "value")},
-        **{f"{part}_norm": f"self_attn.{part[0]}_layernorm" for part in ("query", "key")},
-        "output": "self_attn.dense",
-        "up": "mlp.fc1",
-        "down": "mlp.fc2",
-    },
-    head_matrix=("lm_head.weight",),
-    buffers=(r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq$",),
-    heads=(r"lm_head\.", r"score\.", r"classifier\."),
-    language_model="PhiForCausalLM",
-    head_biases=("lm_head.bias",),
-)
-
-BLOOM = Family(
-    name="bloom",
-    prefix="transformer.",
-    architecture=_bloom,
-    outer={
-        "embedding": "word_embeddings",
-        "embedding_norm": "word_embeddings_layernorm",
-        "final_norm": "ln_f",
-    },
-    layer="h.{}",
-    parts={
-        "attention_norm": "input_layernorm|ln_attn",
-        **dict.fromkeys(("query", "key", "value"), "self_attention.query_key_value"),
-        "output": "self_attention.dense",
-        "map_norm": "post_attention_layernorm|ln_mlp",
-        "up": "mlp.dense_h_to_4h",
-        "down": "mlp.dense_4h_to_h",
-    },
-    head_matrix=("lm_head.weight",),
-    buffers=(r"(transformer\.)?h\.\d+\.self_attention\.rotary_emb\.inv_freq$",),
-    heads=(r"lm_head\.", r"score\.", r"classifier\.", r"qa_outputs\."),
-    language_model="BloomForCausalLM",
-    fused=(by_key_head,),
-)
-
-FALCON = dataclasses.replace(
-    BLOOM,
-    name="falcon",
-    architecture=_falcon,
-    outer={"embedding": "word_embeddings", "final_norm": "ln_f"},
-    language_model="FalconForCausalLM",
-)

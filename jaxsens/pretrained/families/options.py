@@ -99,7 +99,8 @@ class Options:
             return self.table[name]
         if default is REQUIRED:
             absent = "null" if name in self.table else "not given"
-            self.problems.messages.append(f"{self.where}: {name}: required, but {absent}")
+            if name not in self.failed:
+                self.problems.messages.append(f"{self.where}: {name}: required, but {absent}")
             self.failed.add(name)
             return None
         return default

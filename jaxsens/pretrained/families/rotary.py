@@ -6,30 +6,38 @@ Qwen3 (Yang et al. 2025), with normalised queries and keys; Phi-3 (Abdin et al. 
 OLMo (Groeneveld et al. 2024), with norms without parameters, and OLMo 2, with norms inside the residual; SmolLM3, with
 layers without positions; Granite, with factors; Cohere's Command R, with parallel maps; StableLM, StarCoder2 and
 Nemotron, with layer normalisation.
+
+Gemma (Mesnard et al. 2024), whose norms scale by 1 + w, and embeddings by the root of the width; Gemma 2 (Rivière et
+al. 2024), which also normalises after each map and caps scores and logits; and the text models of Gemma 3 (Kamath et
+al. 2025), which normalise queries and keys, and turn them by another base in layers with a window.
+
+Mixtral (Jiang et al. 2024), Qwen2's and Qwen3's mixtures (Yang et al. 2025) and OLMoE (Muennighoff et al. 2024), whose
+per-row maps are chosen by a router among several.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture
-from jaxsens.pretrained.families.family import Family, in_halves, in_thirds
+from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture, Experts
 from jaxsens.pretrained.families.options import Options
-from jaxsens.pretrained.families.rotation import angles_by_kind, rotary_angles
+from jaxsens.pretrained.families.rotation import rotary_angles, rotary_by_window
 
 
 def llama_like(
     options: Options,
-    windows: tuple[int | None, ...],
+    windows: tuple[int | None, ...] = (),
     part: float | None = None,
     interleaved: bool = False,
     epsilon: str = "rms_norm_eps",
     activation: str = "hidden_act",
+    bias: bool = False,
     **own: Any,
 ) -> Architecture:
-    """The architecture of a decoder, with the family's `own` choices.
+    """The architecture of a decoder, with the family's `own` choices. `bias` is that of all maps of attention.
 
     Without head_dim a head is hidden_size / heads wide; without num_key_value_heads there are as many as query heads.
     `part` and `interleaved` are those of `rotary_angles`; `epsilon` and `activation` are the names of these options; an
@@ -42,7 +50,7 @@ def llama_like(
     key_heads = options.count("num_key_value_heads", heads)
     if heads % key_heads:
         options.refuse("num_key_value_heads", f"a divisor of num_attention_heads = {heads}")
-    layers = len(windows)
+    layers = options.layers()
     if "rotary" not in own:
         longest = options.count("max_position_embeddings")
         rotary, longest = rotary_angles(options, own_width, longest, part, interleaved)
@@ -51,6 +59,8 @@ def llama_like(
         "norm": "rms",
         "gated": True,
         "causal": True,
+        "attention_bias": bias,
+        "output_bias": bias,
         "map_bias": False,
         "hidden": options.count("intermediate_size"),
     }
@@ -63,7 +73,7 @@ def llama_like(
         symbols=options.count("vocab_size"),
         epsilon=options.number(epsilon) if epsilon else 1e-5,
         activation=options.choice(activation, ACTIVATIONS),
-        windows=windows,
+        windows=windows or (None,) * layers,
         tied=options.flag("tie_word_embeddings"),
         **{**chosen, **own},
     )
@@ -89,36 +99,41 @@ def typed_windows(options: Options, width: int | None, full: Callable[[int], boo
     return tuple(width if kind else None for kind in kinds)
 
 
-def _llama(options: Options) -> Architecture:
+def sliding(options: Options) -> tuple[int | None, ...]:
+    """A window of one width in every layer, or in none."""
+    return (options.count("sliding_window", None),) * options.layers()
+
+
+def llama(options: Options) -> Architecture:
     """`pretraining_tp` splits matrix products, which changes their rounding only."""
     options.ignore("pretraining_tp")
-    bias, map_bias = options.flag("attention_bias", False), options.flag("mlp_bias", False)
-    return llama_like(
-        options,
-        (None,) * options.layers(),
-        attention_bias=bias,
-        output_bias=bias,
-        map_bias=map_bias,
-    )
+    return llama_like(options, **_biases(options))
 
 
-def _mistral(options: Options) -> Architecture:
-    windows = (options.count("sliding_window", None),) * options.layers()
-    return llama_like(options, windows, attention_bias=False, output_bias=False)
+def _biases(options: Options) -> dict[str, Any]:
+    return {"bias": options.flag("attention_bias", False), "map_bias": options.flag("mlp_bias", False)}
 
 
-def _qwen2(options: Options) -> Architecture:
-    return llama_like(options, _qwen_windows(options), attention_bias=True, output_bias=False)
+def mistral(options: Options) -> Architecture:
+    """A window in every layer."""
+    return llama_like(options, sliding(options))
 
 
-def _qwen3(options: Options) -> Architecture:
+def qwen2(options: Options) -> Architecture:
+    """Queries, keys and values have biases."""
+    return llama_like(options, _qwen_windows(options), attention_bias=True)
+
+
+def qwen3(options: Options) -> Architecture:
+    """Queries and keys are normalised."""
     bias, windows = options.flag("attention_bias", False), _qwen_windows(options)
-    return llama_like(options, windows, attention_bias=bias, output_bias=bias, head_norms="heads")
+    return llama_like(options, windows, bias=bias, head_norms="heads")
 
 
-def _phi3(options: Options) -> Architecture:
+def phi3(options: Options) -> Architecture:
     """The lengths of training may stand beside the table of rotary options, which then needs them."""
     trained = options.count("original_max_position_embeddings")
+    long = {"rope_type": "longrope", "original_max_position_embeddings": trained}
     for name in ("rope_scaling", "rope_parameters"):
         table = options.table.get(name)
         if isinstance(table, dict) and table.get("rope_type", table.get("type")) in (
@@ -126,82 +141,58 @@ def _phi3(options: Options) -> Architecture:
             "su",
             "yarn",
         ):
-            options.table[name] = {
-                **table,
-                "rope_type": "longrope",
-                "original_max_position_embeddings": trained,
-            }
-    windows = (options.count("sliding_window", None),) * options.layers()
-    return llama_like(
-        options,
-        windows,
-        part=1.0,
-        attention_bias=False,
-        output_bias=False,
-    )
+            options.table[name] = table | long
+    return llama_like(options, sliding(options), part=1.0)
 
 
-def _olmo(options: Options) -> Architecture:
+def olmo(options: Options) -> Architecture:
     """Norms have no parameters."""
-    bias = options.flag("attention_bias", False)
-    return llama_like(
-        options,
-        (None,) * options.layers(),
-        epsilon="",
-        norm="layer",
-        norm_scale=False,
-        norm_shift=False,
-        clip=options.number("clip_qkv", None),
-        attention_bias=bias,
-        output_bias=bias,
-    )
+    own: dict[str, Any] = {"norm": "layer", "norm_scale": False, "norm_shift": False, "epsilon": ""}
+    bias, clip = options.flag("attention_bias", False), options.number("clip_qkv", None)
+    return llama_like(options, bias=bias, clip=clip, **own)
 
 
-def _olmo2(options: Options) -> Architecture:
-    bias, windows = options.flag("attention_bias", False), (None,) * options.layers()
-    own: dict[str, Any] = {"norms": "inside", "head_norms": "whole"}
-    return llama_like(options, windows, attention_bias=bias, output_bias=bias, **own)
+_OLMO2: dict[str, Any] = {"norms": "inside", "head_norms": "whole"}
 
 
-def _olmo3(options: Options) -> Architecture:
+def olmo2(options: Options) -> Architecture:
+    """Norms are inside the residual."""
+    return llama_like(options, bias=options.flag("attention_bias", False), **_OLMO2)
+
+
+def olmo3(options: Options) -> Architecture:
     """Windows in all but every fourth layer, with unscaled angles there, whose base rope_theta does not say."""
     width, bias = options.count("sliding_window", None), options.flag("attention_bias")
     windows = typed_windows(options, width, lambda k: (k + 1) % 4 == 0)
-    head_width = options.count(
-        "head_dim", max(1, options.count("hidden_size") // options.count("num_attention_heads"))
-    )
+    even = max(1, options.count("hidden_size") // options.count("num_attention_heads"))
     bases = {"full_attention": ("rope_theta", 500000.0), "sliding_attention": ("", 500000.0)}
-    (full, sliding), longest = angles_by_kind(
-        options, bases, head_width, options.count("max_position_embeddings")
-    )
-    own: dict[str, Any] = {
-        "rotary": tuple(full if one is None else sliding for one in windows),
-        "longest": longest,
-    }
-    own |= {"norms": "inside", "head_norms": "whole"}
-    return llama_like(options, windows, attention_bias=bias, output_bias=bias, **own)
+    turned = rotary_by_window(options, windows, bases, options.count("head_dim", even))
+    return llama_like(options, windows, bias=bias, **turned, **_OLMO2)
 
 
-def _smollm3(options: Options) -> Architecture:
+def smollm3(options: Options) -> Architecture:
     """Every fourth layer, or those with a 0 in no_rope_layers, is without positions, with a window if there is one."""
-    bias, map_bias = options.flag("attention_bias", False), options.flag("mlp_bias", False)
     interval, layers = options.count("no_rope_layer_interval"), options.layers()
     turning = options.value("no_rope_layers", [int((k + 1) % interval != 0) for k in range(layers)])
     if not isinstance(turning, list) or len(turning) != layers or any(one not in (0, 1) for one in turning):
         options.refuse("no_rope_layers", f"a list of num_hidden_layers = {layers} numbers, 0 or 1")
         turning = [1] * layers
-    width = options.count("sliding_window", None)
-    sliding = options.flag("use_sliding_window")
+    width, sliding = options.count("sliding_window", None), options.flag("use_sliding_window")
     if not options.given("layer_types") and not sliding:
         width = None
     windows = typed_windows(options, width, lambda k: turning[k] == 1)
-    a = llama_like(options, windows, attention_bias=bias, output_bias=bias, map_bias=map_bias)
-    rotary = tuple(angles if one else None for angles, one in zip(a.rotary, turning, strict=True))
-    return dataclasses.replace(a, rotary=rotary)
+    return _turned_in(llama_like(options, windows, **_biases(options)), turning)
 
 
-def _granite(options: Options) -> Architecture:
-    a = _llama(options)
+def _turned_in(a: Architecture, layers: Iterable[object]) -> Architecture:
+    """The architecture with rotary positions in some layers only."""
+    turned = zip(a.rotary, layers, strict=True)
+    return dataclasses.replace(a, rotary=tuple(angles if has else None for angles, has in turned))
+
+
+def granite(options: Options) -> Architecture:
+    """Llama with four factors."""
+    a = llama(options)
     return dataclasses.replace(
         a,
         embedding_scale=options.number("embedding_multiplier", 1.0),
@@ -211,40 +202,33 @@ def _granite(options: Options) -> Architecture:
     )
 
 
-def _cohere(options: Options, windows: tuple[int | None, ...] = ()) -> Architecture:
-    bias = options.flag("attention_bias", False)
+def cohere(options: Options, windows: tuple[int | None, ...] = ()) -> Architecture:
+    """Parallel maps, and pairs of coordinates side by side."""
+    own: dict[str, Any] = {"norm": "layer", "norm_shift": False, "parallel": True, "shared_norm": True}
     return llama_like(
         options,
-        windows or (None,) * options.layers(),
+        windows,
         interleaved=True,
         epsilon="layer_norm_eps",
-        norm="layer",
-        norm_shift=False,
-        parallel=True,
-        shared_norm=True,
         head_norms="heads" if options.flag("use_qk_norm", False) else "none",
-        attention_bias=bias,
-        output_bias=bias,
+        bias=options.flag("attention_bias", False),
         logit_scale=options.number("logit_scale"),
+        **own,
     )
 
 
-def _cohere2(options: Options) -> Architecture:
+def cohere2(options: Options) -> Architecture:
     """Windows in all but every fourth layer, and positions in these alone."""
     every, width = options.count("sliding_window_pattern", 4), options.count("sliding_window", None)
     windows = typed_windows(options, width, lambda k: (k + 1) % every == 0)
-    a = _cohere(options, windows)
-    rotary = tuple(
-        None if window is None else angles for window, angles in zip(windows, a.rotary, strict=True)
-    )
-    return dataclasses.replace(a, rotary=rotary)
+    return _turned_in(cohere(options, windows), windows)
 
 
-def _stablelm(options: Options) -> Architecture:
+def stablelm(options: Options) -> Architecture:
+    """A quarter of a head is turned."""
     parallel = options.flag("use_parallel_residual", False)
     return llama_like(
         options,
-        (None,) * options.layers(),
         part=0.25,
         epsilon="layer_norm_eps",
         norm="layer",
@@ -252,103 +236,128 @@ def _stablelm(options: Options) -> Architecture:
         shared_norm=parallel,
         head_norms="heads" if options.flag("qk_layernorm", False) else "none",
         attention_bias=options.flag("use_qkv_bias", False),
-        output_bias=False,
     )
 
 
-def _starcoder2(options: Options) -> Architecture:
+def starcoder2(options: Options) -> Architecture:
+    """A window in every layer, and a map without a gate."""
+    own: dict[str, Any] = {"norm": "layer", "gated": False, "epsilon": "norm_epsilon"}
     bias = options.flag("use_bias", True)
-    return llama_like(
-        options,
-        (options.count("sliding_window", None),) * options.layers(),
-        epsilon="norm_epsilon",
-        norm="layer",
-        gated=False,
-        attention_bias=bias,
-        output_bias=bias,
-        map_bias=bias,
-    )
+    return llama_like(options, sliding(options), bias=bias, map_bias=bias, **own)
 
 
-def _nemotron(options: Options) -> Architecture:
+def nemotron(options: Options) -> Architecture:
     """Stored scales are what is added to 1."""
-    bias, map_bias = options.flag("attention_bias", False), options.flag("mlp_bias", False)
-    return llama_like(
-        options,
-        (None,) * options.layers(),
-        part=0.5,
-        epsilon="norm_eps",
-        norm="layer",
-        scale_offset=1.0,
-        gated=False,
-        attention_bias=bias,
-        output_bias=bias,
-        map_bias=map_bias,
+    own: dict[str, Any] = {"norm": "layer", "scale_offset": 1.0, "gated": False, "epsilon": "norm_eps"}
+    return llama_like(options, part=0.5, **_biases(options), **own)
+
+
+def _gemma_like(options: Options, windows: tuple[int | None, ...] = (), **own: Any) -> Architecture:
+    if own.get("causal", True):
+        seen = "rows that see later ones are not served in this family"
+        options.only("use_bidirectional_attention", (False, None), seen)
+    own = {"activation": "hidden_activation", "scale_offset": 1.0, **own}
+    a = llama_like(options, windows, bias=options.flag("attention_bias"), **own)
+    return dataclasses.replace(a, embedding_scale=math.sqrt(a.width))
+
+
+def gemma(options: Options) -> Architecture:
+    """`hidden_act` of old folders says gelu where the tanh form is meant, which is what the library computes."""
+    if options.table.get("hidden_act") == "gelu":
+        options.table["hidden_act"] = "gelu_pytorch_tanh"
+    return _gemma_like(options, activation="hidden_act")
+
+
+def _scaled(options: Options, windows: tuple[int | None, ...], **own: Any) -> Architecture:
+    """Gemma 2 and 3: norms before and after each map, a scale of scores, and a cap of logits."""
+    a, scale = (
+        _gemma_like(options, windows, norms="both", **own),
+        options.number("query_pre_attn_scalar") ** -0.5,
     )
+    cap = options.number("final_logit_softcapping", None)
+    return dataclasses.replace(a, scales=(scale,) * a.layers, logit_cap=cap)
 
 
-_ATTENTION = {part: f"self_attn.{part[0]}_proj" for part in ("query", "key", "value", "output")}
-_HEAD_NORMS = {f"{part}_norm": f"self_attn.{part[0]}_norm" for part in ("query", "key")}
-_GATED = {part: f"mlp.{part}_proj" for part in ("gate", "up", "down")}
-_NORMS = {"attention_norm": "input_layernorm", "map_norm": "post_attention_layernorm"}
+def gemma2(options: Options) -> Architecture:
+    """A window in every other layer, and caps of scores and logits."""
+    windows = typed_windows(options, options.count("sliding_window", None), lambda k: k % 2 == 1)
+    return _scaled(options, windows, score_cap=options.number("attn_logit_softcapping", None))
 
 
-def llama_family(
-    name: str,
-    architecture: Callable[[Options], Architecture],
-    language_model: str,
-    parts: Mapping[str, str] | None = None,
-    **own: Any,
-) -> Family:
-    """A family whose tensors have Llama's names, but for some `parts`."""
-    return Family(
-        name=name,
-        prefix="model.",
-        architecture=architecture,
-        outer={"embedding": "embed_tokens", "final_norm": "norm"},
-        layer="layers.{}",
-        parts={**_NORMS, **_ATTENTION, **_HEAD_NORMS, **_GATED, **(parts or {})},
-        head_matrix=("lm_head.weight",),
-        buffers=(r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq$",),
-        heads=(r"lm_head\.", r"score\.", r"classifier\.", r"qa_outputs\."),
-        language_model=language_model,
-        **own,
-    )
+_UNREAD = "attn_logit_softcapping image_size image_token_id layer_norm_eps mm_tokens_per_image patch_size vision_config"
 
 
-LLAMA = llama_family("llama", _llama, "LlamaForCausalLM")
-MISTRAL = llama_family("mistral", _mistral, "MistralForCausalLM")
-QWEN2 = llama_family("qwen2", _qwen2, "Qwen2ForCausalLM")
-QWEN3 = llama_family("qwen3", _qwen3, "Qwen3ForCausalLM")
-PHI3 = llama_family(
-    "phi3",
-    _phi3,
-    "Phi3ForCausalLM",
-    {
-        **dict.fromkeys(("query", "key", "value"), "self_attn.qkv_proj"),
-        **dict.fromkeys(("gate", "up"), "mlp.gate_up_proj"),
-    },
-    fused=(in_thirds, in_halves),
-)
-OLMO = llama_family("olmo", _olmo, "OlmoForCausalLM")
-OLMO2 = llama_family(
-    "olmo2",
-    _olmo2,
-    "Olmo2ForCausalLM",
-    {"attention_norm": "post_attention_layernorm", "map_norm": "post_feedforward_layernorm"},
-)
-OLMO3 = dataclasses.replace(OLMO2, name="olmo3", architecture=_olmo3, language_model="Olmo3ForCausalLM")
-SMOLLM3 = llama_family("smollm3", _smollm3, "SmolLM3ForCausalLM")
-GRANITE = llama_family("granite", _granite, "GraniteForCausalLM")
-COHERE = llama_family("cohere", _cohere, "CohereForCausalLM", norm_by_head=True)
-COHERE2 = llama_family("cohere2", _cohere2, "Cohere2ForCausalLM")
-STABLELM = llama_family(
-    "stablelm",
-    _stablelm,
-    "StableLmForCausalLM",
-    {f"{part}_norm": f"self_attn.{part[0]}_layernorm.norms.{{}}" for part in ("query", "key")},
-)
-STARCODER2 = llama_family(
-    "starcoder2", _starcoder2, "Starcoder2ForCausalLM", {"up": "mlp.c_fc", "down": "mlp.c_proj"}
-)
-NEMOTRON = llama_family("nemotron", _nemotron, "NemotronForCausalLM")
+def gemma3_text(options: Options) -> Architecture:
+    """The library does not read the cap of scores. Where rows see later ones, a window is half as wide to each side."""
+    options.ignore(*_UNREAD.split())
+    causal = not options.flag("use_bidirectional_attention", False)
+    width, every = options.count("sliding_window", None), options.count("sliding_window_pattern", 6)
+    if width is not None and not causal:
+        width //= 2
+    windows = typed_windows(options, width, lambda k: (k + 1) % every == 0)
+    bases = {"full_attention": ("rope_theta", 1e6), "sliding_attention": ("rope_local_base_freq", 1e4)}
+    turned = rotary_by_window(options, windows, bases, options.count("head_dim"))
+    return _scaled(options, windows, head_norms="heads", causal=causal, **turned)
+
+
+def gemma3(options: Options) -> Architecture:
+    """The text model within one that reads images too."""
+    for name in ("use_bidirectional_attention", "final_logit_softcapping"):
+        options.only(name, (False, None), "the library's class with images does not read it; remove it")
+    return gemma3_text(options)
+
+
+def _experts(
+    options: Options, number: str, hidden: str, renormalised: bool, layers: Iterable[int], shared: int = 0
+) -> Experts:
+    many, chosen = options.count(number), options.count("num_experts_per_tok")
+    if chosen > many:
+        options.refuse("num_experts_per_tok", f"at most {number} = {many}: a row chooses among them")
+    return Experts(many, min(chosen, many), renormalised, tuple(layers), options.count(hidden), shared)
+
+
+def mixtral(options: Options) -> Architecture:
+    """Experts in every layer."""
+    experts = _experts(options, "num_local_experts", "intermediate_size", True, range(options.layers()))
+    return llama_like(options, sliding(options), experts=experts)
+
+
+def _sparse_layers(options: Options) -> tuple[int, ...]:
+    """All layers but those in mlp_only_layers, or every decoder_sparse_step-th of them."""
+    layers, step = options.layers(), options.count("decoder_sparse_step")
+    plain = options.value("mlp_only_layers", [])
+    if not isinstance(plain, list) or any(type(k) is not int for k in plain):
+        options.refuse("mlp_only_layers", "a list of numbers of layers")
+        plain = []
+    return tuple(k for k in range(layers) if k not in plain and (k + 1) % step == 0)
+
+
+def qwen3_moe(options: Options) -> Architecture:
+    """Experts in some layers, and normalised queries and keys."""
+    options.ignore("max_window_layers")
+    width, layers = options.count("sliding_window", None), _sparse_layers(options)
+    windows = (width if options.flag("use_sliding_window") else None,) * options.layers()
+    bias, renormalised = options.flag("attention_bias"), options.flag("norm_topk_prob")
+    experts = _experts(options, "num_local_experts", "moe_intermediate_size", renormalised, layers)
+    return llama_like(options, windows, bias=bias, head_norms="heads", experts=experts)
+
+
+def qwen2_moe(options: Options) -> Architecture:
+    """Windows in every other layer up to max_window_layers; an expert that all rows share beside the chosen ones."""
+    last = options.count("max_window_layers", least=0)
+    sliding = options.flag("use_sliding_window")
+    least = int(sliding is True)  # the library writes 0 without windows
+    width = options.count("sliding_window", None, least=least)
+    windows = typed_windows(options, width if sliding else None, lambda k: k % 2 == 1 or k >= last)
+    layers, renormalised = _sparse_layers(options), options.flag("norm_topk_prob")
+    shared = options.count("shared_expert_intermediate_size")
+    experts = _experts(options, "num_experts", "moe_intermediate_size", renormalised, layers, shared)
+    return llama_like(options, windows, attention_bias=options.flag("qkv_bias"), experts=experts)
+
+
+def olmoe(options: Options) -> Architecture:
+    """Experts in every layer, and normalised queries and keys."""
+    bias, clip = options.flag("attention_bias", False), options.number("clip_qkv", None)
+    renormalised, layers = options.flag("norm_topk_prob", False), range(options.layers())
+    experts = _experts(options, "num_experts", "intermediate_size", renormalised, layers)
+    return llama_like(options, head_norms="whole", clip=clip, bias=bias, experts=experts)

@@ -8,7 +8,7 @@ model's dtype. Old folders write the options as `rope_scaling`, new ones as `rop
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -227,20 +227,26 @@ def angles_of_table(
     return replace(angles, interleaved=interleaved), longest
 
 
-def angles_by_kind(
-    options: Options, bases: Mapping[str, tuple[str, float]], width: int, longest: int, both: bool = False
-) -> tuple[list[RotaryAngles], int]:
-    """Returns the angles of each kind of layer, and the length of the longest input.
+def rotary_by_window(
+    options: Options,
+    windows: Sequence[int | None],
+    bases: Mapping[str, tuple[str, float]],
+    width: int,
+    both: bool = False,
+) -> dict[str, Any]:
+    """Returns the angles of each layer, which differ between layers with and without a window, and the length of the
+    longest input, as `Architecture` takes them.
 
     New folders have a table for each kind; old ones have an option for the base of each, and one scaling.
 
     Args:
         options: those of config.json.
+        windows: of each layer; None for none.
         bases: the name and the default of the base of each kind, that of layers without a window first.
         width: the width of a head.
-        longest: `max_position_embeddings`.
         both: whether the scaling of old folders is that of all kinds, or of the first alone.
     """
+    longest = options.count("max_position_embeddings")
     new, old = options.value("rope_parameters", {}), options.value("rope_scaling", {})
     if not isinstance(new, dict) or (new and not new.keys() & bases.keys()):
         options.refuse("rope_parameters", f"a table with a table for each of {' and '.join(bases)}")
@@ -256,4 +262,5 @@ def angles_by_kind(
         angles, reach = angles_of_table(options, "rope_parameters", own, base, width, longest)
         found.append(angles)
         longest = max(longest, reach) if k == 0 else longest
-    return found, longest
+    rotary = tuple(found[0] if window is None else found[1] for window in windows)
+    return {"rotary": rotary, "longest": longest}

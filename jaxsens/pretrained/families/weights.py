@@ -101,7 +101,6 @@ class HeldReader(Reader):
     """Takes parameters that are at hand, in place of stored tensors."""
 
     def numbers(self, tensor: Tensor, stored: Any, index: Any = ()) -> np.ndarray:
-        """Returns a part of an array."""
         return np.ascontiguousarray(stored[index])
 
 

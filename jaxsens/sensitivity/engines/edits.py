@@ -82,11 +82,9 @@ class InsertionEngine(VmapEngine):
     one_length: ClassVar[bool] = False
 
     def preferred_batch(self, n: int, platform: Platform) -> int:
-        """That of the longer input."""
         return super().preferred_batch(n + self.copies, platform)
 
     def cost(self, parameters: Any, tokens: Any, platform: Platform) -> EngineCost:
-        """Counts one forward pass of the longer input for each flip."""
         longer = jax.ShapeDtypeStruct((tokens.shape[0] + self.copies,), tokens.dtype)
         forward = VmapEngine(self.measure, self.outputs, self.apply)
         prepare = forward.cost(parameters, tokens, platform).prepare
@@ -108,11 +106,9 @@ class GroupEngine(VmapEngine):
     """
 
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> PreparedPass:
-        """The input and its output."""
         return super().prepare(parameters[0], tokens)
 
     def cost(self, parameters: Any, tokens: Any, platform: Platform) -> EngineCost:
-        """Counts one forward pass."""
         return super().cost(parameters[0], tokens, platform)
 
     def _flipped(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Array:

@@ -316,9 +316,7 @@ class ConfigEngine(Engine):
 
     @property
     def own_config(self) -> TransformerConfig:
-        """The config."""
         return self.config
 
     def for_config(self, config: TransformerConfig) -> ConfigEngine:
-        """Returns this engine with another config."""
         return replace(self, config=config)

@@ -133,16 +133,13 @@ class IncrementalEngine(SubtractingEngine):
 
     @property
     def fallback(self) -> VmapEngine:
-        """Whole forward passes."""
         return VmapEngine(self.measure, self.outputs, self.apply)
 
     def for_config(self, config: TransformerConfig) -> IncrementalEngine:
-        """Returns this engine with the layers of the config."""
         return replace(self, apply=TransformerApply(config), layered=layered_transformer(config))
 
     @property
     def how(self) -> str:
-        """The method."""
         return "what a flip changes of a forward pass"
 
     def resolves(self, prepared: UnflippedRows) -> bool:
@@ -156,7 +153,6 @@ class IncrementalEngine(SubtractingEngine):
         return float(np.max(np.abs(sizes), initial=0)) <= LARGEST_SCORE.get(str(sizes.dtype), -math.inf)
 
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> UnflippedRows:
-        """Runs one forward pass and keeps the outputs of layers, and of the first layer more."""
         n = tokens.shape[0]
         model = self.layered.at_length(n)
         x = embedded_rows(model, parameters, tokens, jnp.arange(n))
@@ -182,7 +178,6 @@ class IncrementalEngine(SubtractingEngine):
         return UnflippedRows(tokens, first, tuple(rows), stacks, output, doubt, sizes)
 
     def sizes(self, prepared: UnflippedRows) -> Float[Array, " layers"]:
-        """Those of a jaxsens transformer."""
         return prepared.sizes
 
     @property
@@ -193,7 +188,6 @@ class IncrementalEngine(SubtractingEngine):
     def _flipped(
         self, parameters: Any, prepared: UnflippedRows, block: FlipBlock
     ) -> Float[Array, "flips outputs"]:
-        """Returns the output of each flipped input."""
         n, (positions, symbols) = prepared.first.x.shape[0], block
         model = self.layered.at_length(n)
         moved = embedded_rows(model, parameters, symbols, positions)
@@ -237,7 +231,6 @@ class IncrementalEngine(SubtractingEngine):
         return jax.vmap(read)(last_row(layer_of(model, parameters, model.layers - 1, n), y, row))
 
     def preferred_batch(self, n: int, platform: Platform) -> int:
-        """As the vmap engine."""
         return max(1, platform.forward_symbols // n)
 
     def cost(self, parameters: Any, tokens: Any, platform: Platform) -> EngineCost:

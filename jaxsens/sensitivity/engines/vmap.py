@@ -5,7 +5,8 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +14,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsens.asked.formulas import as_vector, difference, is_whole, l2
-from jaxsens.asked.nudged import nudged, salts
+from jaxsens.asked.nudged import equations, nudged, salts
 from jaxsens.base.platforms import Platform
-from jaxsens.base.programs import compiled
+from jaxsens.base.programs import compiled, kept
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.sensitivity.engines.engine import Changed, Engine, EngineCost, FlipBlock, PreparedPass, Values
 from jaxsens.sensitivity.subjects.adapters import LayeredApply, TorchApply, TransformerApply, in_float64
@@ -46,23 +47,18 @@ class SubtractingEngine(Engine):
 
     @property
     def own_config(self) -> TransformerConfig | None:
-        """That of a jaxsens transformer's forward pass."""
         return self.apply.config if self.one_length and isinstance(self.apply, TransformerApply) else None
 
     def for_config(self, config: TransformerConfig) -> SubtractingEngine:
-        """Returns this engine with the forward pass of the config."""
         return replace(self, apply=TransformerApply(config))
 
     def doubting(self, prepared: Any, doubt: Float[Any, " outputs"]) -> Any:
-        """Returns the prepared values with this bound of the rounding of each output; integers have none."""
         return prepared if is_whole(prepared.output) else super().doubting(prepared, doubt)
 
     def changed(self, parameters: Any, prepared: Any, block: FlipBlock) -> Changed:
-        """Returns the output of each flipped input minus that of the input, and the rounding of both."""
         return self._changed_to(self._flipped(parameters, prepared, block), prepared)
 
     def output(self, parameters: Any, prepared: Any) -> Float[Array, "*shape"]:
-        """The prepared output."""
         return as_vector(prepared.output)
 
     @abc.abstractmethod
@@ -100,12 +96,10 @@ class VmapEngine(SubtractingEngine):
 
     @property
     def wider(self) -> Engine | None:
-        """This engine in float64, for a float32 model of which there is a form in float64 (`in_float64`)."""
         apply = None if self.wide else in_float64(self.apply)
         return None if apply is None else replace(self, apply=apply, wide=True)
 
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> PreparedPass:
-        """The input and its output, as the model returns it."""
         if isinstance(self.apply, TransformerApply):
             output, scores = self.apply.with_sizes(parameters, tokens)
         else:
@@ -118,7 +112,6 @@ class VmapEngine(SubtractingEngine):
         return PreparedPass(tokens, output, doubt, scores)
 
     def sizes(self, prepared: PreparedPass) -> Float[Array, " layers"]:
-        """Those of a jaxsens transformer."""
         return prepared.sizes
 
     def values(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Values:
@@ -140,7 +133,6 @@ class VmapEngine(SubtractingEngine):
 
     @property
     def how(self) -> str:
-        """Forward passes."""
         return "a forward pass each in float64" if self.wide else "a forward pass each"
 
     def preferred_batch(self, n: int, platform: Platform) -> int:
@@ -150,22 +142,15 @@ class VmapEngine(SubtractingEngine):
         return max(1, symbols // n)
 
     def cost(self, parameters: Any, tokens: Any, platform: Platform) -> EngineCost:
-        """Counts the operations of one forward pass, lowered but not compiled. Loops in a user's model count once.
-
-        Temporary memory is estimated as three times the largest intermediate value, per flip of a block.
-        """
-        traced = jax.jit(self._output).trace(parameters, tokens)
-        own = _innermost(self.apply)
-        if isinstance(own, TransformerApply | TorchApply):
-            operations = own.operations(tokens.shape[0])
-        else:
-            operations = float((traced.lower().cost_analysis() or {}).get("flops", 0))
+        """Counts the operations of one forward pass. Temporary memory is estimated as three times the largest
+        intermediate value, per flip of a block."""
+        own, n = _innermost(self.apply), tokens.shape[0]
+        size = program_size(self.apply, parameters, n)
         hard = isinstance(own, TransformerApply) and own.config.exact_rows
-        block = 3 * self.preferred_batch(tokens.shape[0], platform) * _largest(traced.jaxpr.jaxpr)
-        return EngineCost(operations, operations, block, ELEMENTWISE if hard else EFFICIENCY)
+        block = 3 * self.preferred_batch(n, platform) * size.largest
+        return EngineCost(size.operations, size.operations, block, ELEMENTWISE if hard else EFFICIENCY)
 
     def _flipped(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Array:
-        """Returns the output of each flipped input, as the model returns it."""
         tokens = prepared.tokens
 
         def one(place: Array, symbol: Array) -> Array:
@@ -197,6 +182,37 @@ class VmapEngine(SubtractingEngine):
 def output_vector(apply: Callable[[Any, Any], Any], parameters: Any, tokens: Array) -> Float[Array, "*shape"]:
     """Returns a model's output on one input as engines measure it: with an axis, in float32 at least."""
     return as_vector(apply(parameters, tokens))
+
+
+class ProgramSize(NamedTuple):
+    """The size of a forward pass: its equations, its floating-point operations, the bytes of its largest value."""
+
+    equations: float
+    operations: float
+    largest: int
+
+
+def program_size(apply: Callable[[Any, Any], Any], parameters: Any, n: int) -> ProgramSize:
+    """Returns the size of a model's program for inputs of n symbols, lowered once but not compiled.
+
+    Loops in a user's model count once.
+    """
+    leaves, structure = jax.tree.flatten(parameters)
+    shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+    return _program_size(apply, structure, shapes, n, jnp.result_type(float) == jnp.float64)
+
+
+@kept
+def _program_size(apply: Any, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool) -> ProgramSize:
+    del wide  # 64-bit types are on: another program
+    parameters = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*one) for one in shapes])
+    traced = jax.jit(partial(output_vector, apply)).trace(parameters, jax.ShapeDtypeStruct((n,), jnp.int32))
+    own = _innermost(apply)
+    if isinstance(own, TransformerApply | TorchApply):
+        operations = own.operations(n)
+    else:
+        operations = float((traced.lower().cost_analysis() or {}).get("flops", 0))
+    return ProgramSize(equations(traced.jaxpr.jaxpr), operations, _largest(traced.jaxpr.jaxpr))
 
 
 def _innermost(apply: Any) -> Any:

@@ -67,13 +67,11 @@ class OutputEngine(VmapEngine):
     compiles_preparation: ClassVar[bool] = False
 
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> PreparedPass:
-        """The input."""
         del parameters
         nothing = jax.device_put(np.zeros(0))
         return PreparedPass(tokens, nothing, nothing, nothing)  # of which only the first is looked at
 
     def changes(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Array:
-        """Returns the output on every flipped input."""
         return jax.vmap(as_vector)(self._flipped(parameters, prepared, block))
 
 

@@ -78,7 +78,6 @@ class CertifiedBound(SavedResult):
         return axes
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
         rows: dict[str, object] = {
             "no flip exceeds": self.value,
             "norm": self.norm,

@@ -148,7 +148,6 @@ class Restriction(SavedResult):
             problems.add("word", f"{given[i]} at position {i}", f"{wanted}: it is not under the restriction")
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
         rows: dict[str, object] = {
             "length n": self.n,
             "free positions": int(self.free.sum()),

@@ -173,7 +173,6 @@ def _projections(
 
 
 def _unit(x: Array | np.ndarray) -> float:
-    """The unit roundoff."""
     return float(jnp.finfo(x.dtype).eps) / 2
 
 

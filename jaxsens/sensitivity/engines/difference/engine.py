@@ -100,24 +100,19 @@ class DifferenceEngine(ConfigEngine):
 
     @property
     def wider(self) -> Engine | None:
-        """This engine in float64, for a float32 model."""
         return None if self.wide or self.config.dtype == "float64" else replace(self, wide=True)
 
     @property
     def how(self) -> str:
-        """The method: whole rows of attention, not folded ones."""
         return "whole rows in float64" if self.wide else "whole rows"
 
     def resolves(self, prepared: Prepared) -> bool:
-        """Returns whether the scores of the unflipped run are small enough for the dtype; always true in float64."""
         return self.wide or largest_score(prepared) <= LARGEST_SCORE[self.config.dtype]
 
     def sizes(self, prepared: Prepared) -> Float[Array, " layers"]:
-        """Those of the unflipped run's traces."""
         return score_sizes(prepared)
 
     def prepare(self, parameters: TransformerParameters, tokens: Int[Array, " n"]) -> Prepared:
-        """Runs one forward pass and keeps its intermediate values, in the dtype of the parameters."""
         row = readout_position(self.config, len(tokens)) if self.config.layers == 1 else None
         return prepare(of_dtype(self.config, parameters), parameters, tokens, row)
 
@@ -144,7 +139,6 @@ class DifferenceEngine(ConfigEngine):
         return moved.dx @ head, product_error(size(moved.dx), moved.error, head)
 
     def output(self, parameters: TransformerParameters, prepared: Prepared) -> Float[Array, " outputs"]:
-        """Reads the output out of the unflipped run."""
         return read_out(of_dtype(self.config, parameters), parameters, prepared.output)
 
     def _embedding_change(self, run: KeptRun, block: FlipBlock, row: int | None) -> Moved:
@@ -236,7 +230,6 @@ class DifferenceEngine(ConfigEngine):
         return EngineCost(forward, flip, int(block), 0.3 if whole else 0.35)
 
     def preferred_batch(self, n: int, platform: Platform) -> int:
-        """Flips whose row blocks stay in the cache of a CPU, or keep an accelerator busy."""
         if self.config.layers <= 1:
             return 1024
         return max(1, min(platform.difference_flips, platform.difference_symbols // n))

@@ -155,7 +155,6 @@ class FoldedEngine(ConfigEngine):
     """Exact unless it declines (NaN). O(n d^2) per flip after O(n d^2 d_ff) per input; memory O(n d^2)."""
 
     def prepare(self, parameters: TransformerParameters, tokens: Int[Array, " n"]) -> PreparedFold:
-        """Runs the forward pass, and computes the matrices of all rows."""
         config = of_dtype(self.config, parameters)
         first, second = parameters.layers
         prepared = prepare(config, parameters, tokens, readout_position(config, tokens.shape[0]))
@@ -295,11 +294,9 @@ class FoldedEngine(ConfigEngine):
         return rows + of_own + u * jnp.abs(gained) * pulls + (sums.gained_size + jnp.abs(gained)) * spread
 
     def sizes(self, prepared: PreparedFold) -> Float[Array, " layers"]:
-        """Those of the unflipped run's traces."""
         return score_sizes(prepared.prepared)
 
     def output(self, parameters: TransformerParameters, prepared: PreparedFold) -> Float[Array, " outputs"]:
-        """Reads the output out of the unflipped run."""
         return self.fallback.output(parameters, prepared.prepared)
 
     def _step(self, run: KeptRun, block: FlipBlock) -> _Step:
@@ -386,12 +383,10 @@ class FoldedEngine(ConfigEngine):
 
     @property
     def fallback(self) -> Engine:
-        """The difference engine."""
         return DifferenceEngine(self.measure, self.outputs, self.config)
 
     @property
     def wider(self) -> Engine | None:
-        """The difference engine in float64, for a float32 model."""
         return self.fallback.wider
 
     @property
@@ -401,11 +396,9 @@ class FoldedEngine(ConfigEngine):
 
     @property
     def how(self) -> str:
-        """The form's name."""
         return "the folded form"
 
     def resolves(self, prepared: PreparedFold) -> bool:
-        """Returns whether the scores of the unflipped run are small enough for the dtype, and for ties."""
         return largest_score(prepared.prepared) <= min(LARGEST_SCORE[self.config.dtype], LARGEST_TIED)
 
     def cost(self, parameters: TransformerParameters, tokens: Any, platform: Platform) -> EngineCost:
@@ -422,7 +415,6 @@ class FoldedEngine(ConfigEngine):
         return EngineCost(forward + 2 * n * heads * first.feed_forward * d, n * pair, block, 0.3)
 
     def preferred_batch(self, n: int, platform: Platform) -> int:
-        """Flips by `ROWS` rows that stay in the cache of a CPU, or keep an accelerator busy."""
         return platform.folded_flips
 
 

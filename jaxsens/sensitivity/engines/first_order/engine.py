@@ -92,7 +92,6 @@ class FirstOrderEngine(Engine):
         return config if config and self.layered == layered_transformer(config) else None
 
     def for_config(self, config: TransformerConfig) -> FirstOrderEngine:
-        """Returns this engine with the layers of the config."""
         return replace(self, layered=layered_transformer(config))
 
     @property
@@ -107,7 +106,6 @@ class FirstOrderEngine(Engine):
         return measure.function if isinstance(measure, OfFunction) and measure.arguments == 1 else None
 
     def prepare(self, parameters: tuple[Any, Any], tokens: Int[Array, " n"]) -> PreparedEstimate:
-        """Runs the model once forward and once backward for each combination."""
         model, own = self._model(parameters, tokens.shape[0])
         row, groups = readout_row(self.readout, tokens.shape[0]), self._groups(own, tokens.shape[0])
         kept = run(model, own, tokens, groups, row)
@@ -122,12 +120,10 @@ class FirstOrderEngine(Engine):
         return alike(model, own, n, range(model.layers - (readout_row(self.readout, n) is not None)))
 
     def _model(self, parameters: tuple[Any, Any], n: int) -> tuple[Layered, Any]:
-        """Returns the model at a length, and its parameters."""
         model = self.layered.at_length(n)
         return model, model.apart(parameters[0])
 
     def output(self, parameters: tuple[Any, Any], prepared: PreparedEstimate) -> Float[Array, " outputs"]:
-        """The output on the unflipped input."""
         return self._output_of_run(parameters, prepared.run)
 
     def sizes(self, prepared: PreparedEstimate) -> Float[Array, " layers"]:
@@ -140,7 +136,6 @@ class FirstOrderEngine(Engine):
     def chosen_changes(
         self, parameters: tuple[Any, Any], prepared: PreparedEstimate, block: FlipBlock
     ) -> Float[Array, "flips combinations"]:
-        """Returns `changes`: the combinations are of the chosen outputs."""
         return self.changes(parameters, prepared, block)
 
     def changed(self, parameters: tuple[Any, Any], prepared: PreparedEstimate, block: FlipBlock) -> Changed:
@@ -152,7 +147,6 @@ class FirstOrderEngine(Engine):
     def changes(
         self, parameters: tuple[Any, Any], prepared: PreparedEstimate, block: FlipBlock
     ) -> Float[Array, "flips combinations"]:
-        """Returns the estimated change of every combination under each flip."""
         kept, (positions, symbols) = prepared.run, block
         n = kept.tokens.shape[0]
         (model, own), row = self._model(parameters, n), readout_row(self.readout, n)
@@ -187,7 +181,6 @@ class FirstOrderEngine(Engine):
     def _after(
         self, layer: ModelLayer, kept: LayerRun, positions: Places, moved: FlippedRows, qkv: Projections
     ) -> FlippedRows:
-        """Returns the flipped rows after a layer."""
         b = attended_by_moved_rows(layer, kept, positions, qkv)
         return self.merged(layer, kept, positions, moved, b)
 
@@ -249,7 +242,6 @@ class FirstOrderEngine(Engine):
         return jax.vmap(lambda step: change_of(combined, mean, step))(steps)
 
     def _combined(self, parameters: tuple[Any, Any]) -> Callable[[Array], Array]:
-        """Returns the function from the output to the combinations."""
         if self.scalar is not None:
             scalar = self.scalar
             return lambda output: jnp.reshape(scalar(output), (1,))

@@ -11,7 +11,7 @@ import numpy as np
 from jax.lax import GatherScatterMode
 from jaxtyping import Bool, Int
 
-from jaxsens.sensitivity.digits.wide.numbers import NUMPY, Array, Equation, Rule, is_float
+from tests.wide.numbers import NUMPY, Array, Equation, Rule, is_float
 
 
 def _windows(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxsens.sensitivity.digits.wide.numbers import Array, Equation, Rule, is_float
+from tests.wide.numbers import Array, Equation, Rule, is_float
 
 CALLS: dict[str, str] = {
     "jit": "jaxpr",

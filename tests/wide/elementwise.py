@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsens.sensitivity.digits.wide.numbers import (
+from tests.wide.numbers import (
     NUMPY,
     Array,
     Equation,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxsens.sensitivity.digits.wide.numbers import Array, Equation, Rule
+from tests.wide.numbers import Array, Equation, Rule
 
 
 def _same(_: Equation, x: Array) -> Array:

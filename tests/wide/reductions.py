@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxsens.sensitivity.digits.wide.elementwise import narrowed
-from jaxsens.sensitivity.digits.wide.numbers import NUMPY, Array, Equation, Rule, is_float, is_nan, ranks
+from tests.wide.elementwise import narrowed
+from tests.wide.numbers import NUMPY, Array, Equation, Rule, is_float, is_nan, ranks
 
 
 def _last(x: Array, axes: Sequence[int]) -> Array:

@@ -15,12 +15,12 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from jaxsens.base.errors import InputError, no_rule
-from jaxsens.sensitivity.digits.wide.control import CALLS, CONTROL, held_programs
-from jaxsens.sensitivity.digits.wide.elementwise import CONVERSIONS, ELEMENTWISE
-from jaxsens.sensitivity.digits.wide.indexing import INDEXING
-from jaxsens.sensitivity.digits.wide.numbers import Arithmetic, Array, Equation, Rule, is_float
-from jaxsens.sensitivity.digits.wide.reductions import REDUCTIONS
-from jaxsens.sensitivity.digits.wide.structure import STRUCTURE
+from tests.wide.control import CALLS, CONTROL, held_programs
+from tests.wide.elementwise import CONVERSIONS, ELEMENTWISE
+from tests.wide.indexing import INDEXING
+from tests.wide.numbers import Arithmetic, Array, Equation, Rule, is_float
+from tests.wide.reductions import REDUCTIONS
+from tests.wide.structure import STRUCTURE
 
 RULES: dict[str, Rule] = {
     **CONVERSIONS, **ELEMENTWISE, **STRUCTURE, **INDEXING, **REDUCTIONS, **CONTROL
