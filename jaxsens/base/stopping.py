@@ -89,13 +89,8 @@ def check() -> None:
         raise Stopped(_request.number)
 
 
-def requested() -> bool:
-    """Returns whether `check` would raise, for work that has its own way to end."""
-    return requested_signal() is not None
-
-
 def requested_signal() -> int | None:
-    """Returns the number of the signal for which `check` would raise, or None."""
+    """Returns the number of the signal for which `check` would raise, or None, for work that has its own way to end."""
     return _request.number if threading.current_thread() is threading.main_thread() else None
 
 
