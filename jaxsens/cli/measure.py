@@ -57,11 +57,11 @@ def measure(
                 problems.add(option, value, "at least 0")
         measuring.asked(problems)
         output.check(measuring.resume, problems)
-    from jaxsens.sensitivity.results.resuming import MeasurementInterrupted, keeping
+    from jaxsens.sensitivity.results.resuming import MeasurementInterrupted
 
     output.check_nothing_is_lost(measuring.resume)
     try:
-        with programs_kept(asked.compilation_cache), keeping(output.keep):
+        with programs_kept(asked.compilation_cache):
             if (folder := published.pretrained) is None:
                 told = _of_words(asked, options, measuring, output)
             else:

@@ -60,7 +60,6 @@ from jaxsens.sensitivity.results.resuming import (
     MeasurementInterrupted,
     check_resumable,
     fingerprint,
-    handed_over,
     taken_over,
     weights_of,
 )
@@ -358,18 +357,17 @@ def _measured(
     rest, so_far = begun.rest, placing.Finished()
     what, by_what = flips.edits
     try:
-        with handed_over(lambda: begun.unfinished(so_far)):
-            with stopping.noting(signal.SIGINT):
-                told = call.told
-                counted = told and (lambda done, total: told(len(known) + done, len(known) + total))
-                where = flips.inputs[rest], what[rest], by_what[rest]
-                doubting, doubts = _doubting(runner, subject, whole, call.placement, parameters)
-                values, elsewhere = placing.Measuring(
-                    doubting, parameters, words, *where, call.placement, counted, doubts, so_far, ready
-                ).numbers()
-            values = begun.with_known(values)
-            check_finite(values[:, 0], flips.positions, whole.measure)
-            _check_measured(runner, subject, whole, values, first)
+        with stopping.noting(signal.SIGINT):
+            told = call.told
+            counted = told and (lambda done, total: told(len(known) + done, len(known) + total))
+            where = flips.inputs[rest], what[rest], by_what[rest]
+            doubting, doubts = _doubting(runner, subject, whole, call.placement, parameters)
+            values, elsewhere = placing.Measuring(
+                doubting, parameters, words, *where, call.placement, counted, doubts, so_far, ready
+            ).numbers()
+        values = begun.with_known(values)
+        check_finite(values[:, 0], flips.positions, whole.measure)
+        _check_measured(runner, subject, whole, values, first)
     except KeyboardInterrupt as stop:
         number = getattr(stop, "signal", signal.SIGINT)
         raise MeasurementInterrupted(begun.unfinished(so_far), number) from stop

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import threading
 from functools import partial as bound
 from typing import Any
 
@@ -17,11 +16,10 @@ from jaxsens import InputError, MeasurementInterrupted, Placement, Transformer, 
 from jaxsens.asked.engines import Vmap
 from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import L2
-from jaxsens.base import stopping
 from jaxsens.base.precision import numerics
 from jaxsens.sensitivity.results.measured import Provenance
 from jaxsens.sensitivity.results.result import FlipSensitivity
-from jaxsens.sensitivity.results.resuming import fingerprint, keeping, weights_of
+from jaxsens.sensitivity.results.resuming import fingerprint, weights_of
 from jaxsens.sensitivity.subjects.adapters import measurable
 from tests.small_models import small as config_of
 
@@ -135,25 +133,6 @@ def test_a_partial_result_is_never_taken_for_a_whole_one(whole):
     completed = flip_sensitivity(MODEL, TOKENS, resume=partial, **OPTIONS)
     # The last flip is in a batch of its own, whose products are rounded in another order.
     np.testing.assert_allclose(completed.norms, whole.norms, rtol=1e-5)
-
-
-def test_what_is_handed_over_during_a_measurement_is_what_is_finished(whole):
-    """By another thread, as a command does that gives a step up."""
-    kept: list[FlipSensitivity] = []
-
-    def progress(done, total):
-        thread = threading.Thread(target=lambda: [act() for act in stopping._handing_over])
-        thread.start()
-        thread.join()
-
-    with keeping(kept.append):
-        flip_sensitivity(MODEL, TOKENS, progress=progress, **OPTIONS)
-    assert [len(one) for one in kept] == sorted(len(one) for one in kept)
-    assert len(kept[0]) > 0
-    for one in kept:
-        assert not one.complete
-        np.testing.assert_array_equal(one.norms, whole.norms[: len(one)])
-    assert stopping._handing_over == []
 
 
 @pytest.mark.slow

@@ -6,8 +6,6 @@ import dataclasses
 import hashlib
 import signal
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxsens.base import stopping
 from jaxsens.base.errors import InputError, Problems
 from jaxsens.base.programs import kept
 from jaxsens.sensitivity.flips.flip_table import FlipTable
@@ -34,33 +31,6 @@ class MeasurementInterrupted(KeyboardInterrupt):
     def __init__(self, partial: FlipSensitivity, number: int = signal.SIGINT) -> None:
         super().__init__(f"interrupted after {len(partial)} of {partial.population} flips; see .partial")
         self.partial, self.signal = partial, number
-
-
-_keepers: list[Callable[[FlipSensitivity], object]] = []
-
-
-@contextmanager
-def keeping(keep: Callable[[FlipSensitivity], object]) -> Iterator[None]:
-    """While the block runs, a command that gives its step up in `flip_sensitivity` first calls `keep`, in another
-    thread, with the partial result."""
-    _keepers.append(keep)
-    try:
-        yield
-    finally:
-        _keepers.remove(keep)
-
-
-@contextmanager
-def handed_over(partial: Callable[[], FlipSensitivity]) -> Iterator[None]:
-    """While the block runs, those who are `keeping` partial results get `partial()`, called in another thread."""
-    keepers = tuple(_keepers)
-
-    def hand_over() -> None:
-        for keep in keepers:
-            keep(partial())
-
-    with stopping.handing_over(hand_over):
-        yield
 
 
 def check_resumable(partial: object, several_lengths: bool) -> FlipSensitivity | None:
@@ -206,12 +176,12 @@ class Begun:
     def unfinished(self, so_far: Finished) -> FlipSensitivity:
         """Returns the partial result. It has never all flips: when all are measured, they are not yet checked, and the
         last is left out, so that nobody takes it for whole."""
-        found, rest, finished = so_far.copy(), self.rest, np.ones(len(self.whole), bool)
+        rest, finished = self.rest, np.ones(len(self.whole), bool)
         nothing = np.full((len(rest), 2), np.nan, np.float32), np.zeros(len(rest), bool)
-        values, done = (found.values, found.done) if len(found.done) else nothing
+        values, done = (so_far.values, so_far.done) if len(so_far.done) else nothing
         finished[rest] = done
         finished[-1:] &= not finished.all()
-        return self.result(self.with_known(values), finished, found.elsewhere)
+        return self.result(self.with_known(values), finished, so_far.elsewhere)
 
 
 def fingerprint(subject: Measurable, n: int, weights: str | None = None) -> str:
