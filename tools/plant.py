@@ -1,8 +1,8 @@
 """`python -m tools.plant [NAME ...]` plants faults one by one and runs the tests of their rooms: which are caught?
 
 `tools/faults.toml` has the faults. Their test files run once without a fault first: a test that fails then catches
-nothing. A fault is `caught` if a test fails; `escaped` if none does; `not reached` if no test called the function that
-has it; `timed out` if its tests took longer than `--timeout`. The exit code is 1 unless all are caught.
+nothing. A fault is `caught` if a test fails, `escaped` if none does, `never reached` if no test called the function that
+has it, and `timed out` if its tests took longer than `--timeout`. The exit code is 1 unless all are caught.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tools.planted import FAULT, LOG, ROOT, Fault, faults
@@ -48,11 +49,10 @@ def run_tests(
         log = Path(folder, "reached")
         paths = [folder, str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), LOG: str(log)}
-        environment |= {FAULT: fault.name} if fault else {}
+        environment |= {FAULT: fault.name if fault else ""}
         thread = threading.current_thread()
-        if (
-            thread is not threading.main_thread()
-        ):  # one that reads a cache while another writes to it would warn
+        if thread is not threading.main_thread():
+            # A process that reads a cache while another one writes to it would warn.
             environment["JAX_COMPILATION_CACHE_DIR"] = str(ROOT / ".cache" / f"jax-plant-{thread.name}")
         command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider"]
         process = subprocess.Popen(
@@ -65,25 +65,25 @@ def run_tests(
             start_new_session=True,
         )
         try:
-            told = process.communicate(timeout=timeout)[0]
+            output = process.communicate(timeout=timeout)[0]
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             return None, [], log.exists()
-        failed = FAILED.findall(told)
-        if process.returncode == 2 and "KeyboardInterrupt !" in told:
+        failed = FAILED.findall(output)
+        if process.returncode == 2 and "KeyboardInterrupt !" in output:
             failed.append("a test sent Ctrl-C, which ended pytest")
         if process.returncode and not failed:
-            raise RuntimeError(f"pytest ended with exit code {process.returncode}:\n{told[-3000:]}")
+            raise RuntimeError(f"pytest ended with exit code {process.returncode}:\n{output[-3000:]}")
         return process.returncode, failed, log.exists()
 
 
-def tried(fault: Fault, timeout: float) -> Verdict:
+def plant(fault: Fault, timeout: float) -> Verdict:
     """Plants a fault and runs its tests."""
     began = time.monotonic()
     code, failed, reached = run_tests(fault.tests, timeout, fault)
     if not reached:
-        verdict = "not reached"
+        verdict = "never reached"
     elif code is None:
         verdict = "timed out"
     else:
@@ -91,21 +91,18 @@ def tried(fault: Fault, timeout: float) -> Verdict:
     return Verdict(fault, verdict, failed[0] if failed else "", time.monotonic() - began)
 
 
-def baseline(chosen: Sequence[Fault], timeout: float) -> list[str]:
-    """Runs the tests of faults without a fault; returns those that fail, and files that take too long."""
-    red: list[str] = []
-    for file in sorted({file for fault in chosen for file in fault.tests}):
-        began = time.monotonic()
-        code, failed, _ = run_tests([file], timeout)
-        red += failed or ([file] if code is None else [])
-        print(f"{file:<60}{'green' if code == 0 else 'red':<8}{time.monotonic() - began:6.1f} s", flush=True)
-    return red
+def baseline(file: str, timeout: float) -> list[str]:
+    """Runs a test file without a fault; returns the tests that fail, or the file if it takes too long."""
+    began = time.monotonic()
+    code, failed, _ = run_tests([file], timeout)
+    print(f"{file:<60}{'green' if code == 0 else 'red':<8}{time.monotonic() - began:6.1f} s", flush=True)
+    return [file] if code is None else failed
 
 
 def record(verdicts: Sequence[Verdict]) -> str:
     """Returns the page that keeps the verdicts."""
     rows = [
-        f"| {one.fault.name} | {one.fault.room} | {one.fault.effect} | {one.test if one.test else one.verdict} |"
+        f"| {one.fault.name} | {one.fault.room} | {one.fault.effect} | {one.test or one.verdict} |"
         for one in verdicts
     ]
     caught = sum(one.verdict == "caught" for one in verdicts)
@@ -140,15 +137,18 @@ def main() -> int:
     for fault in chosen:
         fault.function()  # a path that leads nowhere is an error before anything runs
         fault.body()
-    red = baseline(chosen, arguments.timeout)
-    if red:
-        print(f"red without any fault, correct these first: {', '.join(red)}")
-        return 1
+    files = sorted({file for fault in chosen for file in fault.tests})
     verdicts: list[Verdict] = []
     with ThreadPoolExecutor(arguments.jobs) as threads:
-        mapped = map if arguments.jobs == 1 else threads.map
-        for one in mapped(lambda fault: tried(fault, arguments.timeout), chosen):
-            print(f"{one.fault.name:<30}{one.verdict:<13}{one.seconds:6.1f} s  {one.test}", flush=True)
+        in_order = map if arguments.jobs == 1 else threads.map
+        red = [
+            test for tests in in_order(partial(baseline, timeout=arguments.timeout), files) for test in tests
+        ]
+        if red:
+            print(f"red without any fault, correct these first: {', '.join(red)}")
+            return 1
+        for one in in_order(partial(plant, timeout=arguments.timeout), chosen):
+            print(f"{one.fault.name:<30}{one.verdict:<15}{one.seconds:6.1f} s  {one.test}", flush=True)
             verdicts.append(one)
     if arguments.record:
         RECORD.write_text(record(verdicts), "utf-8")
