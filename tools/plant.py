@@ -1,8 +1,8 @@
 """`python -m tools.plant [NAME ...]` plants faults one by one and runs the tests of their rooms: which are caught?
 
 `tools/faults.toml` has the faults. Their test files run once without a fault first: a test that fails then catches
-nothing. A fault is `caught` if a test fails, `escaped` if none does, `never reached` if no test called the function that
-has it, and `timed out` if its tests took longer than `--timeout`. The exit code is 1 unless all are caught.
+nothing. A fault is `caught` if a test fails, `escaped` if none does, `never reached` if no test called the faulty
+function, and `timed out` if its tests took longer than `--timeout`. The exit code is 1 unless all are caught.
 """
 
 from __future__ import annotations
