@@ -23,6 +23,7 @@ BASE: dict[str, tuple[str, ...]] = {
     "status": ("missing",),
     "constructions": ("missing", "--measure"),
     "restrictions": ("--models", "0"),
+    "serve": ("--model", "one=missing"),
 }
 """What a command is called with beside the option: little work, or what is refused."""
 ARGUMENT = "without an option"

@@ -92,6 +92,7 @@ async def _served(service: Service, store: Store, links: Path, listener: socket.
     )
     config = uvicorn.Config(
         app,
+        log_config=None,  # its own closes every handler of this process, and absl's closes standard error with it
         log_level="warning",
         access_log=False,
         lifespan="off",

@@ -108,15 +108,14 @@ def sharpness(
     Cost: `draws` + 1 evaluations of the loss, one after the other, in one compiled function.
     """
     with collecting("sharpness") as problems:
-        if not callable(loss):
-            problems.add("loss", loss, "a function of the parameters with a scalar result")
         if not isinstance(data, tuple):
             problems.add("data", data, "a tuple of what the loss is called with after the parameters")
-        inputs.number("noise", noise, problems, above=0, below=float("inf"))
+        elif not callable(loss) or isinstance(loss, type) or not inputs.takes(loss, 1 + len(data)):
+            remedy = "a function of the parameters, and of each value of `data`, with a scalar result"
+            problems.add("loss", loss, remedy)
         inputs.count("draws", draws, problems, least=2)
-        inputs.seed(seed, problems)
-        inputs.choice("relative", relative, (True, False), problems)
-        kept = _checked_parameters(parameters, without, problems)
+        inputs.count("seed", seed, problems)
+        kept = _checked(parameters, noise, relative, without, problems)
     leaves = jax.tree.leaves(parameters)
     wide = any(leaf.dtype == np.float64 for leaf in leaves)
     with numerics("float64" if wide else "float32"):
@@ -156,7 +155,13 @@ def parameter_noise(
 
     Draw k of `sharpness` has the key `jax.random.split(jax.random.key(seed), draws)[k]`.
     """
-    return _noise(parameters, key, noise, relative, _moved(parameters, without))
+    with collecting("parameter_noise") as problems:
+        try:
+            jax.random.fold_in(key, 0)
+        except (TypeError, ValueError):
+            problems.add("key", key, "one key, such as jax.random.key(seed)")
+        kept = _checked(parameters, noise, relative, without, problems)
+    return _noise(parameters, key, float(noise), relative, kept)
 
 
 def _noise(parameters: Any, key: Array, noise: float, relative: bool, kept: Sequence[bool]) -> Any:
@@ -187,17 +192,12 @@ def _names(path: tuple[Any, ...]) -> set[str]:
     }
 
 
-def _moved(parameters: Any, without: Collection[str]) -> list[bool]:
-    """For each array, whether noise is added to it."""
-    return [
-        bool(jnp.issubdtype(leaf.dtype, jnp.floating)) and not _names(path) & set(without)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(parameters)
-    ]
-
-
-def _checked_parameters(parameters: Any, without: Any, problems: Problems) -> list[bool]:
+def _checked(parameters: Any, noise: Any, relative: Any, without: Any, problems: Problems) -> list[bool]:
     """For each array, whether noise is added to it. Notes what cannot be used."""
-    if isinstance(without, str) or not isinstance(without, Collection):
+    inputs.number("noise", noise, problems, above=0, below=float("inf"))
+    inputs.choice("relative", relative, (True, False), problems)
+    named = isinstance(without, Collection) and all(isinstance(one, str) for one in without)
+    if isinstance(without, str) or not named:
         problems.add("without", without, 'names of parameters, such as ("learned",)')
         return []
     paths = jax.tree_util.tree_leaves_with_path(parameters)
@@ -207,9 +207,11 @@ def _checked_parameters(parameters: Any, without: Any, problems: Problems) -> li
         return []
     if missing := sorted(set(without) - found):
         problems.add("without", missing, f"names of these parameters: {', '.join(sorted(found)) or 'none'}")
-    moved = _moved(parameters, without)
+    moved = [
+        bool(jnp.issubdtype(leaf.dtype, jnp.floating)) and not _names(path) & {*without}
+        for path, leaf in paths
+    ]
     if not any(moved):
-        problems.add(
-            "parameters", type(parameters).__name__, "at least one array of floats that noise is added to"
-        )
+        remedy = "at least one array of floats with noise: those of `without` have none"
+        problems.add("parameters", type(parameters).__name__, remedy)
     return moved
