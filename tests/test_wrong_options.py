@@ -30,10 +30,11 @@ ARGUMENT = "without an option"
 CONFIG = """
 lengths = [2, 3, 4]
 seeds = 2
+[measure]
 flips = 2
-[[variants]]
-alphabet_size = 2
-width = 4
+[[variant]]
+name = "one"
+model = {alphabet_size = 2, width = 4, heads = 1, layers = 1, feed_forward = 0}
 """
 
 
