@@ -40,6 +40,7 @@ from jaxsens.base.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
+    from matplotlib.axes import Axes
 
 Norm = Literal["l2", "l1", "linf"]
 """The norms in which changes are measured."""
@@ -250,6 +251,20 @@ def progress(value: object, arguments: int, wanted: str, problems: Problems, *, 
     silent = value is None or (bar and isinstance(value, bool))
     if not silent and not (callable(value) and not isinstance(value, type) and takes(value, arguments)):
         problems.add("progress", value, f"a function that is called with {wanted}")
+
+
+def axes(value: Any, inches: tuple[float, float]) -> Axes:
+    """Returns the axes of a method `plot`, or new ones of `matplotlib.pyplot`. Raises InputError for anything else."""
+    if value is None:
+        from matplotlib import pyplot
+
+        return pyplot.subplots(figsize=inches, layout="constrained")[1]
+    from matplotlib.axes import Axes
+
+    with collecting("plot") as problems:
+        if not isinstance(value, Axes):
+            problems.add("axes", value, "matplotlib Axes, or None for new ones")
+    return value
 
 
 def takes(function: Any, arguments: int) -> bool:

@@ -84,7 +84,7 @@ class Client:
         readout: int | Literal["auto", "last", "mean"] | None = "auto",
         engine: AskedEngine | Any = "auto",
         placement: Placement | None = None,
-        progress: Callable[[int, int], object] | bool | None = None,
+        progress: Callable[[int, int], object] | bool | Any = None,
         output: Literal["hidden", "logits", "labels"] | None = None,
     ) -> FlipSensitivity:
         """Returns what `jaxsens.flip_sensitivity` returns for the served model, bit for bit on the same machine.

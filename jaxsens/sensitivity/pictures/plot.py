@@ -55,16 +55,6 @@ def draw_profile(view: ResultView, axes: Any = None) -> list[Axes]:
     return given
 
 
-def one_axes(axes: Any, inches: tuple[float, float]) -> Axes:
-    """Returns the axes of a method `plot`, or new ones of `matplotlib.pyplot`. Raises InputError for anything else."""
-    given = _given_axes(axes, 1)
-    if given is not None:
-        return given[0]
-    from matplotlib import pyplot
-
-    return pyplot.subplots(figsize=inches, layout="constrained")[1]
-
-
 def _given_axes(axes: Any, inputs: int) -> list[Axes] | None:
     with collecting("plot") as problems:
         if axes is None:
