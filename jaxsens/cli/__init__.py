@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 _DESCRIPTION = """Measure how much changing one input symbol changes a transformer's output, and how this scales with
 the length of the input. `jaxsens --version` prints the version."""
 
-
 _IN_ASCII = {
     "«": "<", "»": ">", "…": "...", "±": "+/-", "µ": "u", "−": "-", "′": "'", "‖": "||", "√": "sqrt ", "²": "^2",
     "◦": "o", "␣": "_", "↵": "/", "⇥": ">", "∅": "(empty)", "₁": "1", "₂": "2", "∞": "inf", "—": "-",

@@ -95,7 +95,7 @@ def dyck_1(largest_depth: int | None = None, left: str = "(", right: str = ")") 
     if largest_depth is not None and not (is_count(largest_depth, 1) and largest_depth < LARGEST_INTEGER):
         remedy = f"give 1 to {LARGEST_INTEGER - 1}, or None for any depth"
         raise InputError(f"dyck_1: largest_depth = {largest_depth!r}: {remedy}")
-    opened, closed = map(CountLeft, _symbols("dyck_1", left=left, right=right))
+    opened, closed = CountLeft(Symbol(left)), CountLeft(Symbol(right))
     result = And(opened.equals(closed), ~_once(closed > opened))
     return result if largest_depth is None else result & ~_once(opened > closed + largest_depth)
 
@@ -103,18 +103,9 @@ def dyck_1(largest_depth: int | None = None, left: str = "(", right: str = ")") 
 @typed_arguments
 def flip_flop(write: str = "w", read: str = "r", zero: str = "0", one: str = "1") -> Formula:
     """Flip-flop: each bit right after a `read` equals the bit after the last `write` (0 before the first)."""
-    writes, reads, off, on = _symbols("flip_flop", write=write, read=read, zero=zero, one=one)
-    written, reading = Yesterday(writes), Yesterday(reads)
-    memory = Since(~written, written & on)
-    return ~_once(reading & on & ~memory | reading & off & memory)
-
-
-def _symbols(function: str, **names: str) -> list[Symbol]:
-    with collecting(function) as problems:
-        for argument, name in names.items():
-            if not name:
-                problems.add(argument, name, "the name of a symbol")
-    return [Symbol(name) for name in names.values()]
+    written, reading = Yesterday(Symbol(write)), Yesterday(Symbol(read))
+    memory = Since(~written, written & Symbol(one))
+    return ~_once(reading & Symbol(one) & ~memory | reading & Symbol(zero) & memory)
 
 
 def _once(formula: Formula) -> Formula:

@@ -153,7 +153,7 @@ class Client:
         Raises:
             ServiceError: if there is none.
         """
-        answer = self._answer("GET", f"/v1/measurements/{_part(job)}/result.parquet")
+        answer = self._answer("GET", f"/v1/measurements/{quote(job, '', errors='replace')}/result.parquet")
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "result.parquet"
             path.write_bytes(answer.content)
@@ -170,7 +170,7 @@ class Client:
     @typed_arguments
     def cancel(self, job: str) -> dict[str, Any]:
         """Cancels a measurement, or forgets one that has ended."""
-        return self._json("DELETE", f"/v1/measurements/{_part(job)}")
+        return self._json("DELETE", f"/v1/measurements/{quote(job, '', errors='replace')}")
 
     def close(self) -> None:
         """Closes the connection; a `with` block does."""
@@ -208,11 +208,6 @@ class Client:
         if answer.status_code == 400:
             raise _ERRORS.get(told.get("kind"), InputError)(why)
         raise ServiceError(answer.status_code, why)
-
-
-def _part(job: str) -> str:
-    """One part of an address, whatever the text has."""
-    return quote(job, safe="", errors="replace")
 
 
 def _plain(tokens: Any) -> Any:
