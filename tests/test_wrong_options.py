@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import logging
+import os
 import re
+import socket
 
 import pytest
 
@@ -97,3 +101,29 @@ def test_a_lone_quote_in_the_options_of_slurm_is_named(capsys):
     code, said = ended(capsys, "serve", "--model", "one=missing", "--executor", "slurm", "--slurm", "'")
     assert code == 2
     assert '--slurm = "\'"' in said
+
+
+def test_a_model_without_a_place_starts_no_service(capsys):
+    code, said = ended(capsys, "serve", "--model", "one")
+    assert code == 2
+    assert "--model = 'one='" in said
+    assert "http://" not in said
+
+
+def test_a_service_closes_no_log_of_the_process_that_it_runs_in(capsys):
+    class Log(logging.StreamHandler):
+        def close(self) -> None:
+            self.stream.close()
+            super().close()
+
+    log, umask = Log(io.StringIO()), os.umask(0)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    try:
+        code, said = ended(capsys, "serve", "--model", "one=os:getcwd", "--port", str(port))
+    finally:
+        os.umask(umask)
+    assert code == 2, said
+    assert f"http://127.0.0.1:{port}" in said  # it did run
+    assert not log.stream.closed
