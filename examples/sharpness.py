@@ -33,6 +33,7 @@ import jaxsens
 from jaxsens.models.parts.initialisation import generator
 from jaxsens.models.parts.positions import Learned
 from jaxsens.models.transformer import layers
+from jaxsens.models.transformer.parameters import needed
 
 FUNCTIONS = {
     "parity": lambda words: (words.sum(axis=-1) % 2).astype("float32"),
@@ -110,8 +111,7 @@ def blowup(config: jaxsens.TransformerConfig, parameters: Any, words: Array) -> 
         traces, _ = layers.trace(config, parameters, word)
         product = jnp.ones(())
         for k, trace in enumerate(traces):
-            for rows in (trace.attended, trace.mapped):
-                assert rows is not None  # every layer has a feed-forward map
+            for rows in (trace.attended, needed(trace.mapped, "mapped")):
                 factors = 1 / jnp.sqrt(jnp.var(rows, axis=-1) + config.layer(k).layer_norm_epsilon)
                 product *= factors[-1] if k == config.layers - 1 else jnp.max(factors)
         return product

@@ -88,9 +88,3 @@ def test_a_wrong_value_of_an_option_is_one_error(command, capsys):
     assert asked
     wrong = [what_is_wrong(command, option, value, capsys) for option in asked for value in WRONG]
     assert [one for one in wrong if one] == []
-
-
-def test_a_lone_quote_in_the_options_of_slurm_is_named(capsys):
-    code, said = ended(capsys, "serve", "--model", "one=missing", "--executor", "slurm", "--slurm", "'")
-    assert code == 2
-    assert '--slurm = "\'"' in said

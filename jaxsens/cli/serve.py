@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shlex
 import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -48,7 +47,7 @@ class ServeOptions(OptionGroup):
     Attributes:
         model: A model and its name: NAME=FOLDER of a published model, or NAME=package.module:make, a function without
             arguments that returns a model.
-        store: The folder of what was asked and measured. A service that is started again goes on from it.
+        store: The folder of what was asked and measured. A service that starts again finishes what waits.
         host: The address to listen at. Others than this machine's own need --token; encryption is a proxy's work.
         port: The port.
         name: A further name under which the service is called, such as that of a proxy.
@@ -59,9 +58,6 @@ class ServeOptions(OptionGroup):
         most_seconds: The longest measurement, by its estimate.
         most_memory: The most bytes of a measurement, by its estimate.
         most_queued: The most jobs that may wait.
-        executor: Where measurements run: in worker processes of this machine, one a GPU, or as jobs of Slurm, which
-            must see the store.
-        slurm: Options of sbatch, in one text.
     """
 
     model: Repeated = ()
@@ -76,8 +72,6 @@ class ServeOptions(OptionGroup):
     most_seconds: Number = 3600
     most_memory: Annotated[Count, default("no limit")] = None
     most_queued: Number = 1000
-    executor: Annotated[str, one_of("local", "slurm")] = "local"
-    slurm: Annotated[Text, default("none", "TEXT")] = None
     compilation_cache: CacheFolder = None
 
     def models(self) -> dict[str, str]:
@@ -109,12 +103,6 @@ class ServeOptions(OptionGroup):
             problems.add(
                 "--host", self.host, "give --token too: others than this machine can reach the service"
             )
-        if self.executor == "local" and self.slurm is not None:
-            problems.add("--slurm", self.slurm, "only with --executor slurm")
-        try:
-            shlex.split(self.slurm or "")
-        except ValueError as error:
-            problems.add("--slurm", self.slurm, f"not words of a shell: {error}")
 
 
 def serve(asked: Annotated[ServeOptions, tyro.conf.arg(name="")] = ServeOptions()) -> int:  # noqa: B008, RUF100 - frozen
@@ -166,6 +154,4 @@ def _service(asked: ServeOptions) -> Any:
             "most_tokens": asked.most_tokens,
             "cache": asked.compilation_cache,
         },
-        executor=asked.executor,
-        slurm=tuple(shlex.split(asked.slurm or "")),
     )

@@ -91,7 +91,7 @@ class Client:
         Args:
             model: its name.
             tokens, flips, measure, readout, engine: as for `jaxsens.flip_sensitivity`; `Function` and `Comparison`
-                cannot be sent. There is no `resume`: the service completes what it has begun.
+                cannot be sent.
             placement: its `batch_size` and `memory_budget`; devices are the service's.
             progress: a function called with (flips done, flips in all) whenever the service tells; True for a bar on
                 standard error, False for nothing. By default, a bar on a terminal if it takes long.
@@ -138,7 +138,7 @@ class Client:
         return self.result(job["id"])
 
     def result(self, job: str) -> FlipSensitivity:
-        """Returns the result of a measurement; of one that was cancelled, what was measured of it.
+        """Returns the result of a measurement.
 
         Raises:
             ServiceError: if there is none.

@@ -13,23 +13,19 @@ class Metrics:
     """The counts of one service.
 
     Attributes:
-        asked: questions, by kind and whether they were new.
-        ended: jobs, by kind and how they ended.
-        seconds: from a question to its answer, by kind.
+        asked: questions, by whether they were new.
+        ended: jobs, by how they ended.
+        seconds: from a question to its answer.
         flips: that were measured.
         restarts: of worker processes.
     """
 
     def __init__(self) -> None:
         self._all = CollectorRegistry()
-        self.asked = Counter("jaxsens_questions", "Questions", ("kind", "how"), registry=self._all)
-        self.ended = Counter("jaxsens_jobs", "Jobs that ended", ("kind", "state"), registry=self._all)
+        self.asked = Counter("jaxsens_questions", "Questions", ("how",), registry=self._all)
+        self.ended = Counter("jaxsens_jobs", "Jobs that ended", ("state",), registry=self._all)
         self.seconds = Histogram(
-            "jaxsens_answer_seconds",
-            "From question to answer",
-            ("kind",),
-            registry=self._all,
-            buckets=_SECONDS,
+            "jaxsens_answer_seconds", "From question to answer", registry=self._all, buckets=_SECONDS
         )
         self.flips = Counter("jaxsens_flips", "Flips measured", registry=self._all)
         self.restarts = Counter("jaxsens_worker_restarts", "Worker processes that ended", registry=self._all)

@@ -28,7 +28,7 @@ _ERROR = {
 
 def openapi(models: Collection[str]) -> dict[str, Any]:
     """Returns the description, of OpenAPI 3.1. models: the names of the served models."""
-    measurement, sweep = _reference("Measurement"), _reference("Sweep")
+    job, one = _reference("Job"), "/v1/measurements/{id}"
     result = {
         "result.parquet": ("application/vnd.apache.parquet", "the result, as jaxsens.load_result reads it"),
         "result.json": ("application/json", "the flips in columns"),
@@ -37,35 +37,22 @@ def openapi(models: Collection[str]) -> dict[str, Any]:
         "call.py": ("text/x-python", "the Python program that measures the same"),
         "events": ("text/event-stream", "the job, whenever it has changed, until it has ended"),
     }
-    one = "/v1/measurements/{id}"
+    asked = _route("Measure, or return the job that asked the same", "202", job)
+    body = {"application/json": {"schema": _reference("Measurement")}}
     paths: dict[str, Any] = {
         "/v1/measurements": {
-            "post": _route(
-                "Measure, or return the job that asked the same", {"202": _job()}, _body(measurement)
-            ),
-            "get": _route(
-                "The jobs asked for last", {"200": _json({"type": "array", "items": _reference("Job")})}
-            ),
+            "post": {**asked, "requestBody": {"required": True, "content": body}},
+            "get": _route("The jobs asked for last", "200", {"type": "array", "items": job}),
         },
         one: {
-            "get": _route("A job", {"200": _job()}),
-            "delete": _route("Cancel a job, or forget one that has ended", {"200": _job()}),
+            "get": _route("A job", "200", job),
+            "delete": _route("Cancel a job, or forget one that has ended", "200", job),
         },
         **{
-            f"{one}/{name}": {"get": _route(about, {"200": {"description": about, "content": {media: {}}}})}
+            f"{one}/{name}": {"get": _route(about, "200", {}, media)}
             for name, (media, about) in result.items()
         },
-        "/v1/sweeps": {
-            "post": _route("Begin a sweep", {"202": _job()}, _body(sweep)),
-            "get": _route(
-                "The sweeps asked for last", {"200": _json({"type": "array", "items": _reference("Job")})}
-            ),
-        },
-        "/v1/sweeps/{id}": {
-            "get": _route("A sweep", {"200": _job()}),
-            "delete": _route("Cancel a sweep; its points are kept", {"200": _job()}),
-        },
-        "/v1/models": {"get": _route("The served models", {"200": _json({"type": "array"})})},
+        "/v1/models": {"get": _route("The served models", "200", {"type": "array"})},
     }
     for path, methods in paths.items():
         if "{id}" in path:
@@ -76,26 +63,18 @@ def openapi(models: Collection[str]) -> dict[str, Any]:
         "info": {"title": "jaxsens", "version": package_version()},
         "paths": paths,
         "components": {
-            "schemas": {"Measurement": _measurement(models), "Sweep": _SWEEP, "Job": _JOB},
+            "schemas": {"Measurement": _measurement(models), "Job": _JOB},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"token": []}],
     }
 
 
-_SWEEP = {
-    "type": "object",
-    "required": ["config"],
-    "additionalProperties": False,
-    "properties": {"config": {"type": "string", "description": "as of `jaxsens sweep`, TOML"}},
-}
-
 _JOB = {
     "type": "object",
-    "required": ["id", "kind", "state", "about", "question", "done", "total"],
+    "required": ["id", "state", "about", "question", "done", "total"],
     "properties": {
         "id": {"type": "string"},
-        "kind": {"enum": ["measurement", "sweep"]},
         "state": {"enum": [*WAITING, *ENDED]},
         "about": {"type": "object", "description": "n, inputs, flips, and an estimate of seconds and bytes"},
         "found": {"type": "object", "description": "statistics of what was measured"},
@@ -150,19 +129,9 @@ def _reference(name: str) -> dict[str, Any]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _json(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"description": "JSON", "content": {"application/json": {"schema": schema}}}
-
-
-def _job() -> dict[str, Any]:
-    return _json(_reference("Job"))
-
-
-def _body(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"required": True, "content": {"application/json": {"schema": schema}}}
-
-
-def _route(about: str, answers: dict[str, Any], body: dict[str, Any] | None = None) -> dict[str, Any]:
+def _route(
+    about: str, status: str, schema: dict[str, Any], media: str = "application/json"
+) -> dict[str, Any]:
     refused = {status: {"description": why} for status, why in _ERROR.items()}
-    found: dict[str, Any] = {"summary": about, "responses": {**answers, **refused}}
-    return found if body is None else {**found, "requestBody": body}
+    answer = {"description": about, "content": {media: {"schema": schema}}}
+    return {"summary": about, "responses": {status: answer, **refused}}

@@ -1,4 +1,4 @@
-"""Worker processes as the server sees them: one for each device, started again when one ends."""
+"""Worker processes as the server sees them: one for each device."""
 
 from __future__ import annotations
 
@@ -11,48 +11,51 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any
 
-from jaxsens.base.errors import EngineRefusal, InputError
+from jaxsens.base.errors import InputError
 from jaxsens.service.worker.process import COMMAND
 
 _LONGEST_LINE = 64 * 2**20
-END_SECONDS = 6.0
-"""How long a worker may take to save what it has. The server itself leaves 7 s after a signal."""
 
 
 class WorkerGone(RuntimeError):
-    """Raised where a worker process ended before it had answered."""
+    """Raised where a worker process ended before it had answered.
+
+    Attributes:
+        admitting: whether it also looked at a question, which may be what ended it.
+    """
+
+    def __init__(self, why: str, admitting: bool = False) -> None:
+        super().__init__(why)
+        self.admitting = admitting
 
 
 class WorkerProcess:
-    """A worker process, and what it is doing.
+    """A worker process.
 
     Attributes:
         ready: whether it has loaded its models.
         models: what it says of them.
-        process: the process, once started.
-        admitting: whether it looked at a question when it ended.
-        in_turns: whether sweeps come in turns with measurements.
+        job: the name of the job that it measures, or None.
     """
-
-    in_turns: ClassVar[bool] = True
 
     def __init__(self, settings: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         self._settings, self._environment = settings, environment
-        self.admitting = False
-        self._numbers, self._asked = itertools.count(), dict[int, asyncio.Future[dict[str, Any]]]()
-        self.process: asyncio.subprocess.Process | None = None
+        self._numbers = itertools.count()
+        self._requests = dict[int, tuple[str, asyncio.Future[dict[str, Any]]]]()
+        self._process: asyncio.subprocess.Process | None = None
         self.ready, self.models = False, list[dict[str, Any]]()
+        self.job: str | None = None
 
-    async def run(self, on_event: Callable[[dict[str, Any]], None]) -> str:
-        """Starts the process, hands on what it says, and returns how it ended.
+    async def run(self, on_event: Callable[[dict[str, Any]], None]) -> None:
+        """Starts the process, hands its events on, and returns when it has ended.
 
         Raises:
             InputError: if a model cannot be loaded.
-            OSError: if no process can be started; and whatever `on_event` raises, which ends the process.
+            OSError: if no process can be started.
         """
-        self.process = await asyncio.create_subprocess_exec(
+        self._process = process = await asyncio.create_subprocess_exec(
             *COMMAND,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -61,76 +64,56 @@ class WorkerProcess:
             limit=_LONGEST_LINE,
         )
         self.send(**self._settings)
-        refused = ""
+        why, refused = "the worker process was ended", ""
         try:
-            while line := await self._read():
+            while process.stdout is not None and (line := await process.stdout.readline()):
                 message = json.loads(line)
                 if "of" in message:
-                    self._answered(message)
+                    _, future = self._requests.pop(message["of"], ("", None))
+                    if future is not None and not future.done():
+                        future.set_result(message)
                     continue
                 if message["event"] == "refused":
                     refused = message["message"]
-                if message["event"] in ("ready", "idle"):
+                if message["event"] == "ready":
                     self.ready, self.models = True, message["models"]
                 on_event(message)
-            code = await self.process.wait()
+            why = _ended(await process.wait())
         finally:
             self.ready = False
-            with suppress(ProcessLookupError):  # nobody hears it any more
-                self.process.kill()
-            self.admitting = bool(self._asked)
-            for future in self._asked.values():
+            with suppress(ProcessLookupError):
+                process.kill()
+            admitting = any(do == "admit" for do, _ in self._requests.values())
+            for _, future in self._requests.values():
                 if not future.done():
-                    future.set_exception(WorkerGone("the worker process ended"))
-            self._asked.clear()
+                    future.set_exception(WorkerGone(why, admitting))
+            self._requests.clear()
         if refused:
             raise InputError(refused)
-        return _ended(code)
 
-    async def ask(self, kind: str, question: Any) -> dict[str, Any]:
-        """Returns what the worker knows of a question without measuring.
+    async def ask(self, do: str, **message: Any) -> dict[str, Any]:
+        """Returns what the worker answers: to "admit", what it knows of a question; to "measure", what it measured.
 
         Raises:
-            InputError: in the words of `flip_sensitivity`.
             WorkerGone: if it ends before it has answered.
         """
-        number = next(self._numbers)
-        future = self._asked[number] = asyncio.get_running_loop().create_future()
-        self.send(do="admit", of=number, kind=kind, question=question)
-        answer = await future
-        if answer.get("refusal"):
-            raise (EngineRefusal if answer["refusal"] == "EngineRefusal" else InputError)(answer["error"])
-        if "error" in answer:
-            raise RuntimeError(answer["error"])
-        return answer
+        number, future = next(self._numbers), asyncio.get_running_loop().create_future()
+        self._requests[number] = do, future
+        self.send(do=do, of=number, **message)
+        return await future
 
     def send(self, **message: Any) -> None:
         """Sends a line. Does nothing if the process has ended."""
-        if self.process is not None and self.process.stdin is not None:
+        if self._process is not None and self._process.stdin is not None:
             with suppress(ConnectionError, RuntimeError):
-                self.process.stdin.write(json.dumps(message).encode() + b"\n")
+                self._process.stdin.write(json.dumps(message).encode() + b"\n")
 
     async def end(self) -> None:
-        """Lets the process save what it has, for `END_SECONDS`."""
-        if self.process is None or self.process.returncode is not None:
-            return
-        self.send(do="end")
-        try:
-            await asyncio.wait_for(self.process.wait(), END_SECONDS)
-        except TimeoutError:
+        """Ends the process, also in the middle of a step."""
+        if self._process is not None:
             with suppress(ProcessLookupError):
-                self.process.kill()
-            await self.process.wait()
-
-    async def _read(self) -> bytes:
-        if self.process is None or self.process.stdout is None:
-            return b""
-        return await self.process.stdout.readline()
-
-    def _answered(self, message: dict[str, Any]) -> None:
-        future = self._asked.pop(message["of"], None)
-        if future is not None and not future.done():
-            future.set_result(message)
+                self._process.kill()
+            await self._process.wait()
 
 
 def device_environments(environ: Mapping[str, str] = os.environ) -> list[dict[str, str]]:

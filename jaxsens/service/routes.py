@@ -28,7 +28,7 @@ from jaxsens.service import shown
 from jaxsens.service.guard import TooLong, refusal
 from jaxsens.service.jobs import Jobs, Refused
 from jaxsens.service.openapi import kinds, openapi
-from jaxsens.service.store import StoredJob
+from jaxsens.service.store import ENDED, StoredJob
 from jaxsens.service.worker.question import read_json, read_question
 
 _PAGE = Path(__file__).parent / "page"
@@ -56,7 +56,7 @@ class Routes:
 
     def app(self) -> Starlette:
         """Returns the application."""
-        one, sweep = "/v1/measurements/{id}", "/v1/sweeps/{id}"
+        one = "/v1/measurements/{id}"
         routes = [
             Route("/", self.page),
             Route("/v1/measurements", self.measure, methods=["POST"]),
@@ -67,13 +67,6 @@ class Routes:
             Route(f"{one}/result.parquet", self.parquet),
             *(Route(f"{one}/{name}", self._form(*form)) for name, form in _FORMS.items()),
             Route(f"{one}/call.py", self.call),
-            Route("/v1/sweeps", self.sweep, methods=["POST"]),
-            Route("/v1/sweeps", self.sweeps),
-            Route(sweep, self.job),
-            Route(sweep, self.cancel, methods=["DELETE"]),
-            Route(f"{sweep}/events", self.events),
-            Route(f"{sweep}/report.html", self.report),
-            Route(f"{sweep}/figures/{{figure}}", self.report),
             Route("/v1/models", self.models),
             Route("/openapi.json", self.description),
             Route("/metrics", self.metrics),
@@ -84,36 +77,27 @@ class Routes:
         handlers: Any = {
             InputError: _unusable,
             Refused: _refused,
-            OSError: _full,
+            OSError: lambda request, error: refusal(507, str(error)),
             TooLong: lambda request, error: refusal(413, str(error)),
             HTTPException: lambda request, error: refusal(error.status_code, error.detail),
         }
         return Starlette(routes=routes, exception_handlers=handlers)
 
-    # Measurements and sweeps
+    # Measurements
 
     async def measure(self, request: Request) -> Response:
-        """Queues a measurement; answers 200 if it is there already. With ?explain=1 it says only what it would cost."""
+        """Queues a measurement; answers 200 if it has ended already. With ?explain=1 it says only what it costs."""
         body = read_json(await request.body(), "flip_sensitivity")
         question = read_question(body, self._models).table()
         if request.query_params.get("explain"):
-            return JSONResponse((await self._jobs.look_at("measurement", question))["about"])
-        return _accepted(await self._jobs.accept("measurement", question), "measurements")
-
-    async def sweep(self, request: Request) -> Response:
-        """Queues a sweep."""
-        body = read_json(await request.body(), "sweep")
-        if not isinstance(body, dict) or body.keys() != {"config"} or not isinstance(body["config"], str):
-            raise InputError('sweep: config: a JSON object {"config": "..."} with the text of a TOML config')
-        return _accepted(await self._jobs.accept("sweep", body), "sweeps")
+            return JSONResponse((await self._jobs.look_at(question))["about"])
+        job = await self._jobs.accept(question)
+        status = 200 if job.state in ENDED else 202
+        return JSONResponse(vars(job), status_code=status, headers={"Location": f"/v1/measurements/{job.id}"})
 
     async def measurements(self, request: Request) -> Response:
         """Lists measurements."""
-        return JSONResponse([job.told() for job in self._jobs.store.listed("measurement", _LISTED)])
-
-    async def sweeps(self, request: Request) -> Response:
-        """Lists sweeps."""
-        return JSONResponse([job.told() for job in self._jobs.store.listed("sweep", _LISTED)])
+        return JSONResponse([vars(job) for job in self._jobs.store.listed(_LISTED)])
 
     async def job(self, request: Request) -> Response:
         """Says how it is with a job; with ?wait=SECONDS, when it has ended or after so long."""
@@ -126,13 +110,13 @@ class Routes:
             ) from None
         if seconds > 0:
             job = await self._jobs.ended(job.id, seconds) or job
-        return JSONResponse(job.told())
+        return JSONResponse(vars(job))
 
     async def cancel(self, request: Request) -> Response:
         """Cancels a job, or forgets one that has ended."""
         job = self._asked(request)
         self._jobs.cancel(job)
-        return JSONResponse((self._jobs.store.get(job.id) or job).told())
+        return JSONResponse(vars(self._jobs.store.get(job.id) or job))
 
     async def events(self, request: Request) -> Response:
         """Tells of a job whenever it has changed."""
@@ -140,7 +124,7 @@ class Routes:
 
         async def told() -> AsyncIterator[dict[str, str]]:
             async for found in self._jobs.watch(job.id):
-                yield {"event": found.state, "data": json.dumps(found.told())}
+                yield {"event": found.state, "data": json.dumps(vars(found))}
 
         return EventSourceResponse(told(), ping=15)
 
@@ -148,14 +132,20 @@ class Routes:
 
     async def parquet(self, request: Request) -> Response:
         """The result as it was saved."""
-        name = f"jaxsens-{self._asked(request).id}.parquet"
-        return FileResponse(self._result(request), media_type="application/vnd.apache.parquet", filename=name)
+        path = self._result(request)
+        media = "application/vnd.apache.parquet"
+        return FileResponse(path, media_type=media, filename=f"jaxsens-{path.name}")
 
     def _form(
         self, show: Callable[[FlipSensitivity], bytes], media_type: str
     ) -> Callable[[Request], Awaitable[Response]]:
         async def handler(request: Request) -> Response:
-            return Response(await self._shown(request, show), media_type=media_type)
+            path = self._result(request)
+            try:
+                result = await run_in_threadpool(load_result, path)
+            except InputError as error:  # the file is damaged; the question is as good as before
+                raise HTTPException(410, f"{error}: forget it (DELETE) and ask again") from error
+            return Response(await run_in_threadpool(show, result), media_type=media_type)
 
         return handler
 
@@ -164,17 +154,6 @@ class Routes:
         question = read_question(self._asked(request).question, self._models)
         return Response(shown.as_call(question, self._models), media_type="text/x-python")
 
-    async def report(self, request: Request) -> Response:
-        """A sweep's report, or a figure of it; 404 until it is drawn."""
-        folder = self._jobs.store.directory(self._asked(request).id)
-        figure = request.path_params.get("figure")
-        path = folder / ("report.html" if figure is None else f"figures/{Path(figure).name}")
-        if not path.is_file():
-            raise HTTPException(
-                404, f"{path.name}: not there, or not yet: the report is drawn as points come in"
-            )
-        return FileResponse(path)
-
     def _result(self, request: Request) -> Path:
         job = self._asked(request)
         path = self._jobs.store.result(job.id)
@@ -182,20 +161,12 @@ class Routes:
             raise HTTPException(404, f"{job.id}: no result; it is {job.state} {job.message}".rstrip())
         return path
 
-    async def _shown(self, request: Request, show: Callable[[FlipSensitivity], bytes]) -> bytes:
-        path = self._result(request)
-        try:
-            result = await run_in_threadpool(load_result, path)
-        except InputError as error:  # the file is damaged; the question is as good as before
-            raise HTTPException(410, f"{error}: forget it (DELETE) and ask again") from error
-        return await run_in_threadpool(show, result)
-
     def _asked(self, request: Request) -> StoredJob:
         """Returns the job that a path names."""
-        name, kind = request.path_params["id"], "sweep" if "/sweeps/" in request.url.path else "measurement"
+        name = request.path_params["id"]
         job = self._jobs.store.get(name)
-        if job is None or job.kind != kind:
-            raise HTTPException(404, f"id = {name!r}: no such {kind}")
+        if job is None:
+            raise HTTPException(404, f"id = {name!r}: no such measurement")
         return job
 
     # The service itself
@@ -229,11 +200,6 @@ class Routes:
         return JSONResponse({"ready": self._jobs.ready}, status_code=200 if self._jobs.ready else 503)
 
 
-def _accepted(job: StoredJob, folder: str) -> Response:
-    status = 200 if job.state == "finished" else 202
-    return JSONResponse(job.told(), status_code=status, headers={"Location": f"/v1/{folder}/{job.id}"})
-
-
 def _unusable(request: Request, error: Exception) -> Response:
     listed = messages(error) if isinstance(error, InputError) else [str(error)]
     kind = "EngineRefusal" if isinstance(error, EngineRefusal) else "InputError"
@@ -245,7 +211,3 @@ def _refused(request: Request, error: Exception) -> Response:
         raise TypeError(type(error))
     retry = {} if error.retry is None else {"Retry-After": f"{error.retry:.0f}"}
     return refusal(error.status, str(error), retry)
-
-
-def _full(request: Request, error: Exception) -> Response:
-    return refusal(507, str(error))

@@ -7,7 +7,7 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from jaxsens.service.jobs import Jobs, Limits
 from jaxsens.service.metrics import Metrics
 from jaxsens.service.pool import WorkerProcess, device_environments
 from jaxsens.service.routes import Routes
-from jaxsens.service.slurm import SlurmWorker
 from jaxsens.service.store import Store
 
 _LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -39,8 +38,6 @@ class Service:
         token: that clients need.
         limits: what is accepted.
         worker: what workers are told: `dtype`, `memory`, `most_tokens`, `cache`.
-        executor: "local" or "slurm".
-        slurm: options of sbatch.
     """
 
     models: Mapping[str, str]
@@ -51,8 +48,6 @@ class Service:
     token: str = field(default="", repr=False)
     limits: Limits = field(default_factory=Limits)
     worker: Mapping[str, Any] = field(default_factory=dict)
-    executor: str = "local"
-    slurm: tuple[str, ...] = ()
 
     @property
     def address(self) -> str:
@@ -63,7 +58,7 @@ class Service:
 
 
 def serve(service: Service) -> None:
-    """Serves until a signal asks for an end: then it accepts nothing more, and workers save what they have measured.
+    """Serves until a signal asks for an end: then it accepts nothing more, and ends its workers.
 
     Raises:
         InputError: for a store that cannot be used, a model that cannot be loaded, or a port that is taken.
@@ -71,27 +66,22 @@ def serve(service: Service) -> None:
     os.umask(0o077)  # what people ask is theirs: workers inherit it
     store = Store(service.store)
     try:
-        links = _linked(service)
         with _listening(service) as listener:
-            asyncio.run(_served(service, store, links, listener))
+            asyncio.run(_served(service, store, listener))
     finally:
         store.close()
 
 
-async def _served(service: Service, store: Store, links: Path, listener: socket.socket) -> None:
-    settings = {"models": dict(service.models), "links": str(links), **service.worker}
+async def _served(service: Service, store: Store, listener: socket.socket) -> None:
+    settings = {"models": dict(service.models), **service.worker}
+    workers = [WorkerProcess(settings, environment) for environment in device_environments()]
     metrics = Metrics()
-    jobs = Jobs(store, _workers(service, store, settings), service.limits, metrics)
+    jobs = Jobs(store, workers, service.limits, metrics)
     metrics.follow("waiting", "Jobs that wait or run", lambda: store.waiting()[0])
     metrics.follow("ready", "Workers that are ready", lambda: sum(one.ready for one in jobs.workers))
-    app = Guard(
-        Routes(jobs, service.models).app(),
-        service.token,
-        (*_LOCAL, service.host, *service.names),
-        service.port,
-    )
+    names = (*_LOCAL, service.host, *service.names)
     config = uvicorn.Config(
-        app,
+        Guard(Routes(jobs, service.models).app(), service.token, names, service.port),
         log_level="warning",
         access_log=False,
         lifespan="off",
@@ -99,38 +89,28 @@ async def _served(service: Service, store: Store, links: Path, listener: socket.
         server_header=False,
     )
     server = _Server(config)
-    async with _running(jobs, server):
-        await server.serve(sockets=[listener])
-    if jobs.fault is not None:
-        raise jobs.fault
+    serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+    acts = [act(worker) for worker in workers for act in (jobs.run, jobs.hand_out)]
+    tasks = [asyncio.ensure_future(one) for one in (*acts, _until_stopped(jobs))]
+    done, _ = await asyncio.wait([serving, *tasks], return_when=asyncio.FIRST_COMPLETED)
+    server.should_exit = True
+    await jobs.close()
+    await serving
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()  # raises what ended the service, unless that was a signal
 
 
-@contextlib.asynccontextmanager
-async def _running(jobs: Jobs, server: _Server) -> AsyncIterator[None]:
-    """Runs the workers, the queue, and what waits for a signal."""
-
-    async def until_stopped() -> None:
-        told = False
-        while not stopping.requested() and jobs.fault is None:
-            ended = [task for task in tasks[:-1] if task.done() and not task.cancelled()]
-            jobs.fault = jobs.fault or next((task.exception() for task in ended if task.exception()), None)
-            if jobs.ready and not told:
-                told = True
-                print("jaxsens: models are loaded", file=sys.stderr, flush=True)
-            await asyncio.sleep(0.1)
-        closing = asyncio.ensure_future(jobs.close())
-        server.should_exit = True
-        await closing
-
-    tasks = [asyncio.ensure_future(jobs.run(worker)) for worker in jobs.workers]
-    tasks += [asyncio.ensure_future(jobs.hand_out()), asyncio.ensure_future(until_stopped())]
-    try:
-        yield
-        await tasks[-1]
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+async def _until_stopped(jobs: Jobs) -> None:
+    """Waits for a signal, and says when the models are loaded."""
+    said = False
+    while not stopping.requested():
+        if jobs.ready and not said:
+            said = True
+            print("jaxsens: models are loaded", file=sys.stderr, flush=True)
+        await asyncio.sleep(0.1)
 
 
 class _Server(uvicorn.Server):
@@ -140,38 +120,6 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leaves signals alone."""
         yield
-
-
-def _workers(service: Service, store: Store, settings: Mapping[str, Any]) -> list[WorkerProcess]:
-    match service.executor:
-        case "local":
-            return [WorkerProcess(settings, environment) for environment in device_environments()]
-        case "slurm":
-            return [SlurmWorker(settings, {}, store.folder.resolve() / "slurm", service.slurm)]
-        case unknown:
-            raise InputError(f"serve: --executor = {unknown!r}: local or slurm")
-
-
-def _linked(service: Service) -> Path:
-    """Returns a folder with a link to the folder of each model that has one: what sweeps may name.
-
-    Links of services before are removed, and nothing else is.
-    """
-    links = (service.store / "served").resolve()
-    links.mkdir(exist_ok=True)
-    for old in links.iterdir():
-        if old.is_symlink():
-            old.unlink()
-    for name, given in service.models.items():
-        if not Path(given).is_dir():
-            continue
-        try:
-            (links / name).symlink_to(Path(given).resolve())
-        except FileExistsError:
-            raise InputError(
-                f"serve: {links / name} is not a link of the service's: move it elsewhere"
-            ) from None
-    return links
 
 
 @contextlib.contextmanager

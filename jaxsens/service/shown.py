@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxsens.asked.value import Answer
 from jaxsens.sensitivity.pictures.picture import fragment
 from jaxsens.sensitivity.results.result import FlipSensitivity
 from jaxsens.service.worker.question import Question
@@ -18,12 +17,12 @@ from jaxsens.service.worker.question import Question
 
 def as_svg(result: FlipSensitivity) -> bytes:
     """Returns the text with its tokens coloured by sensitivity."""
-    return _written(result, "svg")
+    return _written(result.to_svg, "picture.svg")
 
 
 def as_page(result: FlipSensitivity) -> bytes:
     """Returns the page that `FlipSensitivity.to_html` writes."""
-    return _written(result, "html")
+    return _written(result.to_html, "picture.html")
 
 
 def as_fragment(result: FlipSensitivity) -> bytes:
@@ -53,7 +52,11 @@ def as_call(question: Question, models: Mapping[str, str]) -> str:
     else:
         module, _, name = given.partition(":")
         made = f"import jaxsens\nfrom {module} import {name.partition('.')[0]}\n\nmodel = {name}()\n"
-    parts = [repr(question.tokens), *(f"{name}={_call(one)}" for name, one in _objects(question).items())]
+    parts = [repr(question.tokens)]
+    for name in ("flips", "measure", "engine"):
+        value, default = getattr(question, name), {"measure": {"kind": "l2"}, "engine": {"kind": "auto"}}
+        if value is not None and value.table() != default.get(name):
+            parts.append(f"{name}=jaxsens.{value!r}")
     if question.readout != "auto":
         parts.append(f"readout={question.readout!r}")
     if place := question.placement.given():
@@ -63,28 +66,14 @@ def as_call(question: Question, models: Mapping[str, str]) -> str:
     return f"{made}result = jaxsens.flip_sensitivity(\n{listed})\nprint(result)\n"
 
 
-def _objects(question: Question) -> dict[str, Answer]:
-    given = {"flips": question.flips, "measure": question.measure, "engine": question.engine}
-    default = {"measure": "l2", "engine": "auto"}
-    return {
-        name: one
-        for name, one in given.items()
-        if one is not None and one.table() != {"kind": default.get(name)}
-    }
-
-
-def _call(one: Answer) -> str:
-    return f"jaxsens.{one!r}"
-
-
 def _plain(column: np.ndarray) -> list[Any]:
     if np.issubdtype(column.dtype, np.floating):
         return [float(one) if np.isfinite(one) else None for one in column]
     return column.tolist()
 
 
-def _written(result: FlipSensitivity, ending: str) -> bytes:
+def _written(write: Callable[[Path], object], name: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"picture.{ending}"
-        (result.to_svg if ending == "svg" else result.to_html)(path)
+        path = Path(folder) / name
+        write(path)
         return path.read_bytes()

@@ -1,8 +1,7 @@
 """What was asked and what became of it: jobs in SQLite, results beside it as files.
 
-    STORE/jobs.sqlite3      a row for each job
-    STORE/results/ID.parquet    what was measured, whole or in part
-    STORE/sweeps/ID/        a sweep's directory
+    STORE/jobs.sqlite3          a row for each job
+    STORE/results/ID.parquet    what was measured
 
 A job's name is a digest of its question, so the same question is the same job. Rows are changed in transactions and
 files renamed into place: after a kill at any moment, a job is as it was or as it became.
@@ -12,7 +11,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import shutil
 import sqlite3
 import time
 from collections.abc import Collection, Iterator
@@ -23,16 +21,19 @@ from typing import Any
 
 from jaxsens.base.errors import InputError
 
-WAITING, ENDED = ("queued", "compiling", "running"), ("finished", "failed", "cancelled")
+WAITING, ENDED = ("queued", "running"), ("finished", "failed", "cancelled")
 
-_VERSION = 1
+MOST_CRASHES = 2
+"""The worker processes that may end during a job before it has failed."""
+
+_VERSION = 2
 _PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 _JSON = ("question", "about", "found")
 _TABLE = """CREATE TABLE IF NOT EXISTS jobs (
-    id TEXT PRIMARY KEY, kind TEXT NOT NULL, state TEXT NOT NULL, asked REAL NOT NULL, due REAL NOT NULL,
+    id TEXT PRIMARY KEY, state TEXT NOT NULL DEFAULT 'queued', asked REAL NOT NULL,
     question TEXT NOT NULL, about TEXT NOT NULL, found TEXT NOT NULL DEFAULT '{}',
     done INTEGER NOT NULL DEFAULT 0, total INTEGER NOT NULL DEFAULT 0, message TEXT NOT NULL DEFAULT '',
-    attempts INTEGER NOT NULL DEFAULT 0, began REAL, ended REAL
+    crashes INTEGER NOT NULL DEFAULT 0, began REAL, ended REAL
 ) STRICT"""
 
 
@@ -46,39 +47,35 @@ class StoredJob:
 
     Attributes:
         id: a digest of its question.
-        kind: "measurement" or "sweep".
         state: one of `WAITING` or `ENDED`.
-        asked: when it was last asked for, in seconds since 1970.
-        due: `asked` and the seconds that it was estimated to take. The smallest goes first: a short job overtakes a
-            long one, but only one that was asked for less than the long one's seconds ago, so that none starves.
+        asked: when it was last asked for, or queued if it waits or runs, in seconds since 1970.
         question: as JSON values.
         about: what was known of it when it was accepted: n, flips, seconds, bytes.
         found: statistics.
-        done, total: flips, or points of a sweep.
+        done, total: flips.
         message: why it failed.
-        attempts: how many worker processes ended while they measured it, since the server started.
+        crashes: how many worker processes ended while they measured it. Asking again does not clear it; a start of
+            the server does, unless the job has failed.
         began, ended: times.
     """
 
     id: str
-    kind: str
     state: str
     asked: float
-    due: float
     question: dict[str, Any]
     about: dict[str, Any]
     found: dict[str, Any]
     done: int
     total: int
     message: str
-    attempts: int
+    crashes: int
     began: float | None
     ended: float | None
 
-    def told(self) -> dict[str, Any]:
-        """Returns what a client is told."""
-        left = ("due", "attempts")
-        return {name: value for name, value in vars(self).items() if name not in left}
+    @property
+    def again(self) -> bool:
+        """Whether it is measured again when it is asked for again."""
+        return self.state == "cancelled" or (self.state == "failed" and self.crashes < MOST_CRASHES)
 
 
 class Store:
@@ -97,8 +94,7 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
         for inside in folder.iterdir():
             _no_link(inside)
-        for name in ("results", "sweeps"):
-            (folder / name).mkdir(exist_ok=True)
+        (folder / "results").mkdir(exist_ok=True)
         self._lock = (folder / "lock").open("a")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -138,11 +134,11 @@ class Store:
         self._rows.execute("PRAGMA journal_mode = WAL")
         self._rows.execute("PRAGMA synchronous = NORMAL")
         self._rows.execute(_TABLE)
-        self._rows.execute("CREATE INDEX IF NOT EXISTS next ON jobs (state, due)")
+        self._rows.execute("CREATE INDEX IF NOT EXISTS next ON jobs (state, asked)")
         self._rows.execute(f"PRAGMA user_version = {_VERSION}")
-        # What the last process had begun is begun again, or goes on from the part that it saved.
-        self._rows.execute("UPDATE jobs SET state = 'queued' WHERE state IN ('compiling', 'running')")
-        self._rows.execute("UPDATE jobs SET attempts = 0 WHERE state = 'queued'")
+        # What the last process had begun is begun again. Crashes count since the start: many a server is killed.
+        self._rows.execute("UPDATE jobs SET state = 'queued', done = 0 WHERE state = 'running'")
+        self._rows.execute("UPDATE jobs SET crashes = 0 WHERE state = 'queued'")
 
     def close(self) -> None:
         """Lets go of the folder."""
@@ -153,33 +149,30 @@ class Store:
         """Where a measurement's result is. Raises InputError if a link lies there."""
         return _no_link(self.folder / "results" / f"{job}.parquet")
 
-    def directory(self, job: str) -> Path:
-        """The directory of a sweep. Raises InputError if a link lies there."""
-        return _no_link(self.folder / "sweeps" / job)
-
     def get(self, job: str) -> StoredJob | None:
         """Returns a job, or None."""
         row = self._rows.execute("SELECT * FROM jobs WHERE id = ?", (job,)).fetchone()
         return None if row is None else _job(row)
 
-    def listed(self, kind: str, count: int) -> list[StoredJob]:
+    def listed(self, count: int) -> list[StoredJob]:
         """Returns the jobs that were asked for last, the last first."""
-        order = "SELECT * FROM jobs WHERE kind = ? ORDER BY asked DESC LIMIT ?"
-        return [_job(row) for row in self._rows.execute(order, (kind, count))]
+        order = "SELECT * FROM jobs ORDER BY asked DESC, rowid DESC LIMIT ?"
+        return [_job(row) for row in self._rows.execute(order, (count,))]
 
-    def add(self, job: str, kind: str, question: Any, about: dict[str, Any]) -> StoredJob:
-        """Queues a job that is new, or had failed or been cancelled; one that waits or is finished stays as it is."""
-        now = time.time()
-        values = (job, kind, now, now + about["seconds"], json.dumps(question), json.dumps(about))
-        with _writing():
-            self._rows.execute(
-                """INSERT INTO jobs (id, kind, state, asked, due, question, about)
-                VALUES (?, ?, 'queued', ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET asked = excluded.asked,
-                due = CASE WHEN state IN ('failed', 'cancelled') THEN excluded.due ELSE due END,
-                message = CASE WHEN state = 'finished' THEN message ELSE '' END, attempts = 0,
-                state = CASE WHEN state IN ('failed', 'cancelled') THEN 'queued' ELSE state END""",
-                values,
-            )
+    def add(self, job: str, question: Any, about: dict[str, Any]) -> StoredJob:
+        """Queues a job that is new, or is to be measured `again`. One that waits or runs stays as it is; of any other
+        it is noted that it was asked for."""
+        before = self.get(job)
+        if before is None:
+            with _writing():
+                self._rows.execute(
+                    "INSERT INTO jobs (id, asked, question, about) VALUES (?, ?, ?, ?)",
+                    (job, time.time(), json.dumps(question), json.dumps(about)),
+                )
+        elif before.again:
+            self.change(job, state="queued", asked=time.time(), found={}, done=0, message="")
+        elif before.state in ENDED:
+            self.change(job, asked=time.time())
         found = self.get(job)
         if found is None:
             raise LookupError(job)
@@ -195,24 +188,24 @@ class Store:
             )
 
     def forget(self, job: str) -> None:
-        """Removes a measurement, its result, and what a scheduler's job was told and said."""
+        """Removes a job and its result."""
         with _writing():
             self._rows.execute("DELETE FROM jobs WHERE id = ?", (job,))
         self.discard(job)
 
     def discard(self, job: str) -> None:
-        """Removes the files of a measurement."""
+        """Removes the result of a job."""
         (self.folder / "results" / f"{job}.parquet").unlink(missing_ok=True)
-        shutil.rmtree(self.folder / "slurm" / job, ignore_errors=True)
 
     def waiting(self) -> tuple[int, float]:
         """Returns how many jobs wait or run, and the seconds they were estimated to take."""
-        order = "SELECT count(*), coalesce(sum(due - asked), 0) FROM jobs WHERE state IN (?, ?, ?)"
+        seconds = "coalesce(sum(json_extract(about, '$.seconds')), 0)"
+        order = f"SELECT count(*), {seconds} FROM jobs WHERE state IN (?, ?)"
         return tuple(self._rows.execute(order, WAITING).fetchone())
 
     def next(self, taken: Collection[str]) -> StoredJob | None:
-        """Returns the queued job that is due first, but for those that a worker still has."""
-        order = "SELECT * FROM jobs WHERE state = 'queued' ORDER BY due LIMIT ?"
+        """Returns the queued job that was asked for first, but for those that a worker still has."""
+        order = "SELECT * FROM jobs WHERE state = 'queued' ORDER BY asked, rowid LIMIT ?"
         rows = self._rows.execute(order, (len(taken) + 1,))
         return next((_job(row) for row in rows if row["id"] not in taken), None)
 

@@ -62,10 +62,11 @@ def exact_change(name: str, h: float, dh: float, error: float) -> tuple[Decimal,
     """The change, and by how much it moves when h and dh move by their own size: its slope, at most, where h + dh may
     be if both are off by an error."""
     x, dx = Decimal(h), Decimal(dh)
-    # f(x + dx) - f(x) loses as many digits as dx is smaller than x; tanh those that it is close to 1, or 0.
+    # f(x + dx) - f(x) loses as many digits as dx is smaller than x. tanh also loses those by which both are close to 1.
     lost = x.adjusted() - dx.adjusted() if x and dx else 0
     if name == "tanh":
-        lost = max(lost, -dx.adjusted()) + (int(abs(x)) if abs(x) < 400 else 0)
+        nearest = min(abs(x), abs(x + dx))
+        lost = max(lost, -dx.adjusted()) + (int(nearest) if nearest < 400 else 0)
     context = EXACT.copy()
     context.prec = DIGITS + max(0, lost)
     with decimal.localcontext(context):
@@ -148,6 +149,13 @@ def test_gates_keep_their_digits_far_below_zero(name, dtype, h):
     # gelu's gate falls with the cube: at -20 it is 10^-300.
     h = h if name == "silu" else h / 8
     check_activation(name, dtype, [(h, 0.5), (h, -0.5), (h, 1e-6), (h, -h), (h, -2 * h)])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "h", "dh"), [("float32", 4096.0, -4066.0), ("float64", 140462355.0, -140462221.0446596)]
+)
+def test_tanh_keeps_its_digits_when_it_returns_from_far_beyond_saturation(dtype, h, dh):
+    check_activation("tanh", dtype, [(h, dh), (-h, -dh)])
 
 
 def norm(values: Iterable[Decimal]) -> Decimal:

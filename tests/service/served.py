@@ -40,12 +40,12 @@ def another_tiny() -> jaxsens.Transformer:
     return jaxsens.Transformer(tiny().config, seed=1)
 
 
-def slow(stuck_from: float = math.inf) -> Any:
+def slow(stuck_from: float = math.inf, seconds: float = SECONDS) -> Any:
     """A function that takes its time for every flip: ask for it with batches of one flip."""
     calls = itertools.count()
 
     def slept(value: Any) -> Any:
-        time.sleep(SECONDS if next(calls) < stuck_from else 60.0)
+        time.sleep(seconds if next(calls) < stuck_from else 60.0)
         return np.asarray(value)
 
     def model(tokens: Any) -> Any:
@@ -55,6 +55,11 @@ def slow(stuck_from: float = math.inf) -> Any:
         )
 
     return model
+
+
+def slower() -> Any:
+    """One that takes ten times as long."""
+    return slow(seconds=10 * SECONDS)
 
 
 def stuck() -> Any:
@@ -78,7 +83,7 @@ def panics() -> Any:
 SLOWLY = {"model": "slow", "engine": "vmap", "flips": 3, "readout": None, "placement": {"batch_size": 1}}
 """A question about the slow model, without its tokens."""
 
-MODELS = {name: f"tests.service.served:{name}" for name in ("tiny", "slow")}
+MODELS = {name: f"tests.service.served:{name}" for name in ("tiny", "slow", "slower")}
 
 
 class Served:
@@ -131,13 +136,11 @@ class Served:
         ended = ("finished", "failed", "cancelled")
         return self.until(job, lambda found: found["state"] in ended, seconds=seconds, wait=5)
 
-    def until(
-        self, job: str, wanted: Any, kind: str = "measurements", seconds: float = 60.0, wait: int = 0
-    ) -> dict[str, Any]:
+    def until(self, job: str, wanted: Any, seconds: float = 60.0, wait: int = 0) -> dict[str, Any]:
         """Returns a job when something holds of it."""
         until, found = time.monotonic() + seconds, {}
         while time.monotonic() < until:
-            found = self.http.get(f"/v1/{kind}/{job}", params={"wait": wait}).json()
+            found = self.http.get(f"/v1/measurements/{job}", params={"wait": wait}).json()
             if wanted(found):
                 return found
             time.sleep(0.02)

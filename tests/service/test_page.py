@@ -181,6 +181,7 @@ def test_axe_finds_nothing_serious(page):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     measure(page)
     page.get_by_text("Sweeps").click()
+    assert page.get_by_text("jaxsens sweep CONFIG --out DIR").is_visible()
     found = axe.Axe().run(page).response["violations"]
     serious = [(one["id"], [node["html"][:120] for node in one["nodes"]]) for one in found
                if one["impact"] in ("serious", "critical")]  # fmt: skip

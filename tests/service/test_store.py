@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 
 import pytest
 
@@ -19,17 +18,33 @@ def store(tmp_path):
 
 
 def add(store, name, seconds=0.0):
-    return store.add(name, "measurement", {"model": name}, {"seconds": seconds, "flips": 1})
+    return store.add(name, {"model": name}, {"seconds": seconds, "flips": 1})
 
 
-def test_a_short_job_overtakes_a_long_one_but_not_for_ever(store):
-    add(store, "long", seconds=100)
-    add(store, "short", seconds=1)
-    assert store.next(()).id == "short"
-    assert store.next(("short",)).id == "long"
-    store.change("long", asked=time.time() - 200, due=time.time() - 100)
-    add(store, "shorter", seconds=0.1)
+def test_jobs_are_done_in_the_order_in_which_they_were_asked_for(store):
+    for name, seconds in (("long", 100), ("short", 1), ("shorter", 0.1)):
+        add(store, name, seconds)
+    add(store, "long")  # asked again, it keeps its place
     assert store.next(()).id == "long"
+    assert store.next(("long",)).id == "short"
+    store.change("long", state="cancelled")
+    add(store, "long")
+    assert [store.next(taken).id for taken in ((), ("short",), ("short", "shorter"))] == [
+        "short",
+        "shorter",
+        "long",
+    ]
+    assert store.waiting() == (3, pytest.approx(101.1))
+
+
+def test_a_job_that_ended_its_worker_twice_stays_failed_until_it_is_forgotten(store):
+    add(store, "a")
+    for crashes, then in ((1, "queued"), (2, "failed")):
+        store.change("a", state="failed", crashes=crashes)
+        for _ in range(3):
+            assert (add(store, "a").state, store.get("a").crashes) == (then, crashes)
+    store.forget("a")
+    assert (add(store, "a").state, store.get("a").crashes) == ("queued", 0)
 
 
 def test_a_job_that_waits_or_is_finished_is_not_asked_twice_and_one_that_failed_is(store):
@@ -42,21 +57,22 @@ def test_a_job_that_waits_or_is_finished_is_not_asked_twice_and_one_that_failed_
     }.items():
         store.change("a", state=state)
         assert add(store, "a").state == then
-    assert len(store.listed("measurement", 10)) == 1
+    assert len(store.listed(10)) == 1
 
 
 def test_what_had_begun_is_queued_when_the_store_is_opened_again(tmp_path):
     first = Store(tmp_path)
-    for state in ("running", "compiling", "finished", "failed", "cancelled", "queued"):
+    for state in ("running", "finished", "failed", "cancelled", "queued"):
         add(first, state)
-        first.change(state, state=state)
+        first.change(state, state=state, crashes=1)
     first.close()
     second = Store(tmp_path)
-    states = {job.id: job.state for job in second.listed("measurement", 10)}
+    states = {job.id: job.state for job in second.listed(10)}
+    crashes = {job.id for job in second.listed(10) if job.crashes}
     second.close()
+    assert crashes == {"finished", "failed", "cancelled"}
     assert states == {
         "running": "queued",
-        "compiling": "queued",
         "queued": "queued",
         "finished": "finished",
         "failed": "failed",
@@ -91,9 +107,7 @@ def test_a_store_of_another_version_is_refused(tmp_path):
         Store(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "name", ["results", "sweeps", "served", "slurm", "lock", "jobs.sqlite3", "jobs.sqlite3-wal"]
-)
+@pytest.mark.parametrize("name", ["results", "other", "lock", "jobs.sqlite3", "jobs.sqlite3-wal"])
 def test_a_link_in_the_store_is_refused_by_name_and_what_it_leads_to_stays_as_it_is(tmp_path, name):
     store, foreign = tmp_path / "store", tmp_path / "foreign"
     store.mkdir()
@@ -108,11 +122,9 @@ def test_a_link_in_the_store_is_refused_by_name_and_what_it_leads_to_stays_as_it
 def test_a_link_in_place_of_a_result_is_not_followed(store, tmp_path):
     foreign = tmp_path / "foreign"
     foreign.write_bytes(b"foreign")
-    for place in (tmp_path / "results" / "a.parquet", tmp_path / "sweeps" / "a"):
-        place.symlink_to(foreign)
-    for of in (store.result, store.directory):
-        with pytest.raises(jaxsens.InputError, match="is a link"):
-            of("a")
+    (tmp_path / "results" / "a.parquet").symlink_to(foreign)
+    with pytest.raises(jaxsens.InputError, match="is a link"):
+        store.result("a")
     add(store, "a")
     store.forget("a")  # removes the link
     assert foreign.read_bytes() == b"foreign"
@@ -123,7 +135,7 @@ def test_a_full_disk_is_one_clear_error_and_loses_nothing(store):
     (pages,) = store._rows.execute("PRAGMA page_count").fetchone()
     store._rows.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(StoreFull, match="the store takes no more"):
-        store.add("more", "measurement", {"text": "a" * 10**6}, {"seconds": 0.0})
+        store.add("more", {"text": "a" * 10**6}, {"seconds": 0.0})
     assert store.get("kept").state == "queued"
 
 

@@ -84,7 +84,7 @@ function tell(job, where, what) {
   state.className = job.state === 'failed' ? 'state bad' : 'state'
   const more = job.found?.warnings?.length ? ` ${job.found.warnings.join(' ')}` : ''
   const engine = job.found?.engine ? ` by ${job.found.engine.name}` : ''
-  state.textContent = job.state === 'running' || job.state === 'compiling'
+  state.textContent = job.state === 'running'
     ? `${what}: ${job.state}, ${job.done} of ${job.total || job.about.flips} flips`
     : `${what}: ${job.state}${job.state === 'finished' ? `, ${job.done} flips${engine}.` : '.'} ${job.message}${more}`
   const bar = find('progress', where)
@@ -93,19 +93,19 @@ function tell(job, where, what) {
 }
 
 // Follows a job by server-sent events until it has ended, or something else is shown: a browser keeps six connections.
-const streams = { measurement: new Set(), sweep: new Set() }
-function leave(kind) {
-  streams[kind].forEach((events) => events.close())
-  streams[kind].clear()
+const streams = new Set()
+function leave() {
+  streams.forEach((events) => events.close())
+  streams.clear()
 }
 
 function follow(job, told) {
   return new Promise((done, failed) => {
     told(job)
     if (ended.includes(job.state)) { done(job); return }
-    const events = new EventSource(`/v1/${job.kind}s/${job.id}/events`)
-    streams[job.kind].add(events)
-    const close = () => { events.close(); streams[job.kind].delete(events) }
+    const events = new EventSource(`/v1/measurements/${job.id}/events`)
+    streams.add(events)
+    const close = () => { events.close(); streams.delete(events) }
     const heard = (event) => {
       const now = JSON.parse(event.data)
       told(now)
@@ -114,7 +114,7 @@ function follow(job, told) {
     events.onerror = () => { // otherwise the browser connects again
       if (events.readyState === EventSource.CLOSED) { close(); failed(new Error('the service refuses; load the page again with its token')) }
     }
-    for (const state of ['queued', 'compiling', 'running', ...ended]) events.addEventListener(state, heard)
+    for (const state of ['queued', 'running', ...ended]) events.addEventListener(state, heard)
   })
 }
 
@@ -141,7 +141,7 @@ async function measure(question, where, turn) {
   find('#cancel').disabled = false
   const now = await follow(job, (at) => turn === asked && tell(at, where, what))
   if (turn !== asked) return
-  if (now.state === 'finished' || (now.state === 'cancelled' && now.done)) await show(now, where, label).catch(() => {})
+  if (now.state === 'finished') await show(now, where, label).catch(() => {})
   return now
 }
 
@@ -159,7 +159,7 @@ form.addEventListener('submit', async (event) => {
   said.className = ''
   said.textContent = 'Asking…'
   running = []
-  leave('measurement')
+  leave()
   results.replaceChildren()
   try {
     const questions = panels.filter((panel) => !panel.hidden && find('textarea', panel).value).map(questionOf)
@@ -184,10 +184,12 @@ form.addEventListener('submit', async (event) => {
   remember()
 })
 
-find('#cancel').addEventListener('click', () => running.forEach((id) => cancel(`/v1/measurements/${id}`)))
-
-const cancel = (path) => call(path).then((answer) => answer.json())
-  .then((job) => ended.includes(job.state) ? null : call(path, { method: 'DELETE' })).catch(() => {})
+// A job that has ended in the meantime would be forgotten.
+find('#cancel').addEventListener('click', () => running.forEach((id) => {
+  const path = `/v1/measurements/${id}`
+  call(path).then((answer) => answer.json())
+    .then((job) => ended.includes(job.state) ? null : call(path, { method: 'DELETE' })).catch(() => {})
+}))
 
 find('#second').addEventListener('click', (event) => {
   panels[1].hidden = !panels[1].hidden
@@ -219,7 +221,7 @@ call('/v1/models').then((answer) => answer.json()).then((models) => {
 
 async function recall(ids) {
   const turn = ++asked
-  leave('measurement')
+  leave()
   results.replaceChildren()
   for (const id of ids) {
     const job = await call(`/v1/measurements/${id}`).then((answer) => answer.json()).catch(() => null)
@@ -227,7 +229,7 @@ async function recall(ids) {
     const where = card(job.question)
     const [what, label] = naming(job.question)
     follow(job, (now) => tell(now, where, what))
-      .then((now) => (now.state === 'finished' || now.done) && show(now, where, label))
+      .then((now) => now.state === 'finished' && show(now, where, label))
       .catch((error) => failed(find('.state', where), error))
   }
 }
@@ -250,50 +252,6 @@ async function remember() {
     return element('li', {}, open, element('span', { className: 'small', textContent: `${job.state}${estimate}` }), forget)
   }))
 }
-
-// Sweeps
-
-function sweepCard(job) {
-  const where = element('article', { className: 'result' }, element('h3', { textContent: job.about.title || `Sweep ${job.id}` }),
-    element('p', { className: 'state' }), element('progress', { max: 1, ariaLabel: 'points measured' }),
-    element('p', { className: 'actions' }), element('div', { className: 'figures' }))
-  const stop = element('button', { type: 'button', textContent: 'Cancel' })
-  stop.addEventListener('click', () => cancel(`/v1/sweeps/${job.id}`))
-  const report = element('a', { href: `/v1/sweeps/${job.id}/report.html`, textContent: 'Report', target: '_blank' })
-  find('.actions', where).append(report, stop)
-  let drawn = 0
-  follow(job, (now) => {
-    const of = now.total || now.about.points
-    find('.state', where).textContent = `${now.state}: ${now.done} of ${of} points. ${now.message}`
-    const bar = find('progress', where)
-    bar.value = now.done / Math.max(1, of)
-    bar.hidden = ended.includes(now.state)
-    stop.hidden = ended.includes(now.state)
-    if (now.done && (stop.hidden || Date.now() - drawn > 2000)) {
-      drawn = Date.now()
-      const image = element('img', { alt: 'sensitivity against input length, for each variant', src: `/v1/sweeps/${job.id}/figures/sensitivity.svg?${drawn}` })
-      image.addEventListener('load', () => find('.figures', where).replaceChildren(image))
-    }
-  }).catch((error) => failed(find('.state', where), error))
-  return where
-}
-
-async function listSweeps() {
-  const jobs = await call('/v1/sweeps').then((answer) => answer.json()).catch(() => [])
-  leave('sweep')
-  find('#sweeps').replaceChildren(...jobs.slice(0, 10).map(sweepCard))
-}
-
-find('#sweep').addEventListener('submit', async (event) => {
-  event.preventDefault()
-  const said = find('#sweep-said')
-  said.className = said.textContent = ''
-  try {
-    await post('/v1/sweeps', { config: event.target.elements.config.value })
-    listSweeps()
-  } catch (error) { failed(said, error) }
-})
-find('#sweeping').addEventListener('toggle', (event) => event.target.open && listSweeps(), { once: true })
 
 const fromAddress = () => recall(location.hash.slice(1).split(',').filter(Boolean))
 window.addEventListener('hashchange', fromAddress)

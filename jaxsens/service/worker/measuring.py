@@ -18,8 +18,7 @@ from jaxsens.base.versions import package_version
 from jaxsens.sensitivity.explain import PlannedRun, planned_run
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.sensitivity.flips.selection import default_flips, select
-from jaxsens.sensitivity.results.result import FlipSensitivity, load_result
-from jaxsens.sensitivity.results.resuming import MeasurementInterrupted, fingerprint, keeping
+from jaxsens.sensitivity.results.resuming import fingerprint
 from jaxsens.sensitivity.several_lengths import rows_of_several_lengths
 from jaxsens.sensitivity.subjects.adapters import checked_input, measurable
 from jaxsens.sensitivity.subjects.texts import encoded, with_token
@@ -108,19 +107,18 @@ class Desk:
         return self._plans[key]
 
     def measure(
-        self, question: Question, job: str, place: Path, tell: Callable[[int, int], object]
+        self, question: Question, job: str, place: Path, progress: Callable[[int, int], object]
     ) -> dict[str, Any]:
-        """Measures a question, saves its result, and returns its statistics. A part saved before is completed.
+        """Measures a question, saves its result, and returns its statistics.
 
         Args:
             question: what is asked.
             job: its name when it was asked.
-            place: where the result is kept, as Parquet.
-            tell: is called with (flips done, flips in all) about once a second.
+            place: where the result is stored, as Parquet.
+            progress: is called with (flips done, flips in all) after every step; what it raises ends the measurement.
 
         Raises:
             InputError: for what cannot be measured, and if the model or jaxsens are others than when it was asked.
-            MeasurementInterrupted: after a signal, when the finished flips are saved.
             OSError: if the result cannot be written.
         """
         if self.name(question) != job:
@@ -128,66 +126,32 @@ class Desk:
                 f"flip_sensitivity: model = {question.model!r}: its weights, or jaxsens, are others than when this was "
                 "asked; ask again"
             )
-        with warnings.catch_warnings(record=True) as noted, keeping(lambda part: _keep(part, place)):
-            warnings.simplefilter("always")
-            found = _part(place)
-            if found is None or not found.complete:
-                found = self._completed(question, found, place, tell)
-                found.save(place)
-                lengths = [found.n] if found.lengths is None else found.lengths
-                self._measured |= {(question.shape(), int(n)) for n in lengths}
-        own = [str(one.message) for one in noted if one.category.__module__.startswith("jaxsens")]
-        return {**statistics(found), "warnings": list(dict.fromkeys(own))}
-
-    def _completed(
-        self,
-        question: Question,
-        part: FlipSensitivity | None,
-        place: Path,
-        tell: Callable[[int, int], object],
-    ) -> FlipSensitivity:
-        try:
-            try:
-                return self._call(question, tell, part)
-            except InputError:
-                if part is None:
-                    raise
-                return self._call(question, tell)  # the part is of other versions
-        except MeasurementInterrupted as stop:
-            _keep(stop.partial, place)
-            raise
-
-    def _call(
-        self,
-        question: Question,
-        tell: Callable[[int, int], object],
-        part: FlipSensitivity | None = None,
-    ) -> FlipSensitivity:
         model, _ = self.models.get(question.model, question.reads)
-        return flip_sensitivity(
-            model,
-            question.tokens,
-            question.flips,
-            question.measure,
-            readout=question.readout,  # pyright: ignore[reportArgumentType]
-            engine=question.engine,
-            placement=question.placement.placement(),
-            progress=tell,
-            resume=part,
-        )
-
-
-def statistics(result: FlipSensitivity) -> dict[str, Any]:
-    """Returns what is said of a result beside its values, as JSON values."""
-    numbers = {"mean": result.mean, "max": result.max}
-    return {
-        "flips": len(result),
-        "complete": result.complete,
-        **{name: value if np.isfinite(value) else None for name, value in numbers.items()},
-        "unresolved": result.unresolved,
-        "engine": {"name": result.engine.name, "reason": result.engine.reason},
-        "estimated": result.estimated is not None,
-    }
+        with warnings.catch_warnings(record=True) as noted:
+            warnings.simplefilter("always")
+            result = flip_sensitivity(
+                model,
+                question.tokens,
+                question.flips,
+                question.measure,
+                readout=question.readout,  # pyright: ignore[reportArgumentType]
+                engine=question.engine,
+                placement=question.placement.placement(),
+                progress=progress,
+            )
+        result.save(place)
+        lengths = [result.n] if result.lengths is None else result.lengths
+        self._measured |= {(question.shape(), int(n)) for n in lengths}
+        own = [str(one.message) for one in noted if one.category.__module__.startswith("jaxsens")]
+        numbers = {"mean": result.mean, "max": result.max}
+        return {
+            "flips": len(result),
+            **{name: value if np.isfinite(value) else None for name, value in numbers.items()},
+            "unresolved": result.unresolved,
+            "engine": {"name": result.engine.name, "reason": result.engine.reason},
+            "estimated": result.estimated is not None,
+            "warnings": list(dict.fromkeys(own)),
+        }
 
 
 def _rows(model: Any, question: Question) -> list[Any]:
@@ -195,16 +159,3 @@ def _rows(model: Any, question: Question) -> list[Any]:
     tokens = encoded(model, question.tokens)
     rows = rows_of_several_lengths(tokens)
     return [tokens] if rows is None else list(rows)
-
-
-def _keep(part: FlipSensitivity, place: Path) -> None:
-    if len(part):
-        part.save(place)
-
-
-def _part(place: Path) -> FlipSensitivity | None:
-    """What was saved of a question before; None if there is nothing, or nothing sound."""
-    try:
-        return load_result(place) if place.exists() else None
-    except InputError:
-        return None
