@@ -140,6 +140,23 @@ def test_a_small_difference_of_large_numbers_is_not_taken_for_another_model():
         assert len(jaxsens.flip_sensitivity(model, WORD, 3))
 
 
+@custom_vmap
+def large(x):
+    return 1e6 + x
+
+
+@large.def_vmap
+def _rounded_otherwise(size, batched, x):
+    del size, batched
+    return jnp.nextafter(1e6 + x, jnp.inf), True
+
+
+def test_nor_is_a_batch_that_rounds_otherwise():
+    model = lambda t: large(jnp.asarray(TABLE)[t].mean(0)) - 1e6  # noqa: E731
+    with pytest.warns(PrecisionWarning, match="10 of 10 flips"):
+        assert len(jaxsens.flip_sensitivity(model, WORD, 3))
+
+
 def test_what_float32_rounds_away_is_said():
     with pytest.warns(UnchangedWarning, match="rounded away"):
         jaxsens.flip_sensitivity(lambda t: 1e9 + jnp.asarray(TABLE)[t].mean(0), WORD, 3)
@@ -263,6 +280,13 @@ def test_one_warning_tells_that_nothing_changed(model: Any, norm: Any):
         jaxsens.flip_sensitivity(model, WORD, 3, measure=norm, readout="last")
     assert len(told) == 1
     assert told[0].filename == __file__
+
+
+def test_so_one_does_if_other_outputs_change():
+    with pytest.warns(UnchangedWarning):
+        jaxsens.flip_sensitivity(
+            lambda t: jnp.stack([1.0, t.sum()]), WORD, 3, measure=jaxsens.L2(outputs=[0])
+        )
 
 
 def test_decisions_that_do_not_change_are_no_news():

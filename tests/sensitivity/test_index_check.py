@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -12,7 +13,8 @@ from flax import nnx
 from jax.experimental import checkify
 
 import jaxsens
-from jaxsens import Delete, Insert, Repeat, Search, Substitute
+from jaxsens import Delete, Insert, Repeat, Search, Softmax, Substitute, Transformer, TransformerConfig
+from jaxsens.models.transformer.layers import layered_transformer
 
 TWO, THREE, EIGHT = (jax.random.normal(jax.random.key(size), (size, 4)) for size in (2, 3, 8))
 TOKENS = np.array([0, 1, 1, 0] * 2)
@@ -124,6 +126,28 @@ def test_of_few_flips_every_read_beyond_an_array_is_refused(model):
 def test_a_length_that_flips_make_is_checked(model, flips, said):
     assert said in refused(model, flips=flips)
     assert len(jaxsens.flip_sensitivity(model, WORD, 4, readout=None)) == 12
+
+
+def test_so_it_is_of_a_layered_model_that_knows_its_symbols():
+    config = TransformerConfig(alphabet_size=2, layers=1, heads=1, width=4, weighting=Softmax())
+    own: Any = layered_transformer(config)
+    kind = type(own)
+
+    def embed(self, parameters, symbol, position):
+        return kind.embed(self, parameters, symbol, position) + EIGHT[position]
+
+    fields = {one.name: getattr(own, one.name) for one in dataclasses.fields(own) if one.init}
+    tabled = dataclasses.dataclass(frozen=True)(
+        type("Tabled", (kind,), {"embed": embed, "vocabulary_size": 2})
+    )(**fields)
+    model = tabled, Transformer(config, seed=0).parameters
+    assert len(jaxsens.flip_sensitivity(model, TOKENS, 2)) == 7
+    message = refused(model, TOKENS, Insert([1]), readout="auto")
+    assert (
+        "with symbol 1 at position 0 of input 0, the model takes index 8 of axis 0, which has size 8"
+        in message
+    )
+    assert "at most 8 symbols" in message
 
 
 def test_a_group_that_makes_a_bad_pair_is_refused():

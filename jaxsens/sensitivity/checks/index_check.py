@@ -66,8 +66,6 @@ def check_flips(
         if edit.longer == 0 or limited:
             return
     subject, count = _on_device(subject), len(flips)
-    if not count:
-        return
 
     def check(flip: int) -> None:
         problem = _problem(subject, edited(words, flips, edit, np.array([flip]))[0])

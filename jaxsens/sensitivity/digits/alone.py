@@ -61,7 +61,7 @@ def check_alone(
     # about the first flip of a batch.
     sizes = np.abs(values).reshape(len(values), -1).max(axis=1)
     drawn = np.random.default_rng(len(values)).integers(len(values))
-    chosen = np.unique([len(values) - 1 - np.argmax(sizes[::-1]), len(values) - 1, drawn])
+    chosen = np.unique([len(values) - 1 - int(np.argmax(sizes[::-1])), len(values) - 1, int(drawn)])
     own = {b: called_alone(subject, words[b]) for b in np.unique(flips.inputs[chosen]).tolist()}
     outputs, moved = engine.outputs, False
     for k, word in zip(chosen.tolist(), edited(words, flips, edit, chosen), strict=True):
@@ -97,7 +97,7 @@ def called_alone(subject: Measurable, word: Int[np.ndarray, " n"]) -> np.ndarray
 
 
 @compiled(static=2)
-def _measured(measure: Measure, outputs: tuple[int, ...] | None, y: Array, new: Array) -> Array:
+def _measured(measure: Measure, outputs: tuple[int, ...] | None, y: Any, new: Any) -> Array:
     """Returns the measure of an output and that of the flipped word, or of each of their rows."""
     if y.ndim > 1:
         return jax.vmap(lambda row, other: _measured(measure, outputs, row, other))(y, new)
