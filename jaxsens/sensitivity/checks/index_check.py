@@ -46,7 +46,8 @@ def check_words(subject: Measurable, words: Int[np.ndarray, "words n"], argument
     for k, word in enumerate(words):
         problem = _problem(subject, word)
         if problem is not None:
-            raise InputError(f"{argument}: on word {k}, {_shown(word)}, {problem}")
+            shown = word.tolist() if len(word) <= 8 else f"of length {len(word)}"
+            raise InputError(f"{argument}: on word {k}, {shown}, {problem}")
 
 
 def check_flips(
@@ -142,7 +143,3 @@ def _numbers(error: Exception) -> tuple[int, int, int]:
     if found is None:
         raise InputError(f"model: it indexes beyond an array: {error}")
     return int(found[1]), int(found[2]), int(found[3])
-
-
-def _shown(word: Int[np.ndarray, " n"]) -> str:
-    return str(word.tolist()) if len(word) <= 8 else f"of length {len(word)}"
