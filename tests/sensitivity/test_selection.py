@@ -504,7 +504,7 @@ def test_ids_that_a_model_of_others_cannot_read_are_found_where_they_are_inserte
     assert len(flip_sensitivity(model, WORD, flips={0: [1, 5], 3: [2]}, readout=None)) == 3
     for flips in ({0: [1, 5], 3: [2, 6]}, Substitute({0: [1], 3: [6]}, groups=[(0, 3)])):
         with pytest.raises(
-            InputError, match="flips: with symbol .* the model takes index 6 .*give symbols from 0 to 5"
+            InputError, match=r"flips: with symbol .* the model takes index 6 .*give symbols from 0 to 5"
         ):
             flip_sensitivity(model, WORD, flips, readout=None)
 
