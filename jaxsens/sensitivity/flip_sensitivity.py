@@ -28,7 +28,7 @@ from jaxsens.base.strict import naming_arguments
 from jaxsens.base.versions import versions
 from jaxsens.models.transformer.module import activation_bytes
 from jaxsens.sensitivity.checks.functions import checked_function
-from jaxsens.sensitivity.checks.index_check import check_reads
+from jaxsens.sensitivity.checks.index_check import check_flips
 from jaxsens.sensitivity.checks.output import check_estimates_finite, check_finite, checked_output
 from jaxsens.sensitivity.choice import choose
 from jaxsens.sensitivity.digits.alone import called_alone, check_alone, warn_of_no_change
@@ -214,8 +214,7 @@ def _measured_words(
         parameters = _arrays(subject, flips, words.shape[1]) if blocks is None else blocks.pair(0)
         passed = forward_pass(subject, words, runner, parameters, call.placement)
         _warn_of_rounding(subject, words.shape[1], passed, runner)
-        told = check_reads(subject, words, flips, edit)
-        choice = choice if told is None else dataclasses.replace(choice, why=f"{choice.why}; {told}")
+        check_flips(subject, words, flips, edit)
         asked = _asked(subject, words, flips, call, measure)
         call.placement.agree((words.shape, words.tobytes(), asked, call.partial is None))
         first = None if measure.unflipped is None else _first(subject, words, output, passed)
@@ -229,7 +228,7 @@ def _measured_words(
         ready = None if passed is None else passed.first
         if blocks is not None:
             return _estimated(subject, whole, blocks, call, ready)
-        found = _measured(subject, whole, runner, call, (parameters, first, ready))
+        found = _measured(subject, whole, runner, call, (parameters, ready))
     warn_if_unresolved(found, stacklevel=4)
     return found
 
@@ -337,7 +336,7 @@ def _measured(
     whole: FlipSensitivity,
     runner: Engine,
     call: _Call,
-    given: tuple[Any, np.ndarray | None, placing.Ready | None],
+    given: tuple[Any, placing.Ready | None],
 ) -> FlipSensitivity:
     """Returns the result on all flips, reusing those of a partial result and measuring the others.
 
@@ -346,12 +345,12 @@ def _measured(
         whole: the result without values.
         runner: the engine.
         call: the arguments.
-        given: the engine's parameters; the output on the first input, and that input as it is prepared, if they are.
+        given: the engine's parameters; the first input as it is prepared, if it is.
 
     Raises:
         MeasurementInterrupted: on Ctrl-C, with the finished flips.
     """
-    (parameters, first, ready), flips, words = given, whole.flips, whole.tokens
+    (parameters, ready), flips, words = given, whole.flips, whole.tokens
     known = np.zeros(0, int) if call.partial is None else taken_over(call.partial, whole)
     begun = Begun(whole, call.partial, known)
     rest, so_far = begun.rest, placing.Finished()
@@ -367,7 +366,7 @@ def _measured(
             ).numbers()
         values = begun.with_known(values)
         check_finite(values[:, 0], flips.positions, whole.measure)
-        _check_measured(runner, subject, whole, values, first)
+        _check_measured(runner, subject, whole, values)
     except KeyboardInterrupt as stop:
         number = getattr(stop, "signal", signal.SIGINT)
         raise MeasurementInterrupted(begun.unfinished(so_far), number) from stop
@@ -420,15 +419,13 @@ def _doubting(
     return runner, doubts
 
 
-def _check_measured(
-    runner: Engine, subject: Measurable, whole: FlipSensitivity, values: np.ndarray, first: np.ndarray | None
-) -> None:
+def _check_measured(runner: Engine, subject: Measurable, whole: FlipSensitivity, values: np.ndarray) -> None:
     """Rejects a model that was measured wrongly in batches, and warns if nothing changed at all.
 
     A jaxsens transformer is neither called nor warned of: with hard attention, exact zeros are what is measured.
     """
     given = whole.tokens, whole.flips, edit_of(whole.asked.flips)
-    moved = check_alone(subject, *given, values[:, 0], runner, first)
+    moved = check_alone(subject, *given, values[:, 0], runner)
     if subject.config is None and not np.any(values[:, 0]):
         warn_of_no_change(len(values), whole.measure, moved, stacklevel=7)
 

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, reduce
-from numbers import Real
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -19,7 +18,7 @@ from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import Decision
 from jaxsens.base.errors import InputError, collecting
 from jaxsens.base.files import check_ending, write_bytes
-from jaxsens.base.inputs import choice
+from jaxsens.base.inputs import UNPAIRED, checked_number, choice, is_real, is_unicode
 from jaxsens.base.sealed import decoded
 from jaxsens.base.strict import typed_arguments
 from jaxsens.sensitivity.pictures.pieces import spaced, text_pieces
@@ -123,7 +122,7 @@ class FlipSensitivity(MeasuredFlips):
                     f'statistic = {statistic!r}: "max", "mean", or a number from 0 to 1 for a quantile'
                 )
             return ceiling(self, attrgetter(statistic))
-        _check_unit("statistic", statistic)
+        checked_number("at_most", least=0, most=1, statistic=statistic)
         return ceiling(self, lambda one: one.quantile(statistic))
 
     @cached_property
@@ -275,7 +274,7 @@ class FlipSensitivity(MeasuredFlips):
         """Returns the q-quantile of the sensitivities, 0 <= q <= 1, linearly interpolated. That of an estimated result
         is taken from `norms`, which are estimates for the most part; samples of several measurements are weighted by
         the number of flips that they stand for."""
-        _check_unit("q", q)
+        checked_number("quantile", least=0, most=1, q=q)
         if (parts := self._weighted_parts()) is not None and len(self):
             weights = np.concatenate([np.full(len(one), one.population / max(1, len(one))) for one in parts])
             found = np.quantile(self.norms.astype(np.float64), q, weights=weights, method="inverted_cdf")
@@ -315,7 +314,7 @@ class FlipSensitivity(MeasuredFlips):
         Raises:
             InputError: naming each unusable argument, and for a measured flip above `largest`.
         """
-        _check_unit("confidence", confidence)
+        checked_number("mean_interval", least=0, most=1, confidence=confidence)
         largest = self._largest_possible(largest)
         if self.exhaustive and self.exact.all():
             return Interval(self.mean, self.mean)
@@ -340,7 +339,7 @@ class FlipSensitivity(MeasuredFlips):
         known = self.measure.largest
         if given is None:
             return known
-        if isinstance(given, bool) or not isinstance(given, Real) or not float(given) >= 0:
+        if not is_real(given) or not float(given) >= 0:
             raise InputError(f"largest = {given!r}: a number of at least 0 that no flip exceeds, or None")
         if self.max > float(given):
             raise InputError(
@@ -361,8 +360,7 @@ class FlipSensitivity(MeasuredFlips):
         """
         from scipy import stats
 
-        _check_unit("q", q)
-        _check_unit("confidence", confidence)
+        checked_number("quantile_interval", least=0, most=1, q=q, confidence=confidence)
         if (parts := self._weighted_parts()) is not None:
             # A quantile of all lies between the least and the greatest of the parts' quantiles.
             each = [
@@ -546,8 +544,8 @@ class FlipSensitivity(MeasuredFlips):
         with collecting(method) as problems:
             check_ending(method, path, problems)
             choice("by", by, ("largest", "mean", None), problems)
-            if not isinstance(title, str):
-                problems.add("title", title, "a text")
+            if not is_unicode(title):
+                problems.add("title", title, UNPAIRED)
         write_bytes(path, made())
 
     def _repr_html_(self) -> str:
@@ -643,8 +641,3 @@ def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, d
 def _reader() -> TypeAdapter[FlipSensitivity]:
     """Returns what makes a result of a table. To build it takes longer than to read a small result."""
     return TypeAdapter(FlipSensitivity)
-
-
-def _check_unit(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
-        raise InputError(f"{name} = {value!r}: a number from 0 to 1")
