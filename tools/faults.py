@@ -102,7 +102,7 @@ def last_of_block_repeated(original: Any, *given: Any) -> Iterator[Any]:
 
 def quantile_too_low(original: Any, result: Any, q: float) -> float:
     """core/results."""
-    return original(result, 0.99 * q)
+    return original(result, 0.99 * q if isinstance(q, float) and 0 < q < 1 else q)
 
 
 def mean_interval_halved(original: Any, measured: Any, confidence: float, largest: float) -> Any:
