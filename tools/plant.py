@@ -25,6 +25,9 @@ from pathlib import Path
 from tools.planted import FAULT, LOG, ROOT, Fault, faults
 
 RECORD = ROOT / "tools" / "planted.md"
+INTERRUPTED = re.compile(r"(?m)^(\S+::.+?) *\n+!+ KeyboardInterrupt")
+"""A test that sent Ctrl-C, which ended pytest instead of what was tested."""
+
 FAILED = re.compile(r"(?m)^(?:FAILED|ERROR) (.+?)(?: - .*)?$")
 
 
@@ -54,7 +57,7 @@ def run_tests(
         if thread is not threading.main_thread():
             # A process that reads a cache while another one writes to it would warn.
             environment["JAX_COMPILATION_CACHE_DIR"] = str(ROOT / ".cache" / f"jax-plant-{thread.name}")
-        command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", "-v", "-n0", "-p", "no:cacheprovider"]
         process = subprocess.Popen(
             [*command, *(["-x"] if fault else []), *tests],
             cwd=ROOT,
@@ -71,8 +74,7 @@ def run_tests(
             process.communicate()
             return None, [], log.exists()
         failed = FAILED.findall(output)
-        if process.returncode == 2 and "KeyboardInterrupt !" in output:
-            failed.append("a test sent Ctrl-C, which ended pytest")
+        failed += INTERRUPTED.findall(output)
         if process.returncode and not failed:
             raise RuntimeError(f"pytest ended with exit code {process.returncode}:\n{output[-3000:]}")
         return process.returncode, failed, log.exists()
@@ -101,10 +103,8 @@ def baseline(file: str, timeout: float) -> list[str]:
 
 def record(verdicts: Sequence[Verdict]) -> str:
     """Returns the page that keeps the verdicts."""
-    rows = [
-        f"| {one.fault.name} | {one.fault.room} | {one.fault.effect} | {one.test or one.verdict} |"
-        for one in verdicts
-    ]
+    cells = [(one.fault.name, one.fault.room, one.fault.effect, one.test or one.verdict) for one in verdicts]
+    rows = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in cells]
     caught = sum(one.verdict == "caught" for one in verdicts)
     head = [
         "# Planted faults",
