@@ -72,7 +72,6 @@ from .sensitivity.explain import explain as explain
 from .sensitivity.flip_sensitivity import flip_sensitivity as flip_sensitivity
 from .sensitivity.placement.placement import Placement as Placement
 from .sensitivity.placement.placement import global_mesh as global_mesh
-from .sensitivity.results.concat import concat as concat
 from .sensitivity.results.result import FlipSensitivity as FlipSensitivity
 from .sensitivity.results.result import load_result as load_result
 from .sensitivity.results.resuming import MeasurementInterrupted as MeasurementInterrupted

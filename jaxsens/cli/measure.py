@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from jaxsens.asked.measures import LogProbability
-from jaxsens.base.errors import collecting
+from jaxsens.base.errors import InputError, collecting
 from jaxsens.cli.measuring import MEASURED_BY, MeasuringOptions, OutputOptions
 from jaxsens.cli.models import ConstructedOptions, InputOptions, ModelOptions, PublishedOptions
 from jaxsens.cli.shared import flag, flags_named, programs_kept
 
 if TYPE_CHECKING:
     from jaxsens.experiments.single.told import Told
+    from jaxsens.sensitivity.results.result import FlipSensitivity
 
 
 def measure(
@@ -60,14 +61,19 @@ def measure(
     from jaxsens.sensitivity.results.resuming import MeasurementInterrupted, keeping
 
     output.check_nothing_is_lost(measuring.resume)
+    partial = measuring.partial()
+
+    def keep(part: FlipSensitivity) -> None:
+        output.keep(part if partial is None else partial.joined(part))
+
     try:
-        with programs_kept(asked.compilation_cache), keeping(output.keep):
+        with programs_kept(asked.compilation_cache), keeping(keep):
             if (folder := published.pretrained) is None:
-                told = _of_words(asked, options, measuring, output)
+                told = _of_words(asked, options, measuring, output, partial)
             else:
-                told = _of_text(folder, published, model.dtype or "float32", measuring, output)
+                told = _of_text(folder, published, model.dtype or "float32", measuring, output, partial)
     except MeasurementInterrupted as stop:
-        output.keep(stop.partial)
+        keep(stop.partial)
         return 128 + stop.signal
     # Save first: printing fails if the reader has closed the pipe.
     code = output.write(told.result, told.title)
@@ -78,13 +84,34 @@ def measure(
     return code
 
 
+def _measured(
+    model: Any, tokens: Any, partial: FlipSensitivity | None, arguments: dict[str, Any]
+) -> FlipSensitivity:
+    """Returns the result of all flips: with --resume, the file's and those that it lacks."""
+    from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
+    from jaxsens.sensitivity.flips.selection import default_flips
+    from jaxsens.sensitivity.subjects.adapters import measurable
+
+    if partial is None:
+        return flip_sensitivity(model, tokens, **arguments)
+    flips, began = arguments.pop("flips", None) or default_flips(measurable(model)), partial.asked.flips
+    if flips != began:
+        raise InputError(
+            f"flip_sensitivity: flips = {began!r}: this call has {flips!r}; repeat the interrupted call"
+        )
+    return partial.joined(flip_sensitivity(model, tokens, partial.remaining, **arguments))
+
+
 def _of_words(
-    asked: InputOptions, options: dict[str, Any], measuring: MeasuringOptions, output: OutputOptions
+    asked: InputOptions,
+    options: dict[str, Any],
+    measuring: MeasuringOptions,
+    output: OutputOptions,
+    partial: FlipSensitivity | None,
 ) -> Told:
     """Measures a model with random, constructed or trained weights on words."""
     from jaxsens.experiments.single.single import input_tokens, model_source
     from jaxsens.experiments.single.told import told_of_words
-    from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 
     if asked.checkpoint is not None:
         options = {**options, "checkpoint": str(asked.checkpoint)}
@@ -93,19 +120,22 @@ def _of_words(
     with flags_named({f"model.{key}": flag(key) for key in keys} | MEASURED_BY):
         source = model_source(asked.config, asked.variant, options)
         words = input_tokens(source, asked.tokens, asked.n, asked.inputs, measuring.seed)
-        result = flip_sensitivity(
-            source.build(words.shape[1], measuring.seed), words, **measuring.arguments(output.quiet)
-        )
+        model = source.build(words.shape[1], measuring.seed)
+        result = _measured(model, words, partial, measuring.arguments(output.quiet))
     return told_of_words(result, source, output.top)
 
 
 def _of_text(
-    folder: Path, published: PublishedOptions, dtype: str, measuring: MeasuringOptions, output: OutputOptions
+    folder: Path,
+    published: PublishedOptions,
+    dtype: str,
+    measuring: MeasuringOptions,
+    output: OutputOptions,
+    partial: FlipSensitivity | None,
 ) -> Told:
     """Measures a published model on a text."""
     from jaxsens.experiments.single.told import told_of_text
     from jaxsens.pretrained.load import load_pretrained
-    from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 
     given = "--text" if published.text_file is None else "--text-file"
     with flags_named({"folder": "--pretrained", "text": given, "readout": "--readout", **MEASURED_BY}):
@@ -113,5 +143,5 @@ def _of_text(
         of_token = isinstance(arguments.get("measure"), LogProbability)
         read: Any = published.output or ("logits" if of_token else "hidden")
         model = load_pretrained(folder, output=read, dtype=dtype)
-        result = flip_sensitivity(model, text, **published.place(), **arguments)
+        result = _measured(model, text, partial, {**published.place(), **arguments})
     return told_of_text(result, model, text, output.top)

@@ -19,9 +19,8 @@ from jaxsens.base.errors import EngineRefusal, InputError, collecting
 from jaxsens.base.strict import naming_arguments, typed_arguments
 from jaxsens.experiments.sweep.placement_table import PlacementTable
 from jaxsens.sensitivity.placement.placement import Placement
-from jaxsens.sensitivity.placement.progress import telling
+from jaxsens.sensitivity.placement.progress import PROGRESS, telling
 from jaxsens.sensitivity.results.result import FlipSensitivity, load_result
-from jaxsens.sensitivity.several_lengths import PROGRESS
 
 if TYPE_CHECKING:
     import httpx

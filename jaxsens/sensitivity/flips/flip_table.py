@@ -130,13 +130,10 @@ class FlipTable:
         columns = self.inputs[kept], self.positions[kept], self.symbols[kept]
         return FlipTable(*columns, self.populations, self.alphabet, self.joint, insertion)
 
-    def of_inputs(self, start: int, stop: int, alphabet: tuple[int, ...] | None = None) -> FlipTable:
-        """Returns the flips of some inputs, numbered from 0, with their own alphabet if it is given."""
+    def of_inputs(self, start: int, stop: int) -> FlipTable:
+        """Returns the flips of some inputs, numbered from 0."""
         found = self.part(slice(*np.searchsorted(self.inputs, [start, stop])))
-        alphabet = self.alphabet if alphabet is None else alphabet
-        return replace(
-            found, inputs=found.inputs - start, populations=self.populations[start:stop], alphabet=alphabet
-        )
+        return replace(found, inputs=found.inputs - start, populations=self.populations[start:stop])
 
     def largest(self, words: Int[np.ndarray, "batch n"]) -> Int[np.ndarray, "batch n"]:
         """Returns the inputs with the largest symbol that a flip inserts at every position that is flipped."""
