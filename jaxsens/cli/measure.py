@@ -58,7 +58,7 @@ def measure(
                 problems.add(option, value, "at least 0")
         measuring.asked(problems)
         output.check(measuring.resume, problems)
-    from jaxsens.sensitivity.results.resuming import MeasurementInterrupted, keeping
+    from jaxsens.sensitivity.results.interrupted import MeasurementInterrupted, keeping
 
     output.check_nothing_is_lost(measuring.resume)
     partial = measuring.partial()

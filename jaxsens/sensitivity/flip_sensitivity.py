@@ -54,14 +54,15 @@ from jaxsens.sensitivity.placement.placement import Placement, checked_placement
 from jaxsens.sensitivity.placement.progress import PROGRESS, telling
 from jaxsens.sensitivity.results.estimated import Estimated, strata
 from jaxsens.sensitivity.results.fingerprint import fingerprint, weights_of
+from jaxsens.sensitivity.results.interrupted import MeasurementInterrupted, hand_over
 from jaxsens.sensitivity.results.measured import Provenance
 from jaxsens.sensitivity.results.result import FlipSensitivity
-from jaxsens.sensitivity.results.resuming import MeasurementInterrupted, Remaining, hand_over
+from jaxsens.sensitivity.results.resuming import Remaining
 from jaxsens.sensitivity.subjects.adapters import Measurable, checked_input, measurable
 from jaxsens.sensitivity.subjects.texts import encoded, pieces_of, with_token
 
 
-class Options(TypedDict, total=False):
+class CallOptions(TypedDict, total=False):
     """The arguments of `flip_sensitivity` that have names alone."""
 
     readout: int | Literal["auto", "last", "mean"] | None
@@ -72,11 +73,11 @@ class Options(TypedDict, total=False):
 
 @overload
 def flip_sensitivity(  # pyright: ignore[reportOverlappingOverload] - a list of texts is no array
-    model: Any, tokens: list[str], flips: Any = ..., measure: Any = ..., **options: Unpack[Options]
+    model: Any, tokens: list[str], flips: Any = ..., measure: Any = ..., **options: Unpack[CallOptions]
 ) -> list[FlipSensitivity]: ...
 @overload
 def flip_sensitivity(
-    model: Any, tokens: Any, flips: Any = ..., measure: Any = ..., **options: Unpack[Options]
+    model: Any, tokens: Any, flips: Any = ..., measure: Any = ..., **options: Unpack[CallOptions]
 ) -> FlipSensitivity: ...
 @naming_arguments
 def flip_sensitivity(
@@ -166,7 +167,7 @@ def flip_sensitivity(
         if tokens is not given and isinstance(given, list | tuple):
             _check_texts(tokens, subject, call.flips, readout, problems)
             problems.raise_if_any()
-            options: Options = {
+            options: CallOptions = {
                 "readout": readout,
                 "engine": engine,
                 "placement": placement,

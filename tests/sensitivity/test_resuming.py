@@ -28,9 +28,9 @@ from jaxsens.asked.measures import L2
 from jaxsens.base import stopping
 from jaxsens.base.precision import numerics
 from jaxsens.sensitivity.results.fingerprint import fingerprint, weights_of
+from jaxsens.sensitivity.results.interrupted import keeping
 from jaxsens.sensitivity.results.measured import Provenance
 from jaxsens.sensitivity.results.result import FlipSensitivity
-from jaxsens.sensitivity.results.resuming import keeping
 from jaxsens.sensitivity.subjects.adapters import measurable
 from tests.small_models import small as config_of
 

@@ -29,6 +29,7 @@ from jaxsens.sensitivity.results.at_most import ceiling, told
 from jaxsens.sensitivity.results.mean_ends import MeasuredSample, decision_ends, mean_ends
 from jaxsens.sensitivity.results.measured import COLUMNS, MeasuredFlips
 from jaxsens.sensitivity.results.result_file import read_columns, write_columns
+from jaxsens.sensitivity.results.resuming import Remaining, joined
 from jaxsens.sensitivity.results.stratified import quantile_bounds, stratified_mean
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from jaxsens.sensitivity.pictures.picture import By
-    from jaxsens.sensitivity.results.resuming import Remaining
 
 MOST_CELLS = 10**7
 """The largest table that `FlipSensitivity.profile` returns: 80 MB in float64."""
@@ -142,8 +142,6 @@ class FlipSensitivity(MeasuredFlips):
         Raises:
             InputError: for `FirstOrder`, which keeps nothing of an interrupted estimate.
         """
-        from jaxsens.sensitivity.results.resuming import Remaining
-
         return Remaining(self)
 
     def joined(self, rest: FlipSensitivity) -> FlipSensitivity:
@@ -152,8 +150,6 @@ class FlipSensitivity(MeasuredFlips):
         Raises:
             InputError: naming all differences between the calls; for flips that are in both; and for estimates.
         """
-        from jaxsens.sensitivity.results.resuming import joined
-
         return joined(self, rest)
 
     @cached_property

@@ -1,53 +1,21 @@
-"""Interrupted measurements: their results, the flips that remain, and how both are joined."""
+"""The flips that remain of an interrupted measurement, and how their result is joined to it."""
 
 from __future__ import annotations
 
 import dataclasses
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Int
 
 from jaxsens.asked.engines import FirstOrder
 from jaxsens.base.errors import InputError, Problems, shortened
+from jaxsens.sensitivity.checks.output import check_finite
 from jaxsens.sensitivity.flips.flip_table import FlipTable
-from jaxsens.sensitivity.results.result import FlipSensitivity
+from jaxsens.sensitivity.results.measured import MeasuredFlips
 
-
-class MeasurementInterrupted(KeyboardInterrupt):
-    """Raised on Ctrl-C during `flip_sensitivity`. `partial` is the result on the finished flips, which are not a random
-    sample; `partial.remaining` are the others. Of a list of texts, `finished` are the results before that one. `signal`
-    is the number of the signal."""
-
-    def __init__(
-        self, partial: FlipSensitivity, number: int = signal.SIGINT, finished: Sequence[FlipSensitivity] = ()
-    ) -> None:
-        super().__init__(f"interrupted after {len(partial)} of {partial.population} flips; see .partial")
-        self.partial, self.signal, self.finished = partial, number, [*finished]
-
-
-_keepers: list[Callable[[FlipSensitivity], object]] = []
-
-
-@contextmanager
-def keeping(keep: Callable[[FlipSensitivity], object]) -> Iterator[None]:
-    """While the block runs, a command that gives its step up in `flip_sensitivity` first calls `keep`, in another
-    thread, with the partial result."""
-    _keepers.append(keep)
-    try:
-        yield
-    finally:
-        _keepers.remove(keep)
-
-
-def hand_over(partial: FlipSensitivity) -> None:
-    """Gives a partial result to those who are `keeping` it."""
-    for keep in tuple(_keepers):
-        keep(partial)
+Result = TypeVar("Result", bound=MeasuredFlips)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +26,7 @@ class Remaining:
     every sample can be completed, and a saved result needs no second table.
     """
 
-    partial: FlipSensitivity
+    partial: MeasuredFlips
 
     def __post_init__(self) -> None:
         _check_exact("remaining", self.partial)
@@ -66,7 +34,7 @@ class Remaining:
     def __repr__(self) -> str:
         return f"Remaining({self.partial.requested - len(self.partial)} of {self.partial.requested} flips)"
 
-    def of(self, call: FlipSensitivity) -> Int[np.ndarray, " remaining"]:
+    def of(self, call: MeasuredFlips) -> Int[np.ndarray, " remaining"]:
         """Returns their numbers among all flips of a call, before any is measured.
 
         Raises:
@@ -83,9 +51,9 @@ class Remaining:
         return np.delete(np.arange(len(every)), index)
 
 
-def joined(one: FlipSensitivity, other: Any) -> FlipSensitivity:
+def joined(one: Result, other: Any) -> Result:
     """Does what `FlipSensitivity.joined` does."""
-    if not isinstance(other, FlipSensitivity):
+    if not isinstance(other, MeasuredFlips):
         raise InputError(f"joined: rest = {other!r}: what flip_sensitivity(..., partial.remaining) returns")
     _check_exact("joined", one)
     _check_alike("joined", one, other)
@@ -102,22 +70,25 @@ def joined(one: FlipSensitivity, other: Any) -> FlipSensitivity:
         None if column[0] is None else np.concatenate(column)[order] for column in zip(*columns, strict=True)
     )
     table = {"inputs": inputs, "positions": positions, "symbols": symbols, "insertion": insertion}
-    return dataclasses.replace(
+    found = dataclasses.replace(
         one,
         values=np.concatenate([part.values for part in known])[order],
         resolution=np.concatenate([part.resolution for part in known])[order],
         flips=dataclasses.replace(one.flips, **table),
         engine=one.engine.after(dict(other.engine.elsewhere), one.requested),
     )
+    if found.complete:  # an interrupted call did not check them
+        check_finite(found.values, found.positions, found.measure)
+    return found
 
 
-def _check_exact(name: str, result: FlipSensitivity) -> None:
+def _check_exact(name: str, result: MeasuredFlips) -> None:
     if isinstance(result.asked.engine, FirstOrder):
         remedy = "an estimate keeps nothing when it is interrupted; repeat the call"
         raise InputError(f"{name}: engine = {result.asked.engine!r}: {remedy}")
 
 
-def _check_alike(subject: str, one: FlipSensitivity, other: FlipSensitivity) -> None:
+def _check_alike(subject: str, one: MeasuredFlips, other: MeasuredFlips) -> None:
     """Rejects results of different calls, naming all differences."""
     found = []
     for result in (one, other):
@@ -139,7 +110,7 @@ def _check_alike(subject: str, one: FlipSensitivity, other: FlipSensitivity) -> 
     problems.raise_if_any()
 
 
-def _keys(flips: FlipTable, call: FlipSensitivity) -> Int[np.ndarray, " flips"]:
+def _keys(flips: FlipTable, call: MeasuredFlips) -> Int[np.ndarray, " flips"]:
     """Returns one number per flip, increasing with input, position and symbol, or for groups insertion."""
     last, kinds, joint = np.searchsorted(call.alphabet, flips.symbols), len(call.alphabet), call.flips.joint
     if joint is not None and flips.insertion is not None:
