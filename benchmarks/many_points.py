@@ -25,7 +25,6 @@ from rich.console import Console
 from jaxsens.asked.request import Request
 from jaxsens.base.errors import InputError, Problems
 from jaxsens.base.files import write_text
-from jaxsens.experiments.jobs.claims import claim
 from jaxsens.experiments.jobs.job import run
 from jaxsens.experiments.jobs.progress import Reporter
 from jaxsens.experiments.report.data import load_sweep
@@ -45,7 +44,6 @@ VARIANTS = (
     *("softmax", "temperature-log", "temperature-sqrt", "temperature-linear", "unbounded"),
     *("leftmost-hard", "rightmost-hard", "average-hard", "sparsemax", "saturated"),
 )
-CLAIMS = 1000
 MOST_BY_ONE = 20_000
 CONFIG = """
 title = "made-up points"
@@ -179,15 +177,6 @@ def status(folder: Path) -> str:
     return sweep_status(folder).lines()[0]
 
 
-def claims(folder: Path) -> str:
-    """Claims points and lets go of them, one after the other."""
-    began = time.perf_counter()
-    for k in range(CLAIMS):
-        with claim(folder / f"{k}.parquet"):
-            pass
-    return f"{CLAIMS / (time.perf_counter() - began):.0f} a second"
-
-
 def collect(folder: Path) -> str:
     """Reads every point, as the report does."""
     return f"{len(load_sweep(folder).metadata)} points"
@@ -244,7 +233,6 @@ def steps(points: int, hosts: int, folder: Path) -> Iterable[Step]:
     yield step("that part again, all others but one done", partial(part, config, out, hosts))
     yield step("the part that is left", partial(part, config, out, hosts, 0))
     yield step("status", partial(status, out))
-    yield step("claims", partial(claims, folder / "claims"))
     yield step("collect", partial(collect, out))
     yield step("report", partial(report, out))
     if points <= MOST_BY_ONE:

@@ -1,14 +1,10 @@
-"""Stand-ins for disks that are full and processes that were killed, for tests that are not run by root."""
+"""A stand-in for a disk that is full, for tests that are not run by root."""
 
 from __future__ import annotations
 
 import resource
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from jaxsens.base.files import own_mark
 
 
 @contextmanager
@@ -20,11 +16,3 @@ def files_of_at_most(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def dead_mark() -> str:
-    """The mark of a process of this machine that has ended."""
-    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
-        pass
-    machine, _, _ = own_mark().partition("-")
-    return f"{machine}-{ended.pid}"

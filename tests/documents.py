@@ -145,7 +145,9 @@ def inside() -> frozenset[str]:
     trees = {tree for tree, _ in defined("jaxsens/**/*.py")}
     called = {node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     return frozenset(
-        called.union(*({name for _, name in defined(f"{room}/*.py")} for room in ("scripts", "benchmarks")))
+        called.union(
+            *({name for _, name in defined(f"{room}/*.py")} for room in ("scripts", "benchmarks", "tools"))
+        )
     )
 
 

@@ -1,4 +1,4 @@
-"""The shape of the source: which way imports run, what an import costs, what is public and documented."""
+"""The shape of the source: which way imports run, what an import costs, how many lines a room has, what is public."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tools.lines import Count, Plan, lowered
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "jaxsens"
@@ -236,6 +238,66 @@ def test_every_public_method_is_documented_in_its_class_or_where_it_comes_from()
         if not one.name.startswith("_") and one.name not in documented(name)
     ]
     assert without == []
+
+
+def test_no_room_has_more_lines_than_its_number():
+    assert Count.of(ROOT).problems() == []
+
+
+PLAN = """
+[total]
+aim = 4
+limit = 5
+
+[rooms."core/base"]
+aim = 2
+most = {most}
+paths = ["jaxsens/core/base/", "jaxsens/old/base.py"]
+
+[rooms.theory]
+most = 2
+paths = ["jaxsens/old/", "jaxsens/theory.py"]
+"""
+
+
+def counted(root: Path, most: int) -> Count:
+    """A checkout of three files and five lines, counted."""
+    for path, lines in {"core/base/errors.py": 2, "old/base.py": 1, "old/bounds.py": 2}.items():
+        file = root / "jaxsens" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x = 1\n" * lines)
+    (root / "plan.toml").write_text(PLAN.format(most=most))
+    return Count.of(root, Plan.load(root / "plan.toml"))
+
+
+def test_a_file_belongs_to_the_room_with_the_longest_path(tmp_path):
+    count = counted(tmp_path, most=3)
+    assert {name: [*files.values()] for name, files in count.files.items()} == {
+        "core/base": [2, 1],
+        "theory": [2],
+    }
+    assert count.problems() == []
+    assert count.loose() == []
+
+
+def test_a_room_with_more_lines_than_its_number_is_told_with_the_remedy(tmp_path):
+    (problem,) = counted(tmp_path, most=2).problems()
+    for part in ("core/base", "3 lines", "1 more", "number 2", "tools/lines.toml", "shorten"):
+        assert part in problem
+
+
+def test_a_file_in_no_room_is_told(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "new.py").write_text("x = 1\n")
+    (problem,) = counted(tmp_path, most=3).problems()
+    assert problem.startswith("elsewhere/new.py: in no room")
+
+
+def test_numbers_are_lowered_to_what_is_there_and_never_raised(tmp_path):
+    loose, tight = counted(tmp_path, most=40), PLAN.format(most=3)
+    assert loose.loose() == ["core/base"]
+    assert lowered(PLAN.format(most=40), loose) == tight
+    assert lowered(PLAN.format(most=2), counted(tmp_path, most=2)) == PLAN.format(most=2)
 
 
 def test_every_class_has_a_name_of_its_own():

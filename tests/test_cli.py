@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -122,23 +121,6 @@ def test_the_last_shard_writes_the_report_and_the_others_say_what_is_missing(
     assert not (out / "report.html").exists()
     run(capsys, "sweep", config, "--out", out, "--shard", "1/2")
     assert (out / "report.html").exists()
-
-
-def test_an_out_directory_that_is_removed_during_the_run_is_exit_code_1_and_is_not_made_again(
-    monkeypatch, config, tmp_path, capsys
-):
-    out = tmp_path / "out"
-
-    def removing(model, tokens, **options):
-        shutil.rmtree(out, ignore_errors=True)
-        return fake_flip_sensitivity(model, tokens, **options)
-
-    monkeypatch.setattr(sweep_points, "flip_sensitivity", removing)
-    code, _, err = run(capsys, "sweep", config, "--out", out)
-    assert code == 1
-    assert "removed while the command ran" in err
-    assert "0 of 12 points are done" in err
-    assert not out.exists()
 
 
 def test_the_commands_that_a_sweep_tells_are_quoted(faked, undrawn, config, tmp_path, monkeypatch, capsys):

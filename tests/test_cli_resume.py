@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -141,47 +138,3 @@ def test_what_cannot_be_resumed_from_is_refused(stopped, tmp_path, monkeypatch, 
     assert code == 2
     assert said in err
     assert not Path("other.parquet").exists()
-
-
-SLOW = """
-import sys, time
-from jaxsens import cli
-from jaxsens.base import stopping
-from jaxsens.sensitivity.placement import placement
-
-stopping.DEADLINE_SECONDS = 0.5
-chunks, whole = [], placement.Lanes.run
-
-def slow(lanes, work):
-    chunks.append(1)
-    if len(chunks) == 3:
-        print("in a long step", flush=True)
-        time.sleep(60)
-    return whole(lanes, work)
-
-placement.Lanes.run = slow
-cli.run()
-"""
-
-
-@pytest.mark.long
-def test_a_chunk_that_is_too_long_is_given_up_and_the_others_are_kept(tmp_path):
-    file = tmp_path / "flips.parquet"
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW, *MEASURE, "--save", str(file)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "in a long step\n"
-    began = time.monotonic()
-    process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=30)
-    assert process.returncode == 143, said
-    assert time.monotonic() - began < 9
-    partial = load_result(file)
-    assert 0 < len(partial) < partial.requested
-    assert np.isfinite(partial.norms).all()
-    assert f"--save {file} --resume {file}" in said

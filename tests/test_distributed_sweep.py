@@ -1,4 +1,4 @@
-"""`jaxsens sweep` in a job of several processes: the same numbers, one writer, and an end that is explained."""
+"""`jaxsens sweep` in a job of several processes: the same numbers, and one writer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from jaxsens.cli import main
 from jaxsens.cli.distributed import InJob
-from jaxsens.cli.supervise import LOST, _explained, _Log
 from tests.distributed_stress import Stress, start, table, write_config
 
 
@@ -75,36 +74,6 @@ def test_options_that_do_not_go_together(options, said, tmp_path, capsys):
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("log", "code", "said"),
-    [
-        (
-            b"The following tasks are unhealthy (stopped sending heartbeats):\n/job:jax_worker/replica:0/task:3\nThe",
-            -6,
-            "process 3 of the job has ended",
-        ),
-        (
-            b"UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):\n1\n2\nThe tasks",
-            -6,
-            "process 1, 2 of the job has ended",
-        ),
-        (b"UNAVAILABLE: Task 2 heartbeat timeout. This indicates", -6, "process 2 of the job has ended"),
-        (b"UNAVAILABLE: the coordination service cannot be reached", -6, "process 0 of the job"),
-        (b"", 75, "another process of the job has ended"),
-        (b"", -9, "ended by SIGKILL"),
-    ],
-)
-def test_the_parent_says_why_the_process_ended_and_how_to_resume(log, code, said, capsys):
-    kept = _Log()
-    kept.end = log
-    assert _explained(code, kept, "jaxsens sweep a.toml --out b --distributed") == (
-        LOST if code != -9 else 137
-    )
-    told = capsys.readouterr().err
-    assert said in told
-    assert "start all processes again: jaxsens sweep a.toml --out b --distributed" in told
-
-
 @pytest.mark.slow
 def test_a_process_is_killed_in_the_middle_and_the_sweep_finished(tmp_path):
     config = write_config(tmp_path, (8, 12, 16, 20), 4)
@@ -112,8 +81,3 @@ def test_a_process_is_killed_in_the_middle_and_the_sweep_finished(tmp_path):
     for k in range(2):
         stress.once(k)
     assert stress.wrong == []
-
-
-def test_the_parent_passes_on_what_the_process_says(capfd):
-    assert _explained(2, _Log(), "again") == 2
-    assert capfd.readouterr().err == ""

@@ -41,7 +41,7 @@ def third_party_imports(folder: Path) -> set[str]:
                 found |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
                 found.add(node.module.split(".")[0])
-    return found - set(sys.stdlib_module_names) - {"jaxsens", "benchmarks", "tests"}
+    return found - set(sys.stdlib_module_names) - {"jaxsens", "benchmarks", "tests", "tools"}
 
 
 def undeclared(folder: Path, requirements: list[str]) -> set[str]:

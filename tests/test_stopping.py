@@ -17,7 +17,6 @@ import pytest
 
 from jaxsens.base import stopping
 from jaxsens.base.stopping import Stopped, check, noting
-from jaxsens.cli import supervise
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -148,45 +147,27 @@ def test_other_threads_install_nothing_and_are_not_stopped():
 
 
 COMMAND = """
-import ctypes, fcntl, signal, sys, termios, time
-from pathlib import Path
-from jaxsens.base import files, stopping
+import ctypes, signal, sys, time
+from jaxsens.base import stopping
 
-kind, seconds, ignored = sys.argv[1], float(sys.argv[2]), sys.argv[3]
-stopping.DEADLINE_SECONDS = seconds
+kind, ignored = sys.argv[1:]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored == "ignored" else signal.SIG_DFL)
-if kind == "prints":
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-with stopping.of_a_command(own_process=True) as request:
+with stopping.of_a_command(own_process=True):
     print("ready", flush=True)
     if kind == "compiled":
         ctypes.CDLL(None).usleep(30_000_000)  # Python runs no handler meanwhile.
-    if kind == "writing":
-        with stopping.handing_over(lambda: files.write_text("finished", "so far")):
-            with files.atomic_path("long") as temporary:
-                with stopping.handing_over(lambda: 1 / 0):
-                    time.sleep(3 * seconds)
-                    temporary.write_text("whole")
-            time.sleep(30)
     while True:
         time.sleep(0.01)
         if kind == "tests":
             stopping.check()
-        if kind == "prints":
-            print("and on" if request.number is None else "and its end", flush=True)
-            if request.number is not None:
-                Path("ended").touch()
-                sys.exit(128 + request.answer())
 """
 
 
-def start(
-    kind: str, folder: Path = ROOT, seconds: float = 60.0, hangup: str = "heard"
-) -> subprocess.Popen[str]:
+def start(kind: str, hangup: str = "heard") -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, kind, str(seconds), hangup],
-        cwd=folder,
+        [sys.executable, "-c", COMMAND, kind, hangup],
+        cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -198,44 +179,13 @@ def start(
     return process
 
 
-def test_a_command_says_at_once_that_it_stops_and_comes_to_its_end():
-    process = start("tests")
-    process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=60)
-    assert said.count("stopping after this step, or without it in 7 s; again to stop now") == 1
-    assert "Stopped: stopped by SIGTERM" in said
-
-
-@pytest.mark.quick(2)
-@pytest.mark.parametrize("kind", ["compiled", "python"])
 @pytest.mark.parametrize("number", stopping.ENDING)
-def test_a_command_gives_a_long_step_up_after_a_single_signal(kind, number):
-    """A scheduler sends no second one: a model that was built for 17 minutes was killed."""
-    process = start(kind, seconds=0.3)
-    began = time.monotonic()
+def test_a_command_says_at_once_that_it_stops_and_comes_to_its_end(number):
+    process = start("tests")
     process.send_signal(number)
-    _, said = process.communicate(timeout=20)
-    assert process.returncode == 128 + number
-    assert 0.3 <= time.monotonic() - began < 5
-    assert "stopped in the middle of a step" in said
-    assert "Traceback" not in said
-
-
-def test_the_deadline_is_within_the_ten_seconds_that_are_promised():
-    assert 5 <= stopping.DEADLINE_SECONDS <= 9
-
-
-def test_before_a_step_is_given_up_what_is_finished_is_handed_over_and_files_are_written_to_their_end(
-    tmp_path,
-):
-    process = start("writing", tmp_path, seconds=0.5)
-    process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=20)
-    assert process.returncode == 143
-    assert (tmp_path / "finished").read_text() == "so far"
-    assert (tmp_path / "long").read_text() == "whole"
-    assert {path.name for path in tmp_path.iterdir()} == {"finished", "long"}
-    assert "Traceback" not in said
+    _, said = process.communicate(timeout=60)
+    assert said.count("stopping after this step; again to stop now") == 1
+    assert f"Stopped: stopped by {number.name}" in said
 
 
 def test_nohup_is_respected():
@@ -246,26 +196,6 @@ def test_nohup_is_respected():
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=20)
     assert "stopped by SIGTERM" in said
-
-
-def test_a_command_whose_terminal_is_closed_comes_to_its_end_although_it_cannot_print(tmp_path):
-    ours, its = os.openpty()
-
-    process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "prints", "60", "heard"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=its,
-        stdout=its,
-        stderr=its,
-        start_new_session=True,
-    )
-    os.close(its)
-    assert os.read(ours, 5) == b"ready"
-    time.sleep(0.1)
-    os.close(ours)  # The kernel sends SIGHUP.
-    assert process.wait(20) == 128 + signal.SIGHUP
-    assert (tmp_path / "ended").exists()
 
 
 @pytest.mark.quick(2)
@@ -282,17 +212,6 @@ def test_a_second_signal_ends_a_command_at_once_also_in_compiled_code(kind, numb
     _, said = process.communicate(timeout=20)
     assert process.returncode == code
     assert "Traceback" not in said
-
-
-@pytest.mark.parametrize("seconds", ["0.2", "30"])
-def test_the_parent_of_a_job_awaits_its_child_and_ends_one_that_does_not_end(monkeypatch, seconds):
-    monkeypatch.setattr(supervise, "_LATE", 0.3)
-    monkeypatch.setattr(stopping, "WRITING_SECONDS", 0.3)
-    child = subprocess.Popen(["sleep", seconds])
-    began = time.monotonic()
-    supervise._awaited(child)
-    assert 0.3 < time.monotonic() - began < 5
-    assert child.wait(5) == (0 if seconds == "0.2" else -signal.SIGKILL)
 
 
 def test_a_measurement_ends_with_what_is_finished_wherever_the_signal_comes(monkeypatch):

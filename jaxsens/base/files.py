@@ -1,30 +1,22 @@
-"""Atomic file writing: readers never see a partial file, and errors name the file and the remedy.
-
-A process puts its mark in the names of its temporary files, so others can tell if it still runs.
-"""
+"""Atomic file writing: readers never see a partial file, and errors name the file and the remedy."""
 
 from __future__ import annotations
 
 import errno
 import glob
-import hashlib
 import io
 import os
 import re
 import secrets
-import socket
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO
 
 from jaxsens.base.errors import InputError, Problems
-from jaxsens.base.stopping import writing
 
 _REMEDIES = {
     errno.ENOSPC: "make room there",
@@ -33,47 +25,28 @@ _REMEDIES = {
     errno.EFBIG: "raise the limit on the size of a file (ulimit -f)",
 }
 _NUMBER = re.compile(r"os_error_code='(\d+)'|\[[Ee]rrno (\d+)\]")
-_TEMPORARY = re.compile(r"\..+\.(?:([0-9a-f]{8}-\d+)|\d+)-[0-9a-f]{8}\.tmp")
-_MARK = re.compile(r"([0-9a-f]{8})-(\d+)")
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 _ABANDONED_SECONDS = 24 * 3600
 
 
-class DirectoryGone(FileNotFoundError):
-    """Raised if a directory that a program writes to was removed while it ran: what it wrote before is lost."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(errno.ENOENT, "removed while the command ran", os.fspath(directory))
-
-
 def takes_no_more(error: BaseException) -> bool:
-    """Returns whether a write failed because the disk is full or read-only, a quota is used up, the file would be
-    longer than the process may write, or its directory is gone. Results computed later could not be saved either."""
-    return isinstance(error, DirectoryGone) or (isinstance(error, OSError) and error.errno in _REMEDIES)
+    """Returns whether a write failed because the disk is full or read-only, a quota is used up, or the file would be
+    longer than the process may write. Results computed later could not be saved either."""
+    return isinstance(error, OSError) and error.errno in _REMEDIES
 
 
 def remedy(error: OSError) -> str:
     """Returns the remedy for an error for which `takes_no_more` is true."""
-    if isinstance(error, DirectoryGone):
-        return "put it back, or begin anew"
     return _REMEDIES[error.errno or errno.ENOSPC]
 
 
-@dataclass
-class _Guarded:
-    """A directory that what is written below it does not leave, and whether it has been there."""
-
-    directory: Path
-    was_there: bool
-
-
-_guarded: list[_Guarded] = []
+_guarded: list[Path] = []
 
 
 @contextmanager
 def only_inside(directory: str | os.PathLike[str]) -> Iterator[None]:
     """Keeps what the block writes below a directory inside: see `place_of`. The directory itself may be a link."""
-    absolute = Path(os.path.abspath(directory))
-    guarded = _Guarded(absolute, absolute.is_dir())
+    guarded = Path(os.path.abspath(directory))
     _guarded.append(guarded)
     try:
         yield
@@ -88,18 +61,16 @@ def place_of(path: str | os.PathLike[str]) -> Path:
 
     Raises:
         InputError: if a link in place of a folder leads out of such a directory.
-        DirectoryGone: if such a directory was there before, and is not now.
     """
-    named, inside = Path(os.path.abspath(path)), _guarding(path)
+    named = Path(os.path.abspath(path))
+    inside = [directory for directory in _guarded if named.is_relative_to(directory)]
     if not inside:
         return Path(os.path.realpath(path))
     folder = Path(os.path.realpath(named.parent))
-    for one in inside:
-        if one.was_there and not one.directory.is_dir():
-            raise DirectoryGone(one.directory)
-        if not folder.is_relative_to(os.path.realpath(one.directory)):
+    for directory in inside:
+        if not folder.is_relative_to(os.path.realpath(directory)):
             raise InputError(
-                f"directory = {str(one.directory)!r}: {named.parent} leads out of it, to {folder}, where nothing is "
+                f"directory = {str(directory)!r}: {named.parent} leads out of it, to {folder}, where nothing is "
                 "written: remove that link, or name the directory that it leads to"
             )
     return folder / named.name
@@ -109,14 +80,7 @@ def made_place(path: str | os.PathLike[str]) -> Path:
     """Returns `place_of` a file, after making the folders that it belongs in. Raises as it does, and OSError."""
     place = place_of(path)
     place.parent.mkdir(parents=True, exist_ok=True)
-    for one in _guarding(path):
-        one.was_there = True
     return place
-
-
-def _guarding(path: str | os.PathLike[str]) -> list[_Guarded]:
-    named = Path(os.path.abspath(path))
-    return [one for one in _guarded if named.is_relative_to(one.directory)]
 
 
 def never_a_link(path: str, flags: int) -> int:
@@ -155,19 +119,19 @@ def atomic_path(path: str | os.PathLike[str], clear: bool = True) -> Iterator[Pa
 
     Args:
         path: of the file.
-        clear: whether to remove temporary files of killed writers of this file, for which its folder is listed: 10 ms
+        clear: whether to remove what killed writers of this file left a day ago, for which its folder is listed: 10 ms
             among 10,000 files. A caller that writes very many files calls `clear_leftovers` once instead.
 
     Raises:
         OSError: naming `path`, if it cannot be written.
-        InputError, DirectoryGone: as `place_of` does.
+        InputError: as `place_of` does.
     """
     final = made_place(path)
     if clear:
         clear_leftovers(final.parent.glob(f".{glob.escape(final.name)}.*.tmp"))
-    temporary = final.with_name(f".{final.name}.{own_mark()}-{secrets.token_hex(4)}.tmp")
+    temporary = final.with_name(f".{final.name}.{secrets.token_hex(8)}.tmp")
     try:
-        with named_failures(path, temporary), writing():
+        with named_failures(path, temporary):
             yield temporary
             with open(temporary, "rb") as written:
                 os.fsync(written.fileno())
@@ -281,17 +245,11 @@ def there_are(paths: Iterable[Path]) -> set[Path]:
 
 
 def clear_leftovers(paths: Iterable[Path]) -> None:
-    """Removes the paths that are temporary files of `atomic_path` whose writer has died.
-
-    If the writer is on another machine, so that this is unknown, files not written to for a day are removed.
-    """
+    """Removes the paths that are temporary files of `atomic_path` which nobody has written to for a day: what killed
+    processes left."""
     for path in paths:
-        match = _TEMPORARY.fullmatch(path.name)
-        if match is None:
-            continue
         with suppress(OSError):  # Another process may remove the same file, or we may not be allowed to.
-            ended = match[1] is not None and has_ended(match[1])
-            if ended or time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+            if _TEMPORARY.fullmatch(path.name) and time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
                 path.unlink()
 
 
@@ -314,35 +272,3 @@ def try_writing_to(folder: str | os.PathLike[str]) -> None:
         # The temporary file's own name, if it has one, would not help the user.
         number = error.errno or errno.EIO
         raise OSError(number, os.strerror(number), str(place)) from error
-
-
-def own_mark() -> str:
-    """Returns the mark of this process: a short digest of its machine and PID namespace, and its PID."""
-    return f"{_machine()}-{os.getpid()}"
-
-
-def has_ended(mark: str) -> bool:
-    """Returns whether the process with this mark is known to have ended. False if that cannot be determined: for a
-    process on another machine, or on this one before its last boot."""
-    match = _MARK.fullmatch(mark)
-    if match is None or match[1] != _machine():
-        return False
-    try:
-        os.kill(int(match[2]), 0)
-    except (ProcessLookupError, OverflowError):
-        return True
-    except PermissionError:  # It is running, as another user.
-        return False
-    return False
-
-
-@cache
-def _machine() -> str:
-    # Several containers may share a host name, and each numbers its processes from 1.
-    parts = [socket.gethostname()]
-    try:
-        parts += [Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")]
-        parts += [os.readlink("/proc/self/ns/pid")]
-    except OSError:  # Only Linux has /proc.
-        pass
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]

@@ -3,9 +3,8 @@
     BASE/jaxlib-VERSION-BACKEND-CPU/NAME-cache      a compiled program; CPU is a digest of what the processor can do
 
 A program compiled for one processor may end the process on another, and JAX's own key does not tell them apart. JAX
-also writes its files in place, so that a process that is killed, or one that reads at the same time, meets half a
-program. Here JAX works in a folder that only this process sees. It holds links to the shared programs, and new ones are
-copied out of it whole.
+also writes its files in place and never repairs them: half a program of a process that was killed stays. So JAX writes
+in a temporary folder, with links to the programs that are there, and new ones are copied out of it and renamed.
 """
 
 from __future__ import annotations
@@ -15,27 +14,25 @@ import hashlib
 import os
 import platform
 import shlex
-import shutil
 import socket
 import stat
 import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
 from jaxsens.base.errors import Problems
-from jaxsens.base.files import has_ended, own_mark, takes_no_more, try_writing_to, write_bytes
+from jaxsens.base.files import try_writing_to, write_bytes
 from jaxsens.base.strict import naming_arguments, typed_arguments
 
 _SUFFIX = "-cache"
 _EVENTS = "/jax/compilation_cache/"
-_FORGET_SECONDS = 30 * 24 * 3600
 _ROOT = 0
 _SETTLED_SECONDS = 2.0  # JAX writes programs from several threads; one this old is complete.
 
@@ -74,16 +71,15 @@ class KeptPrograms:
         self.close()
 
     def close(self) -> None:
-        """Keeps what is new, and restores JAX's settings; ends those that began later, too."""
-        with _lock:
-            while self in _open:
-                _open.pop()._end.close()
-            self._end.close()
-            atexit.unregister(self.close)
+        """Keeps what is new, and restores JAX's settings."""
+        global _open
+        if _open is self:
+            _open = None
+        self._end.close()
+        atexit.unregister(self.close)
 
 
-_open: list[KeptPrograms] = []
-_lock = threading.RLock()
+_open: KeptPrograms | None = None  # whose folder JAX uses
 
 
 @naming_arguments
@@ -92,13 +88,13 @@ def programs_kept(folder: str | os.PathLike[str] | None = None) -> KeptPrograms:
     """Keeps the programs that JAX compiles from now on, and loads those that earlier processes kept.
 
     It begins where it is called: at the top of a script or a notebook, one call holds until the process ends. As a
-    block, `with jaxsens.programs_kept(): ...`, it ends with it and restores JAX's settings. Within another one, a call
-    without a folder uses that one's.
+    block, `with jaxsens.programs_kept(): ...`, it ends with it and restores JAX's settings. One folder is used at a
+    time: a call without a folder uses that of the call before, and a call with another folder ends that one.
 
     A kept program was compiled from the same code for the same version of jaxlib, backend and processor: none ever
     changes a result. Who shares a folder trusts each other, since programs that lie there are run. A folder that others
-    can write to, or that belongs to another user, is not used. Programs that nobody used for 30 days are removed.
-    Nothing is kept where JAX_ENABLE_COMPILATION_CACHE is off. With `jax.distributed`, call this after its
+    can write to, or that belongs to another user, is not used. Nothing is removed: delete the folder when it is too
+    large. Nothing is kept where JAX_ENABLE_COMPILATION_CACHE is off. With `jax.distributed`, call this after its
     initialisation.
 
     Args:
@@ -123,8 +119,9 @@ def kept_in(folder: Any, subject: str, argument: str, remedy: str) -> KeptProgra
     if folder is not None and not (isinstance(folder, str | os.PathLike) and os.fspath(folder)):
         problems.add(argument, folder, "the name of a folder, or None for the default one")
         problems.raise_if_any()
-    with _lock, ExitStack() as begun:
-        within = _open[-1].folder if _open else None
+    global _open
+    with ExitStack() as begun:
+        within = _open.folder if _open else None
         if _setting("jax_enable_compilation_cache"):
             kept.folder, kept.why_not = (within, "") if folder is None and within else _made_ready(folder)
         else:
@@ -136,13 +133,17 @@ def kept_in(folder: Any, subject: str, argument: str, remedy: str) -> KeptProgra
         elif kept.folder is not None and kept.folder == within:
             begun.enter_context(_counted(kept, lambda settled: None))
         elif kept.folder is not None:
-            own = begun.enter_context(_working_folder())
+            if _open is not None:
+                _open.close()
+            temporary = tempfile.TemporaryDirectory(prefix="jaxsens-compiled-", ignore_cleanup_errors=True)
+            own = Path(begun.enter_context(temporary))
+            for entry in kept.folder.glob(f"*{_SUFFIX}"):
+                os.symlink(entry.absolute(), own / entry.name)
             begun.enter_context(_set(own))
-            exchange = _Exchange(kept.folder, own).run
-            begun.callback(exchange, 0.0)
-            begun.enter_context(_counted(kept, exchange))
-            exchange(_SETTLED_SECONDS)
-            _open.append(kept)
+            publish = partial(_publish, own, kept.folder)
+            begun.callback(publish, 0.0)
+            begun.enter_context(_counted(kept, publish))
+            _open = kept
         kept._end = begun.pop_all()
     atexit.register(kept.close)
     return kept
@@ -165,7 +166,6 @@ def _made_ready(given: Any) -> tuple[Path | None, str]:
         why = _strangers(base) or _strangers(folder)
         if why is None:
             try_writing_to(folder)
-            _forget_unused(base)
             return folder, ""
         if given is None:
             warnings.warn(f"compiled programs are not kept: {why}", stacklevel=4)
@@ -215,31 +215,10 @@ def processor() -> str:
     return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()[:12]
 
 
-def _forget_unused(base: Path) -> None:
-    """Removes programs, of any version and processor, that were neither read nor written for long."""
-    limit = time.time() - _FORGET_SECONDS
-    for folder in base.glob("jaxlib-*-*"):
-        with suppress(OSError):  # Another process may remove the same.
-            for entry in [*os.scandir(folder)]:
-                found = entry.stat()
-                if entry.name.endswith(_SUFFIX) and max(found.st_atime, found.st_mtime) < limit:
-                    os.unlink(entry.path)
-
-
-@contextmanager
-def _working_folder() -> Iterator[Path]:
-    """A folder of this process; removes those of processes that were killed."""
-    prefix = "jaxsens-compiled-"
-    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        if has_ended(left.name.removeprefix(prefix).rpartition("-")[0]):
-            shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=f"{prefix}{own_mark()}-", ignore_cleanup_errors=True) as own:
-        yield Path(own)
-
-
 @contextmanager
 def _set(own: Path) -> Iterator[None]:
     """Has JAX cache every program in `own`; restores its settings afterwards."""
+    import jax
     from jax.experimental.compilation_cache import compilation_cache
 
     settings: dict[str, Any] = {
@@ -250,13 +229,17 @@ def _set(own: Path) -> Iterator[None]:
         "jax_compilation_cache_max_size": -1,  # a limit needs locks
     }
     before = {name: _setting(name) for name in settings}
-    try:
-        _update(settings)
+
+    def update(settings: dict[str, Any]) -> None:
+        for name, value in settings.items():
+            jax.config.update(name, value)
         compilation_cache.reset_cache()
+
+    update(settings)
+    try:
         yield
     finally:
-        _update(before)
-        compilation_cache.reset_cache()
+        update(before)
 
 
 def _setting(name: str) -> Any:
@@ -265,22 +248,15 @@ def _setting(name: str) -> Any:
     return getattr(jax.config, name)
 
 
-def _update(settings: dict[str, Any]) -> None:
-    import jax
-
-    for name, value in settings.items():
-        jax.config.update(name, value)
-
-
 @contextmanager
-def _counted(kept: KeptPrograms, exchange: Callable[[float], None]) -> Iterator[None]:
-    """Counts the programs that are needed and loaded, and exchanges what is new before each."""
+def _counted(kept: KeptPrograms, publish: Callable[[float], None]) -> Iterator[None]:
+    """Counts the programs that are needed and loaded, and publishes what is new before each."""
     import jax.monitoring
 
     def on_event(event: str, **more: Any) -> None:
         if event == f"{_EVENTS}compile_requests_use_cache":  # before JAX looks into its folder
             kept.needed += 1
-            exchange(_SETTLED_SECONDS)
+            publish(_SETTLED_SECONDS)
         elif event == f"{_EVENTS}cache_hits":
             kept.loaded += 1
 
@@ -297,49 +273,14 @@ def _counted(kept: KeptPrograms, exchange: Callable[[float], None]) -> Iterator[
         jax.monitoring.unregister_event_duration_listener(on_duration)
 
 
-class _Exchange:
-    """Links shared programs into this process's folder and copies its new ones out."""
+def _publish(own: Path, shared: Path, settled: float) -> None:
+    """Copies new programs out. One counts as complete `settled` seconds after JAX began to write it.
 
-    def __init__(self, shared: Path, own: Path) -> None:
-        self._shared, self._own = shared, own
-        self._seen = -1
-        self._full = False
-
-    def run(self, settled: float) -> None:
-        """Exchanges what is new. A program counts as complete `settled` seconds after JAX began to write it.
-
-        Failures lose nothing but time: a program is then compiled again.
-        """
-        with suppress(OSError):
-            self._publish(settled)
-        with suppress(OSError):
-            self._link()
-
-    def _link(self) -> None:
-        changed = self._shared.stat().st_mtime_ns
-        if changed == self._seen:
-            return
-        for entry in os.scandir(self._shared):
-            if entry.name.endswith(_SUFFIX) and not entry.name.startswith("."):
-                with suppress(FileExistsError):
-                    os.symlink(os.path.abspath(entry.path), self._own / entry.name)
-        self._seen = changed
-
-    def _publish(self, settled: float) -> None:
-        if self._full:
-            return
-        complete = time.time() - settled
-        for entry in os.scandir(self._own):
+    Failures lose nothing but time: a program is then compiled again.
+    """
+    complete = time.time() - settled
+    with suppress(OSError):
+        for entry in os.scandir(own):
             new = entry.name.endswith(_SUFFIX) and entry.is_file(follow_symlinks=False)
-            if not new or entry.stat().st_mtime > complete:
-                continue
-            target = self._shared / entry.name
-            try:
-                if not target.exists():
-                    write_bytes(target, Path(entry.path).read_bytes())
-            except OSError as error:
-                self._full = takes_no_more(error)
-                raise
-            replaced = self._own / f"{entry.name}.link"
-            os.symlink(target.absolute(), replaced)
-            os.replace(replaced, entry.path)
+            if new and entry.stat().st_mtime <= complete and not (shared / entry.name).exists():
+                write_bytes(shared / entry.name, Path(entry.path).read_bytes())

@@ -1,10 +1,8 @@
 """Stops long work early: a signal handler records the signal, and loops check for it wherever their work is saved.
 
 The handler cannot simply raise. Python discards exceptions raised inside a garbage-collector callback, and JAX installs
-one: one Ctrl-C in ten was lost. A recorded signal is never lost and never interrupts a half-finished step.
-
-A step may take longer than whoever sent the signal waits. So a command gives its step up `DEADLINE_SECONDS` after the
-first signal: a thread hands over what is finished, waits for files that are being written, and ends the process.
+one: one Ctrl-C in ten was lost. A recorded signal is never lost and never interrupts a half-finished step. A step may
+take long: a command says at once that it has heard the first signal, and a second one ends it in the middle of a step.
 """
 
 from __future__ import annotations
@@ -25,20 +23,7 @@ SAME_SECONDS = 0.1
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that ask for a stop: of Ctrl-C, of a scheduler, and of a terminal that is closed."""
 
-DEADLINE_SECONDS = 7.0
-"""A command that has not ended this long after the first signal gives its step up. 10 s are promised: the rest is for
-saving, on a busy machine."""
-
-WRITING_SECONDS = 60.0
-"""How much longer a file that is being written gets. None is damaged by a later end: they are renamed when complete."""
-
 _SAID = "stopping after this step; again to stop now"
-_SAID_WITH_DEADLINE = (
-    f"stopping after this step, or without it in {DEADLINE_SECONDS:.0f} s; again to stop now"
-)
-_GAVE_UP = (
-    f"jaxsens: stopped in the middle of a step that took over {DEADLINE_SECONDS:.0f} s; every file is whole"
-)
 
 
 class Stopped(KeyboardInterrupt):
@@ -49,22 +34,11 @@ class Stopped(KeyboardInterrupt):
         self.signal = number
 
 
-class Counter:
-    """Distinguishes a second signal from an echo of the first."""
-
-    def __init__(self) -> None:
-        self._signals = 0
-        self._latest: dict[int, float] = {}
-
-    def count(self, number: int) -> int:
-        """Counts a signal: returns 1 for the first, 2 and so on for later ones, and 0 for an echo."""
-        now = time.monotonic()
-        echo = number in self._latest and now - self._latest[number] < SAME_SECONDS
-        self._latest[number] = now
-        if echo:
-            return 0
-        self._signals += 1
-        return self._signals
+def _is_second(signals: list[tuple[int, float]], number: int) -> bool:
+    """Adds a signal to the list; returns whether it is neither the first nor an echo of the first."""
+    signals.append((number, time.monotonic()))
+    (first, began), (_, now) = signals[0], signals[-1]
+    return len(signals) > 1 and (number != first or now - began >= SAME_SECONDS)
 
 
 class StopRequest:
@@ -77,15 +51,14 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.previous: dict[int, Any] = {}
-        self.leave: Callable[[int], None] | None = None
-        self.terminals: list[int] = []
+        self.own_process = False
         self.clear()
 
     def clear(self) -> None:
         """Forgets any recorded signal."""
         self.number: int | None = None
         self.answered = False
-        self._counter = Counter()
+        self._signals: list[tuple[int, float]] = []
 
     def answer(self) -> int | None:
         """Returns the number of the recorded signal, or None, and marks it as answered: the caller must then stop."""
@@ -96,46 +69,14 @@ class StopRequest:
         """The signal handler: records the first signal; a second one takes its previous effect."""
         if self.number is None:
             self.number = number
-            _let_go(self.terminals)  # Before the main thread prints that it stops.
-        if self._counter.count(number) > 1:
-            if self.leave is not None:
-                self.leave(number)
+        if _is_second(self._signals, number):
+            if self.own_process:
+                os._exit(128 + number)
             signal.signal(number, self.previous[number])
             signal.raise_signal(number)
 
 
 _request = StopRequest()  # Signals are sent to the process, so there is one.
-
-
-_written: list[object] = []  # one for each file that is being written
-_written_changed = threading.Condition()
-_handing_over: list[Callable[[], object]] = []
-
-
-@contextmanager
-def writing() -> Iterator[None]:
-    """A block that writes a file: a command that gives its step up waits for its end."""
-    with _written_changed:
-        _written.append(None)
-    try:
-        yield
-    finally:
-        with _written_changed:
-            _written.pop()
-            _written_changed.notify_all()
-
-
-@contextmanager
-def handing_over(act: Callable[[], object]) -> Iterator[None]:
-    """While the block runs, a command that gives its step up calls `act` first, in another thread than the block's.
-
-    `act` saves what the block has finished. Whatever it raises is dropped.
-    """
-    _handing_over.append(act)
-    try:
-        yield
-    finally:
-        _handing_over.remove(act)
 
 
 def check() -> None:
@@ -148,13 +89,8 @@ def check() -> None:
         raise Stopped(_request.number)
 
 
-def requested() -> bool:
-    """Returns whether `check` would raise, for work that has its own way to end."""
-    return requested_signal() is not None
-
-
 def requested_signal() -> int | None:
-    """Returns the number of the signal for which `check` would raise, or None."""
+    """Returns the number of the signal for which `check` would raise, or None, for work that has its own way to end."""
     return _request.number if threading.current_thread() is threading.main_thread() else None
 
 
@@ -200,70 +136,29 @@ def noting(*numbers: int) -> Iterator[StopRequest]:
 def of_a_command(own_process: bool) -> Iterator[StopRequest]:
     """Like `noting` for `ENDING`, but also prints at once that the command stops after the current step.
 
-    own_process: whether the process runs only this command. It then ends `DEADLINE_SECONDS` after the first signal even
-        if its step has not, and immediately at a second one, also while the main thread is in compiled code. Files are
-        written atomically, so those on disk are intact.
+    own_process: whether the process runs only this command. A second signal then ends it immediately, also while the
+        main thread is in compiled code. Files are written atomically, so those on disk are intact.
     """
-    counter = Counter()
+    signals: list[tuple[int, float]] = []
 
     def heard(number: int) -> None:
         if number not in _request.previous:
             return
-        which = counter.count(number)
-        if which > 1 and _request.leave is not None:
-            _request.leave(number)
-        if which == 1:
-            _let_go(_request.terminals)
-            if own_process:
-                timer = threading.Timer(DEADLINE_SECONDS, _give_up, [number])
-                timer.daemon = True  # The process may end before.
-                timer.start()
-            _print(_SAID_WITH_DEADLINE if own_process else _SAID)
+        if _is_second(signals, number) and _request.own_process:
+            os._exit(128 + number)
+        if len(signals) == 1:
+            with suppress(OSError, ValueError):  # Stderr may be closed.
+                print(_SAID, file=sys.stderr, flush=True)
 
     with noting(*ENDING) as request, _heard_at_once(heard):
-        request.leave = _leave if own_process else None
-        request.terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
+        request.own_process = own_process
         try:
             yield request
         finally:
-            request.leave, request.terminals = None, []
+            request.own_process = False
             # A later Ctrl-C ends the process without a traceback.
             if own_process and signal.SIGINT in request.previous:
                 request.previous[signal.SIGINT] = signal.SIG_DFL
-
-
-def _let_go(terminals: list[int]) -> None:
-    """Makes what is printed to a terminal that was closed go nowhere: printing there fails, and would end the work."""
-    for descriptor in terminals:
-        if not os.isatty(descriptor):
-            with suppress(OSError):
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, descriptor)
-                os.close(nowhere)
-
-
-def hand_over() -> None:
-    """Saves what is finished, from another thread than that of the work, and waits for files that are being written.
-
-    Call it before a process ends in the middle of a step.
-    """
-    for act in reversed(_handing_over):
-        with suppress(Exception):
-            act()
-    with _written_changed:
-        _written_changed.wait_for(lambda: not _written, WRITING_SECONDS)
-
-
-def _give_up(number: int) -> None:
-    """Ends the process in the middle of a step, with what is finished."""
-    hand_over()
-    _print(_GAVE_UP)
-    _leave(number)
-
-
-def _print(text: str) -> None:
-    with suppress(OSError, ValueError):  # Stderr may be closed.
-        print(text, file=sys.stderr, flush=True)
 
 
 def end_process(code: int) -> NoReturn:
@@ -275,10 +170,6 @@ def end_process(code: int) -> NoReturn:
     if code > 128:
         os._exit(code)
     sys.exit(code)
-
-
-def _leave(number: int) -> None:
-    os._exit(128 + number)
 
 
 @contextmanager

@@ -30,8 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run() -> NoReturn:
-    """Runs this process's command line and exits with its exit code, within 10 s of a signal even in the middle of a
-    step. A second signal ends the process immediately."""
+    """Runs this process's command line and exits with its exit code. A second signal ends the process immediately, even
+    in the middle of a step."""
     stopping.end_process(_stoppable(None, own_process=True))
 
 
@@ -115,13 +115,12 @@ def _check_command(arguments: Sequence[str], known: Iterable[str]) -> None:
 
 
 def _in_words(error: InputError | OSError) -> str:
-    from jaxsens.base.files import DirectoryGone, remedy, takes_no_more
+    from jaxsens.base.files import remedy, takes_no_more
 
     if not isinstance(error, OSError):
         return str(error)
     where = "" if error.filename is None else f"{error.filename}: "
     why = f"{where}{error.strerror or error}"
     if takes_no_more(error):
-        kept = "" if isinstance(error, DirectoryGone) else "what was written so far is kept; "
-        why += f": {kept}{remedy(error)}, then run the same command again"
+        why += f": what was written so far is kept; {remedy(error)}, then run the same command again"
     return why

@@ -1,15 +1,13 @@
-"""`jaxsens sweep --distributed`: one process of a job of several, and the parent that supervises it."""
+"""`jaxsens sweep --distributed`: one process of a job of several."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from rich.console import Console
 
@@ -28,7 +26,6 @@ from jaxsens.cli.shared import (
     say_failures,
     say_why_ended,
 )
-from jaxsens.cli.supervise import LOST, end_with_parent, is_worker, supervise
 from jaxsens.cli.sweeping import SweepOptions, report_all, told_done
 
 if TYPE_CHECKING:
@@ -37,6 +34,9 @@ if TYPE_CHECKING:
 
 _SHARE_ABOVE = 60
 _PLACE = ("coordinator", "processes", "process")
+
+LOST = 75
+"""The exit code of a process that ended because another one of its job has: EX_TEMPFAIL, start all again."""
 
 
 @dataclass(frozen=True)
@@ -87,49 +87,55 @@ NO_JOB = InJob()
 """The options where there is no job."""
 
 
-def sweep_in_job(options: InJob, asked: SweepOptions) -> int:
-    """Runs a sweep in a job, and returns the exit code. See `jaxsens sweep`.
+def sweep_in_job(options: InJob, asked: SweepOptions) -> NoReturn:
+    """Runs a sweep in a job, and ends the process. See `jaxsens sweep`.
 
     Args:
         options: of the job.
         asked: of the sweep.
     """
-    quiet, again = asked.quiet, asked.again + options.again
     options.check()
-    if not is_worker():
-        return supervise([*shlex.split(again)[1:], *(["--quiet"] if quiet else [])], again)
-    end_with_parent()
-
-    def work() -> int:
-        import jax
-
-        from jaxsens.experiments.sweep import distributed
-
-        distributed.join(options.coordinator, options.processes, options.process)
-        progress = Console(stderr=True, quiet=quiet)
-        number, count = jax.process_index(), jax.process_count()
-        say(progress, f"process {number} of {count}")
-        sweep, chosen = asked.load()
-        with flags_named({"directory": "--out"}), programs_kept(asked.compilation_cache):
-            outcomes = distributed.measure(sweep, asked.out, chosen, progress, options.share_above)
-        say_failures(Console(stderr=True), *outcomes)
-        last = outcomes[-1]
-        if last.ended_early:
-            say_why_ended(
-                Console(stderr=True), last, told_done(outcomes[0].finished, outcomes[0].planned), again
-            )
-            return last.exit_code
-        say(progress, "waiting for the other processes")
-        distributed.wait_for_all()
-        if number == 0:
-            outcomes += _after_all(sweep, asked, progress)
-        return max(outcome.exit_code for outcome in outcomes)
-
-    code = _ended(work, again)
+    again = asked.again + options.again
+    try:
+        code = _swept(options, asked, again)
+    except ProcessLost as error:
+        code = LOST
+        print(f"jaxsens: {error}; what is finished is kept: {again}", file=sys.stderr)
+    except InputError as error:
+        code = 2
+        print(f"jaxsens: {error}", file=sys.stderr)
+    except stopping.Stopped as stop:
+        code = 128 + stop.signal
+        print(f"jaxsens: stopped. To resume: {again}", file=sys.stderr)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)  # The usual end of a process would wait for the others.
+
+
+def _swept(options: InJob, asked: SweepOptions, again: str) -> int:
+    """Does this process's part of the sweep, and returns the exit code."""
+    import jax
+
+    from jaxsens.experiments.sweep import distributed
+
+    distributed.join(options.coordinator, options.processes, options.process)
+    progress = Console(stderr=True, quiet=asked.quiet)
+    number, count = jax.process_index(), jax.process_count()
+    say(progress, f"process {number} of {count}")
+    sweep, chosen = asked.load()
+    with flags_named({"directory": "--out"}), programs_kept(asked.compilation_cache):
+        outcomes = distributed.measure(sweep, asked.out, chosen, progress, options.share_above)
+    say_failures(Console(stderr=True), *outcomes)
+    last = outcomes[-1]
+    if last.ended_early:
+        say_why_ended(Console(stderr=True), last, told_done(outcomes[0].finished, outcomes[0].planned), again)
+        return last.exit_code
+    say(progress, "waiting for the other processes")
+    distributed.wait_for_all()
+    if number == 0:
+        outcomes += _after_all(sweep, asked, progress)
+    return max(outcome.exit_code for outcome in outcomes)
 
 
 def _after_all(sweep: Sweep, asked: SweepOptions, progress: Console) -> list[Outcome]:
@@ -145,24 +151,3 @@ def _after_all(sweep: Sweep, asked: SweepOptions, progress: Console) -> list[Out
     if ended[0].finished:
         report_all(out, asked.quiet)
     return ended
-
-
-def _ended(work: Callable[[], int], again: str) -> int:
-    """Returns the exit code of this process's work, and says why it ended early."""
-    from jaxsens.experiments.sweep.distributed import HEARTBEAT_SECONDS
-
-    try:
-        return work()
-    except ProcessLost as error:
-        print(f"jaxsens: {error}", file=sys.stderr, flush=True)
-        # JAX's runtime soon ends this process, saying which one it has lost; the parent reads that.
-        until = time.monotonic() + HEARTBEAT_SECONDS + 10
-        while time.monotonic() < until and not stopping.requested():
-            time.sleep(0.1)
-        return LOST
-    except InputError as error:
-        print(f"jaxsens: {error}", file=sys.stderr, flush=True)
-        return 2
-    except stopping.Stopped as stop:
-        print(f"jaxsens: stopped. To resume: {again}", file=sys.stderr, flush=True)
-        return 128 + stop.signal

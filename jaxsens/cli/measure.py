@@ -58,22 +58,17 @@ def measure(
                 problems.add(option, value, "at least 0")
         measuring.asked(problems)
         output.check(measuring.resume, problems)
-    from jaxsens.sensitivity.results.interrupted import MeasurementInterrupted, keeping
+    from jaxsens.sensitivity.results.interrupted import MeasurementInterrupted
 
     output.check_nothing_is_lost(measuring.resume)
-    partial = measuring.partial()
-
-    def keep(part: FlipSensitivity) -> None:
-        output.keep(part if partial is None else partial.joined(part))
-
     try:
-        with programs_kept(asked.compilation_cache), keeping(keep):
+        with programs_kept(asked.compilation_cache):
             if (folder := published.pretrained) is None:
-                told = _of_words(asked, options, measuring, output, partial)
+                told = _of_words(asked, options, measuring, output)
             else:
-                told = _of_text(folder, published, model.dtype or "float32", measuring, output, partial)
+                told = _of_text(folder, published, model.dtype or "float32", measuring, output)
     except MeasurementInterrupted as stop:
-        keep(stop.partial)
+        output.keep(stop.partial)
         return 128 + stop.signal
     # Save first: printing fails if the reader has closed the pipe.
     code = output.write(told.result, told.title)
@@ -85,29 +80,28 @@ def measure(
 
 
 def _measured(
-    model: Any, tokens: Any, partial: FlipSensitivity | None, arguments: dict[str, Any]
+    model: Any, tokens: Any, arguments: dict[str, Any], partial: FlipSensitivity | None
 ) -> FlipSensitivity:
-    """Returns the result of all flips: with --resume, the file's and those that it lacks."""
+    """Returns the result on all flips; with the `partial` one of --resume, that one and the flips that it lacks."""
     from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
     from jaxsens.sensitivity.flips.selection import default_flips
+    from jaxsens.sensitivity.results.interrupted import MeasurementInterrupted
     from jaxsens.sensitivity.subjects.adapters import measurable
 
     if partial is None:
         return flip_sensitivity(model, tokens, **arguments)
     flips, began = arguments.pop("flips", None) or default_flips(measurable(model)), partial.asked.flips
     if flips != began:
-        raise InputError(
-            f"flip_sensitivity: flips = {began!r}: this call has {flips!r}; repeat the interrupted call"
-        )
-    return partial.joined(flip_sensitivity(model, tokens, partial.remaining, **arguments))
+        remedy = f"this call has {flips!r}; repeat the interrupted call"
+        raise InputError(f"flip_sensitivity: remaining: flips = {began!r}: {remedy}")
+    try:
+        return partial.joined(flip_sensitivity(model, tokens, partial.remaining, **arguments))
+    except MeasurementInterrupted as stop:
+        raise MeasurementInterrupted(partial.joined(stop.partial), stop.signal) from stop
 
 
 def _of_words(
-    asked: InputOptions,
-    options: dict[str, Any],
-    measuring: MeasuringOptions,
-    output: OutputOptions,
-    partial: FlipSensitivity | None,
+    asked: InputOptions, options: dict[str, Any], measuring: MeasuringOptions, output: OutputOptions
 ) -> Told:
     """Measures a model with random, constructed or trained weights on words."""
     from jaxsens.experiments.single.single import input_tokens, model_source
@@ -120,18 +114,13 @@ def _of_words(
     with flags_named({f"model.{key}": flag(key) for key in keys} | MEASURED_BY):
         source = model_source(asked.config, asked.variant, options)
         words = input_tokens(source, asked.tokens, asked.n, asked.inputs, measuring.seed)
-        model = source.build(words.shape[1], measuring.seed)
-        result = _measured(model, words, partial, measuring.arguments(output.quiet))
+        model, arguments = source.build(words.shape[1], measuring.seed), measuring.arguments(output.quiet)
+        result = _measured(model, words, arguments, measuring.partial())
     return told_of_words(result, source, output.top)
 
 
 def _of_text(
-    folder: Path,
-    published: PublishedOptions,
-    dtype: str,
-    measuring: MeasuringOptions,
-    output: OutputOptions,
-    partial: FlipSensitivity | None,
+    folder: Path, published: PublishedOptions, dtype: str, measuring: MeasuringOptions, output: OutputOptions
 ) -> Told:
     """Measures a published model on a text."""
     from jaxsens.experiments.single.told import told_of_text
@@ -143,5 +132,5 @@ def _of_text(
         of_token = isinstance(arguments.get("measure"), LogProbability)
         read: Any = published.output or ("logits" if of_token else "hidden")
         model = load_pretrained(folder, output=read, dtype=dtype)
-        result = _measured(model, text, partial, {**published.place(), **arguments})
+        result = _measured(model, text, published.place() | arguments, measuring.partial())
     return told_of_text(result, model, text, output.top)

@@ -147,9 +147,9 @@ def status(
 
     Args:
         directory: The --out of `jaxsens sweep`.
-        json_output: Print JSON, for scripts; its "state" is finished, running, failed or stopped.
+        json_output: Print JSON, for scripts; its "state" is finished, failed or unfinished.
         quick: Go by the names of files, without checking seals; the last line says how many were not checked.
-        watch: Print the state again every 10 s, as long as somebody is at work.
+        watch: Print the state again every 10 s, as long as it is unfinished.
     """
     from jaxsens.experiments.sweep.status import sweep_status
 
@@ -159,7 +159,7 @@ def status(
             print(json.dumps(asdict(found), indent=None if watch else 1), flush=True)
         else:
             say(Console(), "\n".join(found.lines()))
-        if not watch or found.state != "running":
+        if not watch or found.state != "unfinished":
             return 0
         _pause(WATCH_SECONDS)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from rich.console import Console
 
+from jaxsens.base import stopping
 from jaxsens.base.files import only_inside
 from jaxsens.cli.shared import CacheFolder, Config, Flag, Only, Out, Text, again, default, say
 
@@ -56,6 +57,7 @@ class SweepOptions:
         from jaxsens.experiments.sweep.config import load_sweep_config
         from jaxsens.experiments.sweep.points import select
 
+        stopping.check()  # Imports take seconds.
         loaded = load_sweep_config(self.config, self.allow_code)
         return loaded, select(loaded.points, self.only, self.shard)
 

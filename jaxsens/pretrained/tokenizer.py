@@ -27,6 +27,19 @@ _BYTE = re.compile("<0x([0-9A-F]{2})>")
 _LONGEST_CHARACTER = 4
 """Bytes of a character, so ids of one at most."""
 
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "BertTokenizer": {f"{one.lower()}_token": f"[{one}]" for one in ("UNK", "SEP", "PAD", "CLS", "MASK")},
+    "MPNetTokenizer": {
+        **dict.fromkeys(("bos_token", "cls_token"), "<s>"),
+        **dict.fromkeys(("eos_token", "sep_token"), "</s>"),
+        "unk_token": "[UNK]",
+        "pad_token": "<pad>",
+        "mask_token": "<mask>",
+    },
+    "LlamaTokenizer": {"legacy": False, "add_prefix_space": True},
+}
+"""What the library's classes have where tokenizer_config.json is silent, and tokenizer.json may contradict."""
+
 
 @dataclass(frozen=True, eq=False)
 class FolderTokenizer:
@@ -222,13 +235,20 @@ def _follow(config: dict[str, Any], tokenizer: Any, table: dict[str, Any], probl
         if str(tokenizer.token_to_id(str(text))) != number:
             told = f"{text!r} has the id {tokenizer.token_to_id(str(text))} by tokenizer.json"
             problems.add(f"{where}: added_tokens_decoder", number, told)
-    named = {key: one for key, one in config.items() if re.fullmatch(r"[a-z]+_token", key)}
+    nodes = list(_nodes([table.get("normalizer"), table.get("pre_tokenizer")]))
+    kind = str(config.get("tokenizer_class"))
+    if kind.startswith("LlamaTokenizer") and any(node.get("type") == "ByteLevel" for node in nodes):
+        kind = "TokenizersBackend"  # as which the library reads it
+    defaults = _DEFAULTS.get(kind.removesuffix("Fast"), {})
+    named = {k: one for k, one in {**defaults, **config}.items() if re.fullmatch(r"[a-z]+_token", k)}
     texts = {key: one.get("content") if isinstance(one, dict) else one for key, one in named.items()}
     known = {one.content for one in tokenizer.get_added_tokens_decoder().values()}
     tokenizer.add_special_tokens([one for one in texts.values() if isinstance(one, str) and one not in known])
     said: dict[str, Any] = {}
+    if table["model"].get("type") == "WordPiece":
+        said["unk_token"], config = table["model"].get("unk_token"), {**config, **texts}
     generic = ("PreTrainedTokenizerFast", "TokenizersBackend")  # which do not read these
-    for node in _nodes([table.get("normalizer"), table.get("pre_tokenizer")]):
+    for node in nodes:
         if node.get("type") == "BertNormalizer":
             lower, accents = node.get("lowercase"), node.get("strip_accents")
             said |= {"do_lower_case": lower, "strip_accents": lower if accents is None else accents}
@@ -239,11 +259,13 @@ def _follow(config: dict[str, Any], tokenizer: Any, table: dict[str, Any], probl
             } | config  # the library's defaults
             if config.get("strip_accents") is None:
                 config["strip_accents"] = config["do_lower_case"]
-        if node.get("type") in ("ByteLevel", "Metaspace"):
+        if node.get("type") in ("ByteLevel", "Metaspace", "Prepend"):
             said["add_prefix_space"] = node.get("add_prefix_space", node.get("prepend_scheme") != "never")
+        if node.get("type") == "Metaspace" and node.get("prepend_scheme") != "never" and "legacy" in defaults:
+            said["legacy"] = node.get("prepend_scheme") != "first"
     for key, value in said.items():
-        given = config.get(key, value)
-        if isinstance(given, bool) and given != value and config.get("tokenizer_class") not in generic:
+        given = defaults.get(key, value) if config.get(key) is None else config[key]
+        if isinstance(given, bool | str) and given != value and kind not in generic:
             remedy = f"tokenizer.json says {value}; keep the one that the model was trained with"
             problems.add(f"{where}: {key}", given, remedy)
     return texts["mask_token"] if isinstance(texts.get("mask_token"), str) else None

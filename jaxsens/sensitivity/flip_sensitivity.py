@@ -54,7 +54,7 @@ from jaxsens.sensitivity.placement.placement import Placement, checked_placement
 from jaxsens.sensitivity.placement.progress import PROGRESS, telling
 from jaxsens.sensitivity.results.estimated import Estimated, strata
 from jaxsens.sensitivity.results.fingerprint import fingerprint, weights_of
-from jaxsens.sensitivity.results.interrupted import MeasurementInterrupted, hand_over
+from jaxsens.sensitivity.results.interrupted import MeasurementInterrupted
 from jaxsens.sensitivity.results.measured import Provenance
 from jaxsens.sensitivity.results.result import FlipSensitivity
 from jaxsens.sensitivity.results.resuming import Remaining
@@ -253,7 +253,7 @@ def _measured_words(
         asked = _asked(subject, words, flips, call, measure)
         call.placement.agree((words.shape, words.tobytes(), asked, call.remaining is None))
         first = None if measure.unflipped is None else _first(subject, words, output, passed)
-        run = Provenance(dtype, versions(), _name(model), _scales(runner, first, len(words)))
+        run = Provenance(dtype, versions(), _name(model), _scale(runner, first))
         inserted = flips.symbols if flips.joint is None else flips.joint.insertions
         names, nothing = subject.names_of(words, inserted), np.full(len(flips), np.nan)
         pieces = pieces_of(model, given, words)
@@ -309,12 +309,11 @@ def _first(
     return called_alone(subject, words[0]) if output is None else output
 
 
-def _scales(runner: Engine, first: np.ndarray | None, inputs: int) -> tuple[float | None, ...] | None:
-    """Returns the field `scales` of a run, from the output on the first input."""
+def _scale(runner: Engine, first: np.ndarray | None) -> float | None:
+    """Returns the field `scale` of a run, from the output on the first input."""
     if first is None:
         return None
-    scale = runner.measure.scale(first if runner.outputs is None else first[list(runner.outputs)])
-    return None if scale is None else (scale, *[None] * (inputs - 1))
+    return runner.measure.scale(first if runner.outputs is None else first[list(runner.outputs)])
 
 
 def _name(model: Any) -> str | None:
@@ -403,23 +402,21 @@ def _measured(
 
     def unfinished() -> FlipSensitivity:
         # Never all flips: when all are measured they are not yet checked, and nobody must take them for whole.
-        found = so_far.copy()
-        if not len(found.done):
+        if not len(so_far.done):
             return part(np.zeros((0, 2), np.float32), np.zeros(0, int), {})
-        found.done[-1:] &= not found.done.all()
-        return part(found.values, found.done, found.elsewhere)
+        so_far.done[-1:] &= not so_far.done.all()
+        return part(so_far.values, so_far.done, so_far.elsewhere)
 
     try:
-        with stopping.handing_over(lambda: hand_over(unfinished())):
-            with stopping.noting(signal.SIGINT):
-                where = flips.inputs[chosen], what[chosen], by_what[chosen]
-                doubting, doubts = _doubting(runner, subject, whole, call.placement, parameters)
-                values, elsewhere = placing.Measuring(
-                    doubting, parameters, words, *where, call.placement, call.told, doubts, so_far, ready
-                ).numbers()
-            found = part(values, np.arange(len(chosen)), elsewhere)
-            check_finite(values[:, 0], found.positions, whole.measure)
-            _check_measured(runner, subject, found, values, first, call)
+        with stopping.noting(signal.SIGINT):
+            where = flips.inputs[chosen], what[chosen], by_what[chosen]
+            doubting, doubts = _doubting(runner, subject, whole, call.placement, parameters)
+            values, elsewhere = placing.Measuring(
+                doubting, parameters, words, *where, call.placement, call.told, doubts, so_far, ready
+            ).numbers()
+        found = part(values, np.arange(len(chosen)), elsewhere)
+        check_finite(values[:, 0], found.positions, whole.measure)
+        _check_measured(runner, subject, found, values, first, call)
     except KeyboardInterrupt as stop:
         raise MeasurementInterrupted(unfinished(), getattr(stop, "signal", signal.SIGINT)) from stop
     return found

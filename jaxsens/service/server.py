@@ -106,7 +106,7 @@ async def _served(service: Service, store: Store, listener: socket.socket) -> No
 async def _until_stopped(jobs: Jobs) -> None:
     """Waits for a signal, and says when the models are loaded."""
     said = False
-    while not stopping.requested():
+    while stopping.requested_signal() is None:
         if jobs.ready and not said:
             said = True
             print("jaxsens: models are loaded", file=sys.stderr, flush=True)

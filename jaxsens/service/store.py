@@ -26,7 +26,7 @@ WAITING, ENDED = ("queued", "running"), ("finished", "failed", "cancelled")
 MOST_CRASHES = 2
 """The worker processes that may end during a job before it has failed."""
 
-_VERSION = 2
+_VERSION = 1
 _PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 _JSON = ("question", "about", "found")
 _TABLE = """CREATE TABLE IF NOT EXISTS jobs (

@@ -30,7 +30,6 @@ from orbax import checkpoint as orbax
 from jaxsens.base.errors import InputError, Problems
 from jaxsens.base.files import made_place, named_failures, never_a_link, takes_no_more
 from jaxsens.base.sealed import DamagedFile, digest, read_sealed, write_sealed
-from jaxsens.base.stopping import writing
 
 FORMAT = 2
 KIND = "manifest of a checkpoint"
@@ -63,7 +62,7 @@ def write(
     final = folder / f"step-{step:08d}"
     hidden = made_place(folder / f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
-        with named_failures(final, hidden), writing():
+        with named_failures(final, hidden):
             hidden.mkdir(parents=True)
             _reserve(hidden / "room", sum(array.nbytes for array in arrays.values()))
             with _no_tracebacks_in_logs(), orbax.PyTreeCheckpointer() as checkpointer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import signal
 
 import pytest
@@ -14,9 +13,7 @@ from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import L1
 from jaxsens.base import files
 from jaxsens.base.errors import InputError
-from jaxsens.base.files import own_mark
 from jaxsens.base.sealed import write_sealed
-from jaxsens.experiments.jobs import claims
 from jaxsens.experiments.jobs import job as jobs
 from jaxsens.experiments.report.data import load_sweep
 from jaxsens.experiments.sweep import points as sweep_points
@@ -24,7 +21,6 @@ from jaxsens.experiments.sweep import sweep as sweeps
 from jaxsens.experiments.sweep.points import select
 from jaxsens.experiments.sweep.sweep import PointsJob, read_plan, read_points, run_sweep
 from jaxsens.sensitivity.placement.placement import Placement
-from tests.disks import dead_mark
 from tests.experiments.tiny import TINY, fake_flip_sensitivity, printed, quiet, tiny_sweep
 
 
@@ -247,22 +243,22 @@ def test_a_run_that_is_stopped_keeps_the_rows_that_another_process_has_written(c
     assert csv(tmp_path).count(b"\n") == 6
 
 
-def test_points_that_another_process_has_begun_come_last(calls, tmp_path):
-    sweep = tiny_sweep()
-    first = select(sweep.points)[0]
-    with claims.claim(first.path(tmp_path)):
-        run(sweep, tmp_path)
-    assert calls == [4] * 3 + [6] * 4 + [4]
+def test_a_second_process_on_the_same_points_is_told_so_and_one_on_others_is_not(
+    calls, monkeypatch, tmp_path
+):
+    sweep, logs = tiny_sweep(), []
+    original = sweep_points.flip_sensitivity
 
+    def meanwhile(model, tokens, **options):
+        monkeypatch.setattr(sweep_points, "flip_sensitivity", original)
+        logs.extend(run(sweep, tmp_path, only=only)[1] for only in ([f"n={n}"] for n in (6, 4)))
+        return original(model, tokens, **options)
 
-def test_a_claim_that_is_very_old_counts_for_nothing(tmp_path):
-    path = tmp_path / "point.parquet"
-    with claims.claim(path):
-        assert claims.is_claimed(path)
-        (claimed,) = tmp_path.iterdir()
-        os.utime(claimed, (0, 0))
-        assert not claims.is_claimed(path)
-    assert not claims.is_claimed(path)
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", meanwhile)
+    run(sweep, tmp_path, only=["n=4"])
+    assert ["another process computes the same" in log for log in logs] == [False, True]
+    assert "another process" not in run(sweep, tmp_path)[1]
+    assert not [path for path in tmp_path.rglob(".*") if path.is_file()]
 
 
 def test_a_point_that_another_process_finished_meanwhile_is_taken_over(calls, monkeypatch, tmp_path):
@@ -364,27 +360,18 @@ def test_of_two_parts_that_end_together_the_later_sees_all_if_its_file_system_is
 def test_what_killed_processes_left_is_cleared_away(calls, tmp_path):
     sweep = tiny_sweep()
     run(sweep, tmp_path, only=["seed=1"])
-    done, missing = (point.path(tmp_path) for point in (sweep.points[1], sweep.points[0]))
+    missing = sweep.points[0].path(tmp_path)
     bounds = tmp_path / "bounds" / "variant=softmax" / "n=4" / "seed=0.json"
     bounds.parent.mkdir(parents=True)
-    left = [path.with_name(f".{path.name}.{dead_mark()}-0123abcd.tmp") for path in (missing, bounds)]
-    left += [path.with_name(f".{path.name}.claim") for path in (done, missing)]
+    left = [path.with_name(f".{path.name}.0123456789abcdef.tmp") for path in (missing, bounds)]
     for path in left:
-        path.write_text(dead_mark())
-    living = missing.with_name(f".{missing.name}.{own_mark()}-0123abcd.tmp")
+        path.write_text("half a file")
+        os.utime(path, (0, 0))
+    living = missing.with_name(f".{missing.name}.fedcba9876543210.tmp")
     living.write_text("half a file")
     run(sweep, tmp_path)
     assert [path for path in left if path.exists()] == []
     assert living.exists()
-
-
-def test_the_claim_of_a_process_that_died_counts_for_nothing(calls, tmp_path):
-    path = tmp_path / "point.parquet"
-    with claims.claim(path):
-        (claimed,) = tmp_path.iterdir()
-        assert claimed.read_text().splitlines()[0] == own_mark()
-        claimed.write_text(dead_mark())
-        assert not claims.is_claimed(path)
 
 
 def test_a_directory_without_a_sweep_is_refused_and_one_with_a_broken_plan_too(tmp_path):
@@ -468,7 +455,7 @@ def test_links_in_place_of_files_are_replaced_and_nothing_outside_is_written(cal
     outside.write_text("mine")
     point = sweep.points[0].path(out)
     point.parent.mkdir(parents=True)
-    for link in (point, claims.claim_of(point), out / "points.csv", out / "sweep.json", out / "sweep.toml"):
+    for link in (point, out / "points.csv", out / "sweep.json", out / "sweep.toml"):
         link.symlink_to(outside)
     outcome, log = run(sweep, out)
     assert outcome.exit_code == 0
@@ -489,29 +476,6 @@ def test_a_folder_that_leads_out_of_the_directory_is_refused_before_anything_is_
         run(tiny_sweep(), out)
     assert calls == []
     assert not any(outside.iterdir())
-
-
-@pytest.mark.parametrize("again", [False, True])
-def test_a_directory_that_is_removed_during_a_run_is_noticed_at_the_next_point_and_not_made_again(
-    monkeypatch, tmp_path, again
-):
-    out, made = tmp_path / "out", []
-
-    def removing(model, tokens, **options):
-        made.append(tokens)
-        if len(made) == 3:
-            shutil.rmtree(out)
-            if again:  # somebody else makes one of the same name
-                out.mkdir()
-        return fake_flip_sensitivity(model, tokens, **options)
-
-    monkeypatch.setattr(sweep_points, "flip_sensitivity", removing)
-    outcome, _ = run(tiny_sweep(), out)
-    assert len(made) <= 4
-    assert (outcome.exit_code, outcome.ended_early) == (1, True)
-    assert "removed while the command ran: nothing more can be kept" in outcome.unwritable
-    assert not (out / "sweep.json").exists()
-    assert len([*out.rglob("*.parquet")]) <= again
 
 
 def test_a_full_disk_at_the_table_of_points_is_no_traceback_and_any_other_failure_of_a_file_is(

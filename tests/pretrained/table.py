@@ -11,6 +11,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +19,19 @@ import jaxsens
 from jaxsens.pretrained.families.architecture import Output
 from jaxsens.pretrained.families.classifiers import KINDS
 from jaxsens.pretrained.load import load_pretrained
-from tests.pretrained.oracle import CASES, ENCODER, LABELLED, SYMBOLS, Case, ids_of, reference, save
+from tests.pretrained.oracle import CASES, ENCODER, LABELLED, SYMBOLS, Case, ids_of, reference, save, sizes_of
 
 LENGTHS = (1, 2, 17, 300)
-LONGEST = {"gpt2": "n_positions", "gptj": "n_positions", "t5": "", "mt5": "", "bloom": "", "gemma3": ""}
-"""The option that says the longest input, where it is not max_position_embeddings; nothing where there is none."""
+LONGEST = {
+    "gpt2": "n_positions",
+    "gptj": "n_positions",
+    "t5": "",
+    "mt5": "",
+    "bloom": "",
+    "gemma3": "text_config",
+}
+"""The option that says the longest input, or the table that has it, where it is not max_position_embeddings; nothing
+where there is none."""
 
 
 def errors(case: Case, folder: Path, dtype: str) -> tuple[float, float]:
@@ -61,7 +70,10 @@ def of_engine(case: Case, folder: Path) -> float:
 def at(case: Case, n: int) -> Case:
     """Returns the case at a length, of a model that reads it."""
     key = LONGEST.get(case.family, "max_position_embeddings")
-    return replace(case, n=n, options={**case.options, **({key: 320} if n > case.n and key else {})})
+    longer: dict[str, Any] = {key: 320} if n > case.n and key else {}
+    if key == "text_config" and longer:
+        longer = {key: {**sizes_of(case.family)[key], "max_position_embeddings": 320}}
+    return replace(case, n=n, options={**case.options, **longer})
 
 
 def lengths_of(case: Case) -> list[int]:

@@ -13,7 +13,7 @@ from jaxsens.base.errors import Problems
 from jaxsens.models.parts.score_positions import RelativeBias
 from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.architecture import Disentangled
-from tests.pretrained.oracle import CASES, Case, config_of, save
+from tests.pretrained.oracle import CASES, LABELLED, Case, config_of, save
 from tests.pretrained.table import errors
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
@@ -22,9 +22,12 @@ QUICK = ("defaults", "grouped heads, untied head", "window of 4", "window in the
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(one, marks=() if one.name in QUICK else pytest.mark.slow, id=str(one)) for one in CASES],
+    [
+        pytest.param(one, marks=() if one.name in QUICK else pytest.mark.slow, id=str(one))
+        for one in (*CASES, *LABELLED)
+    ],
 )
-def test_hidden_states_and_logits_are_those_of_transformers(case, tmp_path):
+def test_hidden_states_and_logits_or_scores_of_labels_are_those_of_transformers(case, tmp_path):
     save(case, tmp_path)
     for dtype, tolerance in TOLERANCE.items():
         hidden, logits = errors(case, tmp_path, dtype)

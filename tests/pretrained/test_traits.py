@@ -43,13 +43,19 @@ def model_of(folder: Path, family: str, name: str, **options: Any) -> jaxsens.Pr
         ("deberta-v2", "longest, maps of their own, no norm"),
         ("deberta-v2", "p2c, positions, token types, older head"),
         ("nemotron", "defaults"),
+        ("olmo3", "defaults"),
+        ("cohere2", "defaults"),
+        ("qwen2_moe", "windows, one layer without experts"),
+        ("mt5", "defaults"),
+        ("gemma3", "its text part"),
+        ("gemma3_text", "rows that see later ones"),
     ],
 )
 def test_every_engine_gives_what_two_forward_passes_differ_by(family, name, tmp_path):
     model = model_of(tmp_path, family, name, dtype="float64")
     ids = np.array(RECORDED[family, name].ids)
     row = 0 if RECORDED[family, name].encoder else len(ids) - 1
-    readout = row if family != "t5" else 4
+    readout = row if family not in ("t5", "mt5") else 4
     flips = jaxsens.Substitute([5, 9, 17], positions=[1, 3, 7])
     exact = jaxsens.flip_sensitivity(model, ids, flips=flips, engine="vmap", readout=readout)
     expected = []

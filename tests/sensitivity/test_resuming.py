@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import threading
 from functools import partial as bound
 from typing import Any
 
@@ -25,10 +24,8 @@ from jaxsens import (
 from jaxsens.asked.engines import Vmap
 from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import L2
-from jaxsens.base import stopping
 from jaxsens.base.precision import numerics
 from jaxsens.sensitivity.results.fingerprint import fingerprint, weights_of
-from jaxsens.sensitivity.results.interrupted import keeping
 from jaxsens.sensitivity.results.measured import Provenance
 from jaxsens.sensitivity.results.result import FlipSensitivity
 from jaxsens.sensitivity.subjects.adapters import measurable
@@ -152,25 +149,6 @@ def test_a_partial_result_is_never_taken_for_a_whole_one(whole):
     done = completed(partial, **OPTIONS)
     # The last flip is in a batch of its own, whose products are rounded in another order.
     np.testing.assert_allclose(done.norms, whole.norms, rtol=1e-5)
-
-
-def test_what_is_handed_over_during_a_measurement_is_what_is_finished(whole):
-    """By another thread, as a command does that gives a step up."""
-    kept: list[FlipSensitivity] = []
-
-    def progress(done, total):
-        thread = threading.Thread(target=lambda: [act() for act in stopping._handing_over])
-        thread.start()
-        thread.join()
-
-    with keeping(kept.append):
-        flip_sensitivity(MODEL, TOKENS, progress=progress, **OPTIONS)
-    assert [len(one) for one in kept] == sorted(len(one) for one in kept)
-    assert len(kept[0]) > 0
-    for one in kept:
-        assert not one.complete
-        np.testing.assert_array_equal(one.norms, whole.norms[: len(one)])
-    assert stopping._handing_over == []
 
 
 @pytest.mark.slow

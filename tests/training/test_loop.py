@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from jaxsens import InputError
-from jaxsens.base.files import DirectoryGone
 from jaxsens.training import loop
 from jaxsens.training.checkpoints import FOLDER
 from jaxsens.training.config import TrainConfig
@@ -92,18 +91,6 @@ def test_links_in_a_trainings_directory_are_replaced_and_what_they_lead_to_is_le
     with pytest.raises(InputError, match="leads out of it"):
         train(tiny(), out)
     assert len([*outside.iterdir()]) == 3
-
-
-def test_a_trainings_directory_that_is_removed_is_not_made_again(tmp_path):
-    class Removing(Heard):
-        def __call__(self, event):
-            super().__call__(event)
-            if isinstance(event, Stepped):
-                shutil.rmtree(tmp_path / "out", ignore_errors=True)
-
-    with pytest.raises(DirectoryGone):
-        train(tiny(), tmp_path / "out", Removing())
-    assert not (tmp_path / "out").exists()
 
 
 def test_an_interruption_is_a_keyboard_interrupt():

@@ -1,1 +1,1 @@
-"""The resumable job: one record an item, claims between processes, progress, and tables of rows."""
+"""The resumable job: one record an item, progress, and tables of rows."""

@@ -1,7 +1,8 @@
 """The resumable job: computes the items whose records are missing, one by one, and keeps their tables up to date.
 
 All state is in the records, so a job that was killed is resumed by running it again, and several processes may work on
-one directory. What is particular to a sweep, to bounds or to an experiment is a subclass of `Job`.
+one directory, each on items of its own. What is particular to a sweep, to bounds or to an experiment is a subclass of
+`Job`.
 
 A record is kept under a key and sealed. It is read back as it was written or not at all: a job reports a damaged one
 and computes it again, and a command that only reads a directory tells its user to run the job again.
@@ -17,7 +18,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -28,7 +29,6 @@ from rich.console import Console
 
 from jaxsens.base.errors import InputError, ProcessLost
 from jaxsens.base.files import (
-    DirectoryGone,
     clear_leftovers,
     only_inside,
     place_of,
@@ -40,14 +40,7 @@ from jaxsens.base.files import (
 from jaxsens.base.sealed import DamagedFile, digest, read_sealed, write_sealed
 from jaxsens.base.stopping import ENDING, check, noting
 from jaxsens.base.told import say
-from jaxsens.experiments.jobs.claims import (
-    claim,
-    clear_claims,
-    forget_failure,
-    is_claimed,
-    note_failure,
-    see_what_others_wrote,
-)
+from jaxsens.experiments.jobs.notes import alone, forget_failure, note_failure, see_what_others_wrote
 from jaxsens.experiments.jobs.progress import Reporter, TimeLeft, reporting
 
 
@@ -137,8 +130,8 @@ class Job(abc.ABC, Generic[Item, Kept]):
 
     folders: tuple[str, ...] = ()
     """Below the directory, where killed processes may have left temporary files."""
-    claims: bool = True
-    """Whether this process claims the items that it computes, and leaves those that others have claimed for last."""
+    shared: bool = False
+    """Whether several processes compute each item together."""
 
     def __init__(self, items: Sequence[Item], directory: Path = Path()) -> None:
         self.items = items
@@ -184,7 +177,7 @@ def run(job: Job[Item, Kept], console: Console, chosen: Sequence[Item] | None = 
     """Computes the chosen items that have no sound record yet, in this order; without `chosen`, all of them.
 
     An item that fails is reported and does not stop the others. Signals (`stopping.ENDING`) leave what was finished,
-    and so does a directory that takes no more, or is gone.
+    and so does a directory that takes no more. Another process that computes the same items is reported.
 
     Raises:
         InputError: before anything is computed, if a link leads out of the directory.
@@ -194,15 +187,11 @@ def run(job: Job[Item, Kept], console: Console, chosen: Sequence[Item] | None = 
     with only_inside(job.directory) if job.folders else nullcontext(), noting(*ENDING) as request:
         try:
             _check_inside(job)
-            if job.claims:
-                _clear_away(job)
+            _clear_away(job)
             job.prepare(console, running.failures)
             running.work()
         except KeyboardInterrupt as stop:
             interrupted = getattr(stop, "signal", signal.SIGINT)
-        except DirectoryGone as error:
-            unwritable = why_unwritable(error, job.directory)
-            running = _Run(job, console, chosen)  # Nothing is done any more, and there is nothing to write.
         except OSError as error:
             unwritable = why_unwritable(error, job.directory)
         try:
@@ -269,22 +258,30 @@ class _Run(Generic[Item, Kept]):
         self._looked, self._looked_at_all = True, self._whole
         rest = [item for item in self.chosen if item not in self.done]
         before = len(self.chosen) - len(rest)
-        with reporting(self.console, len(self.chosen), before) as reporter:
+        with reporting(self.console, len(self.chosen), before) as reporter, self._locked(rest) as is_alone:
+            if not is_alone:
+                reporter.warn(
+                    f"another process computes the same in {self.job.directory}, so all is computed twice: stop one of "
+                    "the two; to divide a sweep, give each process a --shard of its own"
+                )
             for item, why in damaged.items():
                 reporter.note(f"damaged, computed again: {item}: {why}")
             if before:
                 reporter.note(f"{before} of {len(self.chosen)} were done before")
             while rest:
                 self.job.check()
-                # Items that another process has begun come last, in case it dies.
-                claimed = is_claimed if self.job.claims else lambda path: False
-                free = (k for k, item in enumerate(rest) if not claimed(self.job.path(item)))
-                item = rest.pop(next(free, 0))
+                item = rest.pop(0)
                 text = self._take(item, reporter)
                 reporter.finished(f"{item}: {text}", self._time_left(rest))
                 pause = max(_TABLES_EVERY, self._tables_took / _TABLES_SHARE)
                 if self._whole and time.monotonic() - self._tables_written >= pause:
                     self.write_tables()
+
+    def _locked(self, rest: Sequence[Item]) -> AbstractContextManager[bool]:
+        job = self.job
+        if not rest or job.shared or not job.folders:
+            return nullcontext(True)
+        return alone(job.directory / job.folders[0], self.chosen)
 
     def _time_left(self, rest: Sequence[Item]) -> float | None:
         """Seconds that the rest takes, estimated again once a second: an estimate looks at every item."""
@@ -340,8 +337,7 @@ class _Run(Generic[Item, Kept]):
             return "done by another process"
         began, path = time.perf_counter(), self.job.path(item)
         try:
-            claimed = nullcontext() if path is None or not self.job.claims else claim(path)
-            with claimed, self._warnings_shown(item, reporter):
+            with self._warnings_shown(item, reporter):
                 record = self.job.compute(item, reporter)
         except Exception as error:  # whatever one item raises, the others are computed
             if takes_no_more(error) or isinstance(error, ProcessLost):
@@ -394,10 +390,9 @@ def _check_inside(job: Job[Item, Kept]) -> None:
 
 
 def _clear_away(job: Job[Item, Kept]) -> None:
-    """Removes what killed processes left: temporary files, and claims on records that are there or of the dead."""
+    """Removes temporary files that killed processes left."""
     for folder in job.folders:
         clear_leftovers((job.directory / folder).rglob(".*.tmp"))
-        clear_claims(job.directory / folder)
 
 
 # Records, and the tables made from them
@@ -458,8 +453,8 @@ _ROW = "row of a table"
 _ROW_FORMAT = 1
 """Raised when the meaning of a row of any table, or of the numbers behind it, changes."""
 
-_ROW_FILE = re.compile(r"\.?[0-9a-f]{12}\.json(\..*)?")
-"""The names of the files of rows, of claims on them, and of what is being written."""
+_ROW_FILE = re.compile(r"\.?[0-9a-f]{12}\.json(\..*)?|\.[0-9a-f]{12}\.lock")
+"""The names of the files of rows, of locks on them, and of what is being written."""
 
 
 def holds_only_rows(folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""The state of a sweep, from its directory alone: what is done, under way and failed, and how long the rest takes.
+"""The state of a sweep, from its directory alone: what is done, damaged and failed, and how long the rest takes.
 
 It works from any machine that sees the directory, and writes nothing there. Every record is read and its seal checked,
 which takes some milliseconds each; a quick look goes by names and times of files alone, and says so.
@@ -18,32 +18,17 @@ from jaxsens.base.errors import InputError
 from jaxsens.base.files import only_inside, there_are
 from jaxsens.base.sealed import DamagedFile
 from jaxsens.base.told import duration
-from jaxsens.experiments.jobs.claims import (
-    claim_of,
-    failure_of,
-    read_claim,
-    read_failure,
-    see_what_others_wrote,
-)
 from jaxsens.experiments.jobs.job import Failure
+from jaxsens.experiments.jobs.notes import failure_of, read_failure, see_what_others_wrote
 from jaxsens.experiments.jobs.progress import TimeLeft
 from jaxsens.experiments.sweep.bounds import BoundRecord
 from jaxsens.experiments.sweep.points import read_point
 from jaxsens.experiments.sweep.sweep import PlannedPoint, SweepPlan, read_plan
 
-State = Literal["finished", "running", "failed", "stopped"]
+State = Literal["finished", "failed", "unfinished"]
 
 _SAMPLE = 200
 """The number of points, taken evenly, from which the time left is estimated."""
-
-
-@dataclass(frozen=True)
-class Working:
-    """An item under way: its name, the host that computes it, and the seconds since that host was last heard of."""
-
-    item: str
-    host: str
-    heard_seconds_ago: float
 
 
 @dataclass(frozen=True)
@@ -53,17 +38,15 @@ class SweepStatus:
     Attributes:
         directory: of the sweep.
         title: of the sweep.
-        state: "finished": all is done; "running": somebody is at work; "failed": nobody is, and something failed;
-            "stopped": nobody is, and something is left.
+        state: "finished": all is done; "failed": all that is left has failed; "unfinished": something else is left.
+            Whether a process is at work is not known.
         points: how many points are done; of those with a file that is not damaged, if seals were `checked`.
         of_points: how many there are.
         bounds: how many bounds over all inputs are done.
         of_bounds: how many there are.
         report: whether report.html is there.
-        working: what is under way.
         failed: what failed and was not computed since.
         compute_seconds_left: seconds of computation that the missing points take together; None if not known.
-        seconds_left: the same shared by the processes that are at work now; None if not known, or nobody is.
         checked: how many records were read and their seals checked; the others count as done by their files.
         damaged: what there is a damaged record of, among those checked. It is not counted as done, and the sweep
             computes it again.
@@ -77,10 +60,8 @@ class SweepStatus:
     bounds: int
     of_bounds: int
     report: bool
-    working: tuple[Working, ...]
     failed: tuple[Failure, ...]
     compute_seconds_left: float | None
-    seconds_left: float | None
     checked: int
     damaged: tuple[Failure, ...]
 
@@ -88,14 +69,8 @@ class SweepStatus:
         """Returns the state in words, a line each."""
         bounds = f" and {self.bounds} of {self.of_bounds} bounds" if self.of_bounds else ""
         lines = [f"{self.state}: {self.points} of {self.of_points} points{bounds} are done: {self.title}"]
-        if self.seconds_left is not None:
-            lines.append(f"about {duration(self.seconds_left)} left, as many at work as now")
-        elif self.compute_seconds_left:
+        if self.compute_seconds_left:
             lines.append(f"about {duration(self.compute_seconds_left)} of one process left")
-        for one in self.working:
-            lines.append(
-                f"under way: {one.item}, on {one.host}, heard of {duration(one.heard_seconds_ago)} ago"
-            )
         lines += [f"failed: {one}" for one in self.failed]
         lines += [f"damaged: {one}" for one in self.damaged]
         if self.damaged:
@@ -125,32 +100,26 @@ def sweep_status(directory: str | os.PathLike[str], quick: bool = False) -> Swee
     items = {item: folder / item.file for item in (*plan.points, *plan.bounds)}
     with only_inside(folder):
         see_what_others_wrote(path.parent for path in items.values())
-    there = there_are(name for path in items.values() for name in (path, claim_of(path), failure_of(path)))
+    there = there_are(name for path in items.values() for name in (path, failure_of(path)))
     kept = [item for item, path in items.items() if path in there]
     damaged = {} if quick else _damaged(folder, plan, kept)
     missing = [item for item, path in items.items() if path not in there or item in damaged]
-    working, failed = [], []
+    failed = []
     for path, name in ((items[item], _name(item)) for item in missing):
-        claimed = read_claim(path) if claim_of(path) in there else None
-        if claimed is not None:
-            working.append(Working(name, claimed.host, claimed.age))
-        elif failure_of(path) in there and (why := read_failure(path)) is not None:
+        if failure_of(path) in there and (why := read_failure(path)) is not None:
             failed.append(Failure(name, why))
-    left = _time_left(folder, plan, {*missing}) if not plan.bounds else None
     missing_points = sum(map(_is_point, missing))
     return SweepStatus(
         directory=str(directory),
         title=plan.title,
-        state=_state(missing, working, failed),
+        state="finished" if not missing else "failed" if len(failed) == len(missing) else "unfinished",
         points=len(plan.points) - missing_points,
         of_points=len(plan.points),
         bounds=len(plan.bounds) - len(missing) + missing_points,
         of_bounds=len(plan.bounds),
         report=(folder / "report.html").exists(),
-        working=tuple(working),
         failed=tuple(failed),
-        compute_seconds_left=left,
-        seconds_left=None if left is None or not working else left / len(working),
+        compute_seconds_left=_time_left(folder, plan, {*missing}) if not plan.bounds else None,
         checked=0 if quick else len(kept),
         damaged=tuple(Failure(_name(item), why) for item, why in damaged.items()),
     )
@@ -173,14 +142,6 @@ def _damaged(folder: Path, plan: SweepPlan, kept: Sequence[PlannedPoint]) -> dic
 
 def _is_point(item: PlannedPoint) -> bool:
     return item.file.startswith("points")
-
-
-def _state(missing: Sequence[PlannedPoint], working: Sequence[Working], failed: Sequence[Failure]) -> State:
-    if not missing:
-        return "finished"
-    if working:
-        return "running"
-    return "failed" if failed else "stopped"
 
 
 def _name(item: PlannedPoint) -> str:

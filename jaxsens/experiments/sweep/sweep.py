@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from rich.console import Console
 
 from jaxsens.base.errors import InputError
-from jaxsens.base.files import DirectoryGone, keep_text
+from jaxsens.base.files import keep_text
 from jaxsens.base.sealed import DamagedFile
 from jaxsens.base.told import say
 from jaxsens.experiments.jobs.job import Failure, Job, Outcome, Record, read_finished, run, write_table
@@ -393,8 +393,7 @@ class PointsJob(Job[Point, PointMetadata]):
     ) -> None:
         super().__init__(sweep.points, directory)
         self.sweep, self.plans, self.sharing = sweep, plans, sharing
-        self.claims = sharing is None
-        self._planned = False
+        self.shared = sharing is not None
 
     def check(self) -> None:
         """Raises `Stopped` after a signal: in all processes that share the points, at the same point."""
@@ -412,7 +411,6 @@ class PointsJob(Job[Point, PointMetadata]):
             )
             say(console, changed)
         self.sweep.plan.write(self.directory / PLAN)
-        self._planned = True
 
     def path(self, item: Point) -> Path:
         return item.path(self.directory)
@@ -429,13 +427,7 @@ class PointsJob(Job[Point, PointMetadata]):
         return self.sweep.attention is not None and has_attention(item.source)
 
     def compute(self, item: Point, reporter: Reporter) -> PointMetadata:
-        """Measures a point.
-
-        Raises:
-            DirectoryGone: if the plan that this process wrote is gone: the points are, too.
-        """
-        if self._planned and not (self.directory / PLAN).exists():
-            raise DirectoryGone(self.directory)
+        """Measures a point."""
         placement = self.sweep.placement
         if self.sharing is None:
             return self._measured(item, reporter, placement, True)

@@ -43,15 +43,15 @@ _SCORE = HeadNames("score", bias=False)
 _DECODERS = (
     "gpt2", "gpt_neo", "gptj", "gpt_neox", "llama", "mistral", "qwen2", "qwen3", "phi", "phi3", "opt", "falcon",
     "bloom", "gemma", "gemma2", "gemma3_text", "smollm3", "stablelm", "starcoder2", "mixtral", "qwen3_moe", "nemotron",
-    "olmo", "olmo2",
+    "olmo", "olmo2", "olmo3", "qwen2_moe", "gemma3",
 )  # fmt: skip
 _TAGGERS = (
     "bert", "albert", "deberta-v2", "distilbert", "electra", "roberta", "xlm-roberta", "camembert", "esm", "mpnet",
-    "gpt2", "gpt_neo", "gpt_neox", "falcon", "bloom",
+    "gpt2", "gpt_neo", "gpt_neox", "falcon", "bloom", "t5", "mt5",
 )  # fmt: skip
 _SCORED_TAGGERS = (
     "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "smollm3", "stablelm", "starcoder2", "qwen3_moe",
-    "nemotron", "phi", "phi3", "mixtral",
+    "nemotron", "phi", "phi3", "mixtral", "qwen2_moe",
 )  # fmt: skip
 
 HEADS: dict[str, dict[str, HeadNames]] = {

@@ -2,32 +2,30 @@
 
 Engines that subtract two outputs lose what is smaller than the rounding of either. That depends on the model: a cold
 softmax turns a rounding of its scores into another choice of keys, and a mean of many values is better than each. So
-it is measured, at the input. A float32 model is run in float64. It is run again with every parameter and constant moved
-by a rounding; a float64 model twice. Either difference may be small by luck, in a model of few outputs.
+it is measured, at the input. A float32 model is run in float64, and once more with every parameter moved by a rounding;
+a float64 model twice. Either difference may be small by luck, in a model of few outputs.
 
 It costs one to three forward passes for each input, and one compilation for each model and length.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import jaxpr_as_fun
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
-from jaxsens.asked.nudged import equations
+from jaxsens.asked.measures import L2
 from jaxsens.base.platforms import on_host
 from jaxsens.base.precision import numerics
-from jaxsens.base.programs import SOONER, kept
 from jaxsens.sensitivity.engines.engine import Engine
-from jaxsens.sensitivity.engines.vmap import HALF_UNIT, output_vector, program_size
-from jaxsens.sensitivity.subjects.adapters import Measurable, TransformerApply, in_float64
+from jaxsens.sensitivity.engines.vmap import HALF_UNIT, VmapEngine, program_size
+from jaxsens.sensitivity.placement.placement import preparation_of
+from jaxsens.sensitivity.subjects.adapters import Measurable, in_float64
 
 FACTOR = 4.0
 """A change is taken to be off by this many times the rounding seen in the output: it has the rounding of two outputs,
@@ -42,9 +40,6 @@ some show the rounding."""
 
 RATE = 4e9
 """Operations per second of a pass in float64 on the reference machine."""
-
-Pass = Callable[[Sequence[Any], Any, Any], Float[Array, " outputs"]]
-"""A forward pass in float64, of a program's constants, the parameters and the tokens."""
 
 
 def rounding_seconds(engine: Engine, subject: Measurable, n: int) -> float:
@@ -70,15 +65,9 @@ def output_rounding(
 
     @lru_cache(maxsize=4)
     def output_of(b: int, moved_by: str | None, draw: int = 0) -> np.ndarray | None:
-        run = _pass_of(subject, words.shape[1])
-        if run is None or (moved_by is not None and not _is_moved(subject, moved_by)):
+        if moved_by is not None and not _is_moved(subject, moved_by):
             return None
-        consts, call = run
-        with numerics("float64"), on_host():
-            parameters = jax.tree.map(_widened, subject.parameters)
-            if moved_by is not None:
-                consts, parameters = jax.tree.map(_mover(moved_by, draw), (list(consts), parameters))
-            return np.asarray(call(consts, parameters, jnp.asarray(words[b], jnp.int32)), np.float64)
+        return _output(subject, words[b], _moved(subject.parameters, moved_by, draw))
 
     def bound(b: int, dtype: str, output: Float[np.ndarray, " outputs"]) -> Float[np.ndarray, " outputs"]:
         output = np.asarray(output, np.float64)
@@ -109,39 +98,26 @@ def _operations(subject: Measurable, n: int) -> float | None:
         return program_size(subject.apply, subject.parameters, n).operations
 
 
-def _pass_of(subject: Measurable, n: int) -> tuple[Sequence[Any], Pass] | None:
-    """Returns the constants of the pass, and the pass; None where there is none, or it takes long.
+def _output(subject: Measurable, word: Int[np.ndarray, " n"], parameters: Any) -> np.ndarray | None:
+    """Returns the output in float64; None where there is no such pass, or it takes long.
 
     It is that of the float64 form of a jaxsens transformer, whose positions and temperatures are formulas. That of any
-    other model is its own, with parameters in float64: none if its output is not in float64 then.
+    other model is its own, with these parameters: none if its output is not in float64 then.
     """
-    operations = _operations(subject, n)
+    operations = _operations(subject, len(word))
     if operations is None or operations > LARGEST_PASS:
         return None
-    apply = subject.apply
-    if isinstance(apply, TransformerApply):
-        apply = in_float64(apply) or apply
-    leaves, structure = jax.tree.flatten(subject.parameters)
-    with numerics("float64"):
-        shapes = tuple((np.shape(leaf), _wide_type(leaf)) for leaf in leaves)
-        return _traced_pass(apply, structure, shapes, n)
-
-
-@kept
-def _traced_pass(
-    apply: Callable[[Any, Any], Any], structure: Any, shapes: tuple[Any, ...], n: int
-) -> tuple[Sequence[Any], Pass] | None:
-    """Traces a model's output, once for each model and length."""
-    leaves = [jax.ShapeDtypeStruct(*of_leaf) for of_leaf in shapes]
-    parameters, tokens = jax.tree.unflatten(structure, leaves), jax.ShapeDtypeStruct((n,), np.int32)
-    closed, output = jax.make_jaxpr(partial(output_vector, apply), return_shape=True)(parameters, tokens)
-    if output.dtype != jnp.float64 or math.isinf(equations(closed.jaxpr)):
-        return None
-
-    def run(consts: Sequence[Any], parameters: Any, tokens: Array) -> Array:
-        return jaxpr_as_fun(closed.replace(consts=consts))(*jax.tree.leaves(parameters), tokens)[0]
-
-    return closed.consts, jax.jit(run, compiler_options=SOONER)
+    wide = in_float64(subject.apply)
+    engine = VmapEngine(L2(), None, wide or subject.apply, wide=subject.dtype != "float64")
+    with numerics("float64"), on_host():
+        parameters = engine.with_tables(parameters, len(word))
+        try:
+            _, output, _ = preparation_of(engine.shared)(engine.shared.preparing, parameters, word)
+        except Exception:
+            if wide is not None or subject.config is not None:
+                raise
+            return None
+        return np.asarray(output) if output.dtype == np.float64 else None
 
 
 def _is_moved(subject: Measurable, dtype: str) -> bool:
@@ -149,24 +125,16 @@ def _is_moved(subject: Measurable, dtype: str) -> bool:
     return dtype == "float64" or small
 
 
-def _wide_type(leaf: Any) -> Any:
-    own = jnp.result_type(leaf)
-    return jnp.dtype(jnp.float64) if jnp.issubdtype(own, jnp.floating) else own
+def _moved(parameters: Any, dtype: str | None, draw: int) -> Any:
+    """Returns the parameters in float64, each moved by a rounding of the dtype, if any, in a fixed random way."""
+    rng = np.random.default_rng(draw)
 
-
-def _widened(leaf: Any) -> Any:
-    return jnp.asarray(np.asarray(leaf), _wide_type(leaf))
-
-
-def _mover(dtype: str, draw: int) -> Callable[[Any], Any]:
-    """Returns what moves every number of an array by a rounding of the dtype, up or down, the same in every call."""
-    rng, eps = np.random.default_rng(draw), np.finfo(dtype).eps
-
-    def moved(leaf: Any) -> Any:
-        own = jnp.result_type(leaf)
-        if not jnp.issubdtype(own, jnp.floating):
+    def one(leaf: Any) -> Any:
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             return leaf
-        step = max(eps, float(jnp.finfo(own).eps)) * rng.choice([-1.0, 1.0], np.shape(leaf))
-        return jnp.asarray(np.asarray(leaf, np.float64) * (1 + step), own)
+        wide = np.asarray(leaf).astype(np.float64)
+        return (
+            wide if dtype is None else wide * (1 + np.finfo(dtype).eps * rng.choice([-1.0, 1.0], wide.shape))
+        )
 
-    return moved
+    return jax.tree.map(one, parameters)

@@ -130,10 +130,10 @@ class FlipTable:
         columns = self.inputs[kept], self.positions[kept], self.symbols[kept]
         return FlipTable(*columns, self.populations, self.alphabet, self.joint, insertion)
 
-    def of_inputs(self, start: int, stop: int) -> FlipTable:
-        """Returns the flips of some inputs, numbered from 0."""
-        found = self.part(slice(*np.searchsorted(self.inputs, [start, stop])))
-        return replace(found, inputs=found.inputs - start, populations=self.populations[start:stop])
+    def of_input(self, k: int) -> FlipTable:
+        """Returns the flips of input k, as those of input 0."""
+        found = self.part(slice(*np.searchsorted(self.inputs, [k, k + 1])))
+        return replace(found, inputs=found.inputs - k, populations=self.populations[k : k + 1])
 
     def largest(self, words: Int[np.ndarray, "batch n"]) -> Int[np.ndarray, "batch n"]:
         """Returns the inputs with the largest symbol that a flip inserts at every position that is flipped."""

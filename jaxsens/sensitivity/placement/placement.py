@@ -75,7 +75,7 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass
 class Finished:
-    """What a measurement has finished so far. Another thread may take a copy at any time.
+    """What a measurement has finished so far.
 
     Attributes:
         values: of all flips, with their resolutions; empty as long as nothing is measured.
@@ -86,11 +86,6 @@ class Finished:
     values: Float[np.ndarray, "flips 2"] = field(default_factory=lambda: np.zeros((0, 2)))
     done: Bool[np.ndarray, " flips"] = field(default_factory=lambda: np.zeros(0, bool))
     elsewhere: dict[str, int] = field(default_factory=dict)
-
-    def copy(self) -> Finished:
-        """Returns a copy. Flips that are done have their values: a measurement marks a flip after setting its value."""
-        done = self.done.copy()
-        return Finished(self.values.copy(), done, {**self.elsewhere})
 
 
 @dataclass(frozen=True)

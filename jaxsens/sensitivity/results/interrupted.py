@@ -1,10 +1,9 @@
-"""What is left of an interrupted measurement, and who keeps it."""
+"""What is left of an interrupted measurement."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from jaxsens.sensitivity.results.result import FlipSensitivity
 
@@ -19,23 +18,3 @@ class MeasurementInterrupted(KeyboardInterrupt):
     ) -> None:
         super().__init__(f"interrupted after {len(partial)} of {partial.population} flips; see .partial")
         self.partial, self.signal, self.finished = partial, number, [*finished]
-
-
-_keepers: list[Callable[[FlipSensitivity], object]] = []
-
-
-@contextmanager
-def keeping(keep: Callable[[FlipSensitivity], object]) -> Iterator[None]:
-    """While the block runs, a command that gives its step up in `flip_sensitivity` first calls `keep`, in another
-    thread, with the partial result."""
-    _keepers.append(keep)
-    try:
-        yield
-    finally:
-        _keepers.remove(keep)
-
-
-def hand_over(partial: FlipSensitivity) -> None:
-    """Gives a partial result to those who are `keeping` it."""
-    for keep in tuple(_keepers):
-        keep(partial)

@@ -43,19 +43,14 @@ class Provenance:
         dtype: that of the arithmetic.
         versions: of jaxsens, jax and numpy, and the device.
         model: what the model is called; None if unknown.
-        scales: for each input without a flip the size of the output as it is measured, or f of it; None where it is
-            unknown: a measurement knows that of its first input, for norms and functions of the output.
+        scale: of the first input without a flip the size of the output as it is measured, or f of it, for norms and
+            functions of the output; otherwise None.
     """
 
     dtype: str
     versions: dict[str, str]
     model: str | None = None
-    scales: tuple[float | None, ...] | None = None
-
-    def of_inputs(self, start: int, stop: int) -> Provenance:
-        """Returns what computed the part of some inputs."""
-        scales = None if self.scales is None else self.scales[start:stop]
-        return dataclasses.replace(self, scales=scales if any(scales or ()) else None)
+    scale: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,10 +170,10 @@ class MeasuredFlips:
             self,
             values=self.values[mine],
             resolution=self.resolution[mine],
-            flips=self.flips.of_inputs(k, k + 1),
+            flips=self.flips.of_input(k),
             tokens=self.tokens[k : k + 1],
             asked=self.asked.of_input(k),
-            run=self.run.of_inputs(k, k + 1),
+            run=dataclasses.replace(self.run, scale=None if k else self.run.scale),
             estimated=None if self.estimated is None else self.estimated.part(mine),
             pieces=None if self.pieces is None else self.pieces[k : k + 1],
         )

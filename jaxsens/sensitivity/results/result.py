@@ -454,7 +454,7 @@ class FlipSensitivity(MeasuredFlips):
             flipped_input=flipped_input(self.alphabet, joint is not None, self.asked.flips.copies),
             flipped_by=self._flipped_by(),
             model=self.run.model,
-            scale=None if self.run.scales is None else self.run.scales[0],
+            scale=self.run.scale,
         )
 
     def _flipped_by(self) -> str:
