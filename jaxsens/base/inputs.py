@@ -335,12 +335,8 @@ def tokens(
 def _lengths(value: Any) -> str:
     """Returns the different lengths of a list of inputs, in words; "" for anything else."""
     rows = [whole_numbers(one) for one in value] if isinstance(value, list | tuple) else []
-    lengths = sorted({len(row) for row in rows if row is not None and row.ndim == 1})
-    return (
-        ", ".join(map(str, lengths))
-        if lengths and all(row is not None and row.ndim == 1 for row in rows)
-        else ""
-    )
+    lengths = sorted({-1 if row is None or row.ndim != 1 else len(row) for row in rows})
+    return "" if -1 in lengths else ", ".join(map(str, lengths))
 
 
 def is_one_hot(found: np.ndarray, words: np.ndarray | None) -> bool:

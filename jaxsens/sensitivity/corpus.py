@@ -18,6 +18,9 @@ By = Literal["token", "position", "label"]
 PARTS = 10
 """Positions are counted in tenths of the input: inputs of a corpus have different lengths."""
 
+COLUMNS = ("positions", "norms", "resolved")
+"""The columns of a result that a table is made of."""
+
 
 @dataclass(frozen=True)
 class CorpusRow:
@@ -72,21 +75,16 @@ def corpus_table(
         wrong = labels is None or len(labels) != count or not all(isinstance(one, str) for one in labels)
         if by == "label" and wrong:
             problems.add("labels", labels, f"a list of {count} texts, the label of each input")
-    first = np.cumsum([0, *(len(one.tokens) for one in results)])
-    owners = np.concatenate([one.inputs + start for one, start in zip(results, first, strict=False)])
-    columns = {
-        "owners": owners,
-        "positions": np.concatenate([one.positions for one in results]),
-        "sizes": np.concatenate([one.norms for one in results]),
-        "resolved": np.concatenate([one.resolved for one in results]),
-    }
+    starts = np.cumsum([0, *(len(one.tokens) for one in results)])
+    owners = np.concatenate([one.inputs + start for one, start in zip(results, starts, strict=False)])
+    columns = [np.concatenate([getattr(one, name) for one in results]) for name in COLUMNS]
     if by == "label":
         names = np.array(labels, object)[owners].astype(str)
     else:
         names = np.concatenate([_names(one, by) for one in results])
     keys, number = np.unique(names, return_inverse=True)
     rows = [
-        _row(by, str(key), **{name: column[number == k] for name, column in columns.items()})
+        _row(by, str(key), *(column[number == k] for column in (owners, *columns)))
         for k, key in enumerate(keys)
     ]
     return sorted(rows, key=lambda row: -row.mean) if by == "token" else rows
@@ -94,22 +92,26 @@ def corpus_table(
 
 def _checked(results: Any, problems: Problems) -> list[FlipSensitivity]:
     """Returns the results if they can be in one table; adds the errors."""
-    given = list(results) if isinstance(results, list | tuple) else []
-    found = [one for one in given if isinstance(one, FlipSensitivity)]
-    if not found or len(found) < len(given):
+    found = list(results) if isinstance(results, list | tuple) else []
+    if not found or not all(isinstance(one, FlipSensitivity) for one in found):
         problems.add("results", results, "a list of results of flip_sensitivity, such as [one, other]")
+        problems.raise_if_any()
+    first = found[0].asked
     for k, one in enumerate(found):
         if one.flips.joint is not None:
             problems.add(
                 f"results[{k}]", one, "flips of single positions; those of groups have no single token"
             )
-        for name in ("measure", "weights", "program"):
-            own, first = getattr(one.asked, name), getattr(found[0].asked, name)
-            if own != first and not (name == "measure" and one.asked.program is not None):
-                problems.add(
-                    f"results[{k}]: {name}", own, f"that of results[0] is {first!r}; measure them alike"
-                )
-    problems.raise_if_any()
+        if (
+            one.asked.compared()["measure"] != first.compared()["measure"]
+            or one.asked.program != first.program
+        ):
+            remedy = f"that of results[0] is {first.measure!r}; measure them alike"
+            problems.add(f"results[{k}]: measure", one.measure, remedy)
+        if one.asked.weights != first.weights:
+            problems.add(
+                f"results[{k}]: model", one.run.model, "results[0] has other weights; one model a table"
+            )
     return found
 
 

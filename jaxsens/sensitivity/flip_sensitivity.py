@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 import jax
@@ -20,7 +20,7 @@ from jaxsens.asked.nudged import DRAWS
 from jaxsens.asked.request import Request
 from jaxsens.asked.value import read
 from jaxsens.base import inputs, stopping
-from jaxsens.base.errors import InputError, PrecisionWarning, Problems, collecting
+from jaxsens.base.errors import PrecisionWarning, collecting
 from jaxsens.base.inputs import FEWER_FLIPS, SHORTER
 from jaxsens.base.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
 from jaxsens.base.precision import numerics
@@ -60,6 +60,7 @@ from jaxsens.sensitivity.results.result import FlipSensitivity
 from jaxsens.sensitivity.results.resuming import Remaining
 from jaxsens.sensitivity.subjects.adapters import Measurable, checked_input, measurable
 from jaxsens.sensitivity.subjects.texts import encoded, pieces_of, with_token
+from jaxsens.sensitivity.texts import check_texts, each_text
 
 
 class CallOptions(TypedDict, total=False):
@@ -154,9 +155,9 @@ def flip_sensitivity(
     given, tokens = tokens, encoded(model, tokens)
     subject, partial = measurable(model), flips.partial if isinstance(flips, Remaining) else None
     with collecting("flip_sensitivity") as problems:
-        asked = default_flips(subject) if flips is None else None if partial is None else partial.asked.flips
+        asked = default_flips(subject) if partial is None else partial.asked.flips
         call = _Call(
-            read(Flips, flips, problems) if asked is None else asked,
+            asked if flips is None or partial is not None else read(Flips, flips, problems),
             read(Measure, measure, problems),
             read(AskedEngine, engine, problems),
             checked_placement(placement, problems, subject.mesh),
@@ -165,15 +166,9 @@ def flip_sensitivity(
         )
         inputs.progress(progress, 2, PROGRESS, problems)
         if tokens is not given and isinstance(given, list | tuple):
-            _check_texts(tokens, subject, call.flips, readout, problems)
-            problems.raise_if_any()
-            options: CallOptions = {
-                "readout": readout,
-                "engine": engine,
-                "placement": placement,
-                "progress": progress,
-            }
-            return _each_text(lambda text: flip_sensitivity(model, text, flips, measure, **options), given)
+            check_texts(tokens, subject, call.flips, readout, problems)
+            options = CallOptions(readout=readout, engine=engine, placement=placement, progress=progress)
+            return each_text(lambda text: flip_sensitivity(model, text, flips, measure, **options), given)
         words, subject = checked_input(subject, tokens, readout, problems)
         selection = None if call.flips is None else select(call.flips, subject, words, problems)
     if selection is None:
@@ -181,41 +176,6 @@ def flip_sensitivity(
     with telling(progress) as told:
         call = dataclasses.replace(call, measure=with_token(model, call.measure), told=told)
         return _measured_words(model, given, subject, words, selection, call)
-
-
-def _check_texts(
-    texts: Sequence[Any], subject: Measurable, flips: Flips | None, readout: Any, problems: Problems
-) -> None:
-    """Adds the errors of all texts, given as ids, before one is measured."""
-    for k, ids in enumerate(texts):
-        own = Problems("")
-        words, reading = checked_input(subject, ids, readout, own, one=True)
-        if flips is not None and not own:
-            try:
-                select(flips.drawing(None), reading, words, own).flips(words)
-            except InputError as error:
-                own.messages.append(str(error))
-        problems.extend(own, prefix=f"text {k}: ")
-
-
-def _each_text(measure: Callable[[str], FlipSensitivity], texts: Sequence[str]) -> list[FlipSensitivity]:
-    """Returns the results of texts, one after another.
-
-    Raises:
-        MeasurementInterrupted: with the results that are finished; between two texts the last of them stands for the
-            partial one.
-    """
-    found: list[FlipSensitivity] = []
-    try:
-        for text in texts:
-            found.append(measure(text))
-    except MeasurementInterrupted as stop:
-        raise MeasurementInterrupted(stop.partial, stop.signal, found) from stop
-    except KeyboardInterrupt as stop:
-        if not found:
-            raise
-        raise MeasurementInterrupted(found[-1], getattr(stop, "signal", signal.SIGINT), found[:-1]) from stop
-    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -415,8 +375,7 @@ def _measured(
                 doubting, parameters, words, *where, call.placement, call.told, doubts, so_far, ready
             ).numbers()
         found = part(values, np.arange(len(chosen)), elsewhere)
-        check_finite(values[:, 0], found.positions, whole.measure)
-        _check_measured(runner, subject, found, values, first, call)
+        _check_measured(runner, subject, found, first, call)
     except KeyboardInterrupt as stop:
         raise MeasurementInterrupted(unfinished(), getattr(stop, "signal", signal.SIGINT)) from stop
     return found
@@ -469,24 +428,18 @@ def _doubting(
 
 
 def _check_measured(
-    runner: Engine,
-    subject: Measurable,
-    found: FlipSensitivity,
-    values: np.ndarray,
-    first: np.ndarray | None,
-    call: _Call,
+    runner: Engine, subject: Measurable, found: FlipSensitivity, first: np.ndarray | None, call: _Call
 ) -> None:
     """Rejects a model that was measured wrongly in batches, and warns if nothing changed at all.
 
     A jaxsens transformer is neither called nor warned of: with hard attention, exact zeros are what is measured.
     """
-    if not len(found):
-        return
+    check_finite(found.values, found.positions, found.measure)
     given = found.tokens, found.flips, edit_of(found.asked.flips)
-    moved = check_alone(subject, *given, values[:, 0], runner, first)
-    known = () if call.remaining is None else call.remaining.partial.values
-    if subject.config is None and not np.any(values[:, 0]) and not np.any(known):
-        warn_of_no_change(len(values), found.measure, moved, stacklevel=7)
+    moved = check_alone(subject, *given, found.values, runner, first)
+    changed = np.any(found.values) or (call.remaining is not None and np.any(call.remaining.partial.values))
+    if subject.config is None and len(found) and not changed:
+        warn_of_no_change(len(found), found.measure, moved, stacklevel=7)
 
 
 def _estimated(

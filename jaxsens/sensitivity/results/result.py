@@ -432,8 +432,10 @@ class FlipSensitivity(MeasuredFlips):
         joint, insertion = self.flips.joint, self.flips.insertion
         if joint is not None and insertion is not None:  # a flip counts at every position that it replaces
             flip, positions, symbols = joint.by_position(positions, insertion)
-        for k in range(len(self.tokens)):
-            word = self.tokens[k]
+        few = len(self.alphabet) <= MOST_NAMED
+        inserted = self._strings(np.array(self.alphabet)).tolist() if few else ()
+        named = map(repr, inserted) if few else (f"{len(self.alphabet):,} symbols",)
+        for k, word in enumerate(self.tokens):
             mine = slice(*np.searchsorted(self.inputs[flip], [k, k + 1]))
             values, exact = self.values[flip][mine], self.exact[flip][mine]
             resolution = self.resolution[flip][mine]
@@ -452,16 +454,10 @@ class FlipSensitivity(MeasuredFlips):
             unresolved=self.unresolved,
             engine=self.engine.name,
             flipped_input=flipped_input(self.alphabet, joint is not None, self.asked.flips.copies),
-            flipped_by=self._flipped_by(),
+            flipped_by=self.asked.flips.told(", ".join(named)),
             model=self.run.model,
             scale=self.run.scale,
         )
-
-    def _flipped_by(self) -> str:
-        """Returns by what positions were flipped, in words."""
-        few = len(self.alphabet) <= MOST_NAMED
-        named = map(repr, self._strings(np.array(self.alphabet)).tolist()) if few else ()
-        return self.asked.flips.told(", ".join(named) if few else f"{len(self.alphabet):,} symbols")
 
     def plot(self, axes: Any = None) -> list[Axes]:
         """Draws the largest and the mean sensitivity of every position, with tokens below the axis if there is room.
