@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import logging
+import os
 import re
+import socket
 
 import pytest
 
@@ -22,16 +26,18 @@ BASE: dict[str, tuple[str, ...]] = {
     "status": ("missing",),
     "constructions": ("missing", "--measure"),
     "restrictions": ("--models", "0"),
+    "serve": ("--model", "one=missing"),
 }
 """What a command is called with beside the option: little work, or what is refused."""
 ARGUMENT = "without an option"
 CONFIG = """
 lengths = [2, 3, 4]
 seeds = 2
+[measure]
 flips = 2
-[[variants]]
-alphabet_size = 2
-width = 4
+[[variant]]
+name = "one"
+model = {alphabet_size = 2, width = 4, heads = 1, layers = 1, feed_forward = 0}
 """
 
 
@@ -88,3 +94,29 @@ def test_a_wrong_value_of_an_option_is_one_error(command, capsys):
     assert asked
     wrong = [what_is_wrong(command, option, value, capsys) for option in asked for value in WRONG]
     assert [one for one in wrong if one] == []
+
+
+def test_a_model_without_a_place_starts_no_service(capsys):
+    code, said = ended(capsys, "serve", "--model", "one")
+    assert code == 2
+    assert "--model = 'one='" in said
+    assert "http://" not in said
+
+
+def test_a_service_closes_no_log_of_the_process_that_it_runs_in(capsys):
+    class Log(logging.StreamHandler):
+        def close(self) -> None:
+            self.stream.close()
+            super().close()
+
+    log, umask = Log(io.StringIO()), os.umask(0)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    try:
+        code, said = ended(capsys, "serve", "--model", "one=os:getcwd", "--port", str(port))
+    finally:
+        os.umask(umask)
+    assert code == 2, said
+    assert f"http://127.0.0.1:{port}" in said  # it did run
+    assert not log.stream.closed

@@ -63,6 +63,11 @@ def of_both(y: Any, new: Any) -> Any:
     return jnp.sum(y * new)
 
 
+def summed_leaves(parameters: Any) -> Any:
+    """A number of parameters."""
+    return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(parameters))
+
+
 @cache
 def prepared() -> dict[str, Any]:
     """What right arguments are made of."""
@@ -76,7 +81,11 @@ def prepared() -> dict[str, Any]:
     hard = jaxsens.Transformer(
         jaxsens.TransformerConfig(2, width=4, heads=1, layers=1, feed_forward=0, weighting="leftmost-hard")
     )
-    return {"folder": folder, "model": model, "result": result, "hard": hard, "config": tiny()}
+    normed = jaxsens.Transformer(jaxsens.TransformerConfig(2, width=4, heads=1, layers=1, layer_norm="pre"))
+    return {
+        "folder": folder, "model": model, "result": result, "hard": hard, "config": tiny(), "normed": normed,
+        "restriction": theory.restrict(hard, 8),
+    }  # fmt: skip
 
 
 LANGUAGE = languages.Parity()
@@ -99,11 +108,12 @@ RIGHT: dict[str, Callable[[], Any]] = {
     "largest_length": lambda: 4, "log_probabilities": lambda: np.zeros((1, 5)), "statistic": lambda: "mean",
     "table": lambda: prepared()["config"].table(), "k": lambda: 0, "models": lambda: {"one": lambda n, seed: summed},
     "parameters": lambda: {"a": jnp.ones(2)}, "key": lambda: jax.random.key(0), "noise": lambda: 0.1,
-    "loss": lambda: lambda parameters: jnp.sum(parameters["a"]), "weights": dict, "symbols": lambda: [0, 1],
+    "loss": lambda: summed_leaves, "weights": dict, "symbols": lambda: [0, 1],
     "module": lambda: prepared()["model"], "gram": lambda: ["0", "1"], "hops": lambda: 1, "output": lambda: "0",
     "value": lambda: logic.CountLeft(MEMBER), "relation": lambda: ">=", "wanted": lambda: 1, "copies": lambda: 2,
     "address": lambda: "http://127.0.0.1:9", "directory": lambda: prepared()["folder"] / "missing",
     "folder": lambda: prepared()["folder"] / "bert", "language": lambda: LANGUAGE, "condition": lambda: "temperature",
+    "weighting": lambda: "softmax", "given": lambda: "cat", "job": lambda: "1",
 }  # fmt: skip
 """By the argument's name; a call may have others."""
 
@@ -157,7 +167,10 @@ def methods(name: str, made: Callable[[], Any], **given: Callable[[], Any]) -> I
             found = getattr(one, method)
             own = str(getattr(found, "__module__", "")).startswith("jaxsens.")
             if own and inspect.signature(found).parameters:
-                yield Call(f"{name}.{method}", found, {k: v for k, v in given.items() if k in _names(found)})
+                right = {k: v for k, v in given.items() if k in _names(found)}
+                if method in ("to_html", "to_png", "to_svg"):
+                    right["path"] = lambda ending=method[3:]: prepared()["folder"] / f"picture.{ending}"
+                yield Call(f"{name}.{method}", found, right)
 
 
 def _names(function: Callable[..., Any]) -> set[str]:
@@ -194,6 +207,7 @@ def own_arguments() -> dict[str, dict[str, Callable[[], Any]]]:
         "check": {"restriction": lambda: theory.restrict(here["hard"], 8), "model": lambda: here["hard"]},
         "restrict": {"model": lambda: here["hard"], "n": lambda: 8, "symbols": lambda: [0, 1]},
         "misclassified_pair": {"model": lambda: here["hard"], "language": lambda: "parity", "n": lambda: 8},
+        "layer_norm_blowup": {"subject": lambda: here["normed"], "tokens": lambda: WORDS},
         "evaluate_tokens": {"tokens": lambda: WORDS}, "parse": {"text": lambda: "Q_0"},
         "fragment": {"name": lambda: "counting"}, "Predicate": {"family": lambda: FAMILY, "arguments": lambda: ()},
         "PredicateFamily": {"name": lambda: "f", "parameters": tuple, "function": lambda: bool},
@@ -213,7 +227,7 @@ def own_arguments() -> dict[str, dict[str, Callable[[], Any]]]:
 
 def _objects() -> dict[str, Any]:
     """One object of each class whose methods users call."""
-    model, hard = prepared()["model"], prepared()["hard"]
+    model = prepared()["model"]
     return {
         "FlipSensitivity": prepared()["result"], "Transformer": model,
         "LSTM": jaxsens.LSTM(jaxsens.LSTMConfig(2, width=4)), "CompiledTransformer": jaxsens.construction("parity"),
@@ -223,7 +237,7 @@ def _objects() -> dict[str, Any]:
         "AttentionStatistics": jaxsens.attention_statistics(model, [0, 1, 1, 0]),
         "CriticalTemperatures": jaxsens.critical_temperatures(model, [0, 1, 1, 0]),
         "WorstInput": jaxsens.worst_input(model, 3), "Lemma5": theory.lemma5(model, 4),
-        "CertifiedBound": theory.certified_bound(model, 4), "Restriction": theory.restrict(hard, 8),
+        "CertifiedBound": theory.certified_bound(model, 4), "Restriction": prepared()["restriction"],
         "TrainConfig": prepared()["config"],
         "SweepResult": jaxsens.sweep(RIGHT["models"](), **{name: one() for name, one in SWEEP.items()}),
         "Automaton": logic.automaton(MEMBER, ["0", "1"]), "Fragment": logic.fragment("counting"), "EVEN": FAMILY,
@@ -236,7 +250,8 @@ def _objects() -> dict[str, Any]:
 
 SPECIAL: dict[str, dict[str, Callable[[], Any]]] = {
     "AttentionStatistics": {"statistic": lambda: "entropy"}, "InfluenceMatrix": {"statistic": lambda: "mean"},
-    "PretrainedModel": {"text": lambda: "cat"}, "Restriction": {"word": lambda: np.zeros(8, int)},
+    "PretrainedModel": {"text": lambda: "cat"},
+    "Restriction": {"word": lambda: np.maximum(prepared()["restriction"].values, 0)},
     "Automaton": {"n": lambda: 3, "tokens": lambda: WORDS}, "Client": {"model": lambda: "m", "tokens": lambda: "t"},
     "Parity": {"tokens": lambda: WORDS},
     "Dyck": {"log_probabilities": lambda: np.zeros((1, 4)), "prefixes": lambda: np.zeros((1, 4), int)},
@@ -351,15 +366,18 @@ def elsewhere() -> Iterator[None]:
 
 
 def outcome_of(call: Call, name: str, value: Any) -> str:
-    """Makes a call with one argument replaced: "result", "refused", "unnamed: ..." or "raw: ..."."""
+    """Makes a call with one argument replaced: "result", "refused", "unnamed: ..." or "raw: ..."; "sent" where the
+    service, which is not there, would judge it."""
     signal.signal(signal.SIGALRM, _too_long)
     signal.alarm(int(4 * SECONDS))
     try:
         made = call(**{**call.right(), name: value})
         if hasattr(made, "close"):
             made.close()
+    except (jaxsens.ServiceError, logic.FormulaSyntaxError) as error:
+        return "sent" if isinstance(error, jaxsens.ServiceError) else "refused"  # at a column of the text
     except (InputError, DurationWarning) as error:
-        named = re.search(rf"\b{name}\b|\b{name.replace('_', ' ')}\b", str(error))
+        named = not call.runs or re.search(rf"\b{name}\b|\b{name.replace('_', ' ')}\b", str(error))
         return "refused" if named else f"unnamed: {error}"
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | SystemExit):

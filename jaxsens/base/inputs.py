@@ -40,6 +40,7 @@ from jaxsens.base.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
+    from matplotlib.axes import Axes
 
 Norm = Literal["l2", "l1", "linf"]
 """The norms in which changes are measured."""
@@ -232,14 +233,13 @@ def checked_number(
     above: float | None = None,
     least: float | None = None,
     below: float | None = None,
+    most: float | None = None,
     **values: Any,
 ) -> float:
     """Checks that all values are numbers within the limits of `number`, raises their errors, and returns the first."""
     with collecting(subject) as problems:
-        found = [
-            number(name, value, problems, above=above, least=least, below=below)
-            for name, value in values.items()
-        ]
+        limits = {"above": above, "least": least, "below": below, "most": most}
+        found = [number(name, value, problems, **limits) for name, value in values.items()]
     return found[0]
 
 
@@ -251,6 +251,20 @@ def progress(value: object, arguments: int, wanted: str, problems: Problems, *, 
     silent = value is None or (bar and isinstance(value, bool))
     if not silent and not (callable(value) and not isinstance(value, type) and takes(value, arguments)):
         problems.add("progress", value, f"a function that is called with {wanted}")
+
+
+def axes(value: Any, inches: tuple[float, float]) -> Axes:
+    """Returns the axes of a method `plot`, or new ones of `matplotlib.pyplot`. Raises InputError for anything else."""
+    if value is None:
+        from matplotlib import pyplot
+
+        return pyplot.subplots(figsize=inches, layout="constrained")[1]
+    from matplotlib.axes import Axes
+
+    with collecting("plot") as problems:
+        if not isinstance(value, Axes):
+            problems.add("axes", value, "matplotlib Axes, or None for new ones")
+    return value
 
 
 def takes(function: Any, arguments: int) -> bool:
@@ -353,19 +367,21 @@ def _told(found: np.ndarray) -> str:
     return f"{found.dtype}, shape {found.shape}: {', '.join(map(str, found.ravel()[:4].tolist()))}{more}"
 
 
-def words(value: Any, alphabet: Sequence[str], problems: Problems) -> Int[np.ndarray, "*batch n"]:
+def words(
+    value: Any, alphabet: Sequence[str], problems: Problems, name: str = "tokens"
+) -> Int[np.ndarray, "*batch n"]:
     """Returns words over a named alphabet as int64, with the last axis along the word; words may be empty."""
     found = whole_numbers(value)
     if is_masked(value):
-        problems.add("tokens", value, UNMASKED)
+        problems.add(name, value, UNMASKED)
     elif found is None or found.ndim == 0:
         given = array_of(value)
         what = f"{given.dtype}, shape {given.shape}"
-        problems.add("tokens", what, "whole numbers, the last axis along the word")
+        problems.add(name, what, "whole numbers, the last axis along the word")
     elif found.size and (found.min() < 0 or found.max() >= len(alphabet)):
-        names = ", ".join(f"{i} {name!r}" for i, name in enumerate(alphabet))
+        known = ", ".join(f"{i} {one!r}" for i, one in enumerate(alphabet))
         ends = (int(found.min()), int(found.max()))
-        problems.add("tokens' least and largest", ends, f"symbols of the alphabet: {names}")
+        problems.add(f"{name}' least and largest", ends, f"symbols of the alphabet: {known}")
     else:
         return found.astype(np.int64, copy=False)  # differences of unsigned numbers would wrap around
     return np.zeros(0, np.int64)

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, time
 from functools import cache
@@ -344,8 +344,9 @@ def naming_arguments(function: Callable[Given, Returned]) -> Callable[Given, Ret
 def typed_arguments(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
     """Makes a public function or method refuse arguments of other types than it is annotated with, by name.
 
-    Texts, truth values, paths, functions, names of a `Literal`, sequences of texts, None and objects of the package's
-    classes are checked, and unions of these. Others are left to the function: numbers and arrays have limits.
+    Texts, truth values, paths, functions, names of a `Literal`, mappings from texts, None and objects of the package's
+    classes are checked, and sequences, collections and unions of these. Others are left to the function: numbers and
+    arrays have limits.
     """
     names = inspect.signature(function).parameters
     method = next(iter(names), "") in ("self", "cls")
@@ -381,13 +382,15 @@ def _rule(kind: Any) -> Callable[[Any], bool] | None:
     """Returns the check of one type; None for a type that is left to the function."""
     if kind in (None, NoneType):
         return lambda value: value is None
-    if get_origin(kind) is Literal:
-        return lambda value: isinstance(value, str | None) and value in get_args(kind)
-    if get_origin(kind) is os.PathLike:
-        return lambda value: isinstance(value, str | os.PathLike) and _is_path(value)
-    if get_origin(kind) is Sequence and get_args(kind) == (str,):
-        return lambda value: isinstance(value, Sequence) and all(isinstance(one, str) for one in value)
-    if get_origin(kind) is Callable:
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return lambda value: isinstance(value, str | None) and value in parts
+    if origin is os.PathLike:
+        return lambda value: isinstance(value, str | os.PathLike) and is_path(value)
+    if origin in (Sequence, Collection) or (origin is Mapping and parts[0] is str):
+        rule = _rule(parts[0])
+        return rule and (lambda value: isinstance(value, origin) and all(map(rule, value)))
+    if origin is Callable:
         return callable
     if kind in (str, bool) or (isinstance(kind, type) and kind.__module__.startswith("jaxsens.")):
         return lambda value: isinstance(value, kind)
@@ -399,10 +402,10 @@ def _is_of(value: object, kind: Any) -> bool:
     return rule is None or rule(value)
 
 
-def _is_path(value: str | os.PathLike[str]) -> bool:
-    """Returns whether files can have this name: no NUL, and no half of a character."""
+def is_path(value: str | os.PathLike[str]) -> bool:
+    """Returns whether files can have this name: not empty, no NUL, and no half of a character."""
     try:
-        return b"\0" not in os.fsencode(value)
+        return os.fspath(value) not in ("", b"") and b"\0" not in os.fsencode(value)
     except (UnicodeEncodeError, TypeError):
         return False
 
@@ -412,7 +415,10 @@ def _of_kind(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, get_args(kind)))}"
     words: dict[Any, str] = {str: "a text", bool: "True or False", None: "None", NoneType: "None"}
-    origins: dict[Any, str] = {os.PathLike: "a path", Sequence: "a sequence of texts", Callable: "a function"}
+    words |= {Sequence[str]: "a sequence of texts", Mapping[str, Any]: "a mapping from texts"}
+    origins: dict[Any, str] = {os.PathLike: "a path", Callable: "a function"}
+    if get_origin(kind) in (Sequence, Collection) and kind not in words:
+        return f"a list, each {_of_kind(get_args(kind)[0])}"
     return words.get(kind) or origins.get(get_origin(kind)) or f"a {kind.__module__}.{kind.__name__}"
 
 

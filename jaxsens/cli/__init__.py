@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import signal
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """Measure how much changing one input symbol changes a transformer's output, and how this scales with
 the length of the input. `jaxsens --version` prints the version."""
+
+_IN_ASCII = {
+    "«": "<", "»": ">", "…": "...", "±": "+/-", "µ": "u", "−": "-", "′": "'", "‖": "||", "√": "sqrt ", "²": "^2",
+    "◦": "o", "␣": "_", "↵": "/", "⇥": ">", "∅": "(empty)", "₁": "1", "₂": "2", "∞": "inf", "—": "-",
+}  # fmt: skip
+"""Signs of this package's own, for encodings that lack them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,13 +103,23 @@ def _main(arguments: Sequence[str] | None) -> int:
 
 
 def _open_streams() -> None:
-    """Lets standard output and error take every character, whatever their encoding, and be closed."""
+    """Lets standard output and error take every character, whatever their encoding, and be closed.
+
+    Signs of this package that the encoding lacks are written in ASCII; other characters, as of a text, as escapes.
+    """
+    codecs.register_error("jaxsens", _in_ascii)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None or stream.closed:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for as long as it runs
         elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors="jaxsens")
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
+    if isinstance(error, UnicodeEncodeError) and error.object[error.start] in _IN_ASCII:
+        return _IN_ASCII[error.object[error.start]], error.start + 1
+    return codecs.backslashreplace_errors(error)
 
 
 def _check_command(arguments: Sequence[str], known: Iterable[str]) -> None:

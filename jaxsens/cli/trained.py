@@ -93,7 +93,8 @@ def train(config: Config, /, *, given: Running) -> int:
     from jaxsens.training.events import TrainingDiverged, TrainingInterrupted
     from jaxsens.training.loop import train as run
 
-    read = TrainConfig.from_toml(config)
+    with flags_named({"path": "config"}):
+        read = TrainConfig.from_toml(config)
     console = Console(stderr=True)
     try:
         progress = watching(Console(stderr=True, quiet=given.quiet), read.optimiser.steps)

@@ -168,6 +168,8 @@ class CompiledTransformer(Transformer):
         """
         given = array_of(word)
         tokens = given if given.dtype.kind in "iu" else self.encode(word)  # pyright: ignore[reportArgumentType]
+        if not tokens.size or not tokens.ndim:
+            raise InputError(f"accepts: word = {word!r}: give at least one symbol")
         near = np.asarray(self(tokens))[..., self.output] > 0.5
         return bool(near) if near.ndim == 0 else near
 

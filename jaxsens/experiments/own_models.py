@@ -24,7 +24,7 @@ from jaxsens.base.errors import InputError, Problems, collecting
 from jaxsens.base.files import check_ending, try_writing_to, write_text
 from jaxsens.base.inputs import plain_numbers
 from jaxsens.base.kept_programs import programs_kept
-from jaxsens.base.strict import naming_arguments, read_fields, typed_arguments
+from jaxsens.base.strict import is_path, naming_arguments, read_fields, typed_arguments
 from jaxsens.experiments.jobs.job import Failure
 from jaxsens.experiments.sweep.beyond import check_estimates
 from jaxsens.experiments.sweep.config import (
@@ -285,7 +285,7 @@ def _folder(out: Any, problems: Problems) -> Path | None:
     if out is None:
         return None
     try:
-        if not os.fspath(out) or Path(out).is_file():
+        if not is_path(out) or Path(out).is_file():
             raise NotADirectoryError("not the name of a directory")
         try_writing_to(Path(out))
         return Path(out)

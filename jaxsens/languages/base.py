@@ -298,12 +298,12 @@ class Language(ABC):
             inputs.generator(generator, problems)
         return found
 
-    def _checked_tokens(self, tokens: np.ndarray) -> Int[np.ndarray, "*batch n"]:
+    def _checked_tokens(self, tokens: np.ndarray, name: str = "tokens") -> Int[np.ndarray, "*batch n"]:
         with collecting(self.name) as problems:
-            return inputs.words(tokens, self.alphabet, problems)
+            return inputs.words(tokens, self.alphabet, problems, name)
 
     def _checked_states(self, prefixes: np.ndarray) -> np.ndarray:
-        tokens = self._checked_tokens(prefixes)
+        tokens = self._checked_tokens(prefixes, "prefixes")
         states = self._states(tokens)
         bad = states == NO_PREFIX
         if bad.any():

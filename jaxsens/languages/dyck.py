@@ -17,7 +17,7 @@ from numpy.random import Generator
 
 from jaxsens.base import inputs
 from jaxsens.base.errors import Problems, collecting
-from jaxsens.base.inputs import checked_count
+from jaxsens.base.inputs import array_of, checked_count
 from jaxsens.languages.base import Language, binary_entropy, draw, from_log_ratios
 from jaxsens.logic.library import brackets
 
@@ -126,14 +126,16 @@ class Dyck(Language):
         the optimum, and `theorem6_gap(n)` for a prediction that gives every closing bracket the same probability.
         """
         choice = self.closing_choice(prefixes)
-        values = np.asarray(log_probabilities, np.float64)
+        values = array_of(log_probabilities)
         with collecting(self.name) as problems:
-            if values.shape != (*choice.kind.shape, self.outcomes):
+            if values.dtype.kind not in "iuf":
+                problems.add("log_probabilities", log_probabilities, "an array of numbers")
+            elif values.shape != (*choice.kind.shape, self.outcomes):
                 wanted = (*choice.kind.shape, self.outcomes)
                 problems.add(
                     "log_probabilities' shape", values.shape, f"one number for each outcome, {wanted}"
                 )
-        closing = values[choice.hard, self.kinds : 2 * self.kinds]
+        closing = values.astype(np.float64)[choice.hard, self.kinds : 2 * self.kinds]
         right = np.take_along_axis(closing, choice.kind[choice.hard][:, None], axis=-1)[:, 0]
         possible = right > -np.inf
         lost = np.full(len(right), np.inf)

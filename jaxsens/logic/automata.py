@@ -9,7 +9,8 @@ from functools import lru_cache
 import numpy as np
 from jaxtyping import Bool, Int
 
-from jaxsens.base.errors import InputError
+from jaxsens.base import inputs
+from jaxsens.base.errors import InputError, collecting
 from jaxsens.base.inputs import checked_count
 from jaxsens.base.strict import typed_arguments
 from jaxsens.logic.formulas import Formula
@@ -41,6 +42,8 @@ class Automaton:
 
     def states(self, tokens: Int[np.ndarray, "*words n"]) -> Int[np.ndarray, "*words n1"]:
         """The states after 0, 1, ..., n symbols."""
+        with collecting("Automaton") as problems:
+            tokens = inputs.words(tokens, [*map(str, range(self.transitions.shape[1]))], problems)
         found = np.zeros((*tokens.shape[:-1], tokens.shape[-1] + 1), np.int64)
         for i in range(tokens.shape[-1]):
             found[..., i + 1] = self.transitions[found[..., i], tokens[..., i]]

@@ -19,6 +19,7 @@ from jaxsens.base.inputs import count, is_count
 from jaxsens.base.strict import typed_arguments
 from jaxsens.logic.counting import CountLeft
 from jaxsens.logic.formulas import TRUE, And, Formula, Next, Or, Since, Symbol, Yesterday
+from jaxsens.logic.numerical import LARGEST_INTEGER
 from jaxsens.logic.parser import parse
 
 _PAIRS = ("()", "[]", "{}", "<>")
@@ -82,21 +83,24 @@ def hop_induction(hops: int, output: str, alphabet: Sequence[str]) -> Formula:
     return value
 
 
+@typed_arguments
 def dyck_1(largest_depth: int | None = None, left: str = "(", right: str = ")") -> Formula:
     """Balanced brackets of one kind: as many right as left ones, and never more right than left before.
 
     With `largest_depth`, also never more than that many open.
 
     Raises:
-        InputError: If `largest_depth` is neither None nor at least 1.
+        InputError: If `largest_depth` is neither None nor from 1 to 2^31 - 2.
     """
-    if largest_depth is not None and not is_count(largest_depth, 1):
-        raise InputError(f"dyck_1: largest_depth = {largest_depth!r}: give at least 1, or None for any depth")
+    if largest_depth is not None and not (is_count(largest_depth, 1) and largest_depth < LARGEST_INTEGER):
+        remedy = f"give 1 to {LARGEST_INTEGER - 1}, or None for any depth"
+        raise InputError(f"dyck_1: largest_depth = {largest_depth!r}: {remedy}")
     opened, closed = CountLeft(Symbol(left)), CountLeft(Symbol(right))
     result = And(opened.equals(closed), ~_once(closed > opened))
     return result if largest_depth is None else result & ~_once(opened > closed + largest_depth)
 
 
+@typed_arguments
 def flip_flop(write: str = "w", read: str = "r", zero: str = "0", one: str = "1") -> Formula:
     """Flip-flop: each bit right after a `read` equals the bit after the last `write` (0 before the first)."""
     written, reading = Yesterday(Symbol(write)), Yesterday(Symbol(read))

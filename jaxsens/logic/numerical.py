@@ -91,10 +91,11 @@ class Predicate:
 
     def __post_init__(self) -> None:
         family = self.family
-        if not isinstance(family, PredicateFamily) or not isinstance(self.arguments, tuple):
-            raise InputError(
-                f"Predicate: {family!r}, {self.arguments!r}: give a PredicateFamily and a tuple of its arguments"
-            )
+        with collecting("Predicate") as problems:
+            if not isinstance(family, PredicateFamily):
+                problems.add("family", family, "a PredicateFamily")
+            if not isinstance(self.arguments, tuple):
+                problems.add("arguments", self.arguments, "a tuple")
         subject = f"{family.name}: arguments = {self.arguments}"
         if len(self.arguments) != len(family.parameters):
             raise InputError(f"{subject}: wanted are {', '.join(family.parameters) or 'none'}")

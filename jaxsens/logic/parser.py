@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -81,7 +81,7 @@ class Token:
 
 @typed_arguments
 def parse(
-    text: str, alphabet: Sequence[str] | None = None, predicates: Iterable[PredicateFamily] = ()
+    text: str, alphabet: Sequence[str] | None = None, predicates: Collection[PredicateFamily] = ()
 ) -> Formula:
     """The formula that `text` denotes, in the grammar of `jaxsens.logic.grammar` (docs/logic.md shows examples).
 

@@ -77,13 +77,13 @@ class DescribedModel(LayeredModel):
         with numerics(self.dtype):
             return _rows(self.layered, self.parameters, jnp.asarray(checked, jnp.int32))
 
-    def _checked(self, subject: str, ids: Any) -> list[int]:
+    def _checked(self, subject: str, ids: Any, name: str = "ids") -> list[int]:
         with collecting(subject) as problems:
             found = inputs.whole_numbers(ids)
             if found is not None and found.ndim == 1 and found.size:
-                inputs.check_ids("ids", found, self.architecture.symbols, problems)
-            elif np.shape(ids) != (0,):
-                problems.add("ids", ids, "a list of whole numbers, such as the output of `encode`")
+                inputs.check_ids(name, found, self.architecture.symbols, problems)
+            elif (given := inputs.array_of(ids)).shape != (0,) or given.dtype == object:
+                problems.add(name, ids, "a list of whole numbers, such as the output of `encode`")
         return [] if found is None else [int(one) for one in found]
 
 
@@ -207,9 +207,9 @@ class PretrainedModel(DescribedModel):
         Raises:
             InputError: for ids that the model does not read.
         """
-        if isinstance(given, str):
+        if isinstance(given, str) and inputs.is_unicode(given):
             return self.tokenizer.pieces(given)
-        return self.tokenizer.decoded(self._checked("pieces", given))
+        return self.tokenizer.decoded(self._checked("pieces", given, "given"))
 
     def token_id(self, text: str) -> int:
         """Returns the id of a text that is one token. Within a text, a token often begins with a space.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
+from urllib.parse import quote
 
 import numpy as np
 
@@ -70,6 +72,7 @@ class Client:
             ) from error
 
     @naming_arguments
+    @typed_arguments
     def flip_sensitivity(
         self,
         model: str,
@@ -80,7 +83,7 @@ class Client:
         readout: int | Literal["auto", "last", "mean"] | None = "auto",
         engine: AskedEngine | Any = "auto",
         placement: Placement | None = None,
-        progress: Callable[[int, int], object] | bool | None = None,
+        progress: Callable[[int, int], object] | bool | Any = None,
         output: Literal["hidden", "logits", "labels"] | None = None,
     ) -> FlipSensitivity:
         """Returns what `jaxsens.flip_sensitivity` returns for the served model, bit for bit on the same machine.
@@ -123,6 +126,12 @@ class Client:
             "readout": readout,
             **({} if output is None else {"output": output}),
         }
+        with collecting("flip_sensitivity") as problems:
+            for name, value in question.items():
+                try:
+                    json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+                except (TypeError, ValueError):
+                    problems.add(name, value, "texts, finite numbers, or lists of them, which JSON can hold")
         job = self._post(question)
         with telling(progress) as told:
             while job["state"] not in ("finished", "failed", "cancelled"):
@@ -136,13 +145,14 @@ class Client:
             raise ServiceError(0, f"{job['state']}: {job['message']}")
         return self.result(job["id"])
 
+    @typed_arguments
     def result(self, job: str) -> FlipSensitivity:
         """Returns the result of a measurement.
 
         Raises:
             ServiceError: if there is none.
         """
-        answer = self._answer("GET", f"/v1/measurements/{job}/result.parquet")
+        answer = self._answer("GET", f"/v1/measurements/{quote(job, '', errors='replace')}/result.parquet")
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "result.parquet"
             path.write_bytes(answer.content)
@@ -156,9 +166,10 @@ class Client:
         """Returns the measurements asked for last, the last first."""
         return self._json("GET", "/v1/measurements")
 
+    @typed_arguments
     def cancel(self, job: str) -> dict[str, Any]:
         """Cancels a measurement, or forgets one that has ended."""
-        return self._json("DELETE", f"/v1/measurements/{job}")
+        return self._json("DELETE", f"/v1/measurements/{quote(job, '', errors='replace')}")
 
     def close(self) -> None:
         """Closes the connection; a `with` block does."""

@@ -82,6 +82,7 @@ async def _served(service: Service, store: Store, listener: socket.socket) -> No
     names = (*_LOCAL, service.host, *service.names)
     config = uvicorn.Config(
         Guard(Routes(jobs, service.models).app(), service.token, names, service.port),
+        log_config=None,  # its own closes every handler of this process, and absl's closes standard error with it
         log_level="warning",
         access_log=False,
         lifespan="off",

@@ -268,10 +268,11 @@ class TrainConfig:
         Raises:
             InputError: if the file cannot be read, is not TOML, or has errors: all of them, with their paths.
         """
-        _, raw = read_toml(path)
+        _, raw = read_toml(path, "path")
         return cls.from_table(raw, str(path))
 
     @classmethod
+    @typed_arguments
     def from_table(cls, table: Mapping[str, Any], subject: str = "config") -> TrainConfig:
         """The config of a table as TOML or `table` gives it.
 

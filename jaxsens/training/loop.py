@@ -16,7 +16,7 @@ from jaxsens.base.errors import InputError, collecting
 from jaxsens.base.files import only_inside, place_of
 from jaxsens.base.precision import numerics
 from jaxsens.base.stopping import ENDING, StopRequest, noting
-from jaxsens.base.strict import naming_arguments
+from jaxsens.base.strict import naming_arguments, typed_arguments
 from jaxsens.training import checkpoints, events, storage
 from jaxsens.training.checkpoints import TrainedModel, load_checkpoint
 from jaxsens.training.config import TrainConfig
@@ -28,6 +28,7 @@ from jaxsens.training.records import METRICS, EvaluationTable, Records
 
 
 @naming_arguments
+@typed_arguments
 def train(
     config: TrainConfig, directory: str | os.PathLike[str], progress: Watcher | None = None
 ) -> TrainedModel:
@@ -57,10 +58,6 @@ def train(
     """
     _check_alone()
     with collecting("train") as problems:
-        if not isinstance(config, TrainConfig):
-            problems.add("config", config, "a TrainConfig")
-        if not isinstance(directory, str | os.PathLike):
-            problems.add("directory", directory, "a path")
         inputs.progress(progress, 1, "each event", problems, bar=False)
     place = Path(directory)
     with only_inside(place), storage.lock(place), numerics(config.model.dtype), noting(*ENDING) as request:

@@ -178,7 +178,9 @@ def test_the_results_that_hold_arrays_were_found(result):
 @pytest.mark.parametrize("wrong", ["a", None, [0.1, 0.9], True, float("nan"), -0.1, 90])
 def test_what_is_no_share_or_no_input_is_refused(result, wrong):
     for call in (result.quantile, result.quantile_interval, result.mean_interval):
-        with pytest.raises(jaxsens.InputError, match=r"(q|confidence) = .*: a number from 0 to 1"):
+        with pytest.raises(
+            jaxsens.InputError, match=r"(q|confidence) = .*: a number of at least 0 and at most 1"
+        ):
             call(wrong)
     with pytest.raises(jaxsens.InputError, match=r"k = .*: an input from 0 to"):
         result.of_input(wrong)

@@ -60,13 +60,12 @@ def check_input(tokens: ArrayLike, vocabulary: int, check_length: Callable[[int,
     Raises:
         InputError: listing every error.
     """
-    if tokens is None or isinstance(tokens, list | tuple | str):
-        # JAX does not accept these as arrays.
+    if not isinstance(tokens, np.ndarray | np.generic | jax.Array | int | float | complex):
         raise InputError(f"tokens = {type(tokens).__name__}: give an array, such as numpy.array([0, 1])")
     with collecting("tokens") as problems:
         if inputs.is_masked(tokens):
             problems.add("tokens", tokens, inputs.UNMASKED)
-        shape, dtype = jnp.shape(tokens), jnp.result_type(tokens)
+        shape, dtype = np.shape(tokens), getattr(tokens, "dtype", type(tokens))
         if not jnp.issubdtype(dtype, jnp.integer):
             problems.add("tokens", str(dtype), "whole numbers: symbols are 0 .. alphabet_size - 1")
         if not shape or 0 in shape:

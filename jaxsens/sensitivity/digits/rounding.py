@@ -2,10 +2,10 @@
 
 Engines that subtract two outputs lose what is smaller than the rounding of either. That depends on the model: a cold
 softmax turns a rounding of its scores into another choice of keys, and a mean of many values is better than each. So
-it is measured, at the input. A float32 model is run in float64, and once more with every parameter moved by a rounding;
-a float64 model twice. Either difference may be small by luck, in a model of few outputs.
+it is measured, at the input. A float32 model is run in float64. Any model is run in float64 twice more, with every
+parameter moved by a rounding. Each difference may be small by luck, in a model of few outputs.
 
-It costs one to three forward passes for each input, and one compilation for each model and length.
+It costs three forward passes for each input, and one compilation for each model and length.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def rounding_seconds(engine: Engine, subject: Measurable, n: int) -> float:
     operations = _operations(subject, n) if engine.subtracts else None
     if operations is None or operations > LARGEST_PASS:
         return 0.0
-    return (1 + _is_moved(subject, subject.dtype)) * operations / RATE
+    return (1 + 2 * _is_moved(subject, subject.dtype)) * operations / RATE
 
 
 def output_rounding(
@@ -77,7 +77,7 @@ def output_rounding(
             return assumed
         off = np.abs(output - true)
         # A float32 output without any rounding is that of a model that counts.
-        draws = range(2) if dtype == "float64" else range(int(np.any(off)))
+        draws = range(2) if dtype == "float64" or np.any(off) else ()
         moved = (output_of(b, dtype, draw) for draw in draws)
         off = np.max([off, *(np.abs(one - true) for one in moved if one is not None)], axis=0)
         if not np.any(off) and not exact:

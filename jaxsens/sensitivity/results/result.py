@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, reduce
-from numbers import Real
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -19,7 +18,7 @@ from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import Decision
 from jaxsens.base.errors import InputError, collecting
 from jaxsens.base.files import check_ending, write_bytes
-from jaxsens.base.inputs import choice
+from jaxsens.base.inputs import UNPAIRED, checked_number, choice, is_real, is_unicode
 from jaxsens.base.sealed import decoded
 from jaxsens.base.strict import typed_arguments
 from jaxsens.sensitivity.pictures.pieces import spaced, text_pieces
@@ -123,7 +122,7 @@ class FlipSensitivity(MeasuredFlips):
                     f'statistic = {statistic!r}: "max", "mean", or a number from 0 to 1 for a quantile'
                 )
             return ceiling(self, attrgetter(statistic))
-        _check_unit("statistic", statistic)
+        checked_number("at_most", least=0, most=1, statistic=statistic)
         return ceiling(self, lambda one: one.quantile(statistic))
 
     @cached_property
@@ -286,7 +285,7 @@ class FlipSensitivity(MeasuredFlips):
     def quantile(self, q: float) -> float:
         """Returns the q-quantile of the sensitivities, 0 <= q <= 1, linearly interpolated. That of an estimated result
         is taken from `norms`, which are estimates for the most part."""
-        _check_unit("q", q)
+        checked_number("quantile", least=0, most=1, q=q)
         return float(np.quantile(self.norms.astype(np.float64), q)) if len(self) else math.nan
 
     @cached_property
@@ -322,7 +321,7 @@ class FlipSensitivity(MeasuredFlips):
         Raises:
             InputError: naming each unusable argument, and for a measured flip above `largest`.
         """
-        _check_unit("confidence", confidence)
+        checked_number("mean_interval", least=0, most=1, confidence=confidence)
         largest = self._largest_possible(largest)
         if self.exhaustive and self.exact.all():
             return Interval(self.mean, self.mean)
@@ -338,7 +337,7 @@ class FlipSensitivity(MeasuredFlips):
         known = self.measure.largest
         if given is None:
             return known
-        if isinstance(given, bool) or not isinstance(given, Real) or not float(given) >= 0:
+        if not is_real(given) or not float(given) >= 0:
             raise InputError(f"largest = {given!r}: a number of at least 0 that no flip exceeds, or None")
         if self.max > float(given):
             raise InputError(
@@ -358,8 +357,7 @@ class FlipSensitivity(MeasuredFlips):
         """
         from scipy import stats
 
-        _check_unit("q", q)
-        _check_unit("confidence", confidence)
+        checked_number("quantile_interval", least=0, most=1, q=q, confidence=confidence)
         m, tail = len(self), (1 - confidence) / 2
         if self.exhaustive and self.exact.all():
             return Interval(self.quantile(q), self.quantile(q))
@@ -530,8 +528,8 @@ class FlipSensitivity(MeasuredFlips):
         with collecting(method) as problems:
             check_ending(method, path, problems)
             choice("by", by, ("largest", "mean", None), problems)
-            if not isinstance(title, str):
-                problems.add("title", title, "a text")
+            if not is_unicode(title):
+                problems.add("title", title, UNPAIRED)
         write_bytes(path, made())
 
     def _repr_html_(self) -> str:
@@ -626,8 +624,3 @@ def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, d
 def _reader() -> TypeAdapter[FlipSensitivity]:
     """Returns what makes a result of a table. To build it takes longer than to read a small result."""
     return TypeAdapter(FlipSensitivity)
-
-
-def _check_unit(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
-        raise InputError(f"{name} = {value!r}: a number from 0 to 1")

@@ -14,6 +14,7 @@ import numpy as np
 from jax.scipy.special import xlogy
 from jaxtyping import Array, Float, Int
 
+from jaxsens.base import inputs
 from jaxsens.base.errors import InputError, Problems, collecting
 from jaxsens.base.memory import check_fits
 from jaxsens.base.precision import numerics
@@ -96,8 +97,7 @@ class AttentionStatistics:
             InputError: for another name.
         """
         with collecting("AttentionStatistics.mean") as problems:
-            if statistic not in OF_ROWS:
-                problems.add("statistic", statistic, f"one of {', '.join(OF_ROWS)}, which rows have")
+            inputs.choice("statistic", statistic, OF_ROWS, problems)
         return mean_of_known(getattr(self, statistic))
 
     def to_pandas(self) -> pd.DataFrame:

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.base.errors import InputError, collecting, no_rule
+from jaxsens.base.inputs import checked_number
 from jaxsens.base.memory import check_fits
 from jaxsens.base.precision import numerics
 from jaxsens.base.programs import compiled
@@ -79,6 +80,7 @@ class CriticalTemperatures:
 
         It is a value that occurs, so that infinite ones do no harm; NaN for a head without such rows.
         """
+        q = checked_number("CriticalTemperatures.quantile", least=0, most=1, q=q)
         found = np.full(self.beta.shape[:2], np.nan)
         for place in np.ndindex(found.shape):
             rows = self.beta[place]

@@ -100,10 +100,7 @@ class LayerChanges(SavedResult):
     def plot(self, axes: Axes | None = None) -> Axes:
         """Draws the mean change of the flipped row and of the others against the layer, on a logarithmic axis, into new
         axes of `matplotlib.pyplot` unless some are given. A change of exactly 0 has no place on it."""
-        if axes is None:
-            from matplotlib import pyplot
-
-            axes = pyplot.subplots(figsize=(6, 3.5), layout="constrained")[1]
+        axes = inputs.axes(axes, (6, 3.5))
         layers = np.arange(self.layers + 1)
         for name, values, style in (
             ("the flipped row", self.own, "o-"),

@@ -120,7 +120,7 @@ def check_given(given: Mapping[str, str], problems: Problems) -> None:
             problems.add(
                 "--model", f"{name}={place}", "a name of letters, digits, dots and hyphens before the ="
             )
-        elif not Path(place).is_dir() and not named:
+        elif not (place and Path(place).is_dir()) and not named:
             remedy = f"a folder that is there, or package.module:make{hub_command(place)}"
             problems.add("--model", f"{name}={place}", remedy)
 

@@ -69,10 +69,7 @@ class CertifiedBound(SavedResult):
 
     def plot(self, axes: Axes | None = None) -> Axes:
         """Draws the bound at every position, into new axes of `matplotlib.pyplot` unless some are given."""
-        if axes is None:
-            from matplotlib import pyplot
-
-            axes = pyplot.subplots(figsize=(7, 3), layout="constrained")[1]
+        axes = inputs.axes(axes, (7, 3))
         axes.bar(np.arange(self.n), np.nan_to_num(self.by_position, posinf=np.nan), color="#0072B2")
         axes.set(xlabel="position of the flipped symbol", ylabel="certified bound", xlim=(-0.7, self.n - 0.3))
         return axes

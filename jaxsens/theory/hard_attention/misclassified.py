@@ -78,6 +78,8 @@ def misclassified_pair(
     free_fraction = inputs.number("free_fraction", free_fraction, problems, least=0, most=1)
     seed = inputs.seed(seed, problems)
     inputs.choice("language", language, tuple(LANGUAGES), problems)
+    inputs.choice("end_symbol", end_symbol, (True, False), problems)
+    problems.raise_if_any()
     n = inputs.length(n, problems, least=2 + end_symbol)
     if n and language == "dyck-1" and (n - end_symbol) % 2:
         problems.add(
