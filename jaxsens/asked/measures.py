@@ -365,6 +365,8 @@ class Decision(Distance):
         formulas = _formulas()
         changed = formulas.decided_otherwise(old, new, **self.options).astype(dy.dtype)
         values = formulas.where_finite(formulas.as_vector(new), changed)
+        if formulas.is_whole(old):
+            return values, 0 * changed
         return values, self.resolution(formulas.as_vector(old).astype(dy.dtype), dy, error)
 
 

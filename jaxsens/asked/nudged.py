@@ -67,6 +67,15 @@ def nudged(f: Callable[..., Array], salt: Array) -> Callable[..., Array]:
     return lambda *args: _run(jax.make_jaxpr(f)(*args), jax.tree.leaves(args), partial(_nudge, salt=salt))[0]
 
 
+def inlined(f: Callable[..., Array]) -> Callable[..., Array]:
+    """Returns f without calls of functions, but for those of loops and branches."""
+
+    def bound(equation: Any, operands: Sequence[Any], place: int, seen: bool) -> list[Any]:
+        return _bound(equation, operands)
+
+    return lambda *args: _run(jax.make_jaxpr(f)(*args), jax.tree.leaves(args), bound)[0]
+
+
 def equations(jaxpr: Any) -> float:
     """Returns the number of equations of a program, and of those that it calls; infinite if it calls Python, which may
     take long and has no roundings to move."""

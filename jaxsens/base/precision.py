@@ -101,12 +101,3 @@ SUBTRACTED = {
 
 
 LOW_PRECISION = ("bfloat16", "float16", "torch.bfloat16", "torch.float16")
-
-ALONE = {"float64": 1e-11, "float32": 3e-5, "bfloat16": 0.1}
-"""The share of the largest output by which rounding may move an output between a batch and a call alone.
-
-Both are the same arithmetic in another order and fused otherwise, so each sum of n terms differs by about sqrt(n) eps,
-and each layer adds to that: some 250 eps in float32, and in 16 bits, of which XLA leaves out roundings, 25."""
-
-MASKED = 1e6
-"""A larger value in a model is taken for the score of a masked key, which no rounding of an output depends on."""

@@ -19,19 +19,13 @@ from jaxsens.asked.search import Search
 from jaxsens.base import inputs
 from jaxsens.base.errors import Problems
 from jaxsens.base.memory import TOKEN_BYTES, check_fits
-from jaxsens.sensitivity.checks.index_check import check_searched_reads
+from jaxsens.sensitivity.checks.index_check import RANDOM_FLIPS, check_words
 from jaxsens.sensitivity.checks.output import check_finite, checked_output
 from jaxsens.sensitivity.choice import choose
 from jaxsens.sensitivity.engines.engine import Engine, EngineChoice
 from jaxsens.sensitivity.flips.flip_table import enumerate_flips, places
 from jaxsens.sensitivity.placement import placement
 from jaxsens.sensitivity.subjects.adapters import Measurable
-
-MIXED = 256
-"""The random words on which indices are checked before a search."""
-
-_ALONE = 2**10
-"""The most symbols that are each checked at all free positions."""
 
 
 @dataclass(frozen=True)
@@ -74,17 +68,11 @@ class SearchSpace:
         words[..., self.free] = symbols
         return words
 
-    def tried(self, seed: int) -> tuple[Int[np.ndarray, "words n"], Int[np.ndarray, " words"]]:
-        """Returns words on which a model's indices are checked, and the symbol at all free positions of each, or -1.
-
-        Those with a single symbol come first, the largest first of all (of many symbols, a thousand spread evenly);
-        then `MIXED` random words.
-        """
-        mixed = np.random.default_rng(seed).choice(self.alphabet, (MIXED, len(self.free)))
-        spread = np.linspace(len(self.alphabet) - 1, 0, min(len(self.alphabet), _ALONE)).astype(int)
-        symbols = self.alphabet[spread]
-        alone = np.repeat(symbols[:, None], len(self.free), axis=1)
-        return self.word(np.concatenate([alone, mixed])), np.concatenate([symbols, np.full(MIXED, -1)])
+    def tried(self, seed: int) -> Int[np.ndarray, "words n"]:
+        """Returns words on which a model's indices are checked: of the largest symbol, of the smallest, and random."""
+        random = np.random.default_rng(seed).choice(self.alphabet, (RANDOM_FLIPS, len(self.free)))
+        extreme = np.repeat([[self.alphabet.max()], [self.alphabet.min()]], len(self.free), axis=1)
+        return self.word(np.concatenate([extreme, random]))
 
 
 def search_space(
@@ -229,8 +217,7 @@ def problem_of(
     """
     first = space.word(np.full((1, len(space.free)), space.alphabet[0]))
     subject, dtype, _ = checked_output(subject, first, norm)
-    if subject.vocabulary_size is None:
-        check_searched_reads(subject, *space.tried(search.seed))
+    check_words(subject, space.tried(search.seed), "flips or search.fixed")
     runner, choice = choose(subject, engine, Substitute(), norm, space.n)
     parameters = jax.tree.map(jnp.asarray, subject.parameters)
     return Problem(subject, space, runner, choice, parameters, devices, search, norm, dtype)

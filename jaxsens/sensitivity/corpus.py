@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -70,7 +70,7 @@ def corpus_table(
     """
     with collecting("corpus_table") as problems:
         inputs.choice("by", by, ("token", "position", "label"), problems)
-        results = _checked(results, problems)
+        _check_alike(results, problems)
         count = sum(len(one.tokens) for one in results)
         wrong = labels is None or len(labels) != count or not all(isinstance(one, str) for one in labels)
         if by == "label" and wrong:
@@ -90,14 +90,12 @@ def corpus_table(
     return sorted(rows, key=lambda row: -row.mean) if by == "token" else rows
 
 
-def _checked(results: Any, problems: Problems) -> list[FlipSensitivity]:
-    """Returns the results if they can be in one table; adds the errors."""
-    found = list(results) if isinstance(results, list | tuple) else []
-    if not found or not all(isinstance(one, FlipSensitivity) for one in found):
-        problems.add("results", results, "a list of results of flip_sensitivity, such as [one, other]")
-        problems.raise_if_any()
-    first = found[0].asked
-    for k, one in enumerate(found):
+def _check_alike(results: Sequence[FlipSensitivity], problems: Problems) -> None:
+    """Adds the errors of results that cannot be in one table."""
+    if not len(results):
+        problems.add("results", results, "at least one result of flip_sensitivity")
+    for k, one in enumerate(results):
+        first = results[0].asked
         if one.flips.joint is not None:
             problems.add(
                 f"results[{k}]", one, "flips of single positions; those of groups have no single token"
@@ -112,7 +110,6 @@ def _checked(results: Any, problems: Problems) -> list[FlipSensitivity]:
             problems.add(
                 f"results[{k}]: model", one.run.model, "results[0] has other weights; one model a table"
             )
-    return found
 
 
 def _names(result: FlipSensitivity, by: By) -> np.ndarray:

@@ -28,7 +28,7 @@ from jaxsens.base.strict import naming_arguments
 from jaxsens.base.versions import versions
 from jaxsens.models.transformer.module import activation_bytes
 from jaxsens.sensitivity.checks.functions import checked_function
-from jaxsens.sensitivity.checks.index_check import check_reads
+from jaxsens.sensitivity.checks.index_check import check_flips
 from jaxsens.sensitivity.checks.output import check_estimates_finite, check_finite, checked_output
 from jaxsens.sensitivity.choice import choose
 from jaxsens.sensitivity.digits.alone import called_alone, check_alone, warn_of_no_change
@@ -208,8 +208,7 @@ def _measured_words(
         parameters = _arrays(subject, flips, words.shape[1]) if blocks is None else blocks.pair(0)
         passed = forward_pass(subject, words, runner, parameters, call.placement)
         _warn_of_rounding(subject, words.shape[1], passed, runner)
-        told = check_reads(subject, words, flips, edit)
-        choice = choice if told is None else dataclasses.replace(choice, why=f"{choice.why}; {told}")
+        check_flips(subject, words, flips, edit)
         asked = _asked(subject, words, flips, call, measure)
         call.placement.agree((words.shape, words.tobytes(), asked, call.remaining is None))
         first = None if measure.unflipped is None else _first(subject, words, output, passed)
@@ -224,7 +223,7 @@ def _measured_words(
         ready = None if passed is None else passed.first
         if blocks is not None:
             return _estimated(subject, whole, blocks, call, ready)
-        found = _measured(subject, whole, chosen, runner, call, (parameters, first, ready))
+        found = _measured(subject, whole, chosen, runner, call, (parameters, ready))
     warn_if_unresolved(found, stacklevel=4)
     return found
 
@@ -332,7 +331,7 @@ def _measured(
     chosen: np.ndarray,
     runner: Engine,
     call: _Call,
-    given: tuple[Any, np.ndarray | None, placing.Ready | None],
+    given: tuple[Any, placing.Ready | None],
 ) -> FlipSensitivity:
     """Returns the result on all flips, or on those that remain of an interrupted call.
 
@@ -342,12 +341,12 @@ def _measured(
         chosen: the numbers of the flips to measure.
         runner: the engine.
         call: the arguments.
-        given: the engine's parameters; the output on the first input, and that input as it is prepared, if they are.
+        given: the engine's parameters; the first input as it is prepared, if it is.
 
     Raises:
         MeasurementInterrupted: on Ctrl-C, with the finished flips.
     """
-    (parameters, first, ready), flips, words = given, whole.flips, whole.tokens
+    (parameters, ready), flips, words = given, whole.flips, whole.tokens
     so_far, (what, by_what) = placing.Finished(), flips.edits
 
     def part(values: np.ndarray, done: np.ndarray, elsewhere: dict[str, int]) -> FlipSensitivity:
@@ -375,7 +374,7 @@ def _measured(
                 doubting, parameters, words, *where, call.placement, call.told, doubts, so_far, ready
             ).numbers()
         found = part(values, np.arange(len(chosen)), elsewhere)
-        _check_measured(runner, subject, found, first, call)
+        _check_measured(runner, subject, found, call)
     except KeyboardInterrupt as stop:
         raise MeasurementInterrupted(unfinished(), getattr(stop, "signal", signal.SIGINT)) from stop
     return found
@@ -427,16 +426,14 @@ def _doubting(
     return runner, doubts
 
 
-def _check_measured(
-    runner: Engine, subject: Measurable, found: FlipSensitivity, first: np.ndarray | None, call: _Call
-) -> None:
+def _check_measured(runner: Engine, subject: Measurable, found: FlipSensitivity, call: _Call) -> None:
     """Rejects a model that was measured wrongly in batches, and warns if nothing changed at all.
 
     A jaxsens transformer is neither called nor warned of: with hard attention, exact zeros are what is measured.
     """
     check_finite(found.values, found.positions, found.measure)
     given = found.tokens, found.flips, edit_of(found.asked.flips)
-    moved = check_alone(subject, *given, found.values, runner, first)
+    moved = check_alone(subject, *given, found.values, runner)
     changed = np.any(found.values) or (call.remaining is not None and np.any(call.remaining.partial.values))
     if subject.config is None and len(found) and not changed:
         warn_of_no_change(len(found), found.measure, moved, stacklevel=7)

@@ -12,11 +12,20 @@ import pytest
 from jax.custom_batching import custom_vmap
 
 import jaxsens
-from jaxsens import Comparison, Function, Softmax, Transformer, TransformerConfig, UnchangedWarning
+from jaxsens import (
+    Comparison,
+    Delete,
+    Function,
+    Insert,
+    PrecisionWarning,
+    Repeat,
+    Substitute,
+    Transformer,
+    TransformerConfig,
+    UnchangedWarning,
+)
 from jaxsens.asked.formulas import difference
 from jaxsens.models.parts.weighting import AverageHard
-from jaxsens.models.transformer.layers import layered_transformer
-from jaxsens.sensitivity.digits import alone
 
 TABLE = np.asarray(jax.random.normal(jax.random.key(0), (3, 4)))
 WORD = np.array([0, 1, 2, 1, 0, 2])
@@ -71,35 +80,24 @@ def wrong(name: str) -> Any:
     return model_of_numpy(functions[name], "expand_dims" if name != "mean" else "broadcast_all")
 
 
-WRONG = ("a rule", "first row", "mean", "remembers")
+GROUPS = Substitute([0, 1, 2], groups=[(k, k + 1) for k in range(0, 20, 2)])
 
 
-@pytest.mark.quick(2)
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.quick(6)
 @pytest.mark.parametrize(
-    "measure",
-    ["l2", "kl", Function(lambda y: y[1]), Comparison(lambda y, new: (new - y)[2])],
-    ids=["l2", "kl", "function", "comparison"],
-)
-def test_a_model_that_is_another_in_a_batch_is_refused(name: str, measure: Any):
-    with pytest.raises(jaxsens.InputError, match=r"batched form differs .*vmap_method=\"sequential\""):
-        jaxsens.flip_sensitivity(wrong(name), WORD, 3, measure)
-
-
-@pytest.mark.quick(3)
-@pytest.mark.parametrize("name", ["a rule", "first row", "mean"])
-@pytest.mark.parametrize(
-    "flips",
+    ("name", "tokens", "flips", "measure"),
     [
-        jaxsens.Delete(),
-        jaxsens.Insert([2]),
-        jaxsens.Substitute([0, 1, 2], groups=[(k, k + 1) for k in range(0, 20, 2)]),
+        *((name, WORD, 3, "l2") for name in ("a rule", "first row", "mean", "remembers")),
+        ("first row", WORD, 3, "kl"),
+        ("first row", WORD, 3, Function(lambda y: y[1])),
+        ("first row", WORD, 3, Comparison(lambda y, new: (new - y)[2])),
+        *(("mean", np.tile(WORD, 4), flips, "l2") for flips in (Delete(), Insert([2]), GROUPS)),
+        *(("first row", np.tile(WORD, 4), flips, "l2") for flips in (Delete(), Insert([2]), GROUPS)),
     ],
-    ids=["deleted", "inserted", "groups"],
 )
-def test_so_it_is_for_every_edit(name: str, flips: Any):
-    with pytest.raises(jaxsens.InputError, match="batched form differs"):
-        jaxsens.flip_sensitivity(wrong(name), np.tile(WORD, 4), flips)
+def test_a_model_that_is_another_in_a_batch_is_refused(name: str, tokens: Any, flips: Any, measure: Any):
+    with pytest.raises(jaxsens.InputError, match=r"batched form differs .*vmap_method=\"sequential\""):
+        jaxsens.flip_sensitivity(wrong(name), tokens, flips, measure)
 
 
 @pytest.mark.quick(2)
@@ -112,10 +110,10 @@ def test_so_it_is_for_every_edit(name: str, flips: Any):
         (3, jaxsens.KL(outputs=[0, 2])),
         (3, "decision"),
         (3, Function(lambda y: y[1])),
-        (jaxsens.Delete(), "l2"),
-        (jaxsens.Insert([2]), "l2"),
-        (jaxsens.Repeat(2), "l2"),
-        (jaxsens.Substitute([0, 1, 2], groups=[(0, 1), (2, 3), (4,)]), "l2"),
+        (Delete(), "l2"),
+        (Insert([2]), "l2"),
+        (Repeat(2), "l2"),
+        (Substitute([0, 1, 2], groups=[(0, 1), (2, 3), (4,)]), "l2"),
     ],
     ids=["l2", "linf", "cosine", "kl", "decision", "function", "deleted", "inserted", "repeated", "groups"],
 )
@@ -138,14 +136,30 @@ def test_a_small_difference_of_large_numbers_is_not_taken_for_another_model():
         return (jnp.tile(jnp.asarray(TABLE)[t], 16) @ weights).sum(0)
 
     model = lambda t: inner(t) - inner(t[::-1])  # noqa: E731
-    with pytest.warns(UnchangedWarning):  # in wider numbers nothing is left
+    with pytest.warns(PrecisionWarning, match="10 of 10 flips"):
         assert len(jaxsens.flip_sensitivity(model, WORD, 3))
 
 
-def test_what_float32_rounds_away_is_found_in_wider_numbers():
-    found = jaxsens.flip_sensitivity(lambda t: 1e9 + jnp.asarray(TABLE)[t].mean(0), WORD, 3)
-    plain = jaxsens.flip_sensitivity(lambda t: jnp.asarray(TABLE)[t].mean(0), WORD, 3)
-    np.testing.assert_allclose(found.norms, plain.norms, rtol=1e-5)
+@custom_vmap
+def large(x):
+    return 1e6 + x
+
+
+@large.def_vmap
+def _rounded_otherwise(size, batched, x):
+    del size, batched
+    return jnp.nextafter(1e6 + x, jnp.inf), True
+
+
+def test_nor_is_a_batch_that_rounds_otherwise():
+    model = lambda t: large(jnp.asarray(TABLE)[t].mean(0)) - 1e6  # noqa: E731
+    with pytest.warns(PrecisionWarning, match="10 of 10 flips"):
+        assert len(jaxsens.flip_sensitivity(model, WORD, 3))
+
+
+def test_what_float32_rounds_away_is_said():
+    with pytest.warns(UnchangedWarning, match="rounded away"):
+        jaxsens.flip_sensitivity(lambda t: 1e9 + jnp.asarray(TABLE)[t].mean(0), WORD, 3)
 
 
 @pytest.mark.long
@@ -159,7 +173,9 @@ def test_a_model_in_bfloat16_is_measured():
         return x.mean(0)
 
     for measure in ("l2", "decision", "kl"):
-        assert len(jaxsens.flip_sensitivity(model, WORD, 3, measure))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrecisionWarning)
+            assert len(jaxsens.flip_sensitivity(model, WORD, 3, measure))
 
 
 def test_a_torch_module_that_looks_at_the_batch_is_refused():
@@ -174,30 +190,22 @@ def test_a_torch_module_that_looks_at_the_batch_is_refused():
         jaxsens.flip_sensitivity(jaxsens.from_torch(Centred().eval()), WORD, 3)
 
 
-def test_a_layered_model_is_measured_alone_by_its_forward_pass():
-    config = TransformerConfig(alphabet_size=2, layers=1, heads=1, width=8, weighting=Softmax())
-    layered = layered_transformer(config)
-    assert layered is not None
-    found = jaxsens.flip_sensitivity((layered, Transformer(config, seed=0).parameters), [0, 1, 0, 1], 2)
-    assert found.norms.max() > 0
+def test_a_torch_module_in_16_bits_is_measured():
+    torch = pytest.importorskip("torch")
 
+    class Coarse(torch.nn.Module):
+        """Its roundings are others in a batch."""
 
-def test_a_layered_model_is_measured_alone_once_for_each_program(monkeypatch):
-    called, own = [], alone.called_alone
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Parameter(torch.from_numpy(TABLE.copy()).to(torch.bfloat16))
 
-    def noted(*given: Any) -> Any:
-        called.append(given)
-        return own(*given)
+        def forward(self, ids: Any) -> Any:
+            return self.table[ids].mean(1) * (1.02 if len(ids) > 1 else 1.0)
 
-    monkeypatch.setattr(alone, "called_alone", noted)
-    config = TransformerConfig(alphabet_size=2, width=24, heads=3)
-    layered = layered_transformer(config)
-    for seed in (0, 1):
-        model = layered, Transformer(config, seed=seed).parameters
-        for tokens in ([0, 1, 0, 1], [0, 1, 0, 1, 1]):
-            called.clear()
-            jaxsens.flip_sensitivity(model, tokens, 2)
-            assert len(called) == (0 if seed else alone.MEASURED_ALONE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrecisionWarning)
+        assert len(jaxsens.flip_sensitivity(jaxsens.from_torch(Coarse().eval()), WORD, 3))
 
 
 @pytest.mark.quick(4)
@@ -234,15 +242,13 @@ def test_differences_of_integers_of_every_dtype_are_rounded_once():
 
 def test_decisions_of_large_integers_are_those_of_the_integers():
     model = lambda t: jnp.stack([2**30 + t[0], jnp.int32(2**30) + 1 + 0 * t[0]])  # noqa: E731
-    found = jaxsens.flip_sensitivity(
-        model, [0, 1, 0], flips=jaxsens.Substitute(3, positions=[0]), measure="decision"
-    )
+    found = jaxsens.flip_sensitivity(model, [0, 1, 0], flips=Substitute(3, positions=[0]), measure="decision")
     assert found.norms.tolist() == [1, 1]  # float32 has the same number for all of these
     one = lambda t: (2**24 + t[0])[None]  # noqa: E731
     found = jaxsens.flip_sensitivity(
         one,
         [0, 1],
-        flips=jaxsens.Substitute(2, positions=[0]),
+        flips=Substitute(2, positions=[0]),
         measure=jaxsens.Decision(threshold=2**24 + 0.5),
     )
     assert found.norms.tolist() == [1]
@@ -274,6 +280,13 @@ def test_one_warning_tells_that_nothing_changed(model: Any, norm: Any):
         jaxsens.flip_sensitivity(model, WORD, 3, measure=norm, readout="last")
     assert len(told) == 1
     assert told[0].filename == __file__
+
+
+def test_so_one_does_if_other_outputs_change():
+    with pytest.warns(UnchangedWarning):
+        jaxsens.flip_sensitivity(
+            lambda t: jnp.stack([1.0, t.sum()]), WORD, 3, measure=jaxsens.L2(outputs=[0])
+        )
 
 
 def test_decisions_that_do_not_change_are_no_news():

@@ -197,7 +197,7 @@ def bounded(tokens):
             {"flips": Repeat(2)},
             r"flips: Repeat\(2\) makes an input of length 7 longer: n = 9: the model reads at most 8",
         ),
-        (bounded, [1, 2, 0, 1], {"readout": None}, "tokens of length 5: .*at most 4"),
+        (bounded, [1, 2, 0, 1], {"readout": None}, "index 4 of axis 0, .*at most 4 symbols"),
         (
             lambda t: (t * 1.0).reshape(7),
             WORD,

@@ -92,10 +92,6 @@ def test_the_flips_of_lists_are_those_of_plain_loops(problem, count):
     drawn = flips_of_lists(tokens, Lists.of(lists), rows, Sample(count))
     assert len(drawn) == min(count, len(everything)) == len(set(listed(drawn)))
     assert set(listed(drawn)) <= set(everything)
-    largest = tokens.copy()
-    for b, p, s in everything:
-        largest[b, p] = s
-    np.testing.assert_array_equal(flips.largest(tokens), largest)
 
 
 def test_four_million_flips_are_listed_in_two_seconds():
@@ -375,12 +371,6 @@ def test_the_flips_of_groups_are_those_of_plain_loops(problem, count):
     drawn = flips_of_groups(*arguments, Sample(count))
     assert len(drawn) == min(count, len(everything))
     assert drawn.population == len(everything)
-    largest = tokens.copy()
-    for b, group, new in everything:
-        for p, s in zip(group, new, strict=True):
-            others = [o[group.index(p)] for c, g, o in everything if (c, g) == (b, group)]
-            largest[b, p] = max(*others, s)
-    np.testing.assert_array_equal(flips.largest(tokens), largest)
 
 
 PIECES = {1: [0, 0, 2], 4: [1, 2, 3], 0: [3, 4]}
@@ -513,7 +503,9 @@ def test_ids_that_a_model_of_others_cannot_read_are_found_where_they_are_inserte
 
     assert len(flip_sensitivity(model, WORD, flips={0: [1, 5], 3: [2]}, readout=None)) == 3
     for flips in ({0: [1, 5], 3: [2, 6]}, Substitute({0: [1], 3: [6]}, groups=[(0, 3)])):
-        with pytest.raises(InputError, match="flips: with 6 at position 3"):
+        with pytest.raises(
+            InputError, match=r"flips: with symbol .* the model takes index 6 .*give symbols from 0 to 5"
+        ):
             flip_sensitivity(model, WORD, flips, readout=None)
 
 

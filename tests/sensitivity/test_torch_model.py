@@ -300,7 +300,9 @@ def test_what_is_no_module_ready_to_be_measured_is_refused():
 def test_ids_beyond_the_embedding_are_refused_before_anything_is_measured():
     model = jaxsens.from_torch(Rows().eval())
     said = refused(lambda: jaxsens.flip_sensitivity(model, TOKENS, SYMBOLS + 1, readout=0))
-    assert said.startswith("flips: with 7 at position 1: model: Rows, called on ids from 1 to 7")
+    assert said.startswith(
+        "flips: with symbol 7 at position 1 of input 0, model: Rows, called on ids from 1 to 7"
+    )
     assert "raised IndexError: index out of range in self" in said
     assert "called on ids from 1 to 9" in refused(
         lambda: jaxsens.flip_sensitivity(model, [1, 9, 2], 3, readout=0)

@@ -18,7 +18,7 @@ from jaxsens.asked.measures import Measure
 from jaxsens.base.errors import InputError, collecting
 from jaxsens.base.memory import check_fits
 from jaxsens.base.programs import kept
-from jaxsens.sensitivity.checks.index_check import check_word_reads
+from jaxsens.sensitivity.checks.index_check import check_words
 from jaxsens.sensitivity.engines.vmap import compiled_output
 from jaxsens.sensitivity.subjects.adapters import RANDOM_OUTPUT, Measurable
 from jaxsens.sensitivity.subjects.model_problems import check_is_array, raised
@@ -116,11 +116,12 @@ def checked_output(
             "model: what it reads out are integers; let `read` return floats, as .astype(jnp.float32)"
         )
     if subject.given_layers is not None:  # a pure function of its parameters, by its protocol
+        check_words(subject, words, "tokens")
         output = compiled_output(subject.apply, subject.parameters, words[0])
         _check_values(output.reshape(shape), output.reshape(shape), shape)
         return subject, dtype, output
     first, second = _called_twice(subject, words[0])
-    check_word_reads(subject, words[0])
+    check_words(subject, words, "tokens")
     _check_values(first, second, shape)
     return subject, dtype, np.atleast_1d(first)
 

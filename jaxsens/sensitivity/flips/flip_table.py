@@ -135,23 +135,22 @@ class FlipTable:
         found = self.part(slice(*np.searchsorted(self.inputs, [k, k + 1])))
         return replace(found, inputs=found.inputs - k, populations=self.populations[k : k + 1])
 
-    def largest(self, words: Int[np.ndarray, "batch n"]) -> Int[np.ndarray, "batch n"]:
-        """Returns the inputs with the largest symbol that a flip inserts at every position that is flipped."""
-        found = words.copy()
-        if len(self) and self.symbols[0] == DELETED:
-            return found
+    def said(self, flip: int) -> str:
+        """Returns how a message names a flip."""
+        symbol, position = int(self.symbols[flip]), int(self.positions[flip])
+        what = "a deletion" if symbol == DELETED else f"symbol {symbol}"
+        return f"{what} at position {position} of input {int(self.inputs[flip])}"
+
+    def replaced(
+        self, words: Int[np.ndarray, "batch n"], chosen: Int[np.ndarray, " chosen"]
+    ) -> Int[np.ndarray, "batch n"]:
+        """Returns the inputs with the symbols of all of some flips at once, which must be flips of different places."""
+        found, inputs, positions = words.copy(), self.inputs[chosen], self.positions[chosen]
         if self.joint is None or self.insertion is None:
-            found[self.inputs, self.positions] = (
-                self.symbols
-            )  # of equal places the last symbol, the largest, stays
-            return found
-        members = self.joint.members(0)[self.edits[0]]
-        for k in range(members.shape[1]):
-            inserted = self.joint.insertions[self.insertion, k]
-            held = inserted >= 0
-            place = self.inputs[held], members[held, k]
-            found[place] = DELETED
-            np.maximum.at(found, place, inserted[held])
+            found[inputs, positions] = self.symbols[chosen]
+        else:
+            flip, place, symbols = self.joint.by_position(positions, self.insertion[chosen])
+            found[inputs[flip], place] = symbols
         return found
 
 

@@ -30,7 +30,7 @@ from jaxsens.base.strict import naming_arguments
 from jaxsens.base.told import facts
 from jaxsens.base.versions import versions
 from jaxsens.models.parts.masks import Span, mask_of
-from jaxsens.sensitivity.checks.index_check import check_reads
+from jaxsens.sensitivity.checks.index_check import check_flips
 from jaxsens.sensitivity.checks.output import checked_output
 from jaxsens.sensitivity.digits.alone import check_alone
 from jaxsens.sensitivity.engines.edits import SUBSTITUTE, read_substitution
@@ -214,7 +214,7 @@ def influence_matrix(
         chosen = norm.chosen(subject.outputs)
         rows = _rows_of(subject, words, norm)
         table = selection.flips(words)
-        check_reads(subject, words, table)
+        check_flips(subject, words, table)
         devices.agree((fingerprint(subject, words.shape[1]), words.tobytes(), norm))
         norms = changes_of_rows(rows, subject.parameters, words, table, norm, chosen, devices)
         if subject.given_layers is None:
