@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from jaxsens.asked.measures import LogProbability
-from jaxsens.base.errors import InputError, collecting
+from jaxsens.base.errors import collecting
 from jaxsens.cli.measuring import MEASURED_BY, MeasuringOptions, OutputOptions
 from jaxsens.cli.models import ConstructedOptions, InputOptions, ModelOptions, PublishedOptions
 from jaxsens.cli.shared import flag, flags_named, programs_kept
 
 if TYPE_CHECKING:
     from jaxsens.experiments.single.told import Told
-    from jaxsens.sensitivity.results.result import FlipSensitivity
 
 
 def measure(
@@ -79,32 +78,11 @@ def measure(
     return code
 
 
-def _measured(
-    model: Any, tokens: Any, arguments: dict[str, Any], partial: FlipSensitivity | None
-) -> FlipSensitivity:
-    """Returns the result on all flips; with the `partial` one of --resume, that one and the flips that it lacks."""
-    from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
-    from jaxsens.sensitivity.flips.selection import default_flips
-    from jaxsens.sensitivity.results.interrupted import MeasurementInterrupted
-    from jaxsens.sensitivity.subjects.adapters import measurable
-
-    if partial is None:
-        return flip_sensitivity(model, tokens, **arguments)
-    flips, began = arguments.pop("flips", None) or default_flips(measurable(model)), partial.asked.flips
-    if flips != began:
-        remedy = f"this call has {flips!r}; repeat the interrupted call"
-        raise InputError(f"flip_sensitivity: remaining: flips = {began!r}: {remedy}")
-    try:
-        return partial.joined(flip_sensitivity(model, tokens, partial.remaining, **arguments))
-    except MeasurementInterrupted as stop:
-        raise MeasurementInterrupted(partial.joined(stop.partial), stop.signal) from stop
-
-
 def _of_words(
     asked: InputOptions, options: dict[str, Any], measuring: MeasuringOptions, output: OutputOptions
 ) -> Told:
     """Measures a model with random, constructed or trained weights on words."""
-    from jaxsens.experiments.single.single import input_tokens, model_source
+    from jaxsens.experiments.single.single import input_tokens, measured, model_source
     from jaxsens.experiments.single.told import told_of_words
 
     if asked.checkpoint is not None:
@@ -115,7 +93,7 @@ def _of_words(
         source = model_source(asked.config, asked.variant, options)
         words = input_tokens(source, asked.tokens, asked.n, asked.inputs, measuring.seed)
         model, arguments = source.build(words.shape[1], measuring.seed), measuring.arguments(output.quiet)
-        result = _measured(model, words, arguments, measuring.partial())
+        result = measured(model, words, arguments, measuring.partial())
     return told_of_words(result, source, output.top)
 
 
@@ -123,6 +101,7 @@ def _of_text(
     folder: Path, published: PublishedOptions, dtype: str, measuring: MeasuringOptions, output: OutputOptions
 ) -> Told:
     """Measures a published model on a text."""
+    from jaxsens.experiments.single.single import measured
     from jaxsens.experiments.single.told import told_of_text
     from jaxsens.pretrained.load import load_pretrained
 
@@ -132,5 +111,5 @@ def _of_text(
         of_token = isinstance(arguments.get("measure"), LogProbability)
         read: Any = published.output or ("logits" if of_token else "hidden")
         model = load_pretrained(folder, output=read, dtype=dtype)
-        result = _measured(model, text, published.place() | arguments, measuring.partial())
+        result = measured(model, text, published.place() | arguments, measuring.partial())
     return told_of_text(result, model, text, output.top)
