@@ -29,7 +29,7 @@ class Remaining:
     partial: MeasuredFlips
 
     def __post_init__(self) -> None:
-        _check_exact("remaining", self.partial)
+        _check_exact("flip_sensitivity: remaining", self.partial)
 
     def __repr__(self) -> str:
         return f"Remaining({self.partial.requested - len(self.partial)} of {self.partial.requested} flips)"
