@@ -179,7 +179,9 @@ def test_a_table_of_texts_counts_each_once(each):
 
 @pytest.mark.parametrize("results", [None, "ab", [1], (3,)])
 def test_a_table_of_no_list_of_results_is_refused(results):
-    with pytest.raises(jaxsens.InputError, match=r"corpus_table: results = .*: a list, each a .*FlipSensitivity"):
+    with pytest.raises(
+        jaxsens.InputError, match=r"corpus_table: results = .*: a list, each a .*FlipSensitivity"
+    ):
         jaxsens.corpus_table(results)
     with pytest.raises(jaxsens.InputError, match=r"corpus_table: results = \[\]: at least one result"):
         jaxsens.corpus_table([])
