@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -13,9 +13,8 @@ from jaxsens.asked.engines import FirstOrder
 from jaxsens.base.errors import InputError, Problems, shortened
 from jaxsens.sensitivity.checks.output import check_finite
 from jaxsens.sensitivity.flips.flip_table import FlipTable
+from jaxsens.sensitivity.results.at_most import Result
 from jaxsens.sensitivity.results.measured import MeasuredFlips
-
-Result = TypeVar("Result", bound=MeasuredFlips)
 
 
 @dataclass(frozen=True, eq=False)
