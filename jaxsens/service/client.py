@@ -92,8 +92,8 @@ class Client:
 
         Args:
             model: its name.
-            tokens, flips, measure, readout, engine: as for `jaxsens.flip_sensitivity`; `Function` and `Comparison`
-                cannot be sent.
+            tokens, flips, measure, readout, engine: as for `jaxsens.flip_sensitivity`. `Function` and `Comparison`
+                cannot be sent, nor a list of texts: ask of each.
             placement: its `batch_size` and `memory_budget`; devices are the service's.
             progress: a function called with (flips done, flips in all) whenever the service tells; True for a bar on
                 standard error, False for nothing. By default, a bar on a terminal if it takes long.
