@@ -128,18 +128,10 @@ def _row(
     means = np.bincount(number, sizes) / np.bincount(number)
     first = int(np.argmax(sizes))
     places = np.unique(np.stack([owners, positions]), axis=1).shape[1]
-    return CorpusRow(
-        by,
-        key,
-        len(texts),
-        places,
-        float(means.mean()),
-        float(means.std(ddof=1) / math.sqrt(len(means))) if len(means) > 1 else math.nan,
-        float(sizes[first]),
-        int(owners[first]),
-        int(positions[first]),
-        int((~resolved).sum()),
-    )
+    error = float(means.std(ddof=1) / math.sqrt(len(means))) if len(means) > 1 else math.nan
+    largest = float(sizes[first]), int(owners[first]), int(positions[first])
+    unresolved = int((~resolved).sum())
+    return CorpusRow(by, key, len(texts), places, float(means.mean()), error, *largest, unresolved)
 
 
 def common(rows: Iterable[CorpusRow], least: int) -> list[CorpusRow]:

@@ -112,15 +112,13 @@ def measured_corpus(
 def view_of(results: Sequence[FlipSensitivity]) -> ResultView:
     """Returns the results of texts as one picture shows them."""
     views = [one.view() for one in results]
-    by = {one.flipped_by for one in views}
+    by, counted = {one.flipped_by for one in views}, ("flips", "population", "exact", "unresolved")
+    counts: dict[str, Any] = {name: sum(getattr(one, name) for one in views) for name in counted}
     return dataclasses.replace(
         views[0],
         inputs=[one for view in views for one in view.inputs],
         names={symbol: name for view in views for symbol, name in (view.names or {}).items()},
-        flips=sum(one.flips for one in views),
-        population=sum(one.population for one in views),
-        exact=sum(one.exact for one in views),
-        unresolved=sum(one.unresolved for one in views),
+        **counts,
         engine=", ".join(dict.fromkeys(one.engine for one in views)),
         flipped_by=by.pop() if len(by) == 1 else "",
     )
