@@ -193,6 +193,19 @@ def test_the_estimate_is_the_derivative_for_small_changes(changes):
     assert found[1] < found[0] / 30  # proportional to the distance
 
 
+def test_a_small_change_in_two_layers_is_estimated_to_first_order():
+    config = small(layers=2, activation="tanh")
+    parameters = random_parameters(config, 2)
+    embedding = np.array(parameters.embedding)
+    embedding[1] = embedding[0] + 1e-5 * np.random.default_rng(0).normal(size=embedding.shape[1])
+    model = jaxsens.Transformer(config, parameters=dataclasses.replace(parameters, embedding=embedding))
+    word, flips = np.array([0] * 11 + [3]), jaxsens.Substitute([1])
+    estimated = jaxsens.flip_sensitivity(model, word, flips, engine=FirstOrder(verify=2)).estimated
+    assert estimated is not None
+    exact = jaxsens.flip_sensitivity(model, word, flips, engine="vmap")
+    np.testing.assert_allclose(estimated.estimates, exact.norms, rtol=1e-3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_the_error_falls_at_least_as_one_over_n(norm):

@@ -129,7 +129,7 @@ def test_exact_where_it_does_not_decline(name):
     np.testing.assert_allclose(quick[served], exact[served], rtol=CARRIED["float64"].relative, atol=1e-16)
 
 
-@pytest.mark.quick(0, 1)
+@pytest.mark.quick(1, 2)
 @pytest.mark.parametrize(
     "changes",
     [{}, {"mask": "future", "readout": 300}, {"output_gate": "elementwise"}],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from contextlib import nullcontext
 
 import numpy as np
 import pyarrow as pa
@@ -118,6 +119,22 @@ def test_metadata_that_are_not_those_of_the_checksum_are_refused(result, tmp_pat
     path = stored_as(tmp_path / "r.parquet", result, change)
     with pytest.raises(InputError, match=r"r\.parquet.*damaged.*measure it again"):
         load_result(path)
+
+
+def test_numbers_that_are_not_those_of_the_checksum_are_refused(result, tmp_path):
+    result.save(path := tmp_path / "r.parquet")
+    table = pq.read_table(path)
+    place = table.column_names.index("value")
+    for values, error in (
+        (
+            2 * table["value"].to_numpy(),
+            pytest.raises(InputError, match=r"r\.parquet.*damaged.*measure it again"),
+        ),
+        (table["value"].to_numpy(), nullcontext()),
+    ):
+        pq.write_table(table.set_column(place, table.field(place), [values]), path)
+        with error:
+            load_result(path)
 
 
 def test_a_checksum_does_not_make_a_result_of_another_table(result, tmp_path):
