@@ -72,10 +72,9 @@ from .sensitivity.explain import explain as explain
 from .sensitivity.flip_sensitivity import flip_sensitivity as flip_sensitivity
 from .sensitivity.placement.placement import Placement as Placement
 from .sensitivity.placement.placement import global_mesh as global_mesh
-from .sensitivity.results.concat import concat as concat
+from .sensitivity.results.interrupted import MeasurementInterrupted as MeasurementInterrupted
 from .sensitivity.results.result import FlipSensitivity as FlipSensitivity
 from .sensitivity.results.result import load_result as load_result
-from .sensitivity.results.resuming import MeasurementInterrupted as MeasurementInterrupted
 from .sensitivity.rows.attention_statistics import AttentionStatistics as AttentionStatistics
 from .sensitivity.rows.attention_statistics import attention_statistics as attention_statistics
 from .sensitivity.rows.critical_temperatures import CriticalTemperatures as CriticalTemperatures

@@ -231,7 +231,8 @@ class Code(ast.NodeVisitor):
             return (called,)
         returned = str(getattr(called, "__annotations__", {}).get("return", ""))
         near = getattr(inspect.unwrap(called), "__globals__", {}) if callable(called) else {}
-        told = [public().get(name) or near.get(name) for name in returned.split(" | ")]
+        names = [name for name in returned.split(" | ") if not name.startswith("list[")]
+        told = [public().get(name) or near.get(name) for name in names]
         return (
             tuple(each for each in told if inspect.isclass(each)) if all(map(inspect.isclass, told)) else ()
         )

@@ -292,7 +292,7 @@ USUAL: dict[str, tuple[Any, ...]] = {
     "measure": ("l1", "linf", "cosine", "kl", "decision", jaxsens.Function(jnp.sum), jaxsens.Decision(0.5)),
     "engine": ("vmap", "incremental", "difference", "first-order", jaxsens.FirstOrder(sketch=1, verify=2)),
     "placement": (jaxsens.Placement(batch_size=3), jaxsens.Placement(memory_budget=2**28)),
-    "readout": ("last", 0, "mean", None), "progress": (False,), "resume": (None,),
+    "readout": ("last", 0, "mean", None), "progress": (False,),
 }  # fmt: skip
 MADE: dict[str, tuple[Callable[..., Any], ...]] = {
     "flips": tuple(Flips.kinds.values()), "measure": tuple(Measure.kinds.values()),

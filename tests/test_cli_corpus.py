@@ -69,11 +69,11 @@ def test_tables_are_those_of_each_text_alone(folder, capsys):
 
 
 def test_what_was_stopped_is_gone_on_from(folder, monkeypatch):
-    kept, measured = folder / "k.parquet", []
+    kept, measured = folder / "kept", []
     real = single.flip_sensitivity
 
     def stopping(model, words, **arguments):
-        measured.append((len(words), len(model.encode(words[0]))))
+        measured.append((len(words), len(words[0])))
         if len(measured) == 2:
             raise KeyboardInterrupt
         return real(model, words, **arguments)
@@ -82,21 +82,35 @@ def test_what_was_stopped_is_gone_on_from(folder, monkeypatch):
     assert run(folder, "--save", kept) == 130
     assert run(folder, "--save", kept, "--table", folder / "t.json") == 0
     assert measured == [(3, 5), (1, 8), (1, 8)]
-    assert len(jaxsens.load_result(kept).tokens) == 4
+    files = {path.name: len(jaxsens.load_result(path).tokens) for path in kept.iterdir()}
+    assert files == {"n=5.parquet": 3, "n=8.parquet": 1}
     rows = json.loads((folder / "t.json").read_text("utf-8"))
     assert sum(row["texts"] for row in rows if row["by"] == "label") == 4
 
 
+def test_files_of_other_options_or_texts_are_not_taken(folder, capsys):
+    kept = folder / "kept"
+    assert run(folder, "--save", kept, "--quiet") == 0
+    before = (kept / "n=5.parquet").read_bytes()
+    assert run(folder, "--save", kept, "--measure", "l1") == 2
+    assert "n=5.parquet is of other texts or options; remove it" in capsys.readouterr().err
+    (folder / "texts.tsv").write_text("text\nthe dog sat", encoding="utf-8")
+    assert run(folder, "--save", kept) == 2
+    assert (kept / "n=5.parquet").read_bytes() == before
+    assert run(folder, "--save", folder / "texts.tsv") == 2
+    assert "a directory name; this is a file" in capsys.readouterr().err
+
+
 def test_parts_of_inputs_are_counted_in_tenths(folder):
     model = jaxsens.load_pretrained(folder / "bert")
-    result = jaxsens.flip_sensitivity(model, [text for text, _ in TEXTS], jaxsens.Substitute([9, 11]))
-    table = jaxsens.corpus_table(result, "position")
+    results = jaxsens.flip_sensitivity(model, [text for text, _ in TEXTS], jaxsens.Substitute([9, 11]))
+    table = jaxsens.corpus_table(results, "position")
     assert [row.key for row in table] == sorted(row.key for row in table)
     assert sum(row.places for row in table) == sum(len(text.split()) for text, _ in TEXTS)
     with pytest.raises(jaxsens.InputError, match="labels = None: a list of 4 texts"):
-        jaxsens.corpus_table(result, "label")
+        jaxsens.corpus_table(results, "label")
     with pytest.raises(jaxsens.InputError, match="by = 'word'"):
-        jaxsens.corpus_table(result, "word")  # pyright: ignore[reportArgumentType]
+        jaxsens.corpus_table(results, "word")  # pyright: ignore[reportArgumentType]
 
 
 def texts_of(path: Path, content: bytes) -> tuple[list[tuple[str, str, int]], list[str]]:

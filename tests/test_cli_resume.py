@@ -126,6 +126,11 @@ def test_an_estimate_that_is_stopped_keeps_nothing(stopped, tmp_path, capsys):
             "--resume: --measure = L2(): this call has L1()",
         ),
         (("--resume", "partial.parquet", "--seed", "1"), "this call has"),
+        (
+            ("--resume", "partial.parquet", "--flips", "0,1"),
+            "--resume: --flips = Substitute(): this call has Substitute([0, 1])",
+        ),
+        (("--resume", "estimate.parquet"), "--resume: --engine = FirstOrder(): an estimate keeps nothing"),
     ],
 )
 def test_what_cannot_be_resumed_from_is_refused(stopped, tmp_path, monkeypatch, capsys, more, said):
@@ -134,6 +139,7 @@ def test_what_cannot_be_resumed_from_is_refused(stopped, tmp_path, monkeypatch, 
     stopped(1)
     run(capsys, *MEASURE, "--save", "partial.parquet")
     stopped(None)
+    run(capsys, *MODEL, "--engine", "first-order", "--quiet", "--save", "estimate.parquet")
     code, err = run(capsys, *MEASURE, "--save", "other.parquet", *more)
     assert code == 2
     assert said in err

@@ -210,7 +210,7 @@ MISTAKEN: dict[str, tuple[Callable[[], Any], str]] = {
         rf"tokens = .*masked_array.*: {UNMASKED}",
     ),
     "masked tokens of several lengths": (
-        lambda: jaxsens.flip_sensitivity(MODEL, [MASKED, [0, 1]]), f"input 0: tokens = .*: {UNMASKED}",
+        lambda: jaxsens.flip_sensitivity(MODEL, [MASKED, [0, 1]]), f"tokens = .*: {UNMASKED}",
     ),
     "masked positions": (
         lambda: jaxsens.Substitute(positions=MASKED), r"positions = masked_array.*: a list",

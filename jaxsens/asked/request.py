@@ -1,4 +1,4 @@
-"""What a measurement was asked, as its result keeps it: what `resume` compares, and what files hold."""
+"""What a measurement was asked, as its result keeps it: what `joined` compares, and what files hold."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Request:
         engine: as asked for.
         readout: where the model reads its output: a 0-based position, "last" or "mean"; None if unspecified.
         outputs: the output coordinates that were measured; None for all.
-        model: SHA-256 of the model's parameters and its function (`jaxsens.sensitivity.results.resuming.fingerprint`).
+        model: SHA-256 of the model's parameters and its function (`jaxsens.sensitivity.results.fingerprint`).
         weights: SHA-256 of the parameters alone, whatever the inputs' length.
         counts: the number of flips requested for each input.
     """

@@ -321,6 +321,11 @@ def tokens(
     elif words is None and found.dtype.kind in "US":
         remedy = "ids, not text: such as [int(symbol) for symbol in word], or the input_ids of a tokenizer"
         problems.add("tokens", value, remedy)
+    elif not one and words is None and found.dtype == object and _lengths(value):
+        remedy = (
+            f"ids of one length, not of {_lengths(value)}: [{problems.subject}(model, one) for one in tokens]"
+        )
+        problems.add("tokens", value, remedy)
     elif words is None and found.dtype == object:
         wanted = "whole numbers of shape (n,)" + ("" if one else " or (batch, n), all inputs of one length")
         problems.add("tokens", value, f"{wanted}; turn an iterator or a set into a list")
@@ -339,6 +344,13 @@ def tokens(
         check_ids("tokens", words, vocabulary, problems)
         return words.reshape(-1, words.shape[-1]).astype(np.int32)
     return np.zeros((0, 0), np.int32)
+
+
+def _lengths(value: Any) -> str:
+    """Returns the different lengths of a list of inputs, in words; "" for anything else."""
+    rows = [whole_numbers(one) for one in value] if isinstance(value, list | tuple) else []
+    lengths = sorted({-1 if row is None or row.ndim != 1 else len(row) for row in rows})
+    return "" if -1 in lengths else ", ".join(map(str, lengths))
 
 
 def is_one_hot(found: np.ndarray, words: np.ndarray | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import tyro
 
 from jaxsens.asked.measures import LogProbability
 from jaxsens.base.errors import Problems, collecting
-from jaxsens.base.files import check_ending, write_bytes
+from jaxsens.base.files import check_ending, only_inside, write_bytes
 from jaxsens.cli.measuring import MEASURED_BY, MeasuringOptions
 from jaxsens.cli.models import PublishedOptions
 from jaxsens.cli.shared import (
@@ -21,6 +22,7 @@ from jaxsens.cli.shared import (
     Number,
     OptionGroup,
     Text,
+    check_directory,
     check_output,
     check_there,
     default,
@@ -42,7 +44,7 @@ class CorpusOptions(OptionGroup):
         readout: Where the output is read: cls (the first position), last, mean, or a 0-based position.
         output: What is read there: the hidden row, the logits, or the scores of a classifier's labels.
         dtype: What is computed in.
-        save: Keep every flip in this file, NAME.parquet, after each length. The same command goes on from it.
+        save: Keep every flip in this folder, in a file for each length. The same command goes on from it.
         table: Write all rows to this file, .csv, .json or .parquet.
         html: Write a page with the texts coloured by sensitivity.
         png: Write the tables as a picture.
@@ -58,7 +60,7 @@ class CorpusOptions(OptionGroup):
         str | None, one_of("hidden", "logits", "labels"), default("hidden; logits with log-probability")
     ] = None
     dtype: Annotated[str, one_of("float32", "float64", "bfloat16")] = "float32"
-    save: Annotated[File, default("not written")] = None
+    save: Annotated[File, default("not written", "DIR")] = None
     table: Annotated[File, default("not written")] = None
     html: Annotated[File, default("not written")] = None
     png: Annotated[File, default("not written")] = None
@@ -78,16 +80,18 @@ class CorpusOptions(OptionGroup):
         if self.texts is None:
             problems.add("--texts", None, "a file of texts")
         check_there("--texts", self.texts, problems)
-        for method in ("save", "html", "png", "svg"):
+        if self.save is not None:
+            check_directory("--save", self.save, problems)
+        for method in ("html", "png", "svg"):
             path = getattr(self, method)
             if path is not None:
-                check_ending(method if method == "save" else f"to_{method}", path, problems, f"--{method}")
+                check_ending(f"to_{method}", path, problems, f"--{method}")
                 check_output(f"--{method}", path, problems)
         if self.table is not None and self.table.suffix not in TABLES:
             problems.add("--table", str(self.table), f"a file that ends with {', '.join(TABLES)}")
         check_output("--table", self.table, problems)
         if measuring.resume is not None:
-            problems.add("--resume", str(measuring.resume), "leave it out; --save goes on from its own file")
+            problems.add("--resume", str(measuring.resume), "leave it out; --save goes on from its own files")
         measuring.asked(problems)
 
 
@@ -115,7 +119,7 @@ def corpus(
     given, folder = measuring.arguments(True), options.pretrained
     if folder is None:
         raise RuntimeError("no folder without an error")
-    arguments = {key: one for key, one in given.items() if key not in ("progress", "resume")}
+    arguments = {key: one for key, one in given.items() if key != "progress"}
     of_token = isinstance(arguments.get("measure"), LogProbability)
     read: Any = options.output or ("logits" if of_token else "hidden")
     with flags_named({"folder": "--pretrained", "readout": "--readout", **MEASURED_BY}):
@@ -125,9 +129,12 @@ def corpus(
         arguments |= options.published.place()
         with collecting("corpus") as problems:
             single.check_flips(model, texts, words, arguments, problems)
-        result = single.measured_corpus(model, texts, words, arguments, options.save, _told(options.quiet))
-    labels = single.labels_of(model, texts, result)
-    return _write(options, result, single.tables_of(result, labels), f"{model.name}: {len(texts)} texts")
+        with nullcontext() if options.save is None else only_inside(options.save):
+            results = single.measured_corpus(
+                model, texts, words, arguments, options.save, _told(options.quiet)
+            )
+    labels = single.labels_of(model, texts, results)
+    return _write(options, results, single.tables_of(results, labels), f"{model.name}: {len(texts)} texts")
 
 
 def _told(quiet: bool) -> Any:
@@ -138,30 +145,31 @@ def _told(quiet: bool) -> Any:
     return tell
 
 
-def _write(options: CorpusOptions, result: Any, tables: Any, title: str) -> int:
+def _write(options: CorpusOptions, results: Any, tables: Any, title: str) -> int:
     """Writes the files asked for, and prints the tables. Returns the exit code."""
     from rich.console import Console
 
-    from jaxsens.experiments.single.corpus import LEAST, printed, write_table
+    from jaxsens.experiments.single.corpus import LEAST, printed, view_of, write_table
     from jaxsens.experiments.single.corpus_picture import corpus_picture
     from jaxsens.sensitivity.corpus import common
+    from jaxsens.sensitivity.pictures.picture import page
 
     code, often = 0, [common(table, LEAST) if table[0].by == "token" else table for table in tables]
-    unit = result.measure.unit
+    measure = results[0].measure
     forms: dict[Literal["png", "svg"], Path | None] = {"png": options.png, "svg": options.svg}
     for form, option in forms.items():
         if option is not None:
-            picture = corpus_picture(often, title, unit, form)
+            picture = corpus_picture(often, title, measure.unit, form)
             code = write_output(f"--{form}", option, partial(write_bytes, option, picture)) or code
     if options.table is not None:
         code = write_output("--table", options.table, partial(write_table, tables, options.table)) or code
     if options.html is not None:
-        code = (
-            write_output("--html", options.html, partial(result.to_html, options.html, title=title)) or code
-        )
+        shown = page(view_of(results), None, title).encode()
+        code = write_output("--html", options.html, partial(write_bytes, options.html, shown)) or code
     if not options.quiet:
         console = Console()
-        console.print(f"{title}; {len(result)} flips, {result.measure.kind}", highlight=False, markup=False)
+        told = f"{title}; {sum(map(len, results))} flips, {measure.kind}"
+        console.print(told, highlight=False, markup=False)
         for table in tables:
             console.print(printed(table, options.top))
     return code

@@ -57,7 +57,7 @@ def measure(
                 problems.add(option, value, "at least 0")
         measuring.asked(problems)
         output.check(measuring.resume, problems)
-    from jaxsens.sensitivity.results.resuming import MeasurementInterrupted
+    from jaxsens.sensitivity.results.interrupted import MeasurementInterrupted
 
     output.check_nothing_is_lost(measuring.resume)
     try:
@@ -82,9 +82,8 @@ def _of_words(
     asked: InputOptions, options: dict[str, Any], measuring: MeasuringOptions, output: OutputOptions
 ) -> Told:
     """Measures a model with random, constructed or trained weights on words."""
-    from jaxsens.experiments.single.single import input_tokens, model_source
+    from jaxsens.experiments.single.single import input_tokens, measured, model_source
     from jaxsens.experiments.single.told import told_of_words
-    from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 
     if asked.checkpoint is not None:
         options = {**options, "checkpoint": str(asked.checkpoint)}
@@ -93,9 +92,8 @@ def _of_words(
     with flags_named({f"model.{key}": flag(key) for key in keys} | MEASURED_BY):
         source = model_source(asked.config, asked.variant, options)
         words = input_tokens(source, asked.tokens, asked.n, asked.inputs, measuring.seed)
-        result = flip_sensitivity(
-            source.build(words.shape[1], measuring.seed), words, **measuring.arguments(output.quiet)
-        )
+        model, arguments = source.build(words.shape[1], measuring.seed), measuring.arguments(output.quiet)
+        result = measured(model, words, arguments, measuring.partial())
     return told_of_words(result, source, output.top)
 
 
@@ -103,9 +101,9 @@ def _of_text(
     folder: Path, published: PublishedOptions, dtype: str, measuring: MeasuringOptions, output: OutputOptions
 ) -> Told:
     """Measures a published model on a text."""
+    from jaxsens.experiments.single.single import measured
     from jaxsens.experiments.single.told import told_of_text
     from jaxsens.pretrained.load import load_pretrained
-    from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 
     given = "--text" if published.text_file is None else "--text-file"
     with flags_named({"folder": "--pretrained", "text": given, "readout": "--readout", **MEASURED_BY}):
@@ -113,5 +111,5 @@ def _of_text(
         of_token = isinstance(arguments.get("measure"), LogProbability)
         read: Any = published.output or ("logits" if of_token else "hidden")
         model = load_pretrained(folder, output=read, dtype=dtype)
-        result = flip_sensitivity(model, text, **published.place(), **arguments)
+        result = measured(model, text, published.place() | arguments, measuring.partial())
     return told_of_text(result, model, text, output.top)

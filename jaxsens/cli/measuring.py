@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 
 MEASURED_BY = {
-    **{key: flag(key) for key in ("flips", "measure", "engine", "placement", "resume")},
+    **{key: flag(key) for key in ("flips", "measure", "engine", "placement")},
+    **dict.fromkeys(("remaining", "joined"), "--resume"),
     **{key: f"--measure {key}" for key in ("outputs", "threshold")},
     **{key: f"--placement {key}" for key in ("batch_size", "memory_budget")},
 }
@@ -101,9 +102,10 @@ class MeasuringOptions:
             found = self.asked(problems)
         if "placement" in found:
             found["placement"] = found["placement"].placement()
-        return {**found, "progress": False if quiet else None, "resume": self._partial()}
+        return {**found, "progress": False if quiet else None}
 
-    def _partial(self) -> FlipSensitivity | None:
+    def partial(self) -> FlipSensitivity | None:
+        """Returns the result that --resume names; None without one."""
         from jaxsens.sensitivity.results.result import load_result
 
         # One that is missing is the --save of this command, which was not stopped before.

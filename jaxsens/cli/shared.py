@@ -265,10 +265,15 @@ def check_folder(command: str, path: Path) -> None:
         OSError: if the disk is full, which is not an error in the command.
     """
     with collecting(command) as problems:
-        if path.is_dir() or not os.path.lexists(path):
-            _check_place("--out", path, path, problems)
-        else:
-            problems.add("--out", str(path), "a directory name; this is a file")
+        check_directory("--out", path, problems)
+
+
+def check_directory(option: str, path: Path, problems: Problems) -> None:
+    """Collects an error if a directory cannot be used, before anything is computed for it."""
+    if path.is_dir() or not os.path.lexists(path):
+        _check_place(option, path, path, problems)
+    else:
+        problems.add(option, str(path), "a directory name; this is a file")
 
 
 def _check_place(option: str, path: Path, folder: Path, problems: Problems) -> None:

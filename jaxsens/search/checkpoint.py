@@ -14,7 +14,7 @@ from jaxsens.base.errors import InputError
 from jaxsens.base.sealed import DamagedFile, read_sealed, write_sealed
 from jaxsens.search.local_search import SearchState
 from jaxsens.search.problem import Problem
-from jaxsens.sensitivity.results.resuming import weights_of
+from jaxsens.sensitivity.results.fingerprint import weights_of
 
 KIND = "checkpoint of worst_input"
 FORMAT = 3

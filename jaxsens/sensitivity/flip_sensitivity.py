@@ -6,7 +6,7 @@ import dataclasses
 import signal
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -51,23 +51,35 @@ from jaxsens.sensitivity.flips.flip_table import FlipTable
 from jaxsens.sensitivity.flips.selection import Selection, default_flips, select
 from jaxsens.sensitivity.placement import placement as placing
 from jaxsens.sensitivity.placement.placement import Placement, checked_placement
-from jaxsens.sensitivity.placement.progress import telling
+from jaxsens.sensitivity.placement.progress import PROGRESS, telling
 from jaxsens.sensitivity.results.estimated import Estimated, strata
+from jaxsens.sensitivity.results.fingerprint import fingerprint, weights_of
+from jaxsens.sensitivity.results.interrupted import MeasurementInterrupted
 from jaxsens.sensitivity.results.measured import Provenance
 from jaxsens.sensitivity.results.result import FlipSensitivity
-from jaxsens.sensitivity.results.resuming import (
-    Begun,
-    MeasurementInterrupted,
-    check_resumable,
-    fingerprint,
-    taken_over,
-    weights_of,
-)
-from jaxsens.sensitivity.several_lengths import PROGRESS, one_after_another, rows_of_several_lengths
+from jaxsens.sensitivity.results.resuming import Remaining
 from jaxsens.sensitivity.subjects.adapters import Measurable, checked_input, measurable
 from jaxsens.sensitivity.subjects.texts import encoded, pieces_of, with_token
+from jaxsens.sensitivity.texts import check_texts, each_text
 
 
+class CallOptions(TypedDict, total=False):
+    """The arguments of `flip_sensitivity` that have names alone."""
+
+    readout: int | Literal["auto", "last", "mean"] | None
+    engine: AskedEngine | Any
+    placement: Placement | None
+    progress: Callable[[int, int], object] | bool | None
+
+
+@overload
+def flip_sensitivity(  # pyright: ignore[reportOverlappingOverload] - a list of texts is no array
+    model: Any, tokens: list[str], flips: Any = ..., measure: Any = ..., **options: Unpack[CallOptions]
+) -> list[FlipSensitivity]: ...
+@overload
+def flip_sensitivity(
+    model: Any, tokens: Any, flips: Any = ..., measure: Any = ..., **options: Unpack[CallOptions]
+) -> FlipSensitivity: ...
 @naming_arguments
 def flip_sensitivity(
     model: Any,
@@ -79,8 +91,7 @@ def flip_sensitivity(
     engine: AskedEngine | Any = "auto",
     placement: Placement | None = None,
     progress: Callable[[int, int], object] | bool | None = None,
-    resume: FlipSensitivity | None = None,
-) -> FlipSensitivity:
+) -> FlipSensitivity | list[FlipSensitivity]:
     """Measures ||y_r(x) - y_r(x')||, or another distance, for every x' that differs from x in one symbol.
 
     Arithmetic is in the model's dtype; float64 parameters are used in float64 regardless of JAX's global setting.
@@ -98,14 +109,13 @@ def flip_sensitivity(
             callable from tokens (n,) to an output vector (or number), or to rows (n, d) of which `readout` selects one.
             Reuse function objects: a new function for each call is compiled for each call. The arrays of a pair or a
             module are arguments of the compiled program; those that a function closes over are its constants.
-        tokens: integers (n,), or (batch, n) for several inputs, or a list of inputs of several lengths, which are
-            measured one after another: the result is that of `jaxsens.concat`. For a model that encodes text, such as a
-            published one, also a text, or a list of texts. A sample is then divided among the inputs in proportion to
-            their flips, at least two for each; `FirstOrder` verifies some flips of each.
+        tokens: integers (n,), or (batch, n) for several inputs of one length; a sample is drawn from the flips of all.
+            For a model that encodes text, such as a published one, also a text; or a list of texts, which are measured
+            one after another and have a result, and a sample, each.
         flips: what is flipped, and by what: `Substitute`, `Neighbours`, `Mask`, `Delete`, `Insert`, `Repeat` or
             `Pairs`; the name of one; a number k for the symbols 0 .. k - 1; ids, or a mapping of positions to ids
             (`Substitute`). By default the symbols of the model's alphabet, or `Neighbours(8)` for a model that encodes
-            text.
+            text. `partial.remaining` of an interrupted call stands for the flips that it did not finish.
         measure: what is measured of the change in the output: `L2`, `L1`, `LInf`, `Cosine`, `KL`, `Decision`,
             `Function`, `Comparison` or `LogProbability`; or the name of one. All keep the digits of a small change.
         readout: where the model reads its output: a 0-based position (0: a leading [CLS] symbol), "last", "mean" over
@@ -116,15 +126,15 @@ def flip_sensitivity(
         placement: on which devices, in which batches, within which memory (`Placement`). Results depend on it only by
             rounding.
         progress: a function called with (flips done, flips in all) about once a second; True for a bar on standard
-            error, False for nothing. By default, a bar on a terminal if the measurement takes over two seconds.
-        resume: the result of an interrupted call (`MeasurementInterrupted.partial`, possibly saved and loaded). Its
-            flips are reused and the others measured. The result is that of an uninterrupted call, up to rounding if
-            flips end up in other batches. Model, tokens, options, versions and device must be those of the
-            interrupted call, and f the same program; `placement` may differ. An interrupted estimate keeps no flips,
-            and begins again.
+            error, False for nothing. By default, a bar on a terminal if the measurement takes over two seconds. Each of
+            several texts is followed by itself.
 
     Returns:
-        A `FlipSensitivity`: values and resolutions of the flips, statistics, which engine ran and why.
+        A `FlipSensitivity`: values and resolutions of the flips, statistics, which engine ran and why; a list of them
+        for a list of texts, also of one. For `partial.remaining` it is again a partial result, that of these flips:
+        `partial.joined(rest)` is that of an uninterrupted call, bit for bit except where flips end up in other batches,
+        whose products may be summed in another order. Model, tokens, options, versions and device must be those of the
+        interrupted call; `placement` may differ. An interrupted estimate keeps no flips, and begins again.
 
     Warns:
         DurationWarning: before a measurement that will take more than half a minute, with about how long, unless
@@ -143,32 +153,22 @@ def flip_sensitivity(
         MeasurementInterrupted: on Ctrl-C, with the finished flips.
     """
     given, tokens = tokens, encoded(model, tokens)
-    rows = rows_of_several_lengths(tokens)
-    partial = check_resumable(resume, rows is not None)
-    subject = measurable(model)
+    subject, partial = measurable(model), flips.partial if isinstance(flips, Remaining) else None
     with collecting("flip_sensitivity") as problems:
+        asked = default_flips(subject) if partial is None else partial.asked.flips
         call = _Call(
-            default_flips(subject) if flips is None else read(Flips, flips, problems),
+            asked if flips is None or partial is not None else read(Flips, flips, problems),
             read(Measure, measure, problems),
             read(AskedEngine, engine, problems),
             checked_placement(placement, problems, subject.mesh),
             progress,
-            partial,
+            flips if isinstance(flips, Remaining) else None,
         )
         inputs.progress(progress, 2, PROGRESS, problems)
-        if rows is not None:
-            problems.raise_if_any()
-            again = lambda k, own, told: flip_sensitivity(  # noqa: E731 - of the other arguments
-                model,
-                given[k],
-                own,
-                measure,
-                readout=readout,
-                engine=engine,
-                placement=placement,
-                progress=told,
-            )
-            return one_after_another(again, rows, subject, call.flips, readout, progress)
+        if tokens is not given and isinstance(given, list | tuple):
+            check_texts(tokens, subject, call.flips, readout, problems)
+            options = CallOptions(readout=readout, engine=engine, placement=placement, progress=progress)
+            return each_text(lambda text: flip_sensitivity(model, text, flips, measure, **options), given)
         words, subject = checked_input(subject, tokens, readout, problems)
         selection = None if call.flips is None else select(call.flips, subject, words, problems)
     if selection is None:
@@ -187,15 +187,8 @@ class _Call:
     engine: AskedEngine
     placement: Placement
     progress: Callable[[int, int], object] | bool | None
-    partial: FlipSensitivity | None
+    remaining: Remaining | None
     told: placing.Progress | None = None
-
-    @property
-    def runs(self) -> AskedEngine:
-        """The engine that is to run: a result is completed as it was begun."""
-        if self.partial is None or self.partial.engine.name == self.engine.kind:
-            return self.engine
-        return AskedEngine.kinds[self.partial.engine.name]()
 
 
 def _measured_words(
@@ -203,9 +196,10 @@ def _measured_words(
 ) -> FlipSensitivity:
     """Returns the result on inputs of one length: the model is checked, an engine chosen, flips listed and measured."""
     edit, counted = edit_of(call.flips), _check_size(subject, words, selection, call.engine)
+    counted -= 0 if call.remaining is None else len(call.remaining.partial)
     with numerics(subject.dtype):
         measure = _with_threshold(subject, words, call.measure)
-        wished = call.runs, call.flips, measure, words.shape[1], len(words)
+        wished = call.engine, call.flips, measure, words.shape[1], len(words)
         tell = _telling_duration(call.progress, words.shape, counted, wished)
         subject, dtype, output = checked_output(subject, words, measure, edit.longer, tell)
         runner, choice = choose(subject, *wished)
@@ -216,19 +210,20 @@ def _measured_words(
         _warn_of_rounding(subject, words.shape[1], passed, runner)
         check_flips(subject, words, flips, edit)
         asked = _asked(subject, words, flips, call, measure)
-        call.placement.agree((words.shape, words.tobytes(), asked, call.partial is None))
+        call.placement.agree((words.shape, words.tobytes(), asked, call.remaining is None))
         first = None if measure.unflipped is None else _first(subject, words, output, passed)
-        run = Provenance(dtype, versions(), _name(model), _scales(runner, first, len(words)))
+        run = Provenance(dtype, versions(), _name(model), _scale(runner, first))
         inserted = flips.symbols if flips.joint is None else flips.joint.insertions
         names, nothing = subject.names_of(words, inserted), np.full(len(flips), np.nan)
         pieces = pieces_of(model, given, words)
         whole = FlipSensitivity(
             nothing, nothing, flips, words, asked, choice, run, names=names, pieces=pieces
         )
+        chosen = np.arange(len(flips)) if call.remaining is None else call.remaining.of(whole)
         ready = None if passed is None else passed.first
         if blocks is not None:
             return _estimated(subject, whole, blocks, call, ready)
-        found = _measured(subject, whole, runner, call, (parameters, ready))
+        found = _measured(subject, whole, chosen, runner, call, (parameters, ready))
     warn_if_unresolved(found, stacklevel=4)
     return found
 
@@ -273,12 +268,11 @@ def _first(
     return called_alone(subject, words[0]) if output is None else output
 
 
-def _scales(runner: Engine, first: np.ndarray | None, inputs: int) -> tuple[float | None, ...] | None:
-    """Returns the field `scales` of a run, from the output on the first input."""
+def _scale(runner: Engine, first: np.ndarray | None) -> float | None:
+    """Returns the field `scale` of a run, from the output on the first input."""
     if first is None:
         return None
-    scale = runner.measure.scale(first if runner.outputs is None else first[list(runner.outputs)])
-    return None if scale is None else (scale, *[None] * (inputs - 1))
+    return runner.measure.scale(first if runner.outputs is None else first[list(runner.outputs)])
 
 
 def _name(model: Any) -> str | None:
@@ -318,9 +312,9 @@ def _blocks(subject: Measurable, runner: Engine, call: _Call, n: int) -> Blocks 
     """Returns what the first-order engine estimates, in blocks; None for other engines."""
     if not isinstance(runner, FirstOrderEngine):
         return None
-    if not isinstance(call.runs, FirstOrder):
+    if not isinstance(call.engine, FirstOrder):
         raise TypeError("the first-order engine runs only if it is asked for")
-    return Blocks.of(runner, subject, n, call.runs, call.placement.budget)
+    return Blocks.of(runner, subject, n, call.engine, call.placement.budget)
 
 
 def _arrays(subject: Measurable, flips: FlipTable, n: int) -> Any:
@@ -334,15 +328,17 @@ def _arrays(subject: Measurable, flips: FlipTable, n: int) -> Any:
 def _measured(
     subject: Measurable,
     whole: FlipSensitivity,
+    chosen: np.ndarray,
     runner: Engine,
     call: _Call,
     given: tuple[Any, placing.Ready | None],
 ) -> FlipSensitivity:
-    """Returns the result on all flips, reusing those of a partial result and measuring the others.
+    """Returns the result on all flips, or on those that remain of an interrupted call.
 
     Args:
         subject: the model.
-        whole: the result without values.
+        whole: the result on all flips, without values.
+        chosen: the numbers of the flips to measure.
         runner: the engine.
         call: the arguments.
         given: the engine's parameters; the first input as it is prepared, if it is.
@@ -351,26 +347,37 @@ def _measured(
         MeasurementInterrupted: on Ctrl-C, with the finished flips.
     """
     (parameters, ready), flips, words = given, whole.flips, whole.tokens
-    known = np.zeros(0, int) if call.partial is None else taken_over(call.partial, whole)
-    begun = Begun(whole, call.partial, known)
-    rest, so_far = begun.rest, placing.Finished()
-    what, by_what = flips.edits
+    so_far, (what, by_what) = placing.Finished(), flips.edits
+
+    def part(values: np.ndarray, done: np.ndarray, elsewhere: dict[str, int]) -> FlipSensitivity:
+        values, resolution = values[done].T
+        return dataclasses.replace(
+            whole,
+            values=values if whole.measure.signed else np.abs(values),
+            resolution=resolution,
+            flips=flips.part(chosen[done]),
+            engine=whole.engine.after(elsewhere, len(whole)),
+        )
+
+    def unfinished() -> FlipSensitivity:
+        # Never all flips: when all are measured they are not yet checked, and nobody must take them for whole.
+        if not len(so_far.done):
+            return part(np.zeros((0, 2), np.float32), np.zeros(0, int), {})
+        so_far.done[-1:] &= not so_far.done.all()
+        return part(so_far.values, so_far.done, so_far.elsewhere)
+
     try:
         with stopping.noting(signal.SIGINT):
-            told = call.told
-            counted = told and (lambda done, total: told(len(known) + done, len(known) + total))
-            where = flips.inputs[rest], what[rest], by_what[rest]
+            where = flips.inputs[chosen], what[chosen], by_what[chosen]
             doubting, doubts = _doubting(runner, subject, whole, call.placement, parameters)
             values, elsewhere = placing.Measuring(
-                doubting, parameters, words, *where, call.placement, counted, doubts, so_far, ready
+                doubting, parameters, words, *where, call.placement, call.told, doubts, so_far, ready
             ).numbers()
-        values = begun.with_known(values)
-        check_finite(values[:, 0], flips.positions, whole.measure)
-        _check_measured(runner, subject, whole, values)
+        found = part(values, np.arange(len(chosen)), elsewhere)
+        _check_measured(runner, subject, found, call)
     except KeyboardInterrupt as stop:
-        number = getattr(stop, "signal", signal.SIGINT)
-        raise MeasurementInterrupted(begun.unfinished(so_far), number) from stop
-    return begun.result(values, np.ones(len(flips), bool), elsewhere)
+        raise MeasurementInterrupted(unfinished(), getattr(stop, "signal", signal.SIGINT)) from stop
+    return found
 
 
 MOST_EQUATIONS = 400
@@ -419,15 +426,17 @@ def _doubting(
     return runner, doubts
 
 
-def _check_measured(runner: Engine, subject: Measurable, whole: FlipSensitivity, values: np.ndarray) -> None:
+def _check_measured(runner: Engine, subject: Measurable, found: FlipSensitivity, call: _Call) -> None:
     """Rejects a model that was measured wrongly in batches, and warns if nothing changed at all.
 
     A jaxsens transformer is neither called nor warned of: with hard attention, exact zeros are what is measured.
     """
-    given = whole.tokens, whole.flips, edit_of(whole.asked.flips)
-    moved = check_alone(subject, *given, values[:, 0], runner)
-    if subject.config is None and not np.any(values[:, 0]):
-        warn_of_no_change(len(values), whole.measure, moved, stacklevel=7)
+    check_finite(found.values, found.positions, found.measure)
+    given = found.tokens, found.flips, edit_of(found.asked.flips)
+    moved = check_alone(subject, *given, found.values, runner)
+    changed = np.any(found.values) or (call.remaining is not None and np.any(call.remaining.partial.values))
+    if subject.config is None and len(found) and not changed:
+        warn_of_no_change(len(found), found.measure, moved, stacklevel=7)
 
 
 def _estimated(
@@ -443,8 +452,6 @@ def _estimated(
         MeasurementInterrupted: on Ctrl-C, without flips.
     """
     flips, words, asked = whole.flips, whole.tokens, blocks.asked
-    if call.partial is not None:
-        taken_over(call.partial, whole)
     try:
         with stopping.noting(signal.SIGINT):
             values = estimated(blocks, words, flips, call.placement, call.told, ready)

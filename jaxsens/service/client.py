@@ -21,9 +21,8 @@ from jaxsens.base.errors import EngineRefusal, InputError, collecting
 from jaxsens.base.strict import naming_arguments, typed_arguments
 from jaxsens.experiments.sweep.placement_table import PlacementTable
 from jaxsens.sensitivity.placement.placement import Placement
-from jaxsens.sensitivity.placement.progress import telling
+from jaxsens.sensitivity.placement.progress import PROGRESS, telling
 from jaxsens.sensitivity.results.result import FlipSensitivity, load_result
-from jaxsens.sensitivity.several_lengths import PROGRESS
 
 if TYPE_CHECKING:
     import httpx
@@ -93,8 +92,8 @@ class Client:
 
         Args:
             model: its name.
-            tokens, flips, measure, readout, engine: as for `jaxsens.flip_sensitivity`; `Function` and `Comparison`
-                cannot be sent.
+            tokens, flips, measure, readout, engine: as for `jaxsens.flip_sensitivity`. `Function` and `Comparison`
+                cannot be sent, nor a list of texts: ask of each.
             placement: its `batch_size` and `memory_budget`; devices are the service's.
             progress: a function called with (flips done, flips in all) whenever the service tells; True for a bar on
                 standard error, False for nothing. By default, a bar on a terminal if it takes long.

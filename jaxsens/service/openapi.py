@@ -103,7 +103,7 @@ def kinds(base: Any) -> dict[str, dict[str, Any]]:
 def _measurement(models: Collection[str]) -> dict[str, Any]:
     ids = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
     text = {"type": "string", "minLength": 1}
-    inputs = [text, ids, {"type": "array", "items": text}, {"type": "array", "items": ids}]
+    inputs = [text, ids, {"type": "array", "items": ids, "description": "inputs of one length"}]
     objects = {
         base.question: {"anyOf": [{"enum": [*kinds(base)]}, *kinds(base).values()]}
         for base in (Flips, Measure, AskedEngine)

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-import jaxsens
 from jaxsens.sensitivity.results.estimated import ESTIMATED, Estimated, strata
 from jaxsens.sensitivity.results.result import FlipSensitivity
 from tests.sensitivity.made import made
@@ -69,18 +68,6 @@ def skewed(rng: np.random.Generator, flips: int = 1000) -> Float[np.ndarray, " f
     return np.sort(np.exp(rng.normal(size=flips)))
 
 
-def several(seed: int) -> Drawn:
-    """Samples of decisions of three inputs of different lengths, put together."""
-    rng = np.random.default_rng(seed)
-    each = [
-        sampled((rng.random(n) < p).astype(float), m, rng, measure="decision")
-        for n, p, m in ((40, 0.5, 15), (300, 0.05, 40), (1000, 0.2, 80))
-    ]
-    flips = [one.result.population for one in each]
-    truth = float(np.average([one.truth for one in each], weights=flips))
-    return Drawn(jaxsens.concat([one.result for one in each]), truth)
-
-
 def _of(seed: int) -> np.random.Generator:
     return np.random.default_rng(seed)
 
@@ -109,7 +96,6 @@ POPULATIONS: dict[str, Callable[[int], Drawn]] = {
     "decisions, 40 % of 500, 50 drawn": lambda k: sampled(
         (np.arange(500) % 5 < 2) * 1.0, 50, _of(k), **DECISION
     ),
-    "decisions of three lengths": several,
     "equal but for 3 of 64, 15 drawn": lambda k: sampled(1 + 30 * np.eye(64)[[5, 20, 40]].sum(0), 15, _of(k)),
     "KL, 64 of 2000": lambda k: sampled(skewed(_of(k), 2000) ** 2, 64, _of(k), measure="kl"),
     "cosine, 64 of 2000": lambda k: sampled(_of(k).beta(0.2, 2, 2000) * 2, 64, _of(k), measure="cosine"),

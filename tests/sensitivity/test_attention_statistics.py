@@ -23,8 +23,8 @@ from jaxsens.models.transformer.layers import layered_transformer
 from jaxsens.sensitivity.rows import attention_weights
 from jaxsens.sensitivity.rows.attention_statistics import _statistics
 from tests import reference
-from tests.sensitivity.test_concat import MODEL, SPELLER
 from tests.sensitivity.test_incremental import Odd, odd_weights, two_apart
+from tests.sensitivity.test_texts import MODEL, SPELLER
 from tests.small_models import random_parameters, small, tying
 
 N = 6

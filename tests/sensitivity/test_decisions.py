@@ -243,12 +243,8 @@ def test_a_threshold_is_saved_and_compared(tmp_path):
     result, other = (boolean(majority, words, threshold=t) for t in (0.5, 0.0))
     result.save(tmp_path / "result.parquet")
     assert jaxsens.load_result(tmp_path / "result.parquet").measure == Decision(0.5)
-    with pytest.raises(
-        InputError, match=r"results\[1\]: measure = Decision\(\): that of results\[0\] is Decision\(0.5"
-    ):
-        jaxsens.concat([result, other])
-    with pytest.raises(InputError, match=r"resume: measure = Decision\(0.5\): this call has Decision\(\)"):
-        boolean(majority, words, resume=result)
+    with pytest.raises(InputError, match=r"joined: measure = Decision\(0.5\): this call has Decision\(\)"):
+        result.joined(other)
 
 
 def test_a_threshold_is_of_the_decision_of_one_output():

@@ -109,16 +109,6 @@ def test_several_inputs_a_sample_and_a_file(tmp_path):
     assert loaded.to_pandas().equals(whole.to_pandas())
 
 
-def test_inputs_of_several_lengths_are_put_together_but_not_with_flips_of_another_kind():
-    result = flip_sensitivity(MODEL, [WORD, WORD[2:]], flips=Repeat(2))
-    assert (result.lengths, result.asked.flips.copies, len(result)) == ((N, N - 2), 2, 2 * N - 4)
-    np.testing.assert_allclose(
-        result.of_input(1).norms, flip_sensitivity(MODEL, WORD[2:], flips=Repeat(2)).norms
-    )
-    with pytest.raises(InputError, match=r"results\[1\]: copies = 0: that of results\[0\] is 2"):
-        jaxsens.concat([result, flip_sensitivity(MODEL, WORD)])
-
-
 def test_reserved_symbols_are_not_inserted_and_special_ones_not_repeated():
     subject = dataclasses.replace(measurable(MODEL), reserved=(0, 2), special=(0, 2))
     inserted = flip_sensitivity(subject, WORD, flips=Insert())
@@ -161,11 +151,11 @@ def test_an_interrupted_measurement_is_completed_with_the_same_edits_only():
         flip_sensitivity(MODEL, word, flips=Repeat(2), progress=stop, **options)
     partial = caught.value.partial
     whole = flip_sensitivity(MODEL, word, flips=Repeat(2), **options)
-    again = flip_sensitivity(MODEL, word, flips=Repeat(2), resume=partial, **options)
+    again = partial.joined(flip_sensitivity(MODEL, word, partial.remaining, **options))
     assert 0 < len(partial) < len(whole)
     assert again.to_pandas().equals(whole.to_pandas())
-    with pytest.raises(InputError, match=r"(?s)resume: .*flips = Repeat\(2\)"):
-        flip_sensitivity(MODEL, word, flips=Repeat(1), resume=partial, **options)
+    with pytest.raises(InputError, match=r"(?s)joined: .*flips = Repeat\(2\): this call has Repeat\(\)"):
+        partial.joined(flip_sensitivity(MODEL, word, flips=Repeat(1), **options))
 
 
 # Refusals

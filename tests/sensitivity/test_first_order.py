@@ -598,8 +598,17 @@ def test_an_interrupted_estimate_keeps_nothing_and_begins_again():
     partial = caught.value.partial
     assert len(partial) == 0
     assert not partial.complete
-    again = jaxsens.flip_sensitivity(model, word, engine="first-order", resume=partial)
-    assert len(again) == again.population
+    with pytest.raises(
+        jaxsens.InputError, match=r"remaining: engine = FirstOrder\(\): an estimate keeps nothing"
+    ):
+        _ = partial.remaining
+    exact = jaxsens.flip_sensitivity(model, word, engine="vmap")
+    with pytest.raises(
+        jaxsens.InputError, match=r"remaining: engine = Vmap\(\): this call has FirstOrder\(\)"
+    ):
+        jaxsens.flip_sensitivity(model, word, exact.remaining, engine="first-order")
+    with pytest.raises(jaxsens.InputError, match="joined: engine = FirstOrder"):
+        partial.joined(jaxsens.flip_sensitivity(model, word, engine="first-order"))
 
 
 @pytest.mark.long

@@ -14,7 +14,7 @@ from jaxsens.base import memory
 from jaxsens.base.errors import EngineRefusal, InputError
 from jaxsens.models.parts.masks import SlidingWindow
 from tests import reference
-from tests.sensitivity.test_concat import SPELLER
+from tests.sensitivity.test_texts import SPELLER
 from tests.small_models import random_parameters, small
 
 TOKENS = np.array([0, 2, 1, 1, 0, 3])  # 3 ends the word: it is not flipped

@@ -105,20 +105,6 @@ def test_both_strata_of_a_sample_count_by_their_least_numbers():
     assert 0.9 * 360 / 400 < below / 4000 < 360 / 400
 
 
-def test_inputs_count_by_their_flips_and_share_the_error():
-    rng = np.random.default_rng(0)
-    draws = [sampled(rng.random(n), m, rng).result for n, m in ((900, 60), (100, 30))]
-    every = sampled(rng.random(1000), 1000, rng).result
-    low, high = jaxsens.concat([*draws, every]).mean_interval(0.9)
-    ends = [one.mean_interval(0.95).low for one in draws]
-    assert low == pytest.approx((900 * ends[0] + 100 * ends[1] + 1000 * every.mean) / 2000)
-    assert high == math.inf
-    low, high = jaxsens.concat([*draws, every]).mean_interval(0.9, largest=1.0)
-    ends = [one.mean_interval(0.95, 1.0).high for one in draws]
-    assert high == pytest.approx((900 * ends[0] + 100 * ends[1] + 1000 * every.mean) / 2000)
-    assert 0.2 < low < high < 0.8
-
-
 def test_an_upper_end_needs_a_value_that_no_flip_exceeds():
     x = np.random.default_rng(0).uniform(0, 1, 300)
     norms, cosines = (

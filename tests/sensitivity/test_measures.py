@@ -261,11 +261,11 @@ def test_an_interrupted_measurement_is_completed_with_the_same_function_only(tmp
         of_measure(Comparison(apart), progress=progress, **options)
     caught.value.partial.save(tmp_path / "partial.parquet")
     partial = load_result(tmp_path / "partial.parquet")
-    completed = of_measure(Comparison(again), resume=partial, **options)
+    completed = partial.joined(of_measure(Comparison(again), flips=partial.remaining, **options))
     whole = of_measure(Comparison(apart), **options)
     np.testing.assert_array_equal(completed.values, whole.values)
-    with pytest.raises(InputError, match="resume: measure, its program as SHA-256, = "):
-        of_measure(Comparison(lambda y, new: y[0]), resume=partial, **options)
+    with pytest.raises(InputError, match="remaining: measure, its program as SHA-256, = "):
+        of_measure(Comparison(lambda y, new: y[0]), flips=partial.remaining, **options)
 
 
 # The Boolean sensitivity

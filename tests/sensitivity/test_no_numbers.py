@@ -36,7 +36,7 @@ def test_a_flip_measured_as_nan_is_told_from_one_not_measured_yet():
     assert len(partial) == seen[-1] < partial.population
     assert partial.positions[np.isnan(partial.norms)].tolist() == [1]
     with pytest.raises(InputError, match="not finite under 1 of 63 flips, first at position 1"):
-        jaxsens.flip_sensitivity(model, tokens, 2, resume=partial)
+        partial.joined(jaxsens.flip_sensitivity(model, tokens, partial.remaining))
 
 
 def test_flips_under_which_an_engine_overflows_go_to_the_fallback():

@@ -1,4 +1,4 @@
-"""A partial result can be completed by the call that was interrupted, and by no other."""
+"""What remains of an interrupted call completes its result, if everything else is as it was."""
 
 from __future__ import annotations
 
@@ -12,14 +12,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsens import InputError, MeasurementInterrupted, Placement, Transformer, flip_sensitivity, load_result
+from jaxsens import (
+    InputError,
+    MeasurementInterrupted,
+    Placement,
+    Transformer,
+    explain,
+    flip_sensitivity,
+    load_result,
+)
 from jaxsens.asked.engines import Vmap
 from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import L2
 from jaxsens.base.precision import numerics
+from jaxsens.sensitivity.results.fingerprint import fingerprint, weights_of
 from jaxsens.sensitivity.results.measured import Provenance
 from jaxsens.sensitivity.results.result import FlipSensitivity
-from jaxsens.sensitivity.results.resuming import fingerprint, weights_of
 from jaxsens.sensitivity.subjects.adapters import measurable
 from tests.small_models import small as config_of
 
@@ -46,6 +54,11 @@ def interrupted(chunks, model: Any = MODEL, tokens=TOKENS, **options):
     with pytest.raises(MeasurementInterrupted) as caught:
         flip_sensitivity(model, tokens, progress=progress, **options)
     return caught.value.partial
+
+
+def completed(part, model: Any = MODEL, tokens=TOKENS, **options):
+    """The partial result with the flips that remain; the options are those of the call but its flips."""
+    return part.joined(flip_sensitivity(model, tokens, part.remaining, **options))
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +92,7 @@ def test_flips_left_to_a_fallback_are_counted_once_however_often_a_call_is_inter
     part = interrupted(2, cold, **options)
     assert 0 < len(part) < len(whole)
     assert 0 < sum(count for how, count in part.engine.elsewhere if "float64" in how) <= len(part)
-    same(flip_sensitivity(cold, TOKENS, **options, resume=part), whole)
+    same(completed(part, cold, **options), whole)
 
 
 @pytest.mark.quick(1)
@@ -88,19 +101,20 @@ def test_a_completed_result_is_that_of_an_uninterrupted_call_bit_for_bit(whole, 
     part = interrupted(chunks, **OPTIONS)
     assert 0 < len(part) < len(whole)
     assert (part.complete, whole.complete, part.population) == (False, True, len(whole))
-    same(flip_sensitivity(MODEL, TOKENS, **OPTIONS, resume=part), whole)
+    same(completed(part, **OPTIONS), whole)
 
 
-def test_only_what_is_missing_is_measured_and_progress_counts_all(whole, partial):
+def test_only_what_remains_is_measured_and_counted_and_is_a_partial_result_itself(whole, partial):
     seen = []
-    flip_sensitivity(
-        MODEL, TOKENS, **OPTIONS, resume=partial, progress=lambda done, total: seen.append((done, total))
+    rest = flip_sensitivity(
+        MODEL, TOKENS, partial.remaining, **OPTIONS, progress=lambda done, total: seen.append((done, total))
     )
-    assert seen[0][0] > len(partial)
-    assert seen[-1] == (len(whole), len(whole))
+    assert seen[-1] == (len(rest), len(rest)) == (len(whole) - len(partial),) * 2
+    assert (rest.complete, rest.requested, rest.mean_interval()) == (False, len(whole), (0, math.inf))
+    assert repr(partial.remaining) == f"Remaining({len(rest)} of {len(whole)} flips)"
+    same(rest.joined(partial), whole)
     poisoned = dataclasses.replace(partial, values=np.full_like(partial.values, 7.0))
-    again = flip_sensitivity(MODEL, TOKENS, **OPTIONS, resume=poisoned)
-    assert int((again.norms == 7.0).sum()) == len(partial)
+    assert int((completed(poisoned, **OPTIONS).norms == 7.0).sum()) == len(partial)
 
 
 def test_a_partial_result_is_completed_in_several_goes_through_a_file(whole, partial, tmp_path):
@@ -108,12 +122,14 @@ def test_a_partial_result_is_completed_in_several_goes_through_a_file(whole, par
     loaded = load_result(tmp_path / "partial.parquet")
     same(loaded, partial)
     assert not loaded.complete
-    further = interrupted(1, **OPTIONS, resume=loaded)
+    second = interrupted(1, **OPTIONS, flips=loaded.remaining)
+    second.save(tmp_path / "second.parquet")
+    further = loaded.joined(load_result(tmp_path / "second.parquet"))
     assert len(partial) < len(further) < len(whole)
     further.save(tmp_path / "partial.parquet")
-    completed = flip_sensitivity(MODEL, TOKENS, **OPTIONS, resume=load_result(tmp_path / "partial.parquet"))
-    same(completed, whole)
-    same(flip_sensitivity(MODEL, TOKENS, **OPTIONS, resume=completed), whole)
+    done = completed(load_result(tmp_path / "partial.parquet"), **OPTIONS)
+    same(done, whole)
+    same(completed(done, **OPTIONS), whole)
 
 
 def test_a_partial_result_is_never_taken_for_a_whole_one(whole):
@@ -130,9 +146,9 @@ def test_a_partial_result_is_never_taken_for_a_whole_one(whole):
     partial = caught.value.partial
     assert calls[-1] == len(whole)
     assert (len(partial), partial.complete, partial.requested) == (len(whole) - 1, False, len(whole))
-    completed = flip_sensitivity(MODEL, TOKENS, resume=partial, **OPTIONS)
+    done = completed(partial, **OPTIONS)
     # The last flip is in a batch of its own, whose products are rounded in another order.
-    np.testing.assert_allclose(completed.norms, whole.norms, rtol=1e-5)
+    np.testing.assert_allclose(done.norms, whole.norms, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -145,7 +161,9 @@ def test_a_partial_sample_is_completed_and_so_are_other_engines_and_dtypes():
     }
     part = interrupted(1, model, **options)
     assert (part.engine.name, part.norms.dtype) == ("difference", np.float64)
-    same(flip_sensitivity(model, TOKENS, **options, resume=part), flip_sensitivity(model, TOKENS, **options))
+    whole = flip_sensitivity(model, TOKENS, **options)
+    del options["flips"]
+    same(completed(part, model, **options), whole)
 
 
 def test_a_partial_result_of_no_flips_has_a_repr_and_statistics_and_can_be_completed(
@@ -170,7 +188,7 @@ def test_a_partial_result_of_no_flips_has_a_repr_and_statistics_and_can_be_compl
     with pytest.raises(InputError, match="argmax: no flip was measured; complete the result"):
         _ = none.argmax
     none.save(tmp_path / "none.parquet")
-    same(flip_sensitivity(MODEL, TOKENS, **OPTIONS, resume=load_result(tmp_path / "none.parquet")), whole)
+    same(completed(load_result(tmp_path / "none.parquet"), **OPTIONS), whole)
 
 
 def test_a_partial_result_is_no_random_sample(whole, partial):
@@ -190,15 +208,11 @@ def test_a_partial_result_is_no_random_sample(whole, partial):
 
 
 CHANGES = {
-    "tokens": ({"tokens": (TOKENS + 1) % 3}, "tokens = .*beginning with"),
+    "tokens": ({"tokens": (TOKENS + 1) % 3}, r"tokens = \[\[.*: this call has \[\["),
     "fewer tokens": ({"tokens": TOKENS[:1]}, "tokens = "),
     "measure": ({"measure": "l1"}, r"measure = L2\(\): this call has L1\(\)"),
     "engine": ({"engine": "auto"}, r"engine = Vmap\(\): this call has Auto\(\)"),
     "outputs": ({"measure": L2(outputs=[0])}, r"outputs = None: this call has \(0,\)"),
-    "symbols": ({"flips": [0, 1]}, r"(?s)2 errors.*flips = Substitute\(\).*what they insert"),
-    "all symbols by name": ({"flips": [0, 1, 2]}, r"flips = .*: this call has Substitute\(\[0, 1, 2\]\)"),
-    "positions": ({"flips": Substitute(positions=range(23))}, r"this call has Substitute\(positions=\[0, 1"),
-    "sample": ({"flips": Substitute(sample=20)}, r"this call has Substitute\(sample=20\)"),
     "model": ({"model": small(seed=1)}, "model, parameters and function"),
     "function": (
         {"model": small(weighting="leftmost-hard")},
@@ -211,16 +225,26 @@ CHANGES = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_call_that_differs_is_refused_and_told_in_what(partial, name):
     changes, match = CHANGES[name]
-    given = {"model": MODEL, "tokens": TOKENS, **OPTIONS, **changes}
-    with pytest.raises(InputError, match=match):
-        flip_sensitivity(**given, resume=partial)
+    given: dict[str, Any] = {"model": MODEL, "tokens": TOKENS, **OPTIONS, **changes}
+    with pytest.raises(InputError, match=f"(?s)^flip_sensitivity: remaining: .*{match}"):
+        flip_sensitivity(**given, flips=partial.remaining)
+    with pytest.raises(InputError, match=f"(?s)^joined: .*{match}"):
+        partial.joined(flip_sensitivity(**given))
 
 
-def test_another_seed_of_the_sample_is_refused():
-    part = interrupted(1, flips=Substitute(sample=20, seed=1), **OPTIONS)
-    match = r"flips = Substitute\(sample=20, seed=1\): this call has Substitute\(sample=20, seed=2\)"
+@pytest.mark.parametrize(
+    ("flips", "match"),
+    [
+        ([0, 1], r"(?s)2 errors.*flips = Substitute\(\).*what they insert"),
+        ([0, 1, 2], r"flips = Substitute\(\): this call has Substitute\(\[0, 1, 2\]\)"),
+        (Substitute(positions=range(23)), r"this call has Substitute\(positions=\[0, 1"),
+        (Substitute(sample=20, seed=2), r"this call has Substitute\(sample=20, seed=2\)"),
+        (None, "rest has flips that this result has"),
+    ],
+)
+def test_results_of_other_flips_are_not_joined(partial, flips, match):
     with pytest.raises(InputError, match=match):
-        flip_sensitivity(MODEL, TOKENS, flips=Substitute(sample=20, seed=2), **OPTIONS, resume=part)
+        partial.joined(flip_sensitivity(MODEL, TOKENS, flips, **OPTIONS))
 
 
 def test_other_versions_are_named_and_not_the_model_whose_program_they_change(partial):
@@ -228,28 +252,18 @@ def test_other_versions_are_named_and_not_the_model_whose_program_they_change(pa
         partial, run=Provenance(partial.dtype, {**partial.run.versions, "jax": "0.4.0"})
     )
     with pytest.raises(InputError, match=r"versions\['jax'\] = '0\.4\.0'") as caught:
-        flip_sensitivity(MODEL, TOKENS, **OPTIONS, resume=older)
+        flip_sensitivity(MODEL, TOKENS, older.remaining, **OPTIONS)
     assert "model" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("resume", "match"),
-    [
-        ("partial.parquet", r"resume = 'partial\.parquet'.*load_result\(path\)"),
-        (True, "resume = True"),
-        (MeasurementInterrupted, r"\(its \.partial\)"),
-        (
-            lambda part: dataclasses.replace(
-                part, flips=dataclasses.replace(part.flips, positions=part.positions[::-1])
-            ),
-            "flips that this call does not request",
-        ),
-    ],
-)
-def test_what_is_no_partial_result_of_the_call_is_refused(partial, resume, match):
-    given: Any = resume(partial) if callable(resume) else resume
-    with pytest.raises(InputError, match=match):
-        flip_sensitivity(MODEL, TOKENS, **OPTIONS, resume=given)
+def test_what_is_no_partial_result_of_the_call_is_refused(partial):
+    with pytest.raises(InputError, match=r"joined: rest = 'partial\.parquet': what flip_sensitivity"):
+        partial.joined("partial.parquet")
+    with pytest.raises(InputError, match=r"flips.symbols = Remaining\(.* flips\): the number"):
+        explain(MODEL, 24, partial.remaining)
+    turned = dataclasses.replace(partial.flips, positions=partial.positions[::-1])
+    with pytest.raises(InputError, match="the partial result has flips that its call has not"):
+        completed(dataclasses.replace(partial, flips=turned), **OPTIONS)
 
 
 def closing_over(array, factor=1.0):
@@ -313,11 +327,12 @@ def test_a_function_of_ones_own_is_completed_though_it_is_made_anew(tmp_path):
 
     part = interrupted(1, model(), **options)
     part.save(tmp_path / "part.parquet")
-    completed = flip_sensitivity(model(), TOKENS, **options, resume=load_result(tmp_path / "part.parquet"))
-    same(completed, flip_sensitivity(model(), TOKENS, **options))
+    whole = flip_sensitivity(model(), TOKENS, **options)
+    del options["flips"]
+    same(completed(load_result(tmp_path / "part.parquet"), model(), **options), whole)
     table[0, 0] += 1
     with pytest.raises(InputError, match="model, parameters and function"):
-        flip_sensitivity(model(), TOKENS, **options, resume=part)
+        completed(part, model(), **options)
 
 
 def test_the_result_says_on_what_it_was_measured(whole):

@@ -287,10 +287,10 @@ def test_an_interrupted_measurement_is_completed_with_the_same_function_only(tmp
     partial = load_result(tmp_path / "partial.parquet")
     whole = MEASURE(Function(log_probability), **options)
     assert 0 < len(partial) < len(whole)
-    completed = MEASURE(Function(again), resume=partial, **options)
+    completed = partial.joined(flip_sensitivity(MODEL, WORD, partial.remaining, Function(again), **options))
     np.testing.assert_array_equal(completed.values, whole.values)
     np.testing.assert_array_equal(completed.norms, whole.norms)
-    with pytest.raises(InputError, match=r"resume: measure, its program as SHA-256, = "):
-        MEASURE(Function(other), resume=partial, **options)
-    with pytest.raises(InputError, match=r"(?s)resume: .*measure = 'function': this call has L2\(\)"):
-        MEASURE(resume=partial, **options)
+    with pytest.raises(InputError, match=r"remaining: measure, its program as SHA-256, = "):
+        flip_sensitivity(MODEL, WORD, partial.remaining, Function(other), **options)
+    with pytest.raises(InputError, match=r"(?s)remaining: .*measure = 'function': this call has L2\(\)"):
+        flip_sensitivity(MODEL, WORD, partial.remaining, **options)

@@ -544,23 +544,24 @@ def interrupted(flips):
 
 @pytest.mark.quick(3)
 @pytest.mark.parametrize(
-    ("flips", "other", "named"),
+    "flips",
     [
-        ({0: [1, 2, 4], 4: [0, 1]}, {0: [1, 2, 3], 4: [0, 1]}, r"flips = Substitute\(\{0: "),
-        (Pairs([(0, 2), (2, 1), (5, 1)]), Pairs([(0, 2), (2, 1), (5, 2)]), "flips = Pairs"),
-        (Neighbours(2), Neighbours(1), r"flips = Neighbours\(2\)"),
-        (Delete(), Mask(3), r"flips = Delete\(\)"),
-        (Substitute(PIECES, groups=GROUPS), Substitute(PIECES, groups=[(0,), (1,), (4,)]), "groups="),
-        (Substitute(groups=GROUPS), None, "groups="),
+        {0: [1, 2, 4], 4: [0, 1]},
+        Pairs([(0, 2), (2, 1), (5, 1)]),
+        Neighbours(2),
+        Neighbours(4, sample=9, seed=2),
+        Delete(),
+        Substitute(PIECES, groups=GROUPS),
+        Substitute(groups=GROUPS, sample=9),
     ],
 )
-def test_an_interrupted_measurement_is_completed_with_the_same_flips_only(tmp_path, flips, other, named):
+def test_the_flips_that_remain_of_an_interrupted_measurement_complete_it(tmp_path, flips):
     interrupted(flips).save(tmp_path / "partial.parquet")
     partial = load_result(tmp_path / "partial.parquet")
     given = {"engine": "vmap", "placement": Placement(batch_size=1)}
     whole = flip_sensitivity(MODEL, TWO, flips, **given)
-    assert 0 < len(partial) < len(whole)
-    completed = flip_sensitivity(MODEL, TWO, flips, resume=partial, **given)
-    assert completed.to_pandas().equals(whole.to_pandas())
-    with pytest.raises(InputError, match=f"(?s)resume: .*{named}"):
-        flip_sensitivity(MODEL, TWO, other, engine="vmap", resume=partial)
+    rest = flip_sensitivity(MODEL, TWO, partial.remaining, **given)
+    assert 0 < len(partial) < len(whole) == len(partial) + len(rest)
+    for completed in (partial.joined(rest), rest.joined(partial)):
+        assert completed.description() == whole.description()
+        assert completed.to_pandas().equals(whole.to_pandas())

@@ -99,7 +99,7 @@ def test_a_page_says_the_model_what_was_flipped_by_what_and_the_size_of_the_outp
     result = shown()
     asked, run = (
         dataclasses.replace(result.asked, flips=flips),
-        Provenance("float64", {}, "some/encoder", (12.34,)),
+        Provenance("float64", {}, "some/encoder", 12.34),
     )
     page = html.unescape(dataclasses.replace(result, asked=asked, run=run)._repr_html_())
     assert f"Model: some/encoder. Flipped: 3 of 4 positions, {said}" in page
@@ -112,22 +112,20 @@ def test_a_measurement_knows_its_model_and_the_size_of_its_output(tmp_path):
         return jnp.stack([3.0 + 0 * tokens[0], 4.0 + tokens[1] / 8])
 
     found = jaxsens.flip_sensitivity(network, [0, 0, 1], 2)
-    assert (found.run.model, found.run.scales) == ("network", (5.0,))
+    assert (found.run.model, found.run.scale) == ("network", 5.0)
     found.save(tmp_path / "r.parquet")
     loaded = jaxsens.load_result(tmp_path / "r.parquet")
-    assert (loaded.run.model, loaded.run.scales) == ("network", (5.0,))
-    assert jaxsens.flip_sensitivity(network, [0, 0, 1], 2, jaxsens.Function(lambda y: -y[1])).run.scales == (
-        -4.0,
+    assert (loaded.run.model, loaded.run.scale) == ("network", 5.0)
+    assert (
+        jaxsens.flip_sensitivity(network, [0, 0, 1], 2, jaxsens.Function(lambda y: -y[1])).run.scale == -4.0
     )
-    assert jaxsens.flip_sensitivity(network, [0, 0, 1], 2, "kl").run.scales is None
-    both = jaxsens.flip_sensitivity(network, [[0, 0, 1], [0, 0, 0, 1]], 2)
-    assert (both.run.model, both.run.scales, both.of_input(1).run.scales) == ("network", (5.0, 5.0), (5.0,))
-    assert jaxsens.flip_sensitivity(network, [[0, 0, 1], [0, 1, 1]], 2).run.scales == (5.0, None)
+    assert jaxsens.flip_sensitivity(network, [0, 0, 1], 2, "kl").run.scale is None
+    both = jaxsens.flip_sensitivity(network, [[0, 0, 1], [0, 1, 1]], 2)
+    assert [one.run.scale for one in (both, both.of_input(0), both.of_input(1))] == [5.0, 5.0, None]
     plain = jaxsens.Transformer(jaxsens.TransformerConfig(2, width=4, heads=1, layers=1, feed_forward=4))
     found = jaxsens.flip_sensitivity(plain, [0, 1, 1])
     assert found.run.model == "Transformer"
-    assert found.run.scales is not None
-    assert found.run.scales[0] == pytest.approx(np.linalg.norm(plain(np.array([0, 1, 1]))), rel=1e-6)
+    assert found.run.scale == pytest.approx(np.linalg.norm(plain(np.array([0, 1, 1]))), rel=1e-6)
 
 
 @pytest.mark.quick(2)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,11 @@ from jaxsens.sensitivity.corpus import CorpusRow, common, corpus_table
 from jaxsens.sensitivity.engines.vmap import compiled_output
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.sensitivity.flips.selection import default_flips, select
-from jaxsens.sensitivity.results.concat import concat
-from jaxsens.sensitivity.results.result import FlipSensitivity, load_result
+from jaxsens.sensitivity.pictures.view import ResultView
+from jaxsens.sensitivity.results.fingerprint import weights_of
+from jaxsens.sensitivity.results.result import FlipSensitivity, load_with_metadata
 from jaxsens.sensitivity.subjects.adapters import LayeredApply, checked_input, measurable
+from jaxsens.sensitivity.subjects.texts import pieces_of
 
 LEAST = 3
 """The number of texts that a token is in at least to be among those that are printed and drawn."""
@@ -73,50 +75,63 @@ def measured_corpus(
     arguments: Mapping[str, Any],
     save: Path | None,
     told: Callable[[int, int], object],
-) -> FlipSensitivity:
-    """Returns the result on all texts, in their order. Texts of one length are measured together.
+) -> list[FlipSensitivity]:
+    """Returns the results of all texts, in their order. Texts of one length are measured together.
 
-    What is finished is kept in `save` after each length; a file of the same texts and options is gone on from.
+    The result of each length n is kept in `save/n=N.parquet`; a folder of the same texts and options is gone on from.
 
     Raises:
-        InputError: if the file is that of another measurement.
+        InputError: if a file there is that of another measurement.
     """
-    of_text = _matched(load_result(save), words) if save is not None and save.is_file() else {}
-    left: dict[int, list[int]] = defaultdict(list)
-    for k, word in enumerate(words):
-        if k not in of_text:
-            left[len(word)].append(k)
-    for n in sorted(left):
-        told(len(of_text), len(words))
-        found = flip_sensitivity(model, [texts[k].text for k in left[n]], progress=False, **arguments)
-        of_text |= {k: found.of_input(row) for row, k in enumerate(left[n])}
-        if save is not None:
-            concat([of_text[k] for k in sorted(of_text)]).save(save)
-    told(len(of_text), len(words))
-    return concat([of_text[k] for k in range(len(words))])
+    found: dict[int, FlipSensitivity] = {}
+    asked = [f"{name}={value!r}" for name, value in sorted(arguments.items()) if name != "placement"]
+    asked += [model.layered.output, weights_of(measurable(model))]
+    for n in sorted({len(word) for word in words}):
+        told(len(found), len(words))
+        own = [k for k, word in enumerate(words) if len(word) == n]
+        ids, path = [words[k] for k in own], None if save is None else save / f"n={n}.parquet"
+        digest = hashlib.sha256(json.dumps([asked, ids]).encode()).hexdigest()
+        if path is not None and path.is_file():
+            result, kept = load_with_metadata(path)
+            if kept.get("corpus") != digest:
+                raise InputError(
+                    f"corpus: --save = {str(save)!r}: n={n}.parquet is of other texts or options; remove it, or give "
+                    "another folder"
+                )
+        else:
+            result = flip_sensitivity(model, ids, progress=False, **arguments)
+            pieces = pieces_of(model, [texts[k].text for k in own], result.tokens)
+            result = dataclasses.replace(result, pieces=pieces)
+            if path is not None:
+                result.save(path, corpus=digest)
+        found |= {k: result.of_input(row) for row, k in enumerate(own)}
+    told(len(found), len(words))
+    return [found[k] for k in range(len(words))]
 
 
-def _matched(kept: FlipSensitivity, words: list[list[int]]) -> dict[int, FlipSensitivity]:
-    """Returns what a file holds of each text: that of the first texts with its ids."""
-    free: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for k, word in enumerate(words):
-        free[tuple(word)].append(k)
-    found = {}
-    for row in range(len(kept.tokens)):
-        same = free[tuple(kept.tokens[row, : kept.length(row)].tolist())]
-        if not same:
-            raise InputError("corpus: --save has other texts than --texts; remove it, or give another file")
-        found[same.pop(0)] = kept.of_input(row)
-    return found
+def view_of(results: Sequence[FlipSensitivity]) -> ResultView:
+    """Returns the results of texts as one picture shows them."""
+    views = [one.view() for one in results]
+    by, counted = {one.flipped_by for one in views}, ("flips", "population", "exact", "unresolved")
+    counts: dict[str, Any] = {name: sum(getattr(one, name) for one in views) for name in counted}
+    return dataclasses.replace(
+        views[0],
+        inputs=[one for view in views for one in view.inputs],
+        names={symbol: name for view in views for symbol, name in (view.names or {}).items()},
+        **counts,
+        engine=", ".join(dict.fromkeys(one.engine for one in views)),
+        flipped_by=by.pop() if len(by) == 1 else "",
+    )
 
 
-def labels_of(model: PretrainedModel, texts: list[LabelledText], result: FlipSensitivity) -> list[str]:
+def labels_of(
+    model: PretrainedModel, texts: list[LabelledText], results: Sequence[FlipSensitivity]
+) -> list[str]:
     """Returns the label of each text: the file's, or the classifier's where the file has none."""
     found = [one.label for one in texts]
-    for k, label in enumerate(found):
+    for k, (label, one) in enumerate(zip(found, results, strict=True)):
         if not label and model.labels:
-            ids = result.tokens[k, : result.length(k)]
-            found[k] = model.labels[int(np.argmax(scores_of(model, ids, result.readout)))]
+            found[k] = model.labels[int(np.argmax(scores_of(model, one.tokens[0], one.readout)))]
     return found
 
 
@@ -127,10 +142,10 @@ def scores_of(model: PretrainedModel, ids: Any, readout: int | str | None) -> np
         return compiled_output(own, model.parameters, np.asarray(ids, np.int32))
 
 
-def tables_of(result: FlipSensitivity, labels: list[str]) -> list[list[CorpusRow]]:
+def tables_of(results: Sequence[FlipSensitivity], labels: list[str]) -> list[list[CorpusRow]]:
     """Returns the tables by position, by token and, if there are labels, by label."""
-    tables = [corpus_table(result, "position"), corpus_table(result, "token")]
-    return [*tables, corpus_table(result, "label", labels)] if any(labels) else tables
+    tables = [corpus_table(results, "position"), corpus_table(results, "token")]
+    return [*tables, corpus_table(results, "label", labels)] if any(labels) else tables
 
 
 def printed(table: list[CorpusRow], top: int) -> Table:

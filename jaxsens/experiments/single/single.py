@@ -1,4 +1,4 @@
-"""One measurement from the command line: its model and its input."""
+"""One measurement from the command line: its model, its input, and what remains of a stopped one."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ from jaxsens.base.strict import did_you_mean, read_table, read_toml
 from jaxsens.experiments.sweep.config import BUILT_IN, TABLES, Variant, check_label
 from jaxsens.experiments.sweep.sources import ModelSource, changed, keys_of, read_source
 from jaxsens.experiments.sweep.words import RandomWords
+from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
+from jaxsens.sensitivity.flips.selection import default_flips
+from jaxsens.sensitivity.results.interrupted import MeasurementInterrupted
+from jaxsens.sensitivity.results.result import FlipSensitivity
+from jaxsens.sensitivity.subjects.adapters import measurable
 
 _MADE = ("formula", "construction", "checkpoint")
 _ONLY_CONSTRUCTED = ("alphabet", "condition", "read", "autoregressive")
@@ -121,3 +126,19 @@ def input_tokens(
         problems.add("--tokens", word, f"symbols ({known}), one a character or with blanks between")
     problems.raise_if_any()
     return source.symbols.with_end(np.array([[names.index(part) for part in parts]], dtype=np.int64))
+
+
+def measured(
+    model: Any, tokens: Any, arguments: dict[str, Any], partial: FlipSensitivity | None
+) -> FlipSensitivity:
+    """Returns the result on all flips; with the `partial` one of --resume, that one and the flips that it lacks."""
+    if partial is None:
+        return flip_sensitivity(model, tokens, **arguments)
+    flips, began = arguments.pop("flips", None) or default_flips(measurable(model)), partial.asked.flips
+    if flips != began:
+        remedy = f"this call has {flips!r}; repeat the interrupted call"
+        raise InputError(f"flip_sensitivity: remaining: flips = {began!r}: {remedy}")
+    try:
+        return partial.joined(flip_sensitivity(model, tokens, partial.remaining, **arguments))
+    except MeasurementInterrupted as stop:
+        raise MeasurementInterrupted(partial.joined(stop.partial), stop.signal) from stop

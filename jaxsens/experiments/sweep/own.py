@@ -1,7 +1,7 @@
 """Models and words that functions of the user's make, `make(n, seed)` and `inputs(n, seed)`, as parts of a sweep.
 
 A point of such a sweep is known by its model's fingerprint: SHA-256 of the parameters and of the function that is
-computed (`jaxsens.sensitivity.results.resuming.fingerprint`). So every model is made once before anything is measured,
+computed (`jaxsens.sensitivity.results.fingerprint`). So every model is made once before anything is measured,
 and once more when its point is measured. A folder whose models have changed is then one of other points.
 """
 
@@ -31,7 +31,7 @@ from jaxsens.models.config_tables import CONFIGS, build
 from jaxsens.models.networks.network import Network
 from jaxsens.sensitivity.checks.output import traced_output
 from jaxsens.sensitivity.flips.selection import default_flips
-from jaxsens.sensitivity.results.resuming import fingerprint
+from jaxsens.sensitivity.results.fingerprint import fingerprint
 from jaxsens.sensitivity.subjects.adapters import Measurable, measurable
 
 Made = TypeVar("Made")

@@ -130,13 +130,10 @@ class FlipTable:
         columns = self.inputs[kept], self.positions[kept], self.symbols[kept]
         return FlipTable(*columns, self.populations, self.alphabet, self.joint, insertion)
 
-    def of_inputs(self, start: int, stop: int, alphabet: tuple[int, ...] | None = None) -> FlipTable:
-        """Returns the flips of some inputs, numbered from 0, with their own alphabet if it is given."""
-        found = self.part(slice(*np.searchsorted(self.inputs, [start, stop])))
-        alphabet = self.alphabet if alphabet is None else alphabet
-        return replace(
-            found, inputs=found.inputs - start, populations=self.populations[start:stop], alphabet=alphabet
-        )
+    def of_input(self, k: int) -> FlipTable:
+        """Returns the flips of input k, as those of input 0."""
+        found = self.part(slice(*np.searchsorted(self.inputs, [k, k + 1])))
+        return replace(found, inputs=found.inputs - k, populations=self.populations[k : k + 1])
 
     def said(self, flip: int) -> str:
         """Returns how a message names a flip."""

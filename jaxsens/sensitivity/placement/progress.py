@@ -13,6 +13,9 @@ import jax.monitoring
 
 from jaxsens.sensitivity.placement.placement import Progress
 
+PROGRESS = "(flips done, flips in all), True for a bar, or False for nothing"
+"""What `progress` may be, in words."""
+
 PATIENCE = 2.0
 """Seconds before the default bar appears: shorter measurements need none."""
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from jaxsens.sensitivity.results.estimated import ESTIMATED, RANDOM, TOP, Estimated
 
@@ -80,17 +80,12 @@ class Accuracy:
         )
 
 
-def accuracy_of(
-    estimated: Estimated, norms: Float[np.ndarray, " flips"], parts: Int[np.ndarray, " flips"] | None = None
-) -> Accuracy:
+def accuracy_of(estimated: Estimated, norms: Float[np.ndarray, " flips"]) -> Accuracy:
     """Returns the accuracy of estimates.
 
     Args:
         estimated: the estimates.
         norms: a result's, exact where flips were measured.
-        parts: the number of each flip's measurement, if it is a result of several. Their random flips are pooled for
-            the errors; the numbers of flips that exceed the largest measured are bounded in each (Bonferroni), and
-            added.
     """
     drawn = estimated.stratum == RANDOM
     estimates, compared = estimated.estimates[drawn], estimated.compared[drawn]
@@ -100,7 +95,7 @@ def accuracy_of(
     sketch = None
     if estimated.sketch is not None:
         sketch = _quantile(_relative(compared, np.asarray(norms[drawn], np.float64)), 0.5)
-    share, number = _exceeding(estimated, norms, parts)
+    share, number = _exceeding(estimated.stratum, norms)
     return Accuracy(
         count=len(estimates),
         median_error=_quantile(errors, 0.5),
@@ -144,31 +139,16 @@ def _slope(estimates: np.ndarray, compared: np.ndarray) -> float:
     return float(centred @ compared / (centred @ centred) / np.ptp(estimates))
 
 
-def _exceeding(estimated: Estimated, norms: np.ndarray, parts: np.ndarray | None) -> tuple[float, int | None]:
-    top = estimated.stratum == TOP
-    if not top.any():
-        return math.nan, None
-    largest, groups = norms[top].max(), [np.ones(len(norms), bool)]
-    if parts is not None:
-        groups = [parts == one for one in np.unique(parts[~top])]
-    confidence = 1 - (1 - CONFIDENCE) / max(1, len(groups))
-    bounds = [_exceeding_in(estimated.stratum[one], norms[one] > largest, confidence) for one in groups]
-    if len(bounds) == 1:
-        return bounds[0][:2]
-    flips = sum(rest for _, _, rest in bounds)
-    share = sum(share * rest for share, _, rest in bounds) / flips if flips else 0.0
-    return share, sum(number for _, number, _ in bounds)
-
-
-def _exceeding_in(stratum: np.ndarray, exceeds: np.ndarray, confidence: float) -> tuple[float, int, int]:
-    """Returns the bounds on the share and the number of one measurement's flips outside the largest estimates, and the
-    number of these flips."""
+def _exceeding(stratum: np.ndarray, norms: np.ndarray) -> tuple[float, int | None]:
+    """Returns the bounds on the share and the number of the flips outside the largest estimates."""
     from scipy import stats
 
-    drawn = stratum == RANDOM
+    top, drawn = stratum == TOP, stratum == RANDOM
+    if not top.any():
+        return math.nan, None
     unmeasured = int((stratum == ESTIMATED).sum())
-    m, k = int(drawn.sum()), int(exceeds[drawn].sum())
+    m, k = int(drawn.sum()), int((norms[drawn] > norms[top].max()).sum())
     if not unmeasured:
-        return k / m if m else 0.0, 0, m
-    share = float(stats.beta.ppf(confidence, k + 1, m - k)) if k < m else 1.0
-    return share, min(unmeasured, math.floor(share * (unmeasured + m)) - k), unmeasured + m
+        return k / m if m else 0.0, 0
+    share = float(stats.beta.ppf(CONFIDENCE, k + 1, m - k)) if k < m else 1.0
+    return share, min(unmeasured, math.floor(share * (unmeasured + m)) - k)

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int8
 
-FIRST_ORDER = "first-order"
-"""The name of the engine that estimates."""
-
 ESTIMATED, TOP, RANDOM = 0, 1, 2
 """The strata: flips with an estimate only, the largest estimates, and a random sample of the rest."""
 

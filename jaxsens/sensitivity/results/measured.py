@@ -19,7 +19,7 @@ from jaxsens.base.precision import resolved
 from jaxsens.base.sealed import encoded
 from jaxsens.sensitivity.engines.engine import EngineChoice
 from jaxsens.sensitivity.flips.flip_table import DELETED, DELETED_NAME, FlipTable
-from jaxsens.sensitivity.results.estimated import FIRST_ORDER, Estimated
+from jaxsens.sensitivity.results.estimated import Estimated
 
 COLUMNS = {
     "input": "flips.inputs",
@@ -43,34 +43,14 @@ class Provenance:
         dtype: that of the arithmetic.
         versions: of jaxsens, jax and numpy, and the device.
         model: what the model is called; None if unknown.
-        scales: for each input without a flip the size of the output as it is measured, or f of it; None where it is
-            unknown: a measurement knows that of its first input, for norms and functions of the output.
+        scale: of the first input without a flip the size of the output as it is measured, or f of it, for norms and
+            functions of the output; otherwise None.
     """
 
     dtype: str
     versions: dict[str, str]
     model: str | None = None
-    scales: tuple[float | None, ...] | None = None
-
-    def of_inputs(self, start: int, stop: int) -> Provenance:
-        """Returns what computed the part of some inputs."""
-        scales = None if self.scales is None else self.scales[start:stop]
-        return dataclasses.replace(self, scales=scales if any(scales or ()) else None)
-
-
-@dataclass(frozen=True)
-class ResultPart:
-    """A measurement that a result was put together from, by `concat`: the fields that hold for its inputs only.
-
-    Attributes:
-        inputs: their number. The inputs of parts follow each other.
-        alphabet, engine, asked: as in its result.
-    """
-
-    inputs: int
-    alphabet: tuple[int, ...]
-    engine: EngineChoice
-    asked: Request
+    scale: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +67,6 @@ class MeasuredFlips:
     estimated: Estimated | None = None
     names: Mapping[int, str] | None = None
     pieces: tuple[tuple[str, ...], ...] | None = None
-    lengths: tuple[int, ...] | None = None
-    parts: tuple[ResultPart, ...] | None = None
     __pydantic_config__: ClassVar[Any] = {"arbitrary_types_allowed": True}
 
     @property
@@ -154,7 +132,7 @@ class MeasuredFlips:
 
     @property
     def n(self) -> int:
-        """The length of the inputs; of the longest if lengths differ."""
+        """The length of the inputs."""
         return self.tokens.shape[1]
 
     @property
@@ -170,8 +148,7 @@ class MeasuredFlips:
     @property
     def requested(self) -> int:
         """The number of flips that were requested: more than `len(result)` for a partial result."""
-        asked = [self.asked] if self.parts is None else [part.asked for part in self.parts]
-        return sum(sum(one.counts) for one in asked)
+        return sum(self.asked.counts)
 
     @property
     def exact(self) -> Bool[np.ndarray, " flips"]:
@@ -188,57 +165,18 @@ class MeasuredFlips:
         """
         if not is_count(k) or k >= len(self.tokens):
             raise InputError(f"k = {k}: an input from 0 to {len(self.tokens) - 1}")
-        if self.parts is not None:
-            own = int(self._part_of_each_input()[k])
-            first = sum(part.inputs for part in self.parts[:own])
-            return self._of_inputs(first, first + self.parts[own].inputs, self.parts[own]).of_input(k - first)
-        found = self._of_inputs(k, k + 1, None)
-        return dataclasses.replace(found, asked=found.asked.of_input(k))
-
-    def _of_inputs(self, start: int, stop: int, part: ResultPart | None) -> Self:
-        """Returns the part of the result for some inputs, and the fields that a measurement of its own has."""
-        mine = slice(*np.searchsorted(self.inputs, [start, stop]))
-        lengths = {self.length(k) for k in range(start, stop)}
-        estimated = None if self.estimated is None else self.estimated.part(mine)
-        if part is not None and part.engine.name != FIRST_ORDER:
-            estimated = None  # all of it was measured; other parts were estimated
+        mine = slice(*np.searchsorted(self.inputs, [k, k + 1]))
         return dataclasses.replace(
             self,
             values=self.values[mine],
             resolution=self.resolution[mine],
-            flips=self.flips.of_inputs(start, stop, None if part is None else part.alphabet),
-            tokens=self.tokens[start:stop, : max(lengths)],
-            asked=self.asked if part is None else part.asked,
-            engine=self.engine if part is None else part.engine,
-            run=self.run.of_inputs(start, stop),
-            estimated=estimated,
-            pieces=None if self.pieces is None else self.pieces[start:stop],
-            lengths=None,
-            parts=None,
+            flips=self.flips.of_input(k),
+            tokens=self.tokens[k : k + 1],
+            asked=self.asked.of_input(k),
+            run=dataclasses.replace(self.run, scale=None if k else self.run.scale),
+            estimated=None if self.estimated is None else self.estimated.part(mine),
+            pieces=None if self.pieces is None else self.pieces[k : k + 1],
         )
-
-    def length(self, k: int) -> int:
-        """Returns the length of input k."""
-        return self.n if self.lengths is None else self.lengths[k]
-
-    def _part_of_each_input(self) -> Int[np.ndarray, " batch"]:
-        parts = self.parts or ()
-        return np.repeat(np.arange(len(parts)), [part.inputs for part in parts])
-
-    def _part_of_each_flip(self) -> Int[np.ndarray, " flips"] | None:
-        return None if self.parts is None else self._part_of_each_input()[self.inputs]
-
-    def _weighted_parts(self) -> list[Self] | None:
-        """Returns the results of the parts if they were sampled or estimated each by itself; otherwise None.
-
-        None of a partial result, too: its flips are not a random sample, and a part may have none.
-        """
-        if self.parts is None or not self.complete or (self.exhaustive and self.exact.all()):
-            return None
-        ends = np.cumsum([part.inputs for part in self.parts]).tolist()
-        return [
-            self._of_inputs(end - part.inputs, end, part) for part, end in zip(self.parts, ends, strict=True)
-        ]
 
     def _written(self, symbols: Int[np.ndarray, " symbols"]) -> str:
         """Returns how to write several symbols, with blanks between them."""

@@ -28,6 +28,7 @@ from jaxsens.sensitivity.results.at_most import ceiling, told
 from jaxsens.sensitivity.results.mean_ends import MeasuredSample, decision_ends, mean_ends
 from jaxsens.sensitivity.results.measured import COLUMNS, MeasuredFlips
 from jaxsens.sensitivity.results.result_file import read_columns, write_columns
+from jaxsens.sensitivity.results.resuming import Remaining, joined
 from jaxsens.sensitivity.results.stratified import quantile_bounds, stratified_mean
 
 if TYPE_CHECKING:
@@ -81,20 +82,19 @@ class FlipSensitivity(MeasuredFlips):
         resolution: for each flip a bound of the rounding in its value, below which the measurement knows nothing; 0 for
             estimates, whose error is another.
         flips: the flips, one row each, sorted by input, position, symbol; and how many each input has.
-        tokens: the inputs, (batch, n); -1 after the end of those that are shorter than others (`lengths`).
-        asked: what was asked, which `resume=` compares; of a result of several measurements that of the first, and
-            `parts` have the others.
+        tokens: the inputs, (batch, n).
+        asked: what was asked, which `remaining` and `joined` compare.
         engine: the engine that ran, with the reason.
         run: the dtype of the arithmetic, and versions.
         estimated: the estimates, and which flips were measured besides; None if all flips were measured.
-        lengths: the length of each input, if they differ; otherwise None.
-        parts: the measurements that the result was put together from, in order; None if it was one.
         names: how to write the symbols that are in `tokens` or were inserted, if the model knows strings; otherwise
             None.
         pieces: for each input what stands in its text for each position, with the white space before it; None if the
             model encodes no text.
 
     `norms` are the sizes of `values`; `inputs`, `positions` and `symbols` are the columns of `flips`.
+
+    `remaining` and `joined` complete the result of an interrupted call.
 
     Statistics are those of `norms`, so of sizes where there are signs. A result without flips, as an interruption may
     leave, has mean, maximum and quantiles NaN.
@@ -131,7 +131,25 @@ class FlipSensitivity(MeasuredFlips):
         measured and there are no estimates."""
         if self.estimated is None:
             return None
-        return accuracy_of(self.estimated, self.norms, self._part_of_each_flip())
+        return accuracy_of(self.estimated, self.norms)
+
+    @property
+    def remaining(self) -> Remaining:
+        """The flips that an interrupted call did not finish, which `flip_sensitivity` takes as its `flips`, with the
+        other arguments of that call. None are left of a complete result.
+
+        Raises:
+            InputError: for `FirstOrder`, which keeps nothing of an interrupted estimate.
+        """
+        return Remaining(self)
+
+    def joined(self, rest: FlipSensitivity) -> FlipSensitivity:
+        """Returns the result on the flips of this one and of `rest`, a result on some that `remaining` has.
+
+        Raises:
+            InputError: naming all differences between the calls; for flips that are in both; and for estimates.
+        """
+        return joined(self, rest)
 
     @cached_property
     def max(self) -> float:
@@ -146,8 +164,6 @@ class FlipSensitivity(MeasuredFlips):
     def mean(self) -> float:
         """The mean sensitivity over flips and inputs, summed in float64. For a partial result, the mean over its own
         flips, which are not a random sample."""
-        if (parts := self._weighted_parts()) is not None:
-            return sum(part.mean * part.population for part in parts if part.population) / self.population
         if not len(self):
             return math.nan
         if self.estimated is not None:
@@ -219,7 +235,7 @@ class FlipSensitivity(MeasuredFlips):
         """For each position the mean, over inputs, of the number of its flips that change the decision; NaN for one
         that is not flipped. For two symbols it is the share of inputs at which the position matters: its influence.
 
-        Those of the flipped positions of inputs of one length add up to `average_sensitivity`.
+        Those of the flipped positions add up to `average_sensitivity`.
 
         Raises:
             InputError: as `sensitivity_distribution` does, and for flips of groups.
@@ -227,11 +243,9 @@ class FlipSensitivity(MeasuredFlips):
         self._check_decisions("influences", whole=True)
         if self.flips.joint is not None:
             raise InputError("influences: flips of groups are not flips of positions; use to_pandas()")
-        lengths = np.array([self.length(k) for k in range(len(self.tokens))])
-        inputs = (lengths[:, None] > np.arange(self.n)).sum(axis=0)
         flipped = np.bincount(self.positions, minlength=self.n) > 0
         changing = np.bincount(self.positions, weights=self.norms, minlength=self.n)
-        return np.where(flipped, changing / inputs, np.nan)
+        return np.where(flipped, changing / len(self.tokens), np.nan)
 
     def _check_decisions(self, name: str, *, whole: bool = False) -> None:
         """Rejects a result of another norm, a partial one, and with `whole` a random sample of the flips."""
@@ -242,7 +256,7 @@ class FlipSensitivity(MeasuredFlips):
         if not self.complete:
             raise InputError(
                 f"{name}: {len(self)} flips of an interrupted measurement are no random sample; complete it: "
-                "flip_sensitivity(..., resume=result)"
+                "result.joined(flip_sensitivity(..., flips=result.remaining))"
             )
         if whole and not self.exhaustive:
             raise InputError(
@@ -259,8 +273,6 @@ class FlipSensitivity(MeasuredFlips):
             raise InputError(f"{name}: flips of groups are not flips of positions; use to_pandas()")
         if self.exhaustive:
             return len(np.unique(self.inputs.astype(np.int64) * self.n + self.positions))
-        if (parts := self._weighted_parts()) is not None:
-            return sum(part._flipped_positions(name) for part in parts)
         flips = self.asked.flips
         if not isinstance(flips, Substitute) or not (flips.symbols is None or isinstance(flips.symbols, int)):
             raise InputError(
@@ -272,13 +284,8 @@ class FlipSensitivity(MeasuredFlips):
 
     def quantile(self, q: float) -> float:
         """Returns the q-quantile of the sensitivities, 0 <= q <= 1, linearly interpolated. That of an estimated result
-        is taken from `norms`, which are estimates for the most part; samples of several measurements are weighted by
-        the number of flips that they stand for."""
+        is taken from `norms`, which are estimates for the most part."""
         checked_number("quantile", least=0, most=1, q=q)
-        if (parts := self._weighted_parts()) is not None and len(self):
-            weights = np.concatenate([np.full(len(one), one.population / max(1, len(one))) for one in parts])
-            found = np.quantile(self.norms.astype(np.float64), q, weights=weights, method="inverted_cdf")
-            return float(found)
         return float(np.quantile(self.norms.astype(np.float64), q)) if len(self) else math.nan
 
     @cached_property
@@ -290,7 +297,8 @@ class FlipSensitivity(MeasuredFlips):
         """
         if not self.exact.any():
             raise InputError(
-                "argmax: no flip was measured; complete the result: flip_sensitivity(..., resume=result)"
+                "argmax: no flip was measured; complete the result: "
+                "result.joined(flip_sensitivity(..., flips=result.remaining))"
             )
         k = int(np.argmax(np.where(self.exact, self.norms, -1)))
         return Flip(int(self.inputs[k]), int(self.positions[k]), int(self.symbols[k]), float(self.norms[k]))
@@ -304,8 +312,7 @@ class FlipSensitivity(MeasuredFlips):
         exceeds: 2 for `Cosine`, and `largest` for others. Without one the upper end is infinite, since flips that were
         not drawn may be arbitrarily larger, and the lower end alone has the confidence. Of an estimated result only the
         measured flips enter. The interval is from 0 to infinity for a partial result, whose flips are not a random
-        sample, and if none was measured at random: then nothing can be said. Of a result of several measurements, their
-        ends are weighted by their numbers of flips, each at a higher confidence (Bonferroni).
+        sample, and if none was measured at random: then nothing can be said.
 
         Args:
             confidence: the probability, over draws, that the interval holds the mean.
@@ -318,15 +325,6 @@ class FlipSensitivity(MeasuredFlips):
         largest = self._largest_possible(largest)
         if self.exhaustive and self.exact.all():
             return Interval(self.mean, self.mean)
-        if (parts := self._weighted_parts()) is not None:
-            drawn = [one for one in parts if one.population]
-            uncertain = sum(not (one.exhaustive and one.exact.all()) for one in drawn)
-            each = [one.mean_interval(1 - (1 - confidence) / uncertain, largest) for one in drawn]
-            weights = [one.population / self.population for one in drawn]
-            low, high = (
-                sum(w * end for w, end in zip(weights, ends, strict=True)) for ends in zip(*each, strict=True)
-            )
-            return Interval(low, high)
         if not self.complete or not self.exact.any():
             return Interval(0.0, largest)
         ends = decision_ends if isinstance(self.measure, Decision) else mean_ends
@@ -355,18 +353,11 @@ class FlipSensitivity(MeasuredFlips):
         are not a random sample.
 
         Of an estimated result only the measured flips enter. The interval is then conservative, and the upper end is
-        infinite for high quantiles: estimates, however good, bound nothing. Of samples or estimates of several
-        measurements, it reaches from the lowest to the highest end of theirs, each at a higher confidence (Bonferroni).
+        infinite for high quantiles: estimates, however good, bound nothing.
         """
         from scipy import stats
 
         checked_number("quantile_interval", least=0, most=1, q=q, confidence=confidence)
-        if (parts := self._weighted_parts()) is not None:
-            # A quantile of all lies between the least and the greatest of the parts' quantiles.
-            each = [
-                one.quantile_interval(q, 1 - (1 - confidence) / len(parts)) for one in parts if one.population
-            ]
-            return Interval(min(one.low for one in each), max(one.high for one in each))
         m, tail = len(self), (1 - confidence) / 2
         if self.exhaustive and self.exact.all():
             return Interval(self.quantile(q), self.quantile(q))
@@ -439,8 +430,10 @@ class FlipSensitivity(MeasuredFlips):
         joint, insertion = self.flips.joint, self.flips.insertion
         if joint is not None and insertion is not None:  # a flip counts at every position that it replaces
             flip, positions, symbols = joint.by_position(positions, insertion)
-        for k in range(len(self.tokens)):
-            word = self.tokens[k, : self.length(k)]
+        few = len(self.alphabet) <= MOST_NAMED
+        inserted = self._strings(np.array(self.alphabet)).tolist() if few else ()
+        named = map(repr, inserted) if few else (f"{len(self.alphabet):,} symbols",)
+        for k, word in enumerate(self.tokens):
             mine = slice(*np.searchsorted(self.inputs[flip], [k, k + 1]))
             values, exact = self.values[flip][mine], self.exact[flip][mine]
             resolution = self.resolution[flip][mine]
@@ -459,19 +452,10 @@ class FlipSensitivity(MeasuredFlips):
             unresolved=self.unresolved,
             engine=self.engine.name,
             flipped_input=flipped_input(self.alphabet, joint is not None, self.asked.flips.copies),
-            flipped_by=self._flipped_by(),
+            flipped_by=self.asked.flips.told(", ".join(named)),
             model=self.run.model,
-            scale=None if self.run.scales is None else self.run.scales[0],
+            scale=self.run.scale,
         )
-
-    def _flipped_by(self) -> str:
-        """Returns by what positions were flipped, in words; empty if it is not the same in all parts."""
-        asked = [self.asked] if self.parts is None else [part.asked for part in self.parts]
-        few = len(self.alphabet) <= MOST_NAMED
-        named = map(repr, self._strings(np.array(self.alphabet)).tolist()) if few else ()
-        inserted = ", ".join(named) if few else f"{len(self.alphabet):,} symbols"
-        found = {one.flips.told(inserted) for one in asked}
-        return found.pop() if len(found) == 1 else ""
 
     def plot(self, axes: Any = None) -> list[Axes]:
         """Draws the largest and the mean sensitivity of every position, with tokens below the axis if there is room.
@@ -583,8 +567,7 @@ class FlipSensitivity(MeasuredFlips):
         )
 
     def _size(self) -> str:
-        n = f"{self.n}" if self.lengths is None else f"{min(self.lengths)} to {self.n}"
-        return f"n={n}, inputs={len(self.tokens)}"
+        return f"n={self.n}, inputs={len(self.tokens)}"
 
     def _estimated_repr(self, what: str, accuracy: Accuracy) -> str:
         """Returns four lines: what it is; mean and maximum; accuracy; how many flips may exceed the maximum."""

@@ -37,7 +37,7 @@ from jaxsens.sensitivity.engines.edits import SUBSTITUTE, read_substitution
 from jaxsens.sensitivity.engines.vmap import VmapEngine
 from jaxsens.sensitivity.flips.selection import default_flips, select
 from jaxsens.sensitivity.placement.placement import Placement, checked_placement
-from jaxsens.sensitivity.results.resuming import fingerprint
+from jaxsens.sensitivity.results.fingerprint import fingerprint
 from jaxsens.sensitivity.rows.rows import LayeredRows, TransformerRows, changes_of_rows
 from jaxsens.sensitivity.subjects.adapters import Measurable, checked_input, measurable
 from jaxsens.sensitivity.subjects.texts import encoded

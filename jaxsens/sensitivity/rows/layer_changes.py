@@ -30,7 +30,7 @@ from jaxsens.sensitivity.engines.edits import read_substitution
 from jaxsens.sensitivity.flips.flip_table import FlipTable
 from jaxsens.sensitivity.flips.selection import select
 from jaxsens.sensitivity.placement.placement import Placement, checked_placement
-from jaxsens.sensitivity.results.resuming import fingerprint
+from jaxsens.sensitivity.results.fingerprint import fingerprint
 from jaxsens.sensitivity.rows.rows import TransformerLevels, changes_of_rows
 from jaxsens.sensitivity.subjects.adapters import measurable
 

@@ -18,8 +18,7 @@ from jaxsens.base.versions import package_version
 from jaxsens.sensitivity.explain import PlannedRun, planned_run
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.sensitivity.flips.selection import default_flips, select
-from jaxsens.sensitivity.results.resuming import fingerprint
-from jaxsens.sensitivity.several_lengths import rows_of_several_lengths
+from jaxsens.sensitivity.results.fingerprint import fingerprint
 from jaxsens.sensitivity.subjects.adapters import checked_input, measurable
 from jaxsens.sensitivity.subjects.texts import encoded, with_token
 from jaxsens.service.worker.models import ServedModels
@@ -53,37 +52,37 @@ class Desk:
         model, _ = self.models.get(question.model, question.reads)
         subject = measurable(model)
         with_token(model, question.measure)
-        flips, seconds, compiling, memory, n, inputs = 0, 0.0, 0.0, 0, 0, 0
-        for row in _rows(model, question):
-            with collecting("flip_sensitivity") as problems:
-                words, reading = checked_input(subject, row, question.readout, problems)
-                if words.shape[1] > self._most_tokens:
-                    limit = (
-                        f"at most {self._most_tokens} here (--most-tokens); measure it with `jaxsens measure`"
-                    )
-                    problems.add("tokens", f"{words.shape[1]} symbols", limit)
-                asked = default_flips(subject) if question.flips is None else question.flips
-                selection = select(asked, reading, words, problems)
-            counted, length = selection.number(words), words.shape[1]
-            run = self._plan(question, length)
-            flips, memory, n, inputs = flips + counted, max(memory, run.memory), max(n, length), inputs + 1
-            seconds += run.seconds_of(len(words), counted)
-            compiling += 0.0 if (question.shape(), length) in self._measured else run.compiling
-        about = {"n": n, "inputs": inputs, "flips": flips, "bytes": memory}
-        about |= {"seconds": seconds, "compiling": compiling}
+        with collecting("flip_sensitivity") as problems:
+            words, reading = checked_input(
+                subject, encoded(model, question.tokens), question.readout, problems
+            )
+            n = words.shape[1]
+            if n > self._most_tokens:
+                limit = f"at most {self._most_tokens} here (--most-tokens); measure it with `jaxsens measure`"
+                problems.add("tokens", f"{n} symbols", limit)
+            asked = default_flips(subject) if question.flips is None else question.flips
+            selection = select(asked, reading, words, problems)
+        flips, run = selection.number(words), self._plan(question, n)
+        compiled = (question.shape(), n) in self._measured
+        about = {"n": n, "inputs": len(words), "flips": flips, "bytes": run.memory}
+        about |= {
+            "seconds": run.seconds_of(len(words), flips),
+            "compiling": 0.0 if compiled else run.compiling,
+        }
         return {"id": self.name(question), "about": about}
 
     def name(self, question: Question) -> str:
         """Returns the digest of what a result depends on: the function, the weights, the inputs, the objects and the
         version."""
         model, weights = self.models.get(question.model, question.reads)
-        subject, digests = measurable(model), []
-        for row in _rows(model, question):
-            with collecting("flip_sensitivity") as problems:
-                words, reading = checked_input(subject, row, question.readout, problems)
-            with numerics(subject.dtype):
-                digests.append([fingerprint(reading, words.shape[1], weights), words.tolist()])
-        told = json.dumps([question.shape(), digests, package_version()], sort_keys=True)
+        subject = measurable(model)
+        with collecting("flip_sensitivity") as problems:
+            words, reading = checked_input(
+                subject, encoded(model, question.tokens), question.readout, problems
+            )
+        with numerics(subject.dtype):
+            digest = fingerprint(reading, words.shape[1], weights)
+        told = json.dumps([question.shape(), digest, words.tolist(), package_version()], sort_keys=True)
         return hashlib.sha256(told.encode()).hexdigest()[:24]
 
     def _plan(self, question: Question, n: int) -> PlannedRun:
@@ -129,7 +128,7 @@ class Desk:
         model, _ = self.models.get(question.model, question.reads)
         with warnings.catch_warnings(record=True) as noted:
             warnings.simplefilter("always")
-            result = flip_sensitivity(
+            result = flip_sensitivity(  # pyright: ignore[reportCallIssue]
                 model,
                 question.tokens,
                 question.flips,
@@ -140,8 +139,7 @@ class Desk:
                 progress=progress,
             )
         result.save(place)
-        lengths = [result.n] if result.lengths is None else result.lengths
-        self._measured |= {(question.shape(), int(n)) for n in lengths}
+        self._measured.add((question.shape(), result.n))
         own = [str(one.message) for one in noted if one.category.__module__.startswith("jaxsens")]
         numbers = {"mean": result.mean, "max": result.max}
         return {
@@ -152,10 +150,3 @@ class Desk:
             "estimated": result.estimated is not None,
             "warnings": list(dict.fromkeys(own)),
         }
-
-
-def _rows(model: Any, question: Question) -> list[Any]:
-    """The inputs of a question, in parts of one length each."""
-    tokens = encoded(model, question.tokens)
-    rows = rows_of_several_lengths(tokens)
-    return [tokens] if rows is None else list(rows)

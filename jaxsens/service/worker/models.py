@@ -18,7 +18,7 @@ from jaxsens.models.transformer.layered import LayeredModel
 from jaxsens.pretrained.folder import hub_command
 from jaxsens.pretrained.load import load_pretrained
 from jaxsens.sensitivity.placement.program import bytes_of
-from jaxsens.sensitivity.results.resuming import weights_of
+from jaxsens.sensitivity.results.fingerprint import weights_of
 from jaxsens.sensitivity.subjects.adapters import measurable
 
 

@@ -31,7 +31,7 @@ class Question:
 
     Attributes:
         model: the name of a served model.
-        tokens: a text, ids, or a list of either.
+        tokens: a text, ids, or a list of ids of one length. A text is a question of its own.
         flips: what is flipped; None for the model's default.
         measure: what is measured of the change in the output.
         engine: how.
@@ -134,7 +134,7 @@ def _model(name: object, models: Collection[str], problems: Problems) -> Any:
 
 def _tokens(tokens: object, problems: Problems) -> Any:
     """Returns the input; what its ids may be, the model says."""
-    wanted = "a text, ids, or a list of texts or of ids"
+    wanted = "a text, ids, or a list of ids of one length; ask of other texts and lengths one by one"
     if isinstance(tokens, str) and tokens:
         return tokens
     if not isinstance(tokens, list) or not tokens:
@@ -142,8 +142,9 @@ def _tokens(tokens: object, problems: Problems) -> Any:
         return tokens
     kinds: dict[str, Callable[[Any], bool]] = {
         "ids": _is_id,
-        "texts": lambda one: isinstance(one, str) and bool(one),
-        "lists": lambda one: isinstance(one, list) and bool(one) and all(map(_is_id, one)),
+        "lists": lambda one: (
+            isinstance(one, list) and len(one) == len(tokens[0]) > 0 and all(map(_is_id, one))
+        ),
     }
     kind = next((kind for kind, fits in kinds.items() if all(map(fits, tokens))), None)
     if kind is None:
