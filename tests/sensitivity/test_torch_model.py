@@ -78,7 +78,7 @@ def refused(call: Any) -> str:
 
 
 def measured(model: Any, **options: Any) -> jaxsens.FlipSensitivity:
-    return jaxsens.flip_sensitivity(model, TOKENS, **{"flips": SYMBOLS, **options})
+    return jaxsens.flip_sensitivity(model, TOKENS, options.pop("flips", SYMBOLS), **options)
 
 
 def test_a_module_is_measured_as_the_same_network_in_jax():
