@@ -154,18 +154,23 @@ class OutputOptions:
         for method, path in self.files.items():
             check_ending(method, path, problems, _WRITTEN_BY[method], _WRITTEN_BY)
             check_output(_WRITTEN_BY[method], path, problems)
-        if resume is not None and resume != self.save and not resume.is_file():
+        if resume is not None and resume.absolute() != self._saved and not resume.is_file():
             problems.add(
                 "--resume", str(resume), "no such file; give the --save of the command that was stopped"
             )
         if self.quiet and not self.files:
             problems.add("--quiet", True, "give --save or --html too; otherwise the result is lost")
 
+    @property
+    def _saved(self) -> Path | None:
+        return None if self.save is None else self.save.absolute()
+
     def check_nothing_is_lost(self, resume: Path | None) -> None:
         """Raises InputError if --save has flips of a command that was stopped, which this one does not `resume`."""
         from jaxsens.sensitivity.results.result import load_result
 
-        if self.save is None or resume is not None or not self.save.is_file():
+        resumed = resume is not None and resume.absolute() == self._saved
+        if self.save is None or resumed or not self.save.is_file():
             return
         found = None
         with suppress(InputError):  # What else is there is replaced, as the user asks.

@@ -83,6 +83,7 @@ def same(one, other):
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore::jaxsens.PrecisionWarning")  # float64 does not resolve most of them
 def test_flips_left_to_a_fallback_are_counted_once_however_often_a_call_is_interrupted():
     cold = small(weighting="temperature-cubic")
     options = {"placement": Placement(batch_size=2), "engine": "vmap"}

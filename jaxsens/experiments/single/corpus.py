@@ -25,7 +25,7 @@ from jaxsens.sensitivity.engines.vmap import compiled_output
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.sensitivity.flips.selection import default_flips, select
 from jaxsens.sensitivity.pictures.view import ResultView
-from jaxsens.sensitivity.results.fingerprint import weights_of
+from jaxsens.sensitivity.results.fingerprint import fingerprint
 from jaxsens.sensitivity.results.result import FlipSensitivity, load_with_metadata
 from jaxsens.sensitivity.subjects.adapters import LayeredApply, checked_input, measurable
 from jaxsens.sensitivity.subjects.texts import pieces_of
@@ -85,12 +85,16 @@ def measured_corpus(
     """
     found: dict[int, FlipSensitivity] = {}
     asked = [f"{name}={value!r}" for name, value in sorted(arguments.items()) if name != "placement"]
-    asked += [model.layered.output, weights_of(measurable(model))]
+    subject = measurable(model)
     for n in sorted({len(word) for word in words}):
         told(len(found), len(words))
         own = [k for k, word in enumerate(words) if len(word) == n]
         ids, path = [words[k] for k in own], None if save is None else save / f"n={n}.parquet"
-        digest = hashlib.sha256(json.dumps([asked, ids]).encode()).hexdigest()
+        with numerics(subject.dtype):
+            described = [*asked, model.layered.output, fingerprint(subject, n)]
+        digest = hashlib.sha256(
+            json.dumps([described, ids, [texts[k].text for k in own]]).encode()
+        ).hexdigest()
         if path is not None and path.is_file():
             result, kept = load_with_metadata(path)
             if kept.get("corpus") != digest:

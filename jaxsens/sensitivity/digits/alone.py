@@ -111,7 +111,8 @@ def _nudged(apply: Any, parameters: Any, word: Array) -> Array:
     """Returns outputs on a word with every rounding moved, and the output itself."""
     parameters = jax.tree.map(jnp.asarray, parameters)
     moved = jax.lax.map(lambda salt: nudged(apply, salt)(parameters, word), salts())
-    return jnp.concatenate([moved, jnp.asarray(apply(parameters, word))[None]])
+    outputs = jnp.concatenate([moved, jnp.asarray(apply(parameters, word))[None]])
+    return outputs if outputs.ndim > 1 else outputs[:, None]
 
 
 def warn_of_no_change(flips: int, measure: Measure, moved: bool, stacklevel: int) -> None:

@@ -1,29 +1,39 @@
-"""How far rounding puts a model's output off: the model is run once more, in float64 and with its numbers moved.
+"""How far rounding puts a model's output off: the model is run again, in float64 and with its numbers moved.
 
 Engines that subtract two outputs lose what is smaller than the rounding of either. That depends on the model: a cold
 softmax turns a rounding of its scores into another choice of keys, and a mean of many values is better than each. So
-it is measured, at the input. A float32 model is run in float64. Any model is run in float64 twice more, with every
-parameter moved by a rounding. Each difference may be small by luck, in a model of few outputs.
+it is measured, at the input. A model is run in float64, and twice more with every parameter and constant moved by a
+rounding. One that computes in less than float64 whatever its parameters are, calls Python, or draws random numbers, is
+run in its own dtype with every rounding moved. Each difference may be small by luck, in a model of few outputs.
 
 It costs three forward passes for each input, and one compilation for each model and length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jax.extend.core import jaxpr_as_fun, jaxprs_in_params
+from jaxtyping import Array, Float, Int
 
 from jaxsens.asked.measures import L2
+from jaxsens.asked.nudged import nudged, salts
 from jaxsens.base.platforms import on_host
 from jaxsens.base.precision import numerics
+from jaxsens.base.programs import SOONER, compiled, kept
 from jaxsens.sensitivity.engines.engine import Engine
-from jaxsens.sensitivity.engines.vmap import HALF_UNIT, VmapEngine, program_size
+from jaxsens.sensitivity.engines.vmap import (
+    HALF_UNIT,
+    VmapEngine,
+    compiled_output,
+    output_vector,
+    program_size,
+)
 from jaxsens.sensitivity.placement.placement import preparation_of
 from jaxsens.sensitivity.subjects.adapters import Measurable, in_float64
 
@@ -38,6 +48,9 @@ MOST_MOVED = 2**20
 """The numbers of a float32 model up to which it is run with moved parameters too. Of the many outputs of a larger one
 some show the rounding."""
 
+MOST_NUDGED = 4000
+"""The equations of a program up to which its roundings are moved: that is compiled, in a second for each hundred."""
+
 RATE = 4e9
 """Operations per second of a pass in float64 on the reference machine."""
 
@@ -47,7 +60,7 @@ def rounding_seconds(engine: Engine, subject: Measurable, n: int) -> float:
     operations = _operations(subject, n) if engine.subtracts else None
     if operations is None or operations > LARGEST_PASS:
         return 0.0
-    return (1 + 2 * _is_moved(subject, subject.dtype)) * operations / RATE
+    return 3 * operations / RATE
 
 
 def output_rounding(
@@ -56,18 +69,16 @@ def output_rounding(
     """Returns a function from the number of an input, the dtype of the arithmetic, and the output in it, to a bound of
     the rounding of each entry of the output's change.
 
-    Where no pass in float64 is possible, a few roundings of the output are assumed. So they are of an output that every
-    pass gives as the same number, unless the model promises it to be exact: 1 + 1e-50 is 1 in each. The pass is
-    compiled when it is first needed: an engine that bounds its own rounding needs none.
+    For a PyTorch model, one whose parameters are split, and one that takes long, a few roundings of the output are
+    assumed. So they are of an output that every pass gives as the same number, unless the model promises it to be
+    exact: 1 + 1e-50 is 1 in each. An engine that bounds its own rounding needs no pass.
     """
     exact = subject.outputs is not None and set(subject.outputs) <= set(subject.exact_outputs)
     exact = exact and (subject.exact_length is None or words.shape[1] <= subject.exact_length)
 
     @lru_cache(maxsize=4)
     def output_of(b: int, moved_by: str | None, draw: int = 0) -> np.ndarray | None:
-        if moved_by is not None and not _is_moved(subject, moved_by):
-            return None
-        return _output(subject, words[b], _moved(subject.parameters, moved_by, draw))
+        return _output(subject, words[b], moved_by, draw)
 
     def bound(b: int, dtype: str, output: Float[np.ndarray, " outputs"]) -> Float[np.ndarray, " outputs"]:
         output = np.asarray(output, np.float64)
@@ -76,11 +87,11 @@ def output_rounding(
         if true is None:
             return assumed
         off = np.abs(output - true)
-        # A float32 output without any rounding is that of a model that counts.
-        draws = range(2) if dtype == "float64" or np.any(off) else ()
-        moved = (output_of(b, dtype, draw) for draw in draws)
+        if exact and not np.any(off):
+            return off
+        moved = (output_of(b, dtype, draw) for draw in range(2))
         off = np.max([off, *(np.abs(one - true) for one in moved if one is not None)], axis=0)
-        if not np.any(off) and not exact:
+        if not np.any(off):
             return FACTOR * assumed
         # A few entries may be right by luck; all of them are off by as much as the others, relative to their sizes.
         size = float(np.max(np.abs(output), initial=0)) or 1.0
@@ -98,43 +109,118 @@ def _operations(subject: Measurable, n: int) -> float | None:
         return program_size(subject.apply, subject.parameters, n).operations
 
 
-def _output(subject: Measurable, word: Int[np.ndarray, " n"], parameters: Any) -> np.ndarray | None:
-    """Returns the output in float64; None where there is no such pass, or it takes long.
+def _output(
+    subject: Measurable, word: Int[np.ndarray, " n"], moved_by: str | None, draw: int
+) -> np.ndarray | None:
+    """Returns the output of a pass with every number moved by a rounding of a dtype, if any, in a fixed random way.
 
-    It is that of the float64 form of a jaxsens transformer, whose positions and temperatures are formulas. That of any
-    other model is its own, with these parameters: none if its output is not in float64 then.
+    None where there is no pass, or it takes long. A jaxsens transformer is run in its float64 form, whose positions and
+    temperatures are formulas.
     """
-    operations = _operations(subject, len(word))
+    operations, n = _operations(subject, len(word)), len(word)
     if operations is None or operations > LARGEST_PASS:
         return None
-    wide = in_float64(subject.apply)
-    engine = VmapEngine(L2(), None, wide or subject.apply, wide=subject.dtype != "float64")
-    with numerics("float64"), on_host():
-        parameters = engine.with_tables(parameters, len(word))
-        try:
-            _, output, _ = preparation_of(engine.shared)(engine.shared.preparing, parameters, word)
-        except Exception:
-            if wide is not None or subject.config is not None:
-                raise
+    parameters = subject.parameters
+    large = sum(np.size(leaf) for leaf in jax.tree.leaves(parameters)) > MOST_MOVED
+    if subject.config is not None:
+        if large and moved_by == "float32":
             return None
-        return np.asarray(output) if output.dtype == np.float64 else None
+        engine = VmapEngine(
+            L2(), None, in_float64(subject.apply) or subject.apply, wide=subject.dtype != "float64"
+        )
+        with numerics("float64"), on_host():
+            parameters = engine.with_tables(_moved(parameters, moved_by, draw, np.float64), n)
+            _, output, _ = preparation_of(engine.shared)(engine.shared.preparing, parameters, word)
+            return np.asarray(output)
+    leaves, structure = jax.tree.flatten(parameters)
+    shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+    wide = _pass_of(subject.apply, structure, shapes, n)
+    if wide is None:
+        return _output_of_own_dtype(subject, word, moved_by, draw)
+    if large and moved_by == "float32":
+        return None
+    consts, run = wide
+    with numerics("float64"), on_host():
+        given = _moved(list(consts), moved_by, draw, None), _moved(leaves, moved_by, draw, np.float64)
+        return np.asarray(run(*given, jnp.asarray(word, jnp.int32)))
 
 
-def _is_moved(subject: Measurable, dtype: str) -> bool:
-    small = sum(np.size(leaf) for leaf in jax.tree.leaves(subject.parameters)) <= MOST_MOVED
-    return dtype == "float64" or small
+def _output_of_own_dtype(
+    subject: Measurable, word: Int[np.ndarray, " n"], moved_by: str | None, draw: int
+) -> np.ndarray | None:
+    """Returns the output, with every rounding moved if it is to be moved; None for a program of too many equations."""
+    with numerics(subject.dtype):
+        given = subject.apply, subject.parameters, jnp.asarray(word, jnp.int32)
+        if program_size(subject.apply, subject.parameters, len(word)).equations > MOST_NUDGED:
+            return None
+        found = compiled_output(*given) if moved_by is None else _nudged_output(*given, salts()[draw])
+        return np.asarray(found, np.float64)
 
 
-def _moved(parameters: Any, dtype: str | None, draw: int) -> Any:
-    """Returns the parameters in float64, each moved by a rounding of the dtype, if any, in a fixed random way."""
+@compiled(static=1)
+def _nudged_output(apply: Any, parameters: Any, word: Array, salt: Array) -> Array:
+    moved = nudged(lambda parameters, word: output_vector(apply, parameters, word), salt)
+    return moved(jax.tree.map(jnp.asarray, parameters), word)
+
+
+@kept
+def _pass_of(
+    apply: Callable[[Any, Any], Any], structure: Any, shapes: tuple[Any, ...], n: int
+) -> tuple[Sequence[Any], Callable[..., Array]] | None:
+    """Returns the constants of a model's pass in float64, and the pass, of constants, parameters and tokens.
+
+    None if not all of it is in float64.
+    """
+
+    def output(leaves: Any, tokens: Array) -> Array:
+        return output_vector(apply, jax.tree.unflatten(structure, leaves), tokens)
+
+    with numerics("float64"):
+        leaves = [jax.ShapeDtypeStruct(shape, _kind(own)) for shape, own in shapes]
+        try:
+            closed = jax.make_jaxpr(output)(leaves, jax.ShapeDtypeStruct((n,), np.int32))
+        except Exception:  # noqa: BLE001 - what a user's model raises for float64 parameters alone is no error
+            return None
+    if not _is_wide(closed.jaxpr):
+        return None
+
+    def run(consts: Sequence[Any], leaves: Sequence[Any], tokens: Array) -> Array:
+        return jaxpr_as_fun(closed.replace(consts=consts))(*leaves, tokens)[0]
+
+    return closed.consts, jax.jit(run, compiler_options=SOONER)
+
+
+def _kind(own: Any) -> Any:
+    return jnp.dtype(np.float64) if jnp.issubdtype(own, jnp.floating) else own
+
+
+def _is_wide(jaxpr: Any) -> bool:
+    """Returns whether a program computes in float64 alone, calls no Python and draws no random numbers: another type
+    has others."""
+    for one in jaxpr.eqns:
+        name = one.primitive.name
+        if "callback" in name or "random" in name or "threefry" in name:
+            return False
+        kinds = [value.aval.dtype for value in one.outvars if hasattr(value.aval, "dtype")]
+        if any(jnp.issubdtype(kind, jnp.floating) and kind != jnp.float64 for kind in kinds):
+            return False
+        if not all(map(_is_wide, jaxprs_in_params(one.params))):
+            return False
+    return True
+
+
+def _moved(numbers: Any, dtype: str | None, draw: int, kind: Any) -> Any:
+    """Returns numbers, in float64 if that is the `kind`, each moved by a rounding of the dtype, if any."""
     rng = np.random.default_rng(draw)
 
     def one(leaf: Any) -> Any:
-        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+        own = jnp.result_type(leaf)
+        if not jnp.issubdtype(own, jnp.floating):
             return leaf
         wide = np.asarray(leaf).astype(np.float64)
-        return (
-            wide if dtype is None else wide * (1 + np.finfo(dtype).eps * rng.choice([-1.0, 1.0], wide.shape))
-        )
+        if dtype is not None:
+            step = max(float(np.finfo(dtype).eps), float(jnp.finfo(own).eps) if kind is None else 0.0)
+            wide = wide * (1 + step * rng.choice([-1.0, 1.0], wide.shape))
+        return jnp.asarray(wide, own) if kind is None else wide
 
-    return jax.tree.map(one, parameters)
+    return jax.tree.map(one, numbers)

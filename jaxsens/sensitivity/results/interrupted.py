@@ -16,5 +16,5 @@ class MeasurementInterrupted(KeyboardInterrupt):
     def __init__(
         self, partial: FlipSensitivity, number: int = signal.SIGINT, finished: Sequence[FlipSensitivity] = ()
     ) -> None:
-        super().__init__(f"interrupted after {len(partial)} of {partial.population} flips; see .partial")
+        super().__init__(f"interrupted after {len(partial)} of {partial.requested} flips; see .partial")
         self.partial, self.signal, self.finished = partial, number, [*finished]

@@ -96,6 +96,7 @@ def _check_alike(subject: str, one: MeasuredFlips, other: MeasuredFlips) -> None
             {"tokens": result.tokens.tolist(), "dtype": result.dtype, **result.asked.compared(), **versions}
         )
         found[-1]["flips, what they insert"] = result.alphabet
+        found[-1]["flips of each input"] = result.asked.counts
         # With other versions a program, and so its digest, may differ as well, which would mean nothing.
         if one.run.versions == other.run.versions:
             found[-1]["model, parameters and function as SHA-256,"] = result.asked.model
