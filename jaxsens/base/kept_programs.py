@@ -14,6 +14,7 @@ import hashlib
 import os
 import platform
 import shlex
+import shutil
 import socket
 import stat
 import tempfile
@@ -34,6 +35,7 @@ from jaxsens.base.strict import naming_arguments, typed_arguments
 _SUFFIX = "-cache"
 _EVENTS = "/jax/compilation_cache/"
 _ROOT = 0
+_LEFT = f"jaxsens-compiled-{socket.gethostname()}-"  # before the number of the process
 _SETTLED_SECONDS = 2.0  # JAX writes programs from several threads; one this old is complete.
 
 
@@ -54,6 +56,7 @@ class KeptPrograms:
     needed: int = 0
     loaded: int = 0
     saved: float = 0.0
+    _publish: Callable[[float], None] = field(default=lambda settled: None, repr=False)
     _end: ExitStack = field(default_factory=ExitStack, repr=False)
 
     def __str__(self) -> str:
@@ -69,6 +72,10 @@ class KeptPrograms:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def keep(self) -> None:
+        """Keeps what is new, while nothing is compiled."""
+        self._publish(0.0)
 
     def close(self) -> None:
         """Keeps what is new, and restores JAX's settings."""
@@ -135,14 +142,16 @@ def kept_in(folder: Any, subject: str, argument: str, remedy: str) -> KeptProgra
         elif kept.folder is not None:
             if _open is not None:
                 _open.close()
-            temporary = tempfile.TemporaryDirectory(prefix="jaxsens-compiled-", ignore_cleanup_errors=True)
+            _remove_left()
+            prefix = f"{_LEFT}{os.getpid()}-"
+            temporary = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
             own = Path(begun.enter_context(temporary))
             for entry in kept.folder.glob(f"*{_SUFFIX}"):
                 os.symlink(entry.absolute(), own / entry.name)
             begun.enter_context(_set(own))
-            publish = partial(_publish, own, kept.folder)
-            begun.callback(publish, 0.0)
-            begun.enter_context(_counted(kept, publish))
+            kept._publish = partial(_publish, own, kept.folder)
+            begun.callback(kept.keep)
+            begun.enter_context(_counted(kept, kept._publish))
             _open = kept
         kept._end = begun.pop_all()
     atexit.register(kept.close)
@@ -273,14 +282,29 @@ def _counted(kept: KeptPrograms, publish: Callable[[float], None]) -> Iterator[N
         jax.monitoring.unregister_event_duration_listener(on_duration)
 
 
+def _remove_left() -> None:
+    """Removes the temporary folders of this user's processes that were killed on this machine."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_LEFT}*-*"):
+        number = folder.name.removeprefix(_LEFT).partition("-")[0]
+        with suppress(OSError, ValueError):
+            if folder.lstat().st_uid != os.getuid() or folder.is_symlink():
+                continue
+            try:
+                os.kill(int(number), 0)
+            except ProcessLookupError:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
 def _publish(own: Path, shared: Path, settled: float) -> None:
     """Copies new programs out. One counts as complete `settled` seconds after JAX began to write it.
 
     Failures lose nothing but time: a program is then compiled again.
     """
     complete = time.time() - settled
+    if not shared.is_dir():  # it was deleted meanwhile: made anew, others might write to it
+        return
     with suppress(OSError):
         for entry in os.scandir(own):
             new = entry.name.endswith(_SUFFIX) and entry.is_file(follow_symlinks=False)
-            if new and entry.stat().st_mtime <= complete and not (shared / entry.name).exists():
+            if new and entry.stat().st_mtime <= complete and not os.path.lexists(shared / entry.name):
                 write_bytes(shared / entry.name, Path(entry.path).read_bytes())

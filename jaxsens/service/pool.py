@@ -66,7 +66,8 @@ class WorkerProcess:
         self.send(**self._settings)
         why, refused = "the worker process was ended", ""
         try:
-            while process.stdout is not None and (line := await process.stdout.readline()):
+            # A line without an end is that of a process that was killed while it wrote.
+            while process.stdout is not None and (line := await process.stdout.readline()).endswith(b"\n"):
                 message = json.loads(line)
                 if "of" in message:
                     _, future = self._requests.pop(message["of"], ("", None))
@@ -136,7 +137,8 @@ def device_environments(environ: Mapping[str, str] = os.environ) -> list[dict[st
 def _ended(code: int) -> str:
     """Returns how a process ended, in words."""
     if code < 0:
-        name = signal.Signals(-code).name
+        known = {one.value: one.name for one in signal.Signals}
+        name = known.get(-code, f"signal {-code}")
         hint = "; the system kills a process that takes too much memory" if code == -signal.SIGKILL else ""
         return f"the worker process was ended by {name}{hint}"
     return f"the worker process ended with exit code {code}"

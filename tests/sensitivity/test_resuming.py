@@ -236,7 +236,7 @@ def test_a_call_that_differs_is_refused_and_told_in_what(partial, name):
 @pytest.mark.parametrize(
     ("flips", "match"),
     [
-        ([0, 1], r"(?s)2 errors.*flips = Substitute\(\).*what they insert"),
+        ([0, 1], r"(?s)3 errors.*flips = Substitute\(\).*what they insert.*of each input"),
         ([0, 1, 2], r"flips = Substitute\(\): this call has Substitute\(\[0, 1, 2\]\)"),
         (Substitute(positions=range(23)), r"this call has Substitute\(positions=\[0, 1"),
         (Substitute(sample=20, seed=2), r"this call has Substitute\(sample=20, seed=2\)"),

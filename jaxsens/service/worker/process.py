@@ -52,8 +52,9 @@ class _Worker:
         from jaxsens.service.worker.models import ServedModels
 
         given = self._settings
+        kept = None
         if given["cache"] != "off":
-            kept_in(given["cache"], "serve", "--compilation-cache", "another folder, or off")
+            kept = kept_in(given["cache"], "serve", "--compilation-cache", "another folder, or off")
         models = ServedModels(given["models"], given["dtype"], given["memory"])
         self._desk = Desk(models, given["most_tokens"])
         threading.Thread(target=self._listen, args=(lines,), daemon=True).start()
@@ -67,6 +68,8 @@ class _Worker:
             self._send(event="ready", models=models.told())
             message = self._jobs.get()
             self._send(of=message["of"], **_answered(self._measured, message))
+            if kept is not None:
+                kept.keep()  # a worker ends by being killed
 
     def _listen(self, lines: BinaryIO) -> None:
         """Reads what the server sends, and ends the process when the server has ended."""
