@@ -176,6 +176,9 @@ def test_the_script_is_the_command(config, tmp_path):
     assert len((ROOT / "scripts" / "sweep_n.py").read_text().splitlines()) < 12
 
 
+JOB = ("--processes", "2", "--process", "0")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -253,6 +256,9 @@ def test_the_script_is_the_command(config, tmp_path):
             "--condition = 'unbounded': give it",
         ),
         (["measure", "--construction", "majority", "--tokens", "01a"], "symbols (0, 1), one a character"),
+        (["sweep", "none.toml", "--out", "x", "--share-above", "5"], "--share-above = 5: only in a job"),
+        (["sweep", "none.toml", "--out", "x", *JOB, "--coordinator", "h:x"], "'h:x': HOST:PORT"),
+        (["sweep", "none.toml", "--out", "x", *JOB, "--coordinator", "h:99999"], "'h:99999': HOST:PORT"),
     ],
 )
 def test_bad_input_is_one_message_on_stderr_and_exit_code_2(

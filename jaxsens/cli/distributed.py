@@ -73,8 +73,12 @@ class InJob(OptionGroup):
     def check(self) -> None:
         """Raises InputError for options that do not go together."""
         with collecting("sweep") as problems:
-            if self.coordinator is not None and ":" not in self.coordinator:
+            host, _, port = (self.coordinator or "").rpartition(":")
+            known = port.isascii() and port.isdecimal() and 0 < int(port) < 2**16
+            if self.coordinator is not None and not (host and known):
                 problems.add("--coordinator", self.coordinator, "HOST:PORT, the same for all processes")
+            if "share_above" in self.given() and not self.asked:
+                problems.add("--share-above", self.share_above, "only in a job: add --distributed")
             place = {key: value for key, value in self.given().items() if key in _PLACE}
             if 0 < len(place) < len(_PLACE):
                 advice = "all of --coordinator, --processes and --process, or none"
@@ -94,7 +98,6 @@ def sweep_in_job(options: InJob, asked: SweepOptions) -> NoReturn:
         options: of the job.
         asked: of the sweep.
     """
-    options.check()
     again = asked.again + options.again
     try:
         code = _swept(options, asked, again)

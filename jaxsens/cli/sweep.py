@@ -53,6 +53,7 @@ def sweep(
     out, quiet, resume = asked.out, asked.quiet, asked.again
     if not asked.list_points:
         check_folder("sweep", out)
+    job.check()
     if job.asked and not asked.list_points:
         return sweep_in_job(job, asked)
     from jaxsens.experiments.jobs.job import why_unwritable

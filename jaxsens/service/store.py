@@ -104,9 +104,11 @@ class Store:
                 f"serve: --store = {str(folder)!r}: another service has it; stop that, or give another folder"
             ) from error
         # One process has the file, so there is nobody to wait for.
-        self._rows = sqlite3.connect(
-            folder / "jobs.sqlite3", timeout=0.5, isolation_level=None, check_same_thread=False
-        )
+        database = folder / "jobs.sqlite3"
+        if database.exists() and not database.is_file():
+            self._lock.close()
+            raise InputError(f"serve: --store = {str(folder)!r}: jobs.sqlite3 is no file; move it away")
+        self._rows = sqlite3.connect(database, timeout=0.5, isolation_level=None, check_same_thread=False)
         self._rows.row_factory = sqlite3.Row
         try:
             self._open()

@@ -243,3 +243,42 @@ def test_the_doubt_of_a_float64_output_covers_the_rounding_of_its_parameters():
     x = scales * (tokens.sum() + 1.5)
     assert np.all(0.2 * np.finfo(np.float64).eps * x * abs(np.cos(x)) < doubt)
     assert np.all(doubt < 1e-4)
+
+
+@pytest.mark.long
+def test_what_computes_in_float32_whatever_its_parameters_are_is_seen_to_round():
+    """A layer norm behind a large constant: 600 equations in float32, also inside a pass in float64."""
+    rng = np.random.default_rng(0)
+    table, mix = rng.normal(size=(4, 8)).astype(np.float32), rng.normal(size=(60, 8, 8)).astype(np.float32)
+
+    def network(kind: Any, parameters: Any, tokens: Any) -> Any:
+        table, mix = (jnp.asarray(one).astype(kind) for one in parameters)
+        h = table[tokens].mean(0) * 1e-2 + 50
+        for matrix in mix:
+            h = (h - h.mean()) / jnp.sqrt(h.var() + 1e-12)
+            h = jnp.tanh(h @ matrix) + h
+        return h
+
+    tokens, flips = rng.integers(0, 4, 16), jaxsens.Substitute(4, sample=6)
+
+    def measured(kind: Any, parameters: Any) -> jaxsens.FlipSensitivity:
+        def model(given: Any, word: Any) -> Any:
+            return network(kind, given, word)
+
+        return jaxsens.flip_sensitivity((model, parameters), tokens, flips, progress=False)
+
+    with pytest.warns(PrecisionWarning):
+        found = measured(jnp.float32, (table, mix))
+    true = measured(jnp.float64, (table.astype(np.float64), mix.astype(np.float64))).norms
+    off = np.abs(found.norms - true)
+    assert np.any(off > RESOLVED * true)
+    assert np.all(off[found.resolved] <= 1.5 * RESOLVED * true[found.resolved])
+
+
+def test_a_scalar_that_is_checked_alone_may_cancel():
+    table = jnp.asarray([0.1, 0.5, -0.7, 1.3], jnp.float32)
+    with pytest.warns(PrecisionWarning):
+        found = jaxsens.flip_sensitivity(
+            lambda t: (table[t].mean() / 300 + 1e3) ** 2 * 1.1 - 1.1e6, np.arange(16) % 4, 4, progress=False
+        )
+    assert not found.resolved.any()

@@ -156,3 +156,9 @@ def test_a_store_that_something_else_has_open_is_not_called_damaged(tmp_path):
         other.rollback()
     other.close()
     Store(tmp_path).close()
+
+
+def test_a_folder_in_place_of_the_database_is_named(tmp_path):
+    (tmp_path / "jobs.sqlite3").mkdir()
+    with pytest.raises(jaxsens.InputError, match=r"jobs\.sqlite3 is no file"):
+        Store(tmp_path)
