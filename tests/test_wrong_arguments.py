@@ -118,6 +118,7 @@ MEASURES: tuple[Any, ...] = (
 )  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore::jaxsens.PrecisionWarning")  # of functions that cancel
 @pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_every_measure_is_taken_of_every_kind_of_model(name):

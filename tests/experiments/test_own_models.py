@@ -39,7 +39,7 @@ def maker(scale):
     return make
 
 
-SOFT, LOG = maker(lambda n: 0.01), maker(lambda n: 2 * math.log(n))
+SOFT, LOG = maker(lambda n: 0.01), maker(lambda n: 0.4 * math.log(n))
 
 
 def words(n, seed):

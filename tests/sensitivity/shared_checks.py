@@ -188,6 +188,9 @@ def check_other_arguments() -> None:
         )
 
 
+TRAINED = {"language": {"name": "parity"}, "model": {"width": 8, "heads": 1}, "optimiser": {"steps": 10}}
+
+
 def check_refusals() -> None:
     devices = np.array(jax.devices())
     with pytest.raises(jaxsens.InputError, match="one axis"):
@@ -196,7 +199,7 @@ def check_refusals() -> None:
     with pytest.raises(jaxsens.InputError, match="none of this process"):
         measured(mesh=jax.sharding.Mesh(others, ("flips",)))
     with pytest.raises(jaxsens.InputError, match=r"process \d of \d of a distributed job"):
-        jaxsens.train(None, FOLDER / f"train{RANK}")  # pyright: ignore[reportArgumentType] - refused before
+        jaxsens.train(jaxsens.TrainConfig.from_table(TRAINED), FOLDER / f"train{RANK}")
 
 
 def check_preemption() -> None:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import jaxsens
@@ -21,7 +21,6 @@ from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import Decision
 from jaxsens.experiments.sweep.words import AllWords, Symbols
 from jaxsens.models.parts.initialisation import Uniform
-from tests.lanes import examples
 from tests.reference import output
 
 N = 7
@@ -151,22 +150,6 @@ def test_an_lstm_over_all_inputs_is_that_of_a_loop():
     assert truth.any()
     np.testing.assert_array_equal(result.sensitive_flips, truth.sum(axis=1))
     np.testing.assert_allclose(result.influences[:-1], truth.mean(axis=0), rtol=1e-12)
-
-
-@pytest.mark.long
-@given(seed=st.integers(0, 99))
-@settings(max_examples=examples(10), deadline=None)
-def test_inputs_of_several_lengths_and_samples(seed):
-    draws = np.random.default_rng(seed)
-    words = [draws.integers(0, 2, 5), draws.integers(0, 2, 3), draws.integers(0, 2, 5)]
-    result = boolean(majority, words)
-    each = [enumerated(lambda word: 2 * word.sum() > len(word), one[None])[0] for one in words]
-    assert result.average_sensitivity_per_position == pytest.approx(np.concatenate(each).mean(), rel=1e-12)
-    expected = [np.mean([one[i] for one in each if len(one) > i]) for i in range(5)]
-    np.testing.assert_allclose(result.influences, expected, rtol=1e-12)
-    assert result.sensitivity_distribution.sum() == pytest.approx(1)
-    drawn = boolean(majority, words, Substitute(2, sample=8, seed=seed))
-    assert drawn.average_sensitivity_per_position == pytest.approx(drawn.average_sensitivity * 3 / 13)
 
 
 def test_the_threshold_of_a_function():

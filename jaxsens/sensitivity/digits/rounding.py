@@ -2,11 +2,12 @@
 
 Engines that subtract two outputs lose what is smaller than the rounding of either. That depends on the model: a cold
 softmax turns a rounding of its scores into another choice of keys, and a mean of many values is better than each. So
-it is measured, at the input. A model is run in float64, and twice more with every parameter and constant moved by a
-rounding. One that computes in less than float64 whatever its parameters are, calls Python, or draws random numbers, is
-run in its own dtype with every rounding moved. Each difference may be small by luck, in a model of few outputs.
+it is measured, at the input. A model is run in float64, and four times more with every parameter and constant moved
+by a rounding. One that computes in less than float64 whatever its parameters are, calls Python, or draws random
+numbers, is run in its own dtype with every rounding moved. Each difference may be small by luck, in a model of few
+outputs.
 
-It costs three forward passes for each input, and one compilation for each model and length.
+It costs five forward passes for each input, and one compilation for each model and length.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def rounding_seconds(engine: Engine, subject: Measurable, n: int) -> float:
     operations = _operations(subject, n) if engine.subtracts else None
     if operations is None or operations > LARGEST_PASS:
         return 0.0
-    return 3 * operations / RATE
+    return 5 * operations / RATE
 
 
 def output_rounding(
@@ -89,7 +90,7 @@ def output_rounding(
         off = np.abs(output - true)
         if exact and not np.any(off):
             return off
-        moved = (output_of(b, dtype, draw) for draw in range(2))
+        moved = (output_of(b, dtype, draw) for draw in range(4))
         off = np.max([off, *(np.abs(one - true) for one in moved if one is not None)], axis=0)
         if not np.any(off):
             return FACTOR * assumed
