@@ -36,7 +36,7 @@ from jaxsens.sensitivity.engines.vmap import (
     program_size,
 )
 from jaxsens.sensitivity.placement.placement import preparation_of
-from jaxsens.sensitivity.subjects.adapters import Measurable, in_float64
+from jaxsens.sensitivity.subjects.adapters import LayeredApply, Measurable, in_float64
 
 FACTOR = 4.0
 """A change is taken to be off by this many times the rounding seen in the output: it has the rounding of two outputs,
@@ -182,7 +182,9 @@ def _pass_of(
             closed = jax.make_jaxpr(output)(leaves, jax.ShapeDtypeStruct((n,), np.int32))
         except Exception:  # noqa: BLE001 - what a user's model raises for float64 parameters alone is no error
             return None
-    if not _is_wide(closed.jaxpr):
+    # A `Layered` may keep its matrices in bfloat16, which are exact in float64.
+    layered = isinstance(apply, LayeredApply) and closed.out_avals[0].dtype == jnp.float64
+    if not (layered or _is_wide(closed.jaxpr)):
         return None
 
     def run(consts: Sequence[Any], leaves: Sequence[Any], tokens: Array) -> Array:
