@@ -25,8 +25,8 @@ from jaxsens.sensitivity.subjects.adapters import measurable
 from tests.wide.numbers import Precise
 from tests.wide.outputs import output_program
 
-M, N = mpmath.mp, 8
-M.dps = 1500
+M, N = mpmath, 8
+M.mp.dps = 1500
 
 NEAR = (30.0, 30.01, 30.02)
 EQUAL = (0.5, 0.50001, 0.75)

@@ -13,6 +13,7 @@ from tests.sensitivity.cancelling import ENGINES, FUNCTIONS, NEAR, OF_OUTPUT, me
 QUICK = (
     "variance",
     "alternating sum",
+    "product by hand",
     "log-sum-exp of equal terms",
     "product",
     "hinge",

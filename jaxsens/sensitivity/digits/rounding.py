@@ -13,7 +13,7 @@ It costs five forward passes for each input, and one compilation for each model 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -36,11 +36,14 @@ from jaxsens.sensitivity.engines.vmap import (
     program_size,
 )
 from jaxsens.sensitivity.placement.placement import preparation_of
-from jaxsens.sensitivity.subjects.adapters import LayeredApply, Measurable, in_float64
+from jaxsens.sensitivity.subjects.adapters import Measurable, in_float64
 
 FACTOR = 4.0
 """A change is taken to be off by this many times the rounding seen in the output: it has the rounding of two outputs,
 and that of the flipped input's may be larger."""
+
+DRAWS = 4
+"""So often are the numbers moved, in other ways."""
 
 LARGEST_PASS = 1e11
 """The floating-point operations up to which a pass is run: some seconds. Beyond, `HALF_UNIT` is assumed."""
@@ -52,8 +55,11 @@ some show the rounding."""
 MOST_NUDGED = 4000
 """The equations of a program up to which its roundings are moved: that is compiled, in a second for each hundred."""
 
-RATE = 4e9
-"""Operations per second of a pass in float64 on the reference machine."""
+RATE = 2e10
+"""Operations per second of a pass in float64 on the reference machine: 1.9e10 to 6.6e10 at n = 256 to 1024."""
+
+Pass = Callable[[Int[np.ndarray, " n"]], Float[np.ndarray, " outputs"]]
+"""A run of the model on a word."""
 
 
 def rounding_seconds(engine: Engine, subject: Measurable, n: int) -> float:
@@ -61,7 +67,7 @@ def rounding_seconds(engine: Engine, subject: Measurable, n: int) -> float:
     operations = _operations(subject, n) if engine.subtracts else None
     if operations is None or operations > LARGEST_PASS:
         return 0.0
-    return 5 * operations / RATE
+    return (1 + DRAWS) * operations / RATE
 
 
 def output_rounding(
@@ -76,22 +82,26 @@ def output_rounding(
     """
     exact = subject.outputs is not None and set(subject.outputs) <= set(subject.exact_outputs)
     exact = exact and (subject.exact_length is None or words.shape[1] <= subject.exact_length)
+    large = sum(np.size(leaf) for leaf in jax.tree.leaves(subject.parameters)) > MOST_MOVED
 
-    @lru_cache(maxsize=4)
-    def output_of(b: int, moved_by: str | None, draw: int = 0) -> np.ndarray | None:
-        return _output(subject, words[b], moved_by, draw)
+    @lru_cache(maxsize=0 if large else None)  # a pass holds its moved parameters
+    def pass_of(moved_by: str | None, draw: int = 0) -> Pass | None:
+        return _pass(subject, words.shape[1], moved_by, draw, large)
 
     def bound(b: int, dtype: str, output: Float[np.ndarray, " outputs"]) -> Float[np.ndarray, " outputs"]:
         output = np.asarray(output, np.float64)
         assumed = HALF_UNIT * np.finfo(dtype).eps * np.abs(output)
-        true = output_of(b, None)
-        if true is None:
+        unmoved = pass_of(None)
+        if unmoved is None:
             return assumed
+        true = unmoved(words[b])
         off = np.abs(output - true)
         if exact and not np.any(off):
             return off
-        moved = (output_of(b, dtype, draw) for draw in range(4))
-        off = np.max([off, *(np.abs(one - true) for one in moved if one is not None)], axis=0)
+        for draw in range(DRAWS):
+            moved = pass_of(dtype, draw)
+            if moved is not None:
+                off = np.maximum(off, np.abs(moved(words[b]) - true))
         if not np.any(off):
             return FACTOR * assumed
         # A few entries may be right by luck; all of them are off by as much as the others, relative to their sizes.
@@ -110,52 +120,58 @@ def _operations(subject: Measurable, n: int) -> float | None:
         return program_size(subject.apply, subject.parameters, n).operations
 
 
-def _output(
-    subject: Measurable, word: Int[np.ndarray, " n"], moved_by: str | None, draw: int
-) -> np.ndarray | None:
-    """Returns the output of a pass with every number moved by a rounding of a dtype, if any, in a fixed random way.
+def _pass(subject: Measurable, n: int, moved_by: str | None, draw: int, large: bool) -> Pass | None:
+    """Returns a pass with every number moved by a rounding of a dtype, if any, in a fixed random way.
 
     None where there is no pass, or it takes long. A jaxsens transformer is run in its float64 form, whose positions and
     temperatures are formulas.
     """
-    operations, n = _operations(subject, len(word)), len(word)
+    operations = _operations(subject, n)
     if operations is None or operations > LARGEST_PASS:
         return None
-    parameters = subject.parameters
-    large = sum(np.size(leaf) for leaf in jax.tree.leaves(parameters)) > MOST_MOVED
     if subject.config is not None:
         if large and moved_by == "float32":
             return None
-        engine = VmapEngine(
-            L2(), None, in_float64(subject.apply) or subject.apply, wide=subject.dtype != "float64"
-        )
-        with numerics("float64"), on_host():
-            parameters = engine.with_tables(_moved(parameters, moved_by, draw, np.float64), n)
-            _, output, _ = preparation_of(engine.shared)(engine.shared.preparing, parameters, word)
-            return np.asarray(output)
-    leaves, structure = jax.tree.flatten(parameters)
+        wide = in_float64(subject.apply) or subject.apply
+        engine = VmapEngine(L2(), None, wide, wide=subject.dtype != "float64")
+        with numerics("float64"):
+            given = engine.with_tables(_moved(subject.parameters, moved_by, draw, np.float64), n)
+        prepare = partial(preparation_of(engine.shared), engine.shared.preparing, given)
+        return _in_float64(lambda word: prepare(word)[1])
+    leaves, structure = jax.tree.flatten(subject.parameters)
     shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-    wide = _pass_of(subject.apply, structure, shapes, n)
-    if wide is None:
-        return _output_of_own_dtype(subject, word, moved_by, draw)
+    found = _pass_of(subject.apply, structure, shapes, n)
+    if found is None:
+        return _pass_in_own_dtype(subject, n, moved_by, draw)
     if large and moved_by == "float32":
         return None
-    consts, run = wide
-    with numerics("float64"), on_host():
-        given = _moved(list(consts), moved_by, draw, None), _moved(leaves, moved_by, draw, np.float64)
-        return np.asarray(run(*given, jnp.asarray(word, jnp.int32)))
+    consts, run = found
+    with numerics("float64"):
+        numbers = _moved(list(consts), moved_by, draw, None), _moved(leaves, moved_by, draw, np.float64)
+    return _in_float64(partial(run, *numbers))
 
 
-def _output_of_own_dtype(
-    subject: Measurable, word: Int[np.ndarray, " n"], moved_by: str | None, draw: int
-) -> np.ndarray | None:
-    """Returns the output, with every rounding moved if it is to be moved; None for a program of too many equations."""
+def _in_float64(run: Callable[[Any], Any]) -> Pass:
+    def output(word: Int[np.ndarray, " n"]) -> Float[np.ndarray, " outputs"]:
+        with numerics("float64"), on_host():
+            return np.asarray(run(jnp.asarray(word, jnp.int32)))
+
+    return output
+
+
+def _pass_in_own_dtype(subject: Measurable, n: int, moved_by: str | None, draw: int) -> Pass | None:
+    """Returns a pass with every rounding moved, if any is; None for a program of too many equations."""
     with numerics(subject.dtype):
-        given = subject.apply, subject.parameters, jnp.asarray(word, jnp.int32)
-        if program_size(subject.apply, subject.parameters, len(word)).equations > MOST_NUDGED:
+        if program_size(subject.apply, subject.parameters, n).equations > MOST_NUDGED:
             return None
-        found = compiled_output(*given) if moved_by is None else _nudged_output(*given, salts()[draw])
-        return np.asarray(found, np.float64)
+
+    def output(word: Int[np.ndarray, " n"]) -> Float[np.ndarray, " outputs"]:
+        with numerics(subject.dtype):
+            given = subject.apply, subject.parameters, jnp.asarray(word, jnp.int32)
+            found = compiled_output(*given) if moved_by is None else _nudged_output(*given, salts()[draw])
+            return np.asarray(found, np.float64)
+
+    return output
 
 
 @compiled(static=1)
@@ -183,7 +199,7 @@ def _pass_of(
         except Exception:  # noqa: BLE001 - what a user's model raises for float64 parameters alone is no error
             return None
     # A `Layered` may keep its matrices in bfloat16, which are exact in float64.
-    layered = isinstance(apply, LayeredApply) and closed.out_avals[0].dtype == jnp.float64
+    layered = in_float64(apply) is not None and closed.out_avals[0].dtype == jnp.float64
     if not (layered or _is_wide(closed.jaxpr)):
         return None
 
