@@ -152,12 +152,18 @@ def lowered(text: str, count: Count) -> str:
     return text
 
 
-def main() -> int:
-    """Prints the table, and returns 1 where the ratchet forbids what is there."""
+def counting_parser(description: str | None) -> argparse.ArgumentParser:
+    """The parser of a tool that counts in a checkout, with its --root."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout to count (default: this one)")
+    return parser
+
+
+def main() -> int:
+    """Prints the table, and returns 1 where the ratchet forbids what is there."""
+    parser = counting_parser(__doc__)
     parser.add_argument("--files", action="store_true", help="print each file with its room and lines too")
     parser.add_argument(
         "--check", action="store_true", help="print what the ratchet forbids; exit code 1 if any"

@@ -6,7 +6,6 @@ each use counted once; leading underscores and capitals do not matter.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 import sys
@@ -14,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools.lines import ROOT, Plan, python_files
+from tools.lines import Plan, counting_parser, python_files
 
 ODD = (
     *(
@@ -107,10 +106,7 @@ def counts(root: Path, parts: bool = False) -> dict[str, Counter[str]]:
 
 def main() -> int:
     """Prints a row a room, and one of all installed rooms together with each name."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--root", type=Path, default=ROOT, help="the checkout to count (default: this one)")
+    parser = counting_parser(__doc__)
     parser.add_argument("--parts", action="store_true", help="count identifiers made of them too: _asked_for")
     arguments = parser.parse_args()
     found, total = counts(arguments.root.resolve(), arguments.parts), Counter()
