@@ -94,6 +94,11 @@ def test_files_of_other_options_or_texts_are_not_taken(folder, capsys):
     before = (kept / "n=5.parquet").read_bytes()
     assert run(folder, "--save", kept, "--measure", "l1") == 2
     assert "n=5.parquet is of other texts or options; remove it" in capsys.readouterr().err
+    config = folder / "bert" / "config.json"
+    own = config.read_text("utf-8")
+    config.write_text(json.dumps({**json.loads(own), "layer_norm_eps": 0.5}), "utf-8")
+    assert run(folder, "--save", kept) == 2  # the same weights, another function
+    config.write_text(own, "utf-8")
     (folder / "texts.tsv").write_text("text\nthe dog sat", encoding="utf-8")
     assert run(folder, "--save", kept) == 2
     assert (kept / "n=5.parquet").read_bytes() == before

@@ -98,6 +98,13 @@ def test_what_a_stopped_command_kept_is_not_overwritten_by_one_that_begins_anew(
     assert code == 2
     assert f"add --resume {file} to go on, or remove it" in err
     assert file.read_bytes() == kept
+    # Nor by one that goes on from another file.
+    other = tmp_path / "other.parquet"
+    other.write_bytes(kept)
+    code, err = run(capsys, *MEASURE, "--resume", other, "--save", file)
+    assert code == 2
+    assert f"add --resume {file} to go on" in err
+    assert file.read_bytes() == kept
 
 
 def test_without_a_file_it_is_said_that_nothing_was_written(stopped, tmp_path, capsys):

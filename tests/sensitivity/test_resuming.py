@@ -105,6 +105,15 @@ def test_a_completed_result_is_that_of_an_uninterrupted_call_bit_for_bit(whole, 
     same(completed(part, **OPTIONS), whole)
 
 
+def test_an_input_of_a_sample_over_several_is_not_completed_alone():
+    """The sample would be drawn again, from that input alone."""
+    flips = Substitute(sample=20, seed=1)
+    part = interrupted(1, flips=flips, placement=Placement(batch_size=2), engine="vmap")
+    one = part.of_input(0)
+    with pytest.raises(InputError, match="flips of each input"):
+        flip_sensitivity(MODEL, TOKENS[:1], one.remaining, placement=Placement(batch_size=2), engine="vmap")
+
+
 def test_only_what_remains_is_measured_and_counted_and_is_a_partial_result_itself(whole, partial):
     seen = []
     rest = flip_sensitivity(

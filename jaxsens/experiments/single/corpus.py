@@ -27,7 +27,7 @@ from jaxsens.sensitivity.flips.selection import default_flips, select
 from jaxsens.sensitivity.pictures.view import ResultView
 from jaxsens.sensitivity.results.fingerprint import fingerprint
 from jaxsens.sensitivity.results.result import FlipSensitivity, load_with_metadata
-from jaxsens.sensitivity.subjects.adapters import LayeredApply, checked_input, measurable
+from jaxsens.sensitivity.subjects.adapters import LayeredApply, Measurable, checked_input, measurable
 from jaxsens.sensitivity.subjects.texts import pieces_of
 
 LEAST = 3
@@ -90,11 +90,8 @@ def measured_corpus(
         told(len(found), len(words))
         own = [k for k, word in enumerate(words) if len(word) == n]
         ids, path = [words[k] for k in own], None if save is None else save / f"n={n}.parquet"
-        with numerics(subject.dtype):
-            described = [*asked, model.layered.output, fingerprint(subject, n)]
-        digest = hashlib.sha256(
-            json.dumps([described, ids, [texts[k].text for k in own]]).encode()
-        ).hexdigest()
+        given = [texts[k].text for k in own]
+        digest = "" if path is None else _digest(subject, n, [*asked, model.layered.output, ids, given])
         if path is not None and path.is_file():
             result, kept = load_with_metadata(path)
             if kept.get("corpus") != digest:
@@ -104,13 +101,19 @@ def measured_corpus(
                 )
         else:
             result = flip_sensitivity(model, ids, progress=False, **arguments)
-            pieces = pieces_of(model, [texts[k].text for k in own], result.tokens)
+            pieces = pieces_of(model, given, result.tokens)
             result = dataclasses.replace(result, pieces=pieces)
             if path is not None:
                 result.save(path, corpus=digest)
         found |= {k: result.of_input(row) for row, k in enumerate(own)}
     told(len(found), len(words))
     return [found[k] for k in range(len(words))]
+
+
+def _digest(subject: Measurable, n: int, asked: list[Any]) -> str:
+    """Returns the SHA-256 of a model's function on inputs of length n, its parameters, and what is asked."""
+    with numerics(subject.dtype):
+        return hashlib.sha256(json.dumps([*asked, fingerprint(subject, n)]).encode()).hexdigest()
 
 
 def view_of(results: Sequence[FlipSensitivity]) -> ResultView:
