@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +166,33 @@ def test_a_call_at_the_top_of_a_script_holds_until_the_process_ends(tmp_path):
     assert [ran.stdout.split()[0] for ran in told] == ["0", told[1].stdout.split()[2]]
     assert [ran.stderr for ran in told] == ["", ""]
     assert len(list(tmp_path.iterdir())) == 1  # nothing but the programs is left
+
+
+def test_no_link_in_the_folder_is_followed_and_a_folder_that_was_deleted_is_not_made_again(tmp_path):
+    with jaxsens.programs_kept(tmp_path / "one"):
+        compiled(0.351)
+    for k, entry in enumerate(entries(tmp_path / "one")):
+        entry.unlink()
+        entry.symlink_to(tmp_path / f"outside{k}")
+    with jaxsens.programs_kept(tmp_path / "one"):
+        compiled(0.351)
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
+    kept = jaxsens.programs_kept(tmp_path / "one")
+    compiled(0.352)
+    shutil.rmtree(tmp_path / "one")
+    kept.close()
+    assert not (tmp_path / "one").exists()
+
+
+def test_what_a_killed_process_left_is_removed_and_a_living_ones_folder_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    name = f"jaxsens-compiled-{socket.gethostname()}-"
+    for number in (ended.pid, os.getpid()):
+        (tmp_path / f"{name}{number}-x").mkdir()
+    jaxsens.programs_kept(tmp_path / "one").close()
+    assert {path.name for path in tmp_path.iterdir()} == {"one", f"{name}{os.getpid()}-x"}
 
 
 def test_one_folder_is_used_at_a_time(tmp_path):

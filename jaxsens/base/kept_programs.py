@@ -147,6 +147,8 @@ def kept_in(folder: Any, subject: str, argument: str, remedy: str) -> KeptProgra
             temporary = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
             own = Path(begun.enter_context(temporary))
             for entry in kept.folder.glob(f"*{_SUFFIX}"):
+                if entry.is_symlink():  # JAX would write through it
+                    continue
                 os.symlink(entry.absolute(), own / entry.name)
             begun.enter_context(_set(own))
             kept._publish = partial(_publish, own, kept.folder)

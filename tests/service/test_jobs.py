@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from jaxsens.service import pool
 from jaxsens.service.jobs import Jobs, Limits, Refused
 from jaxsens.service.metrics import Metrics
 from jaxsens.service.pool import WorkerGone
@@ -190,3 +192,15 @@ def test_a_job_that_is_forgotten_while_it_runs_leaves_no_file(tmp_path):
         assert not jobs.store.result("a").exists()
 
     played(tmp_path, act)
+
+
+@pytest.mark.parametrize(
+    "end", ['os.write(1, b\'{"event": "rea\'); os.kill(os.getpid(), 9)', "os.kill(os.getpid(), 40)"]
+)
+def test_a_worker_that_dies_within_a_line_or_by_a_signal_without_a_name_ends_no_service(end, monkeypatch):
+    monkeypatch.setattr(
+        pool, "COMMAND", (sys.executable, "-c", f"import os, sys; sys.stdin.readline(); {end}")
+    )
+    events: list[dict[str, Any]] = []
+    asyncio.run(pool.WorkerProcess({}, {}).run(events.append))
+    assert events == []
