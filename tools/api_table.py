@@ -118,7 +118,7 @@ def equinox_model(_folder: Path) -> Any:
 
 def torch_model(_folder: Path) -> Any:
     """A module of PyTorch, by `from_torch`."""
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
     import jaxsens
 
