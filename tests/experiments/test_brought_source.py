@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
+import numpy as np
 import pytest
 
 from jaxsens.base import registry
@@ -28,16 +29,18 @@ class Counter(ModelSource):
 
 
 def _read(table, path, problems, folder):
-    if table["counter"] not in ("ones", "twos"):
+    numbers = {"ones": 1, "twos": 2, "grown": 3}
+    if table["counter"] not in numbers:
         problems.add(f"{path}.counter", table["counter"], "ones or twos")
         return None
-    number = {"ones": 1, "twos": 2}[table["counter"]] * table.get("times", 1)
+    number = numbers[table["counter"]] * table.get("times", 1)
 
     def build(n, seed):
         return lambda tokens: jnp.stack([number * jnp.sum(tokens == 1) / tokens.size, jnp.float32(0)])
 
     expanded = {"type": "Counter", "number": number}
-    return Counter("constructed", None, expanded, build, alphabet=Symbols(3, None), outputs=2)
+    weights = "grown" if number == 3 else "constructed"
+    return Counter(weights, None, expanded, build, alphabet=Symbols(3, None), outputs=2)
 
 
 def _stages(table, problems):
@@ -45,6 +48,7 @@ def _stages(table, problems):
 
 
 COUNTER = SourceKind(_read, ("counter", "times"), stages=_stages)
+NONE = _read
 """
 
 SWEEP = """
@@ -69,7 +73,7 @@ def brought(tmp_path, monkeypatch):
     information.mkdir()
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
     (information / "entry_points.txt").write_text(
-        "[jaxsens.model_sources]\ncounter = brought_counter:COUNTER\n"
+        "[jaxsens.model_sources]\ncounter = brought_counter:COUNTER\nnone = brought_counter:NONE\n"
     )
     (tmp_path / "brought_counter.py").write_text(MODULE)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
@@ -85,8 +89,8 @@ def test_a_sweep_measures_what_another_package_brings(tmp_path):
     assert not run_sweep(sweep, tmp_path / "out", sweep.points, quiet()).failures
     rows = load_sweep(tmp_path / "out").points
     for name, number in (("one", 1), ("two", 2)):
-        own = rows[rows["variant"] == name]
-        assert own["max"].to_numpy() == pytest.approx(number / own["n"].to_numpy())
+        largest, n = (np.asarray(rows[column][rows["variant"] == name]) for column in ("max", "n"))
+        assert largest == pytest.approx(number / n)
     (first, *_) = sweep.points
     assert first.expanded["model"] == {"type": "Counter", "number": 1}
     assert [one.outputs for one in sweep.plan.variants] == ["every coordinate"] * 2
@@ -94,15 +98,11 @@ def test_a_sweep_measures_what_another_package_brings(tmp_path):
 
 @pytest.mark.usefixtures("brought")
 def test_its_stages_are_variants_and_its_texts_are_inputs():
-    text = SWEEP.replace('"ones"', '"ones"\neach_of = [2, 3]').replace('model = {counter = "twos"}', "")
+    text = SWEEP.replace('"ones"', '"ones"\neach_of = [2, 4]').replace('model = {counter = "twos"}', "")
     sweep = parse_sweep_config(f'{text}\n[inputs]\ntexts = "abcdefgh"')
-    assert [one.name for one in sweep.variants] == [
-        "one times 2",
-        "one times 3",
-        "two times 2",
-        "two times 3",
-    ]
-    assert [one.source.expanded["number"] for one in sweep.variants] == [2, 3, 2, 3]
+    names = ["one times 2", "one times 4", "two times 2", "two times 4"]
+    assert [one.name for one in sweep.variants] == names
+    assert [one.source.expanded["number"] for one in sweep.variants] == [2, 4, 2, 4]
     assert sweep.points[0].tokens().tolist() == [[1, 2, 0, 1]]
 
 
@@ -111,6 +111,16 @@ def test_its_stages_are_variants_and_its_texts_are_inputs():
     ("old", "new", "message"),
     [
         ('"ones"', '"none"', r"model\.counter = 'none': ones or twos"),
+        (
+            '"ones"',
+            '"grown"',
+            "a sweep has no rule for the origin of weights grown; it knows random, constructed",
+        ),
+        (
+            'counter = "ones"',
+            "none = 1",
+            "brought_counter:NONE of jaxsens.model_sources: it must be a SourceKind",
+        ),
         ('"ones"', '"ones"\nformula = "Q_1"', "model: formula and counter each name a model"),
         (
             '[measure]\nflips = {kind = "substitute", symbols = 3}',

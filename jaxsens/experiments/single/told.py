@@ -178,14 +178,8 @@ def told_of_text(result: FlipSensitivity, model: Any, text: str, top: int) -> To
     shown = {f"mean {sizes}": _statistic(result, "mean"), f"largest {sizes}": _statistic(result, "max")}
     rough = estimated and not all(flip["exact"] for flip in flips)
     below = "~ estimated to first order, not measured" if rough else ""
-    return Told(
-        result,
-        f"Sensitivity by token: {model.title}",
-        summary,
-        _facts(result, about, shown),
-        table,
-        below=below,
-    )
+    title = f"Sensitivity by token: {model.name} ({model.family})"
+    return Told(result, title, summary, _facts(result, about, shown), table, below=below)
 
 
 def at_most_of(result: FlipSensitivity, quantiles: Sequence[float] = ()) -> dict[str, float]:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from jaxsens.asked.flips import Flips, Substitute
-from jaxsens.base.errors import Problems
+from jaxsens.base.errors import InputError, Problems, no_rule
 from jaxsens.base.registry import entries, load
 from jaxsens.base.strict import field_names
 from jaxsens.experiments.sweep.words import GivenWords, Symbols, TextFile
@@ -76,6 +76,10 @@ class ModelSource:
     outputs: int = 1
     flips: Flips = field(default=Substitute())
     example_at: tuple[int, int] = (2, 0)
+
+    def __post_init__(self) -> None:
+        if self.weights not in get_args(Weights):
+            raise no_rule("a sweep", "origin of weights", self.weights, get_args(Weights))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -181,7 +185,12 @@ def source_kind(key: str, code: Code | None = None) -> SourceKind:
     """The kind of sources that a key of `naming` names."""
     if key == "python":
         return SourceKind(partial(_read_python, code=code), ("python",), fixed=_WHOLE)
-    return load("model_sources", key)
+    found = load("model_sources", key)
+    if not isinstance(found, SourceKind):
+        raise InputError(
+            f"{entries('model_sources')[key].value} of jaxsens.model_sources: it must be a SourceKind"
+        )
+    return found
 
 
 def read_source(
