@@ -92,6 +92,7 @@ def test_a_sweep_measures_what_another_package_brings(tmp_path):
         largest, n = (np.asarray(rows[column][rows["variant"] == name]) for column in ("max", "n"))
         assert largest == pytest.approx(number / n)
     (first, *_) = sweep.points
+    assert first.source.symbols.alphabet_size == 3
     assert first.expanded["model"] == {"type": "Counter", "number": 1}
     assert [one.outputs for one in sweep.plan.variants] == ["every coordinate"] * 2
 

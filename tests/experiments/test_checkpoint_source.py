@@ -81,6 +81,9 @@ def test_where_the_boundary_symbol_stands_follows_from_the_task(folder):
     assert recognises.symbols == Symbols(2, 2)
     assert (predicts.output_size, recognises.output_size) == (3, 2)
     assert predicts.names == ("0", "1")
+    trained = load_checkpoint(folder / "run")
+    assert predicts.training == {"step": trained.step, "steps": trained.config.optimiser.steps}
+    assert trained.step > 0
     assert (predicts.weights, predicts.bounded, predicts.exact_length) == ("trained", True, None)
 
 

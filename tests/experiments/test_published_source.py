@@ -121,6 +121,15 @@ def test_what_is_wrong_is_named_with_its_key(folder, old, new, message):
         parse_sweep_config(CONFIG.replace(old, new), folder=folder)
 
 
+def test_a_model_with_other_symbols_around_a_word_cannot_read_the_same_inputs(folder):
+    size = jaxsens.load_pretrained(folder / "bert").architecture.symbols
+    other = f'\n[[variant]]\nname = "random"\nmodel = {{ kind = "transformer", alphabet_size = {size} }}\n'
+    with pytest.raises(InputError, match="tokenizers or special symbols of their own"):
+        parse_sweep_config(
+            CONFIG.replace('{ kind = "neighbours", k = 2 }', '"substitute"') + other, folder=folder
+        )
+
+
 def test_texts_without_a_published_model_are_refused(tmp_path):
     text = 'lengths = [4]\nvariants = ["softmax"]\n[model]\nalphabet_size = 2\n[inputs]\ntexts = "a.txt"'
     with pytest.raises(InputError, match="texts are read by published models"):
