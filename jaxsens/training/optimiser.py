@@ -12,8 +12,7 @@ import optax
 from jaxtyping import Array, Float
 
 from jaxsens.base.errors import no_rule
-from jaxsens.models.config_tables import NetworkConfig
-from jaxsens.training.config import OptimiserConfig, Task, TrainConfig
+from jaxsens.training.config import OptimiserConfig, Task, TrainableConfig, TrainConfig
 from jaxsens.training.sequence import initial_parameters, next_symbol_loss, recognition_loss
 
 UNDECAYED = frozenset({"bias", "b1", "b2", "output_bias", "head_bias", "scale", "sink"})
@@ -38,7 +37,7 @@ class StepMetrics(NamedTuple):
 class StepConfig:
     """The part of a config that the compiled steps depend on."""
 
-    model: NetworkConfig
+    model: TrainableConfig
     task: Task
     optimiser: OptimiserConfig
 
