@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from jaxsens.base.errors import InputError, Problems
+from jaxsens.base.errors import InputError, Problems, shortened
 from jaxsens.base.registry import entries, load
 from jaxsens.base.strict import did_you_mean, field_names, is_later, join, messages
 from jaxsens.models.networks.config import NetworkConfig
@@ -26,12 +26,12 @@ def network(kind: str) -> type[Network[Any, Any]]:
         InputError: if there is no such kind, or a package brings something else under its name.
     """
     if kind not in kinds():
-        raise InputError(f"kind = {kind!r}: one of {', '.join(kinds())}")
-    found = Transformer if kind == "transformer" else load("model_kinds", kind)
-    if not (isinstance(found, type) and issubclass(found, Network) and found.of.kind == kind):
-        value = entries("model_kinds")[kind].value
-        raise InputError(f"{value} of jaxsens.model_kinds: a Network whose config has kind = {kind!r}")
-    return found
+        raise InputError(f"kind = {shortened(repr(kind), 200)}: one of {', '.join(kinds())}")
+    made = Transformer if kind == "transformer" else load("model_kinds", kind)
+    if isinstance(made, type) and issubclass(made, Network) and made.of.kind == kind:
+        return made
+    value = entries("model_kinds")[kind].value
+    raise InputError(f"kind = {kind!r}: {value} of its package is no Network with a config of this kind")
 
 
 def build(config: NetworkConfig, **options: Any) -> Any:
@@ -41,11 +41,11 @@ def build(config: NetworkConfig, **options: Any) -> Any:
 
 def config_type(table: Mapping[str, Any], path: str, problems: Problems) -> type[NetworkConfig] | None:
     """Returns the config type named by the key `kind` of a table, by default "transformer"; None after an error."""
-    kind = table.get("kind", "transformer")
-    if not isinstance(kind, str) or kind not in kinds():
-        problems.add(f"{path}.kind", kind, f"one of {', '.join(kinds())}")
+    try:
+        return network(table.get("kind", "transformer")).of
+    except InputError as error:
+        problems.messages.append(f"{path}.{error}")
         return None
-    return network(kind).of
 
 
 def read_config(

@@ -36,12 +36,12 @@ from jaxsens.base.strict import (
 )
 from jaxsens.languages import Language, language
 from jaxsens.models.config_tables import plain, read_config
-from jaxsens.models.networks.baselines_config import BaselineConfig, ConvolutionConfig
+from jaxsens.models.networks.baselines_config import ConvolutionConfig, LSTMConfig, RNNConfig
 from jaxsens.models.parts.masks import MASKS, mask_of
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.models.transformer.module import check_runs
 
-TrainableConfig = TransformerConfig | BaselineConfig
+TrainableConfig = TransformerConfig | LSTMConfig | RNNConfig | ConvolutionConfig
 """The configs of the networks that can be trained."""
 
 NotNegative = Annotated[float, checked_by(inputs.number, least=0, below=float("inf"))]
@@ -414,5 +414,6 @@ def _read_model(
     made = read_config({**fields, **derived}, "model", problems)
     if made is None or isinstance(made, TrainableConfig):
         return made
-    problems.add("model.kind", made.kind, "a kind that can be trained: transformer, lstm, rnn or convolution")
+    trainable = ", ".join(one.kind for one in get_args(TrainableConfig))
+    problems.add("model.kind", made.kind, f"a kind that can be trained, one of {trainable}")
     return None

@@ -66,7 +66,7 @@ def _decayed(parameters: Any) -> Any:
 
 def initial_state(config: TrainConfig) -> TrainState:
     """The state before the first step. Call it within `numerics` of the model's dtype."""
-    parameters: Any = initial_parameters(config.model, config.seed)
+    parameters = initial_parameters(config.model, config.seed)
     return TrainState(parameters, transformation(config.optimiser).init(parameters))
 
 

@@ -10,23 +10,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxsens.models.networks import baselines
-from jaxsens.models.networks.baselines import BaselineParameters
+from jaxsens.models.config_tables import network
 from jaxsens.models.parts.products import rows_times
-from jaxsens.models.transformer import layers
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.models.transformer.layered import Tokens
-from jaxsens.models.transformer.parameters import TransformerParameters, initialise
 from jaxsens.training.config import TrainableConfig
 
-Parameters = TransformerParameters | BaselineParameters
 
-
-def initial_parameters(config: TrainableConfig, seed: int) -> Parameters:
+def initial_parameters(config: TrainableConfig, seed: int) -> Any:
     """The parameters of a config's network before any training, drawn from `seed`."""
-    if isinstance(config, TransformerConfig):
-        return initialise(config, seed)
-    return baselines.initialise(config, seed)
+    return network(config.kind).drawn(config, seed)
 
 
 def sequence_logits(config: TrainableConfig, parameters: Any, tokens: Tokens) -> Float[Array, "n logits"]:
@@ -35,14 +28,14 @@ def sequence_logits(config: TrainableConfig, parameters: Any, tokens: Tokens) ->
     This holds for recurrent networks, and for transformers whose masks hide the future, unless their embeddings or
     temperatures depend on the input's length: those use the length of `tokens` at every position.
     """
-    rows = _functions(config).activations(config, parameters, tokens)
+    rows = network(config.kind).rows_of(config, parameters, tokens)
     exact = isinstance(config, TransformerConfig) and config.exact_rows
     return rows_times(rows, parameters.head, exact) + parameters.head_bias
 
 
 def readout_logits(config: TrainableConfig, parameters: Any, tokens: Tokens) -> Float[Array, " logits"]:
     """The model's own output, at its readout."""
-    return _functions(config).apply(config, parameters, tokens)
+    return network(config.kind).output_of(config, parameters, tokens)
 
 
 def own_rows(config: TrainableConfig, parameters: Any, tokens: Tokens) -> tuple[Any, Tokens]:
@@ -85,8 +78,3 @@ def _cross_entropy(
 
     logs = jax.nn.log_softmax(jax.vmap(one)(tokens), axis=-1)
     return -jnp.mean(jnp.sum(targets * logs, axis=-1))
-
-
-def _functions(config: TrainableConfig) -> Any:
-    """The module of a network's pure functions."""
-    return layers if isinstance(config, TransformerConfig) else baselines

@@ -130,7 +130,7 @@ def test_a_kind_that_is_not_there_is_refused_with_those_that_are():
 
 @pytest.mark.parametrize("kind", ["misnamed", "none"])
 def test_what_is_no_network_of_its_name_is_refused_with_its_place(kind):
-    with pytest.raises(InputError, match=rf"counting:\w+ of jaxsens\.model_kinds: .*{kind}"):
+    with pytest.raises(InputError, match=rf"model\.kind = '{kind}': counting:\w+ of its package"):
         parse_sweep_config(SWEEP.replace('kind = "counts"', f'kind = "{kind}"'))
 
 

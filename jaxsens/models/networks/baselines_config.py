@@ -111,6 +111,6 @@ class ConvolutionConfig(BaselineConfig):
         return self.kernel_width
 
     @property
-    def readout(self) -> Literal["mean"]:
+    def readout(self) -> Literal["mean"]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The average over positions: no readout position is excluded from the flips."""
         return "mean"

@@ -34,6 +34,7 @@ class NetworkConfig:
     logits: int | None
     end_symbol: bool
     dtype: Dtype
+    readout: int | Literal["last", "mean"]
 
     @property
     def end_of_sequence(self) -> int | None:
