@@ -28,8 +28,8 @@ from jaxsens.constructions.conditions import Read
 from jaxsens.experiments.sweep.published import PublishedModel, PublishedTable, read_published
 from jaxsens.experiments.sweep.words import Symbols
 from jaxsens.logic import parse, symbols
-from jaxsens.models.config_tables import CONFIGS, NetworkConfig, build, plain, read_config
-from jaxsens.models.networks.baselines_config import Dtype
+from jaxsens.models.config_tables import build, config_type, plain, read_config
+from jaxsens.models.networks.config import Dtype, NetworkConfig
 from jaxsens.models.networks.given import check_size
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.models.transformer.module import check_runs
@@ -447,9 +447,9 @@ def changed(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 def keys_of(table: Mapping[str, Any]) -> frozenset[str]:
     """The keys that a table which describes the same kind of model as `table` may have, as far as is known: a
     construction may have options of its own. Empty for an unknown kind."""
-    named, kind = _described(table)
+    named, _ = _described(table)
     if named == "kind":
-        config = CONFIGS.get(kind) if isinstance(kind, str) else None
+        config = config_type(table, "model", Problems(""))
         return frozenset() if config is None else frozenset({"kind", *field_names(config)})
     known = {
         "formula": field_names(FormulaModel),

@@ -23,7 +23,7 @@ from jaxtyping import Int
 from jaxsens.base import inputs
 from jaxsens.base.errors import InputError, Problems, collecting
 from jaxsens.base.inputs import plain_numbers
-from jaxsens.models.networks.baselines_config import BaselineConfig
+from jaxsens.models.networks.config import NetworkConfig
 from jaxsens.models.torch_model import TorchModel
 from jaxsens.models.transformer import layers
 from jaxsens.models.transformer.config import TransformerConfig
@@ -332,7 +332,7 @@ def checked_input(
 
 def _from_nnx(nnx: Any, model: Any) -> Measurable:
     config = getattr(model, "config", None)
-    if not isinstance(config, TransformerConfig | BaselineConfig):
+    if not isinstance(config, NetworkConfig):
         config = None
     if isinstance(config, TransformerConfig) and hasattr(model, "parameters"):
         return Measurable(
