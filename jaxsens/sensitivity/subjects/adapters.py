@@ -87,7 +87,7 @@ class Measurable:
 
     @property
     def layered(self) -> Layered | None:
-        """The model as one whose attention is visible, for the first-order engine; None for any other."""
+        """The model as one whose attention is visible, for engines that look into it; None for any other."""
         return self.given_layers if self.config is None else layered_transformer(self.config)
 
     @property
