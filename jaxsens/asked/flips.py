@@ -209,6 +209,9 @@ class Flips(Answer, abc.ABC):
         """Returns the same flips with another sample; None for all of them."""
         return dataclasses.replace(cast(Any, self), sample=sample, seed=0 if sample is None else seed)
 
+    def seeded(self, seed: int) -> Any:
+        return self.drawing(self.sample, seed)
+
     def _written(self) -> dict[str, Any]:
         fields = super()._written()
         for name, value in fields.items():

@@ -30,6 +30,11 @@ class Answer:
         del value
         return None
 
+    def seeded(self, seed: int) -> Any:
+        """Returns the answer with a seed, if it draws anything."""
+        del seed
+        return self
+
     def given(self) -> dict[str, Any]:
         """Returns the fields that differ from their defaults."""
         pairs = [(field, getattr(self, field.name)) for field in _fields(self)]
@@ -63,20 +68,10 @@ def kind_of(base: Any, kind: str) -> Callable[[type[T]], type[T]]:
     """Makes a class a kind of the answers to a question: a config (`jaxsens.base.strict`), known by the word `kind`."""
 
     def decorate(cls: type[T]) -> type[T]:
-        base.kinds[kind] = made = brought_kind(kind)(cls)
-        return made
-
-    return decorate
-
-
-@dataclass_transform(frozen_default=True, kw_only_default=False, field_specifiers=(dataclasses.field,))
-def brought_kind(kind: str) -> Callable[[type[T]], type[T]]:
-    """Makes a class a kind as `kind_of` does, for a package whose entry point of that name brings it."""
-
-    def decorate(cls: type[T]) -> type[T]:
         made: Any = config(cls)
         made.__repr__ = Answer.__repr__
         made.kind = kind
+        base.kinds[kind] = made
         return made
 
     return decorate
