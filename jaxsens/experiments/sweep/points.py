@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -26,9 +27,8 @@ from jaxsens.asked.value import read
 from jaxsens.base.errors import InputError, Problems
 from jaxsens.base.precision import MATMUL_PRECISION
 from jaxsens.base.sealed import DamagedFile, digest
-from jaxsens.base.strict import STRICT, OptionalPositive, checked_by, read_fields
+from jaxsens.base.strict import STRICT, OptionalPositive, checked_by, field_names, read_fields
 from jaxsens.experiments.jobs.job import check_key
-from jaxsens.experiments.sweep.attention import AttentionValues
 from jaxsens.experiments.sweep.sources import ModelSource
 from jaxsens.experiments.sweep.words import Inputs
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
@@ -263,7 +263,8 @@ class PointMetadata:
         seconds: wall time, compilation included.
         estimated: of a point with estimates, what `of_estimates` says; None if all its flips were measured. Which
             statistics are then exact is said by `statistics_of`.
-        attention: attention statistics, if the sweep asks for them: see `jaxsens.experiments.sweep.attention`.
+        tables: what each `PointTable` of the sweep's config has of the point; None where it does not apply. In the file
+            they are fields beside the others.
         unresolved: how many flips the arithmetic does not resolve.
         at_most: what those statistics are at most that the rounding of these flips may decide.
     """
@@ -284,7 +285,7 @@ class PointMetadata:
     engine: dict[str, str]
     seconds: float
     estimated: dict[str, float | int | None] | None = None
-    attention: AttentionValues | None = None
+    tables: dict[str, Any] = field(default_factory=dict)
     unresolved: int = 0
     at_most: dict[str, float] = field(default_factory=dict)
 
@@ -319,12 +320,13 @@ def write_point(
     result: FlipSensitivity,
     statistics: tuple[str, ...],
     seconds: float,
-    attention: AttentionValues | None = None,
+    tables: Mapping[str, Any] = MappingProxyType({}),
 ) -> PointMetadata:
     """Writes a measured point to its place in a sweep directory; returns its metadata."""
-    metadata = describe_point(point, result, statistics, seconds, attention)
+    metadata = describe_point(point, result, statistics, seconds, tables)
     # What killed writers left in the folder is removed when a job begins, not for every point.
-    save_with_metadata(result, point.path(directory), asdict(metadata), clear=False)
+    described = asdict(metadata)
+    save_with_metadata(result, point.path(directory), described.pop("tables") | described, clear=False)
     return metadata
 
 
@@ -333,7 +335,7 @@ def describe_point(
     result: FlipSensitivity,
     statistics: tuple[str, ...],
     seconds: float,
-    attention: AttentionValues | None = None,
+    tables: Mapping[str, Any] = MappingProxyType({}),
 ) -> PointMetadata:
     """The metadata of a measured point."""
     versions = dict(result.run.versions)
@@ -354,7 +356,7 @@ def describe_point(
         engine={"name": result.engine.name, "reason": result.engine.reason},
         seconds=seconds,
         estimated=of_estimates(result),
-        attention=attention,
+        tables=dict(tables),
         unresolved=result.unresolved,
         at_most=ceilings_of(result, statistics),
     )
@@ -373,7 +375,8 @@ def read_point(path: Path, key: str, statistics: tuple[str, ...]) -> tuple[Point
         raise FileNotFoundError(path)
     try:
         result, described = load_with_metadata(path)
-        metadata = PointMetadata(**described)
+        own = {name: described.pop(name) for name in field_names(PointMetadata) if name in described}
+        metadata = PointMetadata(**own, tables=described)
     except InputError as error:
         raise DamagedFile(str(error)) from error
     except TypeError as error:
