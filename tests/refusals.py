@@ -16,6 +16,8 @@ def refused(names: str, call: Callable[..., Any], *arguments: Any, **options: An
     with pytest.raises(InputError) as caught:
         call(*arguments, **options)
     message = str(caught.value)
-    lacking = [name for name in names.split() if not re.search(rf"(?<![\w.]){re.escape(name)}( =|:)", message)]
+    lacking = [
+        name for name in names.split() if not re.search(rf"(?<![\w.]){re.escape(name)}( =|:)", message)
+    ]
     assert not lacking, f"{lacking} in: {message}"
     return message
