@@ -99,7 +99,7 @@ def test_errors_of_a_config_are_listed_with_where_they_are():
         ('label = "rnn"', 'label = "a/b"', "model[0].label"),
         ("width = 3", "width = 0", "rnn model.width"),
         ("#L[Q_b] > #L[Q_a]", "#L[Q_b] = #L[Q_a]", "rnn bins"),
-        ('task = "recognition"\n', "", "rnn task"),
+        ('task = "recognition"\n', "", "rnn language"),
     ):
         refused(names, Generalisation.parse, TINY.replace(before, after))
 

@@ -88,7 +88,7 @@ optimiser = {steps = 0}
         ('[[model]]\nname = "a"\nexact = "gru"\n', "model[0].exact"),
         ('[[model]]\nname = "a"\ntrain = "lstm.toml"\nend_probability = 0.5\n', "model[0].end_probability"),
         ('[[model]]\nname = "a"\ntrain = "no.toml"\n', "model[0].train"),
-        ('[[model]]\nname = "a"\ntrain = "lstm.toml"\n' * 2, "model[1].name"),
+        ('[[model]]\nname = "a"\ntrain = "lstm.toml"\n' * 2, "model.name"),
     ],
 )
 def test_what_is_wrong_with_a_model_is_told_with_its_path(tmp_path, models, message):
