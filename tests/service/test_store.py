@@ -119,17 +119,6 @@ def test_a_link_in_the_store_is_refused_by_name_and_what_it_leads_to_stays_as_it
     assert sorted(store.iterdir()) == [store / name]
 
 
-def test_a_link_in_place_of_a_result_is_not_followed(store, tmp_path):
-    foreign = tmp_path / "foreign"
-    foreign.write_bytes(b"foreign")
-    (tmp_path / "results" / "a.parquet").symlink_to(foreign)
-    with pytest.raises(jaxsens.InputError, match="is a link"):
-        store.result("a")
-    add(store, "a")
-    store.forget("a")  # removes the link
-    assert foreign.read_bytes() == b"foreign"
-
-
 def test_a_full_disk_is_one_clear_error_and_loses_nothing(store):
     add(store, "kept")
     (pages,) = store._rows.execute("PRAGMA page_count").fetchone()
