@@ -93,26 +93,6 @@ def test_a_training_that_is_stopped_says_how_to_resume(tmp_path, capsys, monkeyp
     assert "stopped; 2 of 4 steps are done. To resume: jaxsens train" in err
 
 
-@pytest.mark.slow
-def test_relative_directories_do_for_every_command_and_for_a_sweep(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    draw_nothing(monkeypatch)
-    write_training(Path())
-    assert run(capsys, "train", "lstm.toml", "--out", "a")[0] == 0
-    code, out, err = run(capsys, "measure", "a", "--n", "6")
-    assert code == 0, err
-    assert "trained" in out
-    assert "4 steps" in out
-    Path("sweep.toml").write_text(
-        'lengths = [4, 6, 8]\n[[variant]]\nname = "trained"\nmodel = {checkpoint = "a"}\n'
-    )
-    code, _, err = run(capsys, "sweep", "sweep.toml", "--out", "s")
-    assert code == 0, err
-    Path("theorem6.toml").write_text(THEOREM6)
-    code, _, err = run(capsys, "theorem6", "theorem6.toml", "--out", "t")
-    assert code == 0, err
-
-
 def test_a_training_without_evaluations_ends_with_a_plot(tmp_path, capsys):
     config = write_training(tmp_path, PREDICTION.replace("every = 4", "every = 0"))
     for _ in range(2):

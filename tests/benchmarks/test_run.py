@@ -13,7 +13,6 @@ import pytest
 from benchmarks import command, options, run
 from benchmarks.agreement import Disagreement
 from benchmarks.costs import Rates, cost
-from benchmarks.memory import PeakMemory
 from benchmarks.methods import build
 from benchmarks.options import REFERENCE, Case, Options, Plan
 from benchmarks.worker import Ran, Worker, WorkerFailed
@@ -123,19 +122,6 @@ def test_a_rival_that_would_exceed_the_limit_is_left_out_and_says_so(here, monke
     assert row.note == "left out: about 80 s expected"
 
 
-def test_what_failed_is_left_out_at_longer_lengths(here, monkeypatch):
-    here.failing = "vmap"
-    plan = Plan(Path("unused"), (8, 16), (1,), ("vmap", "difference"), 60.0, 2, 4, True)
-    monkeypatch.setattr(run, "SAMPLED", ())
-    first, second = list(run.measure_all(plan, Rates(1e9, 1e9), quiet))
-    assert {row.method: row.note for row in first} == {"vmap": "stopped after 240 s", "difference": ""}
-    assert {row.method: row.note for row in second} == {
-        "vmap": "left out: it failed at a shorter length",
-        "difference": "",
-    }
-    assert here.log.count(("vmap", None)) == 2
-
-
 def test_every_faulty_option_is_named_at_once():
     with pytest.raises(InputError) as caught:
         options.plan(
@@ -151,16 +137,6 @@ def test_methods_whose_packages_are_missing_are_left_out_with_the_remedy(monkeyp
     plan = options.plan(Options(Path("out"), methods=("vmap", "captum-1")))
     assert plan.methods == ("vmap",)
     assert "captum not installed; pip install" in plan.missing["captum-1"]
-
-
-@pytest.mark.long
-def test_peak_memory_is_that_of_the_work_alone():
-    memory = PeakMemory()
-    memory.begin()
-    block = np.ones(2**25)  # 256 MiB: what the process frees meanwhile, some 10 MiB, must not matter
-    assert block.sum() == 2**25
-    del block
-    assert 200 * 2**20 < memory.peak() < 400 * 2**20
 
 
 @pytest.mark.slow

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import math
 
-import jax
 import numpy as np
 import pytest
 
 from jaxsens.base.errors import InputError
-from jaxsens.constructions import dyck as module
 from jaxsens.constructions.compiled import CompiledTransformer
 from jaxsens.constructions.conditions import ConditionName
 from jaxsens.constructions.dyck import dyck
@@ -263,23 +260,6 @@ def test_temperatures_are_powers_of_the_length():
     assert weighting("temperature-bounded", False) == Softmax(Schedule(power=3.0))
     assert weighting("unbounded", False) == Softmax()
     assert weighting("average-hard", True) == AverageHard()
-
-
-@pytest.mark.parametrize(("condition", "autoregressive"), PROMISED)
-def test_parameters_do_not_depend_on_n_and_are_small(condition, autoregressive):
-    model = dyck(2, condition, autoregressive=autoregressive)
-    assert (
-        max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(model.parameters)) <= 4 * module.SHARPNESS
-    )
-
-
-def test_exact_lengths_follow_from_how_scores_grow():
-    """n^3 in float64 (n^4 without n), and with differences of keys, in float32, as far as the look-ups reach."""
-    lengths = {each: dict(dyck(2, each[0], autoregressive=each[1]).promise.exact_length) for each in PROMISED}
-    assert lengths["temperature", False]["float64"] == lengths["average-hard", False]["float64"] == 46649
-    assert lengths["temperature", True]["float64"] == 3174
-    assert lengths["temperature", False]["float32"] == 2**24 // (16 * 20)
-    assert lengths["temperature-bounded", False]["float32"] == math.isqrt(2**24 // (16 * 20))
 
 
 def test_what_is_measured_by_default():

@@ -14,9 +14,9 @@ from jaxsens.models.parts.score_positions import RelativeBias
 from jaxsens.theory.hard_attention import restrict as restricting
 from jaxsens.theory.hard_attention.checker import check
 from jaxsens.theory.hard_attention.restrict import restrict
-from jaxsens.theory.hard_attention.restriction import FREE, Restriction, RestrictionRefused
+from jaxsens.theory.hard_attention.restriction import Restriction, RestrictionRefused
 from tests.refusals import refused
-from tests.theory.hard_models import assert_true, completions, hard, last_one, looked_up, really_depends
+from tests.theory.hard_models import assert_true, hard, last_one, looked_up, really_depends
 
 MODELS = {
     "sinusoidal": {},
@@ -282,13 +282,6 @@ def test_the_refusal_says_what_grew_too_large():
         RestrictionRefused, match=r"position \d+ may have 16 values or more after layer 0.*larger n"
     ):
         restrict(last_one(), 40, 1.0, most_values=16)
-
-
-def test_completions_cover_the_free_positions_only():
-    restriction = restrict(hard(0), 6, 0.5)
-    words = completions(restriction)
-    assert len(words) == 2 ** int(restriction.free.sum())
-    assert (words[:, ~restriction.free] == restriction.values[restriction.values != FREE]).all()
 
 
 def test_whole_numbers_of_numpy_are_whole_numbers():
