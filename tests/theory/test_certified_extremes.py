@@ -163,7 +163,7 @@ def test_numpy_integers_are_whole_numbers():
         ({"flips": ["a", None]}, "flips.symbols"),
         ({"flips": {0, 1}}, "flips.symbols"),
         ({"flips": [True]}, "flips.symbols"),
-        ({"measure": {"kind": "l2", "outputs": [0.5]}}, "outputs"),
+        ({"measure": {"kind": "l2", "outputs": [0.5]}}, "measure.outputs"),
         ({"classes": 1.5}, "classes"),
         ({"measure": ["l2"]}, "measure"),
     ],
