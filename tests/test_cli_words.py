@@ -18,8 +18,8 @@ from jaxsens import TransformerConfig, load_result
 from jaxsens.base.errors import PrecisionWarning
 from jaxsens.cli import main
 from jaxsens.constructions.conditions import CONDITIONS, Read
+from jaxsens.constructions.sources import FormulaModel
 from jaxsens.experiments.sweep import points as sweep_points
-from jaxsens.experiments.sweep.sources import FormulaModel
 from jaxsens.models.parts.masks import MASKS
 from jaxsens.models.parts.weighting import WEIGHTINGS
 from tests.experiments.tiny import TINY, fake_flip_sensitivity

@@ -10,7 +10,7 @@ from jaxsens.base.errors import InputError
 from jaxsens.base.platforms import Platform
 from jaxsens.experiments.sweep.points import Point
 from jaxsens.models.transformer.layers import layer_operations
-from jaxsens.sensitivity.choice import COMPILE_SECONDS, RATE
+from jaxsens.sensitivity.choice import RATE, compile_seconds
 from jaxsens.sensitivity.digits.rounding import rounding_seconds
 from jaxsens.sensitivity.engines.vmap import ELEMENTWISE, VmapEngine
 from jaxsens.sensitivity.explain import PlannedRun, planned_run
@@ -60,8 +60,8 @@ class ExpectedPoints:
         if config is None:
             return 0.0, 0.0
         operations = sum(layer_operations(config, k, n) for k in range(config.layers))
-        fixed, per_layer = COMPILE_SECONDS[VmapEngine]
-        return fixed + per_layer * config.layers, self.inputs * operations / (RATE * ELEMENTWISE)
+        forward = VmapEngine(self.run.measure, None, self.run.subject.apply)
+        return compile_seconds(forward, config.layers), self.inputs * operations / (RATE * ELEMENTWISE)
 
     @property
     def programs(self) -> tuple[object, ...]:
