@@ -43,12 +43,6 @@ def undrawn(monkeypatch):
     draw_nothing(monkeypatch)
 
 
-def test_importing_the_command_line_does_not_import_jax():
-    code = "import sys, jaxsens.cli; print([m for m in ('jax', 'flax', 'numpy', 'pydantic') if m in sys.modules])"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert ran.stdout.strip() == "[]"
-
-
 def test_a_sweep_ends_with_tables_plots_and_a_report(faked, config, tmp_path, capsys):
     out = tmp_path / "out"
     code, printed, log = run(capsys, "sweep", config, "--out", out)

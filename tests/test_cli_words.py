@@ -11,7 +11,6 @@ import warnings
 from pathlib import Path
 from typing import get_args
 
-import jax.numpy as jnp
 import pytest
 
 from jaxsens import TransformerConfig, load_result
@@ -69,13 +68,6 @@ def test_a_bad_value_is_answered_without_loading_jax():
     assert ran.stdout.strip() == "[]"
     assert "--n = 1" in ran.stderr
     assert "--top = -1" in ran.stderr
-
-
-def test_the_command_runs_in_a_process_where_jax_has_run(capsys):
-    assert float(jnp.ones(3).sum()) == 3
-    small = ["--width", "4", "--heads", "1", "--layers", "1", "--feed-forward", "0"]
-    assert main(["measure", "--alphabet-size", "2", *small, "--tokens", "011", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["n"] == 4
 
 
 def test_flips_of_a_formula_are_shown_by_the_names_of_its_symbols(capsys):

@@ -134,9 +134,12 @@ def test_a_constant_model_ends_the_search():
         return tokens.sum() * 0.0
 
     for objective in ("max", "mean"):
-        found = searched(model, 20, 2, engine="auto", objective=objective, restarts=2, exact=False)
+        found = searched(model, 20, 2, engine="auto", objective=objective, restarts=20, exact=False)
         assert found.value == 0
         assert found.converged
+        assert (
+            len({end.start for end in found.restarts}) == 20
+        )  # more than there are words of one or two symbols
 
 
 def test_float32_models():

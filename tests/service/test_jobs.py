@@ -144,6 +144,24 @@ def test_a_job_is_never_with_two_workers(tmp_path):
     played(tmp_path, act, workers=2)
 
 
+def test_a_job_that_ends_its_worker_twice_fails_however_often_it_is_asked(tmp_path):
+    async def act(jobs: Jobs, worker: PlayedWorker) -> None:
+        for crashes in (1, 2):
+            await jobs.accept("a")
+            await until(lambda crashes=crashes: worker.given == ["a"] * crashes)
+            await jobs.accept("a")  # while it runs
+            worker.crash()
+            await until(lambda crashes=crashes: worker.starts == crashes + 1)
+        assert state(jobs, "a") == ("failed", 2)
+        job = await jobs.accept("a")
+        assert "it was killed, 2 times" in job.message
+        await jobs.accept("b")
+        await until(lambda: worker.given[-1] == "b")
+        assert worker.given == ["a", "a", "b"]
+
+    played(tmp_path, act)
+
+
 def test_a_question_that_ends_the_process_while_it_is_looked_at_fails_no_other_job(tmp_path):
     async def act(jobs: Jobs, worker: PlayedWorker) -> None:
         await jobs.accept("a")
