@@ -163,7 +163,13 @@ def test_what_a_result_does_not_say_is_refused_by_name():
     words = every_word(3)
     norms = flip_sensitivity(majority, words[0], 2, readout=None)
     drawn = boolean(majority, words, Substitute(2, sample=9))
-    for name in ("sensitivity_distribution", "influences", "average_sensitivity_per_position"):
+    for name in (
+        "sensitive_flips",
+        "average_sensitivity",
+        "sensitivity_distribution",
+        "influences",
+        "average_sensitivity_per_position",
+    ):
         with pytest.raises(InputError, match=f'{name}: this result has measure = "l2"; give measure="dec'):
             getattr(norms, name)
     for name in ("sensitivity_distribution", "influences"):
