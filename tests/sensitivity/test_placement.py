@@ -160,13 +160,6 @@ def assert_counts_up(seen: list[tuple[int, int]]) -> None:
     assert seen[-1][0] == len(FLIPS)
 
 
-@pytest.mark.parametrize("batch_size", [1, 4, 1000])
-def test_progress_counts_up_to_all_flips(batch_size):
-    seen = []
-    spread(Formula(L2(), None), Placement(mesh_of(2), batch_size), lambda *counts: seen.append(counts))
-    assert_counts_up(seen)
-
-
 @pytest.mark.parametrize(
     "mesh",
     [
