@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from jaxsens.asked.value import Answer, kind_of
-from jaxsens.base import inputs
-from jaxsens.base.errors import Problems, no_rule
+from jaxsens.base.errors import no_rule
 from jaxsens.base.registry import Kinds
-from jaxsens.base.strict import checked_by
 
 if TYPE_CHECKING:
     from jaxsens.asked.measures import Measure
 
 
-def _seed(name: str, value: Any, problems: Problems) -> int:
-    del name
-    return inputs.seed(value, problems)
-
-
 ESTIMATING = "first-order"
 """The engine of a package that estimates where a sweep names none. A name, not a rule: which others are installed must
 not change the numbers of a sweep."""
-
-Seed = Annotated[int, checked_by(_seed)]
 
 
 class Estimate(Protocol):

@@ -10,9 +10,8 @@ from typing import Annotated, Any, ClassVar, cast
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.asked.engines import Seed
 from jaxsens.asked.positions import checked_positions
-from jaxsens.asked.value import Answer, kind_of, read
+from jaxsens.asked.value import Answer, Seed, kind_of, read
 from jaxsens.base import inputs
 from jaxsens.base.errors import Problems
 from jaxsens.base.inputs import is_count, whole_numbers

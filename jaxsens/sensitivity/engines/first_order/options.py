@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from jaxsens.asked.engines import AskedEngine, Seed
+from jaxsens.asked.engines import AskedEngine
 from jaxsens.asked.measures import Measure
+from jaxsens.asked.value import Seed
 from jaxsens.base.strict import OptionalPositive, Positive, config
 
 NAME = "first-order"
