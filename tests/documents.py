@@ -328,7 +328,8 @@ def tables() -> dict[str, frozenset[str]]:
     from jaxsens.experiments.sweep.published import PublishedTable
     from jaxsens.experiments.sweep.sources import naming
     from jaxsens.experiments.sweep.words import AllWords, RandomWords, TextFile, WordFile
-    from jaxsens.models.config_tables import CONFIGS
+    from jaxsens.models.config_tables import kinds as network_kinds
+    from jaxsens.models.config_tables import network
 
     kinds = {
         "measure": (Measurement,),
@@ -337,7 +338,7 @@ def tables() -> dict[str, frozenset[str]]:
         "bounds": (Bounds,),
         "variant": (Variant,),
         "inputs": (RandomWords, AllWords, WordFile, TextFile),
-        "model": (PublishedTable, *CONFIGS.values()),
+        "model": (PublishedTable, *(network(kind).of for kind in network_kinds())),
     }
     found = {table: {name for kind in of for name in field_names(kind)} for table, of in kinds.items()}
     found["model"] |= {*naming(), *COMMON, "kind", "checkpoints", "alphabet", "lm_predictions"}

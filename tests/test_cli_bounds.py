@@ -13,8 +13,7 @@ from jaxsens.cli import constructed, main
 from jaxsens.experiments.constructed import restrictions_table
 from jaxsens.experiments.jobs import job
 from jaxsens.experiments.sweep import points as sweep_points
-from jaxsens.experiments.sweep import sweep as sweeps
-from jaxsens.experiments.sweep.bounds import BoundRecord
+from jaxsens.experiments.sweep.bounds import BoundRecord, Bounds
 from tests.experiments.tiny import TINY, draw_nothing, fake_flip_sensitivity
 
 CONFIG = TINY.replace("[4, 6]", "[4, 5, 6]") + "\n[bounds]\nrestarts = 1\n"
@@ -68,12 +67,12 @@ def test_listing_counts_the_bounds_beside_the_points(swept, capsys):
 
 @pytest.mark.long
 def test_a_shard_counts_points_and_bounds_apart_and_a_full_disk_is_said(swept, monkeypatch, tmp_path, capsys):
-    def answered(bound, progress=None, shared=None, placement=None):
+    def answered(table, bound, reporter, shared, placement):
         point = bound.point
         return BoundRecord(bound.key, point.variant, point.n, point.seed, worst=1 / point.n)
 
     monkeypatch.setattr(sweep_points, "flip_sensitivity", fake_flip_sensitivity)
-    monkeypatch.setattr(sweeps, "answer", answered)
+    monkeypatch.setattr(Bounds, "answer", answered)
     again = ["sweep", str(swept / "tiny.toml"), "--out", str(tmp_path)]
     assert main([*again, "--shard", "0/2"]) == 0
     log = capsys.readouterr().err

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform
 
+from jaxsens.base import inputs
 from jaxsens.base.errors import Problems
-from jaxsens.base.strict import config, did_you_mean, read_table
+from jaxsens.base.strict import checked_by, config, did_you_mean, read_table
 
 T = TypeVar("T")
+
+
+def _seed(name: str, value: Any, problems: Problems) -> int:
+    del name
+    return inputs.seed(value, problems)
+
+
+Seed = Annotated[int, checked_by(_seed)]
 
 
 class Answer:
@@ -22,13 +31,18 @@ class Answer:
 
     kind: ClassVar[str]
     question: ClassVar[str]
-    kinds: ClassVar[dict[str, type[Any]]]
+    kinds: ClassVar[Any]
 
     @classmethod
     def shorthand(cls, value: Any) -> Any:
         """Returns what to make of a value that is neither an object, nor a name, nor a table; None if it is nothing."""
         del value
         return None
+
+    def seeded(self, seed: int) -> Any:
+        """Returns the answer with a seed, if it draws anything."""
+        del seed
+        return self
 
     def given(self) -> dict[str, Any]:
         """Returns the fields that differ from their defaults."""

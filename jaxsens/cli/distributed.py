@@ -26,7 +26,7 @@ from jaxsens.cli.shared import (
     say_failures,
     say_why_ended,
 )
-from jaxsens.cli.sweeping import SweepOptions, report_all, told_done
+from jaxsens.cli.sweeping import SweepOptions, report_all
 
 if TYPE_CHECKING:
     from jaxsens.experiments.jobs.job import Outcome
@@ -121,6 +121,7 @@ def _swept(options: InJob, asked: SweepOptions, again: str) -> int:
     import jax
 
     from jaxsens.experiments.sweep import distributed
+    from jaxsens.experiments.sweep.status import told_done
 
     distributed.join(options.coordinator, options.processes, options.process)
     progress = Console(stderr=True, quiet=asked.quiet)
@@ -144,10 +145,11 @@ def _swept(options: InJob, asked: SweepOptions, again: str) -> int:
 def _after_all(sweep: Sweep, asked: SweepOptions, progress: Console) -> list[Outcome]:
     """Writes the tables and the report of what all processes measured."""
     from jaxsens.experiments.jobs.job import run
-    from jaxsens.experiments.sweep.sweep import BoundsJob, PointsJob
+    from jaxsens.experiments.sweep.status import told_done
+    from jaxsens.experiments.sweep.sweep import PointsJob, RecordsJob
 
     out = asked.out
-    jobs = [PointsJob(sweep, out), *([BoundsJob(sweep, out)] if sweep.bounds is not None else [])]
+    jobs = [PointsJob(sweep, out), *(RecordsJob(sweep, name, out) for name in sweep.table_points)]
     ended: list[Outcome] = [run(job, progress, []) for job in jobs]
     if any(outcome.finished < outcome.planned for outcome in ended):
         say(progress, told_done(ended[0].finished, ended[0].planned))

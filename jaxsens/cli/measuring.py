@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from jaxsens.asked.engines import AskedEngine, FirstOrder
+from jaxsens.asked.engines import AskedEngine
 from jaxsens.asked.flips import Flips
 from jaxsens.asked.measures import Measure
 from jaxsens.asked.words import of_words
@@ -85,16 +85,13 @@ class MeasuringOptions:
         for base in (Flips, Measure, AskedEngine):
             words = getattr(self, base.question)
             if words is not None:
-                found[base.question] = of_words(base, self._seeded(words), problems, flag(base.question))
+                one = of_words(base, words, problems, flag(base.question))
+                if one is not None and not any(word.startswith("seed=") for word in words):
+                    one = one.seeded(self.seed)
+                found[base.question] = one
         if self.placement is not None:
             found["placement"] = of_words(PlacementTable, self.placement, problems, "--placement")
         return found
-
-    def _seeded(self, words: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns the words with --seed, if they are of something drawn and have no seed."""
-        drawn = words[:1] == (FirstOrder.kind,) or any(word.startswith("sample=") for word in words)
-        own = any(word.startswith("seed=") for word in words)
-        return (*words, f"seed={self.seed}") if drawn and not own and self.seed > 0 else words
 
     def arguments(self, quiet: bool) -> dict[str, Any]:
         """Returns the arguments of `flip_sensitivity` that these options give."""

@@ -26,7 +26,7 @@ from jaxsens.cli.shared import (
     say_failures,
     say_why_ended,
 )
-from jaxsens.cli.sweeping import SweepOptions, report_all, told_done, told_time
+from jaxsens.cli.sweeping import SweepOptions, report_all, told_time
 
 if TYPE_CHECKING:
     from jaxsens.experiments.jobs.job import Job
@@ -57,7 +57,8 @@ def sweep(
     if job.asked and not asked.list_points:
         return sweep_in_job(job, asked)
     from jaxsens.experiments.jobs.job import why_unwritable
-    from jaxsens.experiments.sweep.sweep import BoundsJob, PointsJob, run_whole
+    from jaxsens.experiments.sweep.status import told_done
+    from jaxsens.experiments.sweep.sweep import PointsJob, RecordsJob, run_whole
 
     loaded, chosen = asked.load()
     if asked.list_points:
@@ -70,16 +71,21 @@ def sweep(
         say(progress, f"{programs}")
     say_failures(console, *outcomes)
     first, last = outcomes[0], outcomes[-1]
-    bounds, finished = BoundsJob(loaded, out), first.finished
-    bounded = last.finished if len(outcomes) > 1 else _count(bounds)
-    if len(outcomes) > 1 and finished < first.planned:
-        finished = _count(PointsJob(loaded, out))  # other processes measured while this one computed bounds
-    done = told_done(finished, first.planned, bounded, len(bounds.items))
+    finished, ended = first.finished, dict(zip(loaded.table_points, outcomes[1:], strict=False))
+    records = {
+        name: (ended[name].finished if name in ended else _count(RecordsJob(loaded, name, out)), len(items))
+        for name, items in loaded.table_points.items()
+    }
+    if ended and finished < first.planned:
+        finished = _count(PointsJob(loaded, out))  # other processes measured while this one computed records
+    done = told_done(finished, first.planned, records)
     if last.ended_early:
         say_why_ended(console, last, done, resume)
     elif finished == 0:
         say(console, "no point could be measured")
-    elif asked.shard is not None and (finished < first.planned or bounded < len(bounds.items)):
+    elif asked.shard is not None and any(
+        number < of for number, of in ((finished, first.planned), *records.values())
+    ):
         say(progress, f"{done}; `{shlex.join(['jaxsens', 'report', str(out)])}` plots them")
     else:
         try:
@@ -107,25 +113,25 @@ def report(directory: Directory, /, *, quiet: Flag = False) -> int:
 
 
 def _list(loaded: Sweep, chosen: Sequence[Point], out: Path) -> int:
-    from jaxsens.experiments.sweep.sweep import BoundsJob, PointsJob
+    from jaxsens.experiments.sweep.status import told_done
+    from jaxsens.experiments.sweep.sweep import PointsJob, RecordsJob
 
-    asked = {bound.point: bound for bound in loaded.bound_points}
-    listed: list[tuple[Job[Any, Any], Sequence[Any]]] = [
-        (PointsJob(loaded, out), chosen),
-        (BoundsJob(loaded, out), [asked[point] for point in chosen if asked]),
-    ]
-    console, counts, missing = Console(), [], []
-    for job, items in listed:
+    listed: dict[str, tuple[Job[Any, Any], Sequence[Any]]] = {"": (PointsJob(loaded, out), chosen)}
+    for name, items in loaded.table_points.items():
+        listed[name] = RecordsJob(loaded, name, out), [items[point] for point in chosen]
+    console, counts, missing = Console(), {}, []
+    for name, (job, items) in listed.items():
         states = [job.state(item) for item in items]
         for state, item in zip(states, items, strict=True):
             say(console, f"{state:8} {item}  {job.path(item)}")
-        counts += [states.count("done"), len(states)]
+        counts[name] = states.count("done"), len(states)
         if isinstance(job, PointsJob):
             missing = [item for state, item in zip(states, items, strict=True) if state != "done"]
-    say(console, told_done(*counts))
+    done, planned = counts.pop("")
+    say(console, told_done(done, planned, counts))
     if missing:
-        beside = "; bounds, which may take far longer, are not counted" if asked else ""
-        say(console, told_time(missing, loaded.attention is not None) + beside)
+        beside = f"; {', '.join(counts)}, which may take far longer, are not counted" if counts else ""
+        say(console, told_time(missing, loaded.tables.values()) + beside)
     return 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +17,7 @@ from jaxsens.cli.shared import CacheFolder, Config, Flag, Only, Out, Text, again
 if TYPE_CHECKING:
     from jaxsens.experiments.sweep.points import Point
     from jaxsens.experiments.sweep.sweep import Sweep
+    from jaxsens.experiments.sweep.tables import SweepTable
 
 
 @dataclass(frozen=True)
@@ -62,19 +63,13 @@ class SweepOptions:
         return loaded, select(loaded.points, self.only, self.shard)
 
 
-def told_done(points: int, of_points: int, bounds: int = 0, of_bounds: int = 0) -> str:
-    """Returns how much is done, in words."""
-    beside = f" and {bounds} of {of_bounds} bounds" if of_bounds else ""
-    return f"{points} of {of_points} points{beside} are done"
-
-
-def told_time(points: Sequence[Point], attention: bool) -> str:
-    """Returns in words how long points will take on this machine, with or without attention statistics."""
+def told_time(points: Sequence[Point], tables: Iterable[SweepTable]) -> str:
+    """Returns in words how long points will take on this machine, with what is stored of them for these tables."""
     from jaxsens.base.told import duration
     from jaxsens.experiments.sweep.expected import ExpectedPoints, expected_points, expected_seconds
 
     groups = [one for one in expected_points(points) if isinstance(one, ExpectedPoints)]
-    whole, compiling = expected_seconds(groups, attention)
+    whole, compiling = expected_seconds(groups, tables)
     return (
         f"the missing points take about {duration(whole)} here, {duration(compiling)} of it to compile, once"
     )
@@ -85,13 +80,13 @@ def report_all(directory: Path, quiet: bool) -> None:
     from jaxsens.experiments.report.data import load_sweep
     from jaxsens.experiments.report.page import summary_table
     from jaxsens.experiments.report.report import write_report
-    from jaxsens.experiments.sweep.sweep import write_bounds_csv, write_points_csv
+    from jaxsens.experiments.sweep.sweep import write_points_csv, write_results_csv
 
     data = load_sweep(directory)
     with only_inside(directory):
         write_points_csv(directory, data.metadata, data.plan)
-        if data.plan.bounds:
-            write_bounds_csv(directory, data.bounds)
+        for name, table in data.plan.sweep_tables.items():
+            write_results_csv(directory, data.results[name], name, table)
     page, fits = write_report(data, directory)
     console = Console(quiet=quiet)
     console.print(summary_table(fits))

@@ -116,5 +116,6 @@ def sweep_data(
             for name in names
         ),
         points=tuple(PlannedPoint(*key, key="k", file="f") for key in keys),
+        tables={"bounds": {}} if bounds else {},
     )
-    return SweepData(plan, tuple(metadata), builder.profiles(), tuple(bounds))
+    return SweepData(plan, tuple(metadata), builder.profiles(), {"bounds": tuple(bounds)})

@@ -10,11 +10,12 @@ import pytest
 
 from jaxsens.base.errors import InputError
 from jaxsens.base.precision import SUBTRACTED
+from jaxsens.experiments.jobs.progress import Reporter
 from jaxsens.experiments.sweep import bounds
-from jaxsens.experiments.sweep import sweep as sweeps
-from jaxsens.experiments.sweep.bounds import BoundRecord, Shared, Unsound, answer
+from jaxsens.experiments.sweep.bounds import BoundRecord, Bounds, Unsound
 from jaxsens.experiments.sweep.config import parse_sweep_config
-from jaxsens.experiments.sweep.sweep import read_bounds, read_plan, run_bounds
+from jaxsens.experiments.sweep.sweep import read_plan, read_records, run_records
+from jaxsens.sensitivity.placement.placement import Placement
 from tests.experiments.tiny import TINY, printed, quiet, tiny_sweep
 
 ASKED = "\n[bounds]\nrestarts = 1\n"
@@ -33,27 +34,40 @@ def fake_answer(bound):
     )
 
 
+def requests(sweep):
+    return [*sweep.table_points["bounds"].values()]
+
+
+def answer(bound, shared=None):
+    reporter = Reporter(quiet(), 1, 0, "")
+    return bound.table.answer(bound, reporter, {} if shared is None else shared, Placement())
+
+
+def read_bounds(folder, plan):
+    return read_records(folder, plan, "bounds")
+
+
 @pytest.fixture
 def answered(monkeypatch):
     """Replaces the computation by the stand-in; the list fills with what was asked."""
     asked = []
 
-    def one(bound, progress=None, shared=None, placement=None):
+    def one(table, bound, reporter, shared, placement):
         asked.append(str(bound))
         return fake_answer(bound)
 
-    monkeypatch.setattr(sweeps, "answer", one)
+    monkeypatch.setattr(Bounds, "answer", one)
     return asked
 
 
 def run(sweep, folder):
     console = quiet()
     folder.mkdir(exist_ok=True)
-    return run_bounds(sweep, folder, sweep.points, console), printed(console)
+    return run_records(sweep, "bounds", folder, sweep.points, console), printed(console)
 
 
 def test_a_sweep_without_the_table_asks_for_nothing_and_keeps_its_keys():
-    assert tiny_sweep().bound_points == ()
+    assert tiny_sweep().table_points == {}
     assert [point.key for point in tiny_sweep().points] == [p.key for p in tiny_sweep(after=ASKED).points]
 
 
@@ -62,13 +76,15 @@ def test_every_point_has_its_bound_in_the_plan(tmp_path):
     sweep.plan.write(tmp_path / "sweep.json")
     plan = read_plan(tmp_path)
     assert plan == sweep.plan
-    assert [(b.variant, b.n, b.seed) for b in plan.bounds] == [(p.variant, p.n, p.seed) for p in plan.points]
-    assert len({b.key for b in plan.bounds}) == 8
+    assert [(b.variant, b.n, b.seed) for b in plan.records["bounds"]] == [
+        (p.variant, p.n, p.seed) for p in plan.points
+    ]
+    assert len({b.key for b in plan.records["bounds"]}) == 8
 
 
 def test_what_changes_the_numbers_changes_the_key_and_nothing_else_does():
     def keys(text):
-        return [bound.key for bound in tiny_sweep(after=text).bound_points]
+        return [bound.key for bound in requests(tiny_sweep(after=text))]
 
     base = keys(ASKED)
     assert not set(keys(ASKED + "free_fraction = 0.25\n")) & set(base)
@@ -93,24 +109,24 @@ def test_bounds_are_computed_once_and_kept(answered, tmp_path):
 def test_a_damaged_file_is_reported_and_computed_again(answered, tmp_path):
     sweep = tiny_sweep(after=ASKED)
     run(sweep, tmp_path)
-    file = sweep.bound_points[3].path(tmp_path)
+    file = requests(sweep)[3].path(tmp_path)
     stored = json.loads(file.read_text())
     file.write_text(json.dumps({**stored, "worst": 99.0}))
     with pytest.raises(InputError, match="run the sweep again"):
         read_bounds(tmp_path, sweep.plan)
     outcome, log = run(sweep, tmp_path)
     assert (outcome.computed, outcome.finished) == (1, 8)
-    assert f"damaged, computed again: {sweep.bound_points[3]}: {file}: " in log
-    assert read_bounds(tmp_path, sweep.plan)[3] == fake_answer(sweep.bound_points[3])
+    assert f"damaged, computed again: {requests(sweep)[3]}: {file}: " in log
+    assert read_bounds(tmp_path, sweep.plan)[3] == fake_answer(requests(sweep)[3])
 
 
 def test_one_that_fails_does_not_stop_the_others(monkeypatch, tmp_path):
-    def one(bound, progress=None, shared=None, placement=None):
+    def one(table, bound, reporter, shared, placement):
         if bound.point.variant == "softmax" and bound.point.n == 4:
             raise Unsound("planted")
         return fake_answer(bound)
 
-    monkeypatch.setattr(sweeps, "answer", one)
+    monkeypatch.setattr(Bounds, "answer", one)
     outcome, log = run(tiny_sweep(after=ASKED), tmp_path)
     assert (outcome.finished, len(outcome.failures), outcome.exit_code) == (6, 2, 1)
     assert "planted" in log
@@ -119,13 +135,13 @@ def test_one_that_fails_does_not_stop_the_others(monkeypatch, tmp_path):
 def test_ctrl_c_leaves_what_was_finished(monkeypatch, tmp_path):
     done = []
 
-    def one(bound, progress=None, shared=None, placement=None):
+    def one(table, bound, reporter, shared, placement):
         if len(done) == 3:
             raise KeyboardInterrupt
         done.append(bound)
         return fake_answer(bound)
 
-    monkeypatch.setattr(sweeps, "answer", one)
+    monkeypatch.setattr(Bounds, "answer", one)
     outcome, _ = run(tiny_sweep(after=ASKED), tmp_path)
     assert (outcome.finished, outcome.exit_code) == (3, 130)
 
@@ -142,7 +158,7 @@ def test_problems_of_the_table_are_reported_together():
 
 def test_soft_and_hard_attention_each_get_what_applies():
     sweep = tiny_sweep(after=ASKED)
-    soft = answer(sweep.bound_points[0])
+    soft = answer(requests(sweep)[0])
     assert soft.worst is not None
     assert soft.certified is not None
     assert soft.log_lemma5 is not None
@@ -154,7 +170,7 @@ def test_soft_and_hard_attention_each_get_what_applies():
     # The last symbol of a sweep's inputs is the end-of-sequence symbol, in what is searched too.
     assert soft.worst_word[-1] == 2
     assert soft.worst_position != 3
-    hard = answer(sweep.bound_points[4])
+    hard = answer(requests(sweep)[4])
     assert hard.variant == "leftmost-hard"
     assert hard.certified is None
     assert "certified" in hard.notes
@@ -166,19 +182,19 @@ def test_soft_and_hard_attention_each_get_what_applies():
 def test_an_input_beyond_the_certified_bound_is_an_error(monkeypatch):
     sweep = tiny_sweep(after=ASKED)
 
-    def too_small(model, bound):
+    def too_small(model, point):
         return {"certified": 1e-9}
 
     monkeypatch.setattr(bounds, "_certified", too_small)
     with pytest.raises(Unsound, match="above the certified bound"):
-        answer(sweep.bound_points[0])
+        answer(requests(sweep)[0])
 
 
 def test_a_record_survives_its_file(answered, tmp_path):
     sweep = tiny_sweep(after=ASKED)
     run(sweep, tmp_path)
     records = read_bounds(tmp_path, sweep.plan)
-    assert records == [fake_answer(bound) for bound in sweep.bound_points]
+    assert records == [fake_answer(bound) for bound in requests(sweep)]
     assert all(dataclasses.asdict(record)["worst_word"] for record in records)
 
 
@@ -204,11 +220,11 @@ def test_a_disk_that_takes_no_more_ends_the_run_at_once_and_keeps_what_is_done(
 def test_a_bound_of_a_constructed_model_is_computed_once_for_all_seeds_and_of_a_random_one_anew(monkeypatch):
     asked = []
 
-    def certify(model, bound):
-        asked.append((bound.point.variant, bound.point.n, bound.point.seed))
+    def certify(model, point):
+        asked.append((point.variant, point.n, point.seed))
         return {"certified": 1.0}
 
-    def refuse(model, bound):
+    def refuse(model, point):
         asked.append("lemma5")
         raise InputError("lemma5: refused")
 
@@ -216,10 +232,10 @@ def test_a_bound_of_a_constructed_model_is_computed_once_for_all_seeds_and_of_a_
     monkeypatch.setattr(bounds, "_lemma5", refuse)
     parity = '[[variant]]\nname = "parity"\nmodel = {construction = "parity"}\n'
     sweep = tiny_sweep(after=f"{parity}[bounds]\nworst = false\nrestrict = false\n")
-    shared = Shared()
-    every = [bound for bound in sweep.bound_points if bound.point.variant in ("parity", "softmax")]
+    shared = {}
+    every = [bound for bound in requests(sweep) if bound.point.variant in ("parity", "softmax")]
     records = {
-        (bound.point.variant, bound.point.n, bound.point.seed): answer(bound, None, shared) for bound in every
+        (bound.point.variant, bound.point.n, bound.point.seed): answer(bound, shared) for bound in every
     }
     assert {record.certified for record in records.values()} == {1.0}
     assert {record.notes["lemma5"] for record in records.values()} == {"lemma5: refused"}

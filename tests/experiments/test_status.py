@@ -114,12 +114,12 @@ def test_a_damaged_bound_is_found(tmp_path):
     sweep = tiny_sweep(after="[bounds]\nworst = false\nrestrict = false\n")
     plan = sweep.plan
     plan.write(tmp_path / "sweep.json")
-    path = tmp_path / plan.bounds[0].file
+    path = tmp_path / plan.records["bounds"][0].file
     path.parent.mkdir(parents=True)
     path.write_text("{}")
     found = sweep_status(tmp_path)
     assert [one.item for one in found.damaged] == ["bounds of softmax n=4 seed=0"]
-    assert (found.bounds, found.of_bounds, found.state) == (0, 8, "unfinished")
+    assert (found.records, found.state) == ({"bounds": (0, 8)}, "unfinished")
 
 
 def test_looking_writes_nothing_outside_the_directory(sweep, tmp_path):

@@ -152,10 +152,11 @@ def test_a_config_of_a_command_that_trains_is_refused_with_its_name(config, caps
     assert "unknown key" not in told
 
 
-def seconds_of(config: Path, measure: str, attention: bool = False) -> tuple[float, float]:
-    config.write_text(CONFIG + measure, "utf-8")
-    groups = [*expected_points(load_sweep_config(config).points)]
-    return expected_seconds([one for one in groups if isinstance(one, ExpectedPoints)], attention)
+def seconds_of(config: Path, more: str) -> tuple[float, float]:
+    config.write_text(CONFIG + more, "utf-8")
+    sweep = load_sweep_config(config)
+    groups = [*expected_points(sweep.points)]
+    return expected_seconds([one for one in groups if isinstance(one, ExpectedPoints)], sweep.tables.values())
 
 
 def test_what_goes_on_in_float64_and_attention_statistics_are_counted_here(config):
@@ -164,7 +165,7 @@ def test_what_goes_on_in_float64_and_attention_statistics_are_counted_here(confi
     # Of two lengths, softmax takes one program each. Hard attention takes two: flips that move no choice go on.
     assert passes == pytest.approx(6 * 1.6)
     assert exact == pytest.approx(4 * 5.4)
-    _, attending = seconds_of(config, '[measure]\nengine = "vmap"\n', attention=True)
+    _, attending = seconds_of(config, '[measure]\nengine = "vmap"\n[attention]\n')
     assert attending == pytest.approx(10 * 1.6)
 
 

@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxsens
-from jaxsens.asked.engines import FirstOrder
 from jaxsens.asked.measures import L2
 from jaxsens.base.errors import EngineRefusal, InputError, PrecisionWarning, UnchangedWarning
 from jaxsens.base.precision import numerics
@@ -27,6 +26,7 @@ from jaxsens.sensitivity.engines.engine import FlipBlock
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.engines.vmap import VmapEngine
 from jaxsens.sensitivity.estimates.estimate import combinations
+from jaxsens.sensitivity.estimates.first_order import FirstOrder
 from jaxsens.sensitivity.subjects.adapters import TransformerApply
 from tests.lanes import examples
 from tests.small_models import WEIGHTINGS_TRIED, random_parameters, small

@@ -1,7 +1,7 @@
 """The resumable job: computes the items whose records are missing, one by one, and keeps their tables up to date.
 
 All state is in the records, so a job that was killed is resumed by running it again, and several processes may work on
-one directory, each on items of its own. What is particular to a sweep, to bounds or to an experiment is a subclass of
+one directory, each on items of its own. What is particular to a sweep, its tables or an experiment is a subclass of
 `Job`.
 
 A record is kept under a key and sealed. It is read back as it was written or not at all: a job reports a damaged one

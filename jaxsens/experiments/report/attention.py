@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxsens.base.errors import rule_for
-from jaxsens.experiments.report.data import evenly, spreads
+from jaxsens.experiments.report.data import SweepData, evenly, spreads
 from jaxsens.experiments.report.figures import ReportFigure, falling, fitted_power, panel_figure, undrawn
 from jaxsens.experiments.report.fits import LEVEL, ExponentFit, enumeration, fit_exponent
 from jaxsens.experiments.report.page import DASH, ReportTable, Section, table_of
 from jaxsens.experiments.report.panels import Guide, Line, Panel, line_style
 from jaxsens.experiments.report.texts import text
 from jaxsens.experiments.sweep.attention import ATTENTION_COLUMNS, ATTENTION_STATISTICS, AttentionTable
-from jaxsens.experiments.sweep.points import PointMetadata
-from jaxsens.experiments.sweep.sweep import attention_rows
 
 if TYPE_CHECKING:
     import pandas
@@ -97,32 +95,30 @@ class AttentionData:
         return float(np.median(values)) if values.size else np.nan
 
 
+@dataclass(frozen=True)
+class ReportedAttention(AttentionTable):
+    """The `[attention]` table, with its section of the report."""
+
+    def sections(self, data: SweepData, results: Sequence[Mapping[str, Any]]) -> list[Section]:
+        shown = attention_data(results, data.names, self)
+        if shown is None:
+            return []
+        figures = [attention_figure(shown, statistic) for statistic in ATTENTION_STATISTICS]
+        about = text("attention", rows=ROWS[self.rows])
+        return [Section("Attention", [about], figures=figures, tables=[attention_table(shown)])]
+
+
 def attention_data(
-    points: Sequence[PointMetadata], variants: Sequence[str], shown: AttentionTable
+    rows: Sequence[Mapping[str, Any]], variants: Sequence[str], shown: AttentionTable
 ) -> AttentionData | None:
-    """The attention statistics of measured points; None if there are none yet."""
+    """The attention statistics of the rows of attention.csv; None if there are none yet."""
     import pandas as pd
 
-    rows = [row for point in points for row in attention_rows(point)]
     if not rows:
         return None
     table = pd.DataFrame(rows, columns=[*ATTENTION_COLUMNS])
     measured = {*table["variant"]}
     return AttentionData(table, tuple(name for name in variants if name in measured), shown)
-
-
-def attention_sections(data: AttentionData | None) -> list[Section]:
-    """The section of a report; none without statistics."""
-    if data is None:
-        return []
-    return [
-        Section(
-            "Attention",
-            paragraphs=[text("attention", rows=ROWS[data.shown.rows])],
-            figures=[attention_figure(data, statistic) for statistic in ATTENTION_STATISTICS],
-            tables=[attention_table(data)],
-        )
-    ]
 
 
 def attention_figure(data: AttentionData, statistic: str) -> ReportFigure:

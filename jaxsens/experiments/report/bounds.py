@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from jaxsens.base.errors import shortened
-from jaxsens.experiments.report.data import Spread, spreads, statistic_columns
+from jaxsens.experiments.report.data import Spread, SweepData, spreads, statistic_columns
 from jaxsens.experiments.report.figures import (
     ReportFigure,
     change_label,
@@ -22,8 +22,8 @@ from jaxsens.experiments.report.fits import ExponentFit, enumeration, fit_expone
 from jaxsens.experiments.report.page import DASH, ReportTable, Section
 from jaxsens.experiments.report.panels import SMALL, Guide, Line, LineStyle, Panel, line_style, variant_styles
 from jaxsens.experiments.report.texts import text
-from jaxsens.experiments.sweep.bounds import PARTS, BoundRecord
-from jaxsens.experiments.sweep.sweep import BOUND_COLUMNS, row_of
+from jaxsens.experiments.sweep.bounds import BOUND_COLUMNS, PARTS, BoundRecord, Bounds
+from jaxsens.experiments.sweep.sweep import row_of
 
 if TYPE_CHECKING:
     import pandas
@@ -117,6 +117,15 @@ class BoundsData:
         if not self.mixes_exact:
             return frozenset()
         return frozenset(self.spreads(variant, "worst")) - set(self.exactly_known(variant))
+
+
+@dataclass(frozen=True)
+class ReportedBounds(Bounds):
+    """The `[bounds]` table, with its sections of the report."""
+
+    def sections(self, data: SweepData, results: Sequence[BoundRecord]) -> list[Section]:
+        norm = data.plan.asked.measure.kind
+        return bounds_sections(BoundsData(results, data.points, data.names, norm, data.unseeded))
 
 
 def bounds_sections(data: BoundsData) -> list[Section]:

@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +22,6 @@ from numpy.typing import ArrayLike
 from jaxsens.asked.measures import Decision
 from jaxsens.base.errors import InputError
 from jaxsens.base.precision import resolved
-from jaxsens.experiments.sweep.bounds import BoundRecord
 from jaxsens.experiments.sweep.points import STATUS_COLUMN, PointMetadata
 from jaxsens.experiments.sweep.sources import SEEDED
 from jaxsens.experiments.sweep.sweep import (
@@ -31,10 +30,12 @@ from jaxsens.experiments.sweep.sweep import (
     PlannedVariant,
     SweepPlan,
     point_row,
-    read_bounds,
     read_plan,
     read_points,
+    read_records,
+    table_rows,
 )
+from jaxsens.experiments.sweep.tables import PointTable
 from jaxsens.models.transformer.layered import readout_row
 from jaxsens.sensitivity.results.result import FlipSensitivity
 
@@ -233,7 +234,7 @@ class SweepData:
         plan: what the sweep's config asks for.
         metadata: of the points that have been measured, in the order of the plan.
         profiles: sensitivity by position.
-        bounds: over all inputs, in the order of the plan; empty if the config asks for none.
+        results: of each table of the plan, by its name: the rows of a `PointTable`, the records of a `RecordTable`.
         distances: the means by distance to the row that is read: `DistanceBuilder.table`; None if not known.
         decisions: of a sweep with measure = "decision"; otherwise None.
     """
@@ -241,7 +242,7 @@ class SweepData:
     plan: SweepPlan
     metadata: tuple[PointMetadata, ...]
     profiles: Profiles
-    bounds: tuple[BoundRecord, ...] = ()
+    results: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     distances: pandas.DataFrame | None = None
     decisions: Decisions | None = None
 
@@ -318,8 +319,13 @@ def load_sweep(directory: str | os.PathLike[str]) -> SweepData:
         raise InputError(
             f"directory = {str(directory)!r}: none of its {len(plan.points)} points is finished; run the sweep first"
         )
-    bounds = tuple(read_bounds(folder, plan))
-    return SweepData(plan, tuple(metadata), profiles.profiles(), bounds, distances.table(), decisions.data())
+    results = {
+        name: table_rows(name, table, metadata)
+        if isinstance(table, PointTable)
+        else read_records(folder, plan, name)
+        for name, table in plan.sweep_tables.items()
+    }
+    return SweepData(plan, tuple(metadata), profiles.profiles(), results, distances.table(), decisions.data())
 
 
 def statistic_columns(points: pandas.DataFrame) -> tuple[str, ...]:

@@ -14,8 +14,6 @@ import numpy as np
 from jaxsens.asked.measures import Decision
 from jaxsens.asked.positions import READOUT
 from jaxsens.base.files import only_inside
-from jaxsens.experiments.report.attention import attention_data, attention_sections
-from jaxsens.experiments.report.bounds import BoundsData, bounds_sections
 from jaxsens.experiments.report.data import SweepData, unresolved
 from jaxsens.experiments.report.decisions import decision_sections
 from jaxsens.experiments.report.distances import Distances, distance_sections, write_distances
@@ -47,7 +45,6 @@ from jaxsens.experiments.report.page import (
 )
 from jaxsens.experiments.report.panels import LineStyle, variant_styles
 from jaxsens.experiments.report.texts import text
-from jaxsens.experiments.sweep.attention import AttentionTable
 from jaxsens.experiments.sweep.points import AVERAGE_SENSITIVITY, PER_POSITION
 from jaxsens.experiments.sweep.sources import Weights
 from jaxsens.experiments.sweep.sweep import SweepPlan
@@ -118,12 +115,8 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
         sections.append(Section("Which positions matter", figures=[figure]))
     if (distances := distances_of(data)) is not None:
         sections += distance_sections(distances)
-    if plan.attention is not None:
-        shown = AttentionTable(**plan.attention)
-        sections += attention_sections(attention_data(data.metadata, data.names, shown))
-    sections += bounds_sections(
-        BoundsData(data.bounds, data.points, data.names, plan.asked.measure.kind, data.unseeded)
-    )
+    for name, table in plan.sweep_tables.items():
+        sections += table.sections(data, data.results[name])
     sections = [_with_traits(section, data.traits) for section in sections]
     sections.append(Section("The points", tables=[points_table(data)]))
     if plan.config:

@@ -11,8 +11,8 @@ from jaxtyping import Int
 
 from jaxsens.base.errors import InputError, Problems
 from jaxsens.base.memory import TOKEN_BYTES, check_fits
-from jaxsens.base.strict import did_you_mean, read_table, read_toml
-from jaxsens.experiments.sweep.config import BUILT_IN, TABLES, Variant, check_label
+from jaxsens.base.strict import did_you_mean, field_names, read_table, read_toml
+from jaxsens.experiments.sweep.config import BUILT_IN, Variant, check_label, config_class
 from jaxsens.experiments.sweep.sources import ModelSource, changed, keys_of, naming, read_source, source_kind
 from jaxsens.experiments.sweep.words import RandomWords
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
@@ -36,9 +36,10 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
     """
     raw = {} if config is None else read_toml(config, "--config")[1]
     problems = Problems("measure" if config is None else str(config))
+    known_keys = field_names(config_class())
     for key in raw:
-        if key not in TABLES:
-            problems.messages.append(f"{key}: unknown key{did_you_mean(key, TABLES)}")
+        if key not in known_keys:
+            problems.messages.append(f"{key}: unknown key{did_you_mean(key, known_keys)}")
     table = raw.get("model", {})
     made = next((key for key in naming() if key in options), None)
     fixed = "" if made is None else source_kind(made).fixed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -9,10 +10,19 @@ import numpy as np
 from jaxtyping import Int
 from pydantic import ConfigDict
 
+from jaxsens.asked.measures import L2
+from jaxsens.base.errors import Problems
 from jaxsens.base.strict import STRICT
+from jaxsens.experiments.sweep.points import PointMetadata
 from jaxsens.experiments.sweep.sources import ModelSource
+from jaxsens.experiments.sweep.tables import PointTable
 from jaxsens.models.transformer.config import TransformerConfig
+from jaxsens.models.transformer.layers import layer_operations
+from jaxsens.sensitivity.choice import RATE, compile_seconds
+from jaxsens.sensitivity.engines.vmap import ELEMENTWISE, VmapEngine
+from jaxsens.sensitivity.results.result import FlipSensitivity
 from jaxsens.sensitivity.rows.attention_statistics import attention_statistics, mean_of_known
+from jaxsens.sensitivity.subjects.adapters import Measurable
 
 ROW_STATISTICS = ("largest", "entropy", "first")
 
@@ -32,7 +42,7 @@ AttentionValues = dict[str, list[list[float | None]]]
 
 
 @dataclass(frozen=True)
-class AttentionTable:
+class AttentionTable(PointTable):
     """The `[attention]` table. Transformers get these statistics; other models have no attention.
 
     Attributes:
@@ -41,32 +51,44 @@ class AttentionTable:
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    columns = ATTENTION_COLUMNS
     rows: Literal["all", "read"] = "all"
     heads: Literal["median", "each"] = "median"
 
+    def check(self, sources: Mapping[str, ModelSource], keys: Mapping[str, Any], problems: Problems) -> None:
+        if not any(map(self.applies, sources.values())):
+            remedy = "no variant is a transformer, whose attention can be looked into: leave the table out"
+            problems.messages.append(f"attention: {remedy}")
 
-def has_attention(source: ModelSource) -> bool:
-    """Whether the attention of a sweep's model is visible."""
-    return isinstance(source.network, TransformerConfig)
+    def applies(self, source: ModelSource) -> bool:
+        return isinstance(source.network, TransformerConfig)
 
+    def of_point(self, model: Any, result: FlipSensitivity) -> AttentionValues:
+        """Returns the statistics of a transformer, averaged over its inputs in float64."""
+        found: dict[str, list[np.ndarray]] = {}
+        for k, word in enumerate(result.tokens):
+            flipped = np.unique(np.asarray(result.positions)[result.inputs == k])
+            for name, values in _of_word(model, word, flipped).items():
+                found.setdefault(name, []).append(values)
+        return {name: _plain(mean_of_known(np.stack(each, axis=-1))) for name, each in found.items()}
 
-def attention_of(
-    model: Any, tokens: Int[np.ndarray, "inputs n"], inputs: Int[np.ndarray, " flips"], positions: Any
-) -> AttentionValues:
-    """Returns the statistics of a model, averaged over its inputs in float64.
+    def table_rows(self, point: PointMetadata, values: AttentionValues) -> Iterator[dict[str, Any]]:
+        """Yields a row for each layer and head of a point."""
+        of_point = {"variant": point.variant, "n": point.n, "seed": point.seed}
+        for layer, heads in enumerate(values["largest"]):
+            for head in range(len(heads)):
+                found = {name: each[layer][head] for name, each in values.items()}
+                if any(value is not None for value in found.values()):
+                    yield of_point | {"layer": layer, "head": head} | found
 
-    Args:
-        model: a transformer.
-        tokens: the inputs.
-        inputs: the input of each flip.
-        positions: the position of each flip.
-    """
-    found: dict[str, list[np.ndarray]] = {}
-    for k, word in enumerate(tokens):
-        flipped = np.unique(np.asarray(positions)[inputs == k])
-        for name, values in _of_word(model, word, flipped).items():
-            found.setdefault(name, []).append(values)
-    return {name: _plain(mean_of_known(np.stack(each, axis=-1))) for name, each in found.items()}
+    def seconds(self, model: Measurable, inputs: int, n: int) -> tuple[float, float]:
+        """Returns those of hard attention."""
+        config = model.config
+        if config is None:
+            return 0.0, 0.0
+        operations = sum(layer_operations(config, k, n) for k in range(config.layers))
+        forward = VmapEngine(L2(), None, model.apply)
+        return compile_seconds(forward, config.layers), inputs * operations / (RATE * ELEMENTWISE)
 
 
 def _of_word(

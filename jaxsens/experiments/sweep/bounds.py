@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
-from pathlib import Path
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field
 
 from jaxsens.asked.engines import Auto
+from jaxsens.asked.flips import Substitute
+from jaxsens.asked.measures import Norm
 from jaxsens.asked.search import Search
 from jaxsens.base import stopping
-from jaxsens.base.errors import InputError, shortened
+from jaxsens.base.errors import InputError, Problems, shortened
+from jaxsens.base.inputs import NORMS
 from jaxsens.base.precision import SUBTRACTED
-from jaxsens.base.sealed import digest
 from jaxsens.base.strict import STRICT
 from jaxsens.base.versions import versions
 from jaxsens.experiments.jobs.job import Record
+from jaxsens.experiments.jobs.progress import Reporter
 from jaxsens.experiments.sweep.points import Point
 from jaxsens.experiments.sweep.sources import SEEDED, ModelSource
+from jaxsens.experiments.sweep.tables import RecordTable, TablePoint
 from jaxsens.sensitivity.placement.placement import Placement
 from jaxsens.sensitivity.subjects.adapters import measurable
 
@@ -38,64 +41,14 @@ PARTS = {
 }
 """The parts of an answer: by the name used in a record's notes, and in words."""
 
+BOUND_COLUMNS = (
+    *("variant", "n", "seed", "worst", "worst_exact", "certified", "ratio"),
+    *("log_lemma5", "logit_bound", "matter", "free"),
+)
+"""The columns of bounds.csv."""
+
 BOUNDS_FORMAT = 3
 """Raised when the meaning of a `Bounds` table, or of the numbers behind it, changes."""
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """The `[bounds]` table. A part that does not apply to a variant is left out, and the report says why.
-
-    Attributes:
-        worst: whether to search for the worst input (`jaxsens.worst_input`).
-        restarts: of that search.
-        budget: how many measurements of all flips the search may use; None to end when every restart has converged.
-        certified: whether to certify a bound for every input, and compute Lemma 5's constants (soft attention).
-        restrict: whether to find the inputs that matter (leftmost- and rightmost-hard attention).
-        free_fraction: the share of positions that a restriction must leave free.
-    """
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    worst: bool = True
-    restarts: Annotated[int, Field(ge=1)] = 2
-    budget: Annotated[int, Field(ge=1)] | None = None
-    certified: bool = True
-    restrict: bool = True
-    free_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.5
-
-
-@dataclass(frozen=True)
-class BoundPoint:
-    """What is asked of one (variant, n, seed)."""
-
-    point: Point
-    bounds: Bounds
-
-    @cached_property
-    def key(self) -> str:
-        """SHA-256 of everything that determines the numbers."""
-        described = {
-            "format": BOUNDS_FORMAT,
-            "bounds": asdict(self.bounds),
-            "model": self.point.source.expanded_at(self.point.n, self.point.seed),
-            "symbols": asdict(self.point.source.symbols),
-            "n": self.point.n,
-            "measure": self.point.measure.measure.table(),
-            "seed": self.point.seed,
-        }
-        return digest(described)
-
-    @property
-    def group(self) -> tuple[str, int]:
-        """That of the point."""
-        return self.point.group
-
-    def path(self, directory: Path) -> Path:
-        """Where a sweep directory keeps it."""
-        return self.point.path(directory, "bounds", "json", self.key)
-
-    def __str__(self) -> str:
-        return f"bounds of {self.point}"
 
 
 @dataclass(frozen=True)
@@ -103,7 +56,8 @@ class BoundRecord(Record):
     """The answers for one (variant, n, seed). A part that was not asked for, or cannot be had, is None: see `notes`.
 
     Attributes:
-        key, variant, n, seed: of the `BoundPoint`.
+        key: of the `TablePoint`.
+        variant, n, seed: of the point.
         worst: the largest sensitivity found, of any input and flip.
         worst_exact: whether every input was tried, so that no sensitivity is larger.
         worst_word: the input. The flip replaces the symbol at `worst_position` by `worst_symbol`.
@@ -160,64 +114,114 @@ class Unsound(AssertionError):
     """An input was found beyond a certified bound: one of the two is wrong."""
 
 
-Shared = dict[tuple[str, str, int], dict[str, Any] | str]
-"""Parts of a sweep's answers that hold for every seed, by the part's name, the variant and the length.
-
-These are the parts that are computed from the model alone, for models that do not depend on the seed. A text says why
-the part cannot be had.
-"""
-
 _OF_THE_MODEL = ("certified", "lemma5")
+"""The parts that are computed from the model alone."""
 
 
-def answer(
-    bound: BoundPoint,
-    progress: Callable[[int, int | None], None] | None = None,
-    shared: Shared | None = None,
-    placement: Placement | None = None,
-) -> BoundRecord:
-    """Computes every part that applies to the point's model.
+@dataclass(frozen=True)
+class Bounds(RecordTable):
+    """The `[bounds]` table. A part that does not apply to a variant is left out, and the report says why.
 
-    Args:
-        bound: what is asked.
-        progress: called during the search with the number of measurements done, and of all that there may be; None if
-            that is not known.
-        shared: keeps the parts that do not depend on the seed from one point to the next.
-        placement: of the search.
-
-    Raises:
-        Unsound: if the worst input found exceeds the certified bound beyond what rounding explains.
+    Attributes:
+        worst: whether to search for the worst input (`jaxsens.worst_input`).
+        restarts: of that search.
+        budget: how many measurements of all flips the search may use; None to end when every restart has converged.
+        certified: whether to certify a bound for every input, and compute Lemma 5's constants (soft attention).
+        restrict: whether to find the inputs that matter (leftmost- and rightmost-hard attention).
+        free_fraction: the share of positions that a restriction must leave free.
     """
-    point, table = bound.point, bound.bounds
-    model = point.model()
-    found: dict[str, Any] = {}
-    notes: dict[str, str] = {}
-    seconds: dict[str, float] = {}
-    shared = {} if shared is None else shared
-    parts: list[tuple[str, bool, Callable[[], dict[str, Any]]]] = [
-        ("worst", table.worst, lambda: _worst(model, bound, progress, placement)),
-        ("certified", table.certified, lambda: _certified(model, bound)),
-        ("lemma5", table.certified, lambda: _lemma5(model, bound)),
-        ("matter", table.restrict, lambda: _matter(model, bound)),
-    ]
-    for name, asked, part in parts:
-        if not asked:
-            continue
-        stopping.check()
-        began = time.perf_counter()
-        kept = shared if name in _OF_THE_MODEL and point.source.weights not in SEEDED else {}
-        key = (name, *point.group)
-        if key not in kept:
-            kept[key] = _had(part)
-        if isinstance(had := kept[key], str):
-            notes[name] = had
-        else:
-            found |= had
-        seconds[name] = round(time.perf_counter() - began, 3)
-    told: dict[str, Any] = {"notes": notes, "seconds": seconds, "versions": versions()}
-    record = BoundRecord(bound.key, point.variant, point.n, point.seed, **told, **found)
-    _check(record, measurable(model).dtype)
-    return record
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    columns = BOUND_COLUMNS
+    record = BoundRecord
+    task = "the bounds over all inputs"
+    worst: bool = True
+    restarts: Annotated[int, Field(ge=1)] = 2
+    budget: Annotated[int, Field(ge=1)] | None = None
+    certified: bool = True
+    restrict: bool = True
+    free_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.5
+
+    def check(self, sources: Mapping[str, ModelSource], keys: Mapping[str, Any], problems: Problems) -> None:
+        """Notes lengths beyond what can be certified, and parts that are of norms only, or of other flips."""
+        lengths, measure = keys.get("lengths", ()), keys.get("measure")
+        for name, source in sources.items():
+            longest = _longest_certified(source) if self.certified else None
+            if longest is not None and max(lengths, default=0) > longest:
+                problems.messages.append(
+                    f'lengths: variant "{name}": n = {max(lengths)} is beyond {longest}, the longest that a bound can '
+                    "be certified for: leave it out, or give [bounds] certified = false"
+                )
+        if measure is None:
+            return
+        flips, norm = measure.flips, measure.measure
+        if not isinstance(norm, Norm) and (self.worst or self.certified):
+            remedy = (
+                f"[bounds] searches and certifies {', '.join(NORMS)} only: give one of these, or worst = false and "
+                "certified = false there"
+            )
+            problems.add("measure.measure", norm.kind, remedy)
+        if not isinstance(flips, Substitute):
+            problems.add(
+                "measure.flips", flips.kind, "[bounds] are those of replaced symbols: leave the table out"
+            )
+        elif flips.drawing(None) != Substitute() and (self.worst or self.certified):
+            remedy = (
+                "[bounds] searches and certifies all symbols at all positions but the one that is read: leave it out, "
+                "or give worst = false and certified = false there"
+            )
+            problems.add("measure.flips", flips.drawing(None).table(), remedy)
+
+    def expanded(self, point: Point) -> dict[str, Any]:
+        return {
+            "format": BOUNDS_FORMAT,
+            "bounds": asdict(self),
+            "model": point.source.expanded_at(point.n, point.seed),
+            "symbols": asdict(point.source.symbols),
+            "n": point.n,
+            "measure": point.measure.measure.table(),
+            "seed": point.seed,
+        }
+
+    def answer(
+        self, item: TablePoint, reporter: Reporter, shared: dict[Any, Any], placement: Placement
+    ) -> BoundRecord:
+        """Computes every part that applies to the point's model. `shared` has the parts of models that do not depend on
+        the seed, or why they cannot be had, by the part's name, the variant and the length.
+
+        Raises:
+            Unsound: if the worst input found exceeds the certified bound beyond what rounding explains.
+        """
+        point = item.point
+        model = point.model()
+        found: dict[str, Any] = {}
+        notes: dict[str, str] = {}
+        seconds: dict[str, float] = {}
+        inside = partial(reporter.inside, f"{item}: search", unit="measurements")
+        parts: list[tuple[str, bool, Callable[[], dict[str, Any]]]] = [
+            ("worst", self.worst, lambda: _worst(self, model, point, inside, placement)),
+            ("certified", self.certified, lambda: _certified(model, point)),
+            ("lemma5", self.certified, lambda: _lemma5(model, point)),
+            ("matter", self.restrict, lambda: _matter(self, model, point)),
+        ]
+        for name, requested, part in parts:
+            if not requested:
+                continue
+            stopping.check()
+            began = time.perf_counter()
+            cached = shared if name in _OF_THE_MODEL and point.source.weights not in SEEDED else {}
+            key = (name, *point.group)
+            if key not in cached:
+                cached[key] = _had(part)
+            if isinstance(had := cached[key], str):
+                notes[name] = had
+            else:
+                found |= had
+            seconds[name] = round(time.perf_counter() - began, 3)
+        told: dict[str, Any] = {"notes": notes, "seconds": seconds, "versions": versions()}
+        record = BoundRecord(item.key, point.variant, point.n, point.seed, **told, **found)
+        _check(record, measurable(model).dtype)
+        return record
 
 
 def _had(part: Callable[[], dict[str, Any]]) -> dict[str, Any] | str:
@@ -240,36 +244,28 @@ def _check(record: BoundRecord, dtype: str) -> None:
         )
 
 
-def _fixed(bound: BoundPoint) -> dict[int, int]:
+def _fixed(point: Point) -> dict[int, int]:
     """The end-of-sequence symbol by its position, if the sweep's inputs have one."""
-    symbols = bound.point.source.symbols
+    symbols = point.source.symbols
     if symbols.end_of_sequence is None:
         return {}
-    return {0 if symbols.end_first else bound.point.n - 1: symbols.end_of_sequence}
+    return {0 if symbols.end_first else point.n - 1: symbols.end_of_sequence}
 
 
 def _worst(
-    model: Any,
-    bound: BoundPoint,
-    progress: Callable[[int, int | None], None] | None,
-    placement: Placement | None,
+    bounds: Bounds, model: Any, point: Point, inside: Callable[[int, int | None], None], placement: Placement
 ) -> dict[str, Any]:
     from jaxsens.search.worst_input import worst_input
 
-    bounds = bound.bounds
-    search = Search(
-        fixed=_fixed(bound), restarts=bounds.restarts, budget=bounds.budget, seed=bound.point.seed
-    )
-
-    measure = bound.point.measure
+    measure = point.measure
     found = worst_input(
         model,
-        bound.point.n,
-        search=search,
+        point.n,
+        search=Search(fixed=_fixed(point), restarts=bounds.restarts, budget=bounds.budget, seed=point.seed),
         measure=measure.measure,
         engine=measure.engine if measure.engine.exact else Auto(),
         placement=placement,
-        progress=None if progress is None else lambda now: progress(now.done, now.total),
+        progress=lambda now: inside(now.done, now.total),
     )
     return {
         "worst": float(found.value),
@@ -280,7 +276,7 @@ def _worst(
     }
 
 
-def longest_certified(source: ModelSource) -> int | None:
+def _longest_certified(source: ModelSource) -> int | None:
     """The longest input that a bound can be certified for; None for a model that has none at any length."""
     from jaxsens.models.parts.weighting import Softmax
     from jaxsens.models.transformer.config import TransformerConfig
@@ -294,10 +290,10 @@ def longest_certified(source: ModelSource) -> int | None:
     return TERMS // config.vocabulary_size
 
 
-def _certified(model: Any, bound: BoundPoint) -> dict[str, Any]:
+def _certified(model: Any, point: Point) -> dict[str, Any]:
     from jaxsens.theory import certified_bound
 
-    found = certified_bound(model, bound.point.n, measure=bound.point.measure.measure, fixed=_fixed(bound))
+    found = certified_bound(model, point.n, measure=point.measure.measure, fixed=_fixed(point))
     if not math.isfinite(found.value):
         raise InputError(
             "the certified bound is infinite: the parameters are so large that intervals overflow"
@@ -305,24 +301,22 @@ def _certified(model: Any, bound: BoundPoint) -> dict[str, Any]:
     return {"certified": found.value}
 
 
-def _lemma5(model: Any, bound: BoundPoint) -> dict[str, Any]:
+def _lemma5(model: Any, point: Point) -> dict[str, Any]:
     from jaxsens.theory import lemma5
 
-    found = lemma5(model, bound.point.n, measure=bound.point.measure.measure)
+    found = lemma5(model, point.n, measure=point.measure.measure)
     if found.reason is not None:
         raise InputError(f"Lemma 5 has no closed form: {found.reason}")
     return {"log_lemma5": found.log_closed_form, "logit_bound": found.A}
 
 
-def _matter(model: Any, bound: BoundPoint) -> dict[str, Any]:
+def _matter(bounds: Bounds, model: Any, point: Point) -> dict[str, Any]:
     from jaxsens.theory import check, restrict
 
-    found = restrict(
-        model, bound.point.n, bound.bounds.free_fraction, fixed=_fixed(bound), seed=bound.point.seed
-    )
+    found = restrict(model, point.n, bounds.free_fraction, fixed=_fixed(point), seed=point.seed)
     verdict = check(found, model)
     if not verdict.accepted:
         raise Unsound(
-            f"{bound}: the restriction's certificate does not hold: {'; '.join(verdict.problems[:3])}"
+            f"bounds of {point}: the restriction's certificate does not hold: {'; '.join(verdict.problems[:3])}"
         )
     return {"matter": found.c, "free": int(found.free.sum())}

@@ -18,10 +18,8 @@ statistics = ["mean", "max"]
                                     for long inputs exact_up_to, sample_beyond, engine_beyond and estimate
 [placement]                         batch_size, memory_budget
 
-[attention]                         attention statistics of transformers; of which rows and heads figures are
-
-[bounds]                            what is asked of all inputs: worst, restarts, budget, certified, restrict,
-                                    free_fraction
+[NAME]                              a table of a package (`jaxsens.experiments.sweep.tables`), such as [attention] and
+                                    [bounds]
 
 [[variant]]                         variants of one's own: name, model, add_positions, description
 
@@ -37,7 +35,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, make_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -47,14 +45,20 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Validat
 
 from jaxsens.asked.engines import Auto
 from jaxsens.asked.flips import Flips, Substitute
-from jaxsens.asked.measures import MEDIAN, Decision, Norm
+from jaxsens.asked.measures import MEDIAN, Decision
 from jaxsens.base.errors import InputError, Problems
-from jaxsens.base.inputs import NORMS
 from jaxsens.base.memory import TOKEN_BYTES, check_fits
-from jaxsens.base.strict import STRICT, did_you_mean, field_names, parse_toml, read_fields, read_toml
-from jaxsens.experiments.sweep.attention import AttentionTable, has_attention
+from jaxsens.base.registry import entries
+from jaxsens.base.strict import (
+    STRICT,
+    checked_by,
+    did_you_mean,
+    field_names,
+    parse_toml,
+    read_fields,
+    read_toml,
+)
 from jaxsens.experiments.sweep.beyond import check_estimates, sampled_variants
-from jaxsens.experiments.sweep.bounds import Bounds, longest_certified
 from jaxsens.experiments.sweep.own import named_source
 from jaxsens.experiments.sweep.placement_table import PlacementTable
 from jaxsens.experiments.sweep.points import (
@@ -62,10 +66,12 @@ from jaxsens.experiments.sweep.points import (
     OF_DECISIONS,
     STATISTICS,
     Measurement,
+    PointMetadata,
     is_statistic,
 )
 from jaxsens.experiments.sweep.sources import ModelSource, changed, naming, read_source, source_kind
-from jaxsens.experiments.sweep.sweep import Sweep, SweepVariant
+from jaxsens.experiments.sweep.sweep import REPORT_FILES, Sweep, SweepVariant
+from jaxsens.experiments.sweep.tables import read_sweep_table
 from jaxsens.experiments.sweep.words import (
     AllWords,
     InputsTable,
@@ -296,8 +302,6 @@ class SweepTables(Settings):
             "maximum-sensitivity".
         model: the model; variants change some of its keys.
         inputs: the words that are measured.
-        bounds: what is asked of all inputs; None for nothing.
-        attention: attention statistics to measure as well, and which of them figures show; None for none.
         variant: variants of one's own.
     """
 
@@ -305,13 +309,29 @@ class SweepTables(Settings):
     statistics: Annotated[tuple[str, ...], AfterValidator(_statistics)] = ("mean", "max")
     model: dict[str, Any] = field(default_factory=dict)
     inputs: InputsTable = field(default_factory=RandomWords)
-    bounds: Bounds | None = None
-    attention: AttentionTable | None = None
     variant: tuple[Annotated[Variant, AfterValidator(_own)], ...] = ()
 
 
-TABLES = field_names(SweepTables)
-"""The keys of a config, outermost."""
+def config_class() -> type[SweepTables]:
+    """Returns `SweepTables` with a field for each table that an installed package brings.
+
+    Raises:
+        InputError: if a table has a name that is taken.
+    """
+    files = ("points", "figures", *(Path(name).stem for name in REPORT_FILES))
+    taken = {*field_names(SweepTables), *field_names(PointMetadata), *files}
+    for name, entry in entries("sweep_tables").items():
+        if name in taken or not name.isidentifier():
+            raise InputError(
+                f"{entry.value}: a table of a sweep cannot be called {name!r}: uninstall its package"
+            )
+    return _with_tables(tuple(entries("sweep_tables")))
+
+
+@functools.cache
+def _with_tables(names: tuple[str, ...]) -> type[SweepTables]:
+    fields = [(name, Annotated[Any, checked_by(read_sweep_table)], None) for name in names]
+    return make_dataclass("SweepTables", fields, bases=(SweepTables,), frozen=True)
 
 
 def load_sweep_config(path: str | os.PathLike[str], allow_code: bool = False) -> Sweep:
@@ -337,9 +357,10 @@ def parse_sweep_config(
             f"variants; run `jaxsens {of}` with it, which says how long is left"
         )
     chosen: list[Variant] = []
-    sound = read_fields(SweepTables, raw, "", problems, chosen=chosen)
+    sound = read_fields(config_class(), raw, "", problems, chosen=chosen)
+    tables = {name: sound[name] for name in entries("sweep_tables") if sound.get(name) is not None}
     chosen = at_stages(chosen, sound.get("model", {}), problems)
-    lengths, measure, bounds = sound.get("lengths", ()), sound.get("measure"), sound.get("bounds")
+    lengths, measure = sound.get("lengths", ()), sound.get("measure")
     flips = None if measure is None else measure.flips
     code = functools.cache(partial(named_source, folder, lengths, sound.get("seeds", ()), flips))
     read = partial(read_source, folder=folder, code=code if allow_code else None)
@@ -352,18 +373,18 @@ def parse_sweep_config(
         if Substitute() not in defaults:  # 30,000 symbols at each position are more than anyone waits for
             sound["measure"] = measure = replace(measure, flips=defaults[0])
     for variant in variants:
-        _check_lengths(variant, lengths, bounds, problems)
+        _check_lengths(variant, lengths, problems)
         check_variant(variant, lengths, measure, problems)
-    if sound.get("attention") is not None and not any(has_attention(one.source) for one in variants):
-        remedy = "no variant is a transformer, whose attention can be looked into: leave the table out"
-        problems.messages.append(f"attention: {remedy}")
     check_estimates(measure, lengths, problems)
-    _check_bounds_and_statistics(sound, problems)
+    _check_statistics(sound, problems)
+    for table in tables.values():
+        table.check({one.name: one.source for one in variants}, sound, problems)
     sampled = sampled_variants(variants, measure, lengths, problems)
     check_points(len(variants), lengths, sound.get("seeds", ()), problems)
     inputs = inputs_of(sound.get("inputs"), variants, lengths, folder, problems)
     problems.raise_if_any()
     made = {"variants": variants, "inputs": inputs, "placement": sound["placement"].placement()}
+    made["tables"] = tables
     kept = {name: sound[name] for name in field_names(Sweep) if name in sound}
     return Sweep(**{**kept, **made}, text=text, sampled=sampled)
 
@@ -379,10 +400,9 @@ def check_variant(
         _check_flips(where, measurable(build()), lengths, measure.flips, problems)
 
 
-def _check_bounds_and_statistics(sound: Mapping[str, Any], problems: Problems) -> None:
-    """Notes parts of `[bounds]` that are of norms only, or of other flips than those measured; a statistic of
-    decisions of anything else; and a median of one input."""
-    measure, bounds, inputs = (sound.get(name) for name in ("measure", "bounds", "inputs"))
+def _check_statistics(sound: Mapping[str, Any], problems: Problems) -> None:
+    """Notes a statistic of decisions of anything else, and a median of one input."""
+    measure, inputs = sound.get("measure"), sound.get("inputs")
     if measure is None:
         return
     asked, flips = measure.measure, measure.flips
@@ -398,24 +418,6 @@ def _check_bounds_and_statistics(sound: Mapping[str, Any], problems: Problems) -
             problems.add("statistics", name, remedy)
         elif sampled and name in EXTREMES:
             problems.add("statistics", name, "it needs every flip of an input: leave it out, or the sample")
-    if bounds is None:
-        return
-    if not isinstance(asked, Norm) and (bounds.worst or bounds.certified):
-        remedy = (
-            f"[bounds] searches and certifies {', '.join(NORMS)} only: give one of these, or worst = false and "
-            "certified = false there"
-        )
-        problems.add("measure.measure", asked.kind, remedy)
-    if not isinstance(flips, Substitute):
-        problems.add(
-            "measure.flips", flips.kind, "[bounds] are those of replaced symbols: leave the table out"
-        )
-    elif flips.drawing(None) != Substitute() and (bounds.worst or bounds.certified):
-        remedy = (
-            "[bounds] searches and certifies all symbols at all positions but the one that is read: leave it out, or "
-            "give worst = false and certified = false there"
-        )
-        problems.add("measure.flips", flips.drawing(None).table(), remedy)
 
 
 def check_points(models: int, lengths: Sequence[int], seeds: Sequence[int], problems: Problems) -> None:
@@ -461,13 +463,8 @@ def _why_taken(first: SweepVariant, second: ModelSource | None) -> str:
     return f"a copy of {kind} of this name, with the same model: leave one of them out"
 
 
-def _check_lengths(
-    variant: SweepVariant,
-    lengths: tuple[int, ...],
-    bounds: Bounds | None,
-    problems: Problems,
-) -> None:
-    """Notes the first length that a variant cannot read, and one beyond what can be certified for it."""
+def _check_lengths(variant: SweepVariant, lengths: tuple[int, ...], problems: Problems) -> None:
+    """Notes the first length that a variant cannot read."""
     where = f'lengths: variant "{variant.name}"'
     for n in lengths:
         own = Problems(variant.name)
@@ -476,12 +473,6 @@ def _check_lengths(
         if own:
             problems.messages += [f"{where}: {message}" for message in own.messages]
             break
-    longest = longest_certified(variant.source) if bounds is not None and bounds.certified else None
-    if longest is not None and max(lengths, default=0) > longest:
-        problems.messages.append(
-            f"{where}: n = {max(lengths)} is beyond {longest}, the longest that a bound can be certified for: leave it "
-            "out, or give [bounds] certified = false"
-        )
 
 
 def check_measure(

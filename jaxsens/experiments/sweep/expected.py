@@ -9,10 +9,8 @@ from functools import cached_property
 from jaxsens.base.errors import InputError
 from jaxsens.base.platforms import Platform
 from jaxsens.experiments.sweep.points import Point
-from jaxsens.models.transformer.layers import layer_operations
-from jaxsens.sensitivity.choice import COMPILE_SECONDS, RATE
+from jaxsens.experiments.sweep.tables import PointTable, SweepTable
 from jaxsens.sensitivity.digits.rounding import rounding_seconds
-from jaxsens.sensitivity.engines.vmap import ELEMENTWISE, VmapEngine
 from jaxsens.sensitivity.explain import PlannedRun, planned_run
 
 START_SECONDS = 12.0
@@ -52,16 +50,6 @@ class ExpectedPoints:
         """The seconds of one point on a host: `everything`, or what tells the rounding of outputs."""
         run = self.run
         return self.seconds if everything else self.inputs * rounding_seconds(run.engine, run.subject, run.n)
-
-    @property
-    def of_attention(self) -> tuple[float, float]:
-        """The seconds to compile a transformer's attention statistics, and those of a point: as of hard attention."""
-        config, n = self.run.subject.config, self.run.n
-        if config is None:
-            return 0.0, 0.0
-        operations = sum(layer_operations(config, k, n) for k in range(config.layers))
-        fixed, per_layer = COMPILE_SECONDS[VmapEngine]
-        return fixed + per_layer * config.layers, self.inputs * operations / (RATE * ELEMENTWISE)
 
     @property
     def programs(self) -> tuple[object, ...]:
@@ -105,14 +93,19 @@ def expected_points(
             yield groups[group][0], str(error)
 
 
-def expected_seconds(groups: Iterable[ExpectedPoints], attention: bool = False) -> tuple[float, float]:
+def expected_seconds(
+    groups: Iterable[ExpectedPoints], tables: Iterable[SweepTable] = ()
+) -> tuple[float, float]:
     """Returns the seconds of points on this machine, with compilation, and those of compilation alone; both include
-    the statistics of transformers' `attention`, if they are asked for."""
+    what each `PointTable` computes."""
     groups = list(groups)
     programs: dict[object, float] = {one.programs: one.run.compiling for one in groups}
     measuring = sum(len(one.points) * (one.seconds + POINT_SECONDS) for one in groups)
-    for one in groups if attention else ():
-        programs[one.points[0].group], seconds = one.of_attention
-        measuring += len(one.points) * seconds
+    for table in (one for one in tables if isinstance(one, PointTable)):
+        for one in groups:
+            programs[table, one.points[0].group], seconds = table.seconds(
+                one.run.subject, one.inputs, one.run.n
+            )
+            measuring += len(one.points) * seconds
     compiling = sum(programs.values())
     return START_SECONDS + compiling + measuring, compiling

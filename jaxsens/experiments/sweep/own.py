@@ -28,7 +28,8 @@ from jaxsens.base.stopping import check
 from jaxsens.experiments.jobs.job import one_line
 from jaxsens.experiments.sweep.sources import EVERY, ModelSource, coordinates
 from jaxsens.experiments.sweep.words import OwnWords, Symbols
-from jaxsens.models.config_tables import CONFIGS, build
+from jaxsens.models.config_tables import build
+from jaxsens.models.networks.config import NetworkConfig
 from jaxsens.models.networks.network import Network
 from jaxsens.sensitivity.checks.output import traced_output
 from jaxsens.sensitivity.flips.selection import default_flips
@@ -127,7 +128,7 @@ def own_source(
 
 def _made(make: Callable[[int, int], Any], n: int, seed: int) -> Any:
     model = make(n, seed)
-    return build(model, seed=seed) if isinstance(model, tuple(CONFIGS.values())) else model
+    return build(model, seed=seed) if isinstance(model, NetworkConfig) else model
 
 
 def _sha256(model: Any, n: int) -> str:

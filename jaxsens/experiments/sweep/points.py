@@ -13,22 +13,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
 from pydantic import ConfigDict
 
-from jaxsens.asked.engines import AskedEngine, Auto, FirstOrder
+from jaxsens.asked.engines import AskedEngine, Auto, estimating
 from jaxsens.asked.flips import Flips, Substitute
 from jaxsens.asked.measures import L2, Measure
 from jaxsens.asked.value import read
 from jaxsens.base.errors import InputError, Problems
 from jaxsens.base.precision import MATMUL_PRECISION
 from jaxsens.base.sealed import DamagedFile, digest
-from jaxsens.base.strict import STRICT, OptionalPositive, checked_by, read_fields
+from jaxsens.base.strict import STRICT, OptionalPositive, checked_by, field_names, read_fields
 from jaxsens.experiments.jobs.job import check_key
-from jaxsens.experiments.sweep.attention import AttentionValues
 from jaxsens.experiments.sweep.sources import ModelSource
 from jaxsens.experiments.sweep.words import Inputs
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
@@ -78,6 +78,9 @@ _QUANTILE = re.compile(r"q(\d{1,2}(?:\.\d+)?|100)")
 _NAMED = {"mean": np.mean, "max": np.max, "min": np.min, "median": partial(np.quantile, q=0.5)}
 
 
+NOT_INSTALLED = "no engine that estimates is installed"
+
+
 def _asked(name: str, value: Any, problems: Problems, base: Any) -> Any:
     """Returns the object that a key of a config answers its question with."""
     return read(base, value, problems, name, file=True)
@@ -94,8 +97,8 @@ class Measurement:
         exact_up_to: the longest inputs that `engine` measures; `engine_beyond` estimates beyond. None for no limit.
         sample_beyond: the number of flips that `engine` measures of longer inputs, for variants that are not estimated.
             None if all variants are estimated there.
-        engine_beyond: estimates flips beyond `exact_up_to`.
-        estimate: the variants that are estimated beyond `exact_up_to`; None for all that the first-order engine serves.
+        engine_beyond: estimates flips beyond `exact_up_to`; None if no engine that estimates is installed.
+        estimate: the variants that are estimated beyond `exact_up_to`; None for all that `engine_beyond` serves.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -104,8 +107,8 @@ class Measurement:
     engine: Annotated[AskedEngine, checked_by(_asked, base=AskedEngine)] = field(default_factory=Auto)
     exact_up_to: OptionalPositive = None
     sample_beyond: OptionalPositive = None
-    engine_beyond: Annotated[AskedEngine, checked_by(_asked, base=AskedEngine)] = field(
-        default_factory=FirstOrder
+    engine_beyond: Annotated[AskedEngine | None, checked_by(_asked, base=AskedEngine)] = field(
+        default_factory=estimating
     )
     estimate: tuple[str, ...] | None = None
 
@@ -125,7 +128,11 @@ class Measurement:
 
     def engine_at(self, n: int) -> AskedEngine:
         """The engine for inputs of length n of a variant: see `of_variant`."""
-        return self.engine_beyond if self.is_beyond(n) and self.sample_beyond is None else self.engine
+        if not self.is_beyond(n) or self.sample_beyond is not None:
+            return self.engine
+        if self.engine_beyond is None:
+            raise InputError(f"measure.exact_up_to = {self.exact_up_to}: {NOT_INSTALLED}; give sample_beyond")
+        return self.engine_beyond
 
     def flips_at(self, n: int, seed: int = 0) -> Flips:
         """What is flipped of inputs of length n of a variant: see `of_variant`. The seed draws the sample."""
@@ -140,9 +147,10 @@ class Measurement:
     def table(self) -> dict[str, Any]:
         """The table, as JSON values for `of_table`."""
         asked = (self.flips, self.measure, self.engine)
-        beyond = {name: getattr(self, name) for name in ("exact_up_to", "sample_beyond")}
+        limits = {name: getattr(self, name) for name in ("exact_up_to", "sample_beyond")}
+        beyond = None if self.engine_beyond is None else self.engine_beyond.table()
         names = None if self.estimate is None else [*self.estimate]
-        told = {**beyond, "engine_beyond": self.engine_beyond.table(), "estimate": names}
+        told = {**limits, "engine_beyond": beyond, "estimate": names}
         return {**{one.question: one.table() for one in asked}, **told}
 
     @classmethod
@@ -166,13 +174,12 @@ class Measurement:
         """The model's flip sensitivity, measured as the table says. The seed draws what is drawn: a sample of flips, a
         sketch, and the flips that check estimates."""
         n = tokens.shape[1]
-        engine = self.engine_at(n)
         return flip_sensitivity(
             model,
             tokens,
             flips=self.flips_at(n, seed),
             measure=self.measure,
-            engine=replace(engine, seed=seed) if isinstance(engine, FirstOrder) else engine,
+            engine=self.engine_at(n).seeded(seed),
             placement=placement,
             progress=False if progress is None else progress,
         )
@@ -256,7 +263,8 @@ class PointMetadata:
         seconds: wall time, compilation included.
         estimated: of a point with estimates, what `of_estimates` says; None if all its flips were measured. Which
             statistics are then exact is said by `statistics_of`.
-        attention: attention statistics, if the sweep asks for them: see `jaxsens.experiments.sweep.attention`.
+        tables: what each `PointTable` of the sweep's config has of the point; None where it does not apply. In the file
+            they are fields beside the others.
         unresolved: how many flips the arithmetic does not resolve.
         at_most: what those statistics are at most that the rounding of these flips may decide.
     """
@@ -277,7 +285,7 @@ class PointMetadata:
     engine: dict[str, str]
     seconds: float
     estimated: dict[str, float | int | None] | None = None
-    attention: AttentionValues | None = None
+    tables: dict[str, Any] = field(default_factory=dict)
     unresolved: int = 0
     at_most: dict[str, float] = field(default_factory=dict)
 
@@ -312,12 +320,13 @@ def write_point(
     result: FlipSensitivity,
     statistics: tuple[str, ...],
     seconds: float,
-    attention: AttentionValues | None = None,
+    tables: Mapping[str, Any] = MappingProxyType({}),
 ) -> PointMetadata:
     """Writes a measured point to its place in a sweep directory; returns its metadata."""
-    metadata = describe_point(point, result, statistics, seconds, attention)
+    metadata = describe_point(point, result, statistics, seconds, tables)
     # What killed writers left in the folder is removed when a job begins, not for every point.
-    save_with_metadata(result, point.path(directory), asdict(metadata), clear=False)
+    described = asdict(metadata)
+    save_with_metadata(result, point.path(directory), described.pop("tables") | described, clear=False)
     return metadata
 
 
@@ -326,7 +335,7 @@ def describe_point(
     result: FlipSensitivity,
     statistics: tuple[str, ...],
     seconds: float,
-    attention: AttentionValues | None = None,
+    tables: Mapping[str, Any] = MappingProxyType({}),
 ) -> PointMetadata:
     """The metadata of a measured point."""
     versions = dict(result.run.versions)
@@ -347,7 +356,7 @@ def describe_point(
         engine={"name": result.engine.name, "reason": result.engine.reason},
         seconds=seconds,
         estimated=of_estimates(result),
-        attention=attention,
+        tables=dict(tables),
         unresolved=result.unresolved,
         at_most=ceilings_of(result, statistics),
     )
@@ -366,7 +375,8 @@ def read_point(path: Path, key: str, statistics: tuple[str, ...]) -> tuple[Point
         raise FileNotFoundError(path)
     try:
         result, described = load_with_metadata(path)
-        metadata = PointMetadata(**described)
+        own = {name: described.pop(name) for name in field_names(PointMetadata) if name in described}
+        metadata = PointMetadata(**own, tables=described)
     except InputError as error:
         raise DamagedFile(str(error)) from error
     except TypeError as error:

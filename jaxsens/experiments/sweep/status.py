@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal
 
 from jaxsens.base import stopping
 from jaxsens.base.errors import InputError
@@ -21,7 +23,6 @@ from jaxsens.base.told import duration
 from jaxsens.experiments.jobs.job import Failure
 from jaxsens.experiments.jobs.notes import failure_of, read_failure, see_what_others_wrote
 from jaxsens.experiments.jobs.progress import TimeLeft
-from jaxsens.experiments.sweep.bounds import BoundRecord
 from jaxsens.experiments.sweep.points import read_point
 from jaxsens.experiments.sweep.sweep import PlannedPoint, SweepPlan, read_plan
 
@@ -42,8 +43,7 @@ class SweepStatus:
             Whether a process is at work is not known.
         points: how many points are done; of those with a file that is not damaged, if seals were `checked`.
         of_points: how many there are.
-        bounds: how many bounds over all inputs are done.
-        of_bounds: how many there are.
+        records: how many records of each `RecordTable` are done, and how many there are, by its name.
         report: whether report.html is there.
         failed: what failed and was not computed since.
         compute_seconds_left: seconds of computation that the missing points take together; None if not known.
@@ -57,8 +57,7 @@ class SweepStatus:
     state: State
     points: int
     of_points: int
-    bounds: int
-    of_bounds: int
+    records: dict[str, tuple[int, int]]
     report: bool
     failed: tuple[Failure, ...]
     compute_seconds_left: float | None
@@ -67,15 +66,15 @@ class SweepStatus:
 
     def lines(self) -> list[str]:
         """Returns the state in words, a line each."""
-        bounds = f" and {self.bounds} of {self.of_bounds} bounds" if self.of_bounds else ""
-        lines = [f"{self.state}: {self.points} of {self.of_points} points{bounds} are done: {self.title}"]
+        lines = [f"{self.state}: {told_done(self.points, self.of_points, self.records)}: {self.title}"]
         if self.compute_seconds_left:
             lines.append(f"about {duration(self.compute_seconds_left)} of one process left")
         lines += [f"failed: {one}" for one in self.failed]
         lines += [f"damaged: {one}" for one in self.damaged]
         if self.damaged:
             lines.append(f"{len(self.damaged)} damaged: run the sweep again, which computes them again")
-        if unchecked := self.points + self.bounds + len(self.damaged) - self.checked:
+        done = self.points + sum(done for done, _ in self.records.values())
+        if unchecked := done + len(self.damaged) - self.checked:
             lines.append(
                 f"not checked: the seals of {unchecked} records, which are taken for sound by their names"
             )
@@ -83,6 +82,14 @@ class SweepStatus:
             report = shlex.join(["jaxsens", "report", self.directory])
             lines.append(f"no report yet: `{report}` writes it")
         return lines
+
+
+def told_done(
+    points: int, of_points: int, records: Mapping[str, tuple[int, int]] = MappingProxyType({})
+) -> str:
+    """Returns how much is done, in words: points, and records of each table by its name."""
+    beside = "".join(f" and {done} of {of} {name}" for name, (done, of) in records.items())
+    return f"{points} of {of_points} points{beside} are done"
 
 
 def sweep_status(directory: str | os.PathLike[str], quick: bool = False) -> SweepStatus:
@@ -93,60 +100,55 @@ def sweep_status(directory: str | os.PathLike[str], quick: bool = False) -> Swee
         quick: whether to take records for sound by their names, instead of reading each and checking its seal.
 
     Raises:
-        InputError: if no sweep was run in the directory, or its plan is damaged.
+        InputError: if no sweep was run in the directory, its plan is damaged, or a table of it is not known.
     """
     folder = Path(directory)
     plan = read_plan(folder)
-    items = {item: folder / item.file for item in (*plan.points, *plan.bounds)}
+    tables: dict[str, Any] = dict(plan.sweep_tables)
+    planned = {"": plan.points, **plan.records}
+    table_of = {item: name for name, items in planned.items() for item in items}
+    paths = {item: folder / item.file for item in table_of}
+
+    def told(item: PlannedPoint) -> str:
+        table = f"{table_of[item]} of " if table_of[item] else ""
+        return f"{table}{item.variant} n={item.n} seed={item.seed}"
+
+    def problem(item: PlannedPoint) -> str | None:
+        """Reads a record; returns why it is damaged."""
+        stopping.check()
+        try:
+            if table := table_of[item]:
+                tables[table].record.read(paths[item], item.key)
+            else:
+                read_point(paths[item], item.key, plan.statistics)
+        except (OSError, DamagedFile, InputError) as error:
+            return " ".join(str(error).split())
+        return None
+
     with only_inside(folder):
-        see_what_others_wrote(path.parent for path in items.values())
-    there = there_are(name for path in items.values() for name in (path, failure_of(path)))
-    kept = [item for item, path in items.items() if path in there]
-    damaged = {} if quick else _damaged(folder, plan, kept)
-    missing = [item for item, path in items.items() if path not in there or item in damaged]
+        see_what_others_wrote(path.parent for path in paths.values())
+    there = there_are(name for path in paths.values() for name in (path, failure_of(path)))
+    stored = [item for item, path in paths.items() if path in there]
+    damaged = {} if quick else {item: why for item in stored if (why := problem(item)) is not None}
+    missing = [item for item, path in paths.items() if path not in there or item in damaged]
     failed = []
-    for path, name in ((items[item], _name(item)) for item in missing):
-        if failure_of(path) in there and (why := read_failure(path)) is not None:
-            failed.append(Failure(name, why))
-    missing_points = sum(map(_is_point, missing))
+    for item in missing:
+        if failure_of(paths[item]) in there and (why := read_failure(paths[item])) is not None:
+            failed.append(Failure(told(item), why))
+    left = Counter(table_of[item] for item in missing)
     return SweepStatus(
         directory=str(directory),
         title=plan.title,
         state="finished" if not missing else "failed" if len(failed) == len(missing) else "unfinished",
-        points=len(plan.points) - missing_points,
+        points=len(plan.points) - left[""],
         of_points=len(plan.points),
-        bounds=len(plan.bounds) - len(missing) + missing_points,
-        of_bounds=len(plan.bounds),
+        records={name: (len(planned[name]) - left[name], len(planned[name])) for name in plan.records},
         report=(folder / "report.html").exists(),
         failed=tuple(failed),
-        compute_seconds_left=_time_left(folder, plan, {*missing}) if not plan.bounds else None,
-        checked=0 if quick else len(kept),
-        damaged=tuple(Failure(_name(item), why) for item, why in damaged.items()),
+        compute_seconds_left=None if plan.records else _time_left(folder, plan, {*missing}),
+        checked=0 if quick else len(stored),
+        damaged=tuple(Failure(told(item), why) for item, why in damaged.items()),
     )
-
-
-def _damaged(folder: Path, plan: SweepPlan, kept: Sequence[PlannedPoint]) -> dict[PlannedPoint, str]:
-    """Returns why records are damaged, after reading all of them."""
-    found = {}
-    for item in kept:
-        stopping.check()
-        try:
-            if _is_point(item):
-                read_point(folder / item.file, item.key, plan.statistics)
-            else:
-                BoundRecord.read(folder / item.file, item.key)
-        except (OSError, DamagedFile, InputError) as error:
-            found[item] = " ".join(str(error).split())
-    return found
-
-
-def _is_point(item: PlannedPoint) -> bool:
-    return item.file.startswith("points")
-
-
-def _name(item: PlannedPoint) -> str:
-    bound = "" if _is_point(item) else "bounds of "
-    return f"{bound}{item.variant} n={item.n} seed={item.seed}"
 
 
 def _time_left(folder: Path, plan: SweepPlan, missing: set[PlannedPoint]) -> float | None:

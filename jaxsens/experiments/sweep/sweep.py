@@ -4,15 +4,14 @@ DIR/sweep.toml      the config as it was given
 DIR/sweep.json      the plan: the config with everything written out, and every point with its key and file
 DIR/points/         one Parquet file a point
 DIR/points.csv      a row a point
-DIR/attention.csv   a row a point, layer and head, if the config asks for attention statistics
-DIR/bounds/, DIR/bounds.csv     bounds over all inputs, if the config asks for them
+DIR/NAME/, DIR/NAME.csv     what the config's table [NAME] asks for (`jaxsens.experiments.sweep.tables`)
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,14 +19,13 @@ from typing import Any, ClassVar
 
 from rich.console import Console
 
-from jaxsens.base.errors import InputError
+from jaxsens.base.errors import InputError, collecting
 from jaxsens.base.files import keep_text
+from jaxsens.base.registry import entries
 from jaxsens.base.sealed import DamagedFile
 from jaxsens.base.told import say
 from jaxsens.experiments.jobs.job import Failure, Job, Outcome, Record, read_finished, run, write_table
 from jaxsens.experiments.jobs.progress import Reporter
-from jaxsens.experiments.sweep.attention import ATTENTION_COLUMNS, AttentionTable, attention_of, has_attention
-from jaxsens.experiments.sweep.bounds import BoundPoint, BoundRecord, Bounds, Shared, answer
 from jaxsens.experiments.sweep.points import (
     STATUS_COLUMN,
     Measurement,
@@ -38,6 +36,13 @@ from jaxsens.experiments.sweep.points import (
     write_point,
 )
 from jaxsens.experiments.sweep.sources import EVERY, ModelSource, Weights, coordinates
+from jaxsens.experiments.sweep.tables import (
+    PointTable,
+    RecordTable,
+    SweepTable,
+    TablePoint,
+    read_sweep_table,
+)
 from jaxsens.experiments.sweep.words import Inputs
 from jaxsens.sensitivity.placement.placement import Placement
 from jaxsens.sensitivity.placement.process_group import ProcessGroup
@@ -45,7 +50,7 @@ from jaxsens.sensitivity.results.result import FlipSensitivity
 
 PLAN = "sweep.json"
 _AGAIN = "run the sweep again: what is measured is kept"
-_REPORT = ("report.html", "summary.csv", "local_slopes.csv", "distances.csv", "distance_exponents.csv")
+REPORT_FILES = ("report.html", "summary.csv", "local_slopes.csv", "distances.csv", "distance_exponents.csv")
 
 KEY_COLUMNS = ("variant", "n", "seed", "inputs", "flips", "unresolved")
 """The columns of points.csv before the statistics. `unresolved` is the number of flips that the arithmetic does not
@@ -56,12 +61,6 @@ ESTIMATE_COLUMNS = (
     *("median_error", "largest_error", "rank_correlation", "exceeding"),
 )
 """The columns of points.csv after the statistics, if the config has estimates. Empty for points without."""
-
-BOUND_COLUMNS = (
-    *("variant", "n", "seed", "worst", "worst_exact", "certified", "ratio"),
-    *("log_lemma5", "logit_bound", "matter", "free"),
-)
-"""The columns of bounds.csv."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +103,8 @@ class PlannedVariant:
 class SweepPlan(Record):
     """What sweep.json says: everything about a sweep except its numbers. Points come in the order of the config.
 
-    `config` is the config as it was given. `inputs` says what the inputs are, by length; `bounds` where the bounds over
-    all inputs are, and `attention` which attention statistics are shown, if they are asked for.
+    `config` is the config as it was given. `inputs` says what the inputs are, by length. By name, `tables` has the
+    config's tables of packages with all defaults, and `records` where the records of those that have some are.
     """
 
     kind: ClassVar[str] = "plan of a sweep"
@@ -119,13 +118,20 @@ class SweepPlan(Record):
     inputs: dict[str, dict[str, Any]]
     variants: tuple[PlannedVariant, ...]
     points: tuple[PlannedPoint, ...]
-    bounds: tuple[PlannedPoint, ...] = ()
-    attention: dict[str, Any] | None = None
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+    records: dict[str, tuple[PlannedPoint, ...]] = field(default_factory=dict)
 
     @cached_property
     def asked(self) -> Measurement:
         """The `[measure]` table."""
         return Measurement.of_table(self.measure)
+
+    @cached_property
+    def sweep_tables(self) -> dict[str, SweepTable]:
+        """The tables of `tables`."""
+        with collecting("tables") as problems:
+            read = {name: read_sweep_table(name, one, problems) for name, one in self.tables.items()}
+        return {name: table for name, table in read.items() if table is not None}
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -164,9 +170,8 @@ class Sweep:
     inputs: Inputs
     measure: Measurement
     text: str
-    bounds: Bounds | None = None
     sampled: frozenset[str] = frozenset()
-    attention: AttentionTable | None = None
+    tables: Mapping[str, SweepTable] = field(default_factory=dict)
     placement: Placement = field(default_factory=Placement)
 
     @cached_property
@@ -181,9 +186,13 @@ class Sweep:
         )
 
     @cached_property
-    def bound_points(self) -> tuple[BoundPoint, ...]:
-        """What is asked of all inputs, in the order of the points; nothing without a `[bounds]` table."""
-        return () if self.bounds is None else tuple(BoundPoint(point, self.bounds) for point in self.points)
+    def table_points(self) -> dict[str, dict[Point, TablePoint]]:
+        """What each `RecordTable` asks for, by its name and by point."""
+        return {
+            name: {point: TablePoint(name, table, point) for point in self.points}
+            for name, table in self.tables.items()
+            if isinstance(table, RecordTable)
+        }
 
     @cached_property
     def plan(self) -> SweepPlan:
@@ -210,12 +219,15 @@ class Sweep:
                 for variant in self.variants
             ),
             points=tuple(_planned(point, point) for point in self.points),
-            bounds=tuple(_planned(bound.point, bound) for bound in self.bound_points),
-            attention=None if self.attention is None else asdict(self.attention),
+            tables={name: asdict(table) for name, table in self.tables.items()},  # pyright: ignore[reportArgumentType]
+            records={
+                name: tuple(_planned(point, item) for point, item in items.items())
+                for name, items in self.table_points.items()
+            },
         )
 
 
-def _planned(point: Point, kept: Point | BoundPoint) -> PlannedPoint:
+def _planned(point: Point, kept: Point | TablePoint) -> PlannedPoint:
     return PlannedPoint(point.variant, point.n, point.seed, kept.key, kept.path(Path()).as_posix())
 
 
@@ -258,35 +270,30 @@ def read_points(directory: Path, plan: SweepPlan) -> Iterator[tuple[PointMetadat
 
 
 def write_points_csv(directory: Path, points: Iterable[PointMetadata], plan: SweepPlan) -> None:
-    """Writes points.csv: a row a point, in the order given; and attention.csv, if the plan has attention statistics."""
-    points = list(points)
+    """Writes points.csv: a row a point, in the order given."""
     write_table(directory / "points.csv", plan.columns, [point_row(point) for point in points])
-    if plan.attention is not None:
-        rows = [row for point in points for row in attention_rows(point)]
-        write_table(directory / "attention.csv", ATTENTION_COLUMNS, rows)
 
 
-def attention_rows(point: PointMetadata) -> Iterator[dict[str, Any]]:
-    """The rows of attention.csv that a point makes: one for each layer and head that it has."""
-    known = point.attention or {"largest": []}
-    for layer, heads in enumerate(known["largest"]):
-        for head in range(len(heads)):
-            values = {name: found[layer][head] for name, found in known.items()}
-            if any(value is not None for value in values.values()):
-                yield row_of(point, ("variant", "n", "seed")) | {"layer": layer, "head": head} | values
+def table_rows(name: str, table: PointTable, points: Iterable[PointMetadata]) -> list[Mapping[str, Any]]:
+    """The rows of the table of this name that points make, in their order."""
+    known = ((point, point.tables.get(name)) for point in points)
+    return [row for point, values in known if values is not None for row in table.table_rows(point, values)]
 
 
-def read_bounds(directory: Path, plan: SweepPlan) -> list[BoundRecord]:
-    """The bounds that are done, in the plan's order. Raises InputError if a file is damaged."""
-    return [
-        *read_finished(plan.bounds, lambda each: BoundRecord.read(directory / each.file, each.key), _AGAIN)
-    ]
+def read_records(directory: Path, plan: SweepPlan, name: str) -> list[Any]:
+    """The records of a `RecordTable` that are done, in the plan's order. Raises InputError if a file is damaged."""
+    table: Any = plan.sweep_tables[name]
+
+    def read(place: PlannedPoint) -> Any:
+        return table.record.read(directory / place.file, place.key)
+
+    return [*read_finished(plan.records[name], read, _AGAIN)]
 
 
-def write_bounds_csv(directory: Path, records: Iterable[BoundRecord]) -> None:
-    """Writes bounds.csv: a row a record, in the order given."""
-    rows = [row_of(record, BOUND_COLUMNS) for record in records]
-    write_table(directory / "bounds.csv", BOUND_COLUMNS, rows)
+def write_results_csv(directory: Path, results: Iterable[Any], name: str, table: SweepTable) -> None:
+    """Writes the table of this name: the rows of a `PointTable`, or a row for each record, in the order given."""
+    rows = results if isinstance(table, PointTable) else [row_of(one, table.columns) for one in results]
+    write_table(directory / f"{name}.csv", table.columns, rows)
 
 
 def point_row(point: PointMetadata) -> dict[str, Any]:
@@ -346,7 +353,7 @@ def write_config(path: Path, text: str) -> bool:
         same = path.read_text(encoding="utf-8") == text
     except (OSError, UnicodeDecodeError):
         same = False
-    stale = [] if same else [path.with_name(name) for name in _REPORT if path.with_name(name).exists()]
+    stale = [] if same else [path.with_name(name) for name in REPORT_FILES if path.with_name(name).exists()]
     for file in stale:
         file.unlink(missing_ok=True)
     keep_text(path, text)
@@ -386,12 +393,12 @@ class PointsJob(Job[Point, PointMetadata]):
         sharing: the processes that measure every point together, if they do; the first of them writes it.
     """
 
-    folders = ("points", "bounds")
-
     def __init__(
         self, sweep: Sweep, directory: Path, plans: bool = True, sharing: ProcessGroup | None = None
     ) -> None:
         super().__init__(sweep.points, directory)
+        self.folders = ("points", *entries("sweep_tables"))  # also of a config before this one
+        self._tables = {name: one for name, one in sweep.tables.items() if isinstance(one, PointTable)}
         self.sweep, self.plans, self.sharing = sweep, plans, sharing
         self.shared = sharing is not None
 
@@ -416,15 +423,12 @@ class PointsJob(Job[Point, PointMetadata]):
         return item.path(self.directory)
 
     def read(self, item: Point) -> PointMetadata:
-        """Reads a point's record, with the sweep's statistics. One without the attention statistics that the sweep asks
-        for is measured again."""
+        """Reads a point's record, with the sweep's statistics. One without what a table asks for is measured again."""
         found = read_point(self.path(item), item.key, self.sweep.statistics)[0]
-        if self._asks_for_attention(item) and found.attention is None:
-            raise FileNotFoundError(f"{self.path(item)}: without attention statistics")
+        for name, table in self._tables.items():
+            if table.applies(item.source) and found.tables.get(name) is None:
+                raise FileNotFoundError(f"{self.path(item)}: without [{name}]")
         return found
-
-    def _asks_for_attention(self, item: Point) -> bool:
-        return self.sweep.attention is not None and has_attention(item.source)
 
     def compute(self, item: Point, reporter: Reporter) -> PointMetadata:
         """Measures a point."""
@@ -439,43 +443,44 @@ class PointsJob(Job[Point, PointMetadata]):
         began = time.perf_counter()
         model, inside = item.model(), partial(reporter.inside, str(item))
         result = item.measure.flip_sensitivity(model, item.tokens(), item.seed, inside, placement)
-        statistics, attention = self.sweep.statistics, None
+        statistics = self.sweep.statistics
         if not writes:
             return describe_point(item, result, statistics, time.perf_counter() - began)
-        if self._asks_for_attention(item):
-            attention = attention_of(model, result.tokens, result.inputs, result.positions)
+        tables = {
+            name: table.of_point(model, result) if table.applies(item.source) else None
+            for name, table in self._tables.items()
+        }
         seconds = time.perf_counter() - began
-        return write_point(self.directory, item, result, statistics, seconds, attention)
+        return write_point(self.directory, item, result, statistics, seconds, tables)
 
     def write_tables(self, records: Sequence[PointMetadata]) -> None:
         if self.plans:
             write_points_csv(self.directory, records, self.sweep.plan)
+            for name, table in self._tables.items():
+                write_results_csv(self.directory, table_rows(name, table, records), name, table)
 
 
-class BoundsJob(Job[BoundPoint, BoundRecord]):
-    """Computes what a sweep asks of all inputs."""
+class RecordsJob(Job[TablePoint, Any]):
+    """Computes what the `RecordTable` of a name asks for."""
 
-    folders = ("bounds",)
+    def __init__(self, sweep: Sweep, name: str, directory: Path, plans: bool = True) -> None:
+        super().__init__(tuple(sweep.table_points[name].values()), directory)
+        self.folders, self.plans, self._shared, self._placement = (name,), plans, {}, sweep.placement
 
-    def __init__(self, sweep: Sweep, directory: Path, plans: bool = True) -> None:
-        super().__init__(sweep.bound_points, directory)
-        self._shared, self.plans, self._placement = Shared(), plans, sweep.placement
-
-    def path(self, item: BoundPoint) -> Path:
+    def path(self, item: TablePoint) -> Path:
         return item.path(self.directory)
 
-    def read(self, item: BoundPoint) -> BoundRecord:
-        return BoundRecord.read(self.path(item), item.key)
+    def read(self, item: TablePoint) -> Any:
+        return item.table.record.read(self.path(item), item.key)
 
-    def compute(self, item: BoundPoint, reporter: Reporter) -> BoundRecord:
-        inside = partial(reporter.inside, f"{item}: search", unit="measurements")
-        record = answer(item, inside, self._shared, self._placement)
+    def compute(self, item: TablePoint, reporter: Reporter) -> Any:
+        record = item.table.answer(item, reporter, self._shared, self._placement)
         record.write(self.path(item))
         return record
 
-    def write_tables(self, records: Sequence[BoundRecord]) -> None:
+    def write_tables(self, records: Sequence[Any]) -> None:
         if self.plans:
-            write_bounds_csv(self.directory, records)
+            write_results_csv(self.directory, records, self.items[0].name, self.items[0].table)
 
 
 def run_sweep(
@@ -493,19 +498,20 @@ def run_sweep(
 def run_whole(
     sweep: Sweep, directory: Path, chosen: Sequence[Point], console: Console, plans: bool = True
 ) -> list[Outcome]:
-    """Measures the chosen points and, if the sweep asks for them, computes their bounds."""
+    """Measures the chosen points and then computes the records that the sweep's tables ask for."""
     outcomes = [run_sweep(sweep, directory, chosen, console, plans)]
     if plans and (others := strangers(sweep.plan, directory)):
         say(console, f"{others} points in {directory} belong to another config; they are kept but not shown")
-    if sweep.bounds is not None and not outcomes[0].ended_early:
-        say(console, "points are measured; computing the bounds over all inputs")
-        outcomes.append(run_bounds(sweep, directory, chosen, console, plans))
+    for name, table in sweep.tables.items():
+        if isinstance(table, RecordTable) and not outcomes[-1].ended_early:
+            say(console, f"points are measured; computing {table.task}")
+            outcomes.append(run_records(sweep, name, directory, chosen, console, plans))
     return outcomes
 
 
-def run_bounds(
-    sweep: Sweep, directory: Path, chosen: Sequence[Point], console: Console, plans: bool = True
+def run_records(
+    sweep: Sweep, name: str, directory: Path, chosen: Sequence[Point], console: Console, plans: bool = True
 ) -> Outcome:
-    """Computes the bounds of the chosen points that have no sound file yet. See `run` and `BoundsJob`."""
-    wanted = {bound.point: bound for bound in sweep.bound_points}
-    return run(BoundsJob(sweep, directory, plans), console, [wanted[point] for point in chosen])
+    """Computes the records of the chosen points that have no sound file yet. See `run` and `RecordsJob`."""
+    items = [sweep.table_points[name][point] for point in chosen]
+    return run(RecordsJob(sweep, name, directory, plans), console, items)

@@ -1,53 +1,40 @@
-"""Estimates the effect of every flip to first order, in blocks of combinations of the outputs."""
+"""First-order estimates: which models they serve, which combinations of the outputs are estimated, at what cost."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
-from functools import lru_cache
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-from jaxsens.asked.engines import FirstOrder
-from jaxsens.asked.measures import Measure, Norm
-from jaxsens.base.errors import EngineRefusal, InputError, collecting
-from jaxsens.base.memory import check_fits
-from jaxsens.base.platforms import Platform
+from jaxsens.asked.measures import Measure
+from jaxsens.base.errors import EngineRefusal, InputError
 from jaxsens.base.precision import numerics
 from jaxsens.base.programs import kept
 from jaxsens.models.transformer.layered import LAST_OTHER
-from jaxsens.sensitivity.engines.engine import EngineCost
+from jaxsens.sensitivity.engines.engine import EngineChoice, EngineCost
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine, PreparedEstimate, refusal
+from jaxsens.sensitivity.engines.first_order.options import NAME, EstimateOptions
 from jaxsens.sensitivity.engines.one_key.layer_costs import costs_of_layers
-from jaxsens.sensitivity.engines.vmap import compiled_output
-from jaxsens.sensitivity.estimates.widening import with_parameters_in
-from jaxsens.sensitivity.flips.flip_table import FlipTable
-from jaxsens.sensitivity.placement import placement
+from jaxsens.sensitivity.explain import PlannedRun
+from jaxsens.sensitivity.placement.program import Quantity
 from jaxsens.sensitivity.subjects.adapters import Measurable
-
-NAME = FirstOrder.kind
-
-REMEDY = "measure a function of the output, or fewer flips"
 
 LARGEST_BLOCK = 64
 """Combinations of outputs estimated at once: more hardly share more work."""
 
 
-OUTPUTS_AT_ONCE = 2**22
-"""Changes of outputs from which a distance or a change function is computed at once."""
-
-
-def sketch_of(asked: FirstOrder, engine: FirstOrderEngine, size: int) -> int | None:
+def sketch_of(asked: EstimateOptions, engine: FirstOrderEngine, size: int) -> int | None:
     """Returns how many random combinations of `size` outputs are estimated; None for each output, and for a scalar."""
     chosen = size if engine.outputs is None else len(engine.outputs)
     return None if engine.scalar is not None else asked.combined(engine.measure, chosen)
 
 
-def combination_count(asked: FirstOrder, engine: FirstOrderEngine, size: int) -> int:
+def combination_count(asked: EstimateOptions, engine: FirstOrderEngine, size: int) -> int:
     """Returns the number of combinations of `size` outputs that are estimated."""
     if engine.scalar is not None:
         return 1
@@ -56,7 +43,7 @@ def combination_count(asked: FirstOrder, engine: FirstOrderEngine, size: int) ->
 
 
 def combinations(
-    asked: FirstOrder, engine: FirstOrderEngine, size: int, block: range | None = None
+    asked: EstimateOptions, engine: FirstOrderEngine, size: int, block: range | None = None
 ) -> Float[np.ndarray, "combinations outputs"]:
     """Returns the combinations of `size` outputs that are estimated, or those of a block of their numbers, in float64.
     Numbers from `combination_count` on, and a scalar, give rows of zeros.
@@ -87,7 +74,7 @@ def _frame(outputs: int, combinations: int, seed: int) -> Float[np.ndarray, "com
     return np.sqrt(outputs / combinations) * (directions * np.sign(np.diag(triangle))).T
 
 
-def first_order_engine(subject: Measurable, asked: FirstOrder, measure: Measure) -> FirstOrderEngine:
+def first_order_engine(subject: Measurable, asked: EstimateOptions, measure: Measure) -> FirstOrderEngine:
     """Returns the engine for a model. The chosen outputs enter by `combinations`.
 
     Raises:
@@ -177,135 +164,81 @@ def block_size(engine: FirstOrderEngine, parameters: Any, n: int, count: int, bu
     return -(-count // blocks)
 
 
-def estimate_cost(
-    engine: FirstOrderEngine,
-    parameters: Any,
-    n: int,
-    outputs: int,
-    count: int,
-    budget: int,
-    platform: Platform,
-) -> tuple[EngineCost, tuple[Any, Any]]:
-    """Returns the cost of estimating `count` combinations of the outputs, in all blocks together, and the engine's
-    parameters for one block, abstract."""
-    size = block_size(engine, parameters, n, count, budget)
-    pair = parameters, jax.ShapeDtypeStruct((size, outputs), jnp.result_type(float))
-    of_block, blocks = engine.cost(pair, jax.ShapeDtypeStruct((n,), jnp.int32), platform), -(-count // size)
-    cost = dataclasses.replace(
-        of_block, prepare=blocks * of_block.prepare, per_flip=blocks * of_block.per_flip
-    )
-    return cost, pair
-
-
-class Blocks(NamedTuple):
-    """The combinations of an estimate, in blocks of equal size.
-
-    Attributes:
-        engine: the engine.
-        asked: what was asked of it.
-        subject: the model, with parameters in float32 at least.
-        parameters: those, on the device.
-        outputs: the number of outputs.
-        combinations: the number of them.
-        each: which of them each block has; the last may exceed them.
-    """
-
-    engine: FirstOrderEngine
-    asked: FirstOrder
-    subject: Measurable
-    parameters: Any
-    outputs: int
-    combinations: int
-    each: tuple[range, ...]
-
-    @classmethod
-    def of(
-        cls, engine: FirstOrderEngine, subject: Measurable, n: int, asked: FirstOrder, budget: int
-    ) -> Blocks:
-        """Returns the blocks for inputs of length n, within half a memory budget.
-
-        Raises:
-            EngineRefusal: if the model, or the scalar function, has no derivative.
-        """
-        subject = with_parameters_in(subject, n, np.float32)
-        parameters = jax.tree.map(jnp.asarray, subject.parameters)
-        outputs = output_size(subject, n)
-        count = combination_count(asked, engine, outputs)
-        size = block_size(engine, parameters, n, count, budget)
-        each = tuple(range(first, first + size) for first in range(0, count, size))
-        blocks = cls(engine, asked, subject, parameters, outputs, count, each)
-        abstract_estimate(engine, blocks.pair(0), n)
-        return blocks
-
-    def pair(self, k: int) -> tuple[Any, Any]:
-        """Returns the engine's parameters for block k."""
-        rows = combinations(self.asked, self.engine, self.outputs, self.each[k])
-        return self.parameters, jax.device_put(np.asarray(rows, jnp.result_type(float)))
-
-
-def estimated(
-    blocks: Blocks,
-    words: Int[np.ndarray, "batch n"],
-    flips: FlipTable,
-    devices: placement.Placement,
-    progress: placement.Progress | None = None,
-    ready: placement.Ready | None = None,
-) -> Float[np.ndarray, " flips"]:
-    """Returns the estimated measure of each flip, in float64; with a scalar or a change function, its signed value.
-
-    Norms are accumulated block by block, so that memory does not grow with the outputs. Distances and change functions
-    are computed from the estimated changes of all outputs. Parameters narrower than float32 are widened: sums over n
-    rows would lose their digits. `ready` is the first input as it is prepared for the first block, if it is at hand.
-
-    Raises:
-        InputError: if the changes of all outputs are needed and do not fit in memory.
-        Interrupted: on Ctrl-C; what was estimated is then lost.
-    """
-    engine, count = blocks.engine, blocks.combinations
-    together = engine.scalar is None and not engine.of_norm
-    if together:
-        with collecting("flip_sensitivity") as problems:
-            what = f"the estimated change of {count} outputs by {len(flips)} flips"
-            check_fits("measure", engine.measure, table_bytes(len(flips), count), what, REMEDY, problems)
-    total = np.zeros((len(flips), count) if together else len(flips))
-    for k, block in enumerate(blocks.each):
-        pair, first = blocks.pair(k), ready if k == 0 else None
-        told = progress and _share(progress, k, len(blocks.each))
-        where = flips.inputs, flips.positions, flips.symbols
-        changes, _ = placement.Measuring(engine, pair, words, *where, devices, told, first=first).changes()
-        changes = changes.astype(np.float64)
-        if engine.scalar is not None:
-            return changes[:, 0]
-        if together:
-            total[:, block.start : block.stop] = changes[:, : count - block.start]
-        elif isinstance(engine.measure, Norm):
-            total = engine.measure.combined(total, engine.measure.of_array(changes))
-    return _of_changes(engine, blocks.subject, words, flips, total) if together else total
-
-
 def table_bytes(flips: int, count: int) -> int:
     """Returns the memory for the estimated change of `count` outputs by all flips at once, and of those of a block."""
     return 2 * 8 * flips * count
 
 
-def _of_changes(
-    engine: FirstOrderEngine,
-    subject: Measurable,
-    words: Int[np.ndarray, "batch n"],
-    flips: FlipTable,
-    changes: Float[np.ndarray, "flips chosen"],
-) -> Float[np.ndarray, " flips"]:
-    """Returns the measure or the value of the change function of every flip, from the estimated changes of outputs."""
-    found, at_once = np.empty(len(flips)), max(1, OUTPUTS_AT_ONCE // changes.shape[1])
-    for b in np.unique(flips.inputs):
-        y = jnp.asarray(compiled_output(subject.apply, subject.parameters, words[b]))
-        own = np.flatnonzero(flips.inputs == b)
-        for chosen in np.split(own, range(at_once, len(own), at_once)):
-            dy = jnp.asarray(changes[chosen], y.dtype)
-            found[chosen] = engine.of_changes(y, dy, jnp.zeros(len(dy), y.dtype))[0]
-    return found
+@dataclass(frozen=True)
+class PlannedEstimate(PlannedRun):
+    """A run that estimates.
+
+    Attributes:
+        combined: how many combinations of the outputs are estimated.
+    """
+
+    engine: FirstOrderEngine
+    combined: int = 1
+    quantity: ClassVar[Quantity] = "chosen_changes"
+
+    @classmethod
+    def of(cls, asked: EstimateOptions, run: PlannedRun, whole: bool = False) -> PlannedEstimate:
+        """Returns an estimate of the flips of a run; of each output by itself, if it is `whole`.
+
+        Raises:
+            EngineRefusal: as `first_order_engine` does.
+        """
+        engine, size = first_order_engine(run.subject, asked, run.measure), output_size(run.subject, run.n)
+        outputs = len(engine.outputs or range(size))
+        combined = outputs if whole else combination_count(asked, engine, size)
+        of = f"{combined} combinations of " if asked.combined(run.measure, outputs) else ""
+        choice = EngineChoice(NAME, f"an estimate of {of}{outputs} output{'s' if outputs > 1 else ''}")
+        given = {field.name: getattr(run, field.name) for field in fields(PlannedRun)}
+        return cls(**{**given, "engine": engine, "choice": choice, "combined": combined})
+
+    @cached_property
+    def parameters(self) -> Any:
+        return self._estimate[1]
+
+    @cached_property
+    def cost(self) -> EngineCost:
+        return self._estimate[0]
+
+    @cached_property
+    def prepared(self) -> PreparedEstimate:
+        return abstract_estimate(self.engine, self.parameters, self.n)
+
+    @property
+    def memory(self) -> int:
+        return super().memory + (0 if self.engine.of_norm else table_bytes(self.flips, self.combined))
+
+    @cached_property
+    def _estimate(self) -> tuple[EngineCost, Any]:
+        return self.of_count(self.combined)
+
+    def of_count(self, count: int) -> tuple[EngineCost, Any]:
+        """Returns the cost of so many combinations, in all blocks together, and the parameters of a block, abstract."""
+        parameters, platform = self.subject.parameters, self.platform
+        with numerics(self.subject.dtype):
+            size = block_size(self.engine, parameters, self.n, count, platform.memory)
+            rows = jax.ShapeDtypeStruct((size, output_size(self.subject, self.n)), jnp.result_type(float))
+            tokens, blocks = jax.ShapeDtypeStruct((self.n,), jnp.int32), -(-count // size)
+            one = self.engine.cost((parameters, rows), tokens, platform)
+        cost = replace(one, prepare=blocks * one.prepare, per_flip=blocks * one.per_flip)
+        return cost, (parameters, rows)
 
 
-def _share(progress: placement.Progress, k: int, blocks: int) -> Callable[[int, int], None]:
-    """Returns the progress of block k, in flips of all blocks together."""
-    return lambda done, total: progress((k * total + done) // blocks, total)
+def estimated_instead(asked: EstimateOptions, run: PlannedRun) -> str | None:
+    """Returns what the first-order engine would cost and give up, or None if it cannot serve the model."""
+    try:
+        estimate = PlannedEstimate.of(asked, run, whole=True)
+        estimate.prepared  # noqa: B018 - refuses a model without a derivative
+    except EngineRefusal:
+        return None
+    scalar, _ = estimate.of_count(1)
+    rate = estimate.operations / estimate.seconds * scalar.efficiency / estimate.cost.efficiency
+    of_scalar = (scalar.prepare + run.flips * scalar.per_flip) / rate
+    return (
+        f'engine="{NAME}" would take about {estimate.seconds:.2g} s for all outputs, {of_scalar:.2g} s for a scalar, '
+        "besides the verified flips; the other flips would be estimates, whose error it measures on a sample"
+    )
