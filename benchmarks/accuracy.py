@@ -20,12 +20,12 @@ from scipy import stats
 from benchmarks.linear_rivals import LinearRows, gradient_changes
 from benchmarks.options import FEED_FORWARD, HEADS, WIDTH
 from jaxsens import Transformer, TransformerConfig
-from jaxsens.asked.engines import FirstOrder
 from jaxsens.asked.measures import L2
 from jaxsens.base.errors import InputError, Problems
 from jaxsens.base.precision import numerics
 from jaxsens.sensitivity.engines.engine import FlipBlock
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine, PreparedEstimate
+from jaxsens.sensitivity.engines.first_order.options import FirstOrder
 from jaxsens.sensitivity.estimates.estimate import first_order_engine
 from jaxsens.sensitivity.estimates.verify import verified
 from jaxsens.sensitivity.flips.flip_table import FlipTable, Sample, enumerate_flips

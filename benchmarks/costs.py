@@ -54,9 +54,9 @@ def first_order_operations(case: Case) -> float:
     """Operations of a first-order estimate, as its engine counts them."""
 
     from benchmarks.methods import model
-    from jaxsens.asked.engines import FirstOrder
     from jaxsens.asked.measures import L2, LogProbability
     from jaxsens.base.platforms import PLATFORMS
+    from jaxsens.sensitivity.engines.first_order.options import FirstOrder
     from jaxsens.sensitivity.estimates.estimate import estimate_cost, first_order_engine
     from jaxsens.sensitivity.subjects.adapters import measurable
 

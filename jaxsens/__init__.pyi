@@ -5,7 +5,6 @@ from . import logic as logic
 from . import theory as theory
 from .asked.engines import Auto as Auto
 from .asked.engines import Difference as Difference
-from .asked.engines import FirstOrder as FirstOrder
 from .asked.engines import Incremental as Incremental
 from .asked.engines import Vmap as Vmap
 from .asked.flips import Delete as Delete
@@ -68,6 +67,7 @@ from .search.result import load_worst_input as load_worst_input
 from .search.worst_input import worst_input as worst_input
 from .sensitivity.corpus import CorpusRow as CorpusRow
 from .sensitivity.corpus import corpus_table as corpus_table
+from .sensitivity.engines.first_order.options import FirstOrder as FirstOrder
 from .sensitivity.explain import explain as explain
 from .sensitivity.flip_sensitivity import flip_sensitivity as flip_sensitivity
 from .sensitivity.placement.placement import Placement as Placement

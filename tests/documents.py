@@ -319,15 +319,17 @@ def strings_only() -> frozenset[str]:
 def tables() -> dict[str, frozenset[str]]:
     """The keys of the tables of configs, by the table's name."""
     from jaxsens.base.strict import field_names
+    from jaxsens.constructions.sources import COMMON
     from jaxsens.experiments.sweep.attention import AttentionTable
     from jaxsens.experiments.sweep.bounds import Bounds
     from jaxsens.experiments.sweep.config import Variant
     from jaxsens.experiments.sweep.placement_table import PlacementTable
     from jaxsens.experiments.sweep.points import Measurement
     from jaxsens.experiments.sweep.published import PublishedTable
-    from jaxsens.experiments.sweep.sources import COMMON, NAMING
+    from jaxsens.experiments.sweep.sources import naming
     from jaxsens.experiments.sweep.words import AllWords, RandomWords, TextFile, WordFile
-    from jaxsens.models.config_tables import CONFIGS
+    from jaxsens.models.config_tables import kinds as network_kinds
+    from jaxsens.models.config_tables import network
 
     kinds = {
         "measure": (Measurement,),
@@ -336,10 +338,10 @@ def tables() -> dict[str, frozenset[str]]:
         "bounds": (Bounds,),
         "variant": (Variant,),
         "inputs": (RandomWords, AllWords, WordFile, TextFile),
-        "model": (PublishedTable, *CONFIGS.values()),
+        "model": (PublishedTable, *(network(kind).of for kind in network_kinds())),
     }
     found = {table: {name for kind in of for name in field_names(kind)} for table, of in kinds.items()}
-    found["model"] |= {*NAMING, *COMMON, "kind", "checkpoints", "alphabet", "lm_predictions"}
+    found["model"] |= {*naming(), *COMMON, "kind", "checkpoints", "alphabet", "lm_predictions"}
     found["inputs"] |= {"kind"}
     return {table: frozenset(names) for table, names in found.items()}
 
@@ -359,7 +361,7 @@ def of_toml(text: str, folder: Path) -> list[str]:
 
 def _read_toml(text: str, raw: dict[str, Any], folder: Path) -> None:
     from jaxsens.experiments.sweep.config import parse_sweep_config
-    from jaxsens.experiments.sweep.sources import NAMING
+    from jaxsens.experiments.sweep.sources import naming
     from jaxsens.planning.devices import target_called
     from jaxsens.training.config import TrainConfig
 
@@ -372,7 +374,7 @@ def _read_toml(text: str, raw: dict[str, Any], folder: Path) -> None:
         TrainConfig.from_table(raw if "model" in raw else rest | raw, "train.toml")
     else:
         model = raw.get("model", {})
-        named = {*NAMING, "alphabet_size"} & model.keys()
+        named = {*naming(), "alphabet_size"} & model.keys()
         longest = 2 * raw.get("measure", {}).get("exact_up_to", 4)
         head = "" if "lengths" in raw else f"lengths = [{longest}]\n"
         tail = "" if raw.keys() & {"variant", "variants"} else '\n[[variant]]\nname = "itself"\n'

@@ -20,8 +20,8 @@ from jaxsens.base.errors import PrecisionWarning
 from jaxsens.cli import main
 from jaxsens.cli.shared import Folded, flags_named
 from jaxsens.constructions.conditions import CONDITIONS, Read
+from jaxsens.constructions.sources import FormulaModel
 from jaxsens.experiments.sweep import points as sweep_points
-from jaxsens.experiments.sweep.sources import FormulaModel
 from jaxsens.models.parts.masks import MASKS
 from jaxsens.models.parts.weighting import WEIGHTINGS
 from jaxsens.training.events import TrainingDiverged

@@ -11,12 +11,14 @@ from jaxsens.base import registry
 from jaxsens.base.errors import InputError
 
 
-def installed(folder: Path, name: str, lines: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def installed(
+    folder: Path, name: str, lines: str, monkeypatch: pytest.MonkeyPatch, group: str = "engines"
+) -> None:
     """A distribution in a folder on the path, with these entry points."""
     information = folder / f"{name}-1.0.dist-info"
     information.mkdir(parents=True)
     (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text(f"[jaxsens.engines]\n{lines}\n")
+    (information / "entry_points.txt").write_text(f"[jaxsens.{group}]\n{lines}\n")
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
     registry.entries.cache_clear()
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
 from jaxsens.asked.value import Answer, kind_of
 from jaxsens.base import inputs
-from jaxsens.base.errors import Problems
-from jaxsens.base.strict import OptionalPositive, Positive, checked_by
+from jaxsens.base.errors import Problems, no_rule
+from jaxsens.base.registry import Kinds
+from jaxsens.base.strict import checked_by
 
 if TYPE_CHECKING:
     from jaxsens.asked.measures import Measure
+    from jaxsens.sensitivity.engines.engine import Engine
+    from jaxsens.sensitivity.explain import PlannedRun
+    from jaxsens.sensitivity.placement.placement import Placement, Progress, Ready
+    from jaxsens.sensitivity.results.result import FlipSensitivity
+    from jaxsens.sensitivity.subjects.adapters import Measurable
 
 
 def _seed(name: str, value: Any, problems: Problems) -> int:
@@ -19,26 +25,80 @@ def _seed(name: str, value: Any, problems: Problems) -> int:
     return inputs.seed(value, problems)
 
 
+ESTIMATING = "first-order"
+"""The engine of a package that estimates where a sweep names none. A name, not a rule: which others are installed must
+not change the numbers of a sweep."""
+
 Seed = Annotated[int, checked_by(_seed)]
 
-MANY_OUTPUTS = 64
-"""More outputs than these are sketched by default: a backward pass for each takes as long as exact engines do."""
 
-SKETCH = 32
-"""Of so many combinations: a norm's relative standard error is at most 1/8."""
+class Estimate(Protocol):
+    """What an engine that estimates does with inputs of one length, before the first of them."""
+
+    @property
+    def first(self) -> Any:
+        """The parameters of the engine's first block, with which the model is checked."""
+
+    def result(
+        self, whole: FlipSensitivity, devices: Placement, progress: Progress | None, ready: Ready | None
+    ) -> FlipSensitivity:
+        """Returns a result with its values. `whole` has none; `ready` is the first input as the engine prepares it."""
+        ...
 
 
 class AskedEngine(Answer, abc.ABC):
-    """An engine, as it is asked for."""
+    """An engine, as it is asked for. Each of its options has a default.
+
+    Packages bring engines by entry points of the group `jaxsens.engines`. They define `runner`; those that estimate
+    also `estimate`. `Auto` chooses none of them.
+
+    Attributes:
+        exact: whether every flip is measured, block by block.
+    """
 
     question: ClassVar[str] = "engine"
-    example: ClassVar[str] = "jaxsens.FirstOrder(verify=128)"
-    kinds: ClassVar[dict[str, type[Any]]] = {}
+    example: ClassVar[str] = "jaxsens.Vmap()"
+    kinds: ClassVar[Kinds] = Kinds("engines")
+    exact: ClassVar[bool] = True
 
-    @property
-    def exact(self) -> bool:
-        """Whether every flip is measured."""
-        return True
+    def seeded(self, seed: int) -> AskedEngine:
+        """Returns the engine with a seed, if it draws anything."""
+        del seed
+        return self
+
+    def refusal(self, measure: Measure) -> str | None:
+        """Returns why the engine does not serve a measure, or None."""
+        del measure
+        return None
+
+    def runner(self, subject: Measurable, measure: Measure) -> Engine:
+        """Returns what computes the changes of a model's output.
+
+        Raises:
+            EngineRefusal: if it does not serve the model or the measure.
+        """
+        del subject, measure
+        raise no_rule("flip_sensitivity", "engine", type(self).__name__, AskedEngine.kinds)
+
+    def estimate(self, subject: Measurable, measure: Measure, n: int, budget: int) -> Estimate:
+        """Returns what an engine that is not `exact` does with inputs of length n, within a memory budget."""
+        del subject, measure, n, budget
+        raise no_rule("estimates", "engine", type(self).__name__)
+
+    def planned(self, run: PlannedRun) -> PlannedRun:
+        """Returns a run of this engine with what it does otherwise than block by block."""
+        return run
+
+    @classmethod
+    def instead(cls, run: PlannedRun) -> str | None:
+        """Returns what this engine would cost instead of a run, and give up; None if that need not be said."""
+        del run
+        return None
+
+
+def estimating() -> AskedEngine | None:
+    """Returns the engine that estimates where none is named; None if it is not installed."""
+    return AskedEngine.kinds[ESTIMATING]() if ESTIMATING in AskedEngine.kinds.brought else None
 
 
 @kind_of(AskedEngine, "auto")
@@ -62,43 +122,3 @@ class Incremental(AskedEngine):
 @kind_of(AskedEngine, "difference")
 class Difference(AskedEngine):
     """Carries the change through a jaxsens transformer exactly, without subtracting outputs."""
-
-
-@kind_of(AskedEngine, "first-order")
-class FirstOrder(AskedEngine):
-    """Estimates the effect of every flip in O(n^2) at any depth, for the same attention as `Incremental`, and measures
-    some flips exactly. The result says of each value whether it is `exact`, and its `accuracy`.
-
-    Args:
-        sketch: estimate this many random combinations of the outputs instead of each; for `L2` alone, whose expectation
-            it keeps. It takes as many backward passes; the norm's relative standard error is at most
-            1 / sqrt(2 sketch). From as many as there are outputs on, each is estimated. None: 32 for `L2` of more than
-            64 outputs, otherwise each.
-        verify: the number of flips measured exactly, half of them the largest estimates.
-        seed: of the sketch and of the sample of verified flips.
-    """
-
-    sketch: OptionalPositive = None
-    verify: Positive = 64
-    seed: Seed = 0
-
-    @property
-    def exact(self) -> bool:
-        return False
-
-    def combined(self, measure: Measure, outputs: int) -> int | None:
-        """Returns how many random combinations of so many outputs are estimated; None for each output by itself."""
-        own = SKETCH if outputs > MANY_OUTPUTS and measure.kind == "l2" else outputs
-        wished = own if self.sketch is None else self.sketch
-        return wished if wished < outputs else None
-
-    def refusal(self, measure: Measure) -> str | None:
-        """Returns why a measure cannot be estimated in this way, or None."""
-        if not measure.smooth:
-            return (
-                f'it cannot estimate measure = "{measure.kind}", which jumps where an estimate is slightly off; give '
-                'another measure, or use engine="vmap"'
-            )
-        if self.sketch is not None and measure.kind != "l2":
-            return f"sketch = {self.sketch}: only for L2, whose expectation it keeps, not {measure!r}; leave it out"
-        return None

@@ -22,7 +22,7 @@ class Answer:
 
     kind: ClassVar[str]
     question: ClassVar[str]
-    kinds: ClassVar[dict[str, type[Any]]]
+    kinds: ClassVar[Any]
 
     @classmethod
     def shorthand(cls, value: Any) -> Any:
@@ -63,10 +63,20 @@ def kind_of(base: Any, kind: str) -> Callable[[type[T]], type[T]]:
     """Makes a class a kind of the answers to a question: a config (`jaxsens.base.strict`), known by the word `kind`."""
 
     def decorate(cls: type[T]) -> type[T]:
+        base.kinds[kind] = made = brought_kind(kind)(cls)
+        return made
+
+    return decorate
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=False, field_specifiers=(dataclasses.field,))
+def brought_kind(kind: str) -> Callable[[type[T]], type[T]]:
+    """Makes a class a kind as `kind_of` does, for a package whose entry point of that name brings it."""
+
+    def decorate(cls: type[T]) -> type[T]:
         made: Any = config(cls)
         made.__repr__ = Answer.__repr__
         made.kind = kind
-        base.kinds[kind] = made
         return made
 
     return decorate

@@ -6,6 +6,7 @@ imported before. The object behind a name is imported when it is used.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
@@ -41,6 +42,47 @@ def entries(group: Group) -> MappingProxyType[str, EntryPoint]:
 def load(group: Group, name: str) -> Any:
     """Imports and returns the object of a name in `entries(group)`."""
     return entries(group)[name].load()
+
+
+class Kinds(Mapping[str, type[Any]]):
+    """The classes of a group by name: the core's in their order, then those that packages bring, in the order of their
+    names."""
+
+    def __init__(self, group: Group) -> None:
+        self.group: Group = group
+        self._own: dict[str, type[Any]] = {}
+
+    @property
+    def brought(self) -> tuple[str, ...]:
+        """The names that packages bring.
+
+        Raises:
+            InputError: if one of them is the core's.
+        """
+        for name in self._own.keys() & entries(self.group).keys():
+            value = entries(self.group)[name].value
+            raise InputError(
+                f"a package brings {name!r} of jaxsens.{self.group}, {value}, which is jaxsens' own name: uninstall it"
+            )
+        return tuple(entries(self.group))
+
+    def __setitem__(self, name: str, kind: type[Any]) -> None:
+        self._own[name] = kind
+
+    def __getitem__(self, name: str) -> type[Any]:
+        if name not in self.brought:
+            return self._own[name]
+        found = load(self.group, name)
+        if getattr(found, "kinds", None) is not self or found.kind != name:
+            value = entries(self.group)[name].value
+            raise InputError(f"jaxsens.{self.group}: {name!r} is {value}, which is no class of this kind")
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self._own, *self.brought))
+
+    def __len__(self) -> int:
+        return len(self._own) + len(self.brought)
 
 
 def _is_there(entry: EntryPoint) -> bool:

@@ -178,8 +178,8 @@ def sweep(
         asked = _measurement(flips, measure, engine, problems)
         n, each = _planned(lengths, seeds, problems)
         variants = _variants(models, n, each, None if flips is None else asked.flips, problems)
-        if flips is None and variants and variants[0].source.own is not None:
-            asked = dataclasses.replace(asked, flips=variants[0].source.own.flips)
+        if flips is None and variants:
+            asked = dataclasses.replace(asked, flips=variants[0].source.flips)
         own = Problems("")
         check_estimates(asked, (), own)
         for variant in variants:

@@ -3,42 +3,49 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from jaxsens.base.errors import InputError, Problems
+from jaxsens.base.errors import InputError, Problems, shortened
+from jaxsens.base.registry import entries, load
 from jaxsens.base.strict import did_you_mean, field_names, is_later, join, messages
-from jaxsens.models.networks.baselines import LSTM, RNN, Convolution
-from jaxsens.models.networks.baselines_config import BaselineConfig, ConvolutionConfig, LSTMConfig, RNNConfig
-from jaxsens.models.transformer.config import TransformerConfig
+from jaxsens.models.networks.config import NetworkConfig
+from jaxsens.models.networks.network import Network
 from jaxsens.models.transformer.module import Transformer
 
-NetworkConfig = TransformerConfig | BaselineConfig
-"""The configs of all networks."""
 
-_NETWORKS: dict[str, tuple[type, Callable[..., Any]]] = {
-    "transformer": (TransformerConfig, Transformer),
-    "lstm": (LSTMConfig, LSTM),
-    "rnn": (RNNConfig, RNN),
-    "convolution": (ConvolutionConfig, Convolution),
-}
+def kinds() -> tuple[str, ...]:
+    """Returns what `kind` in a `[model]` table may be: "transformer", or a kind that an installed package brings."""
+    return ("transformer", *entries("model_kinds"))
 
-CONFIGS: dict[str, type] = {name: config for name, (config, _) in _NETWORKS.items()}
-"""The configs by their name, the `kind` in a `[model]` table."""
+
+def network(kind: str) -> type[Network[Any, Any]]:
+    """Returns the class of a kind of networks.
+
+    Raises:
+        InputError: if there is no such kind, or a package brings something else under its name.
+    """
+    if kind not in kinds():
+        raise InputError(f"kind = {shortened(repr(kind), 200)}: one of {', '.join(kinds())}")
+    made = Transformer if kind == "transformer" else load("model_kinds", kind)
+    if isinstance(made, type) and issubclass(made, Network) and made.of.kind == kind:
+        return made
+    value = entries("model_kinds")[kind].value
+    raise InputError(f"kind = {kind!r}: {value} of its package is no Network with a config of this kind")
 
 
 def build(config: NetworkConfig, **options: Any) -> Any:
     """Returns the network of a config, a Flax NNX module; the options are `seed` or `parameters`."""
-    return dict(_NETWORKS.values())[type(config)](config, **options)
+    return network(config.kind)(config, **options)
 
 
-def config_type(table: Mapping[str, Any], path: str, problems: Problems) -> type | None:
+def config_type(table: Mapping[str, Any], path: str, problems: Problems) -> type[NetworkConfig] | None:
     """Returns the config type named by the key `kind` of a table, by default "transformer"; None after an error."""
-    kind = table.get("kind", "transformer")
-    if not isinstance(kind, str) or kind not in CONFIGS:
-        problems.add(f"{path}.kind", kind, f"one of {', '.join(CONFIGS)}")
+    try:
+        return network(table.get("kind", "transformer")).of
+    except InputError as error:
+        problems.messages.append(f"{path}.{error}")
         return None
-    return CONFIGS[kind]
 
 
 def read_config(

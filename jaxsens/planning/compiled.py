@@ -17,7 +17,6 @@ from jaxsens.base.platforms import PLATFORMS, compiling_for, host_mesh, platform
 from jaxsens.base.precision import numerics
 from jaxsens.base.programs import SOONER
 from jaxsens.sensitivity.engines.engine import Engine
-from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.explain import PlannedRun
 from jaxsens.sensitivity.placement.placement import preparation_of
 from jaxsens.sensitivity.placement.program import Memory, Quantity, Wanted, bytes_of, placed, spec_on
@@ -69,11 +68,10 @@ class PlannedFlips:
 
 def measured_by(run: PlannedRun) -> PlannedFlips:
     """Returns what a run's programs are compiled for."""
-    quantity = "chosen_changes" if isinstance(run.engine, FirstOrderEngine) else "measured"
     with numerics(run.subject.dtype):
         arguments = bytes_of((run.parameters, run.prepared)) * (2 if run.engine.wide else 1)
         return PlannedFlips(
-            run.engine, quantity, run.parameters, run.n, run.flips, run.subject.dtype, arguments
+            run.engine, run.quantity, run.parameters, run.n, run.flips, run.subject.dtype, arguments
         )
 
 

@@ -124,6 +124,13 @@ class PretrainedModel(DescribedModel):
         )
 
     @property
+    def description(self) -> str:
+        """The family, the shape and the output, in a line."""
+        a, output = self.architecture, self.layered.output
+        what = {"hidden": "hidden rows", "logits": "logits", "labels": "scores of labels"}[output]
+        return f"{self.family}, {a.layers} layers, width {a.width}; {what}"
+
+    @property
     def special(self) -> tuple[int, ...]:
         """The ids that the tokenizer marks as special, such as those of [CLS] and [MASK], sorted."""
         return tuple(one for one in self.tokenizer.special if one < self.architecture.symbols)

@@ -23,7 +23,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from jaxsens.asked.engines import AskedEngine, Auto, Difference, FirstOrder, Incremental, Vmap
+from jaxsens.asked.engines import AskedEngine, Auto, Difference, Incremental, Vmap
 from jaxsens.asked.flips import Flips
 from jaxsens.asked.measures import Measure
 from jaxsens.base.errors import EngineRefusal, no_rule
@@ -41,10 +41,8 @@ from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.engines.difference.folded import FoldedEngine
 from jaxsens.sensitivity.engines.edits import SUBSTITUTE, Edit, edit_of, engine_of
 from jaxsens.sensitivity.engines.engine import Engine, EngineChoice
-from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
-from jaxsens.sensitivity.engines.incremental import IncrementalEngine, incremental_engine
+from jaxsens.sensitivity.engines.incremental import incremental_engine
 from jaxsens.sensitivity.engines.vmap import VmapEngine
-from jaxsens.sensitivity.estimates.estimate import first_order_engine
 from jaxsens.sensitivity.subjects.adapters import Measurable
 
 ROUNDING = 1e-3
@@ -55,16 +53,6 @@ RATE = 1e11
 
 MANY = 8
 """The number of inputs assumed to share a compilation where a search measures more than it can tell beforehand."""
-
-COMPILE_SECONDS: dict[type[Engine], tuple[float, float]] = {
-    VmapEngine: (1.4, 0.1),
-    DifferenceEngine: (3.9, 0.75),
-    FoldedEngine: (5.3, 0.0),
-    IncrementalEngine: (2.2, 0.13),
-    FirstOrderEngine: (4.9, 0.1),
-}
-"""Seconds to trace and compile on the reference machine, fixed and per layer; `scripts/benchmark_auto.py` and
-`scripts/benchmark_first_call.py` check them."""
 
 FASTER = "estimated to be faster, compilation included"
 WIDE = "in float64, which takes less time here than a second program for what float32 does not resolve"
@@ -104,10 +92,8 @@ def choose(
             if isinstance(carried, DifferenceEngine) and not few:
                 carried, how = _begun(carried, how, subject, n, inputs)
             return carried, EngineChoice(asked.kind, f"asked for{how}")
-        case FirstOrder():
-            return first_order_engine(subject, asked, measure), EngineChoice(asked.kind, "asked for")
         case _:
-            raise no_rule("flip_sensitivity", "engine", type(asked).__name__, AskedEngine.kinds)
+            return asked.runner(subject, measure), EngineChoice(asked.kind, "asked for")
 
 
 def _refused(asked: AskedEngine, why: str | None) -> EngineRefusal:
@@ -215,10 +201,9 @@ def _wide_at_once(
 
 def compile_seconds(engine: Engine, layers: int) -> float:
     """Returns the seconds in which an engine's programs are traced and compiled on the reference machine."""
-    known = next((COMPILE_SECONDS[kind] for kind in type(engine).__mro__ if kind in COMPILE_SECONDS), None)
-    if known is None:
-        raise no_rule("the time to compile", "engine", type(engine).__name__, COMPILE_SECONDS)
-    return known[0] + known[1] * layers
+    if engine.compiling is None:
+        raise no_rule("the time to compile", "engine", type(engine).__name__)
+    return engine.compiling[0] + engine.compiling[1] * layers
 
 
 def seconds(

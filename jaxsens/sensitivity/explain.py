@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.asked.engines import AskedEngine, FirstOrder
+from jaxsens.asked.engines import AskedEngine
 from jaxsens.asked.flips import Flips, Substitute
 from jaxsens.asked.measures import Decision, Measure
 from jaxsens.asked.value import read
 from jaxsens.base import inputs
-from jaxsens.base.errors import DurationWarning, EngineRefusal, Problems, collecting
+from jaxsens.base.errors import DurationWarning, Problems, collecting
 from jaxsens.base.memory import FLIP_BYTES, TOKEN_BYTES, check_fits, in_words
 from jaxsens.base.platforms import Platform, compiled_for
 from jaxsens.base.precision import numerics
@@ -30,18 +29,8 @@ from jaxsens.sensitivity.choice import choose, compile_seconds, lost_digits
 from jaxsens.sensitivity.digits.rounding import rounding_seconds
 from jaxsens.sensitivity.engines.edits import SUBSTITUTE, GroupEngine, edit_of
 from jaxsens.sensitivity.engines.engine import Engine, EngineChoice, EngineCost
-from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
-from jaxsens.sensitivity.estimates.estimate import (
-    NAME,
-    abstract_estimate,
-    combination_count,
-    estimate_cost,
-    first_order_engine,
-    output_size,
-    table_bytes,
-)
 from jaxsens.sensitivity.flips.selection import default_flips, select
-from jaxsens.sensitivity.placement.program import bytes_of
+from jaxsens.sensitivity.placement.program import Quantity, bytes_of
 from jaxsens.sensitivity.subjects.adapters import Measurable, checked_input, measurable
 from jaxsens.sensitivity.subjects.texts import encoded
 
@@ -74,8 +63,8 @@ class Explanation:
             without compilation; accurate to a factor of about three.
         compiling: the seconds that the programs take to trace and compile on the reference machine, two cores; about 0
             for a call that finds them.
-        first_order: what the first-order engine would cost instead, and what it would give up; None if it cannot serve
-            the model, or runs.
+        instead: what an engine that estimates would cost instead, and what it would give up; None if none that is
+            installed can serve the model, or it runs.
     """
 
     engine: EngineChoice
@@ -85,14 +74,14 @@ class Explanation:
     memory: int
     seconds: float
     compiling: float = 0.0
-    first_order: str | None = None
+    instead: str | None = None
 
     def __str__(self) -> str:
         told = (
             f"n = {self.n}: {self.flips} flips by {self.engine}; {self.operations:.2g} operations, "
             f"{in_words(self.memory)}, about {duration(self.seconds)}, and {duration(self.compiling)} for a first call"
         )
-        return told if self.first_order is None else f"{told}\n{self.first_order}"
+        return told if self.instead is None else f"{told}\n{self.instead}"
 
 
 @naming_arguments
@@ -163,46 +152,39 @@ def planned_run(
             shape = (subject.config.logits or subject.config.width,)
         what.check(int(np.prod(shape)), subject.outputs)
         on = platform or compiled_for()
-        if isinstance(asked, FirstOrder) and edit_of(flipped) == SUBSTITUTE:
-            runner = first_order_engine(subject, asked, what)
-            outputs = len(runner.outputs or range(output_size(subject, n)))
-            combined = combination_count(asked, runner, output_size(subject, n))
-            of = f"{combined} combinations of " if asked.combined(what, outputs) else ""
-            why = f"an estimate of {of}{outputs} output{'s' if outputs > 1 else ''}"
-            chosen = EngineChoice(NAME, why)
-            return PlannedRun(subject, n, flipped, what, count, on, runner, chosen, combined)
-        runner, choice = choose(subject, asked, flipped, what, n, 1)
-        return PlannedRun(subject, n, flipped, what, count, on, runner, choice)
+        return _planned(subject, (asked, flipped, what, n, 1), count, on)
+
+
+def _planned(
+    subject: Measurable, wished: tuple[AskedEngine, Flips, Measure, int, int], flips: int, on: Platform
+) -> PlannedRun:
+    engine, choice = choose(subject, *wished)
+    asked, what, measure, n, _ = wished
+    return asked.planned(PlannedRun(subject, n, what, measure, flips, on, engine, choice))
 
 
 def warn_if_long(
-    chosen: Callable[[], tuple[Engine, EngineChoice]],
     subject: Measurable,
-    shape: tuple[int, ...],
-    asked: Flips,
-    measure: Measure,
+    wished: tuple[AskedEngine, Flips, Measure, int, int],
     flips: int,
     stacklevel: int,
 ) -> None:
-    """Warns if the flips of inputs of this shape, (batch, n), will take more than half a minute.
+    """Warns if the flips of some inputs will take more than half a minute.
 
     Nothing of the model is run. Call it within `numerics(subject.dtype)`.
 
     Args:
-        chosen: returns the engine that will measure them.
         subject: the model.
-        shape: of the inputs.
+        wished: the arguments of `choose` but the model.
         flips: their number.
         stacklevel: of the warning.
     """
-    batch, n = shape
+    n, batch = wished[3:]
     if flips * n <= _SURELY_SHORT:
         return
     expected = 0.0 if subject.config is None else n * subject.config.width * _ROW_NUMBER
     if expected <= _PATIENCE:  # tracing so long an input would already take long
-        engine, choice = chosen()
-        run = PlannedRun(subject, n, asked, measure, flips, compiled_for(), engine, choice)
-        expected = run.seconds_of(batch, flips)
+        expected = _planned(subject, wished, flips, compiled_for()).seconds_of(batch, flips)
     if expected > _PATIENCE:
         warnings.warn(
             f"n = {n}: measuring {flips} flips will take about {duration(expected)} or more, by what it computes; "
@@ -244,7 +226,7 @@ class PlannedRun:
         platform: where.
         engine: the engine.
         choice: its name, with the reason.
-        combined: of an estimate, how many combinations of the outputs are estimated; None for all outputs.
+        quantity: the method of the engine that computes a block of flips.
     """
 
     subject: Measurable
@@ -255,14 +237,12 @@ class PlannedRun:
     platform: Platform
     engine: Engine
     choice: EngineChoice
-    combined: int | None = None
+    quantity: ClassVar[Quantity] = "measured"
 
     @cached_property
     def parameters(self) -> Any:
         """The parameters as the engine takes them; what is added to those of the model is abstract."""
         own = self.subject.parameters
-        if isinstance(self.engine, FirstOrderEngine):
-            return self._estimate[1]
         if not isinstance(self.engine, GroupEngine):
             return own
         table = jax.ShapeDtypeStruct((self.flips, max(map(len, self.asked.groups or ((0, 0),)))), jnp.int32)
@@ -271,8 +251,6 @@ class PlannedRun:
     @cached_property
     def cost(self) -> EngineCost:
         """What the engine does."""
-        if isinstance(self.engine, FirstOrderEngine):
-            return self._estimate[0]
         tokens = jax.ShapeDtypeStruct((self.n,), jnp.int32)
         with numerics(self.subject.dtype):
             return self.engine.cost(self.parameters, tokens, self.platform)
@@ -280,8 +258,6 @@ class PlannedRun:
     @cached_property
     def prepared(self) -> Any:
         """What the engine prepares, abstract."""
-        if isinstance(self.engine, FirstOrderEngine):
-            return abstract_estimate(self.engine, self.parameters, self.n)
         with numerics(self.subject.dtype):
             return jax.eval_shape(
                 self.engine.prepare, self.parameters, jax.ShapeDtypeStruct((self.n,), jnp.int32)
@@ -301,8 +277,6 @@ class PlannedRun:
     def memory(self) -> int:
         """Bytes: the model, what all flips share, the table of flips, and one block of flips."""
         tables = self.flips * FLIP_BYTES
-        if isinstance(self.engine, FirstOrderEngine) and not self.engine.of_norm:
-            tables += table_bytes(self.flips, self._outputs)
         block = min(self.block_bytes(self.flips), self.platform.memory)
         return bytes_of((self.subject.parameters, self.prepared)) + tables + block
 
@@ -344,44 +318,11 @@ class PlannedRun:
         found = Explanation(
             self.choice, self.n, self.flips, self.operations, self.memory, self.seconds, self.compiling
         )
-        if isinstance(self.engine, FirstOrderEngine) or edit_of(self.asked) != SUBSTITUTE:
+        if edit_of(self.asked) != SUBSTITUTE:
             return found
-        return replace(found, first_order=self._estimated_instead())
-
-    @property
-    def _outputs(self) -> int:
-        if self.combined is not None:
-            return self.combined
-        return len(self.engine.outputs or range(output_size(self.subject, self.n)))
-
-    @cached_property
-    def _estimate(self) -> tuple[EngineCost, Any]:
-        """The cost of an estimate of all outputs, or of a scalar, and the parameters of a block."""
-        if not isinstance(self.engine, FirstOrderEngine):
-            raise TypeError(f"{self.choice.name} estimates nothing")
-        return self._of_estimate(self.engine, self._outputs)
-
-    def _of_estimate(self, engine: FirstOrderEngine, count: int) -> tuple[EngineCost, Any]:
-        size = output_size(self.subject, self.n)
-        with numerics(self.subject.dtype):
-            given = self.subject.parameters, self.n, size, count, self.platform.memory, self.platform
-            return estimate_cost(engine, *given)
-
-    def _estimated_instead(self) -> str | None:
-        """Returns what the first-order engine would cost and give up, or None if it cannot serve the model."""
-        try:
-            engine = first_order_engine(self.subject, FirstOrder(), self.measure)
-            run = replace(self, engine=engine, choice=EngineChoice(NAME, ""))
-            run.prepared  # noqa: B018 - refuses a model without a derivative
-        except EngineRefusal:
-            return None
-        scalar, _ = self._of_estimate(engine, 1)
-        rate = run.operations / run.seconds * scalar.efficiency / run.cost.efficiency
-        of_scalar = (scalar.prepare + self.flips * scalar.per_flip) / rate
-        return (
-            f'engine="{NAME}" would take about {run.seconds:.2g} s for all outputs, {of_scalar:.2g} s for a scalar, '
-            "besides the verified flips; the other flips would be estimates, whose error it measures on a sample"
-        )
+        kinds = AskedEngine.kinds
+        others = [kinds[name].instead(self) for name in kinds.brought if name != self.choice.name]
+        return replace(found, instead="\n".join(filter(None, others)) or None)
 
 
 @lru_cache(maxsize=4)

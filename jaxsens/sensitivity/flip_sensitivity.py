@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.asked.engines import AskedEngine, Auto, Difference, FirstOrder
+from jaxsens.asked.engines import AskedEngine, Auto, Difference
 from jaxsens.asked.flips import Flips
 from jaxsens.asked.measures import L2, Decision, Measure, OfFunction, balancing_threshold
 from jaxsens.asked.nudged import DRAWS
@@ -29,7 +29,7 @@ from jaxsens.base.versions import versions
 from jaxsens.models.transformer.module import activation_bytes
 from jaxsens.sensitivity.checks.functions import checked_function
 from jaxsens.sensitivity.checks.index_check import check_flips
-from jaxsens.sensitivity.checks.output import check_estimates_finite, check_finite, checked_output
+from jaxsens.sensitivity.checks.output import check_finite, checked_output
 from jaxsens.sensitivity.choice import choose
 from jaxsens.sensitivity.digits.alone import called_alone, check_alone, warn_of_no_change
 from jaxsens.sensitivity.digits.resolution import (
@@ -41,18 +41,14 @@ from jaxsens.sensitivity.digits.resolution import (
 )
 from jaxsens.sensitivity.digits.rounding import output_rounding
 from jaxsens.sensitivity.engines.edits import edit_of
-from jaxsens.sensitivity.engines.engine import Engine, EngineChoice
-from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
+from jaxsens.sensitivity.engines.engine import Engine
 from jaxsens.sensitivity.engines.vmap import VmapEngine, compiled_output, program_size
-from jaxsens.sensitivity.estimates.estimate import Blocks, estimated, sketch_of
-from jaxsens.sensitivity.estimates.verify import verified, warn_if_far
 from jaxsens.sensitivity.explain import warn_if_long
 from jaxsens.sensitivity.flips.flip_table import FlipTable
 from jaxsens.sensitivity.flips.selection import Selection, default_flips, select
 from jaxsens.sensitivity.placement import placement as placing
 from jaxsens.sensitivity.placement.placement import Placement, checked_placement
 from jaxsens.sensitivity.placement.progress import PROGRESS, telling
-from jaxsens.sensitivity.results.estimated import Estimated, strata
 from jaxsens.sensitivity.results.fingerprint import fingerprint, weights_of
 from jaxsens.sensitivity.results.interrupted import MeasurementInterrupted
 from jaxsens.sensitivity.results.measured import Provenance
@@ -122,7 +118,8 @@ def flip_sensitivity(
             all positions, or None if unspecified. It selects the row if the model returns rows (n, d), and is then
             required. If the model returns a vector, it only sets the position not flipped by default: the last for
             "auto", and none for "mean" and None. For a jaxsens model, "auto" is the readout of its config.
-        engine: how: `Vmap`, `Incremental`, `Difference`, `FirstOrder`; the name of one; or "auto", the best exact one.
+        engine: how: `Vmap`, `Incremental`, `Difference`, or one that a package brings, as `FirstOrder`; the name of
+            one; or "auto", the best exact one of the first three.
         placement: on which devices, in which batches, within which memory (`Placement`). Results depend on it only by
             rounding.
         progress: a function called with (flips done, flips in all) about once a second; True for a bar on standard
@@ -143,7 +140,7 @@ def flip_sensitivity(
             (`model.exact_length`), or if a jaxsens transformer's attention scores are too large for its dtype: the
             largest score times eps is above 1, a factor of e between attention weights. Use float64, or a higher
             temperature. Also if the changes of some flips are smaller than what the arithmetic resolves.
-        EstimateWarning: if first-order estimates are far from the flips that were measured.
+        EstimateWarning: if estimates are far from the flips that were measured.
         UnchangedWarning: if the change is exactly 0 under every flip, with the likely reasons.
 
     Raises:
@@ -197,17 +194,18 @@ def _measured_words(
     """Returns the result on inputs of one length: the model is checked, an engine chosen, flips listed and measured."""
     edit, counted = edit_of(call.flips), _check_size(subject, words, selection, call.engine)
     counted -= 0 if call.remaining is None else len(call.remaining.partial)
+    (batch, n), wanted = words.shape, call.engine
     with numerics(subject.dtype):
         measure = _with_threshold(subject, words, call.measure)
-        wished = call.engine, call.flips, measure, words.shape[1], len(words)
-        tell = _telling_duration(call.progress, words.shape, counted, wished)
+        wished = wanted, call.flips, measure, n, batch
+        tell = _telling_duration(call.progress, counted, wished)
         subject, dtype, output = checked_output(subject, words, measure, edit.longer, tell)
         runner, choice = choose(subject, *wished)
         flips = selection.flips(words)
-        blocks = _blocks(subject, runner, call, words.shape[1])
-        parameters = _arrays(subject, flips, words.shape[1]) if blocks is None else blocks.pair(0)
+        estimate = None if wanted.exact else wanted.estimate(subject, measure, n, call.placement.budget)
+        parameters = _arrays(subject, flips, n) if estimate is None else estimate.first
         passed = forward_pass(subject, words, runner, parameters, call.placement)
-        _warn_of_rounding(subject, words.shape[1], passed, runner)
+        _warn_of_rounding(subject, n, passed, runner)
         check_flips(subject, words, flips, edit)
         asked = _asked(subject, words, flips, call, measure)
         call.placement.agree((words.shape, words.tobytes(), asked, call.remaining is None))
@@ -221,8 +219,8 @@ def _measured_words(
         )
         chosen = np.arange(len(flips)) if call.remaining is None else call.remaining.of(whole)
         ready = None if passed is None else passed.first
-        if blocks is not None:
-            return _estimated(subject, whole, blocks, call, ready)
+        if estimate is not None:
+            return estimate.result(whole, call.placement, call.told, ready)
         found = _measured(subject, whole, chosen, runner, call, (parameters, ready))
     warn_if_unresolved(found, stacklevel=4)
     return found
@@ -239,15 +237,14 @@ def _with_threshold(subject: Measurable, words: np.ndarray, measure: Measure) ->
 
 
 def _telling_duration(
-    progress: Any, shape: tuple[int, ...], flips: int, wished: tuple[Any, ...]
+    progress: Any, flips: int, wished: tuple[AskedEngine, Flips, Measure, int, int]
 ) -> Callable[[Measurable], None]:
     """Returns what is called with the model before it is run, and warns if the flips will take long; unless the caller
     follows the progress, or wants nothing of it. `wished` are the arguments of `choose` but the first."""
 
     def tell(measured: Measurable) -> None:
         if progress is None or progress is True:
-            asked = wished[1], wished[2], flips
-            warn_if_long(lambda: choose(measured, *wished), measured, shape, *asked, stacklevel=6)
+            warn_if_long(measured, wished, flips, stacklevel=6)
 
     return tell
 
@@ -306,15 +303,6 @@ def _asked(
         weights=weights,
         counts=tuple(np.bincount(flips.inputs, minlength=len(words)).tolist()),
     )
-
-
-def _blocks(subject: Measurable, runner: Engine, call: _Call, n: int) -> Blocks | None:
-    """Returns what the first-order engine estimates, in blocks; None for other engines."""
-    if not isinstance(runner, FirstOrderEngine):
-        return None
-    if not isinstance(call.engine, FirstOrder):
-        raise TypeError("the first-order engine runs only if it is asked for")
-    return Blocks.of(runner, subject, n, call.engine, call.placement.budget)
 
 
 def _arrays(subject: Measurable, flips: FlipTable, n: int) -> Any:
@@ -437,52 +425,6 @@ def _check_measured(runner: Engine, subject: Measurable, found: FlipSensitivity,
     changed = np.any(found.values) or (call.remaining is not None and np.any(call.remaining.partial.values))
     if subject.config is None and len(found) and not changed:
         warn_of_no_change(len(found), found.measure, moved, stacklevel=7)
-
-
-def _estimated(
-    subject: Measurable,
-    whole: FlipSensitivity,
-    blocks: Blocks,
-    call: _Call,
-    ready: placing.Ready | None,
-) -> FlipSensitivity:
-    """Returns the result of the first-order engine. An interrupted estimate keeps nothing: it is begun again.
-
-    Raises:
-        MeasurementInterrupted: on Ctrl-C, without flips.
-    """
-    flips, words, asked = whole.flips, whole.tokens, blocks.asked
-    try:
-        with stopping.noting(signal.SIGINT):
-            values = estimated(blocks, words, flips, call.placement, call.told, ready)
-            check_estimates_finite(values, flips.positions)
-            stratum = strata(np.abs(values), asked.verify, asked.seed)
-            chosen = np.flatnonzero(stratum)
-            exact, compared, how, size = verified(
-                blocks.engine, subject, words, flips, chosen, asked, call.placement, None
-            )
-    except KeyboardInterrupt as stop:
-        engine = EngineChoice(asked.kind, "asked for; interrupted, begin it again")
-        nothing = np.zeros(0)
-        empty = dataclasses.replace(
-            whole, values=nothing, resolution=nothing, flips=flips.part(slice(0)), engine=engine
-        )
-        raise MeasurementInterrupted(empty, getattr(stop, "signal", signal.SIGINT)) from stop
-    sketch = sketch_of(asked, blocks.engine, blocks.outputs)
-    of = "" if sketch is None else f"{sketch} random combinations of the outputs; "
-    known, found = np.full(len(flips), np.nan), values.copy()
-    known[chosen], found[chosen] = compared, exact
-    result = dataclasses.replace(
-        whole,
-        values=found if whole.measure.signed else np.abs(found),
-        resolution=np.zeros(len(flips)),
-        engine=EngineChoice(
-            asked.kind, f"asked for; {of}{len(chosen)} of {len(flips)} flips verified by {how}"
-        ),
-        estimated=Estimated(values, stratum, known, sketch),
-    )
-    warn_if_far(result, subject, size, stacklevel=6)
-    return result
 
 
 _PREPARED_BYTES = 160

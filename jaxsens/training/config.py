@@ -35,11 +35,14 @@ from jaxsens.base.strict import (
     typed_arguments,
 )
 from jaxsens.languages import Language, language
-from jaxsens.models.config_tables import CONFIGS, NetworkConfig, plain, read_config
-from jaxsens.models.networks.baselines_config import BaselineConfig, ConvolutionConfig
+from jaxsens.models.config_tables import plain, read_config
+from jaxsens.models.networks.baselines_config import ConvolutionConfig, LSTMConfig, RNNConfig
 from jaxsens.models.parts.masks import MASKS, mask_of
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.models.transformer.module import check_runs
+
+TrainableConfig = TransformerConfig | LSTMConfig | RNNConfig | ConvolutionConfig
+"""The configs of the networks that can be trained."""
 
 NotNegative = Annotated[float, checked_by(inputs.number, least=0, below=float("inf"))]
 
@@ -240,7 +243,7 @@ class TrainConfig:
     """
 
     language: Language
-    model: TransformerConfig | BaselineConfig
+    model: TrainableConfig
     optimiser: OptimiserConfig
     data: DataConfig = field(default_factory=DataConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
@@ -299,14 +302,13 @@ class TrainConfig:
 
     def table(self) -> dict[str, Any]:
         """The whole config with every default written out, as JSON values that `from_table` reads."""
-        kind = next(name for name, made in CONFIGS.items() if isinstance(self.model, made))
         network = {key: value for key, value in plain(self.model).items() if key not in ("type", *DERIVED)}
         tables = json.loads(json.dumps({name: asdict(getattr(self, name)) for name in _TABLES}))
         return {
             "task": self.task,
             "seed": self.seed,
             "language": plain(self.language.settings),
-            "model": {"kind": kind, **network},
+            "model": {"kind": self.model.kind, **network},
             **tables,
         }
 
@@ -353,7 +355,7 @@ def _check_calls(tables: Mapping[str, Any], problems: Problems) -> None:
         problems.add(where, begun[-1], f"a step before the last, optimiser.steps = {optimiser.steps}")
 
 
-def _check_task(model: NetworkConfig, task: Task, problems: Problems) -> None:
+def _check_task(model: TrainableConfig, task: Task, problems: Problems) -> None:
     pooled = isinstance(model, ConvolutionConfig)
     readout = getattr(model, "readout", "last")
     if not pooled and readout != "last":
@@ -372,7 +374,7 @@ def _check_task(model: NetworkConfig, task: Task, problems: Problems) -> None:
             )
 
 
-def _check_outputs(model: NetworkConfig, learned: Language, task: Task, problems: Problems) -> None:
+def _check_outputs(model: TrainableConfig, learned: Language, task: Task, problems: Problems) -> None:
     symbols, outputs = len(learned.alphabet), logits_of(learned, task)
     if task == "prediction" and learned.no_law is not None:
         problems.messages.append(f"language: {learned.no_law}")
@@ -397,7 +399,7 @@ def _read_language(table: object, problems: Problems) -> Language | None:
 
 def _read_model(
     table: object, learned: Language | None, task: Any, problems: Problems
-) -> NetworkConfig | None:
+) -> TrainableConfig | None:
     """The network's config; where the language is not known, checked with a stand-in for its alphabet."""
     if not isinstance(table, dict):
         problems.add("model", table, "a table")
@@ -409,4 +411,9 @@ def _read_model(
         fields = {"mask": "future", **fields}
     outputs = 2 if learned is None or task not in _TASKS else logits_of(learned, task)
     derived = {"alphabet_size": 2 if learned is None else len(learned.alphabet), "logits": outputs}
-    return read_config({**fields, **derived}, "model", problems)
+    made = read_config({**fields, **derived}, "model", problems)
+    if made is None or isinstance(made, TrainableConfig):
+        return made
+    trainable = ", ".join(one.kind for one in get_args(TrainableConfig))
+    problems.add("model.kind", made.kind, f"a kind that can be trained, one of {trainable}")
+    return None

@@ -17,12 +17,11 @@ from jaxsens.base.errors import collecting
 from jaxsens.base.precision import numerics
 from jaxsens.base.programs import compiled
 from jaxsens.languages import Dyck, Language
-from jaxsens.models.config_tables import CONFIGS, NetworkConfig
 from jaxsens.models.networks import baselines
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.models.transformer.module import check_tokens
 from jaxsens.models.transformer.trace import SCORES_IN_MEMORY
-from jaxsens.training.config import Task, logits_of
+from jaxsens.training.config import Task, TrainableConfig, logits_of
 from jaxsens.training.data import with_boundary
 from jaxsens.training.sequence import readout_logits, sequence_logits
 
@@ -159,12 +158,12 @@ def next_symbols(subject: Any, language: Language, n: int, words: int = 256, see
 
 
 @compiled(static=1)
-def _rows(config: NetworkConfig, parameters: Any, tokens: Array) -> Array:
+def _rows(config: TrainableConfig, parameters: Any, tokens: Array) -> Array:
     return jax.lax.map(partial(sequence_logits, config, parameters), tokens, batch_size=16)
 
 
 def logits(
-    config: NetworkConfig, parameters: Any, tokens: Int[np.ndarray, "words n"]
+    config: TrainableConfig, parameters: Any, tokens: Int[np.ndarray, "words n"]
 ) -> Float[np.ndarray, "words logits"]:
     """The model's output on each input, float64. Runs a few inputs at a time, so that memory suffices at any length."""
     n = tokens.shape[1]
@@ -186,16 +185,16 @@ def logits(
 
 
 @compiled(static=1)
-def _logits(config: NetworkConfig, parameters: Any, tokens: Any) -> Array:
+def _logits(config: TrainableConfig, parameters: Any, tokens: Any) -> Array:
     return jax.vmap(partial(readout_logits, config, parameters))(tokens)
 
 
 def _checked(
     subject: Any, language: Language, n: int, words: int, seed: int, task: Task, least: int
-) -> tuple[NetworkConfig, Any]:
+) -> tuple[TrainableConfig, Any]:
     config, parameters = network_of(subject)
     with collecting("cross_entropy" if task == "prediction" else "accuracy") as problems:
-        if not isinstance(config, tuple(CONFIGS.values())):
+        if not isinstance(config, TrainableConfig):
             remedy = "a trained model, a network, or (config, parameters)"
             problems.add("subject", type(subject).__name__, remedy)
         elif not isinstance(language, Language):

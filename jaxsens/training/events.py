@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from jaxsens.base.errors import InputError
 from jaxsens.training.evaluation import CrossEntropy, Recognition
@@ -28,6 +29,17 @@ class Stepped:
     loss: float
     optimum: float
 
+    @property
+    def done(self) -> int:
+        """The steps done."""
+        return self.step
+
+    @property
+    def text(self) -> str:
+        """The loss, the optimum and the length."""
+        optimum = f" (optimum {self.optimum:.4f})" if self.optimum else ""
+        return f"loss {self.loss:.4f}{optimum}, n = {self.length}"
+
 
 @dataclass(frozen=True)
 class Evaluated:
@@ -35,6 +47,16 @@ class Evaluated:
 
     step: int
     result: CrossEntropy | Recognition
+    done: ClassVar[None] = None
+
+    @property
+    def text(self) -> str:
+        """The step, the length and what was evaluated."""
+        result, where = self.result, f"step {self.step}: n = {self.result.n}"
+        if not isinstance(result, CrossEntropy):
+            return f"{where}: accuracy {result.accuracy:.3f}, margin {result.margin:.3g}"
+        choice = "" if result.choice is None else f", {result.choice:.4f} of it for choosing brackets"
+        return f"{where}: cross-entropy {result.mean:.4f}, {result.excess:.4f} above the optimum{choice}"
 
 
 @dataclass(frozen=True)
@@ -43,6 +65,8 @@ class Saved:
 
     step: int
     path: Path
+    done: ClassVar[None] = None
+    text: ClassVar[str] = ""  # the next `Stepped` says as much
 
 
 @dataclass(frozen=True)
@@ -50,6 +74,7 @@ class Note:
     """Something that must not be missed, such as where training resumes, or a damaged checkpoint."""
 
     text: str
+    done: ClassVar[None] = None
 
 
 Event = Stepped | Evaluated | Saved | Note

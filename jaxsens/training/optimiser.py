@@ -12,8 +12,7 @@ import optax
 from jaxtyping import Array, Float
 
 from jaxsens.base.errors import no_rule
-from jaxsens.models.config_tables import NetworkConfig
-from jaxsens.training.config import OptimiserConfig, Task, TrainConfig
+from jaxsens.training.config import OptimiserConfig, Task, TrainableConfig, TrainConfig
 from jaxsens.training.sequence import initial_parameters, next_symbol_loss, recognition_loss
 
 UNDECAYED = frozenset({"bias", "b1", "b2", "output_bias", "head_bias", "scale", "sink"})
@@ -38,7 +37,7 @@ class StepMetrics(NamedTuple):
 class StepConfig:
     """The part of a config that the compiled steps depend on."""
 
-    model: NetworkConfig
+    model: TrainableConfig
     task: Task
     optimiser: OptimiserConfig
 
@@ -67,7 +66,7 @@ def _decayed(parameters: Any) -> Any:
 
 def initial_state(config: TrainConfig) -> TrainState:
     """The state before the first step. Call it within `numerics` of the model's dtype."""
-    parameters: Any = initial_parameters(config.model, config.seed)
+    parameters = initial_parameters(config.model, config.seed)
     return TrainState(parameters, transformation(config.optimiser).init(parameters))
 
 

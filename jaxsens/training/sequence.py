@@ -10,42 +10,35 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxsens.models.config_tables import NetworkConfig
-from jaxsens.models.networks import baselines
-from jaxsens.models.networks.baselines import BaselineParameters
+from jaxsens.models.config_tables import network
 from jaxsens.models.parts.products import rows_times
-from jaxsens.models.transformer import layers
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.models.transformer.layered import Tokens
-from jaxsens.models.transformer.parameters import TransformerParameters, initialise
-
-Parameters = TransformerParameters | BaselineParameters
+from jaxsens.training.config import TrainableConfig
 
 
-def initial_parameters(config: NetworkConfig, seed: int) -> Parameters:
+def initial_parameters(config: TrainableConfig, seed: int) -> Any:
     """The parameters of a config's network before any training, drawn from `seed`."""
-    if isinstance(config, TransformerConfig):
-        return initialise(config, seed)
-    return baselines.initialise(config, seed)
+    return network(config.kind).drawn(config, seed)
 
 
-def sequence_logits(config: NetworkConfig, parameters: Any, tokens: Tokens) -> Float[Array, "n logits"]:
+def sequence_logits(config: TrainableConfig, parameters: Any, tokens: Tokens) -> Float[Array, "n logits"]:
     """The linear head at every position: row i is the model's output if the input ended there.
 
     This holds for recurrent networks, and for transformers whose masks hide the future, unless their embeddings or
     temperatures depend on the input's length: those use the length of `tokens` at every position.
     """
-    rows = _functions(config).activations(config, parameters, tokens)
+    rows = network(config.kind).rows_of(config, parameters, tokens)
     exact = isinstance(config, TransformerConfig) and config.exact_rows
     return rows_times(rows, parameters.head, exact) + parameters.head_bias
 
 
-def readout_logits(config: NetworkConfig, parameters: Any, tokens: Tokens) -> Float[Array, " logits"]:
+def readout_logits(config: TrainableConfig, parameters: Any, tokens: Tokens) -> Float[Array, " logits"]:
     """The model's own output, at its readout."""
-    return _functions(config).apply(config, parameters, tokens)
+    return network(config.kind).output_of(config, parameters, tokens)
 
 
-def own_rows(config: NetworkConfig, parameters: Any, tokens: Tokens) -> tuple[Any, Tokens]:
+def own_rows(config: TrainableConfig, parameters: Any, tokens: Tokens) -> tuple[Any, Tokens]:
     """Parameters and tokens that give the same outputs, with a row of the embedding for every position.
 
     If many positions read one row of a table, the row's gradient is a sum that accelerators form in any order. The
@@ -58,7 +51,7 @@ def own_rows(config: NetworkConfig, parameters: Any, tokens: Tokens) -> tuple[An
 
 
 def next_symbol_loss(
-    config: NetworkConfig,
+    config: TrainableConfig,
     parameters: Any,
     tokens: Int[Array, "batch n"],
     targets: Float[Array, "batch n outcomes"],
@@ -71,22 +64,17 @@ def next_symbol_loss(
 
 
 def recognition_loss(
-    config: NetworkConfig, parameters: Any, tokens: Int[Array, "batch n"], targets: Float[Array, "batch 2"]
+    config: TrainableConfig, parameters: Any, tokens: Int[Array, "batch n"], targets: Float[Array, "batch 2"]
 ) -> Float[Array, ""]:
     """The cross-entropy of the label (not a member, member) at the readout, averaged over inputs."""
     return _cross_entropy(readout_logits, config, parameters, tokens, targets)
 
 
 def _cross_entropy(
-    logits_of: Callable[..., Array], config: NetworkConfig, parameters: Any, tokens: Array, targets: Array
+    logits_of: Callable[..., Array], config: TrainableConfig, parameters: Any, tokens: Array, targets: Array
 ) -> Array:
     def one(word: Array) -> Array:
         return logits_of(config, *own_rows(config, parameters, word))
 
     logs = jax.nn.log_softmax(jax.vmap(one)(tokens), axis=-1)
     return -jnp.mean(jnp.sum(targets * logs, axis=-1))
-
-
-def _functions(config: NetworkConfig) -> Any:
-    """The module of a network's pure functions."""
-    return layers if isinstance(config, TransformerConfig) else baselines

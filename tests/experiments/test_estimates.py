@@ -9,13 +9,14 @@ import math
 import numpy as np
 import pytest
 
-from jaxsens.asked.engines import Auto, FirstOrder, Vmap
+from jaxsens.asked.engines import Auto, Vmap
 from jaxsens.base.errors import InputError
 from jaxsens.experiments.sweep import points
 from jaxsens.experiments.sweep.config import parse_sweep_config
 from jaxsens.experiments.sweep.points import Measurement, of_estimates, read_point, statistics_of, write_point
 from jaxsens.experiments.sweep.sweep import ESTIMATE_COLUMNS, KEY_COLUMNS, run_sweep
 from jaxsens.experiments.theorem6.config import parse_theorem6_config
+from jaxsens.sensitivity.engines.first_order.options import FirstOrder
 from jaxsens.sensitivity.results.estimated import ESTIMATED, Estimated, strata
 from tests.experiments.test_theorem6_config import INLINE
 from tests.experiments.tiny import TINY, fake_flip_sensitivity, quiet

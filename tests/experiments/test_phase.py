@@ -106,9 +106,7 @@ model = {{ weighting = {{ type = "Softmax", inverse_temperature = {schedule} }} 
     run_sweep(sweep, folder, sweep.points, Console(quiet=True))
     rows = jaxsens.phase_diagram(folder).points.query("n == 7")
     word = next(p for p in sweep.points if p.n == 7).tokens()[0]
-    published = sweep.variants[0].source.published
-    assert published is not None
-    beta = jaxsens.critical_temperatures(published.model, word).beta[0] * np.log(7)
+    beta = jaxsens.critical_temperatures(sweep.variants[0].source.example, word).beta[0] * np.log(7)
     assert rows["critical"].to_numpy() == pytest.approx(
         np.quantile(beta, 0.5, method="inverted_cdf"), rel=1e-4
     )

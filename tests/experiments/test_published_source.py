@@ -80,6 +80,9 @@ def test_checkpoints_are_an_axis_of_variants(folder):
     text = CONFIG.replace('pretrained = "bert"', 'pretrained = "run"\ncheckpoints = ["step1", "step2"]')
     names = [one.name for one in parse_sweep_config(text, folder=folder).variants]
     assert names == ["softmax step1", "softmax step2", "temperature-log step1", "temperature-log step2"]
+    with pytest.raises(InputError) as caught:  # what is wrong at every one of them is said once
+        parse_sweep_config(text.replace('"run"', '"run"\nlayers = 3'), folder=folder)
+    assert str(caught.value).count("layers = 3: at most 2") == 1
 
 
 def test_texts_are_cut_off_or_repeated_to_each_length(folder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,6 @@ from jaxsens.asked.engines import Auto
 from jaxsens.base.errors import InputError
 from jaxsens.experiments.sweep.config import load_sweep_config, parse_sweep_config
 from jaxsens.experiments.sweep.sweep import SweepVariant
-from jaxsens.models.networks.baselines_config import BaselineConfig
 from jaxsens.models.parts.positions import Learned
 from jaxsens.models.parts.schedules import Schedule
 from jaxsens.models.parts.weighting import AverageHard, Softmax
@@ -25,7 +25,7 @@ def transformer(variant: SweepVariant) -> TransformerConfig:
     return config
 
 
-def config_of(variant: SweepVariant) -> TransformerConfig | BaselineConfig:
+def config_of(variant: SweepVariant) -> Any:
     """The config of a variant that is a network with random weights."""
     assert variant.source.weights == "random"
     assert variant.source.network is not None

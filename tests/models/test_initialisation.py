@@ -9,7 +9,7 @@ from scipy import stats
 
 from jaxsens import InputError, LSTMConfig, TransformerConfig
 from jaxsens.experiments.sweep.config import parse_sweep_config
-from jaxsens.models.config_tables import CONFIGS, build, plain
+from jaxsens.models.config_tables import build, kinds, network, plain
 from jaxsens.models.parts.initialisation import FAN_IN, Normal, Uniform, draw
 from tests.experiments.tiny import TINY
 
@@ -21,14 +21,14 @@ def leaves(config, seed=0):
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in paths}
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("kind", kinds())
 @pytest.mark.parametrize(
     ("initialisation", "law"),
     [(Uniform(10), stats.uniform(-10, 20)), (Normal(0.3), stats.norm(0, 0.3))],
     ids=["uniform", "normal"],
 )
 def test_every_random_entry_has_the_distribution_and_no_other_changes(kind, initialisation, law):
-    config = CONFIGS[kind](3, **SMALL, initialisation=initialisation)
+    config = network(kind).of(3, **SMALL, initialisation=initialisation)
     default, own = leaves(config.replace(initialisation=FAN_IN)), leaves(config)
     constant = {name for name, leaf in default.items() if np.unique(leaf).size <= 2}
     assert constant
@@ -67,7 +67,7 @@ def test_a_sweep_reads_it_from_its_table():
     sweep = parse_sweep_config(TINY + 'initialisation = {type = "Uniform", bound = 10}\n')
     plainly = parse_sweep_config(TINY)
     network = sweep.variants[0].source.network
-    assert network is not None
+    assert isinstance(network, TransformerConfig)
     assert network.initialisation == Uniform(10)
     assert {point.key for point in sweep.points}.isdisjoint(point.key for point in plainly.points)
 

@@ -14,7 +14,6 @@ import pytest
 
 import jaxsens
 from benchmarks.linear_rivals import LinearRows, gradient_changes
-from jaxsens.asked.engines import FirstOrder
 from jaxsens.asked.measures import L2, Measure
 from jaxsens.base.errors import EngineRefusal, InputError
 from jaxsens.base.precision import numerics
@@ -28,6 +27,7 @@ from jaxsens.models.transformer.layers import layered_transformer
 from jaxsens.models.transformer.parameters import initialise
 from jaxsens.sensitivity.engines.engine import FlipBlock
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
+from jaxsens.sensitivity.engines.first_order.options import FirstOrder
 from jaxsens.sensitivity.engines.vmap import VmapEngine
 from jaxsens.sensitivity.estimates.estimate import combinations
 from jaxsens.sensitivity.results.accuracy import Accuracy
@@ -381,7 +381,7 @@ def moved_probability(y: jax.Array, new: jax.Array) -> jax.Array:
 def test_distances_are_those_of_the_estimated_changes(monkeypatch, dtype, measure, size):
     """In one layer of which one row is read the estimate is exact, however outputs come in blocks."""
     monkeypatch.setattr("jaxsens.sensitivity.estimates.estimate.LARGEST_BLOCK", size)
-    monkeypatch.setattr("jaxsens.sensitivity.estimates.estimate.OUTPUTS_AT_ONCE", 5 * size)
+    monkeypatch.setattr("jaxsens.sensitivity.estimates.blocks.OUTPUTS_AT_ONCE", 5 * size)
     model = jaxsens.Transformer(
         small(layers=1, weighting="temperature-log", mask="future", dtype=dtype), seed=0
     )

@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxsens
-from jaxsens.asked.engines import FirstOrder
 from jaxsens.asked.measures import L2
 from jaxsens.base.errors import EngineRefusal, InputError, PrecisionWarning, UnchangedWarning
 from jaxsens.base.precision import numerics
@@ -25,6 +24,7 @@ from jaxsens.models.parts.masks import MASKS, SlidingWindow
 from jaxsens.models.transformer.layers import layered_transformer
 from jaxsens.sensitivity.engines.engine import FlipBlock
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
+from jaxsens.sensitivity.engines.first_order.options import FirstOrder
 from jaxsens.sensitivity.engines.vmap import VmapEngine
 from jaxsens.sensitivity.estimates.estimate import combinations
 from jaxsens.sensitivity.subjects.adapters import TransformerApply

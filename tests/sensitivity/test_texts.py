@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.asked.engines import FirstOrder
 from jaxsens.asked.flips import Substitute
 from jaxsens.models.transformer.layered import LayeredModel
 from jaxsens.models.transformer.layers import layered_transformer
+from jaxsens.sensitivity.engines.first_order.options import FirstOrder
 from jaxsens.sensitivity.results.result import FlipSensitivity
 
 CONFIG = jaxsens.TransformerConfig(alphabet_size=3, width=4, heads=1, layers=1, feed_forward=4)

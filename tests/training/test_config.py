@@ -179,7 +179,7 @@ def test_all_problems_of_a_file_are_reported_at_once_with_their_paths(tmp_path):
         ({"language": {"name": "party"}}, "language.name = 'party'"),
         ({"language": {"start_probability": 0.1}}, "language.start_probability = 0.1: no option"),
         ({"model": 3}, "model = 3: a table"),
-        ({"model": {"kind": "gru"}}, "model.kind = 'gru': one of transformer, lstm"),
+        ({"model": {"kind": "gru"}}, "model.kind = 'gru': one of transformer, convolution, lstm, rnn"),
         ({"model": {"width": 0}}, "model.width = 0"),
         (
             {"model": {"kind": "transformer", "mask": "none"}},

@@ -30,7 +30,7 @@ from jaxsens.constructions.dyck import brackets, dyck
 from jaxsens.experiments.jobs.job import Named, RowsJob
 from jaxsens.logic import Formula, evaluate_tokens, named_formula, parse
 from jaxsens.logic.library import LETTERS
-from jaxsens.models.networks.baselines_config import Dtype
+from jaxsens.models.networks.config import Dtype
 from jaxsens.models.parts.initialisation import generator
 from jaxsens.models.transformer.module import Transformer
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity

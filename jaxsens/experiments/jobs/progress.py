@@ -7,7 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Float
@@ -16,8 +16,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column
 
 from jaxsens.base.told import duration, say
-from jaxsens.training.evaluation import CrossEntropy
-from jaxsens.training.events import Evaluated, Event, Note, Stepped
 
 _LINE_EVERY = 60.0
 _FARTHEST = 16  # times the longest length of which the cost is known
@@ -133,9 +131,23 @@ def reporting(
         yield BarReporter(console, total, done, name, bar)
 
 
+class Event(Protocol):
+    """What `watching` shows of an event: its text, if it has one, as a note or beside the steps that are done."""
+
+    @property
+    def text(self) -> str:
+        """One line; "" for an event that is not shown."""
+        ...
+
+    @property
+    def done(self) -> int | None:
+        """The number of steps that are done; None for an event that is a note."""
+        ...
+
+
 @contextmanager
 def watching(console: Console, steps: int, name: str = "") -> Iterator[Callable[[Event], None]]:
-    """Shows a training of `steps` steps. Yields the function that `train` tells of its events.
+    """Shows work of `steps` steps. Yields the function to call with each event.
 
     Steps take about equally long, so rich's estimate of the remaining time serves.
     """
@@ -143,27 +155,14 @@ def watching(console: Console, steps: int, name: str = "") -> Iterator[Callable[
     task = clock.add_task(name, total=steps)
 
     def watch(event: Event) -> None:
-        if isinstance(event, Stepped):
-            clock.update(task, completed=event.step)
-            optimum = f" (optimum {event.optimum:.4f})" if event.optimum else ""
-            text = f"loss {event.loss:.4f}{optimum}, n = {event.length}"
-            reporter.reached(event.step, text, clock.tasks[0].time_remaining)
-        elif isinstance(event, Evaluated):
-            reporter.note(_evaluated(event))
-        elif isinstance(event, Note):
+        if event.done is not None:
+            clock.update(task, completed=event.done)
+            reporter.reached(event.done, event.text, clock.tasks[0].time_remaining)
+        elif event.text:
             reporter.note(event.text)
 
     with reporting(console, steps, name=name, at_once=True) as reporter:
         yield watch
-
-
-def _evaluated(event: Evaluated) -> str:
-    result = event.result
-    where = f"step {event.step}: n = {result.n}"
-    if not isinstance(result, CrossEntropy):
-        return f"{where}: accuracy {result.accuracy:.3f}, margin {result.margin:.3g}"
-    choice = "" if result.choice is None else f", {result.choice:.4f} of it for choosing brackets"
-    return f"{where}: cross-entropy {result.mean:.4f}, {result.excess:.4f} above the optimum{choice}"
 
 
 def left_text(seconds: float | None) -> str:

@@ -20,11 +20,9 @@ from jaxsens.base.strict import naming_arguments, typed_arguments
 from jaxsens.experiments.report.data import load_sweep
 from jaxsens.experiments.report.fits import MINIMUM_LENGTHS, fit_exponents, least_squares, t_interval
 from jaxsens.experiments.sweep.config import parse_sweep_config
-from jaxsens.experiments.sweep.sources import ModelSource
 from jaxsens.experiments.sweep.sweep import Sweep
 from jaxsens.models.parts.schedules import Schedule
-from jaxsens.models.parts.weighting import Softmax, Weighting
-from jaxsens.models.transformer.config import TransformerConfig
+from jaxsens.models.parts.weighting import Softmax
 from jaxsens.sensitivity.rows.critical_temperatures import critical_temperatures
 
 if TYPE_CHECKING:
@@ -151,18 +149,11 @@ def phase_diagram(directory: str | os.PathLike[str], *, statistic: str = "max") 
 def _schedules(sweep: Sweep) -> Iterator[tuple[str, Schedule]]:
     """The variants that are shown, with their inverse temperatures: powers of n or of log n, up to a factor."""
     for variant in sweep.variants:
-        weighting = _weighting(variant.source)
+        weighting = variant.source.weighting
         if isinstance(weighting, Softmax) and weighting.by == "length":
             found = weighting.inverse_temperature
             if not (found.power and found.log_power) and not found.offset and not found.least:
                 yield variant.name, found
-
-
-def _weighting(source: ModelSource) -> Weighting | None:
-    """That of a transformer's or published model's first layer; None for other models."""
-    if source.published is not None:
-        return source.published.model.layered.weighting
-    return source.network.layer(0).weighting if isinstance(source.network, TransformerConfig) else None
 
 
 def _critical(sweep: Sweep, variant: str, schedule: Schedule) -> dict[tuple[int, int], float]:

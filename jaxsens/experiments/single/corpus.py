@@ -18,16 +18,16 @@ from jaxsens.base.errors import InputError, Problems
 from jaxsens.base.files import atomic_path, write_text
 from jaxsens.base.precision import numerics
 from jaxsens.experiments.jobs.job import write_table as write_csv
+from jaxsens.experiments.single.told import scores_of
 from jaxsens.pretrained.model import PretrainedModel
 from jaxsens.pretrained.texts import LabelledText
 from jaxsens.sensitivity.corpus import CorpusRow, common, corpus_table
-from jaxsens.sensitivity.engines.vmap import compiled_output
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.sensitivity.flips.selection import default_flips, select
 from jaxsens.sensitivity.pictures.view import ResultView
 from jaxsens.sensitivity.results.fingerprint import fingerprint
 from jaxsens.sensitivity.results.result import FlipSensitivity, load_with_metadata
-from jaxsens.sensitivity.subjects.adapters import LayeredApply, Measurable, checked_input, measurable
+from jaxsens.sensitivity.subjects.adapters import Measurable, checked_input, measurable
 from jaxsens.sensitivity.subjects.texts import pieces_of
 
 LEAST = 3
@@ -140,13 +140,6 @@ def labels_of(
         if not label and model.labels:
             found[k] = model.labels[int(np.argmax(scores_of(model, one.tokens[0], one.readout)))]
     return found
-
-
-def scores_of(model: PretrainedModel, ids: Any, readout: int | str | None) -> np.ndarray:
-    """Returns a classifier's scores of an input, read as in a result."""
-    with numerics(model.dtype):
-        own = LayeredApply(model.layered, model.layered.readout if readout is None else readout)
-        return compiled_output(own, model.parameters, np.asarray(ids, np.int32))
 
 
 def tables_of(results: Sequence[FlipSensitivity], labels: list[str]) -> list[list[CorpusRow]]:

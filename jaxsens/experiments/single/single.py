@@ -13,17 +13,13 @@ from jaxsens.base.errors import InputError, Problems
 from jaxsens.base.memory import TOKEN_BYTES, check_fits
 from jaxsens.base.strict import did_you_mean, field_names, read_table, read_toml
 from jaxsens.experiments.sweep.config import BUILT_IN, Variant, check_label, config_class
-from jaxsens.experiments.sweep.sources import ModelSource, changed, keys_of, read_source
+from jaxsens.experiments.sweep.sources import ModelSource, changed, keys_of, naming, read_source, source_kind
 from jaxsens.experiments.sweep.words import RandomWords
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
 from jaxsens.sensitivity.flips.selection import default_flips
 from jaxsens.sensitivity.results.interrupted import MeasurementInterrupted
 from jaxsens.sensitivity.results.result import FlipSensitivity
 from jaxsens.sensitivity.subjects.adapters import measurable
-
-_MADE = ("formula", "construction", "checkpoint")
-_ONLY_CONSTRUCTED = ("alphabet", "condition", "read", "autoregressive")
-_AS_TRAINED = "a checkpoint is as it was trained"
 
 
 def model_source(config: Path | None, variant: str | None, options: Mapping[str, Any]) -> ModelSource:
@@ -32,8 +28,8 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
     Args:
         config: a TOML file whose `[model]` and `[[variant]]` tables are used; a sweep's config will do.
         variant: a built-in variant or one of the file's; changes `[model]` first.
-        options: keys of a `[model]` table that come last and win. A formula, a construction or a checkpoint among them
-            replaces the model; only the keys that it has too are kept. Beside a checkpoint there is nothing to change.
+        options: keys of a `[model]` table that come last and win. One that names a model, such as `formula`, replaces
+            the model; only the keys that it has too are kept. Beside a checkpoint there is nothing to change.
 
     Raises:
         InputError: listing every problem.
@@ -45,7 +41,9 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
         if key not in known_keys:
             problems.messages.append(f"{key}: unknown key{did_you_mean(key, known_keys)}")
     table = raw.get("model", {})
-    folder = Path() if config is None or "checkpoint" in options else config.parent
+    made = next((key for key in naming() if key in options), None)
+    fixed = "" if made is None else source_kind(made).fixed
+    folder = Path() if config is None or made is not None else config.parent
     if variant is not None:
         known = dict(BUILT_IN)
         for k, own in enumerate(raw.get("variant", [])):
@@ -55,15 +53,15 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
             check_label(known[variant], table, problems)
             table = known[variant].table(table)
             lost = sorted(known[variant].table({}).keys() - changed(table, options).keys())
-            if lost and "checkpoint" not in options:
-                made = next(_option(key) for key in _MADE if key in options)
-                problems.add("--variant", variant, f"leave it out; with {made} there is no {', '.join(lost)}")
+            if lost and made is not None and not fixed:
+                remedy = f"leave it out; with {_option(made)} there is no {', '.join(lost)}"
+                problems.add("--variant", variant, remedy)
         else:
             problems.add("--variant", variant, f"no variant of this name{did_you_mean(variant, known)}")
-    if "checkpoint" in options:
+    if fixed:
         for name, value in (("--config", None if config is None else str(config)), ("--variant", variant)):
             if value is not None:
-                problems.add(name, value, f"leave it out; {_AS_TRAINED}")
+                problems.add(name, value, f"leave it out; {fixed}")
     source = read_source(_with_options(table, options, problems), "model", problems, folder)
     problems.raise_if_any()
     if source is None:
@@ -74,20 +72,19 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
 def _with_options(table: Mapping[str, Any], options: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
     """The `[model]` table with options of the command line, without those that its kind of model does not have."""
     wanted = changed(table, options)
-    known = keys_of(wanted)
-    kinds = [key for key in _MADE if key in wanted]
+    known, drawn = keys_of(wanted), keys_of({})
+    kinds = [key for key in naming() if key in wanted]
     if len(kinds) > 1:
         return wanted
     for name in [name for name in options if name not in known]:
         if kinds:
             has = ", ".join(_option(key) for key in sorted(known - {*kinds}))
-            why = f"what goes with {_option(kinds[0])} is {has}" if has else _AS_TRAINED
+            why = source_kind(kinds[0]).fixed or f"what goes with {_option(kinds[0])} is {has}"
             problems.add(_option(name), options[name], f"leave it out; {why}")
-        elif name in _ONLY_CONSTRUCTED:
-            needed = "--formula" if name == "alphabet" else "--formula or --construction"
-            problems.add(
-                _option(name), options[name], f"give it with {needed}; random weights have no such choice"
-            )
+        elif name not in drawn:
+            needed = " or ".join(_option(key) for key in naming() if name in source_kind(key).keys)
+            remedy = f"give it with {needed}; random weights have no such choice"
+            problems.add(_option(name), options[name], remedy)
         else:
             continue
         del wanted[name]

@@ -14,13 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxsens.asked.measures import Decision, LogProbability
+from jaxsens.base.precision import numerics
 from jaxsens.base.told import say
-from jaxsens.experiments.single.corpus import scores_of
 from jaxsens.experiments.sweep.sources import ModelSource
-from jaxsens.pretrained.model import PretrainedModel
+from jaxsens.sensitivity.engines.vmap import compiled_output
 from jaxsens.sensitivity.pictures.pieces import in_context
 from jaxsens.sensitivity.results.at_most import ceiling, told
 from jaxsens.sensitivity.results.result import FlipSensitivity
+from jaxsens.sensitivity.subjects.adapters import LayeredApply
 
 _QUANTILES = (0.1, 0.5, 0.9, 0.99)
 
@@ -112,8 +113,19 @@ def told_of_words(result: FlipSensitivity, source: ModelSource, top: int) -> Tol
     return Told(result, "Sensitivity by position", summary, facts, table, above if rounded else "")
 
 
-def told_of_text(result: FlipSensitivity, model: PretrainedModel, text: str, top: int) -> Told:
-    """Returns what is said of a published model on a text, with its `top` largest flips, each with its context."""
+def scores_of(model: Any, ids: Any, readout: int | str | None) -> np.ndarray:
+    """Returns the scores of an input by a classifier, a `LayeredModel` with a `dtype`, read as in a result."""
+    with numerics(model.dtype):
+        own = LayeredApply(model.layered, model.layered.readout if readout is None else readout)
+        return compiled_output(own, model.parameters, np.asarray(ids, np.int32))
+
+
+def told_of_text(result: FlipSensitivity, model: Any, text: str, top: int) -> Told:
+    """Returns what is said of a model on a text, with its `top` largest flips, each with its context.
+
+    The model is a `LayeredModel` that encodes texts, with its `name`, `family` and `folder`, a `description`, and the
+    `labels` of a classifier.
+    """
     view, measure, signed = result.view(), result.measure, result.measure.signed
     tokens = result.tokens[0].tolist()
     names, estimated = list(map(view.name, tokens)), result.estimated is not None
@@ -147,13 +159,12 @@ def told_of_text(result: FlipSensitivity, model: PretrainedModel, text: str, top
         "pieces": model.tokens(tokens),
         "model": {"folder": str(model.folder), "family": model.family},
     }
-    place, a = view.position_read(0), model.architecture
-    output = {"hidden": "hidden rows", "logits": "logits", "labels": "scores of labels"}[model.layered.output]
+    place = view.position_read(0)
     of_what = f"{measure.symbol}, {measure.unit}"
     if isinstance(measure, LogProbability):
         of_what = f"the change of the log-probability of {measure.name!r}, in nats"
     about = {
-        "model": f"{model.family}, {a.layers} layers, width {a.width}; {output} in {result.dtype}",
+        "model": f"{model.description} in {result.dtype}",
         "tokens": f"{result.n}",
         "read at": "the mean over positions" if place is None else f"position {place}, {names[place]!r}",
         "measured": of_what,

@@ -17,7 +17,7 @@ from jaxsens.experiments.sweep.sources import ModelSource
 from jaxsens.experiments.sweep.tables import PointTable
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.models.transformer.layers import layer_operations
-from jaxsens.sensitivity.choice import COMPILE_SECONDS, RATE
+from jaxsens.sensitivity.choice import RATE
 from jaxsens.sensitivity.engines.vmap import ELEMENTWISE, VmapEngine
 from jaxsens.sensitivity.results.result import FlipSensitivity
 from jaxsens.sensitivity.rows.attention_statistics import attention_statistics, mean_of_known
@@ -86,7 +86,7 @@ class AttentionTable(PointTable):
         if config is None:
             return 0.0, 0.0
         operations = sum(layer_operations(config, k, n) for k in range(config.layers))
-        fixed, per_layer = COMPILE_SECONDS[VmapEngine]
+        fixed, per_layer = VmapEngine.compiling
         return fixed + per_layer * config.layers, inputs * operations / (RATE * ELEMENTWISE)
 
 

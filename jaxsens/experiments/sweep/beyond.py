@@ -1,17 +1,17 @@
 """What a sweep measures beyond `exact_up_to`: the estimates of some variants, a random sample of the flips of others.
 
-The first-order engine serves softmax and sigmoid alone. Hard attention and sparsemax, and variants that `estimate`
-leaves out, are measured exactly there, on `sample_beyond` random flips a point.
+Variants that the estimating engine does not serve, as those of hard attention and sparsemax, and variants that
+`estimate` leaves out, are measured exactly there, on `sample_beyond` random flips a point.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxsens.asked.engines import AskedEngine, FirstOrder
+from jaxsens.asked.engines import estimating
 from jaxsens.base.errors import InputError, Problems
 from jaxsens.base.strict import did_you_mean
-from jaxsens.experiments.sweep.points import Measurement
+from jaxsens.experiments.sweep.points import NOT_INSTALLED, Measurement
 from jaxsens.experiments.sweep.sweep import SweepVariant
 from jaxsens.sensitivity.choice import choose
 from jaxsens.sensitivity.subjects.adapters import measurable
@@ -23,14 +23,15 @@ def check_estimates(measure: Measurement | None, lengths: Sequence[int], problem
     """Notes arguments that say nothing where they stand, and those that do not go together."""
     if measure is None:
         return
-    for name, asked in (("flips", measure.flips), *_engines(measure)):
-        if (seed := asked.given().get("seed")) is not None:
+    asked = {"flips": measure.flips, "engine": measure.engine, "engine_beyond": measure.engine_beyond}
+    for name, one in asked.items():
+        if one is not None and (seed := one.given().get("seed")) is not None:
             problems.add(f"measure.{name}.seed", seed, "the seed of each point draws; leave it out")
     if not measure.engine.exact and measure.exact_up_to is not None:
         remedy = f'not with engine = "{measure.engine.kind}", which estimates at every length: leave one of the two out'
         problems.add("measure.exact_up_to", measure.exact_up_to, remedy)
     beyond = {"sample_beyond": measure.sample_beyond, "estimate": measure.estimate}
-    beyond["engine_beyond"] = None if measure.engine_beyond == FirstOrder() else measure.engine_beyond
+    beyond["engine_beyond"] = None if measure.engine_beyond == estimating() else measure.engine_beyond
     for name, value in beyond.items():
         if value is not None and measure.exact_up_to is None:
             remedy = (
@@ -45,19 +46,20 @@ def check_estimates(measure: Measurement | None, lengths: Sequence[int], problem
         problems.add("measure.exact_up_to", measure.exact_up_to, remedy)
     if (refused := _sketched(measure)) is not None:
         problems.messages.append(f"measure.engine_beyond.{refused}")
-    if measure.engine_beyond.exact:
-        remedy = "it estimates: leave it out, or give first-order"
+    if measure.engine_beyond is not None and measure.engine_beyond.exact:
+        own = estimating()
+        remedy = (
+            "it estimates: leave it out" if own is None else f"it estimates: leave it out, or give {own.kind}"
+        )
         problems.add("measure.engine_beyond", measure.engine_beyond, remedy)
 
 
 def _sketched(measure: Measurement) -> str | None:
     """Why the options of the estimates do not suit a measure that can be estimated; None if they do."""
-    engine, plain = measure.engine_beyond, FirstOrder().refusal(measure.measure)
-    return engine.refusal(measure.measure) if isinstance(engine, FirstOrder) and plain is None else None
-
-
-def _engines(measure: Measurement) -> tuple[tuple[str, AskedEngine], ...]:
-    return ("engine", measure.engine), ("engine_beyond", measure.engine_beyond)
+    engine = measure.engine_beyond
+    if engine is None or type(engine)().refusal(measure.measure) is not None:
+        return None
+    return engine.refusal(measure.measure)
 
 
 def sampled_variants(
@@ -80,7 +82,7 @@ def sampled_variants(
             "every variant is estimated beyond exact_up_to: leave it out, or name in estimate fewer variants"
         )
         problems.add("measure.sample_beyond", measure.sample_beyond, remedy)
-    if variants and sampled == named and measure.engine_beyond != FirstOrder():
+    if variants and sampled == named and measure.engine_beyond != estimating():
         remedy = "no variant is estimated: leave it out"
         problems.add("measure.engine_beyond", measure.engine_beyond, remedy)
     return sampled
@@ -103,9 +105,12 @@ def _is_sampled(variant: SweepVariant, measure: Measurement, problems: Problems)
 
 
 def _refusal(variant: SweepVariant, measure: Measurement) -> InputError | None:
-    """Why the first-order engine does not serve a variant; None if it does."""
+    """Why a variant is not estimated; None if it is."""
+    if measure.engine_beyond is None:
+        return InputError(NOT_INSTALLED)
+    engine = type(measure.engine_beyond)()  # whose options do not suit is said once, by `_sketched`
     try:
-        choose(measurable(variant.source.example), FirstOrder(), measure.flips, measure.measure, 2)
+        choose(measurable(variant.source.example), engine, measure.flips, measure.measure, 2)
     except InputError as error:
         return error
     return None

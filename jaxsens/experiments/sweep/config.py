@@ -69,8 +69,7 @@ from jaxsens.experiments.sweep.points import (
     PointMetadata,
     is_statistic,
 )
-from jaxsens.experiments.sweep.published import encoded_texts
-from jaxsens.experiments.sweep.sources import NAMING, ModelSource, changed, read_source
+from jaxsens.experiments.sweep.sources import ModelSource, changed, naming, read_source, source_kind
 from jaxsens.experiments.sweep.sweep import REPORT_FILES, Sweep, SweepVariant
 from jaxsens.experiments.sweep.tables import read_sweep_table
 from jaxsens.experiments.sweep.words import (
@@ -85,7 +84,7 @@ from jaxsens.experiments.sweep.words import (
 from jaxsens.models.config_tables import read_config
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.sensitivity.choice import choose
-from jaxsens.sensitivity.flips.selection import default_flips, select
+from jaxsens.sensitivity.flips.selection import select
 from jaxsens.sensitivity.subjects.adapters import Measurable, measurable
 from jaxsens.sensitivity.subjects.texts import with_token
 
@@ -181,7 +180,7 @@ def check_label(variant: Variant, base: Mapping[str, Any], problems: Problems) -
     if built_in is None or variant is built_in or variant.model or variant.add_positions:
         return
     own, named = (read_config(table, "model", Problems("")) for table in (base, built_in.table(base)))
-    network = not any(key in base for key in NAMING)
+    network = not any(key in base for key in naming())
     if network and (own is None or own == named):
         return
     problems.add(
@@ -193,28 +192,17 @@ def check_label(variant: Variant, base: Mapping[str, Any], problems: Problems) -
     )
 
 
-def of_checkpoints(chosen: Sequence[Variant], base: dict[str, Any], problems: Problems) -> list[Variant]:
-    """Every variant at every one of the `checkpoints` of `[model]`, which are taken out of it; without them, as they
-    are."""
-    folders = base.pop("checkpoints", None)
-    if folders is None:
+def at_stages(chosen: Sequence[Variant], base: dict[str, Any], problems: Problems) -> list[Variant]:
+    """Every variant at every stage of a model that `[model]` names; as they are, if it names none."""
+    named = next((key for key in naming() if key in base), None)
+    stages = [] if named is None else source_kind(named).stages(base, problems)
+    if not stages:
         return [*chosen]
-    named = isinstance(folders, list) and folders and all(isinstance(one, str) for one in folders)
-    if not named or not isinstance(base.get("pretrained"), str):
-        remedy = 'a list of folders below that of `pretrained`, such as ["step1000", "step2000"]'
-        problems.add("model.checkpoints", folders, remedy)
-        return [*chosen]
-    whole = base["pretrained"]
-    base["pretrained"] = f"{whole}/{folders[0]}"
+    base |= stages[0][1]
     return [
-        replace(
-            one,
-            name=f"{one.name} {name}",
-            model={**one.model, "pretrained": f"{whole}/{name}"},
-            description="",
-        )
+        replace(one, name=f"{one.name} {name}", model={**one.model, **keys}, description="")
         for one in chosen
-        for name in folders
+        for name, keys in stages
     ]
 
 
@@ -371,7 +359,7 @@ def parse_sweep_config(
     chosen: list[Variant] = []
     sound = read_fields(config_class(), raw, "", problems, chosen=chosen)
     tables = {name: sound[name] for name in entries("sweep_tables") if sound.get(name) is not None}
-    chosen = of_checkpoints(chosen, sound.get("model", {}), problems)
+    chosen = at_stages(chosen, sound.get("model", {}), problems)
     lengths, measure = sound.get("lengths", ()), sound.get("measure")
     flips = None if measure is None else measure.flips
     code = functools.cache(partial(named_source, folder, lengths, sound.get("seeds", ()), flips))
@@ -381,11 +369,9 @@ def parse_sweep_config(
         remedy = f"name at least one of {', '.join(BUILT_IN)}, or add a [[variant]]"
         problems.add("variants", raw.get("variants"), remedy)
     if measure is not None and variants and "flips" not in raw.get("measure", {}):
-        published = [one.source.published for one in variants]
-        if None not in published:  # 30,000 symbols at each position are more than anyone waits for
-            sound["measure"] = measure = replace(
-                measure, flips=default_flips(measurable(variants[0].source.example))
-            )
+        defaults = [one.source.flips for one in variants]
+        if Substitute() not in defaults:  # 30,000 symbols at each position are more than anyone waits for
+            sound["measure"] = measure = replace(measure, flips=defaults[0])
     for variant in variants:
         _check_lengths(variant, lengths, problems)
         check_variant(variant, lengths, measure, problems)
@@ -410,7 +396,7 @@ def check_variant(
     source, where = variant.source, f'variant "{variant.name}"'
     build = functools.cache(lambda: source.example)
     check_measure(where, source.output_size, build, lengths, measure, problems)
-    if source.own is not None and measure is not None and measure.flips.drawing(None) == Substitute():
+    if source.network is None and measure is not None and measure.flips.drawing(None) == Substitute():
         _check_flips(where, measurable(build()), lengths, measure.flips, problems)
 
 
@@ -548,19 +534,13 @@ def inputs_of(
         listed = ", ".join(f"{name}: {symbols.alphabet_size} symbols" for name, symbols in alphabets.items())
         problems.messages.append(f"variants read the same inputs and so need one alphabet, but {listed}")
     shared = len(set(alphabets.values())) > 1
-    published = [variant.source.published for variant in variants if variant.source.published is not None]
-    if published and shared:
+    if shared and any(symbols.alone for symbols in alphabets.values()):
         problems.messages.append(
             "variants read the same inputs, but have tokenizers or special symbols of their own"
         )
         return None
     if isinstance(table, TextFile):
-        if not published:
-            problems.add(
-                "inputs.texts", table.texts, "texts are read by published models: give a file of words"
-            )
-            return None
-        return encoded_texts(table, folder, published[0], lengths, problems)
+        return variants[0].source.texts(table, folder, lengths, problems) if variants else None
     if isinstance(table, RandomWords):
         table.check(lengths, problems)
     if isinstance(table, WordFile | AllWords):

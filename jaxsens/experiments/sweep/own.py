@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from operator import attrgetter
 from pathlib import Path
@@ -25,9 +26,10 @@ from jaxsens.base.memory import TOKEN_BYTES, check_fits
 from jaxsens.base.precision import numerics
 from jaxsens.base.stopping import check
 from jaxsens.experiments.jobs.job import one_line
-from jaxsens.experiments.sweep.sources import EVERY, ModelSource, OwnModels, coordinates
-from jaxsens.experiments.sweep.words import OwnWords
-from jaxsens.models.config_tables import CONFIGS, build
+from jaxsens.experiments.sweep.sources import EVERY, ModelSource, coordinates
+from jaxsens.experiments.sweep.words import OwnWords, Symbols
+from jaxsens.models.config_tables import build
+from jaxsens.models.networks.config import NetworkConfig
 from jaxsens.models.networks.network import Network
 from jaxsens.sensitivity.checks.output import traced_output
 from jaxsens.sensitivity.flips.selection import default_flips
@@ -35,6 +37,17 @@ from jaxsens.sensitivity.results.fingerprint import fingerprint
 from jaxsens.sensitivity.subjects.adapters import Measurable, measurable
 
 Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class OwnSource(ModelSource):
+    """The models that a function of the user's makes. `sha256` is that of each model, its parameters and its function,
+    by length and seed; None where it cannot be made."""
+
+    sha256: Mapping[tuple[int, int], str | None]
+
+    def expanded_at(self, n: int, seed: int) -> dict[str, Any]:
+        return {**self.expanded, "sha256": self.sha256[n, seed]}
 
 
 def named_source(
@@ -55,7 +68,7 @@ def named_source(
 
 def own_source(
     make: Any, lengths: Sequence[int], seeds: Sequence[int], flips: Flips | None, problems: Problems
-) -> ModelSource | None:
+) -> OwnSource | None:
     """The source of the models that a function makes, or None after noting why it makes none.
 
     A point whose model cannot be made fails when it is measured; the source is refused if there is no other.
@@ -98,22 +111,24 @@ def own_source(
     except InputError as error:
         problems.messages.append(_for_a_sweep(error, *example))
         return None
-    sha256 = {**known, **dict.fromkeys(failed)}
-    size = _alphabet_size(subject, flips)
-    return ModelSource(
+    return OwnSource(
         weights="own",
         network=model.config if isinstance(model, Network) else None,
         expanded={"type": "OwnModel"},
         build=built,
         designated=EVERY if subject.outputs is None else coordinates(subject.outputs),
         exact_length=subject.exact_length,
-        own=OwnModels(sha256, example, size, shape[-1] if shape else 1, default_flips(subject)),
+        alphabet=Symbols(_alphabet_size(subject, flips), None),
+        outputs=shape[-1] if shape else 1,
+        flips=default_flips(subject),
+        example_at=example,
+        sha256={**known, **dict.fromkeys(failed)},
     )
 
 
 def _made(make: Callable[[int, int], Any], n: int, seed: int) -> Any:
     model = make(n, seed)
-    return build(model, seed=seed) if isinstance(model, tuple(CONFIGS.values())) else model
+    return build(model, seed=seed) if isinstance(model, NetworkConfig) else model
 
 
 def _sha256(model: Any, n: int) -> str:

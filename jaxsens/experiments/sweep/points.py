@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from pydantic import ConfigDict
 
-from jaxsens.asked.engines import AskedEngine, Auto, FirstOrder
+from jaxsens.asked.engines import AskedEngine, Auto, estimating
 from jaxsens.asked.flips import Flips, Substitute
 from jaxsens.asked.measures import L2, Measure
 from jaxsens.asked.value import read
@@ -78,6 +78,9 @@ _QUANTILE = re.compile(r"q(\d{1,2}(?:\.\d+)?|100)")
 _NAMED = {"mean": np.mean, "max": np.max, "min": np.min, "median": partial(np.quantile, q=0.5)}
 
 
+NOT_INSTALLED = "no engine that estimates is installed"
+
+
 def _asked(name: str, value: Any, problems: Problems, base: Any) -> Any:
     """Returns the object that a key of a config answers its question with."""
     return read(base, value, problems, name, file=True)
@@ -94,8 +97,8 @@ class Measurement:
         exact_up_to: the longest inputs that `engine` measures; `engine_beyond` estimates beyond. None for no limit.
         sample_beyond: the number of flips that `engine` measures of longer inputs, for variants that are not estimated.
             None if all variants are estimated there.
-        engine_beyond: estimates flips beyond `exact_up_to`.
-        estimate: the variants that are estimated beyond `exact_up_to`; None for all that the first-order engine serves.
+        engine_beyond: estimates flips beyond `exact_up_to`; None if no engine that estimates is installed.
+        estimate: the variants that are estimated beyond `exact_up_to`; None for all that `engine_beyond` serves.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -104,8 +107,8 @@ class Measurement:
     engine: Annotated[AskedEngine, checked_by(_asked, base=AskedEngine)] = field(default_factory=Auto)
     exact_up_to: OptionalPositive = None
     sample_beyond: OptionalPositive = None
-    engine_beyond: Annotated[AskedEngine, checked_by(_asked, base=AskedEngine)] = field(
-        default_factory=FirstOrder
+    engine_beyond: Annotated[AskedEngine | None, checked_by(_asked, base=AskedEngine)] = field(
+        default_factory=estimating
     )
     estimate: tuple[str, ...] | None = None
 
@@ -125,7 +128,11 @@ class Measurement:
 
     def engine_at(self, n: int) -> AskedEngine:
         """The engine for inputs of length n of a variant: see `of_variant`."""
-        return self.engine_beyond if self.is_beyond(n) and self.sample_beyond is None else self.engine
+        if not self.is_beyond(n) or self.sample_beyond is not None:
+            return self.engine
+        if self.engine_beyond is None:
+            raise InputError(f"measure.exact_up_to = {self.exact_up_to}: {NOT_INSTALLED}; give sample_beyond")
+        return self.engine_beyond
 
     def flips_at(self, n: int, seed: int = 0) -> Flips:
         """What is flipped of inputs of length n of a variant: see `of_variant`. The seed draws the sample."""
@@ -140,9 +147,10 @@ class Measurement:
     def table(self) -> dict[str, Any]:
         """The table, as JSON values for `of_table`."""
         asked = (self.flips, self.measure, self.engine)
-        beyond = {name: getattr(self, name) for name in ("exact_up_to", "sample_beyond")}
+        limits = {name: getattr(self, name) for name in ("exact_up_to", "sample_beyond")}
+        beyond = None if self.engine_beyond is None else self.engine_beyond.table()
         names = None if self.estimate is None else [*self.estimate]
-        told = {**beyond, "engine_beyond": self.engine_beyond.table(), "estimate": names}
+        told = {**limits, "engine_beyond": beyond, "estimate": names}
         return {**{one.question: one.table() for one in asked}, **told}
 
     @classmethod
@@ -166,13 +174,12 @@ class Measurement:
         """The model's flip sensitivity, measured as the table says. The seed draws what is drawn: a sample of flips, a
         sketch, and the flips that check estimates."""
         n = tokens.shape[1]
-        engine = self.engine_at(n)
         return flip_sensitivity(
             model,
             tokens,
             flips=self.flips_at(n, seed),
             measure=self.measure,
-            engine=replace(engine, seed=seed) if isinstance(engine, FirstOrder) else engine,
+            engine=self.engine_at(n).seeded(seed),
             placement=placement,
             progress=False if progress is None else progress,
         )

@@ -8,21 +8,24 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Int
 from pydantic import ConfigDict
 
+from jaxsens.asked.flips import Neighbours
 from jaxsens.base.errors import InputError, Problems
-from jaxsens.base.strict import STRICT, OptionalPositive, join, messages, read_fields
+from jaxsens.base.strict import STRICT, OptionalPositive, field_names, join, messages, read_fields
+from jaxsens.experiments.sweep.sources import ModelSource, SourceKind
 from jaxsens.experiments.sweep.words import GivenWords, Symbols, TextFile
 from jaxsens.models.config_tables import plain
+from jaxsens.models.parts.weighting import Weighting
 from jaxsens.models.transformer.config import read_weighting
+from jaxsens.pretrained.changes import ModelChanges
+from jaxsens.pretrained.load import load_pretrained
+from jaxsens.pretrained.model import PretrainedModel
 from jaxsens.pretrained.texts import read_texts
-
-if TYPE_CHECKING:
-    from jaxsens.pretrained.model import PretrainedModel
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class TokenizerSymbols(Symbols):
         ids: those that stand for text.
     """
 
+    alone: ClassVar[bool] = True
     tokenizer: str = ""
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
@@ -86,29 +90,47 @@ class TokenizerSymbols(Symbols):
         return {"tokenizer": self.tokenizer, "before": [*self.before], "after": [*self.after]}
 
 
-@dataclass(frozen=True, eq=False)
-class PublishedModel:
-    """A published model of a sweep, changed.
-
-    Attributes:
-        model: the model.
-        symbols: what its words are made of.
-        expanded: everything that determines it, as JSON values.
-        outputs: the number of outputs.
-    """
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PublishedSource(ModelSource):
+    """A published model of a sweep, changed."""
 
     model: PretrainedModel
-    symbols: TokenizerSymbols
-    expanded: dict[str, Any]
-    outputs: int
+
+    @property
+    def weighting(self) -> Weighting:
+        return self.model.layered.weighting
+
+    def check_length(self, n: int, problems: Problems) -> None:
+        least, most = 1 - self.symbols.word_length(0), self.model.max_length
+        if not least <= n <= most:
+            problems.add("n", n, f"the model reads inputs of {least} to {most} symbols")
+
+    def texts(
+        self, table: TextFile, folder: Path, lengths: Sequence[int], problems: Problems
+    ) -> GivenWords | None:
+        """The texts of a file, encoded, and cut off or repeated to each length; None after an error."""
+        before, texts = len(problems.messages), []
+        for one in read_texts("inputs.texts", folder / table.texts, problems):
+            ids = self.model.tokenizer.encode(one.text, False)
+            if not ids:
+                problems.messages.append(
+                    f"inputs.texts: line {one.line}: text = {one.text!r}: it has no tokens"
+                )
+            texts.append(np.array(ids))
+        if len(problems.messages) == before and len(texts) < (table.count or 1):
+            problems.add("inputs.texts", table.texts, f"{table.count or 1} texts; it has {len(texts)}")
+        if len(problems.messages) > before:
+            return None
+        sizes = {self.symbols.word_length(n) for n in lengths}
+        return GivenWords(
+            {m: np.stack([np.resize(ids, m) for ids in texts]) for m in sizes if m > 0}, table.count
+        )
 
 
-def read_published(
+def _read_published(
     table: Mapping[str, Any], path: str, problems: Problems, folder: Path
-) -> PublishedModel | None:
-    """Returns the model that a table describes, or None after noting every error."""
-    from jaxsens.pretrained.changes import ModelChanges
-
+) -> PublishedSource | None:
+    """Returns the source that a table describes, or None after noting every error."""
     sound = read_fields(PublishedTable, table, path, problems)
     if sound.get("weighting") is not None:
         own = Problems(path)
@@ -132,17 +154,23 @@ def read_published(
             f"{path}.{message}" if " = " in message.split(":")[0] else message for message in told
         ]
         return None
-    told = {**plain(given), "pretrained": files, "family": model.family, "readout": model.layered.readout}
-    outputs = model.labels or range(model.architecture.symbols)
-    width = model.architecture.width if given.output == "hidden" else len(outputs)
-    return PublishedModel(model, _symbols(where, model), told, width)
+    expanded = {**plain(given), "pretrained": files, "family": model.family, "readout": model.layered.readout}
+    outputs = len(model.labels) or model.architecture.symbols
+    return PublishedSource(
+        weights="published",
+        network=None,
+        expanded=expanded,
+        build=lambda n, seed: model,
+        alphabet=_symbols(where, model),
+        outputs=model.architecture.width if given.output == "hidden" else outputs,
+        flips=Neighbours(),
+        model=model,
+    )
 
 
 @functools.lru_cache(maxsize=4)
 def _loaded(folder: str, output: Any, dtype: str) -> tuple[PretrainedModel, dict[str, str]]:
     """A folder's model, which the variants of a sweep share, and SHA-256 of the files that determine it."""
-    from jaxsens.pretrained.load import load_pretrained
-
     model, sums = load_pretrained(folder, output=output, dtype=dtype), {}
     for file in sorted([Path(folder) / "config.json", *Path(folder).glob("*.safetensors")]):
         with file.open("rb") as stream:
@@ -162,21 +190,17 @@ def _symbols(folder: str, model: PretrainedModel) -> TokenizerSymbols:
     return TokenizerSymbols(model.architecture.symbols, None, False, sha256, before, after, ids)
 
 
-def encoded_texts(
-    table: TextFile, folder: Path, model: PublishedModel, lengths: Sequence[int], problems: Problems
-) -> GivenWords | None:
-    """Returns the texts of a file, encoded, and cut off or repeated to each length; None after an error."""
-    before, texts = len(problems.messages), []
-    for one in read_texts("inputs.texts", folder / table.texts, problems):
-        ids = model.model.tokenizer.encode(one.text, False)
-        if not ids:
-            problems.messages.append(f"inputs.texts: line {one.line}: text = {one.text!r}: it has no tokens")
-        texts.append(np.array(ids))
-    if len(problems.messages) == before and len(texts) < (table.count or 1):
-        problems.add("inputs.texts", table.texts, f"{table.count or 1} texts; it has {len(texts)}")
-    if len(problems.messages) > before:
-        return None
-    sizes = {model.symbols.word_length(n) for n in lengths}
-    return GivenWords(
-        {m: np.stack([np.resize(ids, m) for ids in texts]) for m in sizes if m > 0}, table.count
-    )
+def _stages(table: dict[str, Any], problems: Problems) -> list[tuple[str, dict[str, Any]]]:
+    """The folders that `checkpoints` names, below that of `pretrained`."""
+    folders, whole = table.pop("checkpoints", None), table["pretrained"]
+    if folders is None:
+        return []
+    named = isinstance(folders, list) and folders and all(isinstance(one, str) for one in folders)
+    if not named or not isinstance(whole, str):
+        remedy = 'a list of folders below that of `pretrained`, such as ["step1000", "step2000"]'
+        problems.add("model.checkpoints", folders, remedy)
+        return []
+    return [(name, {"pretrained": f"{whole}/{name}"}) for name in folders]
+
+
+PRETRAINED = SourceKind(_read_published, field_names(PublishedTable), stages=_stages)

@@ -34,6 +34,9 @@ class Symbols:
     word begins: what they read out is then the prediction after the whole word.
     """
 
+    alone: ClassVar[bool] = False
+    """Whether models with other symbols, or with others around a word, cannot read the same words."""
+
     alphabet_size: int
     end_of_sequence: int | None
     end_first: bool = False

@@ -169,7 +169,7 @@ def apply(
 ) -> Float[Array, " outputs"]:
     """Returns the model's output on one input: the readout of `activations`, through any linear maps."""
     y = activations(config, parameters, tokens)
-    readout = _readout(config)
+    readout = config.readout
     row = jnp.mean(y, axis=0) if readout == "mean" else y[-1 if readout == "last" else int(readout)]
     if parameters.output is not None and parameters.output_bias is not None:
         row = row @ parameters.output + parameters.output_bias
@@ -216,19 +216,13 @@ class Convolution(Baseline[ConvolutionConfig]):
     of = ConvolutionConfig
 
 
-def _readout(config: BaselineConfig) -> int | str:
-    if isinstance(config, RecurrentConfig | ConvolutionConfig):
-        return config.readout
-    raise no_rule("a baseline", "config", config, (LSTMConfig, RNNConfig, ConvolutionConfig))
-
-
 def check_tokens(config: BaselineConfig, tokens: ArrayLike) -> None:
     """Rejects tokens of the wrong type, shape or range. The range is checked only if the values are known.
 
     Raises:
         InputError: listing every error.
     """
-    readout = _readout(config)
+    readout = config.readout
 
     def check_length(n: int, problems: Problems) -> None:
         if isinstance(readout, int) and readout >= n:

@@ -1,50 +1,18 @@
-"""Frozen, validated configs of the baselines (LSTM, simple RNN, convolution), and what all networks' configs share."""
+"""Frozen, validated configs of the baselines: LSTM, simple RNN, convolution."""
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
 from jaxsens.base import inputs
 from jaxsens.base.errors import no_rule
 from jaxsens.base.strict import OptionalPositive, Positive, checked_by, config, later
-from jaxsens.models.parts import initialisation
-from jaxsens.models.parts.initialisation import FAN_IN, Initialisation
-
-Dtype = Literal["float32", "float64"]
-"""The dtype of parameters and all arithmetic."""
-
-ReadoutPlace = Annotated[int | Literal["last", "mean"], checked_by(inputs.config_readout)]
-"""Where a network reads its output: "last", a 0-based position, or "mean" over positions."""
-
-Drawn = Annotated[str | Initialisation, checked_by(initialisation.checked)]
-"""How random weights are distributed."""
-
-
-class SymbolsConfig:
-    """What the configs of all networks that read symbols have."""
-
-    alphabet_size: int
-    end_symbol: bool
-    dtype: Dtype
-
-    @property
-    def end_of_sequence(self) -> int | None:
-        """The end-of-sequence symbol's id, `alphabet_size`, or None if the alphabet has none."""
-        return self.alphabet_size if self.end_symbol else None
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Rows of the embedding: the alphabet and the end-of-sequence symbol."""
-        return self.alphabet_size + int(self.end_symbol)
-
-    def replace(self, **changes: Any) -> Self:
-        """Returns a copy with some fields changed, and validates it."""
-        return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
+from jaxsens.models.networks.config import Drawn, Dtype, NetworkConfig, ReadoutPlace
+from jaxsens.models.parts.initialisation import FAN_IN
 
 
 @config
-class BaselineConfig(SymbolsConfig):
+class BaselineConfig(NetworkConfig):
     """Base class of the baselines' configs; use one of its subclasses.
 
     Attributes:
@@ -107,6 +75,7 @@ class LSTMConfig(RecurrentConfig):
     its own W, U and b. Attributes as in `RecurrentConfig`.
     """
 
+    kind: ClassVar[str] = "lstm"
     gates: ClassVar[int] = 4
 
 
@@ -117,6 +86,7 @@ class RNNConfig(RecurrentConfig):
     Attributes as in `RecurrentConfig`.
     """
 
+    kind: ClassVar[str] = "rnn"
     gates: ClassVar[int] = 1
 
 
@@ -132,6 +102,8 @@ class ConvolutionConfig(BaselineConfig):
             is 1, with zero padding, so that every layer has n positions.
     """
 
+    kind: ClassVar[str] = "convolution"
+
     kernel_width: Positive = 3
 
     @property
@@ -139,6 +111,6 @@ class ConvolutionConfig(BaselineConfig):
         return self.kernel_width
 
     @property
-    def readout(self) -> Literal["mean"]:
+    def readout(self) -> Literal["mean"]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The average over positions: no readout position is excluded from the flips."""
         return "mean"

@@ -14,10 +14,10 @@ from jaxtyping import Array, Float
 
 from jaxsens.base.precision import numerics
 from jaxsens.base.programs import compiled
-from jaxsens.models.networks.baselines_config import SymbolsConfig
+from jaxsens.models.networks.config import NetworkConfig
 from jaxsens.models.networks.given import checked_making, checked_parameters, on_device
 
-Config = TypeVar("Config", bound=SymbolsConfig)
+Config = TypeVar("Config", bound=NetworkConfig)
 Parameters = TypeVar("Parameters")
 
 
@@ -40,7 +40,7 @@ class Network(nnx.Module, Generic[Config, Parameters]):
         InputError: naming each unusable argument.
     """
 
-    of: ClassVar[type]
+    of: ClassVar[type[Any]]
     drawn: ClassVar[Callable[[Any, int], Any]]
     shaped: ClassVar[Callable[[Any], Any]]
 

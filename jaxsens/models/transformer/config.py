@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import ValidationInfo, field_validator
 
 from jaxsens.base import inputs
 from jaxsens.base.errors import Problems, rule_for
 from jaxsens.base.strict import OptionalPositive, Positive, checked_by, config, field_errors, later, typed
-from jaxsens.models.networks.baselines_config import Drawn, Dtype, ReadoutPlace, SymbolsConfig
+from jaxsens.models.networks.config import Drawn, Dtype, NetworkConfig, ReadoutPlace
 from jaxsens.models.parts.choices import (
     ACTIVATIONS,
     LAYER_NORMS,
@@ -159,7 +159,7 @@ class LayerConfig:
 
 
 @config
-class TransformerConfig(SymbolsConfig):
+class TransformerConfig(NetworkConfig):
     """A transformer as both papers define it (Hahn 2020, section 3; Yang et al. 2026, section 2).
 
     `heads`, `head_width`, `feed_forward`, `weighting` and `mask` take one value, or a tuple with one per layer.
@@ -198,6 +198,8 @@ class TransformerConfig(SymbolsConfig):
     Raises:
         InputError: listing every error.
     """
+
+    kind: ClassVar[str] = "transformer"
 
     alphabet_size: Annotated[int, checked_by(inputs.count, least=2)]
     width: Positive = 64

@@ -123,7 +123,7 @@ class Attention:
 
 
 class Layered(abc.ABC):
-    """A model whose attention is visible, for `engine="first-order"`. Derive a frozen dataclass from it.
+    """A model whose attention is visible, for engines that look into it. Derive a frozen dataclass from it.
 
     The pair `(layered, parameters)` is a model for every function of jaxsens, and `layered(parameters, tokens)` is its
     forward pass. `parameters` is any pytree of arrays; it is the first argument of every method, so that weights are

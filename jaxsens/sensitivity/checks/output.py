@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from jaxsens.asked.measures import Measure
 from jaxsens.base.errors import InputError, collecting
@@ -170,21 +170,6 @@ def check_finite(measured: np.ndarray, positions: np.ndarray, measure: Measure) 
         raise InputError(
             f"{what} is not finite under {int(bad.sum())} of {len(measured)} flips, first at position "
             f"{int(positions[np.argmax(bad)])}; use float64, or smaller weights{remedy}"
-        )
-
-
-def check_estimates_finite(
-    estimates: Float[np.ndarray, " flips"], positions: Int[np.ndarray, " flips"]
-) -> None:
-    """Rejects first-order estimates that are not finite: derivatives overflow where the model's output, which was
-    checked before, does not."""
-    bad = ~np.isfinite(estimates)
-    if bad.any():
-        raise InputError(
-            f"engine = 'first-order': its estimate is not finite for {int(bad.sum())} of {len(estimates)} flips, first "
-            f"at position {int(positions[np.argmax(bad)])}, while the model's output is finite: the estimate "
-            'overflows, not the model. Use dtype="float64", engine="auto", which measures every flip, or a model with '
-            "layer normalisation"
         )
 
 

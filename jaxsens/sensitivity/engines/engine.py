@@ -155,6 +155,8 @@ class Engine(abc.ABC):
         subtracts: whether changes are differences of two rounded outputs, whose rounding `doubting` tells.
         compiles_preparation: whether `prepare` computes anything.
         prepares_for_measure: whether what `prepare` returns depends on `measure` or `outputs`.
+        compiling: seconds to trace and compile on the reference machine, fixed and per layer;
+            `scripts/benchmark_auto.py` and `scripts/benchmark_first_call.py` check them.
     """
 
     measure: Measure
@@ -163,6 +165,7 @@ class Engine(abc.ABC):
     subtracts: ClassVar[bool] = False
     compiles_preparation: ClassVar[bool] = True
     prepares_for_measure: ClassVar[bool] = False
+    compiling: ClassVar[tuple[float, float] | None] = None
 
     @abc.abstractmethod
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> Any:
@@ -181,7 +184,7 @@ class Engine(abc.ABC):
         """Returns the output on the unflipped input."""
 
     def sizes(self, prepared: Any) -> Float[Array, " layers"]:
-        """Returns the largest |log-normaliser| of each layer in the unflipped run; none for a model without scores."""
+        """Returns the largest |log-normaliser| of each layer in the unflipped run; none if it sees no scores."""
         del prepared
         return jnp.zeros(0)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -130,6 +130,7 @@ class IncrementalEngine(SubtractingEngine):
 
     layered: Layered
     readout: int | str
+    compiling: ClassVar[tuple[float, float]] = 2.2, 0.13
 
     @property
     def fallback(self) -> VmapEngine:

@@ -88,6 +88,7 @@ class VmapEngine(SubtractingEngine):
     """
 
     nudges: bool = field(default=False, kw_only=True)
+    compiling: ClassVar[tuple[float, float]] = 1.4, 0.1
 
     @property
     def foreign(self) -> bool:

@@ -1,44 +1,32 @@
-"""Estimates the effect of every flip to first order, in blocks of combinations of the outputs."""
+"""First-order estimates: which models they serve, which combinations of the outputs are estimated, at what cost."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-from jaxsens.asked.engines import FirstOrder
-from jaxsens.asked.measures import Measure, Norm
-from jaxsens.base.errors import EngineRefusal, InputError, collecting
-from jaxsens.base.memory import check_fits
+from jaxsens.asked.measures import Measure
+from jaxsens.base.errors import EngineRefusal, InputError
 from jaxsens.base.platforms import Platform
 from jaxsens.base.precision import numerics
 from jaxsens.base.programs import kept
 from jaxsens.models.transformer.layered import LAST_OTHER
 from jaxsens.sensitivity.engines.engine import EngineCost
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine, PreparedEstimate, refusal
+from jaxsens.sensitivity.engines.first_order.options import FirstOrder
 from jaxsens.sensitivity.engines.one_key.layer_costs import costs_of_layers
-from jaxsens.sensitivity.engines.vmap import compiled_output
-from jaxsens.sensitivity.estimates.widening import with_parameters_in
-from jaxsens.sensitivity.flips.flip_table import FlipTable
-from jaxsens.sensitivity.placement import placement
 from jaxsens.sensitivity.subjects.adapters import Measurable
 
 NAME = FirstOrder.kind
 
-REMEDY = "measure a function of the output, or fewer flips"
-
 LARGEST_BLOCK = 64
 """Combinations of outputs estimated at once: more hardly share more work."""
-
-
-OUTPUTS_AT_ONCE = 2**22
-"""Changes of outputs from which a distance or a change function is computed at once."""
 
 
 def sketch_of(asked: FirstOrder, engine: FirstOrderEngine, size: int) -> int | None:
@@ -197,115 +185,6 @@ def estimate_cost(
     return cost, pair
 
 
-class Blocks(NamedTuple):
-    """The combinations of an estimate, in blocks of equal size.
-
-    Attributes:
-        engine: the engine.
-        asked: what was asked of it.
-        subject: the model, with parameters in float32 at least.
-        parameters: those, on the device.
-        outputs: the number of outputs.
-        combinations: the number of them.
-        each: which of them each block has; the last may exceed them.
-    """
-
-    engine: FirstOrderEngine
-    asked: FirstOrder
-    subject: Measurable
-    parameters: Any
-    outputs: int
-    combinations: int
-    each: tuple[range, ...]
-
-    @classmethod
-    def of(
-        cls, engine: FirstOrderEngine, subject: Measurable, n: int, asked: FirstOrder, budget: int
-    ) -> Blocks:
-        """Returns the blocks for inputs of length n, within half a memory budget.
-
-        Raises:
-            EngineRefusal: if the model, or the scalar function, has no derivative.
-        """
-        subject = with_parameters_in(subject, n, np.float32)
-        parameters = jax.tree.map(jnp.asarray, subject.parameters)
-        outputs = output_size(subject, n)
-        count = combination_count(asked, engine, outputs)
-        size = block_size(engine, parameters, n, count, budget)
-        each = tuple(range(first, first + size) for first in range(0, count, size))
-        blocks = cls(engine, asked, subject, parameters, outputs, count, each)
-        abstract_estimate(engine, blocks.pair(0), n)
-        return blocks
-
-    def pair(self, k: int) -> tuple[Any, Any]:
-        """Returns the engine's parameters for block k."""
-        rows = combinations(self.asked, self.engine, self.outputs, self.each[k])
-        return self.parameters, jax.device_put(np.asarray(rows, jnp.result_type(float)))
-
-
-def estimated(
-    blocks: Blocks,
-    words: Int[np.ndarray, "batch n"],
-    flips: FlipTable,
-    devices: placement.Placement,
-    progress: placement.Progress | None = None,
-    ready: placement.Ready | None = None,
-) -> Float[np.ndarray, " flips"]:
-    """Returns the estimated measure of each flip, in float64; with a scalar or a change function, its signed value.
-
-    Norms are accumulated block by block, so that memory does not grow with the outputs. Distances and change functions
-    are computed from the estimated changes of all outputs. Parameters narrower than float32 are widened: sums over n
-    rows would lose their digits. `ready` is the first input as it is prepared for the first block, if it is at hand.
-
-    Raises:
-        InputError: if the changes of all outputs are needed and do not fit in memory.
-        Interrupted: on Ctrl-C; what was estimated is then lost.
-    """
-    engine, count = blocks.engine, blocks.combinations
-    together = engine.scalar is None and not engine.of_norm
-    if together:
-        with collecting("flip_sensitivity") as problems:
-            what = f"the estimated change of {count} outputs by {len(flips)} flips"
-            check_fits("measure", engine.measure, table_bytes(len(flips), count), what, REMEDY, problems)
-    total = np.zeros((len(flips), count) if together else len(flips))
-    for k, block in enumerate(blocks.each):
-        pair, first = blocks.pair(k), ready if k == 0 else None
-        told = progress and _share(progress, k, len(blocks.each))
-        where = flips.inputs, flips.positions, flips.symbols
-        changes, _ = placement.Measuring(engine, pair, words, *where, devices, told, first=first).changes()
-        changes = changes.astype(np.float64)
-        if engine.scalar is not None:
-            return changes[:, 0]
-        if together:
-            total[:, block.start : block.stop] = changes[:, : count - block.start]
-        elif isinstance(engine.measure, Norm):
-            total = engine.measure.combined(total, engine.measure.of_array(changes))
-    return _of_changes(engine, blocks.subject, words, flips, total) if together else total
-
-
 def table_bytes(flips: int, count: int) -> int:
     """Returns the memory for the estimated change of `count` outputs by all flips at once, and of those of a block."""
     return 2 * 8 * flips * count
-
-
-def _of_changes(
-    engine: FirstOrderEngine,
-    subject: Measurable,
-    words: Int[np.ndarray, "batch n"],
-    flips: FlipTable,
-    changes: Float[np.ndarray, "flips chosen"],
-) -> Float[np.ndarray, " flips"]:
-    """Returns the measure or the value of the change function of every flip, from the estimated changes of outputs."""
-    found, at_once = np.empty(len(flips)), max(1, OUTPUTS_AT_ONCE // changes.shape[1])
-    for b in np.unique(flips.inputs):
-        y = jnp.asarray(compiled_output(subject.apply, subject.parameters, words[b]))
-        own = np.flatnonzero(flips.inputs == b)
-        for chosen in np.split(own, range(at_once, len(own), at_once)):
-            dy = jnp.asarray(changes[chosen], y.dtype)
-            found[chosen] = engine.of_changes(y, dy, jnp.zeros(len(dy), y.dtype))[0]
-    return found
-
-
-def _share(progress: placement.Progress, k: int, blocks: int) -> Callable[[int, int], None]:
-    """Returns the progress of block k, in flips of all blocks together."""
-    return lambda done, total: progress((k * total + done) // blocks, total)

@@ -10,7 +10,6 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsens.asked.engines import FirstOrder
 from jaxsens.asked.formulas import as_vector
 from jaxsens.asked.measures import Norm
 from jaxsens.base.errors import EstimateWarning
@@ -19,6 +18,7 @@ from jaxsens.sensitivity.engines.difference import engine as difference
 from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.engines.engine import Engine, FlipBlock, PreparedPass
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
+from jaxsens.sensitivity.engines.first_order.options import FirstOrder
 from jaxsens.sensitivity.engines.incremental import IncrementalEngine, incremental_engine
 from jaxsens.sensitivity.engines.one_key.layer_costs import LayerCosts, costs_of_layers
 from jaxsens.sensitivity.engines.vmap import VmapEngine, compiled_output

@@ -139,7 +139,7 @@ class FlipSensitivity(MeasuredFlips):
         other arguments of that call. None are left of a complete result.
 
         Raises:
-            InputError: for `FirstOrder`, which keeps nothing of an interrupted estimate.
+            InputError: for an engine that estimates, which keeps nothing when it is interrupted.
         """
         return Remaining(self)
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.asked.engines import FirstOrder
 from jaxsens.base.errors import InputError, Problems, shortened
 from jaxsens.sensitivity.checks.output import check_finite
 from jaxsens.sensitivity.flips.flip_table import FlipTable
@@ -82,7 +81,7 @@ def joined(one: Result, other: Any) -> Result:
 
 
 def _check_exact(name: str, result: MeasuredFlips) -> None:
-    if isinstance(result.asked.engine, FirstOrder):
+    if not result.asked.engine.exact:
         remedy = "an estimate keeps nothing when it is interrupted; repeat the call"
         raise InputError(f"{name}: engine = {result.asked.engine!r}: {remedy}")
 

@@ -23,7 +23,7 @@ from jaxtyping import Int
 from jaxsens.base import inputs
 from jaxsens.base.errors import InputError, Problems, collecting
 from jaxsens.base.inputs import plain_numbers
-from jaxsens.models.networks.baselines_config import BaselineConfig
+from jaxsens.models.networks.config import NetworkConfig
 from jaxsens.models.torch_model import TorchModel
 from jaxsens.models.transformer import layers
 from jaxsens.models.transformer.config import TransformerConfig
@@ -87,7 +87,7 @@ class Measurable:
 
     @property
     def layered(self) -> Layered | None:
-        """The model as one whose attention is visible, for the first-order engine; None for any other."""
+        """The model as one whose attention is visible, for engines that look into it; None for any other."""
         return self.given_layers if self.config is None else layered_transformer(self.config)
 
     @property
@@ -332,7 +332,7 @@ def checked_input(
 
 def _from_nnx(nnx: Any, model: Any) -> Measurable:
     config = getattr(model, "config", None)
-    if not isinstance(config, TransformerConfig | BaselineConfig):
+    if not isinstance(config, NetworkConfig):
         config = None
     if isinstance(config, TransformerConfig) and hasattr(model, "parameters"):
         return Measurable(

@@ -16,9 +16,9 @@ import numpy as np
 
 from jaxsens.base.errors import InputError
 from jaxsens.base.inputs import takes
-from jaxsens.models.networks.baselines_config import BaselineConfig
+from jaxsens.models.config_tables import network
+from jaxsens.models.networks.config import NetworkConfig
 from jaxsens.models.networks.given import instead_of
-from jaxsens.models.transformer.config import TransformerConfig
 
 _PARAMETERS_ALONE = ("ScopeCollectionNotFound", "ApplyScopeInvalidVariablesTypeError")
 """What Linen raises if the variables of a pair are the parameters alone."""
@@ -73,9 +73,10 @@ def _what_it_is(model: Any) -> str | None:
     home = _framework(type(model))
     if home is not None:
         return f"{name}, of {home}: JAX cannot trace it. Let JAX call it{_called_elsewhere(home)}"
-    if isinstance(model, TransformerConfig | BaselineConfig):
-        network = name.removesuffix("Config")
-        return f"{name}, a config: make a model of it{lines(f'jaxsens.{network}(config, seed=0)')}"
+    if isinstance(model, NetworkConfig):
+        made = network(model.kind)
+        home = "jaxsens" if made.__module__.startswith("jaxsens.") else made.__module__
+        return f"{name}, a config: make a model of it{lines(f'{home}.{made.__name__}(config, seed=0)')}"
     if isinstance(model, str | os.PathLike):
         return f"{os.fspath(model)!r}, a path: load it{lines('jaxsens.load_checkpoint(path).model')}"
     if isinstance(model, tuple) and len(model) == 2 and not callable(model):

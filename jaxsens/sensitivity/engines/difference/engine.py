@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -88,6 +88,8 @@ class DifferenceEngine(ConfigEngine):
     A float32 model whose scores are too large for float32 (`LARGEST_SCORE`) is measured in float64 (`widened`). Flips
     that overflow even there are measured by one forward pass each.
     """
+
+    compiling: ClassVar[tuple[float, float]] = 3.9, 0.75
 
     @property
     def fallback(self) -> Engine:

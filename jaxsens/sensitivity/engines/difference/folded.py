@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -153,6 +153,8 @@ def gates_of(
 @dataclass(frozen=True)
 class FoldedEngine(ConfigEngine):
     """Exact unless it declines (NaN). O(n d^2) per flip after O(n d^2 d_ff) per input; memory O(n d^2)."""
+
+    compiling: ClassVar[tuple[float, float]] = 5.3, 0.0
 
     def prepare(self, parameters: TransformerParameters, tokens: Int[Array, " n"]) -> PreparedFold:
         config = of_dtype(self.config, parameters)

@@ -84,6 +84,7 @@ class FirstOrderEngine(Engine):
     layered: Layered
     readout: int | str
     prepares_for_measure: ClassVar[bool] = True
+    compiling: ClassVar[tuple[float, float]] = 4.9, 0.1
 
     @property
     def own_config(self) -> TransformerConfig | None:

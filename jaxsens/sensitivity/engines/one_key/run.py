@@ -162,7 +162,7 @@ def attended(
     best = jnp.max(s, axis=-1, keepdims=True)
     where = jnp.min(jnp.where(s == best, columns, n - 1), axis=-1)
     others = jnp.where(columns == where[:, None], -jnp.inf, s)
-    sink = sink_score("the first-order engine", weighting)
+    sink = sink_score("the forward pass of one moved key", weighting)
     second = jnp.maximum(jnp.max(others, axis=-1, keepdims=True), sink)
     base = jnp.where(second == -jnp.inf, 0, second)
     powers = jnp.exp(others - base)

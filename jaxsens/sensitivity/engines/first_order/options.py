@@ -1,0 +1,87 @@
+"""The engine of first-order estimates, as it is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from jaxsens.asked.engines import AskedEngine, Seed
+from jaxsens.asked.value import brought_kind
+from jaxsens.base.strict import OptionalPositive, Positive
+
+if TYPE_CHECKING:
+    from jaxsens.asked.measures import Measure
+    from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
+    from jaxsens.sensitivity.estimates.blocks import Blocks
+    from jaxsens.sensitivity.estimates.planned import PlannedEstimate
+    from jaxsens.sensitivity.explain import PlannedRun
+    from jaxsens.sensitivity.subjects.adapters import Measurable
+
+MANY_OUTPUTS = 64
+"""More outputs than these are sketched by default: a backward pass for each takes as long as exact engines do."""
+
+SKETCH = 32
+"""Of so many combinations: a norm's relative standard error is at most 1/8."""
+
+
+@brought_kind("first-order")
+class FirstOrder(AskedEngine):
+    """Estimates the effect of every flip in O(n^2) at any depth, for the same attention as `Incremental`, and measures
+    some flips exactly. The result says of each value whether it is `exact`, and its `accuracy`.
+
+    Args:
+        sketch: estimate this many random combinations of the outputs instead of each; for `L2` alone, whose expectation
+            it keeps. It takes as many backward passes; the norm's relative standard error is at most
+            1 / sqrt(2 sketch). From as many as there are outputs on, each is estimated. None: 32 for `L2` of more than
+            64 outputs, otherwise each.
+        verify: the number of flips measured exactly, half of them the largest estimates.
+        seed: of the sketch and of the sample of verified flips.
+    """
+
+    sketch: OptionalPositive = None
+    verify: Positive = 64
+    seed: Seed = 0
+    exact: ClassVar[bool] = False
+
+    def seeded(self, seed: int) -> FirstOrder:
+        return replace(self, seed=seed)
+
+    def combined(self, measure: Measure, outputs: int) -> int | None:
+        """Returns how many random combinations of so many outputs are estimated; None for each output by itself."""
+        own = SKETCH if outputs > MANY_OUTPUTS and measure.kind == "l2" else outputs
+        wished = own if self.sketch is None else self.sketch
+        return wished if wished < outputs else None
+
+    def refusal(self, measure: Measure) -> str | None:
+        if not measure.smooth:
+            return (
+                f'it cannot estimate measure = "{measure.kind}", which jumps where an estimate is slightly off; give '
+                'another measure, or use engine="vmap"'
+            )
+        if self.sketch is not None and measure.kind != "l2":
+            return f"sketch = {self.sketch}: only for L2, whose expectation it keeps, not {measure!r}; leave it out"
+        return None
+
+    # Names are read, and objects made, without JAX: what computes is imported where it is used.
+
+    def runner(self, subject: Measurable, measure: Measure) -> FirstOrderEngine:
+        from jaxsens.sensitivity.estimates.estimate import first_order_engine
+
+        return first_order_engine(subject, self, measure)
+
+    def estimate(self, subject: Measurable, measure: Measure, n: int, budget: int) -> Blocks:
+        from jaxsens.sensitivity.estimates.blocks import Blocks
+        from jaxsens.sensitivity.estimates.estimate import first_order_engine
+
+        return Blocks.of(first_order_engine(subject, self, measure), subject, n, self, budget)
+
+    def planned(self, run: PlannedRun) -> PlannedEstimate:
+        from jaxsens.sensitivity.estimates.planned import PlannedEstimate
+
+        return PlannedEstimate.of(self, run)
+
+    @classmethod
+    def instead(cls, run: PlannedRun) -> str | None:
+        from jaxsens.sensitivity.estimates.planned import estimated_instead
+
+        return estimated_instead(run)

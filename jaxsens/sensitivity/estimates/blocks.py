@@ -1,0 +1,224 @@
+"""Estimates the effect of every flip, in blocks of combinations of the outputs, and measures some of them exactly."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from jaxsens.asked.measures import Norm
+from jaxsens.base import stopping
+from jaxsens.base.errors import InputError, collecting
+from jaxsens.base.memory import check_fits
+from jaxsens.sensitivity.engines.engine import EngineChoice
+from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
+from jaxsens.sensitivity.engines.first_order.options import FirstOrder
+from jaxsens.sensitivity.engines.vmap import compiled_output
+from jaxsens.sensitivity.estimates.estimate import (
+    NAME,
+    abstract_estimate,
+    block_size,
+    combination_count,
+    combinations,
+    output_size,
+    sketch_of,
+    table_bytes,
+)
+from jaxsens.sensitivity.estimates.verify import verified, warn_if_far
+from jaxsens.sensitivity.estimates.widening import with_parameters_in
+from jaxsens.sensitivity.flips.flip_table import FlipTable
+from jaxsens.sensitivity.placement import placement
+from jaxsens.sensitivity.results.estimated import Estimated, strata
+from jaxsens.sensitivity.results.interrupted import MeasurementInterrupted
+from jaxsens.sensitivity.results.result import FlipSensitivity
+from jaxsens.sensitivity.subjects.adapters import Measurable
+
+REMEDY = "measure a function of the output, or fewer flips"
+
+OUTPUTS_AT_ONCE = 2**22
+"""Changes of outputs from which a distance or a change function is computed at once."""
+
+
+class Blocks(NamedTuple):
+    """The combinations of an estimate, in blocks of equal size.
+
+    Attributes:
+        engine: the engine.
+        asked: what was asked of it.
+        subject: the model, with parameters in float32 at least.
+        parameters: those, on the device.
+        outputs: the number of outputs.
+        combinations: the number of them.
+        each: which of them each block has; the last may exceed them.
+        given: the model as it is given.
+    """
+
+    engine: FirstOrderEngine
+    asked: FirstOrder
+    subject: Measurable
+    parameters: Any
+    outputs: int
+    combinations: int
+    each: tuple[range, ...]
+    given: Measurable
+
+    @classmethod
+    def of(
+        cls, engine: FirstOrderEngine, subject: Measurable, n: int, asked: FirstOrder, budget: int
+    ) -> Blocks:
+        """Returns the blocks for inputs of length n, within half a memory budget.
+
+        Raises:
+            EngineRefusal: if the model, or the scalar function, has no derivative.
+        """
+        given, subject = subject, with_parameters_in(subject, n, np.float32)
+        parameters = jax.tree.map(jnp.asarray, subject.parameters)
+        outputs = output_size(subject, n)
+        count = combination_count(asked, engine, outputs)
+        size = block_size(engine, parameters, n, count, budget)
+        each = tuple(range(first, first + size) for first in range(0, count, size))
+        blocks = cls(engine, asked, subject, parameters, outputs, count, each, given)
+        abstract_estimate(engine, blocks.pair(0), n)
+        return blocks
+
+    @property
+    def first(self) -> tuple[Any, Any]:
+        """The engine's parameters for the first block."""
+        return self.pair(0)
+
+    def pair(self, k: int) -> tuple[Any, Any]:
+        """Returns the engine's parameters for block k."""
+        rows = combinations(self.asked, self.engine, self.outputs, self.each[k])
+        return self.parameters, jax.device_put(np.asarray(rows, jnp.result_type(float)))
+
+    def result(
+        self,
+        whole: FlipSensitivity,
+        devices: placement.Placement,
+        progress: placement.Progress | None,
+        ready: placement.Ready | None,
+    ) -> FlipSensitivity:
+        """Returns the estimates, with some flips measured. An interrupted estimate keeps nothing: it is begun again.
+
+        Raises:
+            MeasurementInterrupted: on Ctrl-C, without flips.
+        """
+        flips, words, asked = whole.flips, whole.tokens, self.asked
+        try:
+            with stopping.noting(signal.SIGINT):
+                values = estimated(self, words, flips, devices, progress, ready)
+                check_estimates_finite(values, flips.positions)
+                stratum = strata(np.abs(values), asked.verify, asked.seed)
+                chosen = np.flatnonzero(stratum)
+                exact, compared, how, size = verified(
+                    self.engine, self.given, words, flips, chosen, asked, devices, None
+                )
+        except KeyboardInterrupt as stop:
+            nothing = np.zeros(0)
+            empty = dataclasses.replace(
+                whole,
+                values=nothing,
+                resolution=nothing,
+                flips=flips.part(slice(0)),
+                engine=EngineChoice(NAME, "asked for; interrupted, begin it again"),
+            )
+            raise MeasurementInterrupted(empty, getattr(stop, "signal", signal.SIGINT)) from stop
+        sketch = sketch_of(asked, self.engine, self.outputs)
+        of = "" if sketch is None else f"{sketch} random combinations of the outputs; "
+        known, found = np.full(len(flips), np.nan), values.copy()
+        known[chosen], found[chosen] = compared, exact
+        result = dataclasses.replace(
+            whole,
+            values=found if whole.measure.signed else np.abs(found),
+            resolution=np.zeros(len(flips)),
+            engine=EngineChoice(
+                NAME, f"asked for; {of}{len(chosen)} of {len(flips)} flips verified by {how}"
+            ),
+            estimated=Estimated(values, stratum, known, sketch),
+        )
+        warn_if_far(result, self.given, size, stacklevel=6)
+        return result
+
+
+def estimated(
+    blocks: Blocks,
+    words: Int[np.ndarray, "batch n"],
+    flips: FlipTable,
+    devices: placement.Placement,
+    progress: placement.Progress | None = None,
+    ready: placement.Ready | None = None,
+) -> Float[np.ndarray, " flips"]:
+    """Returns the estimated measure of each flip, in float64; with a scalar or a change function, its signed value.
+
+    Norms are accumulated block by block, so that memory does not grow with the outputs. Distances and change functions
+    are computed from the estimated changes of all outputs. Parameters narrower than float32 are widened: sums over n
+    rows would lose their digits. `ready` is the first input as it is prepared for the first block, if it is at hand.
+
+    Raises:
+        InputError: if the changes of all outputs are needed and do not fit in memory.
+        Interrupted: on Ctrl-C; what was estimated is then lost.
+    """
+    engine, count = blocks.engine, blocks.combinations
+    together = engine.scalar is None and not engine.of_norm
+    if together:
+        with collecting("flip_sensitivity") as problems:
+            what = f"the estimated change of {count} outputs by {len(flips)} flips"
+            check_fits("measure", engine.measure, table_bytes(len(flips), count), what, REMEDY, problems)
+    total = np.zeros((len(flips), count) if together else len(flips))
+    for k, block in enumerate(blocks.each):
+        pair, first = blocks.pair(k), ready if k == 0 else None
+        told = progress and _share(progress, k, len(blocks.each))
+        where = flips.inputs, flips.positions, flips.symbols
+        changes, _ = placement.Measuring(engine, pair, words, *where, devices, told, first=first).changes()
+        changes = changes.astype(np.float64)
+        if engine.scalar is not None:
+            return changes[:, 0]
+        if together:
+            total[:, block.start : block.stop] = changes[:, : count - block.start]
+        elif isinstance(engine.measure, Norm):
+            total = engine.measure.combined(total, engine.measure.of_array(changes))
+    return _of_changes(engine, blocks.subject, words, flips, total) if together else total
+
+
+def _of_changes(
+    engine: FirstOrderEngine,
+    subject: Measurable,
+    words: Int[np.ndarray, "batch n"],
+    flips: FlipTable,
+    changes: Float[np.ndarray, "flips chosen"],
+) -> Float[np.ndarray, " flips"]:
+    """Returns the measure or the value of the change function of every flip, from the estimated changes of outputs."""
+    found, at_once = np.empty(len(flips)), max(1, OUTPUTS_AT_ONCE // changes.shape[1])
+    for b in np.unique(flips.inputs):
+        y = jnp.asarray(compiled_output(subject.apply, subject.parameters, words[b]))
+        own = np.flatnonzero(flips.inputs == b)
+        for chosen in np.split(own, range(at_once, len(own), at_once)):
+            dy = jnp.asarray(changes[chosen], y.dtype)
+            found[chosen] = engine.of_changes(y, dy, jnp.zeros(len(dy), y.dtype))[0]
+    return found
+
+
+def _share(progress: placement.Progress, k: int, blocks: int) -> Callable[[int, int], None]:
+    """Returns the progress of block k, in flips of all blocks together."""
+    return lambda done, total: progress((k * total + done) // blocks, total)
+
+
+def check_estimates_finite(
+    estimates: Float[np.ndarray, " flips"], positions: Int[np.ndarray, " flips"]
+) -> None:
+    """Rejects first-order estimates that are not finite: derivatives overflow where the model's output, which was
+    checked before, does not."""
+    bad = ~np.isfinite(estimates)
+    if bad.any():
+        raise InputError(
+            f"engine = '{NAME}': its estimate is not finite for {int(bad.sum())} of {len(estimates)} flips, first "
+            f"at position {int(positions[np.argmax(bad)])}, while the model's output is finite: the estimate "
+            'overflows, not the model. Use dtype="float64", engine="auto", which measures every flip, or a model with '
+            "layer normalisation"
+        )
