@@ -25,9 +25,9 @@ from jaxsens.base.errors import InputError, Problems
 from jaxsens.base.precision import numerics
 from jaxsens.sensitivity.engines.engine import FlipBlock
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine, PreparedEstimate
-from jaxsens.sensitivity.engines.first_order.options import FirstOrder
 from jaxsens.sensitivity.estimates.estimate import first_order_engine
-from jaxsens.sensitivity.estimates.verify import verified
+from jaxsens.sensitivity.estimates.first_order import FirstOrder
+from jaxsens.sensitivity.estimates.run import verified
 from jaxsens.sensitivity.flips.flip_table import FlipTable, Sample, enumerate_flips
 from jaxsens.sensitivity.placement.placement import Placement
 from jaxsens.sensitivity.subjects.adapters import Measurable, measurable
@@ -70,9 +70,7 @@ def compared(config: TransformerConfig, n: int, seed: int, count: int) -> dict[s
     with numerics("float32"):
         engine = first_order_engine(subject, FirstOrder(), L2())
         devices = Placement()
-        exact, *_ = verified(
-            engine, subject, word[None], flips, np.arange(len(flips)), FirstOrder(), devices, None
-        )
+        exact, *_ = verified(engine, subject, word[None], flips, np.arange(len(flips)), FirstOrder(), devices)
         changes, peaked = _changes(engine, subject, jnp.asarray(word), flips, n <= RIVALS_UP_TO)
     found = {}
     for method, change in changes.items():

@@ -56,16 +56,16 @@ def first_order_operations(case: Case) -> float:
     from benchmarks.methods import model
     from jaxsens.asked.measures import L2, LogProbability
     from jaxsens.base.platforms import PLATFORMS
-    from jaxsens.sensitivity.engines.first_order.options import FirstOrder
-    from jaxsens.sensitivity.estimates.estimate import estimate_cost, first_order_engine
-    from jaxsens.sensitivity.subjects.adapters import measurable
+    from jaxsens.sensitivity.estimates.first_order import FirstOrder
+    from jaxsens.sensitivity.explain import planned_run
 
     sketch, scalar = ESTIMATES[case.method]
-    subject = measurable(model(case.layers))
-    engine = first_order_engine(subject, FirstOrder(), LogProbability(0) if scalar else L2())
-    count = 1 if scalar else sketch or WIDTH
-    cost, _ = estimate_cost(engine, subject.parameters, case.n, WIDTH, count, 2**31, PLATFORMS["cpu"])
-    return cost.prepare + (case.n - 1) * cost.per_flip
+    measure, engine = (
+        (LogProbability(0), FirstOrder()) if scalar else (L2(), FirstOrder(sketch=sketch or WIDTH))
+    )
+    return planned_run(
+        model(case.layers), case.n, measure=measure, engine=engine, platform=PLATFORMS["cpu"]
+    ).operations
 
 
 def _parameters(layers: int) -> float:

@@ -81,9 +81,9 @@ def _estimate(case: Case, sketch: int | None, scalar: bool) -> Measure:
     """The first-order estimate alone, of all flips, without those that are measured exactly to check it."""
     from jaxsens.asked.measures import L2, LogProbability
     from jaxsens.base.precision import numerics
-    from jaxsens.sensitivity.engines.first_order.options import FirstOrder
-    from jaxsens.sensitivity.estimates.blocks import Blocks, estimated
     from jaxsens.sensitivity.estimates.estimate import first_order_engine
+    from jaxsens.sensitivity.estimates.first_order import FirstOrder
+    from jaxsens.sensitivity.estimates.run import Blocks, estimated
     from jaxsens.sensitivity.flips.flip_table import enumerate_flips
     from jaxsens.sensitivity.placement.placement import Placement
     from jaxsens.sensitivity.subjects.adapters import measurable

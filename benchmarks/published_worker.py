@@ -72,8 +72,8 @@ def whole(model: Any, given: Task, readout: int | str, scalar: bool, **asked: An
 def alone(model: Any, given: Task, readout: int | str, scalar: bool, sketch: int | None) -> Run:
     """The first-order estimate alone."""
     from jaxsens.base.precision import numerics
-    from jaxsens.sensitivity.estimates.blocks import Blocks, estimated
     from jaxsens.sensitivity.estimates.estimate import first_order_engine
+    from jaxsens.sensitivity.estimates.run import Blocks, estimated
     from jaxsens.sensitivity.flips.flip_table import FlipTable
     from jaxsens.sensitivity.placement import placement
     from jaxsens.sensitivity.subjects.adapters import measurable

@@ -67,7 +67,7 @@ from .search.result import load_worst_input as load_worst_input
 from .search.worst_input import worst_input as worst_input
 from .sensitivity.corpus import CorpusRow as CorpusRow
 from .sensitivity.corpus import corpus_table as corpus_table
-from .sensitivity.engines.first_order.options import FirstOrder as FirstOrder
+from .sensitivity.estimates.first_order import FirstOrder as FirstOrder
 from .sensitivity.explain import explain as explain
 from .sensitivity.flip_sensitivity import flip_sensitivity as flip_sensitivity
 from .sensitivity.placement.placement import Placement as Placement

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import re
 import subprocess
@@ -12,30 +11,20 @@ import warnings
 from pathlib import Path
 from typing import get_args
 
-import jax.numpy as jnp
 import pytest
 
 from jaxsens import TransformerConfig, load_result
 from jaxsens.base.errors import PrecisionWarning
 from jaxsens.cli import main
-from jaxsens.cli.shared import Folded, flags_named
 from jaxsens.constructions.conditions import CONDITIONS, Read
 from jaxsens.constructions.sources import FormulaModel
 from jaxsens.experiments.sweep import points as sweep_points
 from jaxsens.models.parts.masks import MASKS
 from jaxsens.models.parts.weighting import WEIGHTINGS
-from jaxsens.training.events import TrainingDiverged
 from tests.experiments.tiny import TINY, fake_flip_sensitivity
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = ("sweep", "measure", "train", "theorem6", "report", "constructions", "restrictions")
-
-
-def test_long_lines_are_wrapped_between_words_and_each_ends_where_it_did(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "20")
-    out = io.StringIO()
-    assert Folded(out).write("a word and another word\nshort\nno end of the line here") == 53
-    assert out.getvalue() == "a word and another\nword\nshort\nno end of the line\nhere"
 
 
 def help_of(command: str, capsys, monkeypatch) -> str:
@@ -81,13 +70,6 @@ def test_a_bad_value_is_answered_without_loading_jax():
     assert "--top = -1" in ran.stderr
 
 
-def test_the_command_runs_in_a_process_where_jax_has_run(capsys):
-    assert float(jnp.ones(3).sum()) == 3
-    small = ["--width", "4", "--heads", "1", "--layers", "1", "--feed-forward", "0"]
-    assert main(["measure", "--alphabet-size", "2", *small, "--tokens", "011", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["n"] == 4
-
-
 def test_flips_of_a_formula_are_shown_by_the_names_of_its_symbols(capsys):
     arguments = ["--formula", "Y Q_a", "--alphabet", "b a ", "--autoregressive", "--tokens", "abba"]
     assert main(["measure", *arguments]) == 0
@@ -98,17 +80,6 @@ def test_flips_of_a_formula_are_shown_by_the_names_of_its_symbols(capsys):
 def test_an_alphabet_of_one_word_has_no_blank_among_its_symbols(capsys):
     assert main(["measure", "--formula", "Q_a", "--alphabet", "ab ", "--tokens", "ab", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["model"]["alphabet"] == ["a", "b"]
-
-
-@pytest.mark.slow
-def test_where_a_rounded_output_never_moves_the_way_to_what_is_rounded_is_shown(capsys):
-    arguments = ["measure", "--construction", "parity", "--condition", "bounded-softmax", "--n", "64"]
-    main(arguments)
-    out = capsys.readouterr().out
-    moved = not re.search(r"^max +(0|at most \S+) *$", out, flags=re.MULTILINE)
-    assert moved != ("--read before-rounding measures" in out)
-    main([*arguments, "--read", "before-rounding"])
-    assert "--read" not in capsys.readouterr().out
 
 
 def test_a_warning_is_a_line_of_the_command_without_its_source(monkeypatch, config, tmp_path, capsys):
@@ -189,13 +160,6 @@ def test_a_sweep_of_another_config_names_the_option(monkeypatch, config, tmp_pat
     err = capsys.readouterr().err
     assert err.startswith(f"jaxsens: --out = '{out}': it holds 4 points")
     assert "model.width: 4 there, 8 here" in err
-
-
-def test_an_error_that_is_told_apart_by_its_kind_keeps_it_where_it_names_an_option():
-    with pytest.raises(TrainingDiverged, match=r"^--out = 1: too much$"), flags_named({"directory": "--out"}):
-        raise TrainingDiverged("directory = 1: too much")
-    with pytest.raises(TrainingDiverged, match="optimiser"), flags_named({"directory": "--out"}):
-        raise TrainingDiverged("optimiser.directory = 1: too much")
 
 
 def test_a_copy_of_a_built_in_variant_is_said_to_be_one(config, tmp_path, capsys):

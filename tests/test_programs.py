@@ -137,16 +137,6 @@ def test_a_function_that_is_kept_is_compiled_once(monkeypatch):
 
 
 @pytest.mark.slow
-def test_programs_of_functions_that_live_on_are_no_more_than_the_limit(monkeypatch):
-    monkeypatch.setattr(programs, "LARGEST", 2)
-    models, counts = [a_model(k) for k in range(6)], []
-    for model in models:
-        jaxsens.flip_sensitivity(model, WORD, 3)
-        counts.append(executables())
-    assert max(counts[3:]) <= counts[2]
-
-
-@pytest.mark.slow
 def test_calls_with_ever_new_functions_lengths_and_models_leave_nothing_behind(monkeypatch):
     monkeypatch.setattr(programs, "LARGEST", 4)
     for kind in memory_growth.KINDS.values():

@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from jaxsens.asked.value import Answer, kind_of
-from jaxsens.base import inputs
-from jaxsens.base.errors import Problems, no_rule
+from jaxsens.base.errors import no_rule
 from jaxsens.base.registry import Kinds
-from jaxsens.base.strict import checked_by
 
 if TYPE_CHECKING:
     from jaxsens.asked.measures import Measure
-    from jaxsens.sensitivity.engines.engine import Engine
-    from jaxsens.sensitivity.explain import PlannedRun
-    from jaxsens.sensitivity.placement.placement import Placement, Progress, Ready
-    from jaxsens.sensitivity.results.result import FlipSensitivity
-    from jaxsens.sensitivity.subjects.adapters import Measurable
-
-
-def _seed(name: str, value: Any, problems: Problems) -> int:
-    del name
-    return inputs.seed(value, problems)
 
 
 ESTIMATING = "first-order"
 """The engine of a package that estimates where a sweep names none. A name, not a rule: which others are installed must
 not change the numbers of a sweep."""
-
-Seed = Annotated[int, checked_by(_seed)]
 
 
 class Estimate(Protocol):
@@ -39,11 +25,9 @@ class Estimate(Protocol):
     def first(self) -> Any:
         """The parameters of the engine's first block, with which the model is checked."""
 
-    def result(
-        self, whole: FlipSensitivity, devices: Placement, progress: Progress | None, ready: Ready | None
-    ) -> FlipSensitivity:
-        """Returns a result with its values. `whole` has none; `ready` is the first input as the engine prepares it."""
-        ...
+    def result(self, whole: Any, devices: Any, progress: Any, ready: Any) -> Any:
+        """Returns the `FlipSensitivity` of a `whole` that has no values. `ready` is the first input as the engine
+        prepares it, devices are a `Placement`."""
 
 
 class AskedEngine(Answer, abc.ABC):
@@ -58,21 +42,16 @@ class AskedEngine(Answer, abc.ABC):
 
     question: ClassVar[str] = "engine"
     example: ClassVar[str] = "jaxsens.Vmap()"
-    kinds: ClassVar[Kinds] = Kinds("engines")
+    kinds: ClassVar[Kinds] = Kinds("engines", __name__)
     exact: ClassVar[bool] = True
-
-    def seeded(self, seed: int) -> AskedEngine:
-        """Returns the engine with a seed, if it draws anything."""
-        del seed
-        return self
 
     def refusal(self, measure: Measure) -> str | None:
         """Returns why the engine does not serve a measure, or None."""
         del measure
         return None
 
-    def runner(self, subject: Measurable, measure: Measure) -> Engine:
-        """Returns what computes the changes of a model's output.
+    def runner(self, subject: Any, measure: Measure) -> Any:
+        """Returns the `Engine` that computes the changes of the output of a `Measurable`.
 
         Raises:
             EngineRefusal: if it does not serve the model or the measure.
@@ -80,18 +59,18 @@ class AskedEngine(Answer, abc.ABC):
         del subject, measure
         raise no_rule("flip_sensitivity", "engine", type(self).__name__, AskedEngine.kinds)
 
-    def estimate(self, subject: Measurable, measure: Measure, n: int, budget: int) -> Estimate:
+    def estimate(self, subject: Any, measure: Measure, n: int, budget: int) -> Estimate:
         """Returns what an engine that is not `exact` does with inputs of length n, within a memory budget."""
         del subject, measure, n, budget
         raise no_rule("estimates", "engine", type(self).__name__)
 
-    def planned(self, run: PlannedRun) -> PlannedRun:
-        """Returns a run of this engine with what it does otherwise than block by block."""
+    def planned(self, run: Any) -> Any:
+        """Returns a `PlannedRun` of this engine with what it does otherwise than block by block."""
         return run
 
     @classmethod
-    def instead(cls, run: PlannedRun) -> str | None:
-        """Returns what this engine would cost instead of a run, and give up; None if that need not be said."""
+    def instead(cls, run: Any) -> str | None:
+        """Returns what this engine would cost instead of a `PlannedRun`, and give up; None if that need not be said."""
         del run
         return None
 

@@ -10,9 +10,8 @@ from typing import Annotated, Any, ClassVar, cast
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.asked.engines import Seed
 from jaxsens.asked.positions import checked_positions
-from jaxsens.asked.value import Answer, kind_of, read
+from jaxsens.asked.value import Answer, Seed, kind_of, read
 from jaxsens.base import inputs
 from jaxsens.base.errors import Problems
 from jaxsens.base.inputs import is_count, whole_numbers
@@ -208,6 +207,9 @@ class Flips(Answer, abc.ABC):
     def drawing(self, sample: int | None, seed: int = 0) -> Any:
         """Returns the same flips with another sample; None for all of them."""
         return dataclasses.replace(cast(Any, self), sample=sample, seed=0 if sample is None else seed)
+
+    def seeded(self, seed: int) -> Any:
+        return self.drawing(self.sample, seed)
 
     def _written(self) -> dict[str, Any]:
         fields = super()._written()

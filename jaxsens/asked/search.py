@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Annotated, Any, Literal
 
-from jaxsens.asked.engines import Seed
+from jaxsens.asked.value import Seed
 from jaxsens.base import inputs
 from jaxsens.base.errors import collecting
 from jaxsens.base.strict import Count, OptionalPositive, checked_by, config

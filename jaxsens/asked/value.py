@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform
 
+from jaxsens.base import inputs
 from jaxsens.base.errors import Problems
-from jaxsens.base.strict import config, did_you_mean, read_table
+from jaxsens.base.strict import checked_by, config, did_you_mean, read_table
 
 T = TypeVar("T")
+
+
+def _seed(name: str, value: Any, problems: Problems) -> int:
+    del name
+    return inputs.seed(value, problems)
+
+
+Seed = Annotated[int, checked_by(_seed)]
 
 
 class Answer:
@@ -29,6 +38,11 @@ class Answer:
         """Returns what to make of a value that is neither an object, nor a name, nor a table; None if it is nothing."""
         del value
         return None
+
+    def seeded(self, seed: int) -> Any:
+        """Returns the answer with a seed, if it draws anything."""
+        del seed
+        return self
 
     def given(self) -> dict[str, Any]:
         """Returns the fields that differ from their defaults."""
@@ -63,20 +77,10 @@ def kind_of(base: Any, kind: str) -> Callable[[type[T]], type[T]]:
     """Makes a class a kind of the answers to a question: a config (`jaxsens.base.strict`), known by the word `kind`."""
 
     def decorate(cls: type[T]) -> type[T]:
-        base.kinds[kind] = made = brought_kind(kind)(cls)
-        return made
-
-    return decorate
-
-
-@dataclass_transform(frozen_default=True, kw_only_default=False, field_specifiers=(dataclasses.field,))
-def brought_kind(kind: str) -> Callable[[type[T]], type[T]]:
-    """Makes a class a kind as `kind_of` does, for a package whose entry point of that name brings it."""
-
-    def decorate(cls: type[T]) -> type[T]:
         made: Any = config(cls)
         made.__repr__ = Answer.__repr__
         made.kind = kind
+        base.kinds[kind] = made
         return made
 
     return decorate

@@ -45,37 +45,31 @@ def load(group: Group, name: str) -> Any:
 
 
 class Kinds(Mapping[str, type[Any]]):
-    """The classes of a group by name: the core's in their order, then those that packages bring, in the order of their
-    names."""
+    """The classes of a group by name: those of one module in their order, then those that packages bring."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, module: str) -> None:
         self.group: Group = group
-        self._own: dict[str, type[Any]] = {}
+        self.module, self._own = module, dict[str, type[Any]]()
 
     @property
     def brought(self) -> tuple[str, ...]:
-        """The names that packages bring.
-
-        Raises:
-            InputError: if one of them is the core's.
-        """
-        for name in self._own.keys() & entries(self.group).keys():
-            value = entries(self.group)[name].value
+        """The names that packages bring."""
+        if taken := self._own.keys() & entries(self.group).keys():
             raise InputError(
-                f"a package brings {name!r} of jaxsens.{self.group}, {value}, which is jaxsens' own name: uninstall it"
+                f"a package brings jaxsens' own names of jaxsens.{self.group}, {taken}: uninstall it"
             )
         return tuple(entries(self.group))
 
     def __setitem__(self, name: str, kind: type[Any]) -> None:
-        self._own[name] = kind
+        if kind.__module__ == self.module:  # others come by their entry points, whatever was imported before
+            self._own[name] = kind
 
     def __getitem__(self, name: str) -> type[Any]:
         if name not in self.brought:
             return self._own[name]
         found = load(self.group, name)
         if getattr(found, "kinds", None) is not self or found.kind != name:
-            value = entries(self.group)[name].value
-            raise InputError(f"jaxsens.{self.group}: {name!r} is {value}, which is no class of this kind")
+            raise InputError(f"jaxsens.{self.group}: {name!r} is {found!r}, which is no class of this kind")
         return found
 
     def __iter__(self) -> Iterator[str]:

@@ -53,10 +53,6 @@ def _kinds(base: Any) -> str:
     return f"{{{','.join(base.kinds)}}} [FIELD=VALUE ...]"
 
 
-def _has_seed(words: Names) -> bool:
-    return any(word.startswith("seed=") for word in words or ())
-
-
 @dataclass(frozen=True)
 class MeasuringOptions:
     """What is flipped, what is measured, and how. Each option takes a kind and its fields: --flips neighbours k=8
@@ -89,18 +85,13 @@ class MeasuringOptions:
         for base in (Flips, Measure, AskedEngine):
             words = getattr(self, base.question)
             if words is not None:
-                found[base.question] = of_words(base, self._seeded(words), problems, flag(base.question))
-        engine = found.get("engine")
-        if engine is not None and self.seed > 0 and not _has_seed(self.engine):
-            found["engine"] = engine.seeded(self.seed)
+                one = of_words(base, words, problems, flag(base.question))
+                if one is not None and not any(word.startswith("seed=") for word in words):
+                    one = one.seeded(self.seed)
+                found[base.question] = one
         if self.placement is not None:
             found["placement"] = of_words(PlacementTable, self.placement, problems, "--placement")
         return found
-
-    def _seeded(self, words: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns the words with --seed, if they are of a sample and have no seed."""
-        drawn = any(word.startswith("sample=") for word in words)
-        return (*words, f"seed={self.seed}") if drawn and not _has_seed(words) and self.seed > 0 else words
 
     def arguments(self, quiet: bool) -> dict[str, Any]:
         """Returns the arguments of `flip_sensitivity` that these options give."""

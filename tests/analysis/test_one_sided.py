@@ -8,7 +8,7 @@ from matplotlib.path import Path
 
 from jaxsens.experiments.report.data import inexact, statistic_columns
 from jaxsens.experiments.report.figures import fitted_power, sensitivity_figure
-from jaxsens.experiments.report.fits import fit_exponents, local_slopes, summary_sentence
+from jaxsens.experiments.report.fits import fit_exponents, summary_sentence
 from jaxsens.experiments.report.panels import ARROWS, variant_styles
 from tests.analysis.drawn import clashes
 from tests.analysis.synthetic import points, power
@@ -37,6 +37,7 @@ def test_what_a_value_is_is_no_statistic():
 def test_bounds_do_not_enter_a_fit_which_says_how_many_there_were():
     mean, largest, smallest = fit_exponents(TABLE)
     assert (round(mean.exponent, 6), mean.bounds, mean.points) == (-1, 0, 10)
+    assert [one.high for one in largest.local] == [32, 64]
     assert (round(largest.exponent, 6), largest.bounds, largest.points, largest.values) == (-0.5, 4, 6, 10)
     assert (round(smallest.exponent, 6), smallest.bounds) == (-1, 4)
     assert largest.note == "4 of 10 values are the extremes of samples, only bounds, left out"
@@ -59,14 +60,6 @@ def test_zeros_are_not_called_exact_zeros_everywhere_where_some_values_are_bound
     table = TABLE.assign(max=0.0)
     fit = {fit.statistic: fit for fit in fit_exponents(table)}["max"]
     assert not fit.always_zero
-
-
-def test_bounds_have_no_local_slopes():
-    found = local_slopes(TABLE)
-    assert np.isfinite(found["max"].to_numpy()).sum() == 4  # 16 to 32 and 32 to 64, two seeds
-    assert np.isfinite(found["mean"].to_numpy()).sum() == 8
-    fits = {fit.statistic: fit for fit in fit_exponents(TABLE)}
-    assert [one.high for one in fits["max"].local] == [32, 64]
 
 
 def test_bounds_are_drawn_hollow_with_an_arrow_and_explained():

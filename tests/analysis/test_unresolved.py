@@ -114,12 +114,6 @@ def test_over_skewed_slopes_an_interval_covers_as_often_as_the_documentation_say
             assert low < row_of(-1, seeds, 0.1, math.nan, SKEWED[slopes], 1000).covered < high
 
 
-def test_a_floor_has_no_local_slopes():
-    found = local_slopes(TABLE)
-    assert np.isfinite(found["mean"].to_numpy()).sum() == 4  # 16 to 32 and 32 to 64, two seeds
-    assert np.isfinite(found["max"].to_numpy()).sum() == 8
-
-
 def test_a_floor_is_drawn_hollow_with_an_arrow_down_and_off_the_line():
     figure = sensitivity_figure(TABLE, fit_exponents(TABLE), STYLES, statistics=["mean", "max"])
     assert "is what the value is at most" in figure.caption

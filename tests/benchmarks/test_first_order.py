@@ -8,22 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import accuracy, costs, first_order, methods
-from benchmarks.first_order import Timed, table
 from benchmarks.options import ESTIMATES, Case
-
-
-def test_the_table_has_growth_and_ratios_to_both_vmaps():
-    rows = [
-        Timed("a scalar", 1024, 0.5, 10.0, 1e9, None),
-        Timed("vmap", 1024, 20.0, 5.0, 1e12, 32),
-        Timed(first_order.THEN, 1024, 40.0, None, 1e12, 32),
-        Timed("a scalar", 2048, 2.0, 20.0, 4e9, None),
-        Timed("vmap", 2048, 160.0, 5.0, 8e12, 16),
-    ]
-    lines = table(4, rows)
-    assert "| 4 | 1024 | a scalar | 0.5 |  | 10 | 40 | 80 | 1e+09 | 1e+03 |" in lines
-    assert "| 4 | 2048 | a scalar | 2 | 4.00 | 20 | 80 |  | 4e+09 | 2e+03 |" in lines
-    assert "| 4 | 1024 | vmap of the baseline | ≈ 40 |" in lines
 
 
 def test_options_that_cannot_be_used_are_refused_together(capsys):

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import agreement
 from benchmarks.methods import build
-from benchmarks.options import METHODS, NEEDS, REFERENCE, Case, chosen, tokens
+from benchmarks.options import METHODS, NEEDS, REFERENCE, Case, chosen
 
 N, LAYERS = 12, 2
 
@@ -59,17 +59,3 @@ def test_captum_refuses_a_sample_which_it_would_otherwise_ignore():
     pytest.importorskip("captum")
     with pytest.raises(ValueError, match="all positions"):
         build(Case("captum-1", 1, N)).measure(chosen(N, 4))
-
-
-def test_the_input_ends_in_the_end_of_sequence_symbol_and_is_the_same_each_time():
-    words = tokens(N)
-    assert words[-1] == 2
-    assert set(words[:-1]) <= {0, 1}
-    assert np.array_equal(words, tokens(N))
-
-
-def test_smaller_samples_are_part_of_larger_ones_and_leave_the_readout_position_out():
-    small, large = chosen(100, 8), chosen(100, 64)
-    assert len(small) == 8
-    assert set(small) < set(large)
-    assert large.max() < 99

@@ -13,10 +13,8 @@ import pytest
 from benchmarks import command, options, run
 from benchmarks.agreement import Disagreement
 from benchmarks.costs import Rates, cost
-from benchmarks.memory import PeakMemory
 from benchmarks.methods import build
 from benchmarks.options import REFERENCE, Case, Options, Plan
-from benchmarks.profiling import own_times
 from benchmarks.worker import Ran, Worker, WorkerFailed
 from jaxsens.base.errors import InputError
 
@@ -124,19 +122,6 @@ def test_a_rival_that_would_exceed_the_limit_is_left_out_and_says_so(here, monke
     assert row.note == "left out: about 80 s expected"
 
 
-def test_what_failed_is_left_out_at_longer_lengths(here, monkeypatch):
-    here.failing = "vmap"
-    plan = Plan(Path("unused"), (8, 16), (1,), ("vmap", "difference"), 60.0, 2, 4, True)
-    monkeypatch.setattr(run, "SAMPLED", ())
-    first, second = list(run.measure_all(plan, Rates(1e9, 1e9), quiet))
-    assert {row.method: row.note for row in first} == {"vmap": "stopped after 240 s", "difference": ""}
-    assert {row.method: row.note for row in second} == {
-        "vmap": "left out: it failed at a shorter length",
-        "difference": "",
-    }
-    assert here.log.count(("vmap", None)) == 2
-
-
 def test_every_faulty_option_is_named_at_once():
     with pytest.raises(InputError) as caught:
         options.plan(
@@ -154,39 +139,6 @@ def test_methods_whose_packages_are_missing_are_left_out_with_the_remedy(monkeyp
     assert "captum not installed; pip install" in plan.missing["captum-1"]
 
 
-def test_quick_gives_way_to_what_is_asked_for():
-    plan = options.plan(Options(Path("out"), lengths=(64, 32), quick=True))
-    assert plan.lengths == (32, 64)
-    assert plan.layers == (1, 2)
-
-
-@pytest.mark.long
-def test_peak_memory_is_that_of_the_work_alone():
-    memory = PeakMemory()
-    memory.begin()
-    block = np.ones(2**25)  # 256 MiB: what the process frees meanwhile, some 10 MiB, must not matter
-    assert block.sum() == 2**25
-    del block
-    assert 200 * 2**20 < memory.peak() < 400 * 2**20
-
-
-def test_time_in_an_operation_leaves_out_what_it_contains():
-    def event(name, start, length, thread=1):
-        return {"ph": "X", "name": name, "ts": start, "dur": length, "pid": 1, "tid": thread}
-
-    events = [
-        event("loop", 0, 10e6),
-        event("dot", 1e6, 3e6),
-        event("dot", 5e6, 2e6),
-        event("dot", 0, 1e6, thread=2),
-        event("$python", 0, 20e6),
-        event("ThunkExecutor::Execute (wait for completion)", 0, 20e6, thread=3),
-        {"ph": "M", "name": "process_name"},
-    ]
-    found = {one.name: (one.calls, one.seconds) for one in own_times(events)}
-    assert found == {"dot": (3, 6.0), "loop": (1, 5.0)}
-
-
 @pytest.mark.slow
 def test_a_worker_reports_what_went_wrong_and_a_slow_one_is_stopped():
     with pytest.raises(WorkerFailed, match="no-such-method"), Worker(Case("captum-no-such-method", 1, 8)):
@@ -197,19 +149,8 @@ def test_a_worker_reports_what_went_wrong_and_a_slow_one_is_stopped():
 
 @pytest.mark.slow
 def test_the_command_writes_table_plot_and_machine(tmp_path, capsys):
-    wanted = [
-        "--out",
-        str(tmp_path),
-        "--lengths",
-        "8",
-        "16",
-        "--layers",
-        "1",
-        "--methods",
-        "vmap",
-        "difference",
-    ]
-    assert command.main([*wanted, "--quick", "--repeats", "2"]) == 0
+    line = "--lengths 8 16 --layers 1 --methods vmap difference --quick --repeats 2"
+    assert command.main(["--out", str(tmp_path), *line.split()]) == 0
     with open(tmp_path / "benchmark.csv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [(row["method"], row["n"]) for row in rows] == [

@@ -140,15 +140,6 @@ def test_named_formulas_on_all_words_up_to_length_8_and_on_long_ones(name, condi
         assert wrong(model, entry.formula, words(len(entry.alphabet), n, 3, seed=n)) == 0, n
 
 
-@pytest.mark.quick(4)
-@pytest.mark.parametrize("name", ["parity", "parity-without-predicates", "majority", "since"])
-@pytest.mark.parametrize("condition", ["temperature", "unbounded", "temperature-bounded"])
-def test_random_words_of_length_512(name, condition):
-    entry = LIBRARY[name]
-    model = compile_formula(entry.formula, entry.alphabet, condition)
-    assert wrong(model, entry.formula, words(len(entry.alphabet), 512, 1)) == 0
-
-
 @pytest.mark.parametrize("name", ["parity", "majority", "since", "previous", "equal-blocks", "3-gram-ahead"])
 def test_every_head_is_as_near_to_hard_attention_as_its_lemma_says(name):
     """The coordinates that heads write, beside those of the same network with average hard attention."""

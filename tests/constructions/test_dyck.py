@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import math
 
-import jax
 import numpy as np
 import pytest
 
 from jaxsens.base.errors import InputError
-from jaxsens.constructions import dyck as module
 from jaxsens.constructions.compiled import CompiledTransformer
 from jaxsens.constructions.conditions import ConditionName
 from jaxsens.constructions.dyck import dyck
-from jaxsens.constructions.lemmas import KAPPA
 from jaxsens.logic.library import brackets
 from jaxsens.models.parts.schedules import Schedule
 from jaxsens.models.parts.weighting import AverageHard, Softmax
@@ -161,71 +157,6 @@ def test_every_head_is_as_near_to_hard_attention_as_it_says(condition, autoregre
     assert largest["exists"] > 0
 
 
-def test_one_error_is_noticed_beside_any_numbers_that_may_be_found_after_it():
-    """So that nothing need be known of what follows the first error."""
-    random = np.random.default_rng(0)
-    furthest = 0.0
-    for n in (2, 3, 4, 10, 100):
-        for others in (*np.linspace(0, 1, 101)[:, None], *random.random((100, n - 1))):
-            numbers = np.append(np.broadcast_to(others, n - 1), 1.0)
-            furthest = max(
-                furthest, 1 - float(np.average(numbers, weights=np.exp(KAPPA * n * (numbers - 1))))
-            )
-    assert 0.05 < furthest <= module.EXISTS_ERROR
-
-
-@pytest.mark.parametrize("sharpness", [4.0, 8.0, 20.0])
-def test_imprecise_depths_shift_ties_less_than_their_tie_break(sharpness):
-    """(a_i - a_j)^2 + v_j changes by 2.1 g e^-g / n a position: why the temperature 1/n suffices, see the module."""
-
-    def moments(row: int, position: int, n: int) -> tuple[float, float]:
-        x = np.arange(1, n + 1) - row
-        weights = np.exp(-sharpness * n / position * x**2)
-        mean = np.average(x, weights=weights)
-        return float(mean), float(np.average(x**2, weights=weights) - mean**2)
-
-    largest = 0.0
-    for n in (2, 5, 24):
-        for row in range(1, n):
-            a, v = np.array([moments(row, j, n) for j in range(row, n + 1)]).T
-            for i in range(row + 1, n + 1):
-                shift = (moments(row + 1, i, n)[0] - a) ** 2 + v
-                largest = max(largest, float(np.abs(np.diff(shift)).max(initial=0.0)) * n)
-    assert 0 < largest <= 2.1 * sharpness * math.exp(-sharpness)
-    if sharpness == module.SHARPNESS:
-        assert largest < 2e-7 / 2
-
-
-def test_depths_are_whole_numbers_in_float32():
-    """As the sharpness of their look-ups is chosen, so that the match of equal depths loses no digit."""
-    model = dyck(2, dtype="float32")
-    word = long_words(256, 2)[16]
-    y = np.asarray(model.activations(word))
-    depths = [head.target for head in model.heads[2]]
-    opened = np.cumsum(np.where(word < 2, 1, -1)) + np.where(word < 2, 0, 2)
-    np.testing.assert_array_equal(y[:, depths[0]], opened)
-    np.testing.assert_allclose(sum(y[:, each] for each in depths[1:]), opened**2, rtol=0, atol=1e-4)
-
-
-@pytest.mark.quick(2)
-@pytest.mark.parametrize(
-    ("condition", "autoregressive", "dtype"),
-    [
-        ("temperature", False, "float64"),
-        ("temperature", False, "float32"),
-        ("unbounded", False, "float32"),
-        ("average-hard", False, "float32"),
-        ("temperature", True, "float32"),
-    ],
-)
-def test_the_flax_model_computes_what_the_plain_pass_computes(condition, autoregressive, dtype):
-    model = dyck(2, condition, autoregressive=autoregressive, dtype=dtype)
-    tokens = long_words(42, 2)
-    y = np.asarray(model.activations(tokens))[..., model.output]
-    assert y.dtype == dtype
-    np.testing.assert_array_equal(y, [balanced(word, 2) for word in tokens])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("condition", "autoregressive"), [("temperature", False), ("unbounded", False), ("temperature", True)]
@@ -329,23 +260,6 @@ def test_temperatures_are_powers_of_the_length():
     assert weighting("temperature-bounded", False) == Softmax(Schedule(power=3.0))
     assert weighting("unbounded", False) == Softmax()
     assert weighting("average-hard", True) == AverageHard()
-
-
-@pytest.mark.parametrize(("condition", "autoregressive"), PROMISED)
-def test_parameters_do_not_depend_on_n_and_are_small(condition, autoregressive):
-    model = dyck(2, condition, autoregressive=autoregressive)
-    assert (
-        max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(model.parameters)) <= 4 * module.SHARPNESS
-    )
-
-
-def test_exact_lengths_follow_from_how_scores_grow():
-    """n^3 in float64 (n^4 without n), and with differences of keys, in float32, as far as the look-ups reach."""
-    lengths = {each: dict(dyck(2, each[0], autoregressive=each[1]).promise.exact_length) for each in PROMISED}
-    assert lengths["temperature", False]["float64"] == lengths["average-hard", False]["float64"] == 46649
-    assert lengths["temperature", True]["float64"] == 3174
-    assert lengths["temperature", False]["float32"] == 2**24 // (16 * 20)
-    assert lengths["temperature-bounded", False]["float32"] == math.isqrt(2**24 // (16 * 20))
 
 
 def test_what_is_measured_by_default():

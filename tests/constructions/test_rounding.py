@@ -22,10 +22,6 @@ def test_rounding_is_exact_in_floating_point(width, data):
     assert ROUND(np.array([true], dtype)).dtype == dtype
 
 
-def test_rounding_is_not_exact_any_further_in():
-    assert ROUND(np.array([0.2501, 0.7499])).tolist() == pytest.approx([0.0002, 0.9998], rel=1e-9)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_comparisons_of_counts_known_to_a_quarter(dtype):
     whole = np.arange(-1000, 1001)
@@ -36,11 +32,6 @@ def test_comparisons_of_counts_known_to_a_quarter(dtype):
         if error in (-0.25, 0.0, 0.25):  # these numbers are represented exactly
             assert (AT_LEAST_ZERO(z) == (whole >= 0)).all()
             assert (EQUALS_ZERO(z) == (whole == 0)).all()
-
-
-def test_comparisons_fail_beyond_a_quarter():
-    assert AT_LEAST_ZERO(np.array(-0.7)) > 0
-    assert EQUALS_ZERO(np.array(0.3)) < 1
 
 
 @pytest.mark.parametrize("form", [ROUND, AT_LEAST_ZERO, EQUALS_ZERO])
@@ -91,16 +82,6 @@ def test_one_layer_has_as_many_pieces_as_is_said(width):
     x = np.arange(0, width + 2, 0.25)
     slopes = np.diff(zigzag(x)) / np.diff(x)
     assert 1 + int((np.abs(np.diff(slopes)) > 1e-9).sum()) == rounding.affine_pieces(width, 1)
-
-
-def test_depth_multiplies_the_pieces():
-    """Folding [0, 1] in two, again and again: 2^layers pieces from layers of width 2, of 3^layers at most."""
-    x = np.linspace(0, 1, 2**12 + 1)
-    folded = x
-    for layers in range(1, 8):
-        folded = 2 * np.maximum(folded, 0) - 4 * np.maximum(folded - 0.5, 0)
-        pieces = 1 + int((np.diff(np.sign(np.diff(folded))) != 0).sum())
-        assert pieces == 2**layers <= rounding.affine_pieces(2, layers)
 
 
 @pytest.mark.parametrize(

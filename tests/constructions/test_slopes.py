@@ -31,8 +31,11 @@ def slope(model, lengths=LENGTHS) -> float:
 
 @pytest.mark.quick(0, 2)
 @pytest.mark.parametrize("condition", ["temperature", "unbounded", "temperature-bounded"])
-def test_parity_stays_flat(condition):
-    np.testing.assert_allclose(curve(jaxsens.construction("parity", condition)), 1, atol=1e-12)
+@pytest.mark.parametrize(
+    "lengths", [LENGTHS, pytest.param((16, 64, 250, 512, 1000, 1024), marks=pytest.mark.slow)]
+)
+def test_parity_stays_flat(condition, lengths):
+    np.testing.assert_allclose(curve(jaxsens.construction("parity", condition), lengths), 1, atol=1e-12)
 
 
 @pytest.mark.long
@@ -77,12 +80,3 @@ def test_a_gap_that_vanishes_is_measured_by_the_difference_engine():
     tokens = model.prepare("01" * 250)  # pyright: ignore[reportAttributeAccessIssue]
     result = jaxsens.flip_sensitivity(model, tokens, flips=jaxsens.Substitute(positions=[3, 100]))
     assert result.max == pytest.approx(model.closed_form(501), rel=2e-6)  # pyright: ignore[reportAttributeAccessIssue]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("condition", ["temperature", "unbounded", "temperature-bounded"])
-@pytest.mark.parametrize("name", ["parity", "parity-without-predicates"])
-def test_parity_stays_flat_to_1024(name, condition):
-    np.testing.assert_allclose(
-        curve(jaxsens.construction(name, condition), (16, 64, 250, 512, 1000, 1024)), 1, atol=1e-12
-    )

@@ -266,6 +266,8 @@ def test_the_papers_constants_are_its_formulas_of_the_sizes():
     p = max(1.0, *(float(np.abs(part).max()) for part in jax.tree.leaves(layer)))
     d, v, heads, hidden = 6, 3, 2, 5
     value, constants = heads * v * d * p**2, paper_constants(config, model.parameters)
+    assert constants.log_value == pytest.approx(math.log(value))
+    assert constants.log_feed_forward == pytest.approx(math.log(1 + d * hidden * p**2))
     assert constants.log_score == pytest.approx(math.log(3 * math.sqrt(v) * d**2 * p**2))
     growth = (1 + value) * (1 + hidden * p * (d * p + p) + p)
     assert constants.log_growth == pytest.approx(math.log(growth))

@@ -12,7 +12,7 @@ import pytest
 from jaxsens.base.errors import InputError, Problems
 from jaxsens.experiments.sweep.config import load_sweep_config
 from jaxsens.experiments.sweep.points import read_point
-from jaxsens.experiments.sweep.sources import ModelSource, changed, keys_of, read_source
+from jaxsens.experiments.sweep.sources import ModelSource, read_source
 from jaxsens.experiments.sweep.sweep import run_sweep
 from jaxsens.experiments.sweep.words import Symbols
 from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
@@ -138,13 +138,3 @@ def test_a_damaged_checkpoint_is_refused_as_the_config_is_read(folder, tmp_path)
     path.write_bytes(bytes(data))
     with pytest.raises(InputError, match=r'variant "trained": model\.checkpoint = .run.: .*' + path.name):
         sweep_of(tmp_path)
-
-
-def test_a_checkpoint_replaces_the_keys_of_another_kind_of_model():
-    assert keys_of({"checkpoint": "run"}) == {"checkpoint"}
-    assert changed({"alphabet_size": 2, "width": 4}, {"checkpoint": "run"}) == {"checkpoint": "run"}
-    assert changed({"checkpoint": "run"}, {"kind": "lstm", "alphabet_size": 2}) == {
-        "kind": "lstm",
-        "alphabet_size": 2,
-    }
-    assert changed({"checkpoint": "run"}, {"checkpoint": "other"}) == {"checkpoint": "other"}

@@ -116,14 +116,6 @@ def test_a_network_that_is_wrong_at_any_position_of_any_word_is_not_exact():
     assert not exact_at(other, case.build(TEMPERATURE, "float64"), 9)
 
 
-def test_adversarial_words_hold_constant_cyclic_and_block_words():
-    words = BY_NAME["since"].adversarial(10).tolist()
-    for word in ([0] * 10, [1] * 10, [2] * 10, [0, 1, 2] * 3 + [0], [0] * 4 + [1] * 3 + [2] * 3):
-        assert word in words
-    assert BY_NAME["since"].tokens(10).tolist() in words
-    assert BY_NAME["since"].adversarial(11).shape == (6, 11)
-
-
 def test_balanced_is_dyck():
     words = np.random.default_rng(0).integers(0, 2, size=(200, 9))
     expected = [[balanced_definition()(["()"[s] for s in word], i + 1) for i in range(9)] for word in words]

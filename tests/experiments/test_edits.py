@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 
 import jaxsens
 from jaxsens.experiments.sweep.config import parse_sweep_config
 from jaxsens.experiments.sweep.points import Measurement, describe_point
-from tests.experiments.test_sweep_config import problems_of
 from tests.experiments.tiny import TINY, tiny_sweep
+from tests.refusals import refused
 
 
 def with_flips(table: str, *lines: str) -> str:
@@ -57,33 +55,20 @@ def test_defaults_written_out_keep_the_key_and_every_other_flip_changes_it():
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        (with_flips('{ kind = "delete", times = 2 }'), "measure.flips.times: unknown key"),
-        (with_flips('"swap"'), "measure.flips = 'swap': one of substitute, "),
-        (
-            with_flips('{ kind = "substitute", sample = 3, seed = 1 }'),
-            "measure.flips.seed = 1: the seed of each",
-        ),
-        (
-            with_flips('"insert"', "exact_up_to = 4"),
-            'measure.exact_up_to: variant "softmax": engine = "first-order": it replaces one symbol at a time',
-        ),
-        (with_flips('"insert"') + "\n[bounds]\n", r"measure.flips = 'insert': \[bounds\] are those"),
-        (
-            with_flips('"insert"', 'engine = "difference"'),
-            'measure.engine: variant "softmax": engine = "difference": .*flips that insert a symbol',
-        ),
-        (
-            with_flips('"delete"').replace("[model]\n", "[model]\nreadout = 1\n"),
-            'measure.flips: variant "softmax": readout = 1: a shorter word has another symbol',
-        ),
+        (with_flips('{ kind = "delete", times = 2 }'), "measure.flips.times"),
+        (with_flips('"swap"'), "measure.flips"),
+        (with_flips('{ kind = "substitute", sample = 3, seed = 1 }'), "measure.flips.seed"),
+        (with_flips('"insert"', "exact_up_to = 4"), "measure.exact_up_to"),
+        (with_flips('"insert"') + "\n[bounds]\n", "measure.flips"),
+        (with_flips('"insert"', 'engine = "difference"'), "measure.engine"),
+        (with_flips('"delete"').replace("[model]\n", "[model]\nreadout = 1\n"), "measure.flips"),
         (
             with_flips('{ kind = "repeat", times = 9 }').replace(
                 "[model]\n", '[model]\npositions = { type = "Learned", max_length = 12 }\n'
             ),
-            r'measure.flips: variant "softmax": Repeat\(9\) makes an input of length 4 longer: .*13',
+            "measure.flips",
         ),
     ],
 )
 def test_what_flips_do_not_go_with_is_an_error_of_the_config(text, match):
-    found = problems_of(text)
-    assert any(re.search(match, problem) for problem in found), found
+    refused(match, parse_sweep_config, text)

@@ -16,11 +16,12 @@ from jaxsens.experiments.sweep.config import parse_sweep_config
 from jaxsens.experiments.sweep.points import Measurement, of_estimates, read_point, statistics_of, write_point
 from jaxsens.experiments.sweep.sweep import ESTIMATE_COLUMNS, KEY_COLUMNS, run_sweep
 from jaxsens.experiments.theorem6.config import parse_theorem6_config
-from jaxsens.sensitivity.engines.first_order.options import FirstOrder
+from jaxsens.sensitivity.estimates.first_order import FirstOrder
 from jaxsens.sensitivity.results.estimated import ESTIMATED, Estimated, strata
 from tests.experiments.test_theorem6_config import INLINE
 from tests.experiments.tiny import TINY, fake_flip_sensitivity, quiet
 from tests.experiments.tiny_training import PREDICTION
+from tests.refusals import refused
 
 SOFT = TINY.replace('["softmax", "leftmost-hard"]', '["softmax"]').replace("[4, 6]", "[8, 40]")
 
@@ -72,46 +73,36 @@ def test_first_order_and_its_options_are_read():
 
 
 @pytest.mark.parametrize(
-    ("measure", "match"),
+    ("measure", "names"),
     [
-        (
-            'engine = "first_order"',
-            "measure.engine = 'first_order': one of auto, vmap, .*first-order",
-        ),
-        ("verify = 16", "measure.verify: unknown key"),
-        ('engine = { kind = "vmap", sketch = 16 }', "measure.engine.sketch: unknown key"),
-        (BEYOND.format("verify = 16"), "measure.engine_beyond = FirstOrder.verify=16.: beyond which length"),
-        ('exact_up_to = 8\nengine_beyond = "vmap"', "measure.engine_beyond = Vmap.*: it estimates"),
-        (
-            'engine = { kind = "first-order", seed = 3 }',
-            "measure.engine.seed = 3: the seed of each point draws",
-        ),
-        ('engine = "first-order"\nexact_up_to = 8', "measure.exact_up_to = 8: not with engine"),
-        ("exact_up_to = 40", "measure.exact_up_to = 40: no length is above it: the longest is 40"),
-        (
-            f"exact_up_to = 8\nmeasure = 'l1'\n{BEYOND.format('sketch = 4')}",
-            r"^config: measure.engine_beyond.sketch = 4: only for L2",
-        ),
+        ('engine = "first_order"', "measure.engine"),
+        ("verify = 16", "measure.verify"),
+        ('engine = { kind = "vmap", sketch = 16 }', "measure.engine.sketch"),
+        (BEYOND.format("verify = 16"), "measure.engine_beyond"),
+        ('exact_up_to = 8\nengine_beyond = "vmap"', "measure.engine_beyond"),
+        ('engine = { kind = "first-order", seed = 3 }', "measure.engine.seed"),
+        ('engine = "first-order"\nexact_up_to = 8', "measure.exact_up_to"),
+        ("exact_up_to = 40", "measure.exact_up_to"),
+        (f"exact_up_to = 8\nmeasure = 'l1'\n{BEYOND.format('sketch = 4')}", "measure.engine_beyond.sketch"),
         ("exact_up_to = 0", "measure.exact_up_to"),
-        (f"exact_up_to = 8\n{BEYOND.format('verify = 0')}", "measure.engine_beyond.verify = 0"),
-        ("sample_beyond = 3", "measure.sample_beyond = 3: beyond which length"),
-        ('estimate = ["softmax"]', r"measure.estimate = \('softmax',\): beyond which length"),
-        ("exact_up_to = 8\nsample_beyond = 3", "measure.sample_beyond = 3: every variant is estimated"),
+        (f"exact_up_to = 8\n{BEYOND.format('verify = 0')}", "measure.engine_beyond.verify"),
+        ("sample_beyond = 3", "measure.sample_beyond"),
+        ('estimate = ["softmax"]', "measure.estimate"),
+        ("exact_up_to = 8\nsample_beyond = 3", "measure.sample_beyond"),
         (
             "exact_up_to = 8\nflips = { kind = 'substitute', sample = 4 }\nsample_beyond = 3\nestimate = []",
-            "measure.sample_beyond = 3: sample = 4 is the sample at every length",
+            "measure.sample_beyond",
         ),
         (
             f"exact_up_to = 8\nsample_beyond = 3\nestimate = []\n{BEYOND.format('verify = 16')}",
-            "measure.engine_beyond = .*: no variant is estimated",
+            "measure.engine_beyond",
         ),
-        ("exact_up_to = 8\nestimate = []", 'variant "softmax" is not named: name it, or give sample_beyond'),
-        ('exact_up_to = 8\nestimate = ["softmux"]', "measure.estimate = 'softmux': .*\"softmax\""),
+        ("exact_up_to = 8\nestimate = []", "measure.estimate"),
+        ('exact_up_to = 8\nestimate = ["softmux"]', "measure.estimate"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_runs(measure, match):
-    with pytest.raises(InputError, match=match):
-        sweep_of(measure)
+def test_what_makes_no_sense_is_refused_before_anything_runs(measure, names):
+    refused(names, sweep_of, measure)
 
 
 @pytest.mark.parametrize(
@@ -239,14 +230,6 @@ def test_points_up_to_the_limit_have_the_keys_of_an_exact_sweep_and_longer_ones_
     )
 
 
-def test_only_estimated_points_get_the_options_of_estimates_and_their_seed(stood_in, tmp_path):
-    sweep = sweep_of(f"exact_up_to = 8\n{BEYOND.format('verify = 16, sketch = 4')}")
-    run_sweep(sweep, tmp_path, sweep.points, quiet())
-    told = [(call["n"], call["engine"]) for call in stood_in]
-    estimating = [(40, FirstOrder(sketch=4, verify=16, seed=seed)) for seed in (0, 1)]
-    assert told == [*[(8, Auto())] * 2, *estimating]
-
-
 def test_an_estimated_point_keeps_what_is_known_of_its_error(stood_in, tmp_path):
     sweep = sweep_of(f"exact_up_to = 8\n{BEYOND.format('verify = 20')}")
     point = sweep.points[-1]
@@ -301,18 +284,3 @@ def test_a_point_whose_mean_has_no_interval_is_kept_and_read(stood_in, tmp_path)
     assert read.estimated is not None
     assert read.estimated["mean_high"] == math.inf
     assert read.estimated["slope"] != read.estimated["slope"]  # NaN
-
-
-@pytest.mark.slow
-def test_a_real_sweep_estimates_its_long_inputs(tmp_path):
-    sweep = sweep_of(
-        f"exact_up_to = 8\n{BEYOND.format('verify = 16')}", SOFT.replace("layers = 1", "layers = 3")
-    )
-    outcome = run_sweep(sweep, tmp_path, sweep.points, quiet())
-    assert [(point.n, point.estimated is not None) for point in outcome.records] == [
-        (8, False),
-        (8, False),
-        (40, True),
-        (40, True),
-    ]
-    assert {point.engine["name"] for point in outcome.records[2:]} == {"first-order"}

@@ -38,6 +38,22 @@ def calls(monkeypatch):
     return made
 
 
+@pytest.fixture
+def meanwhile(calls, monkeypatch):
+    """Has something happen in the first measurement."""
+    original = sweep_points.flip_sensitivity
+
+    def happens(action):
+        def first(model, tokens, **options):
+            monkeypatch.setattr(sweep_points, "flip_sensitivity", original)
+            action()
+            return original(model, tokens, **options)
+
+        monkeypatch.setattr(sweep_points, "flip_sensitivity", first)
+
+    return happens
+
+
 def run(sweep, folder, **selection):
     console = quiet()
     return run_sweep(sweep, folder, select(sweep.points, **selection), console), printed(console)
@@ -227,72 +243,29 @@ def test_a_full_disk_before_a_finished_sweep_is_looked_at_takes_no_row_away(call
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_a_run_that_is_stopped_keeps_the_rows_that_another_process_has_written(calls, monkeypatch, tmp_path):
+def test_a_run_that_is_stopped_keeps_the_rows_that_another_process_has_written(meanwhile, tmp_path):
     sweep = tiny_sweep()
-    original = sweep_points.flip_sensitivity
-
-    def meanwhile(model, tokens, **options):
-        monkeypatch.setattr(sweep_points, "flip_sensitivity", original)
-        run(sweep, tmp_path, only=["n=6"])
-        os.kill(os.getpid(), signal.SIGINT)
-        return original(model, tokens, **options)
-
-    monkeypatch.setattr(sweep_points, "flip_sensitivity", meanwhile)
+    meanwhile(lambda: (run(sweep, tmp_path, only=["n=6"]), os.kill(os.getpid(), signal.SIGINT)))
     outcome, _ = run(sweep, tmp_path)
     assert (outcome.stopped_by, outcome.computed, outcome.finished) == (signal.SIGINT, 1, 5)
     assert csv(tmp_path).count(b"\n") == 6
 
 
-def test_a_second_process_on_the_same_points_is_told_so_and_one_on_others_is_not(
-    calls, monkeypatch, tmp_path
-):
+def test_a_second_process_on_the_same_points_is_told_so_and_one_on_others_is_not(meanwhile, tmp_path):
     sweep, logs = tiny_sweep(), []
-    original = sweep_points.flip_sensitivity
-
-    def meanwhile(model, tokens, **options):
-        monkeypatch.setattr(sweep_points, "flip_sensitivity", original)
-        logs.extend(run(sweep, tmp_path, only=only)[1] for only in ([f"n={n}"] for n in (6, 4)))
-        return original(model, tokens, **options)
-
-    monkeypatch.setattr(sweep_points, "flip_sensitivity", meanwhile)
+    meanwhile(lambda: logs.extend(run(sweep, tmp_path, only=[f"n={n}"])[1] for n in (6, 4)))
     run(sweep, tmp_path, only=["n=4"])
     assert ["another process computes the same" in log for log in logs] == [False, True]
     assert "another process" not in run(sweep, tmp_path)[1]
     assert not [path for path in tmp_path.rglob(".*") if path.is_file()]
 
 
-def test_a_point_that_another_process_finished_meanwhile_is_taken_over(calls, monkeypatch, tmp_path):
+def test_a_point_that_another_process_finished_meanwhile_is_taken_over(meanwhile, tmp_path):
     sweep = tiny_sweep()
-    original = sweep_points.flip_sensitivity
-
-    def meanwhile(model, tokens, **options):
-        if len(calls) == 0:
-            monkeypatch.setattr(sweep_points, "flip_sensitivity", original)
-            run(sweep, tmp_path, only=["n=6"])
-        return original(model, tokens, **options)
-
-    monkeypatch.setattr(sweep_points, "flip_sensitivity", meanwhile)
+    meanwhile(lambda: run(sweep, tmp_path, only=["n=6"]))
     outcome, log = run(sweep, tmp_path)
     assert (outcome.computed, outcome.finished) == (4, 8)
     assert "leftmost-hard n=6 seed=1: done by another process" in log
-
-
-def test_points_of_others_finished_after_the_first_look_are_counted_and_in_the_table_at_the_end(
-    calls, monkeypatch, tmp_path
-):
-    # Two processes, a part of the sweep each: the one that ends last must show the whole.
-    sweep = tiny_sweep()
-    original = sweep_points.flip_sensitivity
-
-    def meanwhile(model, tokens, **options):
-        monkeypatch.setattr(sweep_points, "flip_sensitivity", original)
-        run(sweep, tmp_path, only=["n=6"])
-        return original(model, tokens, **options)
-
-    monkeypatch.setattr(sweep_points, "flip_sensitivity", meanwhile)
-    outcome, _ = run(sweep, tmp_path, only=["n=4"])
-    assert (outcome.chosen, outcome.computed, outcome.finished) == (4, 4, 8)
-    assert len(load_sweep(tmp_path).points) == 8
 
 
 def test_a_part_reads_its_own_points_alone_and_writes_the_table_once_all_are_there(
@@ -327,11 +300,10 @@ def test_a_damaged_point_of_another_part_is_named_and_not_counted(calls, tmp_pat
 
 @pytest.mark.parametrize("looks_again", [True, False])
 def test_of_two_parts_that_end_together_the_later_sees_all_if_its_file_system_is_made_to_look(
-    calls, monkeypatch, tmp_path, looks_again
+    meanwhile, monkeypatch, tmp_path, looks_again
 ):
     # As a client of NFS: what a folder lacked is remembered, until this client changes the folder.
-    sweep, remembered = tiny_sweep(), {}
-    original, look = sweep_points.flip_sensitivity, jobs.see_what_others_wrote
+    sweep, remembered, look = tiny_sweep(), {}, jobs.see_what_others_wrote
 
     def there_are(paths):
         paths = [*paths]
@@ -344,16 +316,15 @@ def test_of_two_parts_that_end_together_the_later_sees_all_if_its_file_system_is
             remembered.pop(folder, None)
             look([folder])
 
-    def meanwhile(model, tokens, **options):
+    def other_part():
         there_are(point.path(tmp_path) for point in sweep.points)
-        monkeypatch.setattr(sweep_points, "flip_sensitivity", original)
         run(sweep, tmp_path, only=["n=6"])
-        return original(model, tokens, **options)
 
     monkeypatch.setattr(jobs, "there_are", there_are)
     monkeypatch.setattr(jobs, "see_what_others_wrote", see if looks_again else lambda folders: None)
-    monkeypatch.setattr(sweep_points, "flip_sensitivity", meanwhile)
+    meanwhile(other_part)
     outcome, _ = run(sweep, tmp_path, only=["n=4"])
+    assert len(load_sweep(tmp_path).points) == 8
     assert (outcome.finished == 8) == (tmp_path / "points.csv").exists() == looks_again
 
 

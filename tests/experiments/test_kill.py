@@ -84,20 +84,3 @@ def test_two_sweeps_of_one_directory_at_once_do_no_harm_and_share_the_work(undis
     assert (tmp_path / "points.csv").read_bytes() == expected
     assert finished_points(tmp_path) == 20
     assert not [path for path in tmp_path.rglob(".*") if path.is_file()]
-
-
-@pytest.mark.long
-def test_a_terminated_process_says_what_it_left_and_exits_with_the_signals_code(undisturbed, tmp_path):
-    config, expected = undisturbed
-    command = [sys.executable, "-m", "jaxsens.cli", "sweep", str(config), "--out", str(tmp_path)]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while not finished_points(tmp_path) and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    process.terminate()
-    _, log = process.communicate(timeout=120)
-    assert process.returncode == 143, log
-    assert f"To resume: jaxsens sweep {config} --out {tmp_path}" in log
-    assert not [path for path in tmp_path.rglob(".*") if path.is_file()]
-    assert finish(config, tmp_path) == expected

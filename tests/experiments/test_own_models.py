@@ -16,8 +16,8 @@ from flax import nnx
 import jaxsens
 from jaxsens.base import stopping
 from jaxsens.base.errors import InputError
-from jaxsens.cli import main
 from jaxsens.experiments.sweep import points as sweep_points
+from tests.commands import run
 from tests.experiments.tiny import draw_nothing, fake_flip_sensitivity, tiny_sweep
 
 LENGTHS = (8, 16, 32)
@@ -65,10 +65,6 @@ def faked(monkeypatch):
 
     monkeypatch.setattr(sweep_points, "flip_sensitivity", fake)
     return measured
-
-
-def run(capsys, *arguments):
-    return main([str(argument) for argument in arguments]), *capsys.readouterr()
 
 
 def problems(*args, **options):

@@ -48,20 +48,6 @@ def test_the_file_is_a_result_that_the_public_reader_takes_and_a_table_with_the_
     assert json.loads(table.schema.metadata[b"jaxsens"])["key"] == point.key
 
 
-def test_pages_are_compressed_and_carry_checksums(stored):
-    folder, point, _, _ = stored
-    data = point.path(folder).read_bytes()
-    column = pq.ParquetFile(point.path(folder)).metadata.row_group(0).column(3)
-    assert column.compression == "ZSTD"
-    changed = bytearray(data)
-    begin = column.dictionary_page_offset or column.data_page_offset
-    changed[begin + column.total_compressed_size - 1] ^= 1
-    path = point.path(folder).with_name("changed.parquet")
-    path.write_bytes(changed)
-    with pytest.raises(OSError, match=r"(?i)crc|checksum"):
-        pq.ParquetFile(path, page_checksum_verification=True).read()
-
-
 def test_a_statistic_that_was_not_asked_for_is_computed_from_the_flips(stored):
     folder, point, result, _ = stored
     read, _ = read_point(point.path(folder), point.key, ("median", "q90"))

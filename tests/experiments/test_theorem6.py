@@ -22,13 +22,11 @@ from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import L1
 from jaxsens.base.errors import InputError
 from jaxsens.experiments.jobs.job import Outcome, RowsJob
-from jaxsens.experiments.sweep import points as sweep_points
 from jaxsens.experiments.sweep.placement_table import PlacementTable
 from jaxsens.experiments.sweep.points import Measurement
 from jaxsens.experiments.theorem6 import results as theorem6_results
 from jaxsens.experiments.theorem6 import run as theorem6
 from jaxsens.experiments.theorem6.config import Theorem6, load_theorem6_config, parse_theorem6_config
-from jaxsens.experiments.theorem6.recurrent_parity import exact_parity_rnn
 from jaxsens.experiments.theorem6.results import (
     ROWS_FOLDER,
     KeptRow,
@@ -124,39 +122,6 @@ def test_rows_of_a_predicting_model_are_what_the_library_says():
         assert (tokens[:, 1:] < 2).all()
         result = flip_sensitivity(model, tokens, Substitute(sample=5, seed=seed), engine="vmap")
         assert (flips.mean, flips.max, flips.flips, flips.population) == (result.mean, result.max, 5, 16)
-
-
-@pytest.mark.slow
-def test_a_run_stopped_after_every_row_of_its_first_length_still_comes_to_its_end(
-    experiment, finished, tmp_path, monkeypatch
-):
-    """Preempted after every row that it finishes, it does each of them once."""
-    places = {"cross_entropy": theorem6_results, "flip_sensitivity": sweep_points}
-    done, original = [], {name: getattr(module, name) for name, module in places.items()}
-
-    def ends_with_a_signal(name):
-        def measure(*arguments, **options):
-            found = original[name](*arguments, **options)
-            done.append(name)
-            os.kill(os.getpid(), signal.SIGTERM)
-            return found
-
-        return measure
-
-    for name, module in places.items():
-        monkeypatch.setattr(module, name, ends_with_a_signal(name))
-    runs = 0
-    while runs < 4:
-        outcome = run_theorem6(experiment, tmp_path / "out", quiet())
-        assert outcome.exit_code == 143
-        runs += 1
-        assert len(done) == runs, "a run did more than one row, or none"
-    assert done == ["cross_entropy", "flip_sensitivity"] * 2
-    for name, module in places.items():
-        monkeypatch.setattr(module, name, original[name])
-    assert run_theorem6(experiment, tmp_path / "out", quiet()).finished == 24
-    assert tables(tmp_path / "out") == tables(finished[0])
-    assert not list((tmp_path / "out" / ROWS_FOLDER).rglob(".*"))
 
 
 def test_a_row_of_a_recognising_model_holds_accuracy_and_margin():
@@ -432,10 +397,3 @@ def test_sigterm_while_training_is_saved_and_the_next_run_goes_on(tmp_path):
         == 24
     )
     assert f"lstm: goes on from step {step}" in printed(console)
-
-
-def test_the_exact_network_moves_by_the_same_at_every_length():
-    given = ("prediction", Parity(0.5), exact_parity_rnn(0.5))
-    short, long = row_of(*given, 8, 0, "sensitivity"), row_of(*given, 200, 3, "sensitivity")
-    assert short.mean == long.max > 10
-    assert row_of(*given, 200, 0).excess == pytest.approx(0, abs=1e-12)

@@ -12,6 +12,7 @@ from jaxsens.experiments.theorem6.config import load_theorem6_config, parse_theo
 from jaxsens.languages import Parity
 from jaxsens.training.config import TrainConfig
 from tests.experiments.tiny_training import PREDICTION, RECOGNITION, THEOREM6, TRANSFORMER, write_training
+from tests.refusals import refused
 
 INLINE = """
 lengths = [4]
@@ -79,26 +80,20 @@ optimiser = {steps = 0}
 @pytest.mark.parametrize(
     ("models", "message"),
     [
-        ("", "name at least one model"),
-        (
-            '[[model]]\nname = "a"\n',
-            'model[0].train = None: give either train, a training config, or exact = "rnn"',
-        ),
-        (
-            '[[model]]\nname = "a"\nexact = "rnn"\ntrain = "lstm.toml"\n',
-            "model[0].train = 'lstm.toml': give either train",
-        ),
-        ('[[model]]\nname = "a"\nexact = "rnn"\n', "model[0].end_probability = None"),
-        ('[[model]]\nname = "a"\nexact = "rnn"\nend_probability = 2.0\n', "model[0].end_probability = 2.0"),
-        ('[[model]]\nname = "a"\nexact = "gru"\n', "model[0].exact = 'gru': should be 'rnn'"),
-        ('[[model]]\nname = "a"\ntrain = "lstm.toml"\nend_probability = 0.5\n', "it goes with exact"),
-        ('[[model]]\nname = "a"\ntrain = "no.toml"\n', "model[0].train: "),
-        ('[[model]]\nname = "a"\ntrain = "lstm.toml"\n' * 2, "this name is taken by another model"),
+        ("", "model"),
+        ('[[model]]\nname = "a"\n', "model[0].train"),
+        ('[[model]]\nname = "a"\nexact = "rnn"\ntrain = "lstm.toml"\n', "model[0].train"),
+        ('[[model]]\nname = "a"\nexact = "rnn"\n', "model[0].end_probability"),
+        ('[[model]]\nname = "a"\nexact = "rnn"\nend_probability = 2.0\n', "model[0].end_probability"),
+        ('[[model]]\nname = "a"\nexact = "gru"\n', "model[0].exact"),
+        ('[[model]]\nname = "a"\ntrain = "lstm.toml"\nend_probability = 0.5\n', "model[0].end_probability"),
+        ('[[model]]\nname = "a"\ntrain = "no.toml"\n', "model[0].train"),
+        ('[[model]]\nname = "a"\ntrain = "lstm.toml"\n' * 2, "model.name"),
     ],
 )
 def test_what_is_wrong_with_a_model_is_told_with_its_path(tmp_path, models, message):
     write_training(tmp_path)
-    assert message in problems_of(f"lengths = [4]\n{models}", tmp_path)
+    refused(message, parse_theorem6_config, f"lengths = [4]\n{models}", "config", tmp_path)
 
 
 def test_lengths_that_a_model_cannot_read_or_recognise_are_refused(tmp_path):
@@ -126,10 +121,3 @@ def test_an_engine_that_refuses_a_model_is_refused_before_anything_is_trained(tm
         assert f'measure.engine: model "{name}": engine = "difference": it cannot serve this model' in told
     assert '"soft"' not in told
     assert parse_theorem6_config(text.replace('"difference"', '"auto"'), "config", tmp_path).measure
-
-
-def test_a_file_that_is_not_there_or_no_toml_is_refused(tmp_path):
-    with pytest.raises(InputError, match="a readable TOML file is needed"):
-        load_theorem6_config(tmp_path / "none.toml")
-    assert "not TOML" in problems_of("lengths = [", tmp_path)
-    assert "not TOML: maximum recursion" in problems_of("lengths = " + "[" * 100_000, tmp_path)

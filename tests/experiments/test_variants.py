@@ -88,6 +88,9 @@ PARITY = {"construction": "parity", "condition": "unbounded", "kinds": 3}
          {"construction": "parity", "condition": "unbounded", "dtype": "float32"}),
         (NETWORK | {"kind": "lstm"}, {"formula": "Q_1"}, {"dtype": "float64", "formula": "Q_1"}),
         (NETWORK, {"kind": "transformer"}, NETWORK | {"kind": "transformer"}),
+        (NETWORK, {"checkpoint": "run"}, {"checkpoint": "run"}),
+        ({"checkpoint": "run"}, {"kind": "lstm", "width": 4}, {"kind": "lstm", "width": 4}),
+        ({"checkpoint": "run"}, {"checkpoint": "other"}, {"checkpoint": "other"}),
     ],
 )  # fmt: skip
 def test_a_variant_of_another_kind_of_model_keeps_only_what_that_kind_has_too(base, changes, expected):

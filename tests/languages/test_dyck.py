@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from math import comb
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from jaxsens.languages.dyck import (
     final_height_law,
     final_heights,
     innermost_open,
-    last_step_down,
     uniform_walks,
 )
 from tests.languages.cases import DYCK, LONGEST_PREFIX
@@ -52,20 +50,6 @@ def test_heights_after_a_hundred_thousand_steps_agree_with_ballot_numbers_by_log
     logs += (n - d) * np.log(up) + d * np.log1p(-up)
     weights = np.exp(logs - logs.max())
     np.testing.assert_allclose(final_height_law(n, up), weights / weights.sum(), rtol=1e-7, atol=1e-12)
-
-
-def test_an_even_coin_is_balanced_after_n_steps_with_probability_2_over_n_plus_2():
-    for n in (2, 10, 1000, 100_000):  # Catalan(n/2) / binomial(n, n/2)
-        assert final_height_law(n, 0.5)[0] == pytest.approx(2 / (n + 2), rel=1e-13)
-
-
-@pytest.mark.parametrize("n", [1, 2, 7, 12])
-def test_the_share_of_walks_that_end_with_a_step_down_is_a_ratio_of_ballot_numbers(n):
-    def ballot(n, h):
-        return 0 if h > n else (h + 1) * comb(n + 1, (n - h) // 2) // (n + 1)
-
-    expected = [ballot(n - 1, h + 1) / ballot(n, h) for h in final_heights(n).tolist()]
-    np.testing.assert_allclose(last_step_down(n, final_heights(n)), expected, rtol=1e-14)
 
 
 def test_long_walks_are_uniform_on_the_way_too():

@@ -10,6 +10,7 @@ import pytest
 import jaxsens
 from jaxsens import InputError, logic
 from jaxsens.languages import FormulaLanguage
+from tests.refusals import refused
 
 FORMULAS = {
     "automaton": "true S (Q_1 & Y Q_1) & !Q_0 S Q_1",
@@ -139,17 +140,11 @@ def test_settings_make_an_equal_language_and_refuse_predicates_of_ones_own():
 
 
 def test_errors_name_every_argument():
-    with pytest.raises(InputError) as error:
-        jaxsens.language("formula", formula="Q_2 &", alphabet="0", end_probability=2)
-    for part in ("alphabet = '0'", "end_probability = 2", "expected"):
-        assert part in str(error.value)
-    with pytest.raises(InputError, match="no word satisfies it"):
-        made("Q_0 & Q_1")
-    with pytest.raises(InputError, match="has no '2'"):
-        jaxsens.language(logic.Symbol("2"), "01")
-    with pytest.raises(InputError, match="formula: is missing"):
-        jaxsens.language("formula", alphabet="01")
-    with pytest.raises(InputError, match="a formula and its alphabet"):
-        jaxsens.language("#L[Q_1] > 0", "01")
-    with pytest.raises(InputError, match="alphabet"):
-        jaxsens.language("parity", "01")
+    wrong = {"formula": "Q_2 &", "alphabet": "0", "end_probability": 2}
+    assert "expected" in refused("alphabet end_probability", jaxsens.language, "formula", **wrong)
+    refused("formula", made, "Q_0 & Q_1")
+    refused("formula", jaxsens.language, "formula", alphabet="01")
+    for arguments, said in (((logic.Symbol("2"), "01"), "'2'"), (("#L[Q_1] > 0", "01"), "a formula"),
+                            (("parity", "01"), "alphabet")):  # fmt: skip
+        with pytest.raises(InputError, match=said):
+            jaxsens.language(*arguments)

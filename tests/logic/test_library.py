@@ -44,18 +44,6 @@ def test_a_named_formula_reads_back_and_is_described(entry):
     assert logic.formula(entry.name) is entry.formula
 
 
-@pytest.mark.parametrize("name", ["parity-without-predicates", "parity-without-predicates-since"])
-def test_parity_without_predicates_is_not_the_parity_of_each_prefix(name):
-    entry = logic.named_formula(name)
-    wrong = total = 0
-    for length, words in all_words("01", 8):
-        measured = truths(entry.formula, words, entry.alphabet)
-        for word, values in zip(words, measured, strict=True):
-            total += 1
-            wrong += values.tolist() != [entry.definition(word, i) for i in range(1, length + 1)]
-    assert (wrong, total) == (487, 510)
-
-
 @pytest.mark.parametrize("gram", ["a", "ab", "bba", "abab"])
 def test_n_grams_of_any_length_in_both_directions(gram):
     ends, begins = logic.n_gram(gram), logic.n_gram(gram, ahead=True)

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 
 from jaxsens import logic
 from jaxsens.base.errors import InputError
-from jaxsens.logic.formulas import shortened
 from tests.lanes import examples
 from tests.logic.random_formulas import formulas
 
@@ -88,10 +87,3 @@ def test_a_text_that_would_fill_the_memory_is_refused_and_its_beginning_still_sh
         str(formula)
     assert repr(formula).startswith("<formula Q_a & !Y Q_a S (Y Q_a & (Q_a &")
     assert "not in the fragment" in str(logic.violations(formula, "LTL[S]")[0])
-
-
-@settings(deadline=None, max_examples=examples(100))
-@given(formulas)
-def test_a_shortened_text_is_the_beginning_of_the_whole(formula):
-    text, short = str(formula), shortened(formula, 20)
-    assert short == (text if len(text) <= 20 else text[:17] + "...")

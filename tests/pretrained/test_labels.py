@@ -76,19 +76,15 @@ def test_the_command_says_the_label(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "output", "message"),
     [
-        (
-            {"architectures": ["BertModel"]},
-            "labels",
-            "output = 'labels': config.json has BertModel, which has no labels",
-        ),
+        ({"architectures": ["BertModel"]}, "labels", "output = .*BertModel"),
         ({"architectures": None}, "labels", "config.json has no class"),
         (
             {"architectures": ["BertForTokenClassification"], "id2label": {"0": "A", "2": "B"}},
             "labels",
             "id2label",
         ),
-        ({"id2label": {"0": "A", "1": "B"}}, "labels", r"classifier.weight \(3, 32\) instead of \(2, 32\)"),
-        ({}, "logits", "output = 'logits': the folder has the head classifier"),
+        ({"id2label": {"0": "A", "1": "B"}}, "labels", r"classifier.weight \(3, 32\)"),
+        ({}, "logits", "output = .*classifier"),
     ],
 )
 def test_a_head_that_is_not_there_is_refused_by_name(tmp_path, options, output: Any, message):

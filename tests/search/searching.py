@@ -14,6 +14,7 @@ from jaxsens.asked.engines import AskedEngine, Auto
 from jaxsens.asked.measures import L2, Norm
 from jaxsens.base.errors import Problems
 from jaxsens.search.problem import Problem, problem_of, search_space
+from jaxsens.search.worst_input import worst_input
 from jaxsens.sensitivity.placement.placement import Placement
 from jaxsens.sensitivity.subjects.adapters import measurable
 from tests.small_models import random_parameters, small
@@ -55,3 +56,13 @@ def problem(
     return problem_of(
         subject, space, jaxsens.Search(objective=objective), norm or L2(), engine or Auto(), Placement(ONE)
     )
+
+
+OPTIONS = ("measure", "progress")
+
+
+def searched(model: Any, n: int, flips: Any = None, engine: Any = "vmap", **options: Any) -> Any:
+    """The result of `worst_input` on one device; options other than `OPTIONS` are those of the search."""
+    given = {name: options.pop(name) for name in OPTIONS if name in options}
+    search = jaxsens.Search(**options)
+    return worst_input(model, n, flips, search=search, engine=engine, placement=Placement(ONE), **given)

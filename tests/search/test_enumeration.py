@@ -15,7 +15,7 @@ from jaxsens.search import enumeration
 from jaxsens.search.result import WorstInput
 from jaxsens.search.worst_input import worst_input
 from jaxsens.sensitivity.placement.placement import Placement
-from tests.search.searching import ONE, model_of, truth, words_over
+from tests.search.searching import ONE, model_of, searched, truth, words_over
 from tests.small_models import KINDS, WEIGHTINGS_TRIED
 
 EIGHT = Mesh(np.array(jax.devices()), ("flips",))
@@ -40,13 +40,7 @@ def assert_is_the_largest(found: WorstInput, model: Any, words: np.ndarray, **op
     assert found.words == len(words)
     np.testing.assert_allclose(found.value, expected.max(), rtol=1e-9, atol=1e-13)
     # The word and the flip that are named are those of the value.
-    again = jaxsens.flip_sensitivity(
-        model,
-        found.tokens,
-        flips=flips,
-        **options,
-        placement=jaxsens.Placement(ONE),
-    )
+    again = jaxsens.flip_sensitivity(model, found.tokens, flips, **options, placement=Placement(ONE))
     np.testing.assert_allclose(getattr(again, found.objective), found.value, rtol=1e-12)
     at = again.profile()[found.position, list(found.alphabet).index(found.symbol)]
     np.testing.assert_allclose(at, again.max, rtol=1e-12)
@@ -58,9 +52,7 @@ def assert_is_the_largest(found: WorstInput, model: Any, words: np.ndarray, **op
 def test_the_largest_of_all_words_is_found(case):
     model = model_of(**{"alphabet_size": 2, **case})
     for objective in ("max", "mean"):
-        found = worst_input(
-            model, 4, search=jaxsens.Search(objective=objective), engine="vmap", placement=Placement(ONE)
-        )
+        found = searched(model, 4, objective=objective)
         assert_is_the_largest(found, model, words_over(2, 4), engine="vmap")
 
 
@@ -69,9 +61,7 @@ def test_the_largest_of_all_words_is_found(case):
 def test_three_symbols_fixed_positions_norms_and_outputs(norm):
     model = model_of()
     fixed, measure = {0: 1, 4: 3}, Measure.kinds[norm](outputs=[4, 1])
-    found = worst_input(
-        model, 5, search=jaxsens.Search(fixed=fixed), measure=measure, engine="vmap", placement=Placement(ONE)
-    )
+    found = searched(model, 5, fixed=fixed, measure=measure)
     assert found.positions == (1, 2, 3)
     assert found.fixed == ((0, 1), (4, 3))
     assert_is_the_largest(found, model, words_over(3, 5, fixed), measure=measure, engine="vmap")

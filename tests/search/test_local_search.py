@@ -10,20 +10,16 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import jaxsens
 from jaxsens import load_worst_input
 from jaxsens.asked.engines import Difference, Vmap
 from jaxsens.asked.measures import L2, LInf
 from jaxsens.base.precision import numerics
-from jaxsens.search.local_search import CLIMBS, start_of
 from jaxsens.search.problem import Measured, Problem, after_one_change
 from jaxsens.search.worst_input import worst_input
 from jaxsens.sensitivity.placement.placement import Placement
-from tests.lanes import examples
-from tests.search.searching import ONE, model_of, problem, truth
+from tests.search.searching import ONE, model_of, problem, searched, truth
 
 # What two measurements tell
 
@@ -68,9 +64,7 @@ def test_two_measurements_tell_what_a_flip_does_after_every_change(engine):
 def test_a_local_maximum_is_one():
     # Of every neighbour of the pair: the same flip after one change, and all flips at either end.
     model = model_of(layers=2)
-    found = worst_input(
-        model, 6, search=jaxsens.Search(exact=False, restarts=2), engine="vmap", placement=Placement(ONE)
-    )
+    found = searched(model, 6, exact=False, restarts=2)
     with numerics("float64"):
         task = problem(model, 6, engine=Vmap())
         for end in found.restarts:
@@ -116,13 +110,7 @@ def test_most_searches_reach_the_maximum_and_none_exceeds_it(objective, options,
 @pytest.mark.parametrize("objective", ["max", "mean"])
 def test_the_value_is_what_flip_sensitivity_measures_and_above_random_words(objective):
     model = model_of(layers=2)
-    found = worst_input(
-        model,
-        16,
-        search=jaxsens.Search(objective=objective, restarts=2, budget=40),
-        engine="vmap",
-        placement=Placement(ONE),
-    )
+    found = searched(model, 16, objective=objective, restarts=2, budget=40)
     largest, mean = truth(model, found.tokens[None], engine="vmap")
     np.testing.assert_allclose(found.value, (largest if objective == "max" else mean)[0], rtol=1e-12)
     words = np.random.default_rng(0).integers(0, 3, (found.measurements, 16))
@@ -136,9 +124,7 @@ def test_plateaus_are_walked_on():
         first = jax.numpy.argmax(tokens == 1)
         return jax.numpy.where(jax.numpy.any(tokens == 1), first**2 * 1.0, 0.0)
 
-    found = worst_input(
-        model, 20, 2, search=jaxsens.Search(restarts=4, exact=False), engine="vmap", placement=Placement(ONE)
-    )
+    found = searched(model, 20, 2, restarts=4, exact=False)
     # 1 at the last position but one, all before it 0, and 1 at the first: from 18^2 to 0; the readout is not flipped.
     assert found.value == 19**2
 
@@ -148,20 +134,17 @@ def test_a_constant_model_ends_the_search():
         return tokens.sum() * 0.0
 
     for objective in ("max", "mean"):
-        found = worst_input(
-            model,
-            20,
-            2,
-            search=jaxsens.Search(objective=objective, restarts=2, exact=False),
-            placement=Placement(ONE),
-        )
+        found = searched(model, 20, 2, engine="auto", objective=objective, restarts=20, exact=False)
         assert found.value == 0
         assert found.converged
+        assert (
+            len({end.start for end in found.restarts}) == 20
+        )  # more than there are words of one or two symbols
 
 
 def test_float32_models():
     model = model_of(dtype="float32")
-    found = worst_input(model, 16, search=jaxsens.Search(restarts=2, budget=20), placement=Placement(ONE))
+    found = searched(model, 16, engine="auto", restarts=2, budget=20)
     assert found.dtype == "float32"
     np.testing.assert_allclose(truth(model, found.tokens[None])[0][0], found.value, rtol=1e-6)
 
@@ -175,9 +158,7 @@ def test_the_folded_engine_serves_the_search():
     )
     assert "folded" in found.engine.reason
     np.testing.assert_allclose(truth(model, found.tokens[None])[0][0], found.value, rtol=1e-9)
-    plain = worst_input(
-        model, 512, search=jaxsens.Search(budget=7, start=found.tokens, restarts=0), placement=Placement(ONE)
-    )
+    plain = searched(model, 512, engine="auto", budget=7, start=found.tokens, restarts=0)
     assert plain.value >= found.value
 
 
@@ -215,70 +196,21 @@ def test_the_budget_is_kept_and_a_larger_one_begins_alike(objective, monkeypatch
 def test_seeds_are_reproducible_and_differ():
     model = model_of()
 
-    def words(seed: int) -> list[tuple[int, ...]]:
-        found = worst_input(
-            model,
-            14,
-            search=jaxsens.Search(exact=False, restarts=3, budget=9, seed=seed),
-            engine="vmap",
-            placement=Placement(ONE),
-        )
-        assert found.description() == again(seed).description()
-        return [end.start for end in found.restarts]
-
-    def again(seed: int):
-        return worst_input(
-            model,
-            14,
-            search=jaxsens.Search(exact=False, restarts=3, budget=9, seed=seed),
-            engine="vmap",
-            placement=Placement(ONE),
-        )
-
-    assert words(1)[0] != words(2)[0]
+    first, again, other = (
+        searched(model, 14, exact=False, restarts=3, budget=9, seed=seed) for seed in (1, 1, 2)
+    )
+    assert first.description() == again.description()
+    assert first.restarts[0].start != other.restarts[0].start
 
 
 def test_starts_are_used_first_and_hold_what_is_fixed():
     model = model_of()
     starts = np.array([[0, 1, 2, 0, 1, 3], [2, 2, 2, 2, 2, 3]])
-    found = worst_input(
-        model,
-        6,
-        search=jaxsens.Search(fixed={5: 3}, start=starts, restarts=3, exact=False),
-        engine="vmap",
-        placement=Placement(ONE),
-    )
+    found = searched(model, 6, fixed={5: 3}, start=starts, restarts=3, exact=False)
     assert [end.start for end in found.restarts][:2] == [tuple(word) for word in starts.tolist()]
     assert len(found.restarts) == 5
     assert {end.tokens[5] for end in found.restarts} == {3}
     assert found.tokens[5] == 3
-
-
-@settings(max_examples=examples(30))
-@given(k=st.integers(0, 40), seed=st.integers(0, 5))
-def test_every_start_is_a_word_and_depends_on_seed_and_number_alone(k, seed):
-    with numerics("float64"):
-        task = STARTING.setdefault("task", problem(model_of(), 6))
-    task = dataclasses.replace(task, search=dataclasses.replace(task.search, seed=seed))
-    word = start_of(task, k)
-    assert set(word.tolist()) <= {0, 1, 2}
-    np.testing.assert_array_equal(word, start_of(task, k))
-
-
-STARTING: dict[str, Problem] = {}
-
-
-def test_structured_starts_come_each_once():
-    with numerics("float64"):
-        task = problem(model_of(), 6)
-    words = [tuple(start_of(task, k).tolist()) for k in range(1, 25, 2)]
-    assert words[:3] == [(0,) * 6, (1,) * 6, (2,) * 6]
-    assert words[3] == (0, 0, 0, 0, 0, 1)
-    assert len(set(words)) == 12
-
-
-def test_the_steps_are_by_objective():
-    assert set(CLIMBS) == {"max", "mean"}
 
 
 # The result as a file
@@ -287,13 +219,7 @@ def test_the_steps_are_by_objective():
 def test_a_result_is_read_back_as_it_was(tmp_path):
     # NumPy's whole numbers go into the file like Python's.
     as_numpy: Any = np.int64
-    found = worst_input(
-        model_of(),
-        14,
-        search=jaxsens.Search(budget=as_numpy(3), seed=as_numpy(0), fixed={13: 3}),
-        engine="vmap",
-        placement=Placement(ONE),
-    )
+    found = searched(model_of(), 14, budget=as_numpy(3), seed=as_numpy(0), fixed={13: 3})
     path = tmp_path / "found.json"
     found.save(path)
     read = load_worst_input(path)

@@ -14,12 +14,9 @@ from flax import nnx
 import jaxsens
 from jaxsens import SearchInterrupted
 from jaxsens.search import checkpoint as checkpoints
-from jaxsens.search.worst_input import worst_input
-from jaxsens.sensitivity.placement.placement import Placement
-from tests.search.searching import ONE, model_of
+from tests.search.searching import model_of, searched
 
 SEARCH: dict[str, Any] = {"exact": False, "restarts": 3}
-OPTIONS: dict[str, Any] = {"engine": "vmap", "placement": Placement(ONE)}
 
 
 def stopping(after: int) -> Any:
@@ -34,26 +31,18 @@ def stopping(after: int) -> Any:
 @pytest.mark.parametrize("objective", ["max", "mean"])
 def test_interrupted_and_resumed_equals_uninterrupted(objective, tmp_path):
     model = model_of()
-    whole = worst_input(model, 6, search=jaxsens.Search(objective=objective, **SEARCH), **OPTIONS)
+    whole = searched(model, 6, objective=objective, **SEARCH)
     whole.save(tmp_path / "whole")
     for after in range(1, whole.measurements, max(3, whole.measurements // 12)):  # all over the search
         path = tmp_path / f"state-{after}"
         with pytest.raises(SearchInterrupted) as caught:
-            worst_input(
-                model,
-                6,
-                search=jaxsens.Search(objective=objective, checkpoint=path, **SEARCH),
-                progress=stopping(after),
-                **OPTIONS,
-            )
+            searched(model, 6, objective=objective, checkpoint=path, progress=stopping(after), **SEARCH)
         partial = caught.value.partial
         assert isinstance(caught.value, KeyboardInterrupt)
         assert partial.measurements == after
         assert not partial.converged or partial.restarts == whole.restarts[: len(partial.restarts)]
         assert partial.history == tuple(entry for entry in whole.history if entry[0] <= after)
-        resumed = worst_input(
-            model, 6, search=jaxsens.Search(objective=objective, checkpoint=path, **SEARCH), **OPTIONS
-        )
+        resumed = searched(model, 6, objective=objective, checkpoint=path, **SEARCH)
         resumed.save(tmp_path / "resumed")
         assert (tmp_path / "resumed").read_bytes() == (tmp_path / "whole").read_bytes()
 
@@ -66,65 +55,49 @@ def test_a_search_that_is_killed_goes_on_from_any_state_that_was_written(tmp_pat
         copies.append(tmp_path / f"copy-{step.done}")
         shutil.copy(path, copies[-1])
 
-    whole = worst_input(model, 6, search=jaxsens.Search(checkpoint=path, **SEARCH), progress=copy, **OPTIONS)
+    whole = searched(model, 6, checkpoint=path, progress=copy, **SEARCH)
     assert len({copy.read_bytes() for copy in copies}) > 4
     for state in copies[::3]:
-        assert (
-            worst_input(model, 6, search=jaxsens.Search(checkpoint=state, **SEARCH), **OPTIONS).description()
-            == whole.description()
-        )
+        assert searched(model, 6, checkpoint=state, **SEARCH).description() == whole.description()
 
 
 def test_a_finished_search_is_not_run_again_and_goes_further_if_asked(tmp_path, monkeypatch):
     model, path = model_of(), tmp_path / "state"
-    first = worst_input(model, 6, search=jaxsens.Search(checkpoint=path, budget=4, **SEARCH), **OPTIONS)
-    again = worst_input(model, 6, search=jaxsens.Search(checkpoint=path, budget=4, **SEARCH), **OPTIONS)
+    first = searched(model, 6, checkpoint=path, budget=4, **SEARCH)
+    again = searched(model, 6, checkpoint=path, budget=4, **SEARCH)
     assert again.description() == first.description()
-    whole = worst_input(model, 6, search=jaxsens.Search(**SEARCH), **OPTIONS)
-    assert (
-        worst_input(model, 6, search=jaxsens.Search(checkpoint=path, **SEARCH), **OPTIONS).description()
-        == whole.description()
-    )
+    whole = searched(model, 6, **SEARCH)
+    assert searched(model, 6, checkpoint=path, **SEARCH).description() == whole.description()
     seen: list[Any] = []
-    assert (
-        worst_input(
-            model, 6, search=jaxsens.Search(checkpoint=path, **SEARCH), progress=seen.append, **OPTIONS
-        ).value
-        == whole.value
-    )
+    assert searched(model, 6, checkpoint=path, progress=seen.append, **SEARCH).value == whole.value
     assert seen == []
     more = {**SEARCH, "restarts": 5}
     assert (
-        worst_input(model, 6, search=jaxsens.Search(checkpoint=path, **more), **OPTIONS).description()
-        == worst_input(model, 6, search=jaxsens.Search(**more), **OPTIONS).description()
+        searched(model, 6, checkpoint=path, **more).description() == searched(model, 6, **more).description()
     )
     with pytest.raises(
         jaxsens.InputError, match=r"more than asked for; give a larger budget or more restarts"
     ):
-        worst_input(model, 6, search=jaxsens.Search(checkpoint=path, **SEARCH), **OPTIONS)
+        searched(model, 6, checkpoint=path, **SEARCH)
     with pytest.raises(jaxsens.InputError, match="more than asked for"):
-        worst_input(model, 6, search=jaxsens.Search(checkpoint=path, budget=3, **more), **OPTIONS)
+        searched(model, 6, checkpoint=path, budget=3, **more)
 
 
 def test_a_checkpoint_of_other_arguments_is_refused(tmp_path):
     model, path = model_of(), tmp_path / "state"
-    worst_input(model, 6, search=jaxsens.Search(checkpoint=path, budget=3, **SEARCH), **OPTIONS)
-
-    def again(**changes: Any) -> jaxsens.Search:
-        return jaxsens.Search(checkpoint=path, **{**SEARCH, **changes})
-
+    searched(model, 6, checkpoint=path, budget=3, **SEARCH)
     others: list[tuple[Any, dict[str, Any], str]] = [
-        (model, {"search": again(seed=1)}, "seed"),
-        (model, {"measure": "l1", "search": again(objective="mean")}, "measure, objective"),
-        (model, {"search": again(start=[0, 1, 2, 0, 1, 2])}, "start"),
-        (model, {"search": again(fixed={5: 3})}, "fixed"),
+        (model, {"seed": 1}, "seed"),
+        (model, {"measure": "l1", "objective": "mean"}, "measure, objective"),
+        (model, {"start": [0, 1, 2, 0, 1, 2]}, "start"),
+        (model, {"fixed": {5: 3}}, "fixed"),
         (model_of(seed=1), {}, "parameters"),
         (model_of(mask="future"), {}, "model"),
         (model, {"flips": [0, 1]}, "flips"),
     ]
     for other, changes, named in others:
         with pytest.raises(jaxsens.InputError, match=f"another search, with other {named}; delete it"):
-            worst_input(other, 6, **{**OPTIONS, "search": again(), **changes})
+            searched(other, 6, checkpoint=path, **{**SEARCH, **changes})
 
 
 def test_a_function_that_holds_other_numbers_is_noticed(tmp_path):
@@ -134,15 +107,10 @@ def test_a_function_that_holds_other_numbers_is_noticed(tmp_path):
         weights = np.random.default_rng(0).normal(size=6) * factor
         return lambda tokens: (tokens @ jax.numpy.asarray(weights)) ** 2
 
-    worst_input(of(1.0), 6, 2, search=jaxsens.Search(checkpoint=path, budget=3, **SEARCH), **OPTIONS)
-    assert (
-        worst_input(
-            of(1.0), 6, 2, search=jaxsens.Search(checkpoint=path, budget=4, **SEARCH), **OPTIONS
-        ).measurements
-        == 4
-    )
+    searched(of(1.0), 6, 2, checkpoint=path, budget=3, **SEARCH)
+    assert searched(of(1.0), 6, 2, checkpoint=path, budget=4, **SEARCH).measurements == 4
     with pytest.raises(jaxsens.InputError, match="of another model"):
-        worst_input(of(1.5), 6, 2, search=jaxsens.Search(checkpoint=path, **SEARCH), **OPTIONS)
+        searched(of(1.5), 6, 2, checkpoint=path, **SEARCH)
 
 
 def test_a_module_with_random_streams_and_a_checkpoint(tmp_path):
@@ -156,13 +124,8 @@ def test_a_module_with_random_streams_and_a_checkpoint(tmp_path):
             return jax.numpy.tanh(self.drop(self.embed(tokens)).sum(axis=0))
 
     path = tmp_path / "state"
-    first = worst_input(Model(), 6, 2, search=jaxsens.Search(checkpoint=path, budget=3, **SEARCH), **OPTIONS)
-    assert (
-        worst_input(
-            Model(), 6, 2, search=jaxsens.Search(checkpoint=path, budget=3, **SEARCH), **OPTIONS
-        ).description()
-        == first.description()
-    )
+    first = searched(Model(), 6, 2, checkpoint=path, budget=3, **SEARCH)
+    assert searched(Model(), 6, 2, checkpoint=path, budget=3, **SEARCH).description() == first.description()
 
 
 def damages(text: str) -> dict[str, str]:
@@ -182,15 +145,15 @@ def damages(text: str) -> dict[str, str]:
 
 def test_a_damaged_checkpoint_is_refused_and_left_as_it_is(tmp_path):
     model, path = model_of(), tmp_path / "state"
-    found = worst_input(model, 6, search=jaxsens.Search(checkpoint=path, budget=3, **SEARCH), **OPTIONS)
+    found = searched(model, 6, checkpoint=path, budget=3, **SEARCH)
     for damaged in damages(path.read_text()).values():
         path.write_text(damaged)
         with pytest.raises(jaxsens.InputError, match=r"checkpoint = .*state.*: damaged"):
-            worst_input(model, 6, search=jaxsens.Search(checkpoint=path, budget=3, **SEARCH), **OPTIONS)
+            searched(model, 6, checkpoint=path, budget=3, **SEARCH)
         assert path.read_text() == damaged
     found.save(path)
     with pytest.raises(jaxsens.InputError, match="it holds a result of worst_input, not a checkpoint"):
-        worst_input(model, 6, search=jaxsens.Search(checkpoint=path, budget=3, **SEARCH), **OPTIONS)
+        searched(model, 6, checkpoint=path, budget=3, **SEARCH)
 
 
 def test_ctrl_c_before_anything_was_found_is_a_plain_one(tmp_path, monkeypatch):
@@ -200,26 +163,18 @@ def test_ctrl_c_before_anything_was_found_is_a_plain_one(tmp_path, monkeypatch):
     monkeypatch.setattr("jaxsens.sensitivity.placement.placement.prepared_on", stop)
     path = tmp_path / "state"
     with pytest.raises(KeyboardInterrupt) as caught:
-        worst_input(model_of(), 6, search=jaxsens.Search(checkpoint=path, **SEARCH), **OPTIONS)
+        searched(model_of(), 6, checkpoint=path, **SEARCH)
     assert not isinstance(caught.value, SearchInterrupted)
     monkeypatch.undo()
     # What is left is a checkpoint of the beginning.
-    assert (
-        worst_input(
-            model_of(), 6, search=jaxsens.Search(checkpoint=path, budget=2, **SEARCH), **OPTIONS
-        ).measurements
-        == 2
-    )
+    assert searched(model_of(), 6, checkpoint=path, budget=2, **SEARCH).measurements == 2
 
 
 def test_a_search_that_measures_nothing_leaves_no_checkpoint(tmp_path):
     model = model_of()
     broken = jax.tree.map(lambda leaf: np.full(leaf.shape, np.nan), model.parameters)
     with pytest.raises(jaxsens.InputError, match="not finite"):
-        worst_input(
-            jaxsens.Transformer(model.config, parameters=broken),
-            6,
-            search=jaxsens.Search(checkpoint=tmp_path / "state", **SEARCH),
-            **OPTIONS,
+        searched(
+            jaxsens.Transformer(model.config, parameters=broken), 6, checkpoint=tmp_path / "state", **SEARCH
         )
     assert not (tmp_path / "state").exists()

@@ -11,8 +11,8 @@ import pytest
 import jaxsens
 from jaxsens.base.errors import InputError
 from jaxsens.experiments.single.told import at_most_of, told_of_words
-from jaxsens.sensitivity.estimates import blocks
-from jaxsens.sensitivity.estimates.blocks import check_estimates_finite
+from jaxsens.sensitivity.estimates import run
+from jaxsens.sensitivity.estimates.run import check_estimates_finite
 from jaxsens.sensitivity.pictures.picture import fragment
 from jaxsens.sensitivity.pictures.plot import draw_profile
 from jaxsens.sensitivity.results.result import FlipSensitivity, load_result
@@ -134,7 +134,7 @@ def test_an_overflowing_estimate_of_a_finite_model_is_told_as_such(monkeypatch):
     def overflowing(given, words, flips, *rest):
         return np.full(len(flips), np.inf)
 
-    monkeypatch.setattr(blocks, "estimated", overflowing)
+    monkeypatch.setattr(run, "estimated", overflowing)
     model = jaxsens.Transformer(
         jaxsens.TransformerConfig(alphabet_size=2, width=4, heads=1, layers=1, feed_forward=0), seed=0
     )

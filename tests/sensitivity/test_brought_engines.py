@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens.asked.engines import AskedEngine, Seed
-from jaxsens.asked.value import brought_kind
+from jaxsens.asked.value import kind_of
 from jaxsens.base.errors import EngineRefusal
 from jaxsens.sensitivity.engines.engine import Engine, EngineChoice, EngineCost
 from jaxsens.sensitivity.results.estimated import Estimated
@@ -54,7 +54,7 @@ class Passes(Engine):
         return EngineCost(0.0, 1.0, 64, 1.0)
 
 
-@brought_kind("another")
+@kind_of(AskedEngine, "another")
 class Another(AskedEngine):
     """Forward passes of another package."""
 
@@ -81,7 +81,7 @@ class Guess:
         )
 
 
-@brought_kind("guess")
+@kind_of(AskedEngine, "guess")
 class Guesses(AskedEngine):
     """Guesses."""
 
@@ -146,11 +146,11 @@ def test_an_engine_of_another_package_measures_by_its_name(brought, tmp_path):
 
 
 def test_what_it_does_not_serve_it_refuses_and_edits_are_refused_for_it(brought):
-    with pytest.raises(EngineRefusal, match="another.*give a jaxsens transformer"):
+    with pytest.raises(EngineRefusal, match=r"another.*give a jaxsens transformer"):
         jaxsens.flip_sensitivity(lambda tokens: tokens.sum() / 4.0, [0, 1], 2, engine="another")
     with pytest.raises(EngineRefusal, match='"another": it replaces one symbol at a time'):
         measured(flips="delete", engine="another")
-    with pytest.raises(InputError, match="another.times: unknown key|engine.times: unknown key"):
+    with pytest.raises(InputError, match=r"engine\.times: unknown key"):
         measured(engine={"kind": "another", "times": 2})
 
 
@@ -203,13 +203,16 @@ def test_a_sweep_reads_it_and_gives_it_the_seed_of_each_point(brought):
     [
         (
             "vmap = brought_engines:Another",
-            "a package brings 'vmap' of jaxsens.engines, brought_engines:Another",
+            r"a package brings jaxsens' own names of jaxsens.engines, \{'vmap'\}: uninstall it",
         ),
         (
             "mine = brought_engines:Another",
-            "'mine' is brought_engines:Another, which is no class of this kind",
+            "'mine' is <class 'brought_engines.Another'>, which is no class of this kind",
         ),
-        ("mine = brought_engines:Passes", "'mine' is brought_engines:Passes, which is no class of this kind"),
+        (
+            "mine = brought_engines:Passes",
+            "'mine' is <class 'brought_engines.Passes'>, which is no class of this kind",
+        ),
     ],
 )
 def test_an_entry_that_brings_no_engine_of_its_name_is_refused(tmp_path, monkeypatch, entry, match):

@@ -16,7 +16,7 @@ from scipy import optimize, stats
 
 from jaxsens import InputError, load_result
 from jaxsens.asked.measures import Function
-from jaxsens.sensitivity.estimates.verify import warn_if_far
+from jaxsens.sensitivity.estimates.run import warn_if_far
 from jaxsens.sensitivity.results.accuracy import accuracy_of
 from jaxsens.sensitivity.results.estimated import ESTIMATED, RANDOM, TOP, Estimated, strata
 from jaxsens.sensitivity.results.stratified import quantile_bounds, stratified_mean
@@ -301,7 +301,7 @@ def test_either_part_of_the_measured_flips_warns_if_it_is_far_off(far, said):
     )
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        warn_if_far(result, measurable(lambda tokens: tokens), 1.0, stacklevel=1)
+        warn_if_far(result, measurable(lambda tokens: tokens), stacklevel=1)
     assert len(found) == (said is not None)
     assert said is None or re.search(said, str(found[0].message))
 

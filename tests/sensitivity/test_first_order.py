@@ -27,9 +27,9 @@ from jaxsens.models.transformer.layers import layered_transformer
 from jaxsens.models.transformer.parameters import initialise
 from jaxsens.sensitivity.engines.engine import FlipBlock
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
-from jaxsens.sensitivity.engines.first_order.options import FirstOrder
 from jaxsens.sensitivity.engines.vmap import VmapEngine
 from jaxsens.sensitivity.estimates.estimate import combinations
+from jaxsens.sensitivity.estimates.first_order import FirstOrder
 from jaxsens.sensitivity.results.accuracy import Accuracy
 from jaxsens.sensitivity.subjects.adapters import TransformerApply
 from tests.documented import documented, example
@@ -381,7 +381,7 @@ def moved_probability(y: jax.Array, new: jax.Array) -> jax.Array:
 def test_distances_are_those_of_the_estimated_changes(monkeypatch, dtype, measure, size):
     """In one layer of which one row is read the estimate is exact, however outputs come in blocks."""
     monkeypatch.setattr("jaxsens.sensitivity.estimates.estimate.LARGEST_BLOCK", size)
-    monkeypatch.setattr("jaxsens.sensitivity.estimates.blocks.OUTPUTS_AT_ONCE", 5 * size)
+    monkeypatch.setattr("jaxsens.sensitivity.estimates.run.OUTPUTS_AT_ONCE", 5 * size)
     model = jaxsens.Transformer(
         small(layers=1, weighting="temperature-log", mask="future", dtype=dtype), seed=0
     )
@@ -554,7 +554,7 @@ def test_a_poor_estimate_warns_and_its_accuracy_says_so():
 def test_what_is_said_of_the_error_above_sigmoid_attention_holds(monkeypatch, above):
     # Rows without normalisation add up n/2 values, so the scores above them are large: some estimates are 14 times the
     # change. The largest estimates are measured; of others the sample tells, in which a tenth may be far off.
-    monkeypatch.setattr("jaxsens.sensitivity.estimates.verify.FAR_OFF_90", 0.3)
+    monkeypatch.setattr("jaxsens.sensitivity.estimates.run.FAR_OFF_90", 0.3)
     config = small(weighting=("sigmoid", above))
     with numerics("float64"):
         model = jaxsens.Transformer(config, parameters=initialise(config, 17))

@@ -24,9 +24,9 @@ from jaxsens.models.parts.masks import MASKS, SlidingWindow
 from jaxsens.models.transformer.layers import layered_transformer
 from jaxsens.sensitivity.engines.engine import FlipBlock
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
-from jaxsens.sensitivity.engines.first_order.options import FirstOrder
 from jaxsens.sensitivity.engines.vmap import VmapEngine
 from jaxsens.sensitivity.estimates.estimate import combinations
+from jaxsens.sensitivity.estimates.first_order import FirstOrder
 from jaxsens.sensitivity.subjects.adapters import TransformerApply
 from tests.lanes import examples
 from tests.small_models import WEIGHTINGS_TRIED, random_parameters, small

@@ -12,7 +12,7 @@ import jaxsens
 from jaxsens.asked.flips import Substitute
 from jaxsens.models.transformer.layered import LayeredModel
 from jaxsens.models.transformer.layers import layered_transformer
-from jaxsens.sensitivity.engines.first_order.options import FirstOrder
+from jaxsens.sensitivity.estimates.first_order import FirstOrder
 from jaxsens.sensitivity.results.result import FlipSensitivity
 
 CONFIG = jaxsens.TransformerConfig(alphabet_size=3, width=4, heads=1, layers=1, feed_forward=4)

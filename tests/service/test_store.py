@@ -37,16 +37,6 @@ def test_jobs_are_done_in_the_order_in_which_they_were_asked_for(store):
     assert store.waiting() == (3, pytest.approx(101.1))
 
 
-def test_a_job_that_ended_its_worker_twice_stays_failed_until_it_is_forgotten(store):
-    add(store, "a")
-    for crashes, then in ((1, "queued"), (2, "failed")):
-        store.change("a", state="failed", crashes=crashes)
-        for _ in range(3):
-            assert (add(store, "a").state, store.get("a").crashes) == (then, crashes)
-    store.forget("a")
-    assert (add(store, "a").state, store.get("a").crashes) == ("queued", 0)
-
-
 def test_a_job_that_waits_or_is_finished_is_not_asked_twice_and_one_that_failed_is(store):
     add(store, "a")
     for state, then in {
@@ -117,17 +107,6 @@ def test_a_link_in_the_store_is_refused_by_name_and_what_it_leads_to_stays_as_it
         Store(store)
     assert foreign.read_bytes() == b"foreign"
     assert sorted(store.iterdir()) == [store / name]
-
-
-def test_a_link_in_place_of_a_result_is_not_followed(store, tmp_path):
-    foreign = tmp_path / "foreign"
-    foreign.write_bytes(b"foreign")
-    (tmp_path / "results" / "a.parquet").symlink_to(foreign)
-    with pytest.raises(jaxsens.InputError, match="is a link"):
-        store.result("a")
-    add(store, "a")
-    store.forget("a")  # removes the link
-    assert foreign.read_bytes() == b"foreign"
 
 
 def test_a_full_disk_is_one_clear_error_and_loses_nothing(store):

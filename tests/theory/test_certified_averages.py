@@ -13,7 +13,6 @@ from jaxsens.theory.certified.averages import (
     Weights,
     average_range,
     average_sup,
-    direction_range,
     total_range,
 )
 from jaxsens.theory.certified.intervals import Ball
@@ -122,27 +121,6 @@ def test_compiled_arithmetic_agrees_for_one_row_and_several(counts, monkeypatch)
     monkeypatch.setattr(averages, "ON_HOST", 0)
     np.testing.assert_allclose(average_sup(weights(hi, lo, counts), payload), host[0], rtol=1e-9)
     np.testing.assert_allclose(average_sup(many, repeated), host[1], rtol=1e-9)
-
-
-@pytest.mark.quick(2)
-@pytest.mark.parametrize("counts", [None, Counts(2, 3, 7)])
-@pytest.mark.parametrize("on_host", [2**17, 0])
-def test_ranges_along_directions_are_those_of_the_products(on_host, counts, monkeypatch):
-    heads, p = [row(seed, width=0.3)[:2] for seed in (2, 3)], 3
-    each = [weights(hi, lo, counts) for hi, lo in heads]
-    rng = np.random.default_rng(0)
-    u, values = rng.normal(size=(p, 2, 1, 4)), rng.normal(size=(2, 2, 7, 4))
-    payload = np.einsum("phrc,hkmc->hprkm", u, values)
-    upper = np.stack([average_sup(e, v) for e, v in zip(each, payload, strict=True)], axis=1)
-    lower = -np.stack([average_sup(e, -v) for e, v in zip(each, payload, strict=True)], axis=1)
-    exact = Ball(np.transpose(payload[:, :, 0], (0, 3, 2, 1)), np.zeros((2, 7, 2, p)))
-    together = average_range(Weights.of_heads(each), exact)[1]
-    monkeypatch.setattr(averages, "ON_HOST", on_host)
-    found, total = direction_range(Weights.of_heads(each), u, values)
-    np.testing.assert_allclose(found.lo, lower, rtol=1e-9)
-    np.testing.assert_allclose(found.hi, upper, rtol=1e-9)
-    np.testing.assert_allclose(total.mid[:, 0], together.mid[0], atol=1e-8)
-    np.testing.assert_allclose(total.rad[:, 0], together.rad[0], rtol=1e-8)
 
 
 @pytest.mark.quick(4)

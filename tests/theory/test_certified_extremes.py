@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from jaxsens import TransformerConfig
-from jaxsens.base.errors import InputError
 from jaxsens.models.transformer.module import Transformer
 from jaxsens.theory.certified import averages, first_layer
 from jaxsens.theory.certified.bound import certified_bound
+from tests.refusals import refused
 from tests.small_models import small
 from tests.theory.certified_truth import scaled_model, truth, undercut
 
@@ -154,29 +154,19 @@ def test_numpy_integers_are_whole_numbers():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fixed": [1, 2]}, r"fixed = \[1, 2\]: a mapping"),
-        ({"fixed": 3}, "fixed = 3: a mapping"),
-        ({"fixed": {"0": 1}}, r"fixed = \{'0': 1\}: a mapping"),
-        ({"fixed": {0: 1.0}}, r"fixed = \{0: 1.0\}: a mapping"),
-        (
-            {"flips": [[0], [0, 1]]},
-            r"flips.symbols = \[\[0\], \[0, 1\]\]: the number of symbols, a sequence of symbol ids",
-        ),
-        (
-            {"flips": [[0, 1]]},
-            r"flips.symbols = \[\[0, 1\]\]: the number of symbols, a sequence of symbol ids",
-        ),
-        (
-            {"flips": ["a", None]},
-            r"flips.symbols = \['a', None\]: the number of symbols, a sequence of symbol ids",
-        ),
-        ({"flips": {0, 1}}, r"flips.symbols = \{0, 1\}: the number of symbols, a sequence of symbol ids"),
-        ({"flips": [True]}, r"flips.symbols = \[True\]: the number of symbols, a sequence of symbol ids"),
-        ({"measure": {"kind": "l2", "outputs": [0.5]}}, r"outputs = \[0.5\]: a sequence of 0-based"),
-        ({"classes": 1.5}, "classes = 1.5: a whole"),
-        ({"measure": ["l2"]}, r"measure = \['l2'\]: one of"),
+        ({"fixed": [1, 2]}, "fixed"),
+        ({"fixed": 3}, "fixed"),
+        ({"fixed": {"0": 1}}, "fixed"),
+        ({"fixed": {0: 1.0}}, "fixed"),
+        ({"flips": [[0], [0, 1]]}, "flips.symbols"),
+        ({"flips": [[0, 1]]}, "flips.symbols"),
+        ({"flips": ["a", None]}, "flips.symbols"),
+        ({"flips": {0, 1}}, "flips.symbols"),
+        ({"flips": [True]}, "flips.symbols"),
+        ({"measure": {"kind": "l2", "outputs": [0.5]}}, "measure.outputs"),
+        ({"classes": 1.5}, "classes"),
+        ({"measure": ["l2"]}, "measure"),
     ],
 )
 def test_other_arguments_are_refused_by_name(options, message):
-    with pytest.raises(InputError, match=message):
-        certified_bound(scaled_model(0, layers=1), 4, **options)
+    refused(message, certified_bound, scaled_model(0, layers=1), 4, **options)

@@ -15,7 +15,6 @@ import jaxsens.theory
 from jaxsens import InputError, Transformer
 from jaxsens.models.parts.positions import Learned
 from jaxsens.theory.hard_attention.checker import check
-from jaxsens.theory.hard_attention.checker_arithmetic import Identity
 from jaxsens.theory.hard_attention.restrict import restrict
 from jaxsens.theory.hard_attention.restriction import (
     FREE,
@@ -301,16 +300,6 @@ def test_sums_that_are_exact_in_any_order_are_ties():
     claim = fixed_winner([FREE] * 4, 0, (0, 3))
     assert check(claim, model).accepted
     assert_true(model, claim)
-
-
-def test_rows_with_equal_sums_after_a_layer_are_no_ties_unless_made_alike():
-    x, y = (np.array([each]) for each in order_of_sums())
-    rows = np.concatenate([x, y, x])
-    names = Identity.given(rows).times(rows, np.ones((3, 1)), rows @ np.ones((3, 1)))
-    assert names.same(0, np.array([1, 2]), np.array([True])).tolist() == [False, True]
-    whole = np.round(rows * 8) / 8
-    names = Identity.given(whole).times(whole, np.ones((3, 1)), whole @ np.ones((3, 1)))
-    assert names.same(0, np.array([1, 2]), np.array([True])).tolist() == [True, True]
 
 
 EXTREMES = {

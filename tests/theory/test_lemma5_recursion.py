@@ -10,7 +10,6 @@ import pytest
 
 from jaxsens.models.parts.masks import MASKS, SlidingWindow
 from jaxsens.theory.lemma5 import LayerBound, LayerConstants, next_layer
-from jaxsens.theory.rules import visible_keys
 
 ALL_MASKS = ["none", *(mask for mask in MASKS if mask != "none"), *map(SlidingWindow, (1, 2, 4))]
 
@@ -101,13 +100,6 @@ def test_the_step_is_what_the_derivation_says_in_plain_numbers(mask, score_term)
         np.testing.assert_allclose(np.exp(found.log_rows), expected, rtol=1e-12)
         assert math.exp(found.log_own) == pytest.approx(expected_own, rel=1e-12)
         assert math.exp(found.log_rows.max()) == pytest.approx(max(expected), rel=1e-12)
-
-
-@pytest.mark.parametrize("mask", ALL_MASKS)
-def test_every_row_sees_the_keys_that_its_mask_shows(mask):
-    for n in (1, 2, 5):
-        ranges = zip(*visible_keys(mask, n), strict=True)
-        assert [list(range(*ends)) for ends in ranges] == [keys_of(mask, j, n) for j in range(n)]
 
 
 def plain_layer(mask: Any, n: int, **changes: float) -> LayerConstants:

@@ -48,13 +48,6 @@ def test_the_bound_is_near_the_longest_choice_and_far_below_the_coordinates():
     assert found < 0.75 * norm_bound(t @ abs(generators), "l2")
 
 
-def test_one_delta_serves_a_batch_soundly():
-    rng = np.random.default_rng(1)
-    generators, t = rng.normal(size=(7, 4)), rng.exponential(size=(20, 7)) ** 4
-    found = zonotope_norm(t, generators)
-    assert all(longest(one, generators) <= bound for one, bound in zip(t, found, strict=True))
-
-
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
 def test_a_bend_and_what_is_known_by_entries_add_up(norm):
     rng = np.random.default_rng(2)
@@ -115,10 +108,3 @@ def test_a_hull_of_classes_holds_every_class():
     assert whole.width("l2") >= max(one.width("l2") for one in classes)
     apart = max(np.linalg.norm(a - b) for a, b in itertools.combinations(corners, 2))
     assert apart <= whole.width("l2") < hull([OutputRange(x.box) for x in classes]).width("l2")
-
-
-def test_a_planted_unsound_delta_is_caught(monkeypatch):
-    monkeypatch.setattr(zonotope, "spectral", lambda matrix: 0.5 * np.linalg.norm(matrix, 2))
-    rng = np.random.default_rng(0)
-    generators, t = rng.normal(size=(8, 4)), rng.exponential(size=8)
-    assert zonotope_norm(t, generators) < longest(t, generators)

@@ -18,6 +18,7 @@ from jaxsens.models.networks.baselines_config import ConvolutionConfig
 from jaxsens.models.parts.schedules import Schedule
 from jaxsens.models.parts.weighting import Softmax
 from jaxsens.training.config import DataConfig, EvaluationConfig, OptimiserConfig, Stage, TrainConfig
+from tests.refusals import refused
 from tests.training.tiny import table, tiny
 
 FULL = """
@@ -175,67 +176,59 @@ def test_all_problems_of_a_file_are_reported_at_once_with_their_paths(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"language": 3}, "language = 3: a table with a name"),
-        ({"language": {"name": "party"}}, "language.name = 'party'"),
-        ({"language": {"start_probability": 0.1}}, "language.start_probability = 0.1: no option"),
-        ({"model": 3}, "model = 3: a table"),
-        ({"model": {"kind": "gru"}}, "model.kind = 'gru': one of transformer, convolution, lstm, rnn"),
-        ({"model": {"width": 0}}, "model.width = 0"),
-        (
-            {"model": {"kind": "transformer", "mask": "none"}},
-            "model.mask = 'none': one of future, strict-future",
-        ),
-        ({"model": {"kind": "transformer", "layers": 2, "mask": ["future", "past"]}}, "model.mask = 'past'"),
-        ({"model": {"kind": "convolution"}}, "model.kind = 'convolution'"),
-        (
-            {"data": {"lengths": [3, 2]}},
-            "data.lengths = [3, 2]: the least length, at least 1, and the largest",
-        ),
-        ({"data": {"lengths": [0, 2]}}, "data.lengths = [0, 2]: the least length"),
+        ({"language": 3}, "language"),
+        ({"language": {"name": "party"}}, "language.name"),
+        ({"language": {"start_probability": 0.1}}, "language.start_probability"),
+        ({"model": 3}, "model"),
+        ({"model": {"kind": "gru"}}, "model.kind"),
+        ({"model": {"width": 0}}, "model.width"),
+        ({"model": {"kind": "transformer", "mask": "none"}}, "model.mask"),
+        ({"model": {"kind": "transformer", "layers": 2, "mask": ["future", "past"]}}, "model.mask"),
+        ({"model": {"kind": "convolution"}}, "model.kind"),
+        ({"data": {"lengths": [3, 2]}}, "data.lengths"),
+        ({"data": {"lengths": [0, 2]}}, "data.lengths"),
         ({"data": {"lengths": [1, 2, 3]}}, "data.lengths"),
-        ({"data": {"spacing": 3}}, "data.lengths = (2, 4): a multiple of spacing = 3 apart"),
-        ({"data": {"batch": 0}}, "data.batch = 0"),
-        ({"data": {"distinct": 0}}, "data.distinct = 0"),
-        ({"data": {"targets": "soft"}}, "data.targets = 'soft': should be 'exact' or 'sampled'"),
-        ({"data": {"curriculum": [{"step": 2, "longest": 4}]}}, "data.curriculum[0].step = 2: 0"),
-        ({"data": {"curriculum": [{"step": 0, "longest": 3}]}}, "data.curriculum[0].longest = 3: 4"),
-        ({"data": {"curriculum": [{"step": 0, "longest": 1}]}}, "data.curriculum[0].longest = 1"),
+        ({"data": {"spacing": 3}}, "data.lengths"),
+        ({"data": {"batch": 0}}, "data.batch"),
+        ({"data": {"distinct": 0}}, "data.distinct"),
+        ({"data": {"targets": "soft"}}, "data.targets"),
+        ({"data": {"curriculum": [{"step": 2, "longest": 4}]}}, "data.curriculum[0].step"),
+        ({"data": {"curriculum": [{"step": 0, "longest": 3}]}}, "data.curriculum[0].longest"),
+        ({"data": {"curriculum": [{"step": 0, "longest": 1}]}}, "data.curriculum[0].longest"),
         (
             {"data": {"curriculum": [{"step": 0, "longest": 3}, {"step": 3, "longest": 4}]}},
-            "data.curriculum[1].step = 3: a multiple of steps_per_call = 2",
+            "data.curriculum[1].step",
         ),
         (
             {"data": {"curriculum": [{"step": 0, "longest": 4}, {"step": 2, "longest": 4}]}},
-            "stages by rising step",
+            "data.curriculum",
         ),
         (
             {"data": {"curriculum": [{"step": 0, "longest": 3}, {"step": 12, "longest": 4}]}},
-            "data.curriculum[1].step = 12: a step before the last",
+            "data.curriculum[1].step",
         ),
         (
             {"data": {"spacing": 2, "curriculum": [{"step": 0, "longest": 3}, {"step": 2, "longest": 4}]}},
-            "data.curriculum[0].longest = 3: 2 and a multiple of spacing",
+            "data.curriculum[0].longest",
         ),
-        ({"optimiser": {"steps": 13}}, "optimiser.steps = 13: a multiple of data.steps_per_call = 2"),
-        ({"optimiser": {"warmup": 12}}, "optimiser.warmup = 12: fewer than"),
-        ({"optimiser": {"learning_rate": 0.0}}, "optimiser.learning_rate = 0.0: a number above 0"),
-        ({"optimiser": {"clip": -1.0}}, "optimiser.clip = -1.0"),
+        ({"optimiser": {"steps": 13}}, "optimiser.steps"),
+        ({"optimiser": {"warmup": 12}}, "optimiser.warmup"),
+        ({"optimiser": {"learning_rate": 0.0}}, "optimiser.learning_rate"),
+        ({"optimiser": {"clip": -1.0}}, "optimiser.clip"),
         ({"optimiser": {"schedule": "cosine"}}, "optimiser.schedule"),
-        ({"evaluation": {"every": 3}}, "evaluation.every = 3: a multiple"),
-        ({"evaluation": {"lengths": []}}, "evaluation.lengths = ()"),
-        ({"evaluation": {"words": 1}}, "evaluation.words = 1"),
-        ({"checkpoint": {"every": 5}}, "checkpoint.every = 5: a multiple"),
-        ({"checkpoint": {"every": 0}}, "checkpoint.every = 0"),
+        ({"evaluation": {"every": 3}}, "evaluation.every"),
+        ({"evaluation": {"lengths": []}}, "evaluation.lengths"),
+        ({"evaluation": {"words": 1}}, "evaluation.words"),
+        ({"checkpoint": {"every": 5}}, "checkpoint.every"),
+        ({"checkpoint": {"every": 0}}, "checkpoint.every"),
         (
             {"model": {"kind": "transformer", "positions": {"type": "Learned", "max_length": 8}}},
-            "evaluation.lengths: 8 and the boundary symbol: tokens = 'length 9': at most",
+            "evaluation.lengths",
         ),
     ],
 )
 def test_what_cannot_be_trained_is_refused_by_name(changes, problem):
-    with pytest.raises(InputError) as caught:
-        TrainConfig.from_table(table(**changes))
-    assert problem in str(caught.value)
+    refused(problem, TrainConfig.from_table, table(**changes))
 
 
 def test_lengths_that_are_never_evaluated_are_not_checked():
@@ -247,40 +240,30 @@ def test_lengths_that_are_never_evaluated_are_not_checked():
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"model": LSTMConfig(3)}, "model.alphabet_size = 3: 2, the symbols of parity"),
-        ({"model": LSTMConfig(2, logits=2)}, "model.logits = 2: 3"),
-        ({"model": LSTMConfig(2, end_symbol=False)}, "model.end_symbol = False"),
-        ({"model": LSTMConfig(2, readout="mean")}, "model.readout = 'mean'"),
-        ({"model": ConvolutionConfig(2)}, "model.kind = 'convolution'"),
-        ({"model": "lstm"}, "model = 'lstm'"),
-        ({"language": "parity"}, "language = 'parity'"),
-        ({"optimiser": {"steps": 10}}, "optimiser = {'steps': 10}: should be an instance of OptimiserConfig"),
-        ({"checkpoint": EvaluationConfig()}, "checkpoint = EvaluationConfig("),
-        ({"task": "both"}, "task = 'both'"),
-        ({"seed": True}, "seed = True"),
+        ({"model": LSTMConfig(3)}, "model.alphabet_size"),
+        ({"model": LSTMConfig(2, logits=2)}, "model.logits"),
+        ({"model": LSTMConfig(2, end_symbol=False)}, "model.end_symbol"),
+        ({"model": LSTMConfig(2, readout="mean")}, "model.readout"),
+        ({"model": ConvolutionConfig(2)}, "model.kind"),
+        ({"model": "lstm"}, "model"),
+        ({"language": "parity"}, "language"),
+        ({"optimiser": {"steps": 10}}, "optimiser"),
+        ({"checkpoint": EvaluationConfig()}, "checkpoint"),
+        ({"task": "both"}, "task"),
+        ({"seed": True}, "seed"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_when_made_in_python_too(changes, problem):
     sound = {"language": Parity(0.3), "model": LSTMConfig(2), "optimiser": OptimiserConfig(10)}
-    with pytest.raises(InputError) as caught:
-        TrainConfig(**{**sound, **changes})
-    assert problem in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("made", "message"),
-    [
-        (lambda: OptimiserConfig(steps=1.0), "OptimiserConfig: steps = 1.0: a whole number of at least 1"),  # pyright: ignore[reportArgumentType]
-        (lambda: OptimiserConfig(10, float("nan")), "learning_rate = nan: a number above 0"),
-        (lambda: DataConfig(lengths=(1,)), "DataConfig: lengths = (1,): the least length"),  # pyright: ignore[reportArgumentType]
-        (lambda: DataConfig(curriculum=[Stage(0, 64)]), "should be a valid tuple"),  # pyright: ignore[reportArgumentType]
-        (lambda: Stage(-1, 0), "Stage: 2 errors\n  - step = -1: "),
-    ],
-)
-def test_a_table_made_in_python_is_checked_at_once(made, message):
-    with pytest.raises(InputError) as caught:
-        made()
-    assert message in str(caught.value)
+    refused(problem, TrainConfig, **{**sound, **changes})
+    for names, call in (
+        ("steps", lambda: OptimiserConfig(steps=1.0)),  # pyright: ignore[reportArgumentType]
+        ("learning_rate", lambda: OptimiserConfig(10, float("nan"))),
+        ("lengths", lambda: DataConfig(lengths=(1,))),  # pyright: ignore[reportArgumentType]
+        ("curriculum", lambda: DataConfig(curriculum=[Stage(0, 64)])),  # pyright: ignore[reportArgumentType]
+        ("step longest", lambda: Stage(-1, 0)),
+    ):
+        refused(names, call)
 
 
 def test_files_that_are_no_config_are_refused(tmp_path):

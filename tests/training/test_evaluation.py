@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsens import LSTM, InputError, LSTMConfig, Transformer, TransformerConfig
+from jaxsens import LSTM, LSTMConfig, Transformer, TransformerConfig
 from jaxsens.languages import Dyck, Parity, language
 from jaxsens.models.networks.baselines import Convolution
 from jaxsens.models.networks.baselines_config import ConvolutionConfig
 from jaxsens.training import evaluation
 from jaxsens.training.evaluation import accuracy, cross_entropy, logits
+from tests.refusals import refused
 
 SMALL = {"width": 4, "dtype": "float64"}
 
@@ -124,24 +125,19 @@ def test_many_words_are_taken_a_few_at_a_time_with_the_same_result(kind, monkeyp
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"n": -1}, "n = -1: a whole number of at least 0"),
-        ({"words": 1}, "words = 1"),
-        ({"seed": None}, "seed = None"),
-        ({"subject": "model"}, "subject = 'str': a trained model"),
-        ({"learned": "parity"}, "language = 'parity'"),
-        ({"learned": language("2dyck")}, "the 4 symbols of dyck"),
-        (
-            {"subject": LSTM(LSTMConfig(2, logits=2))},
-            "subject = 'logits=2': a model with 3 logits for prediction",
-        ),
-        ({"subject": LSTM(LSTMConfig(2, logits=3, end_symbol=False))}, "end_symbol=True"),
+        ({"n": -1}, "n"),
+        ({"words": 1}, "words"),
+        ({"seed": None}, "seed"),
+        ({"subject": "model"}, "subject"),
+        ({"learned": "parity"}, "language"),
+        ({"learned": language("2dyck")}, "subject"),
+        ({"subject": LSTM(LSTMConfig(2, logits=2))}, "subject"),
+        ({"subject": LSTM(LSTMConfig(2, logits=3, end_symbol=False))}, "subject"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused(change, problem):
     given = {"subject": predictor(2), "learned": Parity(0.1), "n": 3, "words": 4, "seed": 0, **change}
-    with pytest.raises(InputError) as caught:
-        cross_entropy(given["subject"], given["learned"], given["n"], given["words"], given["seed"])
-    assert problem in str(caught.value)
+    refused(problem, cross_entropy, *(given[name] for name in ("subject", "learned", "n", "words", "seed")))
 
 
 def test_inputs_longer_than_a_learned_embedding_are_refused():
@@ -149,7 +145,7 @@ def test_inputs_longer_than_a_learned_embedding_are_refused():
         2, logits=3, heads=1, positions="learned", mask="future", layers=1, feed_forward=0, **SMALL
     )
     longest = config.position_terms[0].max_length  # pyright: ignore[reportAttributeAccessIssue]
-    with pytest.raises(InputError, match="max_length"):
-        cross_entropy(Transformer(config), Parity(0.1), longest, words=2)
-    with pytest.raises(InputError, match=r"accuracy(?s:.)*n = 0"):
-        accuracy(Convolution(ConvolutionConfig(2, logits=2)), Parity(0.1), 0)
+    assert "max_length" in refused(
+        "tokens", cross_entropy, Transformer(config), Parity(0.1), longest, words=2
+    )
+    refused("n", accuracy, Convolution(ConvolutionConfig(2, logits=2)), Parity(0.1), 0)

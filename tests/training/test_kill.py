@@ -78,15 +78,3 @@ def test_killed_twice_and_run_again_the_weights_and_files_are_the_same(undisturb
         assert done < newest(tmp_path) < STEPS
         done = newest(tmp_path)
     finish_and_compare(tmp_path, undisturbed)
-
-
-@pytest.mark.long
-def test_a_terminated_process_saves_and_exits_with_the_signals_code(undisturbed, tmp_path):
-    process = start(tmp_path)
-    wait_for(process, tmp_path, 4)
-    process.terminate()
-    _, log = process.communicate(timeout=120)
-    assert process.returncode == 143, log
-    assert f"saved after step {newest(tmp_path)}; train again in {tmp_path} to go on" in log
-    assert 4 <= newest(tmp_path) < STEPS
-    finish_and_compare(tmp_path, undisturbed)

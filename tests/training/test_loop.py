@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import threading
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -17,7 +18,15 @@ from jaxsens.training import loop
 from jaxsens.training.checkpoints import FOLDER
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.evaluation import cross_entropy
-from jaxsens.training.events import Evaluated, Note, Saved, Stepped, TrainingDiverged, TrainingInterrupted
+from jaxsens.training.events import (
+    Evaluated,
+    Event,
+    Note,
+    Saved,
+    Stepped,
+    TrainingDiverged,
+    TrainingInterrupted,
+)
 from jaxsens.training.loop import METRICS, train
 from jaxsens.training.optimiser import learning_rate
 from tests.training.tiny import Heard, table, tiny
@@ -30,16 +39,21 @@ def straight(tmp_path_factory):
     return train(tiny(), directory, heard), directory, heard
 
 
-def stopping_at(step: int, number: int = signal.SIGTERM) -> Heard:
-    """A watcher that sends this process a signal at a step."""
+def stopping(when: Callable[[Event], bool], *numbers: int) -> Heard:
+    """A watcher that sends this process signals, SIGTERM unless they are given, at an event."""
 
     class Stopping(Heard):
         def __call__(self, event):
             super().__call__(event)
-            if isinstance(event, Stepped) and event.step == step:
-                os.kill(os.getpid(), number)
+            if when(event):
+                for number in numbers or (signal.SIGTERM,):
+                    os.kill(os.getpid(), number)
 
     return Stopping()
+
+
+def stopping_at(step: int, *numbers: int) -> Heard:
+    return stopping(lambda event: isinstance(event, Stepped) and event.step == step, *numbers)
 
 
 def assert_same_files(directory, expected):
@@ -64,6 +78,7 @@ def test_stopped_and_gone_on_with_a_training_is_the_one_straight_through(straigh
         with pytest.raises(TrainingInterrupted, match=f"saved after step {step}") as caught:
             train(tiny(), tmp_path, heard)
         assert (caught.value.step, caught.value.directory) == (step, tmp_path)
+        assert isinstance(caught.value, KeyboardInterrupt)
         assert caught.value.exit_code == 128 + number
         assert heard.of(Stepped)[-1].step == step
         assert (tmp_path / FOLDER / f"step-{step:08d}").is_dir()
@@ -93,20 +108,10 @@ def test_links_in_a_trainings_directory_are_replaced_and_what_they_lead_to_is_le
     assert len([*outside.iterdir()]) == 3
 
 
-def test_an_interruption_is_a_keyboard_interrupt():
-    assert issubclass(TrainingInterrupted, KeyboardInterrupt)
-
-
 def test_a_signal_during_an_evaluation_ends_it_and_it_is_made_up_for(straight, tmp_path):
     trained, directory, _ = straight
 
-    class Stopping(Heard):
-        def __call__(self, event):
-            super().__call__(event)
-            if isinstance(event, Evaluated) and (event.step, event.result.n) == (6, 3):
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    heard = Stopping()
+    heard = stopping(lambda event: isinstance(event, Evaluated) and (event.step, event.result.n) == (6, 3))
     with pytest.raises(TrainingInterrupted, match="step 6"):
         train(tiny(), tmp_path, heard)
     assert [(event.step, event.result.n) for event in heard.of(Evaluated)] == [(0, 3), (0, 8), (6, 3)]
@@ -119,15 +124,9 @@ def test_a_signal_during_an_evaluation_ends_it_and_it_is_made_up_for(straight, t
 def test_evaluations_of_step_0_are_made_once_however_often_they_are_stopped(straight, tmp_path):
     trained, directory, _ = straight
 
-    class Stopping(Heard):
-        def __call__(self, event):
-            super().__call__(event)
-            if isinstance(event, Evaluated) and event.step == 0:
-                os.kill(os.getpid(), signal.SIGTERM)
-
     evaluated = []
     for _ in range(2):
-        heard = Stopping()
+        heard = stopping(lambda event: isinstance(event, Evaluated) and event.step == 0)
         with pytest.raises(TrainingInterrupted, match="step 0"):
             train(tiny(), tmp_path, heard)
         evaluated += [event.result.n for event in heard.of(Evaluated)]
@@ -139,15 +138,8 @@ def test_evaluations_of_step_0_are_made_once_however_often_they_are_stopped(stra
 
 
 def test_a_second_signal_does_not_wait(straight, tmp_path):
-    class Impatient(Heard):
-        def __call__(self, event):
-            super().__call__(event)
-            if isinstance(event, Stepped) and event.step == 6:
-                os.kill(os.getpid(), signal.SIGTERM)
-                os.kill(os.getpid(), signal.SIGINT)
-
     with pytest.raises(KeyboardInterrupt) as caught:
-        train(tiny(), tmp_path, Impatient())
+        train(tiny(), tmp_path, stopping_at(6, signal.SIGTERM, signal.SIGINT))
     assert not isinstance(caught.value, TrainingInterrupted)
     assert train(tiny(), tmp_path).fingerprint == straight[0].fingerprint
 

@@ -21,7 +21,6 @@ from jaxsens.training.optimiser import (
     initial_state,
     learning_rate,
     run_steps,
-    state_shapes,
     transformation,
 )
 from jaxsens.training.sequence import initial_parameters, next_symbol_loss
@@ -134,15 +133,6 @@ def test_weight_decay_shrinks_matrices_and_embeddings_and_neither_biases_nor_nor
     assert {name for name in moved if name not in decayed} <= {
         "bias", "b1", "b2", "scale", "output_bias", "head_bias",
     }  # fmt: skip
-
-
-def test_the_shapes_of_the_state_are_those_of_the_state():
-    config = tiny(model={"kind": "transformer", "heads": 2})
-    with numerics("float32"):
-        state, shapes = initial_state(config), state_shapes(config)
-    assert jax.tree.structure(state) == jax.tree.structure(shapes)
-    for leaf, shape in zip(jax.tree.leaves(state), jax.tree.leaves(shapes), strict=True):
-        assert (leaf.shape, leaf.dtype) == (shape.shape, shape.dtype)
 
 
 def test_training_begins_from_the_weights_of_the_models_seed():

@@ -1,1 +1,1 @@
-"""Evaluates a traced JAX program in NumPy, in wider numbers than it was traced with: float64, or MPFR of any width."""
+"""Evaluates a traced JAX program in NumPy, in MPFR numbers of any width."""

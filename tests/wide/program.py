@@ -1,266 +1,286 @@
-"""Traces a function, and evaluates its program in wider numbers, without compiling anything."""
+"""Traces a function, and evaluates its program in numbers of any width, without compiling anything.
+
+It has rules for the primitives of the package's transformers in float64, and names any other.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
-from jax.interpreters.partial_eval import dce_jaxpr
 
-from jaxsens.base.errors import InputError, no_rule
-from tests.wide.control import CALLS, CONTROL, held_programs
-from tests.wide.elementwise import CONVERSIONS, ELEMENTWISE
-from tests.wide.indexing import INDEXING
-from tests.wide.numbers import Arithmetic, Array, Equation, Rule, is_float
-from tests.wide.reductions import REDUCTIONS
-from tests.wide.structure import STRUCTURE
+from tests.wide.numbers import FUNCTIONS, LARGER, Precise
 
-RULES: dict[str, Rule] = {
-    **CONVERSIONS, **ELEMENTWISE, **STRUCTURE, **INDEXING, **REDUCTIONS, **CONTROL
-}  # fmt: skip
-"""The rule of each primitive, by its name with _ for -."""
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Step:
+    """One equation of a program: its numbers, parameters, the shapes and dtypes of operands and results."""
+
+    numbers: Precise
+    params: dict[str, Any]
+    operands: tuple[Any, ...]
+    results: tuple[Any, ...]
+    run: Callable[[Any, Sequence[Array]], list[Array]]
+
+    def held(self, out: Any) -> Any:
+        """The dtype in which a result of this shape and dtype is held."""
+        return object if is_float(out.dtype) else out.dtype
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A function traced for arguments of certain shapes and dtypes. Hashable by identity.
-
-    Attributes:
-        jaxpr: what was traced, with its constants.
-        taken: the structure of its arguments.
-        returned: the structure of what it returns.
-    """
+    """A function traced for arguments of certain shapes and dtypes, and the structure of what it returns."""
 
     jaxpr: ClosedJaxpr
-    taken: Any
     returned: Any
 
-    @cached_property
-    def operations(self) -> float:
-        """The floating-point operations of one evaluation, the same on every machine.
-
-        A product of matrices (m, k) (k, n) counts 2 m k n, a reduction its operand's size, a sort of n numbers
-        n log2 n, an elementwise function its result's size, whatever its cost; moving values counts nothing. Of
-        branches, the dearest counts. A loop `while` is taken to run `control.WHILE_TRIPS` times.
-        """
-        return _operations(self.jaxpr.jaxpr)
-
-    @cached_property
+    @property
     def unsupported(self) -> str | None:
-        """The name of the first primitive without a rule, or of a dtype that is not held; None if none."""
+        """The name of the first primitive without a rule; None if none."""
         return next(_unsupported(self.jaxpr.jaxpr), None)
 
-    def evaluate(self, arithmetic: Arithmetic, *args: Any) -> Any:
-        """Returns what the function returns, as NumPy arrays; floating-point values in the wide numbers.
-
-        Args:
-            arithmetic: `FLOAT64`, or `Precise(bits)`.
-            args: arguments of the traced structure and shapes. Floats of any width are lifted exactly; arrays of the
-                arithmetic's own numbers are taken as they are.
-
-        Raises:
-            InputError: if a primitive has no rule, or the arguments are others than those traced.
-        """
-        return self.given(arithmetic)(*args)
-
-    def given(self, arithmetic: Arithmetic, *first: Any) -> Callable[..., Any]:
-        """Returns `evaluate` as a function of the arguments that follow `first`.
-
-        What depends on `first` and constants alone is evaluated now, and held: a model's weights, lifted and stacked.
-        `first` itself is not held.
-
-        Raises:
-            InputError: as `evaluate` does.
-        """
-        missing = self.unsupported
-        if missing is not None:
-            raise no_rule("Program.evaluate", "primitive", missing)
-        leaves, run = jax.tree.leaves(first), _Evaluation(arithmetic)
-        before, after, held = _split(self.jaxpr, len(leaves))
-        shapes = jax.tree.map(lambda leaf: np.broadcast_to(0, np.shape(leaf)), first)
-
-        def lifted(arguments: list[Any], variables: Sequence[Any]) -> list[Array]:
-            return [run.taken(*one) for one in zip(arguments, map(_dtype, variables), strict=True)]
-
-        def finished(*rest: Any) -> Any:
-            self._check((*shapes, *rest))
-            with arithmetic.context(), np.errstate(all="ignore"):
-                results = run.run(after, [*known, *lifted(jax.tree.leaves(rest), after.invars[held:])])
-            return jax.tree.unflatten(self.returned, results)
-
-        with arithmetic.context(), np.errstate(all="ignore"):
-            known = run.run(before, lifted(leaves, before.jaxpr.invars))
-        return finished
-
-    def _check(self, args: tuple[Any, ...]) -> None:
-        leaves, structure = jax.tree.flatten(args)
-        shapes = [np.shape(leaf) for leaf in leaves]
-        traced_shapes = [aval.shape for aval in self.jaxpr.in_avals]
-        if structure != self.taken or shapes != traced_shapes:
-            raise InputError(
-                f"args = arrays of shapes {shapes}: the program was traced for {traced_shapes}; give arguments of the "
-                "same structure and shapes, or trace the function for these"
-            )
+    def evaluate(self, numbers: Precise, *args: Any) -> Any:
+        """Returns what the function returns, as NumPy arrays; floating-point values in the wide numbers."""
+        with numbers.context(), np.errstate(all="ignore"):
+            return jax.tree.unflatten(self.returned, _run(numbers, self.jaxpr, jax.tree.leaves(args)))
 
 
 def traced(function: Callable[..., Any], *args: Any) -> Program:
-    """Returns the program of function(*args), traced in the caller's 64-bit mode (`jaxsens.base.precision.numerics`).
-
-    The arguments are arrays, or `jax.ShapeDtypeStruct`; nothing is computed. What no result depends on is left
-    out, also within loops: the log-normalisers of a forward pass, for example, which only other callers read.
-    """
+    """Returns the program of function(*args), traced in the caller's 64-bit mode."""
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
-    used, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.out_avals), instantiate=True)
-    jaxpr = closed.replace(jaxpr=used)
-    return Program(jaxpr, jax.tree.structure(args), jax.tree.structure(shapes))
+    return Program(closed, jax.tree.structure(shapes))
 
 
-@dataclass
-class _Evaluation:
-    """One evaluation."""
-
-    arithmetic: Arithmetic
-    last_uses: dict[Jaxpr, list[list[Any]]] = field(default_factory=dict)
-
-    def taken(self, value: Any, dtype: Any) -> Array:
-        """Returns an argument, a constant or a result as it is held: floats wide, everything else as traced.
-
-        What no rule touches is only passed on: the keys of random numbers in a module's state.
-        """
-        if not _is_held(dtype):
-            return value
-        if not is_float(dtype):
-            return np.asarray(value, dtype)
-        array = np.asarray(value)
-        return array if array.dtype == self.arithmetic.held else self.arithmetic.lift(array)
-
-    def run(self, program: Any, values: Sequence[Array]) -> list[Array]:
-        """Returns the results of a jaxpr, closed or without constants. Values are let go after their last use."""
-        closed = isinstance(program, ClosedJaxpr)
-        jaxpr = program.jaxpr if closed else program
-        constants = program.consts if closed else ()
-        known: dict[Any, Array] = dict(zip(jaxpr.invars, values, strict=True))
-        for variable, value in zip(jaxpr.constvars, constants, strict=True):
-            known[variable] = self.taken(value, _dtype(variable))
-        if jaxpr not in self.last_uses:
-            self.last_uses[jaxpr] = _last_uses(jaxpr)
-        for equation, finished in zip(jaxpr.eqns, self.last_uses[jaxpr], strict=True):
-            operands = [self._read(known, atom) for atom in equation.invars]
-            results = self._step(equation, operands)
-            for variable, value in zip(equation.outvars, results, strict=True):
-                known[variable] = value
-            for variable in finished:
-                known.pop(variable, None)
-        return [self._read(known, atom) for atom in jaxpr.outvars]
-
-    def _read(self, known: dict[Any, Array], atom: Any) -> Array:
-        return self.taken(atom.val, _dtype(atom)) if isinstance(atom, Literal) else known[atom]
-
-    def _step(self, equation: Any, operands: list[Array]) -> list[Array]:
-        out = tuple(variable.aval for variable in equation.outvars)
-        step = Equation(
-            self.arithmetic, equation.params, tuple(atom.aval for atom in equation.invars), out, self.run
-        )
-        found = RULES[rule_name(equation)](step, *operands)
-        results = found if isinstance(found, list) else [found]
-        return [self.taken(value, aval.dtype) for value, aval in zip(results, out, strict=True)]
+def is_float(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, np.floating))
 
 
-def _split(closed: ClosedJaxpr, first: int) -> tuple[ClosedJaxpr, Jaxpr, int]:
-    """Returns the part of a jaxpr that its constants and the first invars determine, and the rest.
+def _held(numbers: Precise, value: Any, variable: Any) -> Array:
+    dtype = variable.aval.dtype
+    return numbers.lift(value) if is_float(dtype) else np.asarray(value, dtype)
 
-    The rest takes some results of the part, whose number is returned too, before the other invars.
-    """
-    jaxpr = closed.jaxpr
-    fixed = {*jaxpr.constvars, *jaxpr.invars[:first]}
-    before, after = [], []
+
+def _run(numbers: Precise, program: Any, values: Sequence[Any]) -> list[Array]:
+    jaxpr, constants = (program.jaxpr, program.consts) if isinstance(program, ClosedJaxpr) else (program, ())
+    known: dict[Any, Array] = {
+        variable: _held(numbers, value, variable)
+        for variable, value in zip((*jaxpr.invars, *jaxpr.constvars), (*values, *constants), strict=True)
+    }
+
+    def read(atom: Any) -> Array:
+        return _held(numbers, atom.val, atom) if isinstance(atom, Literal) else known[atom]
+
     for equation in jaxpr.eqns:
-        if all(isinstance(atom, Literal) or atom in fixed for atom in equation.invars):
-            fixed.update(equation.outvars)
-            before.append(equation)
-        else:
-            after.append(equation)
-    read = [atom for equation in after for atom in equation.invars] + list(jaxpr.outvars)
-    shared = list(dict.fromkeys(atom for atom in read if not isinstance(atom, Literal) and atom in fixed))
-    names = jaxpr.debug_info.with_unknown_names()
-    part = jaxpr.replace(invars=jaxpr.invars[:first], outvars=shared, eqns=before, debug_info=names)
-    invars = [*shared, *jaxpr.invars[first:]]
-    rest = jaxpr.replace(constvars=[], invars=invars, eqns=after, debug_info=names)
-    return closed.replace(jaxpr=part), rest, len(shared)
+        operands, results = (
+            tuple(atom.aval for atom in atoms) for atoms in (equation.invars, equation.outvars)
+        )
+        step = Step(numbers, equation.params, operands, results, partial(_run, numbers))
+        found = RULES[equation.primitive.name](step, *map(read, equation.invars))
+        for variable, value in zip(
+            equation.outvars, found if isinstance(found, list) else [found], strict=True
+        ):
+            known[variable] = _held(numbers, value, variable)
+    return [read(atom) for atom in jaxpr.outvars]
 
 
-def rule_name(equation: Any) -> str:
-    """Returns the name under which an equation's primitive has its rule."""
-    return equation.primitive.name.replace("-", "_")
-
-
-def _inner(program: Any) -> Jaxpr:
-    return program.jaxpr if isinstance(program, ClosedJaxpr) else program
-
-
-def _last_uses(jaxpr: Jaxpr) -> list[list[Any]]:
-    """Returns, for each equation, the variables that nothing after it reads."""
-    later = {id(atom) for atom in jaxpr.outvars}
-    found: list[list[Any]] = []
-    for equation in reversed(jaxpr.eqns):
-        finished = []
-        for atom in (*equation.invars, *equation.outvars):
-            if not isinstance(atom, Literal) and id(atom) not in later:
-                later.add(id(atom))
-                finished.append(atom)
-        found.append(finished)
-    return found[::-1]
+CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "custom_jvp_call": "call_jaxpr", "scan": "jaxpr"}
+"""The parameter that holds the program, of primitives that have one."""
 
 
 def _unsupported(jaxpr: Jaxpr) -> Iterator[str]:
     for equation in jaxpr.eqns:
-        name = rule_name(equation)
-        if name not in RULES:
-            yield equation.primitive.name
-        for atom in () if name in CALLS else (*equation.invars, *equation.outvars):
-            dtype = getattr(atom.aval, "dtype", None)
-            if dtype is None or not _is_held(dtype):
-                yield f"{equation.primitive.name} of {dtype}"
-        for program, _ in held_programs(name, equation.params):
-            yield from _unsupported(_inner(program))
+        name = equation.primitive.name
+        if name not in RULES or (name in ONE_OPERAND and len(equation.invars) > 1):
+            yield name
+        elif name in CALLS:
+            inner = equation.params[CALLS[name]]
+            yield from _unsupported(inner.jaxpr if isinstance(inner, ClosedJaxpr) else inner)
 
 
-def _dtype(variable: Any) -> Any:
-    return variable.aval.dtype
+ONE_OPERAND = ("sort",)
 
 
-@lru_cache(maxsize=64)
-def _is_held(dtype: Any) -> bool:
-    return any(jnp.issubdtype(dtype, kind) for kind in (np.floating, np.integer, np.bool_))
+def _elementwise(name: str, step: Step, *values: Array) -> Array:
+    return (FUNCTIONS if is_float(step.operands[0].dtype) else WHOLE)[name](*values)
 
 
-def _operations(jaxpr: Jaxpr) -> float:
-    return sum(_of_equation(equation) for equation in jaxpr.eqns)
+WHOLE: dict[str, Any] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "neg": np.negative,
+    "abs": np.abs,
+    "max": np.maximum,
+    "min": np.minimum,
+    "and": np.bitwise_and,
+    "not": np.bitwise_not,
+    "sign": np.sign,
+}
+"""The functions of integers and booleans."""
+
+COMPARISONS: dict[str, Any] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
 
 
-def _of_equation(equation: Any) -> float:
-    name, first = rule_name(equation), [atom.aval for atom in equation.invars[:1]]
-    held = [(_operations(_inner(program)), trips) for program, trips in held_programs(name, equation.params)]
-    if name == "cond":
-        return max(count for count, _ in held)
-    if held:
-        return float(sum(count * trips for count, trips in held))
-    out = equation.outvars[0].aval
-    if not is_float(out.dtype) and not (first and is_float(first[0].dtype)):
-        return 0.0
-    if name == "dot_general":
-        summed = math.prod(first[0].shape[axis] for axis in equation.params["dimension_numbers"][0][0])
-        return 2.0 * math.prod(out.shape) * summed
-    if name in ("sort", "top_k"):
-        count = math.prod(first[0].shape)
-        return count * math.log2(max(count, 2))
-    if name in REDUCTIONS:
-        return float(math.prod(first[0].shape))
-    return float(math.prod(out.shape)) if name in ELEMENTWISE or name in CONVERSIONS else 0.0
+def _compared(name: str, _: Step, *values: Array) -> Array:
+    return np.asarray(COMPARISONS[name](*values), bool)
+
+
+def _convert(step: Step, x: Array) -> Array:
+    before, after = step.operands[0].dtype, step.params["new_dtype"]
+    if not is_float(before):
+        return step.numbers.lift(x) if is_float(after) else x.astype(after)
+    if not is_float(after) or jnp.finfo(after).nmant < jnp.finfo(before).nmant:
+        raise LookupError(f"no rule for a conversion of {before} to {after}")
+    return x
+
+
+def _power(step: Step, x: Array, y: Any) -> Array:
+    return np.power(x, step.numbers.lift(y))
+
+
+def _select(_: Step, which: Array, *cases: Array) -> Array:
+    return np.choose(which.astype(int), cases)
+
+
+def _broadcast(step: Step, x: Array) -> Array:
+    shape, own = step.results[0].shape, [1] * len(step.results[0].shape)
+    for axis, place in enumerate(step.params["broadcast_dimensions"]):
+        own[place] = x.shape[axis]
+    return np.broadcast_to(x.reshape(own), shape)
+
+
+def _own_shape(step: Step, x: Array) -> Array:
+    return x.reshape(step.results[0].shape)
+
+
+def _iota(step: Step) -> Array:
+    out, axis = step.results[0], step.params["dimension"]
+    own = [-1 if k == axis else 1 for k in range(len(out.shape))]
+    return np.broadcast_to(np.arange(out.shape[axis]).reshape(own), out.shape)
+
+
+def _slice(step: Step, x: Array) -> Array:
+    first, last = step.params["start_indices"], step.params["limit_indices"]
+    strides = step.params["strides"] or (1,) * x.ndim
+    return x[tuple(slice(*one) for one in zip(first, last, strides, strict=True))]
+
+
+def _gather(step: Step, x: Array, indices: Array) -> Array:
+    """Of windows that all lie within x."""
+    numbers, sizes = step.params["dimension_numbers"], step.params["slice_sizes"]
+    dropped = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+    shape = [size for axis, size in enumerate(sizes) if axis not in dropped]
+    taken = np.empty((*indices.shape[:-1], *shape), x.dtype)
+    for place in np.ndindex(*indices.shape[:-1]):
+        start = [0] * x.ndim
+        for k, axis in enumerate(numbers.start_index_map):
+            start[axis] = int(indices[place][k])
+        for axis, along in zip(
+            numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True
+        ):
+            start[axis] = place[along]
+        if any(not 0 <= s <= n - size for s, n, size in zip(start, x.shape, sizes, strict=True)):
+            raise LookupError(f"no rule for an index out of range: {start} in {x.shape}")
+        taken[place] = x[tuple(slice(s, s + size) for s, size in zip(start, sizes, strict=True))].reshape(
+            shape
+        )
+    batch = [axis for axis in range(taken.ndim) if axis not in numbers.offset_dims]
+    return taken.transpose(np.argsort([*batch, *numbers.offset_dims]))
+
+
+def _reduced(ufunc: Any, step: Step, x: Array) -> Array:
+    axes = step.params["axes"]
+    kept = [axis for axis in range(x.ndim) if axis not in axes]
+    return ufunc.reduce(x.transpose(*kept, *axes).reshape(*(x.shape[axis] for axis in kept), -1), axis=-1)
+
+
+def _argmax(step: Step, x: Array) -> Array:
+    (axis,) = step.params["axes"]
+    return np.asarray(np.argmax(x, axis=axis))
+
+
+def _cumulative(step: Step, x: Array) -> Array:
+    axis, reverse = step.params["axis"], step.params["reverse"]
+    result = np.add.accumulate(np.flip(x, axis) if reverse else x, axis=axis)
+    return np.flip(result, axis) if reverse else result
+
+
+def _dot(step: Step, x: Array, y: Array) -> Array:
+    """Any `dot_general` of floats, as products of matrices (batch, m, k) (batch, k, n)."""
+    (x_summed, y_summed), (x_batch, y_batch) = step.params["dimension_numbers"]
+    x_own = [axis for axis in range(x.ndim) if axis not in (*x_summed, *x_batch)]
+    y_own = [axis for axis in range(y.ndim) if axis not in (*y_summed, *y_batch)]
+    batch, count = (math.prod(x.shape[axis] for axis in axes) for axes in (x_batch, x_summed))
+    rows = x.transpose(*x_batch, *x_own, *x_summed).reshape(batch, -1, count)
+    columns = y.transpose(*y_batch, *y_summed, *y_own).reshape(batch, count, -1)
+    return np.matmul(rows, columns).reshape(step.results[0].shape)
+
+
+def _scan(step: Step, *values: Array) -> list[Array]:
+    """What is scanned has one axis more than in the body: versions of jax say it in different parameters."""
+    body, length = step.params["jaxpr"], step.params["length"]
+    scanned, stacked = (
+        sum(len(one.shape) > len(own.shape) for one, own in zip(outer, inner, strict=True))
+        for outer, inner in ((step.operands, body.in_avals), (step.results, body.out_avals))
+    )
+    carried = len(step.results) - stacked
+    fixed, rest = values[: len(values) - carried - scanned], values[len(values) - carried - scanned :]
+    carry, given = list(rest[:carried]), rest[carried:]
+    collected = [np.empty(out.shape, step.held(out)) for out in step.results[carried:]]
+    for k in reversed(range(length)) if step.params["reverse"] else range(length):
+        results = step.run(body, [*fixed, *carry, *(np.asarray(x[k], x.dtype) for x in given)])
+        carry = results[:carried]
+        for whole, one in zip(collected, results[carried:], strict=True):
+            whole[k] = one
+    return [*carry, *collected]
+
+
+def _called(name: str, step: Step, *values: Array) -> list[Array]:
+    return step.run(step.params[CALLS[name]], values)
+
+
+RULES: dict[str, Callable[..., Any]] = {
+    **{name: partial(_elementwise, name) for name in {**FUNCTIONS, **WHOLE}},
+    **{name: partial(_compared, name) for name in COMPARISONS},
+    **{name: partial(_called, name) for name in CALLS},
+    "scan": _scan,
+    "convert_element_type": _convert,
+    "pow": _power,
+    "integer_pow": lambda step, x: _power(step, x, step.params["y"]),
+    "select_n": _select,
+    "stop_gradient": lambda step, x: x,
+    "optimization_barrier": lambda step, *values: list(values),
+    "broadcast_in_dim": _broadcast,
+    **dict.fromkeys(("reshape", "squeeze", "expand_dims"), _own_shape),
+    "transpose": lambda step, x: x.transpose(step.params["permutation"]),
+    "rev": lambda step, x: np.flip(x, step.params["dimensions"]),
+    "concatenate": lambda step, *values: np.concatenate(values, step.params["dimension"]),
+    "stack": lambda step, *values: np.stack(values, step.params["axis"]),
+    "iota": _iota,
+    "slice": _slice,
+    "gather": _gather,
+    "reduce_sum": partial(_reduced, np.add),
+    "reduce_max": partial(_reduced, LARGER),
+    "reduce_or": partial(_reduced, np.logical_or),
+    "argmax": _argmax,
+    "cumsum": _cumulative,
+    "sort": lambda step, x: np.sort(x, step.params["dimension"]),
+    "dot_general": _dot,
+}
+"""The rule of each primitive: what it returns for (step, *operands)."""

@@ -67,7 +67,7 @@ def join(coordinator: str | None, processes: int | None, process: int | None) ->
 def measure(
     sweep: Sweep, directory: Path, chosen: Sequence[Point], console: Console, share_above: float = SHARE_ABOVE
 ) -> list[Outcome]:
-    """Measures this process's part of the chosen points, and then computes their records. All processes call it.
+    """Measures this process's part of the chosen points, then the records of tables for them. All processes call it.
 
     Args:
         sweep: the sweep.

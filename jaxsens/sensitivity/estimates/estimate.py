@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-from functools import lru_cache
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -13,29 +13,28 @@ from jaxtyping import Float
 
 from jaxsens.asked.measures import Measure
 from jaxsens.base.errors import EngineRefusal, InputError
-from jaxsens.base.platforms import Platform
 from jaxsens.base.precision import numerics
 from jaxsens.base.programs import kept
 from jaxsens.models.transformer.layered import LAST_OTHER
-from jaxsens.sensitivity.engines.engine import EngineCost
+from jaxsens.sensitivity.engines.engine import EngineChoice, EngineCost
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine, PreparedEstimate, refusal
-from jaxsens.sensitivity.engines.first_order.options import FirstOrder
+from jaxsens.sensitivity.engines.first_order.options import NAME, EstimateOptions
 from jaxsens.sensitivity.engines.one_key.layer_costs import costs_of_layers
+from jaxsens.sensitivity.explain import PlannedRun
+from jaxsens.sensitivity.placement.program import Quantity
 from jaxsens.sensitivity.subjects.adapters import Measurable
-
-NAME = FirstOrder.kind
 
 LARGEST_BLOCK = 64
 """Combinations of outputs estimated at once: more hardly share more work."""
 
 
-def sketch_of(asked: FirstOrder, engine: FirstOrderEngine, size: int) -> int | None:
+def sketch_of(asked: EstimateOptions, engine: FirstOrderEngine, size: int) -> int | None:
     """Returns how many random combinations of `size` outputs are estimated; None for each output, and for a scalar."""
     chosen = size if engine.outputs is None else len(engine.outputs)
     return None if engine.scalar is not None else asked.combined(engine.measure, chosen)
 
 
-def combination_count(asked: FirstOrder, engine: FirstOrderEngine, size: int) -> int:
+def combination_count(asked: EstimateOptions, engine: FirstOrderEngine, size: int) -> int:
     """Returns the number of combinations of `size` outputs that are estimated."""
     if engine.scalar is not None:
         return 1
@@ -44,7 +43,7 @@ def combination_count(asked: FirstOrder, engine: FirstOrderEngine, size: int) ->
 
 
 def combinations(
-    asked: FirstOrder, engine: FirstOrderEngine, size: int, block: range | None = None
+    asked: EstimateOptions, engine: FirstOrderEngine, size: int, block: range | None = None
 ) -> Float[np.ndarray, "combinations outputs"]:
     """Returns the combinations of `size` outputs that are estimated, or those of a block of their numbers, in float64.
     Numbers from `combination_count` on, and a scalar, give rows of zeros.
@@ -75,7 +74,7 @@ def _frame(outputs: int, combinations: int, seed: int) -> Float[np.ndarray, "com
     return np.sqrt(outputs / combinations) * (directions * np.sign(np.diag(triangle))).T
 
 
-def first_order_engine(subject: Measurable, asked: FirstOrder, measure: Measure) -> FirstOrderEngine:
+def first_order_engine(subject: Measurable, asked: EstimateOptions, measure: Measure) -> FirstOrderEngine:
     """Returns the engine for a model. The chosen outputs enter by `combinations`.
 
     Raises:
@@ -165,26 +164,81 @@ def block_size(engine: FirstOrderEngine, parameters: Any, n: int, count: int, bu
     return -(-count // blocks)
 
 
-def estimate_cost(
-    engine: FirstOrderEngine,
-    parameters: Any,
-    n: int,
-    outputs: int,
-    count: int,
-    budget: int,
-    platform: Platform,
-) -> tuple[EngineCost, tuple[Any, Any]]:
-    """Returns the cost of estimating `count` combinations of the outputs, in all blocks together, and the engine's
-    parameters for one block, abstract."""
-    size = block_size(engine, parameters, n, count, budget)
-    pair = parameters, jax.ShapeDtypeStruct((size, outputs), jnp.result_type(float))
-    of_block, blocks = engine.cost(pair, jax.ShapeDtypeStruct((n,), jnp.int32), platform), -(-count // size)
-    cost = dataclasses.replace(
-        of_block, prepare=blocks * of_block.prepare, per_flip=blocks * of_block.per_flip
-    )
-    return cost, pair
-
-
 def table_bytes(flips: int, count: int) -> int:
     """Returns the memory for the estimated change of `count` outputs by all flips at once, and of those of a block."""
     return 2 * 8 * flips * count
+
+
+@dataclass(frozen=True)
+class PlannedEstimate(PlannedRun):
+    """A run that estimates.
+
+    Attributes:
+        combined: how many combinations of the outputs are estimated.
+    """
+
+    engine: FirstOrderEngine
+    combined: int = 1
+    quantity: ClassVar[Quantity] = "chosen_changes"
+
+    @classmethod
+    def of(cls, asked: EstimateOptions, run: PlannedRun, whole: bool = False) -> PlannedEstimate:
+        """Returns an estimate of the flips of a run; of each output by itself, if it is `whole`.
+
+        Raises:
+            EngineRefusal: as `first_order_engine` does.
+        """
+        engine, size = first_order_engine(run.subject, asked, run.measure), output_size(run.subject, run.n)
+        outputs = len(engine.outputs or range(size))
+        combined = outputs if whole else combination_count(asked, engine, size)
+        of = f"{combined} combinations of " if asked.combined(run.measure, outputs) else ""
+        choice = EngineChoice(NAME, f"an estimate of {of}{outputs} output{'s' if outputs > 1 else ''}")
+        given = {field.name: getattr(run, field.name) for field in fields(PlannedRun)}
+        return cls(**{**given, "engine": engine, "choice": choice, "combined": combined})
+
+    @cached_property
+    def parameters(self) -> Any:
+        return self._estimate[1]
+
+    @cached_property
+    def cost(self) -> EngineCost:
+        return self._estimate[0]
+
+    @cached_property
+    def prepared(self) -> PreparedEstimate:
+        return abstract_estimate(self.engine, self.parameters, self.n)
+
+    @property
+    def memory(self) -> int:
+        return super().memory + (0 if self.engine.of_norm else table_bytes(self.flips, self.combined))
+
+    @cached_property
+    def _estimate(self) -> tuple[EngineCost, Any]:
+        return self.of_count(self.combined)
+
+    def of_count(self, count: int) -> tuple[EngineCost, Any]:
+        """Returns the cost of so many combinations, in all blocks together, and the parameters of a block, abstract."""
+        parameters, platform = self.subject.parameters, self.platform
+        with numerics(self.subject.dtype):
+            size = block_size(self.engine, parameters, self.n, count, platform.memory)
+            rows = jax.ShapeDtypeStruct((size, output_size(self.subject, self.n)), jnp.result_type(float))
+            tokens, blocks = jax.ShapeDtypeStruct((self.n,), jnp.int32), -(-count // size)
+            one = self.engine.cost((parameters, rows), tokens, platform)
+        cost = replace(one, prepare=blocks * one.prepare, per_flip=blocks * one.per_flip)
+        return cost, (parameters, rows)
+
+
+def estimated_instead(asked: EstimateOptions, run: PlannedRun) -> str | None:
+    """Returns what the first-order engine would cost and give up, or None if it cannot serve the model."""
+    try:
+        estimate = PlannedEstimate.of(asked, run, whole=True)
+        estimate.prepared  # noqa: B018 - refuses a model without a derivative
+    except EngineRefusal:
+        return None
+    scalar, _ = estimate.of_count(1)
+    rate = estimate.operations / estimate.seconds * scalar.efficiency / estimate.cost.efficiency
+    of_scalar = (scalar.prepare + run.flips * scalar.per_flip) / rate
+    return (
+        f'engine="{NAME}" would take about {estimate.seconds:.2g} s for all outputs, {of_scalar:.2g} s for a scalar, '
+        "besides the verified flips; the other flips would be estimates, whose error it measures on a sample"
+    )

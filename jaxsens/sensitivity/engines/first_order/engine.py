@@ -5,7 +5,7 @@ for which attention has a closed form. What those rows pass on to the output is 
 what they attended to, times its change. In the last layer only the readout row counts, and it is exact.
 
 While weights are O(1/n), as under Hahn's Lemma 5, what is left out is O(1/n) of the change. The error is not known from
-the estimate alone: `jaxsens.sensitivity.estimates.verify` measures it.
+the estimate alone: `jaxsens.sensitivity.estimates.run` measures it.
 """
 
 from __future__ import annotations

@@ -1,21 +1,16 @@
-"""The engine of first-order estimates, as it is asked for."""
+"""The options of first-order estimates."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
-from jaxsens.asked.engines import AskedEngine, Seed
-from jaxsens.asked.value import brought_kind
-from jaxsens.base.strict import OptionalPositive, Positive
+from jaxsens.asked.engines import AskedEngine
+from jaxsens.asked.measures import Measure
+from jaxsens.asked.value import Seed
+from jaxsens.base.strict import OptionalPositive, Positive, config
 
-if TYPE_CHECKING:
-    from jaxsens.asked.measures import Measure
-    from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
-    from jaxsens.sensitivity.estimates.blocks import Blocks
-    from jaxsens.sensitivity.estimates.planned import PlannedEstimate
-    from jaxsens.sensitivity.explain import PlannedRun
-    from jaxsens.sensitivity.subjects.adapters import Measurable
+NAME = "first-order"
 
 MANY_OUTPUTS = 64
 """More outputs than these are sketched by default: a backward pass for each takes as long as exact engines do."""
@@ -24,26 +19,16 @@ SKETCH = 32
 """Of so many combinations: a norm's relative standard error is at most 1/8."""
 
 
-@brought_kind("first-order")
-class FirstOrder(AskedEngine):
-    """Estimates the effect of every flip in O(n^2) at any depth, for the same attention as `Incremental`, and measures
-    some flips exactly. The result says of each value whether it is `exact`, and its `accuracy`.
-
-    Args:
-        sketch: estimate this many random combinations of the outputs instead of each; for `L2` alone, whose expectation
-            it keeps. It takes as many backward passes; the norm's relative standard error is at most
-            1 / sqrt(2 sketch). From as many as there are outputs on, each is estimated. None: 32 for `L2` of more than
-            64 outputs, otherwise each.
-        verify: the number of flips measured exactly, half of them the largest estimates.
-        seed: of the sketch and of the sample of verified flips.
-    """
+@config
+class EstimateOptions(AskedEngine):
+    """Those of `FirstOrder`, which says what they mean."""
 
     sketch: OptionalPositive = None
     verify: Positive = 64
     seed: Seed = 0
     exact: ClassVar[bool] = False
 
-    def seeded(self, seed: int) -> FirstOrder:
+    def seeded(self, seed: int) -> Any:
         return replace(self, seed=seed)
 
     def combined(self, measure: Measure, outputs: int) -> int | None:
@@ -61,27 +46,3 @@ class FirstOrder(AskedEngine):
         if self.sketch is not None and measure.kind != "l2":
             return f"sketch = {self.sketch}: only for L2, whose expectation it keeps, not {measure!r}; leave it out"
         return None
-
-    # Names are read, and objects made, without JAX: what computes is imported where it is used.
-
-    def runner(self, subject: Measurable, measure: Measure) -> FirstOrderEngine:
-        from jaxsens.sensitivity.estimates.estimate import first_order_engine
-
-        return first_order_engine(subject, self, measure)
-
-    def estimate(self, subject: Measurable, measure: Measure, n: int, budget: int) -> Blocks:
-        from jaxsens.sensitivity.estimates.blocks import Blocks
-        from jaxsens.sensitivity.estimates.estimate import first_order_engine
-
-        return Blocks.of(first_order_engine(subject, self, measure), subject, n, self, budget)
-
-    def planned(self, run: PlannedRun) -> PlannedEstimate:
-        from jaxsens.sensitivity.estimates.planned import PlannedEstimate
-
-        return PlannedEstimate.of(self, run)
-
-    @classmethod
-    def instead(cls, run: PlannedRun) -> str | None:
-        from jaxsens.sensitivity.estimates.planned import estimated_instead
-
-        return estimated_instead(run)

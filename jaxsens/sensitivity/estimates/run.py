@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,14 +15,18 @@ from jaxtyping import Float, Int
 
 from jaxsens.asked.measures import Norm
 from jaxsens.base import stopping
-from jaxsens.base.errors import InputError, collecting
+from jaxsens.base.errors import EstimateWarning, InputError, collecting
 from jaxsens.base.memory import check_fits
-from jaxsens.sensitivity.engines.engine import EngineChoice
+from jaxsens.base.precision import numerics
+from jaxsens.sensitivity.engines.difference import engine as difference
+from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
+from jaxsens.sensitivity.engines.engine import Engine, EngineChoice
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
-from jaxsens.sensitivity.engines.first_order.options import FirstOrder
-from jaxsens.sensitivity.engines.vmap import compiled_output
+from jaxsens.sensitivity.engines.first_order.options import NAME, EstimateOptions
+from jaxsens.sensitivity.engines.incremental import incremental_engine
+from jaxsens.sensitivity.engines.one_key.layer_costs import LayerCosts, costs_of_layers
+from jaxsens.sensitivity.engines.vmap import VmapEngine, compiled_output
 from jaxsens.sensitivity.estimates.estimate import (
-    NAME,
     abstract_estimate,
     block_size,
     combination_count,
@@ -30,11 +35,10 @@ from jaxsens.sensitivity.estimates.estimate import (
     sketch_of,
     table_bytes,
 )
-from jaxsens.sensitivity.estimates.verify import verified, warn_if_far
 from jaxsens.sensitivity.estimates.widening import with_parameters_in
 from jaxsens.sensitivity.flips.flip_table import FlipTable
 from jaxsens.sensitivity.placement import placement
-from jaxsens.sensitivity.results.estimated import Estimated, strata
+from jaxsens.sensitivity.results.estimated import RANDOM, TOP, Estimated, strata
 from jaxsens.sensitivity.results.interrupted import MeasurementInterrupted
 from jaxsens.sensitivity.results.result import FlipSensitivity
 from jaxsens.sensitivity.subjects.adapters import Measurable
@@ -43,6 +47,19 @@ REMEDY = "measure a function of the output, or fewer flips"
 
 OUTPUTS_AT_ONCE = 2**22
 """Changes of outputs from which a distance or a change function is computed at once."""
+
+FAR_OFF = 0.3
+"""A median error of the estimate above this raises an `EstimateWarning`."""
+
+FAR_OFF_90 = 1.0
+"""So does a 90 % quantile of it above this: the median hides a tenth of flips of which an estimate says nothing. Above
+sigmoid attention whose rows are not normalised, scores grow with n, and that tenth is off by several times itself."""
+
+MANY_OPERATIONS = 2e12
+"""Forward passes of this many operations take so long that an engine which compiles later takes less in all."""
+
+ROUNDINGS = 64
+"""The roundings, of the sum of all outputs' sizes, by which two outputs in float64 may differ for no reason."""
 
 
 class Blocks(NamedTuple):
@@ -60,7 +77,7 @@ class Blocks(NamedTuple):
     """
 
     engine: FirstOrderEngine
-    asked: FirstOrder
+    asked: EstimateOptions
     subject: Measurable
     parameters: Any
     outputs: int
@@ -70,7 +87,7 @@ class Blocks(NamedTuple):
 
     @classmethod
     def of(
-        cls, engine: FirstOrderEngine, subject: Measurable, n: int, asked: FirstOrder, budget: int
+        cls, engine: FirstOrderEngine, subject: Measurable, n: int, asked: EstimateOptions, budget: int
     ) -> Blocks:
         """Returns the blocks for inputs of length n, within half a memory budget.
 
@@ -116,9 +133,7 @@ class Blocks(NamedTuple):
                 check_estimates_finite(values, flips.positions)
                 stratum = strata(np.abs(values), asked.verify, asked.seed)
                 chosen = np.flatnonzero(stratum)
-                exact, compared, how, size = verified(
-                    self.engine, self.given, words, flips, chosen, asked, devices, None
-                )
+                exact, compared, how = verified(self.engine, self.given, words, flips, chosen, asked, devices)
         except KeyboardInterrupt as stop:
             nothing = np.zeros(0)
             empty = dataclasses.replace(
@@ -142,7 +157,7 @@ class Blocks(NamedTuple):
             ),
             estimated=Estimated(values, stratum, known, sketch),
         )
-        warn_if_far(result, self.given, size, stacklevel=6)
+        warn_if_far(result, self.given, stacklevel=6)
         return result
 
 
@@ -221,4 +236,106 @@ def check_estimates_finite(
             f"at position {int(positions[np.argmax(bad)])}, while the model's output is finite: the estimate "
             'overflows, not the model. Use dtype="float64", engine="auto", which measures every flip, or a model with '
             "layer normalisation"
+        )
+
+
+def exact_engine(
+    subject: Measurable, engine: FirstOrderEngine, costs: list[LayerCosts], n: int, flips: int
+) -> tuple[Engine, str]:
+    """Returns the engine for a few exact flips, and its name: "difference" up to two layers, where a flip takes O(n);
+    else a forward pass for each or, where these take longer than it takes to compile, what the flip changes of one.
+
+    `costs` are those of the model's layers, and n is the length of the input."""
+    config, measure = subject.config, engine.measure
+    # A norm is taken of the changes of combinations, which already are those of the chosen outputs.
+    outputs = None if engine.of_norm else engine.outputs
+    if config is not None and config.layers <= 2 and difference.refusal(config) is None:
+        return DifferenceEngine(measure, outputs, config), "difference"
+    if flips * n * sum(n * one.pair + one.row for one in costs) > MANY_OPERATIONS:
+        shortened = incremental_engine(subject, measure, outputs)
+        if shortened is not None:
+            return shortened, "incremental"
+    return VmapEngine(measure, outputs, subject.apply), "vmap"
+
+
+def verified(
+    engine: FirstOrderEngine,
+    subject: Measurable,
+    words: Int[np.ndarray, "batch n"],
+    flips: FlipTable,
+    chosen: Int[np.ndarray, " verified"],
+    asked: EstimateOptions,
+    devices: placement.Placement,
+) -> tuple[Float[np.ndarray, " verified"], Float[np.ndarray, " verified"], str]:
+    """Measures the flips with the given indices exactly.
+
+    Returns:
+        The norms; with a scalar or a change function, its signed values. The same in the combinations that were
+        estimated, which differ with a sketch. And how they were measured.
+
+    Raises:
+        Interrupted: on Ctrl-C.
+    """
+    n, norm = words.shape[1], engine.measure
+    wide = with_parameters_in(subject, n, np.float64)
+    costs = costs_of_layers(
+        engine.layered.at_length(n), with_parameters_in(subject, n, np.float32).parameters, n
+    )
+    runner, name = exact_engine(wide, engine, costs, n, len(chosen))
+    where = flips.inputs[chosen], flips.positions[chosen], flips.symbols[chosen]
+    how = f"{name} in {wide.dtype}"
+    with numerics(wide.dtype):
+        measuring = placement.Measuring(runner, jax.device_put(wide.parameters), words, *where, devices)
+        if not isinstance(norm, Norm):
+            values = measuring.numbers()[0][:, 0].astype(np.float64)
+            return values, values, how
+        changes = measuring.changes()[0].astype(np.float64)
+    exact = norm.of_array(changes if engine.outputs is None else changes[:, list(engine.outputs)])
+    if sketch_of(asked, engine, changes.shape[1]) is None:
+        return exact, exact, how
+    return exact, norm.of_array(changes @ combinations(asked, engine, changes.shape[1]).T), how
+
+
+def _within_rounding(result: FlipSensitivity, subject: Measurable, stratum: int) -> bool:
+    """Returns whether at least half of a stratum differs from its estimates by the rounding of float64 only.
+
+    A mask may hide every path from a flip to the readout. The estimate is then 0, as it should be, and a forward pass
+    for each flip gives the rounding of a subtraction.
+    """
+    estimated = result.estimated
+    if estimated is None:
+        return False
+    outputs = [compiled_output(subject.apply, subject.parameters, word) for word in result.tokens]
+    size = max(float(np.sum(np.abs(np.asarray(output, np.float64)))) for output in outputs)
+    own = estimated.stratum == stratum
+    off = np.abs(estimated.estimates - estimated.compared)[own]
+    return bool(np.median(off) <= ROUNDINGS * np.finfo(np.float64).eps * size)
+
+
+def warn_if_far(result: FlipSensitivity, subject: Measurable, stacklevel: int) -> None:
+    """Issues an `EstimateWarning` if the estimate's error on the random sample, or on the largest estimates, is above
+    `FAR_OFF` in the median or `FAR_OFF_90` in a tenth, and more than the rounding of what it is compared with."""
+    found, estimated = result.accuracy, result.estimated
+    if found is None or estimated is None:
+        return
+    far = []
+    for stratum, which, median in (
+        (RANDOM, f"{found.count} random flips", found.median_error),
+        (TOP, f"the {found.largest_count} largest estimates", found.largest_error),
+    ):
+        own = estimated.stratum == stratum
+        exact = estimated.compared[own]
+        errors = np.abs(estimated.estimates[own] - exact) / np.maximum(np.abs(exact), 1e-200)
+        tenth = float(np.quantile(errors, 0.9)) if len(errors) else 0.0
+        if (median > FAR_OFF or tenth > FAR_OFF_90) and not _within_rounding(result, subject, stratum):
+            far.append(
+                f"by {median:.0%} in the median of {which}, and by over {tenth:.0%} in a tenth of them"
+            )
+    if far:
+        warnings.warn(
+            f"n = {result.n}: the first-order estimate is off {'; '.join(far)}, which were measured exactly, so "
+            'weights of deep layers are far from O(1/n). Use engine="auto", which is exact; result.max and '
+            "result.mean_interval() hold",
+            EstimateWarning,
+            stacklevel=stacklevel,
         )
