@@ -80,7 +80,7 @@ class Doubled(RecordTable):
     def sections(self, data, results):
         return [Section(f"Twice: {sum(one.twice for one in results)}")]
 """
-LINES = "[jaxsens.sweep_tables]\ndoubled = brought_tables:Doubled\nends = brought_tables:Ends"
+LINES = "doubled = brought_tables:Doubled\nends = brought_tables:Ends"
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +94,7 @@ def brought(tmp_path, monkeypatch):
     """A distribution with two tables; a stand-in measures points, and nothing is drawn."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "brought_tables.py").write_text(BROUGHT)
-    installed(tmp_path / "site", "theirs", LINES, monkeypatch)
+    installed(tmp_path / "site", "theirs", LINES, monkeypatch, "sweep_tables")
     monkeypatch.setattr(sweep_points, "flip_sensitivity", fake_flip_sensitivity)
     draw_nothing(monkeypatch)
 
@@ -163,14 +163,14 @@ def test_a_table_that_no_package_has_is_refused_by_its_name_also_where_it_was_me
 
 def test_a_table_with_the_name_of_another_part_of_a_sweep_is_refused(tmp_path, monkeypatch):
     for name in ("lengths", "device", "points", "distances", "two-words"):
-        lines = f"[jaxsens.sweep_tables]\n{name} = brought_tables:Ends"
-        installed(tmp_path / name, "theirs", lines, monkeypatch)
+        lines = f"{name} = brought_tables:Ends"
+        installed(tmp_path / name, "theirs", lines, monkeypatch, "sweep_tables")
         with pytest.raises(InputError, match=f"brought_tables:Ends: .* cannot be called '{name}'"):
             tiny_sweep()
         monkeypatch.undo()
 
 
 def test_what_is_no_table_is_refused(tmp_path, monkeypatch):
-    installed(tmp_path, "theirs", "[jaxsens.sweep_tables]\nends = collections:OrderedDict", monkeypatch)
+    installed(tmp_path, "theirs", "ends = collections:OrderedDict", monkeypatch, "sweep_tables")
     (problem,) = problems_of(TINY + "[ends]\n")
     assert "collections:OrderedDict is neither a PointTable nor a RecordTable" in problem

@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Int
 from pydantic import ConfigDict
 
-from jaxsens.asked.measures import L2
 from jaxsens.base.errors import Problems
 from jaxsens.base.strict import STRICT
 from jaxsens.experiments.sweep.points import PointMetadata
@@ -18,7 +17,7 @@ from jaxsens.experiments.sweep.sources import ModelSource
 from jaxsens.experiments.sweep.tables import PointTable
 from jaxsens.models.transformer.config import TransformerConfig
 from jaxsens.models.transformer.layers import layer_operations
-from jaxsens.sensitivity.choice import RATE, compile_seconds
+from jaxsens.sensitivity.choice import RATE
 from jaxsens.sensitivity.engines.vmap import ELEMENTWISE, VmapEngine
 from jaxsens.sensitivity.results.result import FlipSensitivity
 from jaxsens.sensitivity.rows.attention_statistics import attention_statistics, mean_of_known
@@ -87,8 +86,8 @@ class AttentionTable(PointTable):
         if config is None:
             return 0.0, 0.0
         operations = sum(layer_operations(config, k, n) for k in range(config.layers))
-        forward = VmapEngine(L2(), None, model.apply)
-        return compile_seconds(forward, config.layers), inputs * operations / (RATE * ELEMENTWISE)
+        fixed, per_layer = VmapEngine.compiling
+        return fixed + per_layer * config.layers, inputs * operations / (RATE * ELEMENTWISE)
 
 
 def _of_word(
