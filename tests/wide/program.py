@@ -122,9 +122,7 @@ WHOLE: dict[str, Any] = {
     "max": np.maximum,
     "min": np.minimum,
     "and": np.bitwise_and,
-    "or": np.bitwise_or,
     "not": np.bitwise_not,
-    "rem": np.fmod,
     "sign": np.sign,
 }
 """The functions of integers and booleans."""
@@ -264,7 +262,6 @@ RULES: dict[str, Callable[..., Any]] = {
     "scan": _scan,
     "convert_element_type": _convert,
     "pow": _power,
-    "square": lambda step, x: x * x,
     "integer_pow": lambda step, x: _power(step, x, step.params["y"]),
     "select_n": _select,
     "stop_gradient": lambda step, x: x,
@@ -280,7 +277,6 @@ RULES: dict[str, Callable[..., Any]] = {
     "gather": _gather,
     "reduce_sum": partial(_reduced, np.add),
     "reduce_max": partial(_reduced, LARGER),
-    "reduce_and": partial(_reduced, np.logical_and),
     "reduce_or": partial(_reduced, np.logical_or),
     "argmax": _argmax,
     "cumsum": _cumulative,
