@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jaxsens
-from jaxsens import InputError, LSTMConfig, TransformerConfig, flip_sensitivity
+from jaxsens import InputError, TransformerConfig, flip_sensitivity
 from jaxsens.asked.flips import Substitute
 from jaxsens.asked.measures import Decision
 from jaxsens.experiments.sweep.words import AllWords, Symbols
@@ -137,33 +137,17 @@ def test_profiles_of_transformers_over_all_inputs_are_those_of_the_loop(config, 
     assert result.average_sensitivity_per_position == pytest.approx(truth.mean(), rel=1e-12)
 
 
-def test_an_lstm_over_all_inputs_is_that_of_a_loop():
-    model = jaxsens.LSTM(
-        LSTMConfig(2, width=4, logits=1, dtype="float64", initialisation=Uniform(10)), seed=4
-    )
-    words = AllWords().tokens(Symbols(2, 2), 6, 0)
-    decided = dict(
-        zip(map(tuple, words.tolist()), np.asarray(model(jnp.asarray(words)))[:, 0] > 0, strict=True)
-    )
-    truth = enumerated(lambda word: decided[(*word.tolist(), 2)], words[:, :-1])
-    result = flip_sensitivity(model, words, measure="decision")
-    assert truth.any()
-    np.testing.assert_array_equal(result.sensitive_flips, truth.sum(axis=1))
-    np.testing.assert_allclose(result.influences[:-1], truth.mean(axis=0), rtol=1e-12)
-
-
-def test_the_threshold_of_a_function():
-    words = every_word(5)
-    result = boolean(lambda tokens: jnp.sum(tokens), words, threshold=3.5)
-    truth = enumerated(lambda word: word.sum() > 3.5, words)
-    np.testing.assert_array_equal(result.sensitive_flips, truth.sum(axis=1))
-
-
 def test_what_a_result_does_not_say_is_refused_by_name():
     words = every_word(3)
     norms = flip_sensitivity(majority, words[0], 2, readout=None)
     drawn = boolean(majority, words, Substitute(2, sample=9))
-    for name in ("sensitivity_distribution", "influences", "average_sensitivity_per_position"):
+    for name in (
+        "sensitive_flips",
+        "average_sensitivity",
+        "sensitivity_distribution",
+        "influences",
+        "average_sensitivity_per_position",
+    ):
         with pytest.raises(InputError, match=f'{name}: this result has measure = "l2"; give measure="dec'):
             getattr(norms, name)
     for name in ("sensitivity_distribution", "influences"):
