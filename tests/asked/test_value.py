@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from typing import Any
 
 import jax.numpy as jnp
@@ -101,9 +100,6 @@ def test_the_names_are_those_of_the_kinds():
         for name, kind in base.kinds.items():
             assert kind.kind == name
             assert getattr(jaxsens, kind.__name__) is kind
-    assert made(Flips, "delete") == Delete()
-    assert made(Measure, "linf") == LInf()
-    assert made(AskedEngine, "first-order") == FirstOrder()
 
 
 @pytest.mark.parametrize(
@@ -122,70 +118,73 @@ def test_a_shorthand_stands_for_substitutions(value, asked):
     assert made(Flips, value) == asked
 
 
-def test_a_table_of_a_file_makes_the_object():
-    table = tomllib.loads("""
-        flips = {kind = "substitute", symbols = {3 = [1]}}
-        measure = {kind = "decision", threshold = "median", outputs = [0]}
-        engine = {kind = "first-order", verify = 8}
-    """)
-    assert made(Flips, table["flips"], file=True) == Substitute({3: [1]})
-    assert made(Measure, table["measure"], file=True) == Decision("median", outputs=[0])
-    assert made(AskedEngine, table["engine"], file=True) == FirstOrder(verify=8)
-
-
 @pytest.mark.parametrize(
-    ("base", "value", "said"),
+    ("base", "value", "named"),
     [
-        (Flips, "delet", "flips = 'delet': one of substitute, .*; did you mean \"delete\""),
-        (Flips, {"kind": "delet"}, 'did you mean "delete"'),
-        (Flips, {"kind": 3}, "flips.kind = 3: one of substitute"),
-        (Flips, {"kind": "neighbours", "k": 0}, "flips.k = 0: a whole number of at least 1"),
-        (Flips, {"kind": "neighbours", "j": 0}, "flips.j: unknown key"),
-        (Flips, L1(), r"flips = L1\(\): one of substitute, .*, or an object such as jaxsens.Neighbours\(8\)"),
-        (Flips, 1, r"flips.symbols = 1: .*to insert this one alone, give \[1\]"),
-        (
-            Flips,
-            [0.5],
-            r"flips.symbols = \[0.5\]: the number of symbols, a sequence of symbol ids, or a mapping",
-        ),
-        (Flips, [(-1, [0])], "flips.symbols"),
-        (Flips, [("x", ["y"])], "flips.symbols"),
-        (Flips, [(1, ["y"])], r"symbols\[1\]"),
-        (Flips, {-1: [0]}, "position = -1: 0-based positions"),
-        (Measure, 2, r"measure = 2: one of l2, .*, or an object such as jaxsens.L1\(outputs=\[0\]\)"),
-        (Measure, L1, "measure = <class"),
-        (Measure, Delete(), r"measure = Delete\(\): one of l2"),
-        (AskedEngine, "fast", "engine = 'fast': one of auto, vmap"),
-        (AskedEngine, None, "engine = None: one of auto, vmap"),
+        (Flips, "delet", ("flips = 'delet'", 'did you mean "delete"')),
+        (Flips, {"kind": "delet"}, ("flips = 'delet'", 'did you mean "delete"')),
+        (Flips, {"kind": 3}, ("flips.kind = 3",)),
+        (Flips, {"kind": "neighbours", "k": 0}, ("flips.k = 0",)),
+        (Flips, {"kind": "neighbours", "j": 0}, ("flips.j",)),
+        (Flips, L1(), ("flips = L1()", "jaxsens.Neighbours(8)")),
+        (Flips, 1, ("flips.symbols = 1",)),
+        (Flips, [0.5], ("flips.symbols = [0.5]",)),
+        (Flips, [(-1, [0])], ("flips.symbols",)),
+        (Flips, [("x", ["y"])], ("flips.symbols",)),
+        (Flips, [(1, ["y"])], ("symbols[1]",)),
+        (Flips, {-1: [0]}, ("position = -1",)),
+        (Measure, 2, ("measure = 2", "jaxsens.L1(outputs=[0])")),
+        (Measure, L1, ("measure = <class",)),
+        (Measure, Delete(), ("measure = Delete()",)),
+        (AskedEngine, "fast", ("engine = 'fast'",)),
+        (AskedEngine, None, ("engine = None",)),
     ],
 )
-def test_what_is_no_answer_is_refused_with_the_answers_there_are(base, value, said):
-    with pytest.raises(InputError, match=said):
+def test_what_is_no_answer_is_refused_with_the_answers_there_are(base, value, named):
+    with pytest.raises(InputError) as caught:
         made(base, value)
+    assert all(one in str(caught.value) for one in named), caught.value
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "named"),
     [
-        (lambda: Substitute(groups=[(0, 1)], positions=[0]), r"positions = \[0\]: not with groups"),
-        (lambda: Substitute({0: [1]}, positions=[0]), r"positions = \[0\]: not with a mapping"),
-        (
-            lambda: Substitute({0: [1], 1: [0, 1]}, groups=[(0, 1)]),
-            r"groups = \(0, 1\): as many symbols for each",
+        (lambda: Substitute(groups=[(0, 1)], positions=[0]), "positions = [0]"),
+        (lambda: Substitute({0: [1]}, positions=[0]), "positions = [0]"),
+        (lambda: Substitute({0: [1], 1: [0, 1]}, groups=[(0, 1)]), "groups = (0, 1)"),
+        (lambda: Substitute({1: [0]}, groups=[(1, 2)]), "groups = (1, 2)"),
+        (lambda: Substitute({0: [1], 1: [0]}, groups=[(0,)]), "symbols: position = 1"),
+        (lambda: Substitute(groups=[(0, 1), (1, 2)]), "groups: position = 1"),
+        *(
+            (lambda groups=groups: WRONG.Substitute(groups=groups), "groups = ")
+            for groups in (3, [], [1, 2], [()])
         ),
-        (lambda: Substitute({0: [1], 1: [0]}, groups=[(0,)]), "symbols: position = 1: it is in no group"),
-        (lambda: Substitute(groups=[(0, 1), (1, 2)]), "groups: position = 1: each position in one group"),
-        (lambda: Substitute(seed=1), "seed = 1: only with sample"),
-        (lambda: Substitute(sample=0), "sample = 0: a whole number of at least 1, or None"),
-        (lambda: Substitute(positions=[-1]), "positions = -1: positions count from the front"),
-        (lambda: Pairs([]), r"flips = \[\]: pairs of a 0-based position and a symbol id"),
+        (lambda: Substitute(seed=1), "seed = 1"),
+        *((lambda count=count: WRONG.Substitute(sample=count), "sample = ") for count in (0, -1, 2.5, True)),
+        *(
+            (lambda positions=positions: WRONG.Substitute(positions=positions), "positions = ")
+            for positions in ([-1], ["middle"], [1.5], ["1"], [True], [], [[0, 1]], 3, [0, None])
+        ),
+        *(
+            (lambda pairs=pairs: WRONG.Pairs(pairs), "flips = ")
+            for pairs in ([], [1, 2], [(1, 2, 3)], [(1, 0.5)])
+        ),
+        (lambda: Pairs([(-1, 0)]), "flips: position = -1"),
         (lambda: Pairs([(0, -1)]), "flips: symbol = -1"),
-        (lambda: WRONG.Mask("x"), "symbol = 'x': a whole number of at least 0, or None"),
-        (lambda: L2(outputs=[0, 0]), r"outputs = \[0, 0\]: each coordinate once"),
-        (lambda: WRONG.Decision("mean"), "threshold = 'mean': a finite number, or \"median\""),
-        (lambda: FirstOrder(verify=0, sketch=-1), "(?s)FirstOrder: 2 errors.*sketch = -1.*verify = 0"),
+        (lambda: WRONG.Mask("x"), "symbol = 'x'"),
+        (lambda: Mask(-1), "symbol = -1"),
+        (lambda: WRONG.Insert(3), "symbols = 3"),
+        *((lambda times=times: WRONG.Repeat(times), "times = ") for times in (0, 1.5)),
+        (lambda: L2(outputs=[0, 0]), "outputs = [0, 0]"),
+        (lambda: WRONG.Decision("mean"), "threshold = 'mean'"),
+        (
+            lambda: Neighbours(0, sample=-2, seed=-1, positions=[-2]),
+            "k = 0, sample = -2, seed = -1, positions = -2",
+        ),
+        (lambda: FirstOrder(verify=0, sketch=-1), "sketch = -1, verify = 0"),
     ],
 )
-def test_an_object_checks_itself(make, said):
-    with pytest.raises(InputError, match=said):
+def test_an_object_checks_itself(make, named):
+    with pytest.raises(InputError) as caught:
         make()
+    assert all(one in str(caught.value) for one in named.split(", ")), caught.value

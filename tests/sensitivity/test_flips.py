@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -71,34 +70,6 @@ def test_huge_alphabets_are_sampled_without_listing_all_flips():
     )
     assert len(flips) == 10
     assert flips.population == 99_999 * 49_999
-
-
-@pytest.mark.parametrize("count", [0, -1, 2.5, True])
-def test_a_sample_of_no_size_is_refused(count):
-    with pytest.raises(
-        jaxsens.InputError, match=f"Substitute: sample = {count}: a whole number of at least 1"
-    ):
-        jaxsens.Substitute(sample=count)
-
-
-def test_all_that_is_wrong_with_a_sample_is_named_at_once():
-    with pytest.raises(jaxsens.InputError) as caught:
-        jaxsens.Neighbours(0, sample=-2, seed=-1, positions=[-2])
-    for said in (
-        "k = 0",
-        "sample = -2: a whole number",
-        "seed = -1: a whole number",
-        "positions = -2: positions",
-    ):
-        assert said in str(caught.value)
-
-
-@pytest.mark.parametrize("positions", [[1.5], ["1"], [-1], [True], [], [[0, 1]], 3, [0, None]])
-def test_what_are_no_positions_is_refused(positions):
-    with pytest.raises(
-        jaxsens.InputError, match=r"Substitute: positions = .*positions from 0 on, fractions of n"
-    ):
-        jaxsens.Substitute(positions=positions)
 
 
 def test_positions_are_taken_in_any_sequence():
