@@ -41,15 +41,7 @@ WORD = (0, 2, 1, 0, 1, 3)
 
 @dataclass(frozen=True)
 class Case:
-    """A config, a word, and how its random parameters are changed.
-
-    Attributes:
-        config: in float64; engines are also tried on it in float32.
-        word: tokens.
-        sharpness: query matrices are multiplied by it.
-        seed: of the parameters.
-        norm, outputs: of the sensitivity.
-    """
+    """A config in float64, a word, and by how much the query matrices of its random parameters are multiplied."""
 
     config: TransformerConfig
     word: tuple[int, ...] = WORD

@@ -37,12 +37,7 @@ def made(
 ) -> FlipSensitivity:
     """A result with these values: of one input with a flip a position, if nothing else is said.
 
-    Args:
-        values: of the flips.
-        populations: the number of flips of each input, drawn or not; by default of those that are there.
-        requested: the number of flips that were asked for of each input; by default of those that are there.
-        measure, engine: an object, or its name.
-        inputs, positions, symbols, alphabet, tokens, resolution, readout, dtype, fields: as in results.
+    Of each input `populations` flips exist, drawn or not, and `requested` were asked for; by default those here.
     """
     values, problems = np.asarray(values), Problems("made")
     inputs = np.zeros(len(values), int) if inputs is None else np.asarray(inputs)

@@ -30,7 +30,6 @@ from tests.tolerances import REFERENCE
 WORDS = np.array([[0, 2, 1, 0, 1, 3], [1, 1, 3, 0, 2, 1]])
 SCORES = ("dot-product", "additive")
 LAYERS = 4
-ENGINES_TRIED = ("vmap",)
 
 
 def covering_cases() -> list[tuple[TransformerConfig, dict[str, Any]]]:
@@ -94,38 +93,35 @@ def test_the_cases_below_leave_nothing_out():
 
 
 @pytest.mark.quick(3, 10)
-@pytest.mark.parametrize("engine", ENGINES_TRIED)
 @pytest.mark.parametrize("case", range(len(CASES)))
-def test_every_weighting_mask_score_and_embedding(case, engine):
+def test_every_weighting_mask_score_and_embedding(case):
     config, arguments = CASES[case]
     parameters = random_parameters(config, seed=case)
     measure = Measure.kinds[arguments["norm"]](outputs=arguments["outputs"])
     result = flip_sensitivity(
-        Transformer(config, parameters=parameters), WORDS, measure=measure, engine=engine
+        Transformer(config, parameters=parameters), WORDS, measure=measure, engine="vmap"
     )
-    assert result.engine.name == engine
+    assert result.engine.name == "vmap"
     assert_flips(result, config, parameters, WORDS, **arguments)
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize("engine", ENGINES_TRIED)
 @pytest.mark.parametrize("n", [1, 9])
-def test_lengths_down_to_one_symbol(n, engine):
+def test_lengths_down_to_one_symbol(n):
     config = small(
         weighting=("temperature-log", "average-hard"), mask=("strict-past", "future"), readout="mean"
     )
     parameters = random_parameters(config, seed=n)
     words = np.random.default_rng(n).integers(0, 3, size=(3, n))
-    result = flip_sensitivity(Transformer(config, parameters=parameters), words, engine=engine)
+    result = flip_sensitivity(Transformer(config, parameters=parameters), words, engine="vmap")
     assert_flips(result, config, parameters, words)
 
 
-@pytest.mark.parametrize("engine", ENGINES_TRIED)
-def test_flips_that_make_and_break_ties(engine):
+def test_flips_that_make_and_break_ties():
     config, parameters = tying("dot-product")
     # At n = 7 a library's matrix product was seen to give equal keys scores an ulp apart (float64, CPU).
     words = np.random.default_rng(2).integers(0, 3, size=(3, 7))
-    result = flip_sensitivity(Transformer(config, parameters=parameters), words, engine=engine)
+    result = flip_sensitivity(Transformer(config, parameters=parameters), words, engine="vmap")
     assert_flips(result, config, parameters, words)
 
 
@@ -133,13 +129,12 @@ def test_flips_that_make_and_break_ties(engine):
 
 
 @pytest.mark.quick(2)
-@pytest.mark.parametrize("engine", ENGINES_TRIED)
 @pytest.mark.parametrize("options", [{}, {"layer_norm": True, "layer_norm_epsilon": 1e-5}], ids=str)
 @pytest.mark.parametrize("make", [parity, first])
-def test_two_transformers_whose_answer_is_a_formula(make, options, engine):
+def test_two_transformers_whose_answer_is_a_formula(make, options):
     model = make(**options, sharpness=1.3, read="everything")
     word = model.prepare("1110101")  # in both languages
-    result = flip_sensitivity(model, word, engine=engine)
+    result = flip_sensitivity(model, word, engine="vmap")
     parameters = jax.tree.map(np.asarray, model.parameters)
     assert_flips(result, model.config, parameters, [word])
     np.testing.assert_allclose(result.norms, model.predicted(word), rtol=1e-10, atol=1e-14)

@@ -30,9 +30,5 @@ def test_their_sensitivity_is_that_of_the_plain_model(weighting):
     np.testing.assert_allclose(centred.norms, plain.norms, rtol=1e-9, atol=1e-13)
 
 
-def test_the_difference_engine_refuses_them_by_name():
-    model = jaxsens.Transformer(small(centred_scores=True))
-    with pytest.raises(jaxsens.EngineRefusal, match=r"centred scores.*engine=\"vmap\""):
-        jaxsens.flip_sensitivity(model, WORD, engine="difference")
-    assert jaxsens.explain(model, 6).engine.name == "vmap"
+def test_the_folded_form_is_of_plain_scores():
     assert "plain" in str(folded.refusal(small(feed_forward=20, centred_scores=True)))

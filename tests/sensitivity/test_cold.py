@@ -16,18 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxsens
-from jaxsens.asked.measures import L2
 from jaxsens.base.precision import LARGEST_TIED, numerics
 from jaxsens.models.transformer.parameters import initialise
 from jaxsens.sensitivity import choice
-from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.engines.difference.softmax_change import best_tied, log1p, softmax_change
 from jaxsens.sensitivity.engines.one_key.one_moved_key import sigmoid_change
 from jaxsens.sensitivity.placement.placement import _OneInput
-from tests import wide_reference
 from tests.lanes import examples
-from tests.sensitivity.cold import FLOOR, NEWER, SOFT, TIMES_VMAP, Model, drawn, errors_of
-from tests.small_models import small
+from tests.sensitivity.cold import FLOOR, NEWER, SOFT, Model, drawn, errors_of
 
 if np.finfo(np.longdouble).eps > 2e-19:
     pytest.skip("np.longdouble is float64 here: nothing is wider", allow_module_level=True)
@@ -189,32 +185,32 @@ def test_models_that_were_wrong_by_up_to_all_digits(case):
     assert errors.difference <= errors.allowed(dtype), errors
 
 
+OTHERS = [
+    *((seed, 12, NEWER, gate) for seed in range(12) for gate in ("none", "headwise")),
+    *((n, n, (weighting,), "none") for n in (1, 2, 64, 300, 1024) for weighting in SOFT),
+]
+"""Seed, length, weightings and gates."""
+
+
+def assert_no_worse(errors: Any, dtype: str) -> None:
+    if errors is not None:
+        assert errors.difference <= errors.allowed(dtype), errors
+
+
 @pytest.mark.quick(0, 2)
 @pytest.mark.parametrize("dtype", list(FLOOR))
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 200))]
+)
 def test_no_model_is_measured_worse_than_by_the_specification(seed, dtype):
-    errors = errors_of(drawn(seed), dtype)
-    if errors is not None:
-        assert errors.difference <= errors.allowed(dtype), errors
+    assert_no_worse(errors_of(drawn(seed), dtype), dtype)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", list(FLOOR))
-@pytest.mark.parametrize("seed", range(2, 200))
-def test_none_of_many_models_is_measured_worse(seed, dtype):
-    errors = errors_of(drawn(seed), dtype)
-    if errors is not None:
-        assert errors.difference <= errors.allowed(dtype), errors
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", list(FLOOR))
-@pytest.mark.parametrize("gate", ["none", "headwise"])
-@pytest.mark.parametrize("seed", range(12))
-def test_nor_with_a_sink_sigmoid_attention_or_gates(seed, gate, dtype):
-    errors = errors_of(drawn(seed, weightings=NEWER, output_gate=gate), dtype)
-    if errors is not None:
-        assert errors.difference <= errors.allowed(dtype), errors
+@pytest.mark.parametrize(("seed", "n", "weightings", "gate"), OTHERS)
+def test_nor_with_a_sink_sigmoid_attention_or_gates_or_at_any_length(seed, n, weightings, gate, dtype):
+    assert_no_worse(errors_of(drawn(seed, n, weightings, output_gate=gate), dtype), dtype)
 
 
 def test_the_change_of_a_sigmoid_keeps_its_digits_for_scores_and_changes_of_any_size():
@@ -236,16 +232,6 @@ def test_the_change_of_a_sigmoid_keeps_its_digits_for_scores_and_changes_of_any_
         tiny = float(np.finfo(dtype).tiny)
         assert np.all(np.abs(new - after) <= off * after + tiny)
         assert np.all(np.abs(change - step) <= off * np.abs(step) + tiny)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", list(FLOOR))
-@pytest.mark.parametrize("n", [1, 2, 64, 300, 1024])
-@pytest.mark.parametrize("weighting", SOFT)
-def test_nor_at_any_length(weighting, n, dtype):
-    errors = errors_of(drawn(n, n, (weighting,)), dtype)
-    if errors is not None:
-        assert errors.difference <= errors.allowed(dtype), errors
 
 
 @pytest.mark.long
@@ -285,25 +271,6 @@ def test_where_float32_leaves_the_output_no_digits_no_float32_program_is_compile
     plain = jaxsens.Transformer(config.replace(weighting="softmax"), seed=0)
     assert "float64" not in jaxsens.flip_sensitivity(plain, word, engine="difference").engine.reason
     assert [engine.wide for engine in ran] == [False]
-
-
-def test_what_overflows_in_the_engine_is_left_to_a_forward_pass():
-    engine = DifferenceEngine(L2(), None, small())
-    assert engine.fallback.how == "a forward pass each"
-    assert DifferenceEngine(L2(), None, small(dtype="float32")).fallback.wide
-    assert (
-        DifferenceEngine(L2(), None, small(dtype="float32"), wide=True).fallback.how
-        == "a forward pass each in float64"
-    )
-
-
-def test_the_reference_leaves_out_choices_that_a_dtype_cannot_make():
-    model = drawn(0, weightings=("leftmost-hard",), scores="dot-product", positions="sinusoidal")
-    every = wide_reference.flip_norms(model.config, model.parameters, model.word, list(model.flips))
-    none = wide_reference.flip_norms(model.config, model.parameters, model.word, list(model.flips), 10.0)
-    assert np.isfinite(every).all()
-    assert np.isnan(none).all()
-    assert TIMES_VMAP == 4
 
 
 def test_weight_that_moves_to_a_key_of_the_same_value_loses_nothing():

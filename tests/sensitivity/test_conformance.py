@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxsens
-from jaxsens.base.precision import SUBTRACTED
 from jaxsens.models.parts.masks import MASKS, SlidingWindow
 from jaxsens.models.parts.positions import Learned, Sinusoidal
 from jaxsens.models.parts.schedules import Schedule
@@ -30,11 +28,9 @@ from tests.sensitivity.conformance import (
     engine_of,
     measured,
     sharpened,
-    tolerance_of,
     truth,
 )
 from tests.small_models import WEIGHTINGS_TRIED, random_parameters, small
-from tests.tolerances import CARRIED, CHOSEN
 
 if np.finfo(np.longdouble).eps > 2e-19:
     pytest.skip(
@@ -114,13 +110,6 @@ def test_every_engine_gives_the_reference(name, engine):
 )
 def test_float32_too(name, engine):
     assert_conforms(engine, CASES[name], "float32")
-
-
-def test_the_tolerances_tell_engines_apart():
-    # An engine that subtracts outputs could not pass as one that carries changes, in either dtype.
-    for dtype in ("float32", "float64"):
-        assert SUBTRACTED[dtype].absolute >= 1e3 * CARRIED[dtype].absolute
-        assert CHOSEN[dtype].relative == CARRIED[dtype].relative
 
 
 # Configs drawn at random
@@ -279,13 +268,10 @@ def test_ties_between_what_an_earlier_hard_layer_wrote(first, second, engine):
 # Engines that refuse
 
 
-def test_sparsemax_is_refused_with_the_reason_and_served_by_auto():
+def test_sparsemax_is_served_by_auto():
     config = small(weighting=("softmax", "sparsemax"))
     parameters = random_parameters(config)
-    model = jaxsens.Transformer(config, parameters=parameters)
-    with pytest.raises(jaxsens.EngineRefusal, match=r'engine = "difference".*Sparsemax.*engine="vmap"'):
-        jaxsens.flip_sensitivity(model, [0, 2, 1, 0], engine="difference")
-    result = jaxsens.flip_sensitivity(model, [0, 2, 1, 0])
+    result = jaxsens.flip_sensitivity(jaxsens.Transformer(config, parameters=parameters), [0, 2, 1, 0])
     assert result.engine.name == "vmap"
     assert "Sparsemax" in result.engine.reason
     expected = list(reference.flip_norms(config, parameters, [0, 2, 1, 0]).values())
@@ -310,33 +296,20 @@ def nearly_alike(step: float) -> tuple[Any, Any]:
     return config, sharpened(dataclasses.replace(parameters, embedding=embedding), 1.0, "float32")
 
 
-def of_like_symbols(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """Measured and true sensitivities of about 1e-10, those of flips between two symbols that are nearly alike."""
+@pytest.mark.parametrize(
+    ("dtype", "rtol"), [("float32", 5e-4), pytest.param("float64", 5e-8, marks=pytest.mark.long)]
+)
+def test_sensitivities_of_1e_minus_10_keep_their_digits(dtype, rtol):
+    """Of flips between two symbols that are nearly alike."""
     config, parameters = nearly_alike(1e-10)
-    word = (0, 1, 1, 0, 1, 3)
-    case = Case(config, word)
+    case = Case(config, (0, 1, 1, 0, 1, 3))
     expected, _ = truth(case, parameters)
-    tiny = np.array([max(word[p], s) < 2 for p, s in case.flips])
-    engine = engine_of(name, config.replace(dtype=dtype))
+    tiny = np.array([max(case.word[p], s) < 2 for p, s in case.flips])
+    engine = engine_of("difference", config.replace(dtype=dtype))
     assert engine is not None
     assert np.all((expected[tiny] > 1e-11) & (expected[tiny] < 1e-9))
-    return measured(engine, parameters, word, case.flips, dtype)[tiny], expected[tiny]
-
-
-def test_sensitivities_of_1e_minus_10_are_right_to_three_digits_in_float32():
-    found, expected = of_like_symbols("difference", "float32")
-    np.testing.assert_allclose(found, expected, rtol=5e-4)
-
-
-@pytest.mark.long
-def test_sensitivities_of_1e_minus_10_are_right_to_seven_digits_in_float64():
-    found, expected = of_like_symbols("difference", "float64")
-    np.testing.assert_allclose(found, expected, rtol=5e-8)
-
-
-def test_of_sensitivities_of_1e_minus_10_subtracted_float32_outputs_keep_nothing():
-    found, expected = of_like_symbols("vmap", "float32")
-    assert np.median(np.abs(found / expected - 1)) > 0.5
+    found = measured(engine, parameters, case.word, case.flips, dtype)
+    np.testing.assert_allclose(found[tiny], expected[tiny], rtol=rtol)
 
 
 @pytest.mark.slow
@@ -358,21 +331,3 @@ def test_float32_stays_below_1e_minus_4_at_n_4096(activation):
     found = jaxsens.flip_sensitivity(narrow, word, flips=drawn, engine="difference")
     assert found.norms.dtype == np.float32
     assert np.max(np.abs(found.norms / exact.norms - 1)) < 1e-4
-
-
-def test_the_widest_reference_is_wider():
-    case = CASES["weighting softmax"]
-    narrow = reference.output(case.config, case.parameters(), case.word)
-    wide = reference.output(case.config, case.parameters(), case.word, np.longdouble)
-    assert wide.dtype == np.longdouble
-    assert 0 < np.abs(wide - narrow).max() < 1e-13
-
-
-def test_a_wrong_engine_does_not_conform():
-    case = CASES["weighting softmax"]
-    wrong = dataclasses.replace(case, norm="l1")
-    expected, size = truth(case, case.parameters())
-    other, _ = truth(wrong, case.parameters())
-    tolerance = tolerance_of("vmap", case.config)
-    assert not np.allclose(other, expected, rtol=tolerance.relative, atol=tolerance.absolute * size)
-    assert math.isfinite(size)

@@ -29,26 +29,3 @@ def test_preparing_costs_no_more_than_the_length(weighting):
             tokens = jax.ShapeDtypeStruct((n,), jnp.int32)
             counts.append(operations(jax.jit(engine.prepare).lower(parameters, tokens).compile()))
     assert max(np.diff(np.log2(counts))) < 1.1, counts
-
-
-@pytest.mark.quick(0, 1)
-@pytest.mark.parametrize("weighting", ["softmax", "average-hard", "rightmost-hard"])
-@pytest.mark.parametrize(
-    "options", [{"readout": 4}, {"mask": "future"}, {"mask": "strict-past", "readout": 0}]
-)
-def test_flips_of_the_row_that_is_read_out_are_right_beside_others_and_alone(weighting, options):
-    model = jaxsens.Transformer(small(layers=1, weighting=weighting, **options))
-    word = np.append(np.random.default_rng(1).integers(0, 3, 9), 3)
-    row = options.get("readout", 9)
-    for positions in (range(10), [row]):
-        engines = [
-            jaxsens.flip_sensitivity(
-                model,
-                word,
-                flips=jaxsens.Substitute(positions=[*positions]),
-                engine=engine,
-                placement=jaxsens.Placement(batch_size=10),
-            ).norms
-            for engine in ("difference", "vmap")
-        ]
-        np.testing.assert_allclose(*engines, rtol=1e-9, atol=1e-14)
