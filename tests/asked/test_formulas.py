@@ -60,16 +60,6 @@ def test_changes_of_all_sizes_keep_their_digits(name, size, dtype):
     )
 
 
-def test_subtracting_from_1_and_logarithms_would_keep_none_of_these_digits():
-    y, changes = drawn(0, 1e-4, "float32")
-    new = (y + changes).astype(np.float32)
-    cosine = 1 - new @ y / np.linalg.norm(new, axis=1) / np.linalg.norm(y)
-    p, q = (np.asarray(jax.nn.log_softmax(jnp.asarray(value))) for value in (y, new))
-    kl = np.sum(np.exp(p) * (p - q), axis=1)
-    assert np.median(np.abs(cosine / expected("cosine", y, changes) - 1)) > 0.1
-    assert np.median(np.abs(kl / expected("kl", y, changes) - 1)) > 0.1
-
-
 SIZES = st.floats(-18, 1.5).map(lambda power: 10**power)
 
 

@@ -21,7 +21,7 @@ from jaxsens.models.transformer import layers, trace
 from jaxsens.models.transformer.config import LayerConfig
 from jaxsens.models.transformer.scores import centred_scores, raw_scores
 from tests import reference
-from tests.small_models import WEIGHTINGS_AND_MASKS, WEIGHTINGS_TRIED, random_parameters, small, tying
+from tests.small_models import WEIGHTINGS_AND_MASKS, WEIGHTINGS_TRIED, random_parameters, small
 from tests.tolerances import FORWARD
 
 WORD = np.array([2, 0, 1, 0, 3])
@@ -57,17 +57,6 @@ def test_a_model_means_the_same_in_blocks_of_rows(monkeypatch):
     config = centred(mask="future", weighting="temperature-log")
     monkeypatch.setattr(trace, "SCORES_IN_MEMORY", 2 * len(WORD) * 2)
     assert_follows_the_reference(config, random_parameters(config), WORD)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("width", "heads", "n"), [(6, 2, 7), (16, 4, 5)])
-def test_ties_are_broken_as_defined_under_every_mask(width, heads, n):
-    config, parameters = tying("dot-product", width=width, heads=heads, centred_scores=True)
-    words = np.random.default_rng(0).integers(0, config.vocabulary_size, size=(4, n))
-    found = jaxsens.Transformer(config, parameters=parameters).activations(words)
-    for word, activations in zip(words, found, strict=True):
-        expected = reference.activations(config, parameters, word)
-        np.testing.assert_allclose(activations, expected, rtol=FORWARD.relative, atol=FORWARD.absolute)
 
 
 @pytest.mark.long

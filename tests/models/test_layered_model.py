@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -77,12 +76,6 @@ def test_what_it_knows_of_its_symbols_reaches_the_measurement():
 def test_an_input_longer_than_it_reads_is_refused(measure):
     with pytest.raises(InputError, match="at most 6"):
         measure(named(), [0, 1, 1, 0, 1, 1, 0])
-
-
-def test_the_embeddings_of_a_transformer_are_a_row_for_each_symbol():
-    table = measurable(jaxsens.Transformer(CONFIG, seed=1)).embeddings
-    assert table is not None
-    assert table().shape == (jax.tree.leaves(CONFIG.vocabulary_size)[0], 8)
 
 
 @pytest.mark.long

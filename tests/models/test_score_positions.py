@@ -103,44 +103,39 @@ def test_tables_of_a_file_describe_them_and_what_was_there_before_keeps_its_keys
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "named"),
     [
-        ({"positions": "rotary", "head_width": (4, 5)}, "head_width = 5: an even number"),
-        ({"positions": "partial-rotary", "head_width": 5}, "head_width = 5: an even number"),
-        ({"positions": "partial-rotary", "head_width": 6}, "head_width = 6 that is an even number"),
-        ({"positions": PartialRotary(0.3), "head_width": 8}, "head_width = 8 that is an even number"),
-        ({"positions": PartialRotary(1.5)}, "a fraction above 0 and at most 1"),
-        ({"positions": PartialRotary(base=0)}, "a base above 0"),
-        ({"positions": PartialAlibi(0)}, "a fraction above 0 and at most 1"),
-        ({"positions": "partial-alibi", "heads": 3, "head_width": 4}, "heads = 3 that is a whole number"),
-        ({"positions": RelativeBias(buckets=2)}, "buckets of at least 4"),
-        ({"positions": RelativeBias(buckets=1, bidirectional=False)}, "buckets of at least 2"),
-        ({"positions": RelativeBias(buckets=5)}, "an even number of buckets"),
-        ({"positions": RelativeBias(max_distance=8)}, "a max_distance above 8"),
-        ({"positions": {"type": "RelativeBias", "buckets": 5}}, "an even number of buckets"),
-        ({"positions": ("rotary", "partial-rotary")}, "one rotation and one ALiBi"),
-        (
-            {"positions": "alibi", "layer_positions": ("partial-alibi", "none")},
-            "positions are in every layer",
-        ),
-        ({"layer_positions": "rotary"}, "one value per layer; what all layers have belongs in positions"),
-        ({"layer_positions": ("rotary",) * 3}, "one per layer"),
-        ({"layer_positions": ("sinusoidal", "none")}, "what is added to embeddings belongs in positions"),
-        ({"layer_positions": ("rotery", "none")}, "typed terms"),
+        ({"positions": "rotary", "head_width": (4, 5)}, "head_width = 5"),
+        ({"positions": "partial-rotary", "head_width": 5}, "head_width = 5"),
+        ({"positions": "partial-rotary", "head_width": 6}, "head_width = 6"),
+        ({"positions": PartialRotary(0.3), "head_width": 8}, "head_width = 8"),
+        ({"positions": PartialRotary(1.5)}, "fraction"),
+        ({"positions": PartialRotary(base=0)}, "base"),
+        ({"positions": PartialAlibi(0)}, "fraction"),
+        ({"positions": "partial-alibi", "heads": 3, "head_width": 4}, "heads = 3"),
+        ({"positions": RelativeBias(buckets=2)}, "buckets"),
+        ({"positions": RelativeBias(buckets=1, bidirectional=False)}, "buckets"),
+        ({"positions": RelativeBias(buckets=5)}, "buckets"),
+        ({"positions": RelativeBias(max_distance=8)}, "max_distance"),
+        ({"positions": {"type": "RelativeBias", "buckets": 5}}, "buckets"),
+        ({"positions": ("rotary", "partial-rotary")}, "positions = "),
+        ({"positions": "alibi", "layer_positions": ("partial-alibi", "none")}, "layer_positions = "),
+        ({"layer_positions": "rotary"}, "layer_positions = 'rotary'"),
+        ({"layer_positions": ("rotary",) * 3}, "layer_positions = "),
+        ({"layer_positions": ("sinusoidal", "none")}, "layer_positions = "),
+        ({"layer_positions": ("rotery", "none")}, "layer_positions = "),
         ({"layer_positions": (PartialAlibi(2), "none")}, "layer_positions = PartialAlibi"),
-        (
-            {"layer_positions": ("none", "partial-alibi"), "heads": 3, "head_width": 4},
-            "layer_positions = PartialAlibi.*heads = 3 that is a whole number",
-        ),
+        ({"layer_positions": ("none", "partial-alibi"), "heads": 3, "head_width": 4}, "heads = 3"),
         (
             {"positions": "none", "layer_positions": ("rotary", "none"), "centred_scores": True},
-            "centred_scores = True: it needs no rotary",
+            "centred_scores = True",
         ),
     ],
 )
-def test_what_cannot_be_used_is_refused(options, message):
-    with pytest.raises(InputError, match=message):
+def test_what_cannot_be_used_is_refused(options, named):
+    with pytest.raises(InputError) as caught:
         config_of(**options)
+    assert named in str(caught.value)
 
 
 def test_both_layers_problems_are_told_once():

@@ -146,14 +146,6 @@ def test_a_row_that_sees_no_key_gets_nothing_from_attention(weighting, mask, row
     assert np.flatnonzero(~change.any(axis=1)).tolist() == [row % len(WORD)]
 
 
-def test_attention_in_blocks_of_rows_is_the_same(monkeypatch):
-    config = small(mask="future", positions="alibi", weighting="temperature-log")
-    parameters = random_parameters(config)
-    monkeypatch.setattr(trace, "SCORES_IN_MEMORY", 2 * len(WORD) * 2)
-    found = uncompiled(layers.activations, config, parameters, WORD)
-    assert_close(found, reference.activations(config, parameters, WORD), config)
-
-
 @pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "options",
