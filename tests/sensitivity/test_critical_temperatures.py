@@ -159,19 +159,17 @@ def power_of_log(of_uniform, lengths=(2.0**20, 2.0**60, 2.0**180), rows=300, top
     return float(np.polyfit(np.log(np.log(lengths)), np.log(medians), 1)[0])
 
 
-def test_gaussian_scores_need_the_root_of_log_n():
-    """The maximum of n normal variables has gaps of the order 1/sqrt(2 log n)."""
-    assert power_of_log(lambda tail: -ndtri(tail)) == pytest.approx(0.5, abs=0.05)
-
-
-def test_exponential_scores_need_a_constant():
-    """The gaps below the maximum of exponential variables do not depend on n."""
-    assert power_of_log(lambda tail: -np.log(tail)) == pytest.approx(0, abs=0.01)
-
-
-def test_weibull_scores_with_a_lighter_tail_need_more():
-    """P(s > t) = exp(-t^4) gives gaps of the order (log n)^(-3/4)."""
-    assert power_of_log(lambda tail: (-np.log(tail)) ** 0.25) == pytest.approx(0.75, abs=0.05)
+@pytest.mark.parametrize(
+    ("of_tail", "exponent", "off"),
+    [
+        (lambda tail: -ndtri(tail), 0.5, 0.05),  # normal: gaps at the maximum of the order 1/sqrt(2 log n)
+        (lambda tail: -np.log(tail), 0, 0.01),  # exponential: gaps that do not depend on n
+        (lambda tail: (-np.log(tail)) ** 0.25, 0.75, 0.05),  # P(s > t) = exp(-t^4): (log n)^(-3/4)
+    ],
+    ids=["normal", "exponential", "Weibull"],
+)
+def test_random_scores_need_a_power_of_log_n(of_tail, exponent, off):
+    assert power_of_log(of_tail) == pytest.approx(exponent, abs=off)
 
 
 def test_equally_spaced_scores_need_log_two():

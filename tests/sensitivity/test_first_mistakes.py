@@ -352,12 +352,6 @@ def test_what_is_no_mesh_is_refused_with_the_lines_that_make_one(mesh, said):
     assert "jaxsens.flip_sensitivity(model, tokens, placement=jaxsens.Placement(mesh))" in str(caught.value)
 
 
-def test_the_lines_for_a_mesh_work():
-    devices = jax.devices()[:2]
-    mesh = jax.sharding.Mesh(np.array(devices), ("flips",))
-    assert len(jaxsens.flip_sensitivity(network, TOKENS, 2, placement=jaxsens.Placement(mesh))) == 4
-
-
 def test_several_mistakes_are_told_at_once():
     message = refused(network, "01", 1, measure=2, placement="cpu", progress="bar", readout=-1)
     refused(network, measure=np.array([1, 2]), engine=np.array([1, 2]))

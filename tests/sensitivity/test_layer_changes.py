@@ -148,48 +148,33 @@ def test_float32_models_are_measured_in_float32():
     assert result.dtype == str(result.own.dtype) == "float32"
 
 
-def test_every_wrong_argument_is_named_at_once():
-    with pytest.raises(InputError) as error:
-        layer_changes(
-            default_model(),
-            [0, 9],
-            flips=Substitute([7], positions=[2]),
-            measure="l3",
-            keep=[0.5],  # pyright: ignore[reportArgumentType]
-        )
-    for name in (
-        "tokens = 9",
-        "positions = 2",
-        "symbols = 7",
-        "measure = 'l3'",
-        "keep = [0.5]",
-    ):
-        assert name in str(error.value)
-
-
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "named"),
     [
-        ({"tokens": [[0, 1]]}, r"one input of at least one symbol"),
-        ({"tokens": [0.5]}, r"whole numbers"),
-        ({"tokens": [[0, 1], [1]], "keep": [[0], 1]}, r"tokens = \[\[0, 1\], \[1\]\](?s:.)*keep = "),
-        ({"tokens": [0, 1, 1], "flips": {1: [1]}}, r"nothing to flip"),
-        ({"tokens": [0, 1, 1], "keep": [4]}, r"indices from 0 to 3: there are 4 flips"),
+        ({"tokens": [[0, 1]]}, ["tokens = "]),
+        ({"tokens": [0.5]}, ["tokens = "]),
+        ({"tokens": [[0, 1], [1]], "keep": [[0], 1]}, ["tokens = ", "keep = "]),
+        ({"tokens": [0, 1, 1], "flips": {1: [1]}}, ["nothing to flip"]),
+        ({"tokens": [0, 1, 1], "keep": [4]}, ["keep", "there are 4 flips"]),
+        ({"tokens": [0, 1], "flips": Substitute(positions=[2])}, ["positions = 2"]),
+        ({"model": len, "tokens": [0, 1]}, ["model = "]),
+        ({"tokens": [0, 1], "measure": jaxsens.L2(outputs=[0])}, ["measure = L2(outputs=[0])"]),
+        ({"tokens": [0, 1], "flips": "delete"}, ["flips = Delete()"]),
         (
-            {"tokens": [0, 1], "flips": Substitute(positions=[2])},
-            r"flips: positions = 2: positions from 0 to 1",
+            {
+                "tokens": [0, 9],
+                "flips": Substitute([7], positions=[2]),
+                "measure": "l3",
+                "keep": [0.5],
+            },
+            ["tokens = 9", "positions = 2", "symbols = 7", "measure = 'l3'", "keep = [0.5]"],
         ),
-        ({"model": len, "tokens": [0, 1]}, r"a jaxsens Transformer"),
-        (
-            {"tokens": [0, 1], "measure": jaxsens.L2(outputs=[0])},
-            r"measure = L2\(outputs=\[0\]\): without outputs",
-        ),
-        ({"tokens": [0, 1], "flips": "delete"}, r"flips = Delete\(\): flips that replace one symbol each"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_with_the_remedy(arguments, message):
-    with pytest.raises(InputError, match=message):
+def test_what_cannot_be_measured_is_refused_with_every_wrong_argument(arguments, named):
+    with pytest.raises(InputError) as caught:
         layer_changes(**{"model": default_model(), **arguments})
+    assert all(one in str(caught.value) for one in named), caught.value
 
 
 def test_activations_that_overflow_are_refused():

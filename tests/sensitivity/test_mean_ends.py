@@ -118,19 +118,10 @@ def test_an_upper_end_needs_a_value_that_no_flip_exceeds():
     assert low < norms.mean_interval().low < norms.mean
 
 
-@pytest.mark.parametrize("wrong", [-1, math.nan, "1", True, [2]])
+@pytest.mark.parametrize("wrong", [-1, math.nan, "1", True, [2], 0.5])
 def test_what_is_no_bound_is_refused(wrong):
-    with pytest.raises(
-        jaxsens.InputError, match=r"largest = .*: a number of at least 0 that no flip exceeds"
-    ):
+    with pytest.raises(jaxsens.InputError, match="largest = "):
         made(np.ones(3), populations=[9]).mean_interval(largest=wrong)
-
-
-def test_a_bound_that_a_measured_flip_exceeds_is_refused():
-    with pytest.raises(
-        jaxsens.InputError, match=r"largest = 0\.5: a measured flip has 1; give a number that"
-    ):
-        made(np.ones(3), populations=[9]).mean_interval(largest=0.5)
 
 
 @pytest.mark.parametrize("values", [np.zeros(15), np.ones(15), np.full(15, 1e-30), np.eye(15)[3]])

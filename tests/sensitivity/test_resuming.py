@@ -352,13 +352,3 @@ def test_the_result_says_on_what_it_was_measured(whole):
     assert len(whole.asked.model) == 64
     asked = flip_sensitivity(lambda t: t.sum(), [0, 1, 1], flips=Substitute(2, positions=[1])).asked
     assert asked.flips == Substitute(2, positions=[1])
-
-
-def test_the_digest_of_weights_depends_on_their_paths_and_values():
-    def digest(parameters):
-        return weights_of(dataclasses.replace(measurable(lambda t: t.sum() * 1.0), parameters=parameters))
-
-    one, two = jnp.arange(3.0), jnp.arange(4.0)
-    assert digest({"a": one, "b": two}) == digest({"a": one, "b": two}) == digest({"a": one + 0, "b": two})
-    assert digest({"a": one, "b": two}) != digest({"a": one, "c": two})
-    assert digest({"a": one, "b": two}) != digest({"a": one, "b": two + 1})
