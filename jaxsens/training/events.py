@@ -47,7 +47,7 @@ class Evaluated:
 
     step: int
     result: CrossEntropy | Recognition
-    done: ClassVar[None] = None
+    done = None
 
     @property
     def text(self) -> str:
@@ -65,7 +65,7 @@ class Saved:
 
     step: int
     path: Path
-    done: ClassVar[None] = None
+    done = None
     text: ClassVar[str] = ""  # the next `Stepped` says as much
 
 
@@ -74,7 +74,7 @@ class Note:
     """Something that must not be missed, such as where training resumes, or a damaged checkpoint."""
 
     text: str
-    done: ClassVar[None] = None
+    done = None
 
 
 Event = Stepped | Evaluated | Saved | Note
