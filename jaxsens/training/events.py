@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from jaxsens.base.errors import InputError
 from jaxsens.training.evaluation import CrossEntropy, Recognition
@@ -66,7 +65,7 @@ class Saved:
     step: int
     path: Path
     done = None
-    text: ClassVar[str] = ""  # the next `Stepped` says as much
+    text = ""  # the next `Stepped` says as much
 
 
 @dataclass(frozen=True)
