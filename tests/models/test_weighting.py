@@ -176,16 +176,6 @@ def test_a_sink_of_any_logit_only_lowers_weights():
     assert means[-1] == 0
 
 
-def test_rows_that_are_sharp_are_left_alone_and_others_sharpened():
-    with numerics("float64"):
-        seen = jnp.arange(41) < jnp.asarray([[3], [41]])
-        scores = jnp.tile(jnp.asarray([1.0] + 40 * [0.0]), (2, 1)).at[0, 0].set(5.0)
-        both = (weights(WEIGHTINGS[k], scores, seen) for k in ("softmax", "adaptive-temperature"))
-        soft, adaptive = map(np.asarray, both)
-    np.testing.assert_allclose(adaptive[0], soft[0], atol=1e-16)
-    assert adaptive[1, 0] > 2 * soft[1, 0]
-
-
 @pytest.mark.parametrize(
     ("make", "named"),
     [

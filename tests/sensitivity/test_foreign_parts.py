@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxsens
+from jaxsens.asked.measures import L2
 from jaxsens.base.errors import EngineRefusal, InputError
+from jaxsens.base.precision import numerics
 from jaxsens.models.parts.choices import (
     ACTIVATIONS,
     LAYER_NORMS,
@@ -26,7 +29,9 @@ from jaxsens.models.parts.score_positions import Alibi
 from jaxsens.models.parts.weighting import AverageHard, HardWeighting, Softmax, Weighting
 from jaxsens.sensitivity.engines.difference import engine as difference
 from jaxsens.sensitivity.engines.difference import folded
+from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
 from jaxsens.sensitivity.engines.difference.rules import activation_change
+from jaxsens.sensitivity.engines.engine import FlipBlock
 from tests.foreign_parts import Nowhere, Ramp, Window
 
 WORD = np.array([0, 1, 1, 0, 1, 2])
@@ -156,6 +161,27 @@ def test_the_difference_engine_and_the_folded_form_refuse_it_by_name(options, na
     with pytest.raises(EngineRefusal, match=f"no rule for the {named}"):
         jaxsens.explain(model, 6, engine="difference")
     assert named in str(folded.refusal(model.config))
+
+
+@pytest.mark.quick(5)
+@pytest.mark.usefixtures("_members")
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [case for case in FOREIGN if case[1].split()[0] in ("weighting", "activation", "score", "output")],
+)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_rules_of_the_difference_engine_refuse_it_where_nobody_asked_the_engine(options, named, layers):
+    model = made(layers=layers, **options)
+    engine, flips = (
+        DifferenceEngine(L2(), None, model.config),
+        FlipBlock(jnp.array([0, 3]), jnp.array([1, 1])),
+    )
+
+    def measured(parameters, tokens):
+        return engine.changes(parameters, engine.prepare(parameters, tokens), flips)
+
+    with numerics("float64"), pytest.raises(InputError, match=f"no rule for the {named}; it knows"):
+        jax.eval_shape(measured, model.parameters, WORD)
 
 
 @pytest.mark.usefixtures("_members")
