@@ -1,0 +1,81 @@
+"""Every family and option beside the transformers library, on tiny random models that it saves."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from jaxsens.base.errors import Problems
+from jaxsens.models.parts.score_positions import RelativeBias
+from jaxsens.pretrained.families import FAMILIES
+from jaxsens.pretrained.families.architecture import Disentangled
+from tests.pretrained.oracle import CASES, LABELLED, Case, config_of, save
+from tests.pretrained.table import errors
+
+TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
+QUICK = ("defaults", "grouped heads, untied head", "window of 4", "window in the last layer, tied head")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(one, marks=() if one.name in QUICK else pytest.mark.slow, id=str(one))
+        for one in (*CASES, *LABELLED)
+    ],
+)
+def test_hidden_states_and_logits_or_scores_of_labels_are_those_of_transformers(case, tmp_path):
+    save(case, tmp_path)
+    for dtype, tolerance in TOLERANCE.items():
+        hidden, logits = errors(case, tmp_path, dtype)
+        assert max(hidden, logits) <= tolerance, (dtype, hidden, logits)
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_buckets_of_distances_are_those_of_t5(bidirectional):
+    torch = pytest.importorskip("torch")
+    theirs_of = pytest.importorskip(
+        "transformers.models.t5.modeling_t5"
+    ).T5Attention._relative_position_bucket
+    ahead = np.arange(-300, 301)
+    for sizes in ((32, 128), (16, 64), (32, 100)):
+        theirs = theirs_of(torch.from_numpy(ahead), bidirectional, *sizes)
+        ours = RelativeBias(*sizes, bidirectional).bucket(ahead)
+        np.testing.assert_array_equal(ours, theirs.numpy())
+
+
+@pytest.mark.parametrize("sizes", [(256, 512), (6, 28), (5, 24), (4, 9), (2, 5)])
+def test_buckets_of_distances_are_those_of_deberta(sizes):
+    torch = pytest.importorskip("torch")
+    module = pytest.importorskip("transformers.models.deberta_v2.modeling_deberta_v2")
+    problems = Problems("config.json")
+    given = {
+        "hidden_size": 8,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+        "intermediate_size": 8,
+        "vocab_size": 9,
+        "max_position_embeddings": 700,
+        "relative_attention": True,
+        **dict(zip(("position_buckets", "max_relative_positions"), sizes, strict=True)),
+    }
+    family = FAMILIES["deberta-v2"]
+    scores = family.architecture(family.options(given, "config.json", problems)).score_bias
+    problems.raise_if_any()
+    assert isinstance(scores, Disentangled)
+    theirs = module.make_log_bucket_position(torch.arange(-699, 700), *sizes).long().numpy()
+    ours = scores.place(jnp.arange(-699, 700))
+    np.testing.assert_array_equal(ours, np.clip(theirs + sizes[0], 0, 2 * sizes[0] - 1))
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
+def test_a_model_that_was_saved_without_its_head(family, tmp_path):
+    from jaxsens.pretrained.load import load_pretrained
+
+    save(Case(family, "no head"), tmp_path, head=False)
+    assert (
+        load_pretrained(tmp_path).parameters["embedding"].shape[0] == config_of(Case(family, "")).vocab_size
+    )
