@@ -301,7 +301,7 @@ def test_either_part_of_the_measured_flips_warns_if_it_is_far_off(far, said):
     )
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        warn_if_far(result, measurable(lambda tokens: tokens), stacklevel=1)
+        warn_if_far(result, measurable(lambda tokens: tokens), 1.0, stacklevel=1)
     assert len(found) == (said is not None)
     assert said is None or re.search(said, str(found[0].message))
 

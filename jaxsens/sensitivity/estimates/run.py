@@ -6,13 +6,15 @@ import dataclasses
 import signal
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 
+from jaxsens.asked.formulas import as_vector
 from jaxsens.asked.measures import Norm
 from jaxsens.base import stopping
 from jaxsens.base.errors import EstimateWarning, InputError, collecting
@@ -20,7 +22,7 @@ from jaxsens.base.memory import check_fits
 from jaxsens.base.precision import numerics
 from jaxsens.sensitivity.engines.difference import engine as difference
 from jaxsens.sensitivity.engines.difference.engine import DifferenceEngine
-from jaxsens.sensitivity.engines.engine import Engine, EngineChoice
+from jaxsens.sensitivity.engines.engine import Engine, EngineChoice, FlipBlock, PreparedPass
 from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
 from jaxsens.sensitivity.engines.first_order.options import NAME, EstimateOptions
 from jaxsens.sensitivity.engines.incremental import incremental_engine
@@ -133,7 +135,9 @@ class Blocks(NamedTuple):
                 check_estimates_finite(values, flips.positions)
                 stratum = strata(np.abs(values), asked.verify, asked.seed)
                 chosen = np.flatnonzero(stratum)
-                exact, compared, how = verified(self.engine, self.given, words, flips, chosen, asked, devices)
+                exact, compared, how, size = verified(
+                    self.engine, self.given, words, flips, chosen, asked, devices
+                )
         except KeyboardInterrupt as stop:
             nothing = np.zeros(0)
             empty = dataclasses.replace(
@@ -157,7 +161,7 @@ class Blocks(NamedTuple):
             ),
             estimated=Estimated(values, stratum, known, sketch),
         )
-        warn_if_far(result, self.given, stacklevel=6)
+        warn_if_far(result, self.given, size, stacklevel=6)
         return result
 
 
@@ -239,6 +243,21 @@ def check_estimates_finite(
         )
 
 
+@dataclass(frozen=True)
+class OutputEngine(VmapEngine):
+    """Forward passes alone, one program: what it returns as the changes of outputs are the outputs themselves."""
+
+    compiles_preparation: ClassVar[bool] = False
+
+    def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> PreparedPass:
+        del parameters
+        nothing = jax.device_put(np.zeros(0))
+        return PreparedPass(tokens, nothing, nothing, nothing)  # of which only the first is looked at
+
+    def changes(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Array:
+        return jax.vmap(as_vector)(self._flipped(parameters, prepared, block))
+
+
 def exact_engine(
     subject: Measurable, engine: FirstOrderEngine, costs: list[LayerCosts], n: int, flips: int
 ) -> tuple[Engine, str]:
@@ -255,7 +274,7 @@ def exact_engine(
         shortened = incremental_engine(subject, measure, outputs)
         if shortened is not None:
             return shortened, "incremental"
-    return VmapEngine(measure, outputs, subject.apply), "vmap"
+    return (OutputEngine if engine.of_norm else VmapEngine)(measure, outputs, subject.apply), "vmap"
 
 
 def verified(
@@ -266,37 +285,48 @@ def verified(
     chosen: Int[np.ndarray, " verified"],
     asked: EstimateOptions,
     devices: placement.Placement,
-) -> tuple[Float[np.ndarray, " verified"], Float[np.ndarray, " verified"], str]:
+) -> tuple[Float[np.ndarray, " verified"], Float[np.ndarray, " verified"], str, float | None]:
     """Measures the flips with the given indices exactly.
 
     Returns:
         The norms; with a scalar or a change function, its signed values. The same in the combinations that were
-        estimated, which differ with a sketch. And how they were measured.
+        estimated, which differ with a sketch. How they were measured. And the largest sum of all outputs' sizes on any
+        input; None if outputs themselves were not computed.
 
     Raises:
         Interrupted: on Ctrl-C.
     """
-    n, norm = words.shape[1], engine.measure
+    n, norm, size = words.shape[1], engine.measure, None
     wide = with_parameters_in(subject, n, np.float64)
     costs = costs_of_layers(
         engine.layered.at_length(n), with_parameters_in(subject, n, np.float32).parameters, n
     )
     runner, name = exact_engine(wide, engine, costs, n, len(chosen))
-    where = flips.inputs[chosen], flips.positions[chosen], flips.symbols[chosen]
-    how = f"{name} in {wide.dtype}"
+    where = [flips.inputs[chosen], flips.positions[chosen], flips.symbols[chosen]]
+    inputs, which = np.unique(where[0], return_inverse=True)
+    order, passes = np.arange(len(chosen)), isinstance(runner, OutputEngine)
+    if passes:  # the output of an input is that on a flip which puts there what there is
+        own = inputs, np.zeros_like(inputs), words[inputs, 0]
+        where = [np.concatenate(pair) for pair in zip(own, where, strict=True)]
+        order = np.argsort(where[0], kind="stable")
     with numerics(wide.dtype):
-        measuring = placement.Measuring(runner, jax.device_put(wide.parameters), words, *where, devices)
+        parameters, (b, places, symbols) = jax.device_put(wide.parameters), (part[order] for part in where)
+        measuring = placement.Measuring(runner, parameters, words, b, places, symbols, devices)
         if not isinstance(norm, Norm):
             values = measuring.numbers()[0][:, 0].astype(np.float64)
-            return values, values, how
-        changes = measuring.changes()[0].astype(np.float64)
+            return values, values, f"{name} in {wide.dtype}", None
+        changes = measuring.changes()[0].astype(np.float64)[np.argsort(order)]
+    if passes:
+        y = changes[: len(inputs)]
+        changes, size = changes[len(inputs) :] - y[which], float(np.max(np.sum(np.abs(y), axis=1)))
     exact = norm.of_array(changes if engine.outputs is None else changes[:, list(engine.outputs)])
     if sketch_of(asked, engine, changes.shape[1]) is None:
-        return exact, exact, how
-    return exact, norm.of_array(changes @ combinations(asked, engine, changes.shape[1]).T), how
+        return exact, exact, f"{name} in {wide.dtype}", size
+    compared = norm.of_array(changes @ combinations(asked, engine, changes.shape[1]).T)
+    return exact, compared, f"{name} in {wide.dtype}", size
 
 
-def _within_rounding(result: FlipSensitivity, subject: Measurable, stratum: int) -> bool:
+def _within_rounding(result: FlipSensitivity, subject: Measurable, size: float | None, stratum: int) -> bool:
     """Returns whether at least half of a stratum differs from its estimates by the rounding of float64 only.
 
     A mask may hide every path from a flip to the readout. The estimate is then 0, as it should be, and a forward pass
@@ -305,16 +335,18 @@ def _within_rounding(result: FlipSensitivity, subject: Measurable, stratum: int)
     estimated = result.estimated
     if estimated is None:
         return False
-    outputs = [compiled_output(subject.apply, subject.parameters, word) for word in result.tokens]
-    size = max(float(np.sum(np.abs(np.asarray(output, np.float64)))) for output in outputs)
+    if size is None:
+        outputs = [compiled_output(subject.apply, subject.parameters, word) for word in result.tokens]
+        size = max(float(np.sum(np.abs(np.asarray(output, np.float64)))) for output in outputs)
     own = estimated.stratum == stratum
     off = np.abs(estimated.estimates - estimated.compared)[own]
     return bool(np.median(off) <= ROUNDINGS * np.finfo(np.float64).eps * size)
 
 
-def warn_if_far(result: FlipSensitivity, subject: Measurable, stacklevel: int) -> None:
+def warn_if_far(result: FlipSensitivity, subject: Measurable, size: float | None, stacklevel: int) -> None:
     """Issues an `EstimateWarning` if the estimate's error on the random sample, or on the largest estimates, is above
-    `FAR_OFF` in the median or `FAR_OFF_90` in a tenth, and more than the rounding of what it is compared with."""
+    `FAR_OFF` in the median or `FAR_OFF_90` in a tenth, and more than the rounding of what it is compared with. `size`
+    is that of `verified`."""
     found, estimated = result.accuracy, result.estimated
     if found is None or estimated is None:
         return
@@ -327,7 +359,7 @@ def warn_if_far(result: FlipSensitivity, subject: Measurable, stacklevel: int) -
         exact = estimated.compared[own]
         errors = np.abs(estimated.estimates[own] - exact) / np.maximum(np.abs(exact), 1e-200)
         tenth = float(np.quantile(errors, 0.9)) if len(errors) else 0.0
-        if (median > FAR_OFF or tenth > FAR_OFF_90) and not _within_rounding(result, subject, stratum):
+        if (median > FAR_OFF or tenth > FAR_OFF_90) and not _within_rounding(result, subject, size, stratum):
             far.append(
                 f"by {median:.0%} in the median of {which}, and by over {tenth:.0%} in a tenth of them"
             )
