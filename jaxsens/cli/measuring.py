@@ -86,7 +86,7 @@ class MeasuringOptions:
             words = getattr(self, base.question)
             if words is not None:
                 one = of_words(base, words, problems, flag(base.question))
-                if one is not None and not any(word.startswith("seed=") for word in words):
+                if one is not None and self.seed > 0 and not any(word.startswith("seed=") for word in words):
                     one = one.seeded(self.seed)
                 found[base.question] = one
         if self.placement is not None:

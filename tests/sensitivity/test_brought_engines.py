@@ -183,6 +183,7 @@ def test_an_estimating_engine_of_another_package_estimates_and_is_told_of_by_exp
     assert lines[0].startswith('engine="first-order" would take about')
     assert lines[1] == f"guessing {len(found)} flips takes no time"
     assert jaxsens.explain(model, 5, measure="decision").instead == lines[1]
+    assert jaxsens.explain(model, 5, engine="guess").instead == lines[0]
 
 
 def test_a_sweep_reads_it_and_gives_it_the_seed_of_each_point(brought):
