@@ -23,7 +23,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsens.asked.engines import AskedEngine, Seed
+from jaxsens.asked.engines import AskedEngine
+from jaxsens.asked.value import Seed
 from jaxsens.asked.value import kind_of
 from jaxsens.base.errors import EngineRefusal
 from jaxsens.sensitivity.engines.engine import Engine, EngineChoice, EngineCost
