@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from jaxsens.experiments.report.data import ProfileBuilder, SweepData, statistic_columns
-from jaxsens.experiments.sweep.bounds import BoundRecord
 from jaxsens.experiments.sweep.points import Measurement, PointMetadata
 from jaxsens.experiments.sweep.sweep import PlannedPoint, PlannedVariant, SweepPlan
 
@@ -62,7 +62,7 @@ def sweep_data(
     config: str = "lengths = [16, 32]\n",
     variants: Mapping[str, Mapping[str, object]] | None = None,
     planned: Sequence[tuple[str, int, int]] = (),
-    bounds: Sequence[BoundRecord] = (),
+    bounds: Sequence[Any] = (),
 ) -> SweepData:
     """What a report is made from, around a table of points, as if all flips of every point had its mean.
 
