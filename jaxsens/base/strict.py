@@ -320,12 +320,12 @@ def _field_of_an_argument(function: Callable[..., Any], word: str) -> str:
 
 
 def _kinds(hint: Any) -> Iterator[type]:
-    """Yields the classes of this project that a value of the type may have: those named, and what derives from them."""
+    """Yields the classes of this project that a value of the type may have: those named, and the kinds of each."""
     for part in (hint, *get_args(hint)):
         if isinstance(part, type) and part.__module__.startswith("jaxsens."):
             yield part
-            for kind in part.__subclasses__():
-                yield from _kinds(kind)
+            kinds = getattr(part, "kinds", None)
+            yield from kinds.values() if isinstance(kinds, Mapping) else ()
 
 
 def naming_arguments(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
