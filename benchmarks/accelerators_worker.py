@@ -18,12 +18,12 @@ from jax.sharding import Mesh
 import jaxsens
 from benchmarks.large import LLAMA_3_8B, planned
 from benchmarks.options import FEED_FORWARD, HEADS, WIDTH
-from jaxsens.base.errors import InputError
-from jaxsens.base.platforms import PLATFORMS
-from jaxsens.planning.compiled import PlannedFlips, compile_for, measured_by
-from jaxsens.planning.devices import Target, target_called
-from jaxsens.planning.topology import mesh_of
-from jaxsens.sensitivity.explain import planned_run
+from jaxsens.core.base.errors import InputError
+from jaxsens.core.base.platforms import PLATFORMS
+from jaxsens.core.explain import planned_run
+from jaxsens.core.sweeps.planning.compiled import PlannedFlips, compile_for, measured_by
+from jaxsens.core.sweeps.planning.devices import Target, target_called
+from jaxsens.core.sweeps.planning.topology import mesh_of
 
 
 def flips_of(edit: str, n: int, published: bool) -> Any:

@@ -20,17 +20,17 @@ from scipy import stats
 from benchmarks.linear_rivals import LinearRows, gradient_changes
 from benchmarks.options import FEED_FORWARD, HEADS, WIDTH
 from jaxsens import Transformer, TransformerConfig
-from jaxsens.asked.measures import L2
-from jaxsens.base.errors import InputError, Problems
-from jaxsens.base.precision import numerics
-from jaxsens.sensitivity.engines.engine import FlipBlock
-from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine, PreparedEstimate
-from jaxsens.sensitivity.estimates.estimate import first_order_engine
-from jaxsens.sensitivity.estimates.first_order import FirstOrder
-from jaxsens.sensitivity.estimates.run import verified
-from jaxsens.sensitivity.flips.flip_table import FlipTable, Sample, enumerate_flips
-from jaxsens.sensitivity.placement.placement import Placement
-from jaxsens.sensitivity.subjects.adapters import Measurable, measurable
+from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.engines.engine import FlipBlock
+from jaxsens.core.flips.flip_table import FlipTable, Sample, enumerate_flips
+from jaxsens.core.measures.measures import L2
+from jaxsens.core.models.subjects.adapters import Measurable, measurable
+from jaxsens.core.placement.placement import Placement
+from jaxsens.first_order.engine import FirstOrderEngine, PreparedEstimate
+from jaxsens.first_order.estimate import first_order_engine
+from jaxsens.first_order.first_order import FirstOrder
+from jaxsens.first_order.run import verified
 
 METHODS = ("first order", "AtP*", "gradient")
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import tyro
 
 from benchmarks.line_process import LineProcess
-from jaxsens.base.errors import InputError, Problems
+from jaxsens.core.base.errors import InputError, Problems
 
 ROOT = Path(__file__).resolve().parents[1]
 ENGINES = ("vmap", "incremental", "difference")

@@ -17,8 +17,8 @@ from benchmarks.agreement import Disagreement
 from benchmarks.options import Case, Options, Plan, plan
 from benchmarks.rows import Row, compared, csv_text
 from benchmarks.table import markdown, rich_table
-from jaxsens.base.errors import InputError
-from jaxsens.base.files import write_bytes, write_text
+from jaxsens.core.base.errors import InputError
+from jaxsens.core.base.files import write_bytes, write_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -93,7 +93,7 @@ def _write(made: Plan, rows: Sequence[Row], record: dict[str, Any]) -> None:
 
 def _draw(made: Plan, rows: Sequence[Row], record: dict[str, Any]) -> None:
     from benchmarks.plot import seconds_figure
-    from jaxsens.experiments.report.panels import png_bytes, svg_bytes
+    from jaxsens.core.report.panels import png_bytes, svg_bytes
 
     if all(row.seconds is None for row in rows):
         return

@@ -54,10 +54,10 @@ def first_order_operations(case: Case) -> float:
     """Operations of a first-order estimate, as its engine counts them."""
 
     from benchmarks.methods import model
-    from jaxsens.asked.measures import L2, LogProbability
-    from jaxsens.base.platforms import PLATFORMS
-    from jaxsens.sensitivity.estimates.first_order import FirstOrder
-    from jaxsens.sensitivity.explain import planned_run
+    from jaxsens.core.base.platforms import PLATFORMS
+    from jaxsens.core.explain import planned_run
+    from jaxsens.core.measures.measures import L2, LogProbability
+    from jaxsens.first_order.first_order import FirstOrder
 
     sketch, scalar = ESTIMATES[case.method]
     measure, engine = (

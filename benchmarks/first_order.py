@@ -21,7 +21,7 @@ from benchmarks.costs import first_order_operations, forward_pass_operations
 from benchmarks.options import ESTIMATES, Case, chosen, lacking
 from benchmarks.rows import MIB
 from benchmarks.worker import Worker, WorkerFailed
-from jaxsens.base.errors import InputError, Problems
+from jaxsens.core.base.errors import InputError, Problems
 
 PASSES = ("vmap", "incremental", "torch")
 """Exact methods, timed on a sample."""

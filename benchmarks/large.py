@@ -8,18 +8,18 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from jaxsens.asked.measures import L2
-from jaxsens.base.errors import Problems
-from jaxsens.base.precision import numerics
-from jaxsens.planning.compiled import PlannedFlips
+from jaxsens.core.base.errors import Problems
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.engines.vmap import VmapEngine
+from jaxsens.core.measures.measures import L2
+from jaxsens.core.models.subjects.adapters import LayeredApply
+from jaxsens.core.placement.program import bytes_of
+from jaxsens.core.sweeps.planning.compiled import PlannedFlips
 from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.architecture import PublishedTransformer
 from jaxsens.pretrained.families.family import StoredTensor, Tensor
 from jaxsens.pretrained.families.options import Options
 from jaxsens.pretrained.families.weights import NARROW, Pieces, Reader, may_be_narrow, parameters_of, shape_of
-from jaxsens.sensitivity.engines.vmap import VmapEngine
-from jaxsens.sensitivity.placement.program import bytes_of
-from jaxsens.sensitivity.subjects.adapters import LayeredApply
 
 LLAMA_3_8B: dict[str, Any] = {
     "model_type": "llama",

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from jaxsens.base.errors import InputError
+from jaxsens.core.base.errors import InputError
 
 
 class LineProcess:

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxsens.models.transformer.layered import Layered, ModelLayer, Projections, readout_row
-from jaxsens.sensitivity.engines.first_order.engine import FirstOrderEngine
-from jaxsens.sensitivity.engines.one_key.run import LayerRun
+from jaxsens.core.engines.one_key.run import LayerRun
+from jaxsens.core.models.transformer.layered import Layered, ModelLayer, Projections, readout_row
+from jaxsens.first_order.engine import FirstOrderEngine
 
 
 def gradient_changes(

@@ -22,21 +22,21 @@ import numpy as np
 import tyro
 from rich.console import Console
 
-from jaxsens.asked.request import Request
-from jaxsens.base.errors import InputError, Problems
-from jaxsens.base.files import write_text
-from jaxsens.experiments.jobs.job import run
-from jaxsens.experiments.jobs.progress import Reporter
-from jaxsens.experiments.report.data import load_sweep
-from jaxsens.experiments.report.report import write_report
-from jaxsens.experiments.sweep.config import load_sweep_config
-from jaxsens.experiments.sweep.points import Point, PointMetadata, select, write_point
-from jaxsens.experiments.sweep.status import sweep_status
-from jaxsens.experiments.sweep.sweep import PLAN, PointsJob, Sweep, check_grows, write_points_csv
-from jaxsens.sensitivity.engines.engine import EngineChoice
-from jaxsens.sensitivity.flips.flip_table import FlipTable
-from jaxsens.sensitivity.results.measured import Provenance
-from jaxsens.sensitivity.results.result import FlipSensitivity
+from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.files import write_text
+from jaxsens.core.engines.engine import EngineChoice
+from jaxsens.core.flips.flip_table import FlipTable
+from jaxsens.core.report.data import load_sweep
+from jaxsens.core.report.report import write_report
+from jaxsens.core.results.measured import Provenance
+from jaxsens.core.results.request import Request
+from jaxsens.core.results.result import FlipSensitivity
+from jaxsens.core.sweeps.config import load_sweep_config
+from jaxsens.core.sweeps.jobs.job import run
+from jaxsens.core.sweeps.jobs.progress import Reporter
+from jaxsens.core.sweeps.points import Point, PointMetadata, select, write_point
+from jaxsens.core.sweeps.status import sweep_status
+from jaxsens.core.sweeps.sweep import PLAN, PointsJob, Sweep, check_grows, write_points_csv
 
 MIB = 2**20
 LENGTHS = tuple(range(8, 88, 8))

@@ -28,7 +28,7 @@ def model(layers: int, dtype: str = "float32") -> Any:
     import jax
 
     import jaxsens
-    from jaxsens.base.precision import numerics
+    from jaxsens.core.base.precision import numerics
 
     def config(kind: Literal["float32", "float64"]) -> Any:
         return jaxsens.TransformerConfig(
@@ -79,14 +79,14 @@ def _jaxsens(
 
 def _estimate(case: Case, sketch: int | None, scalar: bool) -> Measure:
     """The first-order estimate alone, of all flips, without those that are measured exactly to check it."""
-    from jaxsens.asked.measures import L2, LogProbability
-    from jaxsens.base.precision import numerics
-    from jaxsens.sensitivity.estimates.estimate import first_order_engine
-    from jaxsens.sensitivity.estimates.first_order import FirstOrder
-    from jaxsens.sensitivity.estimates.run import Blocks, estimated
-    from jaxsens.sensitivity.flips.flip_table import enumerate_flips
-    from jaxsens.sensitivity.placement.placement import Placement
-    from jaxsens.sensitivity.subjects.adapters import measurable
+    from jaxsens.core.base.precision import numerics
+    from jaxsens.core.flips.flip_table import enumerate_flips
+    from jaxsens.core.measures.measures import L2, LogProbability
+    from jaxsens.core.models.subjects.adapters import measurable
+    from jaxsens.core.placement.placement import Placement
+    from jaxsens.first_order.estimate import first_order_engine
+    from jaxsens.first_order.first_order import FirstOrder
+    from jaxsens.first_order.run import Blocks, estimated
 
     subject, words = measurable(model(case.layers)), tokens(case.n)[None].astype(np.int32)
     asked = FirstOrder(sketch=sketch)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.base.errors import Problems
+from jaxsens.core.base.errors import Problems
 
 WIDTH, HEADS, FEED_FORWARD = 64, 4, 256
 """The transformer of every measurement; two symbols, softmax attention, sinusoidal positions, no layer norm."""

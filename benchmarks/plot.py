@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.options import METHODS
 from benchmarks.rows import Row
-from jaxsens.experiments.report.panels import GREY, add_heading, figure_settings, variant_styles
+from jaxsens.core.report.panels import GREY, add_heading, figure_settings, variant_styles
 
 LIMITED = "difference"
 """The method whose physical limit is drawn."""

@@ -19,7 +19,7 @@ from scipy.stats import spearmanr
 
 from benchmarks.line_process import LineProcess
 from benchmarks.published_worker import METHODS, ROOT
-from jaxsens.base.errors import InputError, Problems
+from jaxsens.core.base.errors import InputError, Problems
 
 EXACT = {"mean readout": "exact, mean readout", "scalar": "exact, scalar"}
 """What an estimate is compared with, by a part of its name; otherwise the exact norms of row 0."""

@@ -71,12 +71,12 @@ def whole(model: Any, given: Task, readout: int | str, scalar: bool, **asked: An
 
 def alone(model: Any, given: Task, readout: int | str, scalar: bool, sketch: int | None) -> Run:
     """The first-order estimate alone."""
-    from jaxsens.base.precision import numerics
-    from jaxsens.sensitivity.estimates.estimate import first_order_engine
-    from jaxsens.sensitivity.estimates.run import Blocks, estimated
-    from jaxsens.sensitivity.flips.flip_table import FlipTable
-    from jaxsens.sensitivity.placement import placement
-    from jaxsens.sensitivity.subjects.adapters import measurable
+    from jaxsens.core.base.precision import numerics
+    from jaxsens.core.flips.flip_table import FlipTable
+    from jaxsens.core.models.subjects.adapters import measurable
+    from jaxsens.core.placement import placement
+    from jaxsens.first_order.estimate import first_order_engine
+    from jaxsens.first_order.run import Blocks, estimated
 
     subject, count = measurable(model).reading(readout), len(given.positions)
     flips = FlipTable(np.zeros(count, int), given.positions, np.full(count, given.mask), np.array([count]))

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jaxsens.base.versions import package_version
+from jaxsens.core.base.versions import package_version
 
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 

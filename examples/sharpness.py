@@ -30,10 +30,10 @@ from matplotlib.figure import Figure
 from scipy.stats import linregress, t
 
 import jaxsens
-from jaxsens.models.parts.initialisation import generator
-from jaxsens.models.parts.positions import Learned
-from jaxsens.models.transformer import layers
-from jaxsens.models.transformer.parameters import needed
+from jaxsens.core.models.parts.initialisation import generator
+from jaxsens.core.models.parts.positions import Learned
+from jaxsens.core.models.transformer import layers
+from jaxsens.core.models.transformer.parameters import needed
 
 FUNCTIONS = {
     "parity": lambda words: (words.sum(axis=-1) % 2).astype("float32"),

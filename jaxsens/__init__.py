@@ -15,7 +15,7 @@ _load, _names, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from jaxsens.base.versions import package_version
+        from jaxsens.core.base.versions import package_version
 
         return package_version()
     if name not in __all__:

@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from jaxsens.experiments.sweep.sweep import read_plan
+from jaxsens.core.sweeps.sweep import read_plan
 
 LINES = {
     "parity-temperature": ("PARITY", "#000000", "s"),

@@ -61,10 +61,10 @@ gc.set_threshold(200_000, 20, 100)
 # `.ci/run` does for the long tests: it takes a seventh of the time. Not where users' arguments come in: what is wrong
 # with those is for the package itself to say.
 CHECKED = (
-    *(f"jaxsens.models.parts.{name}" for name in ("masks", "positions", "products", "weighting")),
-    *(f"jaxsens.models.transformer.{name}" for name in ("layers", "scores")),
-    "jaxsens.asked.formulas",
-    "jaxsens.sensitivity.engines.vmap",
+    *(f"jaxsens.core.models.parts.{name}" for name in ("masks", "positions", "products", "weighting")),
+    *(f"jaxsens.core.models.transformer.{name}" for name in ("layers", "scores")),
+    "jaxsens.core.measures.formulas",
+    "jaxsens.core.engines.vmap",
     *(
         f"jaxsens.theory.certified.{name}"
         for name in ("averages", "first_layer", "intervals", "layerwise", "setting", "two_layers")

@@ -305,9 +305,9 @@ def _of_call(call: ast.Call, own: set[str], prose: str) -> Iterator[str]:
 @cache
 def strings_only() -> frozenset[str]:
     """The kinds of flips, measures and engines in configs, which cannot be called: the class has a name of its own."""
-    from jaxsens.asked.engines import AskedEngine
-    from jaxsens.asked.flips import Flips
-    from jaxsens.asked.measures import Measure
+    from jaxsens.core.engines.options import AskedEngine
+    from jaxsens.core.flips.flips import Flips
+    from jaxsens.core.measures.measures import Measure
 
     return frozenset(name for kind in (AskedEngine, Flips, Measure) for name in kind.kinds)
 
@@ -318,18 +318,18 @@ def strings_only() -> frozenset[str]:
 @cache
 def tables() -> dict[str, frozenset[str]]:
     """The keys of the tables of configs, by the table's name."""
-    from jaxsens.base.strict import field_names
-    from jaxsens.constructions.sources import COMMON
-    from jaxsens.experiments.sweep.attention import AttentionTable
-    from jaxsens.experiments.sweep.bounds import Bounds
-    from jaxsens.experiments.sweep.config import Variant
-    from jaxsens.experiments.sweep.placement_table import PlacementTable
-    from jaxsens.experiments.sweep.points import Measurement
-    from jaxsens.experiments.sweep.published import PublishedTable
-    from jaxsens.experiments.sweep.sources import naming
-    from jaxsens.experiments.sweep.words import AllWords, RandomWords, TextFile, WordFile
-    from jaxsens.models.config_tables import kinds as network_kinds
-    from jaxsens.models.config_tables import network
+    from jaxsens.analysis.tables.sweep import AttentionTable
+    from jaxsens.core.base.strict import field_names
+    from jaxsens.core.models.config_tables import kinds as network_kinds
+    from jaxsens.core.models.config_tables import network
+    from jaxsens.core.sweeps.config import Variant
+    from jaxsens.core.sweeps.placement_table import PlacementTable
+    from jaxsens.core.sweeps.points import Measurement
+    from jaxsens.core.sweeps.sources import naming
+    from jaxsens.core.sweeps.words import AllWords, RandomWords, TextFile, WordFile
+    from jaxsens.formal.constructions.sources import COMMON
+    from jaxsens.pretrained.source import PublishedTable
+    from jaxsens.theory.tables.sweep import Bounds
 
     kinds = {
         "measure": (Measurement,),
@@ -349,7 +349,7 @@ def tables() -> dict[str, frozenset[str]]:
 def of_toml(text: str, folder: Path) -> list[str]:
     """What the reader of a config says of it. A fragment is completed to a sweep: one length, a model of two symbols
     and one variant, unless it has its own. Only files that are not there may be missing."""
-    from jaxsens.base.errors import InputError
+    from jaxsens.core.base.errors import InputError
 
     try:
         _read_toml(text, tomllib.loads(text), folder)
@@ -360,9 +360,9 @@ def of_toml(text: str, folder: Path) -> list[str]:
 
 
 def _read_toml(text: str, raw: dict[str, Any], folder: Path) -> None:
-    from jaxsens.experiments.sweep.config import parse_sweep_config
-    from jaxsens.experiments.sweep.sources import naming
-    from jaxsens.planning.devices import target_called
+    from jaxsens.core.sweeps.config import parse_sweep_config
+    from jaxsens.core.sweeps.planning.devices import target_called
+    from jaxsens.core.sweeps.sources import naming
     from jaxsens.training.config import TrainConfig
 
     if "platform" in raw:

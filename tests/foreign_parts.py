@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsens.models.parts.positions import AddedTerm, PositionTerm, ScoreTerm
+from jaxsens.core.models.parts.positions import AddedTerm, PositionTerm, ScoreTerm
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from jaxsens.asked.engines import Auto
-from jaxsens.asked.flips import Substitute
-from jaxsens.asked.measures import L2
-from jaxsens.asked.request import Request
-from jaxsens.sensitivity.engines.engine import EngineChoice
-from jaxsens.sensitivity.flips.flip_table import FlipTable
-from jaxsens.sensitivity.results.measured import Provenance
-from jaxsens.sensitivity.results.result import FlipSensitivity
+from jaxsens.core.engines.engine import EngineChoice
+from jaxsens.core.engines.options import Auto
+from jaxsens.core.flips.flip_table import FlipTable
+from jaxsens.core.flips.flips import Substitute
+from jaxsens.core.measures.measures import L2
+from jaxsens.core.results.measured import Provenance
+from jaxsens.core.results.request import Request
+from jaxsens.core.results.result import FlipSensitivity
 
 
 def request(**changed: Any) -> Request:

@@ -17,10 +17,10 @@ import pytest
 import jaxsens
 from jaxsens import Transformer, TransformerConfig, construction, flip_sensitivity, load_result
 from jaxsens.cli.models import ModelOptions
-from jaxsens.experiments.sweep import points as sweep_points
-from jaxsens.experiments.sweep.words import RandomWords, Symbols
+from jaxsens.core.sweeps import points as sweep_points
+from jaxsens.core.sweeps.words import RandomWords, Symbols
 from tests.commands import refused, run
-from tests.experiments.tiny import TINY, draw_nothing, fake_flip_sensitivity
+from tests.core.sweeps.tiny import TINY, draw_nothing, fake_flip_sensitivity
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = ["--alphabet-size", "2", "--width", "4", "--heads", "1", "--layers", "1", "--feed-forward", "0"]
@@ -70,7 +70,7 @@ def test_a_full_disk_is_no_bad_input(monkeypatch, tmp_path, capsys):
     def full(directory):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory / "sweep.json"))
 
-    monkeypatch.setattr("jaxsens.experiments.report.data.read_plan", full)
+    monkeypatch.setattr("jaxsens.core.report.data.read_plan", full)
     code, _, err = run(capsys, "report", tmp_path)
     assert code == 1
     why = "No space left on device: what was written so far is kept; make room there, then run the same command again"

@@ -10,11 +10,11 @@ import signal
 import pytest
 
 from jaxsens.cli import constructed, main
-from jaxsens.experiments.constructed import restrictions_table
-from jaxsens.experiments.jobs import job
-from jaxsens.experiments.sweep import points as sweep_points
-from jaxsens.experiments.sweep.bounds import BoundRecord, Bounds
-from tests.experiments.tiny import TINY, draw_nothing, fake_flip_sensitivity
+from jaxsens.core.sweeps import points as sweep_points
+from jaxsens.core.sweeps.jobs import job
+from jaxsens.theory.tables import restrictions as restrictions_table
+from jaxsens.theory.tables.sweep import BoundRecord, Bounds
+from tests.core.sweeps.tiny import TINY, draw_nothing, fake_flip_sensitivity
 
 CONFIG = TINY.replace("[4, 6]", "[4, 5, 6]") + "\n[bounds]\nrestarts = 1\n"
 

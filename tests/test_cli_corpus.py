@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.base.errors import Problems
 from jaxsens.cli import main
-from jaxsens.experiments.single import corpus as single
+from jaxsens.core.base.errors import Problems
+from jaxsens.pretrained import corpus as single
 from jaxsens.pretrained.texts import read_texts
 from tests.pretrained.folders import write_folder
 

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from jaxsens.cli import main
-from tests.experiments.tiny import TINY
-from tests.experiments.tiny_training import THEOREM6, write_training
+from tests.core.sweeps.tiny import TINY
 from tests.pretrained.folders import write_folder
+from tests.training.tiny_training import THEOREM6, write_training
 
 ENCODINGS = ("ascii", "latin-1", "cp1252")
 HELP = ("plan", "status", "train", "theorem6", "sweep", "measure", "corpus", "report", "constructions")

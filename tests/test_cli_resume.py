@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxsens import load_result
-from jaxsens.sensitivity.placement import placement
+from jaxsens.core.placement import placement
 from tests.commands import refused, run
 
 MODEL = ("measure", "--alphabet-size", "3", "--width", "4", "--heads", "1", "--layers", "1", "--n", "24")

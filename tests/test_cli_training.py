@@ -11,14 +11,14 @@ import pytest
 
 from jaxsens import flip_sensitivity
 from jaxsens.cli import main
-from jaxsens.experiments.theorem6 import run as theorem6
 from jaxsens.training import loop
 from jaxsens.training.checkpoints import load_checkpoint
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.events import Saved, TrainingInterrupted
+from jaxsens.training.theorem6 import run as theorem6
 from tests.commands import refused, run
-from tests.experiments.tiny import draw_nothing
-from tests.experiments.tiny_training import PREDICTION, THEOREM6, write_training
+from tests.core.sweeps.tiny import draw_nothing
+from tests.training.tiny_training import PREDICTION, THEOREM6, write_training
 
 
 @pytest.fixture(scope="module")

@@ -14,14 +14,14 @@ from typing import get_args
 import pytest
 
 from jaxsens import TransformerConfig, load_result
-from jaxsens.base.errors import PrecisionWarning
 from jaxsens.cli import main
-from jaxsens.constructions.conditions import CONDITIONS, Read
-from jaxsens.constructions.sources import FormulaModel
-from jaxsens.experiments.sweep import points as sweep_points
-from jaxsens.models.parts.masks import MASKS
-from jaxsens.models.parts.weighting import WEIGHTINGS
-from tests.experiments.tiny import TINY, fake_flip_sensitivity
+from jaxsens.core.base.errors import PrecisionWarning
+from jaxsens.core.models.parts.masks import MASKS
+from jaxsens.core.models.parts.weighting import WEIGHTINGS
+from jaxsens.core.sweeps import points as sweep_points
+from jaxsens.formal.constructions.conditions import CONDITIONS, Read
+from jaxsens.formal.constructions.sources import FormulaModel
+from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = ("sweep", "measure", "train", "theorem6", "report", "constructions", "restrictions")
@@ -87,7 +87,7 @@ def test_a_warning_is_a_line_of_the_command_without_its_source(monkeypatch, conf
         warnings.warn("too few digits", PrecisionWarning, stacklevel=1)
         raise FileNotFoundError(2, "No such file", str(directory))
 
-    monkeypatch.setattr("jaxsens.experiments.report.data.load_sweep", warned)
+    monkeypatch.setattr("jaxsens.core.report.data.load_sweep", warned)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert main(["report", str(tmp_path)]) == 2

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import jaxsens
-from tests.image import ROOT, Image, build, context, left_over, megabytes
+from tools.image import ROOT, Image, build, context, left_over, megabytes
 
 LACKING = [name for name in ("debootstrap", "unshare", "chroot") if not shutil.which(name)]
 LACKING += ["the rights of root"] * (os.geteuid() != 0)

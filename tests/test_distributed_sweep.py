@@ -10,7 +10,7 @@ import pytest
 
 from jaxsens.cli import main
 from jaxsens.cli.distributed import InJob
-from tests.distributed_stress import Stress, start, table, write_config
+from tools.distributed_stress import Stress, start, table, write_config
 
 
 def ended(processes: list[subprocess.Popen[str]]) -> list[str]:

@@ -21,7 +21,7 @@ import jaxsens
 import jaxsens.cli
 from tests.documents import PAGES, commands, of_prose, of_python, of_toml, prose_and_code
 from tests.pretrained.folders import write_folder
-from tests.site_links import dead_links, from_network, without_words
+from tools.site_links import dead_links, from_network, without_words
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -41,7 +41,7 @@ def test_the_table_of_variants_names_those_of_a_shipped_config():
 
 
 def test_the_table_of_engines_names_them_all():
-    from jaxsens.asked.engines import AskedEngine
+    from jaxsens.core.engines.options import AskedEngine
 
     names = [name for name in AskedEngine.kinds if name != "auto"]
     assert first_column("engines.md")[: len(names)] == names
@@ -74,13 +74,13 @@ def test_every_command_is_in_the_reference(capsys):
 
 
 def test_every_table_of_a_config_is_in_the_reference_and_says_what_each_key_means():
-    from jaxsens.experiments.sweep.attention import AttentionTable
-    from jaxsens.experiments.sweep.bounds import Bounds
-    from jaxsens.experiments.sweep.config import Settings, SweepTables, Variant
-    from jaxsens.experiments.sweep.points import Measurement
-    from jaxsens.experiments.sweep.words import AllWords, RandomWords, WordFile
-    from jaxsens.experiments.theorem6.config import Theorem6Model, Theorem6Tables
-    from jaxsens.experiments.trained.generalisation import Generalisation
+    from jaxsens.analysis.tables.sweep import AttentionTable
+    from jaxsens.core.sweeps.config import Settings, SweepTables, Variant
+    from jaxsens.core.sweeps.points import Measurement
+    from jaxsens.core.sweeps.words import AllWords, RandomWords, WordFile
+    from jaxsens.theory.tables.sweep import Bounds
+    from jaxsens.training.tables.generalisation import Generalisation
+    from jaxsens.training.theorem6.config import Theorem6Model, Theorem6Tables
 
     sweep = (
         Settings,

@@ -1,5 +1,5 @@
 """Sizes that cannot be, and values that mean something else than they say: one error within seconds, before anything is
-allocated or built. `python -m tests.edge_fuzz` mutates many more inputs; a few of them are here."""
+allocated or built. `python -m tools.edge_fuzz` mutates many more inputs; a few of them are here."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ import pytest
 
 import jaxsens
 from jaxsens import DurationWarning, InputError, Transformer, TransformerConfig
-from jaxsens.base import memory
-from jaxsens.base.inputs import MOST_LAYERS
-from jaxsens.base.strict import parse_toml, read_toml
 from jaxsens.cli import main
-from jaxsens.experiments.sweep.config import load_sweep_config, parse_sweep_config
-from tests.edge_fuzz import KINDS, Tally, fuzz
-from tests.experiments.tiny import TINY
+from jaxsens.core.base import memory
+from jaxsens.core.base.inputs import MOST_LAYERS
+from jaxsens.core.base.strict import parse_toml, read_toml
+from jaxsens.core.sweeps.config import load_sweep_config, parse_sweep_config
+from tests.core.sweeps.tiny import TINY
 from tests.small_models import small
+from tools.edge_fuzz import KINDS, Tally, fuzz
 
 MODEL = Transformer(small(dtype="float32"))
 LAYERS = f"layers = 1000000000: a whole number of at least 0 and at most {MOST_LAYERS}"
@@ -96,7 +96,7 @@ TOO_LARGE: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "layers": (lambda: TransformerConfig(alphabet_size=2, layers=10**9), LAYERS),
     "layers of an LSTM": (
-        lambda: jaxsens.LSTMConfig(alphabet_size=2, layers=10**9),
+        lambda: jaxsens.training.LSTMConfig(alphabet_size=2, layers=10**9),
         f"layers = 1000000000: a whole number of at least 1 and at most {MOST_LAYERS}",
     ),
     "symbols of a model": (
@@ -108,7 +108,7 @@ TOO_LARGE: dict[str, tuple[Callable[[], Any], str]] = {
         "width = 1000000: a network of this size takes .* TiB",
     ),
     "width of an RNN": (
-        lambda: jaxsens.RNN(jaxsens.RNNConfig(alphabet_size=2, width=10**6)),
+        lambda: jaxsens.training.RNN(jaxsens.training.RNNConfig(alphabet_size=2, width=10**6)),
         "width = 1000000: a network of this size takes .* TiB",
     ),
     "learned positions": (
@@ -184,7 +184,7 @@ def test_a_short_measurement_and_one_with_a_progress_of_its_own_say_nothing(monk
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         jaxsens.flip_sensitivity(total, tokens, flips=jaxsens.Substitute(2, sample=400))
-        monkeypatch.setattr("jaxsens.sensitivity.explain._PATIENCE", 0.0)
+        monkeypatch.setattr("jaxsens.core.explain._PATIENCE", 0.0)
         jaxsens.flip_sensitivity(total, tokens, flips=jaxsens.Substitute(2, sample=400), progress=False)
     with pytest.warns(DurationWarning, match="n = 3000: measuring 400 flips will take about .* s or more"):
         jaxsens.flip_sensitivity(total, tokens, flips=jaxsens.Substitute(2, sample=400))

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import image
-from tests.image import Stages
+from tools import image
+from tools.image import Stages
 
 ROOT = Path(__file__).resolve().parents[1]
 METADATA = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))

@@ -16,12 +16,12 @@ import jaxsens
 if TYPE_CHECKING:
     from typing import assert_type
 
-    from jaxsens.constructions.soften import SoftenedTransformer
+    from jaxsens.formal.constructions.soften import SoftenedTransformer
     from jaxsens.languages import Language
 
     def types_that_pyright_sees_in_the_stub(model: jaxsens.Transformer) -> None:
         assert_type(jaxsens.language("parity"), Language)
-        assert_type(jaxsens.soften(model, 3, 0.1), SoftenedTransformer)
+        assert_type(jaxsens.formal.soften(model, 3, 0.1), SoftenedTransformer)
         assert_type(jaxsens.__version__, str)
 
 

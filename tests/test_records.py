@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import jaxsens
-from jaxsens.base.sealed import decoded, encoded, write_sealed
-from jaxsens.base.told import facts
-from jaxsens.models.parts.masks import SlidingWindow
+from jaxsens.core.base.sealed import decoded, encoded, write_sealed
+from jaxsens.core.base.told import facts
+from jaxsens.core.models.parts.masks import SlidingWindow
 from jaxsens.theory import CertifiedBound, Lemma5, certified_bound, lemma5
 from tests.small_models import small
 
@@ -66,22 +66,22 @@ def test_bounds_come_back(mask, tmp_path):
         with pytest.raises(
             jaxsens.InputError, match=r"found.json: it holds a .*give a file of LayerChanges.save"
         ):
-            jaxsens.load_layer_changes(tmp_path / "found.json")
+            jaxsens.analysis.load_layer_changes(tmp_path / "found.json")
 
 
 def test_layer_changes_come_back_and_are_drawn(tmp_path):
-    found = jaxsens.layer_changes(model(), [0, 1, 2, 0, 3], keep=[0])
+    found = jaxsens.analysis.layer_changes(model(), [0, 1, 2, 0, 3], keep=[0])
     found.save(tmp_path / "found.json")
-    assert same(jaxsens.load_layer_changes(tmp_path / "found.json"), found)
+    assert same(jaxsens.analysis.load_layer_changes(tmp_path / "found.json"), found)
     lines = {line.get_label(): line.get_ydata() for line in found.plot().get_lines()}
     np.testing.assert_array_equal(lines["the flipped row"], found.own.mean(axis=0))
 
 
 def test_an_influence_matrix_comes_back_with_its_names(tmp_path):
-    found = jaxsens.influence_matrix(model(), [0, 1, 2, 0, 3])
+    found = jaxsens.analysis.influence_matrix(model(), [0, 1, 2, 0, 3])
     for one in (found, dataclasses.replace(found, names={0: "a", 1: "b", 2: "c", 3: "end"})):
         one.save(tmp_path / "found.json")
-        assert same(jaxsens.load_influence_matrix(tmp_path / "found.json"), one)
+        assert same(jaxsens.analysis.load_influence_matrix(tmp_path / "found.json"), one)
 
 
 def test_damaged_and_missing_files_are_named(tmp_path):
@@ -96,11 +96,11 @@ def test_damaged_and_missing_files_are_named(tmp_path):
 
 def test_notebooks_show_every_result_with_its_texts_escaped():
     certified, lemma = bounds_of()
-    worst = jaxsens.worst_input(model(), 4)
+    worst = jaxsens.theory.worst_input(model(), 4)
     hard = jaxsens.theory.restrict(model(weighting="leftmost-hard"), 12, 0.7)
-    changes = jaxsens.layer_changes(model(), [0, 1, 2, 0, 3])
-    influence = jaxsens.influence_matrix(model(), [0, 1, 2, 0, 3])
-    attention = jaxsens.attention_statistics(model(), [0, 1, 2, 0, 3])
+    changes = jaxsens.analysis.layer_changes(model(), [0, 1, 2, 0, 3])
+    influence = jaxsens.analysis.influence_matrix(model(), [0, 1, 2, 0, 3])
+    attention = jaxsens.analysis.attention_statistics(model(), [0, 1, 2, 0, 3])
     growth = jaxsens.theory.logit_growth(model(), [4, 6, 8])
     for result in (certified, lemma, worst, hard, changes, influence, attention, growth):
         assert "<table" in result._repr_html_()  # pyright: ignore[reportAttributeAccessIssue]

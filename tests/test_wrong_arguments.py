@@ -13,21 +13,21 @@ from flax import linen, nnx
 
 import jaxsens
 from jaxsens import logic, theory
-from tests.wrong_arguments import RIGHT, WRONG, Call, Tally, own_arguments, tried
+from tools.wrong_arguments import RIGHT, WRONG, Call, Tally, own_arguments, tried
 
 CALLS = {
-    "load_checkpoint": jaxsens.load_checkpoint,
+    "load_checkpoint": jaxsens.training.load_checkpoint,
     "load_result": jaxsens.load_result,
-    "load_worst_input": jaxsens.load_worst_input,
-    "load_layer_changes": jaxsens.load_layer_changes,
-    "load_influence_matrix": jaxsens.load_influence_matrix,
+    "load_worst_input": jaxsens.theory.load_worst_input,
+    "load_layer_changes": jaxsens.analysis.load_layer_changes,
+    "load_influence_matrix": jaxsens.analysis.load_influence_matrix,
     "language": jaxsens.language,
     "corpus_table": jaxsens.corpus_table,
-    "phase_diagram": lambda directory: jaxsens.phase_diagram(directory),
+    "phase_diagram": lambda directory: jaxsens.analysis.phase_diagram(directory),
     "Softmax": jaxsens.Softmax,
     "Attention": jaxsens.Attention,
     "compile_formula": jaxsens.compile_formula,
-    "critical_inverse_temperature": jaxsens.critical_inverse_temperature,
+    "critical_inverse_temperature": jaxsens.analysis.critical_inverse_temperature,
     "from_torch": jaxsens.from_torch,
     "And": logic.And,
     "CountComparison": logic.CountComparison,
@@ -103,9 +103,11 @@ MODELS: dict[str, Any] = {
     "Equinox": lambda: Leafed(jnp.arange(6.0).reshape(2, 3)),
     "PyTorch": of_torch,
     "transformer": lambda: jaxsens.Transformer(jaxsens.TransformerConfig(2, width=4, heads=1, logits=3)),
-    "LSTM": lambda: jaxsens.LSTM(jaxsens.LSTMConfig(2, width=4, logits=3)),
-    "RNN": lambda: jaxsens.RNN(jaxsens.RNNConfig(2, width=4, logits=3)),
-    "convolution": lambda: jaxsens.Convolution(jaxsens.ConvolutionConfig(2, width=4, logits=3)),
+    "LSTM": lambda: jaxsens.training.LSTM(jaxsens.training.LSTMConfig(2, width=4, logits=3)),
+    "RNN": lambda: jaxsens.training.RNN(jaxsens.training.RNNConfig(2, width=4, logits=3)),
+    "convolution": lambda: jaxsens.training.Convolution(
+        jaxsens.training.ConvolutionConfig(2, width=4, logits=3)
+    ),
     "formula": lambda: jaxsens.compile_formula("#L[Q_1] > #L[Q_0]", ["0", "1"], read="everything"),
     "construction": lambda: jaxsens.construction("parity", read="everything"),
     "Flax NNX": Mean,
@@ -134,7 +136,7 @@ def test_a_restriction_and_an_address_of_wrong_types_are_named():
     with pytest.raises(jaxsens.InputError, match="restriction = None"):
         theory.check(None, RIGHT["model"]())  # pyright: ignore[reportArgumentType]
     with pytest.raises(jaxsens.InputError, match="address = "):
-        jaxsens.Client(Path("x"), "t")  # pyright: ignore[reportArgumentType]
+        jaxsens.service.Client(Path("x"), "t")  # pyright: ignore[reportArgumentType]
 
 
 def test_a_formula_that_needs_no_layer_is_measured_by_a_function_of_its_output():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxsens.base.precision import EngineTolerance
+from jaxsens.core.base.precision import EngineTolerance
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from jaxsens.base import stopping
+from jaxsens.core.base import stopping
 
 if TYPE_CHECKING:
-    from jaxsens.base.errors import InputError
+    from jaxsens.core.base.errors import InputError
 
 _DESCRIPTION = """Measure how much changing one input symbol changes a transformer's output, and how this scales with
 the length of the input. `jaxsens --version` prints the version."""
@@ -57,16 +57,16 @@ def _main(arguments: Sequence[str] | None) -> int:
     # Imported here so that signals are recorded from the start.
     import tyro
 
-    from jaxsens.base.errors import InputError
-    from jaxsens.base.files import takes_no_more
     from jaxsens.cli import constructed, corpus, measure, plan, serve, sweep, trained
     from jaxsens.cli.shared import Folded, note_command_line, warnings_in_words
+    from jaxsens.core.base.errors import InputError
+    from jaxsens.core.base.files import takes_no_more
 
     _open_streams()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     note_command_line(arguments)
     if list(arguments) == ["--version"]:
-        from jaxsens.base.versions import package_version
+        from jaxsens.core.base.versions import package_version
 
         print(f"jaxsens {package_version()}")
         return 0
@@ -125,14 +125,14 @@ def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
 def _check_command(arguments: Sequence[str], known: Iterable[str]) -> None:
     """Raises InputError, with the likeliest one, if the first word is no command."""
     if arguments and not arguments[0].startswith("-") and arguments[0] not in known:
-        from jaxsens.base.errors import InputError
-        from jaxsens.base.strict import did_you_mean
+        from jaxsens.core.base.errors import InputError
+        from jaxsens.core.base.strict import did_you_mean
 
         raise InputError(f"{arguments[0]}: no such command{did_you_mean(arguments[0], known)}")
 
 
 def _in_words(error: InputError | OSError) -> str:
-    from jaxsens.base.files import remedy, takes_no_more
+    from jaxsens.core.base.files import remedy, takes_no_more
 
     if not isinstance(error, OSError):
         return str(error)

@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from rich.console import Console
 
-from jaxsens.base.errors import InputError, Problems, collecting
-from jaxsens.base.files import write_text
-from jaxsens.base.stopping import Stopped
 from jaxsens.cli.shared import (
     CacheFolder,
     Count,
@@ -24,9 +21,12 @@ from jaxsens.cli.shared import (
     say_why_ended,
     write_output,
 )
+from jaxsens.core.base.errors import InputError, Problems, collecting
+from jaxsens.core.base.files import write_text
+from jaxsens.core.base.stopping import Stopped
 
 if TYPE_CHECKING:
-    from jaxsens.experiments.jobs.job import RowsJob
+    from jaxsens.core.sweeps.jobs.job import RowsJob
 
 
 def constructions(
@@ -50,14 +50,14 @@ def constructions(
         cap: The longest words on which to test exactness; time grows quadratically.
         quiet: Do not print progress.
     """
-    from jaxsens.experiments.constructed.report import details, markdown, overview
+    from jaxsens.formal.tables.report import details, markdown, overview
 
     if not measure:
         if out is not None or cap is not None or compilation_cache is not None or quiet:
             raise InputError("constructions: --out, --cap, --compilation-cache and --quiet require --measure")
         Console(highlight=False).print(overview() if name is None else details(name))
         return 0
-    from jaxsens.experiments.constructed.constructions_table import CAP, constructions_job, plan_of
+    from jaxsens.formal.tables.constructions_table import CAP, constructions_job, plan_of
 
     with collecting("constructions") as problems:
         _check_table(out, problems)
@@ -89,7 +89,7 @@ def restrictions(
         out: Write the table to this file. If the command is stopped, running it again resumes it.
         quiet: Do not print progress.
     """
-    from jaxsens.experiments.constructed.restrictions_table import LENGTHS, MODELS, restrictions_job, table
+    from jaxsens.theory.tables.restrictions import LENGTHS, MODELS, restrictions_job, table
 
     problems = Problems("restrictions")
     if models is not None and not 1 <= models <= MODELS:
@@ -114,7 +114,7 @@ def _rows_folder(out: Path | None) -> Path | None:
 
 def _check_table(out: Path | None, problems: Problems) -> None:
     """Collects an error if a table cannot be written to --out, or its rows cannot be kept next to it until then."""
-    from jaxsens.experiments.jobs.job import holds_only_rows
+    from jaxsens.core.sweeps.jobs.job import holds_only_rows
 
     check_output("--out", out, problems)
     folder = _rows_folder(out) if out and out.name else None
@@ -133,7 +133,7 @@ def _tabulate(
     Raises:
         Stopped: if a signal ended a job early that keeps no rows.
     """
-    from jaxsens.experiments.jobs.job import run
+    from jaxsens.core.sweeps.jobs.job import run
 
     outcome, console = run(job, Console(stderr=True, quiet=quiet)), Console(stderr=True)
     code, rows = outcome.exit_code, outcome.records

@@ -11,9 +11,6 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from jaxsens.asked.measures import LogProbability
-from jaxsens.base.errors import Problems, collecting
-from jaxsens.base.files import check_ending, only_inside, write_bytes
 from jaxsens.cli.measuring import MEASURED_BY, MeasuringOptions
 from jaxsens.cli.models import PublishedOptions
 from jaxsens.cli.shared import (
@@ -30,6 +27,9 @@ from jaxsens.cli.shared import (
     one_of,
     write_output,
 )
+from jaxsens.core.base.errors import Problems, collecting
+from jaxsens.core.base.files import check_ending, only_inside, write_bytes
+from jaxsens.core.measures.measures import LogProbability
 
 TABLES = (".csv", ".json", ".parquet")
 
@@ -107,7 +107,7 @@ def corpus(
         options: The model, the texts, and what is written.
         measuring: How flips are measured.
     """
-    from jaxsens.experiments.single import corpus as single
+    from jaxsens.pretrained import corpus as single
     from jaxsens.pretrained.load import load_pretrained
     from jaxsens.pretrained.texts import read_texts
 
@@ -149,10 +149,10 @@ def _write(options: CorpusOptions, results: Any, tables: Any, title: str) -> int
     """Writes the files asked for, and prints the tables. Returns the exit code."""
     from rich.console import Console
 
-    from jaxsens.experiments.single.corpus import LEAST, printed, view_of, write_table
-    from jaxsens.experiments.single.corpus_picture import corpus_picture
-    from jaxsens.sensitivity.corpus import common
-    from jaxsens.sensitivity.pictures.picture import page
+    from jaxsens.core.results.pictures.picture import page
+    from jaxsens.pretrained.corpus import LEAST, printed, view_of, write_table
+    from jaxsens.pretrained.corpus_picture import corpus_picture
+    from jaxsens.pretrained.corpus_table import common
 
     code, often = 0, [common(table, LEAST) if table[0].by == "token" else table for table in tables]
     measure = results[0].measure

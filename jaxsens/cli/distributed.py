@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from rich.console import Console
 
-from jaxsens.base import stopping
-from jaxsens.base.errors import InputError, ProcessLost, collecting
 from jaxsens.cli.shared import (
     Count,
     Flag,
@@ -27,10 +25,12 @@ from jaxsens.cli.shared import (
     say_why_ended,
 )
 from jaxsens.cli.sweeping import SweepOptions, report_all
+from jaxsens.core.base import stopping
+from jaxsens.core.base.errors import InputError, ProcessLost, collecting
 
 if TYPE_CHECKING:
-    from jaxsens.experiments.jobs.job import Outcome
-    from jaxsens.experiments.sweep.sweep import Sweep
+    from jaxsens.core.sweeps.jobs.job import Outcome
+    from jaxsens.core.sweeps.sweep import Sweep
 
 _SHARE_ABOVE = 60
 _PLACE = ("coordinator", "processes", "process")
@@ -120,8 +120,8 @@ def _swept(options: InJob, asked: SweepOptions, again: str) -> int:
     """Does this process's part of the sweep, and returns the exit code."""
     import jax
 
-    from jaxsens.experiments.sweep import distributed
-    from jaxsens.experiments.sweep.status import told_done
+    from jaxsens.core.sweeps import distributed
+    from jaxsens.core.sweeps.status import told_done
 
     distributed.join(options.coordinator, options.processes, options.process)
     progress = Console(stderr=True, quiet=asked.quiet)
@@ -144,9 +144,9 @@ def _swept(options: InJob, asked: SweepOptions, again: str) -> int:
 
 def _after_all(sweep: Sweep, asked: SweepOptions, progress: Console) -> list[Outcome]:
     """Writes the tables and the report of what all processes measured."""
-    from jaxsens.experiments.jobs.job import run
-    from jaxsens.experiments.sweep.status import told_done
-    from jaxsens.experiments.sweep.sweep import PointsJob, RecordsJob
+    from jaxsens.core.sweeps.jobs.job import run
+    from jaxsens.core.sweeps.status import told_done
+    from jaxsens.core.sweeps.sweep import PointsJob, RecordsJob
 
     out = asked.out
     jobs = [PointsJob(sweep, out), *(RecordsJob(sweep, name, out) for name in sweep.table_points)]

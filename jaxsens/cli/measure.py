@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from jaxsens.asked.measures import LogProbability
-from jaxsens.base.errors import collecting
 from jaxsens.cli.measuring import MEASURED_BY, MeasuringOptions, OutputOptions
 from jaxsens.cli.models import ConstructedOptions, InputOptions, ModelOptions, PublishedOptions
 from jaxsens.cli.shared import flag, flags_named, programs_kept
+from jaxsens.core.base.errors import collecting
+from jaxsens.core.measures.measures import LogProbability
 
 if TYPE_CHECKING:
-    from jaxsens.experiments.single.told import Told
+    from jaxsens.core.sweeps.single.told import Told
 
 
 def measure(
@@ -57,7 +57,7 @@ def measure(
                 problems.add(option, value, "at least 0")
         measuring.asked(problems)
         output.check(measuring.resume, problems)
-    from jaxsens.sensitivity.results.interrupted import MeasurementInterrupted
+    from jaxsens.core.results.interrupted import MeasurementInterrupted
 
     output.check_nothing_is_lost(measuring.resume)
     try:
@@ -82,8 +82,8 @@ def _of_words(
     asked: InputOptions, options: dict[str, Any], measuring: MeasuringOptions, output: OutputOptions
 ) -> Told:
     """Measures a model with random, constructed or trained weights on words."""
-    from jaxsens.experiments.single.single import input_tokens, measured, model_source
-    from jaxsens.experiments.single.told import told_of_words
+    from jaxsens.core.sweeps.single.single import input_tokens, measured, model_source
+    from jaxsens.core.sweeps.single.told import told_of_words
 
     if asked.checkpoint is not None:
         options = {**options, "checkpoint": str(asked.checkpoint)}
@@ -101,8 +101,8 @@ def _of_text(
     folder: Path, published: PublishedOptions, dtype: str, measuring: MeasuringOptions, output: OutputOptions
 ) -> Told:
     """Measures a published model on a text."""
-    from jaxsens.experiments.single.single import measured
-    from jaxsens.experiments.single.told import told_of_text
+    from jaxsens.core.sweeps.single.single import measured
+    from jaxsens.core.sweeps.single.told import told_of_text
     from jaxsens.pretrained.load import load_pretrained
 
     given = "--text" if published.text_file is None else "--text-file"

@@ -13,12 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from jaxsens.asked.engines import AskedEngine
-from jaxsens.asked.flips import Flips
-from jaxsens.asked.measures import Measure
-from jaxsens.asked.words import of_words
-from jaxsens.base.errors import InputError, Problems, collecting
-from jaxsens.base.files import METHODS, check_ending
 from jaxsens.cli.shared import (
     File,
     Flag,
@@ -31,10 +25,16 @@ from jaxsens.cli.shared import (
     flags_named,
     write_output,
 )
-from jaxsens.experiments.sweep.placement_table import PlacementTable
+from jaxsens.core.base.errors import InputError, Problems, collecting
+from jaxsens.core.base.files import METHODS, check_ending
+from jaxsens.core.base.words import of_words
+from jaxsens.core.engines.options import AskedEngine
+from jaxsens.core.flips.flips import Flips
+from jaxsens.core.measures.measures import Measure
+from jaxsens.core.sweeps.placement_table import PlacementTable
 
 if TYPE_CHECKING:
-    from jaxsens.sensitivity.results.result import FlipSensitivity
+    from jaxsens.core.results.result import FlipSensitivity
 
 
 MEASURED_BY = {
@@ -103,7 +103,7 @@ class MeasuringOptions:
 
     def partial(self) -> FlipSensitivity | None:
         """Returns the result that --resume names; None without one."""
-        from jaxsens.sensitivity.results.result import load_result
+        from jaxsens.core.results.result import load_result
 
         # One that is missing is the --save of this command, which was not stopped before.
         if self.resume is None or not os.path.lexists(self.resume):
@@ -164,7 +164,7 @@ class OutputOptions:
 
     def check_nothing_is_lost(self, resume: Path | None) -> None:
         """Raises InputError if --save has flips of a command that was stopped, which this one does not `resume`."""
-        from jaxsens.sensitivity.results.result import load_result
+        from jaxsens.core.results.result import load_result
 
         resumed = resume is not None and resume.absolute() == self._saved
         if self.save is None or resumed or not self.save.is_file():

@@ -9,10 +9,6 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxsens.asked.measures import KL, Decision, LogProbability
-from jaxsens.base.errors import InputError, Problems, collecting
-from jaxsens.base.files import read_within, rest_within
-from jaxsens.base.strict import messages
 from jaxsens.cli.measuring import MeasuringOptions
 from jaxsens.cli.shared import (
     CacheFolder,
@@ -27,6 +23,10 @@ from jaxsens.cli.shared import (
     default,
     one_of,
 )
+from jaxsens.core.base.errors import InputError, Problems, collecting
+from jaxsens.core.base.files import read_within, rest_within
+from jaxsens.core.base.strict import messages
+from jaxsens.core.measures.measures import KL, Decision, LogProbability
 from jaxsens.pretrained.folder import existing_folder
 
 _MOST_BYTES = 2**24

@@ -10,10 +10,6 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from jaxsens.base.errors import collecting
-from jaxsens.base.files import write_text
-from jaxsens.base.memory import in_words
-from jaxsens.base.told import duration, say
 from jaxsens.cli.shared import (
     Config,
     File,
@@ -26,9 +22,13 @@ from jaxsens.cli.shared import (
     one_of,
     write_output,
 )
+from jaxsens.core.base.errors import collecting
+from jaxsens.core.base.files import write_text
+from jaxsens.core.base.memory import in_words
+from jaxsens.core.base.told import duration, say
 
 if TYPE_CHECKING:
-    from jaxsens.planning.plan import Plan, PlannedPoints
+    from jaxsens.core.sweeps.planning.plan import Plan, PlannedPoints
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,12 @@ def plan(asked: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> int:
     Args:
         asked: What is planned.
     """
-    from jaxsens.experiments.sweep.config import load_sweep_config
-    from jaxsens.experiments.sweep.points import select
-    from jaxsens.planning.devices import known_devices, target_called
-    from jaxsens.planning.job_files import check_job_file, job_file
-    from jaxsens.planning.plan import Plan, PlannedPoints, planned
-    from jaxsens.planning.topology import mesh_of, why_not_compiled
+    from jaxsens.core.sweeps.config import load_sweep_config
+    from jaxsens.core.sweeps.planning.devices import known_devices, target_called
+    from jaxsens.core.sweeps.planning.job_files import check_job_file, job_file
+    from jaxsens.core.sweeps.planning.plan import Plan, PlannedPoints, planned
+    from jaxsens.core.sweeps.planning.topology import mesh_of, why_not_compiled
+    from jaxsens.core.sweeps.points import select
 
     with collecting("plan") as problems:
         if asked.on is None:

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxsens.base.errors import InputError, Problems, collecting
 from jaxsens.cli.shared import (
     CacheFolder,
     Count,
@@ -25,6 +24,7 @@ from jaxsens.cli.shared import (
     flags_named,
     one_of,
 )
+from jaxsens.core.base.errors import InputError, Problems, collecting
 
 _NEEDED = ("starlette", "uvicorn", "sse_starlette", "prometheus_client")
 _LOCAL = ("127.0.0.1", "localhost", "::1")

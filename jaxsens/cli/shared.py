@@ -20,13 +20,13 @@ import tyro
 from rich.console import Console
 from tyro.constructors import PrimitiveConstructorSpec
 
-from jaxsens.base.errors import InputError, Problems, collecting
-from jaxsens.base.files import remedy, takes_no_more, try_writing_to
-from jaxsens.base.kept_programs import KeptPrograms, kept_in
-from jaxsens.base.told import say
+from jaxsens.core.base.errors import InputError, Problems, collecting
+from jaxsens.core.base.files import remedy, takes_no_more, try_writing_to
+from jaxsens.core.base.kept_programs import KeptPrograms, kept_in
+from jaxsens.core.base.told import say
 
 if TYPE_CHECKING:
-    from jaxsens.experiments.jobs.job import Outcome
+    from jaxsens.core.sweeps.jobs.job import Outcome
 
 
 def _whole(words: list[str]) -> int:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from rich.console import Console
 
-from jaxsens.base import stopping
 from jaxsens.cli import trained
 from jaxsens.cli.distributed import NO_JOB, InJob, sweep_in_job
 from jaxsens.cli.shared import (
@@ -27,11 +26,12 @@ from jaxsens.cli.shared import (
     say_why_ended,
 )
 from jaxsens.cli.sweeping import SweepOptions, report_all, told_time
+from jaxsens.core.base import stopping
 
 if TYPE_CHECKING:
-    from jaxsens.experiments.jobs.job import Job
-    from jaxsens.experiments.sweep.points import Point
-    from jaxsens.experiments.sweep.sweep import Sweep
+    from jaxsens.core.sweeps.jobs.job import Job
+    from jaxsens.core.sweeps.points import Point
+    from jaxsens.core.sweeps.sweep import Sweep
 
 
 WATCH_SECONDS = 10.0
@@ -56,9 +56,9 @@ def sweep(
     job.check()
     if job.asked and not asked.list_points:
         return sweep_in_job(job, asked)
-    from jaxsens.experiments.jobs.job import why_unwritable
-    from jaxsens.experiments.sweep.status import told_done
-    from jaxsens.experiments.sweep.sweep import PointsJob, RecordsJob, run_whole
+    from jaxsens.core.sweeps.jobs.job import why_unwritable
+    from jaxsens.core.sweeps.status import told_done
+    from jaxsens.core.sweeps.sweep import PointsJob, RecordsJob, run_whole
 
     loaded, chosen = asked.load()
     if asked.list_points:
@@ -103,7 +103,7 @@ def report(directory: Directory, /, *, quiet: Flag = False) -> int:
         directory: The --out of `jaxsens sweep` or `jaxsens theorem6`.
         quiet: Print only errors.
     """
-    from jaxsens.experiments.theorem6.results import is_theorem6
+    from jaxsens.training.theorem6.results import is_theorem6
 
     if is_theorem6(directory):
         trained.write_report(directory, quiet)
@@ -113,8 +113,8 @@ def report(directory: Directory, /, *, quiet: Flag = False) -> int:
 
 
 def _list(loaded: Sweep, chosen: Sequence[Point], out: Path) -> int:
-    from jaxsens.experiments.sweep.status import told_done
-    from jaxsens.experiments.sweep.sweep import PointsJob, RecordsJob
+    from jaxsens.core.sweeps.status import told_done
+    from jaxsens.core.sweeps.sweep import PointsJob, RecordsJob
 
     listed: dict[str, tuple[Job[Any, Any], Sequence[Any]]] = {"": (PointsJob(loaded, out), chosen)}
     for name, items in loaded.table_points.items():
@@ -158,7 +158,7 @@ def status(
         quick: Go by the names of files, without checking seals; the last line says how many were not checked.
         watch: Print the state again every 10 s, as long as it is unfinished.
     """
-    from jaxsens.experiments.sweep.status import sweep_status
+    from jaxsens.core.sweeps.status import sweep_status
 
     while True:
         found = sweep_status(directory, quick)

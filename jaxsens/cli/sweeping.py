@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from rich.console import Console
 
-from jaxsens.base import stopping
-from jaxsens.base.files import only_inside
 from jaxsens.cli.shared import CacheFolder, Config, Flag, Only, Out, Text, again, default, say
+from jaxsens.core.base import stopping
+from jaxsens.core.base.files import only_inside
 
 if TYPE_CHECKING:
-    from jaxsens.experiments.sweep.points import Point
-    from jaxsens.experiments.sweep.sweep import Sweep
-    from jaxsens.experiments.sweep.tables import SweepTable
+    from jaxsens.core.sweeps.points import Point
+    from jaxsens.core.sweeps.sweep import Sweep
+    from jaxsens.core.sweeps.tables import SweepTable
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class SweepOptions:
 
     def load(self) -> tuple[Sweep, Sequence[Point]]:
         """Returns the sweep of the config, and the points that are chosen of it."""
-        from jaxsens.experiments.sweep.config import load_sweep_config
-        from jaxsens.experiments.sweep.points import select
+        from jaxsens.core.sweeps.config import load_sweep_config
+        from jaxsens.core.sweeps.points import select
 
         stopping.check()  # Imports take seconds.
         loaded = load_sweep_config(self.config, self.allow_code)
@@ -65,8 +65,8 @@ class SweepOptions:
 
 def told_time(points: Sequence[Point], tables: Iterable[SweepTable]) -> str:
     """Returns in words how long points will take on this machine, with what is stored of them for these tables."""
-    from jaxsens.base.told import duration
-    from jaxsens.experiments.sweep.expected import ExpectedPoints, expected_points, expected_seconds
+    from jaxsens.core.base.told import duration
+    from jaxsens.core.sweeps.expected import ExpectedPoints, expected_points, expected_seconds
 
     groups = [one for one in expected_points(points) if isinstance(one, ExpectedPoints)]
     whole, compiling = expected_seconds(groups, tables)
@@ -77,10 +77,10 @@ def told_time(points: Sequence[Point], tables: Iterable[SweepTable]) -> str:
 
 def report_all(directory: Path, quiet: bool) -> None:
     """Writes the tables and the report of all that a sweep directory holds."""
-    from jaxsens.experiments.report.data import load_sweep
-    from jaxsens.experiments.report.page import summary_table
-    from jaxsens.experiments.report.report import write_report
-    from jaxsens.experiments.sweep.sweep import write_points_csv, write_results_csv
+    from jaxsens.core.report.data import load_sweep
+    from jaxsens.core.report.page import summary_table
+    from jaxsens.core.report.report import write_report
+    from jaxsens.core.sweeps.sweep import write_points_csv, write_results_csv
 
     data = load_sweep(directory)
     with only_inside(directory):

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from rich.console import Console
 
-from jaxsens.base.files import only_inside
 from jaxsens.cli.shared import (
     CacheFolder,
     Config,
@@ -25,10 +24,11 @@ from jaxsens.cli.shared import (
     say_failures,
     say_why_ended,
 )
+from jaxsens.core.base.files import only_inside
 
 if TYPE_CHECKING:
-    from jaxsens.experiments.jobs.job import Outcome
-    from jaxsens.experiments.trained.table_experiment import TableExperiment
+    from jaxsens.core.sweeps.jobs.job import Outcome
+    from jaxsens.training.tables.table_experiment import TableExperiment
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def train(config: Config, /, *, given: Running) -> int:
         given: Where, and how.
     """
     check_folder("train", given.out)
-    from jaxsens.experiments.jobs.progress import watching
+    from jaxsens.core.sweeps.jobs.progress import watching
     from jaxsens.training.config import TrainConfig
     from jaxsens.training.events import TrainingDiverged, TrainingInterrupted
     from jaxsens.training.loop import train as run
@@ -108,7 +108,7 @@ def train(config: Config, /, *, given: Running) -> int:
     except TrainingDiverged as error:
         say(console, f"failed: {error}")
         return 1
-    from jaxsens.experiments.trained.curves import training_summary, write_training_plot
+    from jaxsens.training.tables.curves import training_summary, write_training_plot
 
     plot = write_training_plot(given.out)
     printed = Console(quiet=given.quiet)
@@ -131,9 +131,9 @@ def theorem6(config: Config, /, *, given: Running) -> int:
         given: Where, and how.
     """
     check_folder("theorem6", given.out)
-    from jaxsens.experiments.theorem6.config import load_theorem6_config
-    from jaxsens.experiments.theorem6.results import complete, read_plan
-    from jaxsens.experiments.theorem6.run import run_theorem6
+    from jaxsens.training.theorem6.config import load_theorem6_config
+    from jaxsens.training.theorem6.results import complete, read_plan
+    from jaxsens.training.theorem6.run import run_theorem6
 
     def report(outcome: Outcome) -> None:
         if outcome.ended_early:
@@ -149,8 +149,8 @@ def theorem6(config: Config, /, *, given: Running) -> int:
 
 def write_report(directory: Path, quiet: bool) -> None:
     """Writes the report again from the existing results, and prints the findings."""
-    from jaxsens.experiments.report.page import summary_table
-    from jaxsens.experiments.theorem6.report import write_theorem6_report
+    from jaxsens.core.report.page import summary_table
+    from jaxsens.training.theorem6.report import write_theorem6_report
 
     page, findings, fits = write_theorem6_report(directory)
     console = Console(quiet=quiet)
@@ -170,14 +170,14 @@ def generalisation(config: Config, /, *, given: Running) -> int:
         given: Where, and how.
     """
     check_folder("generalisation", given.out)
-    from jaxsens.experiments.trained.generalisation import Generalisation
+    from jaxsens.training.tables.generalisation import Generalisation
 
     return _tabulated("generalisation", Generalisation, config, given)
 
 
 def _tabulated(command: str, kind: type[TableExperiment[Any, Any]], config: Path, given: RunOptions) -> int:
     """Runs an experiment, writes what is done, even if that is not all, and returns the exit code."""
-    from jaxsens.experiments.jobs.job import run
+    from jaxsens.core.sweeps.jobs.job import run
 
     experiment = kind.load(config)
 

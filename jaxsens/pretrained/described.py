@@ -8,12 +8,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsens.base import inputs
-from jaxsens.base.errors import Problems, collecting
-from jaxsens.base.precision import DTYPES, numerics
-from jaxsens.base.strict import did_you_mean, naming_arguments
-from jaxsens.models.torch_model import as_numpy
-from jaxsens.models.transformer.stack import Stack
+from jaxsens.core.base import inputs
+from jaxsens.core.base.errors import Problems, collecting
+from jaxsens.core.base.precision import DTYPES, numerics
+from jaxsens.core.base.strict import did_you_mean, naming_arguments
+from jaxsens.core.models.torch_model import as_numpy
+from jaxsens.core.models.transformer.stack import Stack
 from jaxsens.pretrained.families.architecture import (
     ACTIVATIONS,
     Architecture,
@@ -65,7 +65,7 @@ def from_weights(
     """
     with collecting("from_weights") as problems:
         if not isinstance(architecture, Architecture):
-            problems.add("architecture", architecture, "a jaxsens.Architecture")
+            problems.add("architecture", architecture, "a jaxsens.pretrained.Architecture")
         if not isinstance(weights, Mapping):
             problems.add("weights", weights, "a dictionary of arrays")
         inputs.choice("output", output, ("hidden", "logits"), problems)

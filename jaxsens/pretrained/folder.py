@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxsens.base.errors import InputError, Problems
-from jaxsens.base.files import read_within
+from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.files import read_within
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"

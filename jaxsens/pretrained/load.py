@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxsens.base import inputs
-from jaxsens.base.errors import InputError, Problems, collecting
-from jaxsens.base.memory import check_fits
-from jaxsens.base.platforms import automatic
-from jaxsens.base.precision import DTYPES, numerics
-from jaxsens.base.strict import naming_arguments
+from jaxsens.core.base import inputs
+from jaxsens.core.base.errors import InputError, Problems, collecting
+from jaxsens.core.base.memory import check_fits
+from jaxsens.core.base.platforms import automatic
+from jaxsens.core.base.precision import DTYPES, numerics
+from jaxsens.core.base.strict import naming_arguments
 from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.architecture import Architecture, Output, PublishedTransformer
 from jaxsens.pretrained.families.classifiers import classifier_of

@@ -14,10 +14,10 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from jaxsens.base import inputs
-from jaxsens.base.errors import InputError, collecting
-from jaxsens.base.precision import numerics
-from jaxsens.models.transformer.layered import LayeredModel, rows_of
+from jaxsens.core.base import inputs
+from jaxsens.core.base.errors import InputError, collecting
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.models.transformer.layered import LayeredModel, rows_of
 from jaxsens.pretrained.families.architecture import Architecture, PublishedTransformer, widened
 from jaxsens.pretrained.tokenizer import FolderTokenizer
 

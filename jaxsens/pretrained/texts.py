@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxsens.base.errors import Problems
-from jaxsens.base.files import lines_of, read_text_within
-from jaxsens.base.inputs import UNPAIRED, is_unicode
+from jaxsens.core.base.errors import Problems
+from jaxsens.core.base.files import lines_of, read_text_within
+from jaxsens.core.base.inputs import UNPAIRED, is_unicode
 from jaxsens.pretrained.folder import each_key_once
 
 ENDINGS = (".txt", ".csv", ".tsv", ".jsonl")

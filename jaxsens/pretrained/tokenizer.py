@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from jaxsens.base.errors import InputError, Problems
-from jaxsens.base.files import read_within
-from jaxsens.base.inputs import LARGEST_ID, is_count
+from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.files import read_within
+from jaxsens.core.base.inputs import LARGEST_ID, is_count
 from jaxsens.pretrained.folder import MOST_BYTES, TOKENIZER_CONFIG, VOCABULARY, read_json
 
 UNUSED = re.compile(

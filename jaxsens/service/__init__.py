@@ -1,1 +1,7 @@
 """The service: models that stay loaded at an address, measured on request."""
+
+from __future__ import annotations
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,4 +1,4 @@
-"""`jaxsens.Client`: asks a service as one calls `flip_sensitivity`."""
+"""`jaxsens.service.Client`: asks a service as one calls `flip_sensitivity`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from urllib.parse import quote
 
 import numpy as np
 
-from jaxsens.asked.engines import AskedEngine
-from jaxsens.asked.flips import Flips
-from jaxsens.asked.measures import Measure, OfFunction
-from jaxsens.asked.value import Answer, read
-from jaxsens.base import inputs
-from jaxsens.base.errors import EngineRefusal, InputError, collecting
-from jaxsens.base.strict import naming_arguments, typed_arguments
-from jaxsens.experiments.sweep.placement_table import PlacementTable
-from jaxsens.sensitivity.placement.placement import Placement
-from jaxsens.sensitivity.placement.progress import PROGRESS, telling
-from jaxsens.sensitivity.results.result import FlipSensitivity, load_result
+from jaxsens.core.base import inputs
+from jaxsens.core.base.errors import EngineRefusal, InputError, collecting
+from jaxsens.core.base.strict import naming_arguments, typed_arguments
+from jaxsens.core.base.value import Answer, read
+from jaxsens.core.engines.options import AskedEngine
+from jaxsens.core.flips.flips import Flips
+from jaxsens.core.measures.measures import Measure, OfFunction
+from jaxsens.core.placement.placement import Placement
+from jaxsens.core.placement.progress import PROGRESS, telling
+from jaxsens.core.results.result import FlipSensitivity, load_result
+from jaxsens.core.sweeps.placement_table import PlacementTable
 
 if TYPE_CHECKING:
     import httpx
@@ -44,7 +44,7 @@ class ServiceError(RuntimeError):
 class Client:
     """A service that `jaxsens serve` started.
 
-    >>> client = jaxsens.Client("http://127.0.0.1:8321", token="...")  # doctest: +SKIP
+    >>> client = jaxsens.service.Client("http://127.0.0.1:8321", token="...")  # doctest: +SKIP
     >>> client.flip_sensitivity("minilm", "The cat sat.", "neighbours").max  # doctest: +SKIP
     0.61
 

@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from jaxsens.base.errors import EngineRefusal, InputError
+from jaxsens.core.base.errors import EngineRefusal, InputError
 from jaxsens.service.metrics import Metrics
 from jaxsens.service.pool import WorkerGone, WorkerProcess
 from jaxsens.service.store import ENDED, MOST_CRASHES, Store, StoredJob, StoreFull

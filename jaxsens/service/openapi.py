@@ -8,11 +8,11 @@ from typing import Any
 
 import pydantic
 
-from jaxsens.asked.engines import AskedEngine
-from jaxsens.asked.flips import Flips
-from jaxsens.asked.measures import Measure, OfFunction
-from jaxsens.base.versions import package_version
-from jaxsens.experiments.sweep.placement_table import PlacementTable
+from jaxsens.core.base.versions import package_version
+from jaxsens.core.engines.options import AskedEngine
+from jaxsens.core.flips.flips import Flips
+from jaxsens.core.measures.measures import Measure, OfFunction
+from jaxsens.core.sweeps.placement_table import PlacementTable
 from jaxsens.service.store import ENDED, WAITING
 from jaxsens.service.worker.question import OUTPUTS
 

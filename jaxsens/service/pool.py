@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from jaxsens.base.errors import InputError
+from jaxsens.core.base.errors import InputError
 from jaxsens.service.worker.process import COMMAND
 
 _LONGEST_LINE = 64 * 2**20

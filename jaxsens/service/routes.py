@@ -17,13 +17,13 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from jaxsens.asked.engines import AskedEngine
-from jaxsens.asked.flips import Flips
-from jaxsens.asked.measures import Measure
-from jaxsens.base.errors import EngineRefusal, InputError
-from jaxsens.base.strict import messages
-from jaxsens.base.versions import package_version
-from jaxsens.sensitivity.results.result import FlipSensitivity, load_result
+from jaxsens.core.base.errors import EngineRefusal, InputError
+from jaxsens.core.base.strict import messages
+from jaxsens.core.base.versions import package_version
+from jaxsens.core.engines.options import AskedEngine
+from jaxsens.core.flips.flips import Flips
+from jaxsens.core.measures.measures import Measure
+from jaxsens.core.results.result import FlipSensitivity, load_result
 from jaxsens.service import shown
 from jaxsens.service.guard import TooLong, refusal
 from jaxsens.service.jobs import Jobs, Refused

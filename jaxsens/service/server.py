@@ -14,8 +14,8 @@ from typing import Any
 
 import uvicorn
 
-from jaxsens.base import stopping
-from jaxsens.base.errors import InputError
+from jaxsens.core.base import stopping
+from jaxsens.core.base.errors import InputError
 from jaxsens.service.guard import Guard
 from jaxsens.service.jobs import Jobs, Limits
 from jaxsens.service.metrics import Metrics

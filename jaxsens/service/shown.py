@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxsens.sensitivity.pictures.picture import fragment
-from jaxsens.sensitivity.results.result import FlipSensitivity
+from jaxsens.core.results.pictures.picture import fragment
+from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.service.worker.question import Question
 
 

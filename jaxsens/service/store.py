@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxsens.base.errors import InputError
+from jaxsens.core.base.errors import InputError
 
 WAITING, ENDED = ("queued", "running"), ("finished", "failed", "cancelled")
 

@@ -9,8 +9,16 @@ from jaxsens.theory.hard_attention.restrict import restrict
 from jaxsens.theory.hard_attention.restriction import Restriction, RestrictionRefused
 from jaxsens.theory.lemma5 import Lemma5, lemma5
 from jaxsens.theory.logit_growth import LogitGrowth, logit_growth
+from jaxsens.theory.search.options import Search
+from jaxsens.theory.search.result import SearchInterrupted, WorstInput, load_worst_input
+from jaxsens.theory.search.worst_input import worst_input
 
 __all__ = [
+    "worst_input",
+    "load_worst_input",
+    "WorstInput",
+    "SearchInterrupted",
+    "Search",
     "CertifiedBound",
     "Lemma5",
     "LogitGrowth",

@@ -49,19 +49,19 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxsens.asked.flips import Flips, alphabet_of
-from jaxsens.asked.measures import Measure, read_norm
-from jaxsens.base import inputs
-from jaxsens.base.errors import collecting, no_rule
-from jaxsens.base.sealed import SavedResult
-from jaxsens.base.strict import naming_arguments
-from jaxsens.base.told import facts
-from jaxsens.models.parts import weighting as weightings
-from jaxsens.models.parts.masks import SlidingWindow
-from jaxsens.models.transformer.config import LayerConfig, TransformerConfig
-from jaxsens.models.transformer.layers import readout_position
-from jaxsens.models.transformer.module import Transformer, check_runs
-from jaxsens.models.transformer.parameters import LayerParameters, needed
+from jaxsens.core.base import inputs
+from jaxsens.core.base.errors import collecting, no_rule
+from jaxsens.core.base.sealed import SavedResult
+from jaxsens.core.base.strict import naming_arguments
+from jaxsens.core.base.told import facts
+from jaxsens.core.flips.flips import Flips, alphabet_of
+from jaxsens.core.measures.measures import Measure, read_norm
+from jaxsens.core.models.parts import weighting as weightings
+from jaxsens.core.models.parts.masks import SlidingWindow
+from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
+from jaxsens.core.models.transformer.layers import readout_position
+from jaxsens.core.models.transformer.module import Transformer, check_runs
+from jaxsens.core.models.transformer.parameters import LayerParameters, needed
 from jaxsens.theory import rules
 from jaxsens.theory.lipschitz import (
     OUTWARD,

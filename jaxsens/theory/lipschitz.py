@@ -11,9 +11,9 @@ from functools import reduce
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.base.errors import rule_for
-from jaxsens.models.transformer.config import TransformerConfig
-from jaxsens.models.transformer.parameters import NormParameters, TransformerParameters
+from jaxsens.core.base.errors import rule_for
+from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.models.transformer.parameters import NormParameters, TransformerParameters
 from jaxsens.theory.rules import position_parts
 
 OUTWARD = 1e-10

@@ -20,18 +20,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsens.base import inputs
-from jaxsens.base.errors import Problems
-from jaxsens.base.inputs import is_count, plain_numbers
-from jaxsens.base.precision import numerics
-from jaxsens.base.told import facts
-from jaxsens.models.parts.masks import SlidingWindow
-from jaxsens.models.parts.weighting import SOFTMAXES
-from jaxsens.models.transformer import layers
-from jaxsens.models.transformer.config import TransformerConfig
-from jaxsens.models.transformer.module import Transformer, check_length
-from jaxsens.models.transformer.parameters import TransformerParameters
-from jaxsens.models.transformer.trace import over_row_blocks, row_scores
+from jaxsens.core.base import inputs
+from jaxsens.core.base.errors import Problems
+from jaxsens.core.base.inputs import is_count, plain_numbers
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.told import facts
+from jaxsens.core.models.parts.masks import SlidingWindow
+from jaxsens.core.models.parts.weighting import SOFTMAXES
+from jaxsens.core.models.transformer import layers
+from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.models.transformer.module import Transformer, check_length
+from jaxsens.core.models.transformer.parameters import TransformerParameters
+from jaxsens.core.models.transformer.trace import over_row_blocks, row_scores
 from jaxsens.theory.lemma5 import Lemma5, lemma5, why_not
 from jaxsens.theory.lipschitz import log
 from jaxsens.theory.rules import softmax_config

@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxsens.asked.measures import Norm
-from jaxsens.base import inputs
-from jaxsens.base.errors import Problems, no_rule, rule_for
-from jaxsens.models.networks.given import instead_of
-from jaxsens.models.parts.masks import AnyMask, SlidingWindow, kind_of_mask
-from jaxsens.models.parts.positions import AddedTerm, CoordinateTerm, Learned, ScoreTerm
-from jaxsens.models.parts.score_positions import Alibi, PartialAlibi, PartialRotary, RelativeBias, Rotary
-from jaxsens.models.parts.weighting import SOFTMAXES, SinkSoftmax, Softmax, Weighting
-from jaxsens.models.transformer import tables
-from jaxsens.models.transformer.config import LayerConfig, TransformerConfig
-from jaxsens.models.transformer.module import Transformer
-from jaxsens.models.transformer.parameters import (
+from jaxsens.core.base import inputs
+from jaxsens.core.base.errors import Problems, no_rule, rule_for
+from jaxsens.core.measures.measures import Norm
+from jaxsens.core.models.networks.given import instead_of
+from jaxsens.core.models.parts.masks import AnyMask, SlidingWindow, kind_of_mask
+from jaxsens.core.models.parts.positions import AddedTerm, CoordinateTerm, Learned, ScoreTerm
+from jaxsens.core.models.parts.score_positions import Alibi, PartialAlibi, PartialRotary, RelativeBias, Rotary
+from jaxsens.core.models.parts.weighting import SOFTMAXES, SinkSoftmax, Softmax, Weighting
+from jaxsens.core.models.transformer import tables
+from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
+from jaxsens.core.models.transformer.module import Transformer
+from jaxsens.core.models.transformer.parameters import (
     LayerParameters,
     NormParameters,
     TransformerParameters,
@@ -132,7 +132,7 @@ def measured_outputs(model: Any, norm: Any, size: int | None, problems: Problems
 
     Args:
         model: a jaxsens transformer.
-        norm: a `jaxsens.asked.measures.Norm`; something else after an earlier error.
+        norm: a `jaxsens.core.measures.measures.Norm`; something else after an earlier error.
         size: how many coordinates there are; None if unknown.
         problems: collects the errors.
     """

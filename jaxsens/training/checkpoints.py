@@ -13,13 +13,13 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 from jax.tree_util import keystr, tree_leaves_with_path, tree_map_with_path
 
-from jaxsens.base.errors import InputError, Problems
-from jaxsens.base.precision import numerics
-from jaxsens.base.strict import typed_arguments
-from jaxsens.base.told import facts
-from jaxsens.base.versions import versions
-from jaxsens.languages import Language
-from jaxsens.models.config_tables import build
+from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.strict import typed_arguments
+from jaxsens.core.base.told import facts
+from jaxsens.core.base.versions import versions
+from jaxsens.core.models.config_tables import build
+from jaxsens.formal.languages import Language
 from jaxsens.training import storage
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.optimiser import TrainState, state_shapes

@@ -3,7 +3,7 @@
 task = "prediction"                 of the next symbol; or "recognition" of whole words
 seed = 0                            of the first weights, the data and the evaluations
 
-[language]                          name and the options of `jaxsens.languages.language`
+[language]                          name and the options of `jaxsens.formal.languages.language`
 [model]                             kind ("transformer", "lstm", "rnn", "convolution") and its config's fields; the
                                     alphabet, the logits and the readout follow from the language and the task
 [optimiser]                         steps, learning_rate, schedule, warmup, clip, weight_decay
@@ -21,9 +21,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, field
 from typing import Annotated, Any, Literal, get_args
 
-from jaxsens.base import inputs
-from jaxsens.base.errors import InputError, Problems, collecting
-from jaxsens.base.strict import (
+from jaxsens.core.base import inputs
+from jaxsens.core.base.errors import InputError, Problems, collecting
+from jaxsens.core.base.strict import (
     Count,
     Positive,
     checked_by,
@@ -34,12 +34,12 @@ from jaxsens.base.strict import (
     read_toml,
     typed_arguments,
 )
-from jaxsens.languages import Language, language
-from jaxsens.models.config_tables import plain, read_config
-from jaxsens.models.networks.baselines_config import ConvolutionConfig, LSTMConfig, RNNConfig
-from jaxsens.models.parts.masks import MASKS, mask_of
-from jaxsens.models.transformer.config import TransformerConfig
-from jaxsens.models.transformer.module import check_runs
+from jaxsens.core.models.config_tables import plain, read_config
+from jaxsens.core.models.parts.masks import MASKS, mask_of
+from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.models.transformer.module import check_runs
+from jaxsens.formal.languages import Language, language
+from jaxsens.training.baselines_config import ConvolutionConfig, LSTMConfig, RNNConfig
 
 TrainableConfig = TransformerConfig | LSTMConfig | RNNConfig | ConvolutionConfig
 """The configs of the networks that can be trained."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxsens.languages import Language
+from jaxsens.formal.languages import Language
 from jaxsens.training.config import Task, TrainConfig
 
 _LENGTHS, _WORDS = 0, 1  # streams of random numbers under one seed

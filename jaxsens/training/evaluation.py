@@ -12,15 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsens.base import inputs
-from jaxsens.base.errors import collecting
-from jaxsens.base.precision import numerics
-from jaxsens.base.programs import compiled
-from jaxsens.languages import Dyck, Language
-from jaxsens.models.networks import baselines
-from jaxsens.models.transformer.config import TransformerConfig
-from jaxsens.models.transformer.module import check_tokens
-from jaxsens.models.transformer.trace import SCORES_IN_MEMORY
+from jaxsens.core.base import inputs
+from jaxsens.core.base.errors import collecting
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import compiled
+from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.models.transformer.module import check_tokens
+from jaxsens.core.models.transformer.trace import SCORES_IN_MEMORY
+from jaxsens.formal.languages import Dyck, Language
+from jaxsens.training import baselines
 from jaxsens.training.config import Task, TrainableConfig, logits_of
 from jaxsens.training.data import with_boundary
 from jaxsens.training.sequence import readout_logits, sequence_logits
@@ -83,7 +83,7 @@ def cross_entropy(subject: Any, language: Language, n: int, words: int = 256, se
     exact. A model that predicts p thus attains exactly the optimum, on every sample.
 
     Args:
-        subject: A trained model, a module such as `jaxsens.RNN` with a logit for every outcome, or the pair of a
+        subject: A trained model, a module such as `jaxsens.training.RNN` with a logit for every outcome, or the pair of a
             network's config and its parameters.
         language: The language of the words; its alphabet is the model's.
         n: The number of symbols before the predicted one, at least 0.

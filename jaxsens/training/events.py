@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxsens.base.errors import InputError
+from jaxsens.core.base.errors import InputError
 from jaxsens.training.evaluation import CrossEntropy, Recognition
 
 

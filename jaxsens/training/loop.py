@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsens.base import inputs
-from jaxsens.base.errors import InputError, collecting
-from jaxsens.base.files import only_inside, place_of
-from jaxsens.base.precision import numerics
-from jaxsens.base.stopping import ENDING, StopRequest, noting
-from jaxsens.base.strict import naming_arguments, typed_arguments
+from jaxsens.core.base import inputs
+from jaxsens.core.base.errors import InputError, collecting
+from jaxsens.core.base.files import only_inside, place_of
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.stopping import ENDING, StopRequest, noting
+from jaxsens.core.base.strict import naming_arguments, typed_arguments
 from jaxsens.training import checkpoints, events, storage
 from jaxsens.training.checkpoints import TrainedModel, load_checkpoint
 from jaxsens.training.config import TrainConfig

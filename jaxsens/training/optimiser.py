@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from jaxsens.base.errors import no_rule
+from jaxsens.core.base.errors import no_rule
 from jaxsens.training.config import OptimiserConfig, Task, TrainableConfig, TrainConfig
 from jaxsens.training.sequence import initial_parameters, next_symbol_loss, recognition_loss
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple
 from pathlib import Path
 
-from jaxsens.base.files import keep_text
+from jaxsens.core.base.files import keep_text
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.evaluation import CrossEntropy, Recognition
 

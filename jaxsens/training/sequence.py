@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxsens.models.config_tables import network
-from jaxsens.models.parts.products import rows_times
-from jaxsens.models.transformer.config import TransformerConfig
-from jaxsens.models.transformer.layered import Tokens
+from jaxsens.core.models.config_tables import network
+from jaxsens.core.models.parts.products import rows_times
+from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.models.transformer.layered import Tokens
 from jaxsens.training.config import TrainableConfig
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxsens.base.errors import InputError, Problems
-from jaxsens.base.strict import did_you_mean, messages
-from jaxsens.experiments.sweep.sources import ModelSource, SourceKind
+from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.strict import did_you_mean, messages
+from jaxsens.core.sweeps.sources import ModelSource, SourceKind
 from jaxsens.training.checkpoints import load_checkpoint
 
 

@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 from orbax import checkpoint as orbax
 
-from jaxsens.base.errors import InputError, Problems
-from jaxsens.base.files import made_place, named_failures, never_a_link, takes_no_more
-from jaxsens.base.sealed import DamagedFile, digest, read_sealed, write_sealed
+from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.files import made_place, named_failures, never_a_link, takes_no_more
+from jaxsens.core.base.sealed import DamagedFile, digest, read_sealed, write_sealed
 
 FORMAT = 2
 KIND = "manifest of a checkpoint"

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import auto
 from benchmarks.auto import ROOT, Options, Timed
-from jaxsens.base.errors import InputError
+from jaxsens.core.base.errors import InputError
 
 ROWS = [
     Timed("auto", 2, 1024, "difference", 4.0, 0.5, False),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.published import Options, check
-from jaxsens.base.errors import InputError
+from jaxsens.core.base.errors import InputError
 
 
 def test_unusable_options_are_named_together():

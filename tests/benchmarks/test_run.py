@@ -16,7 +16,7 @@ from benchmarks.costs import Rates, cost
 from benchmarks.methods import build
 from benchmarks.options import REFERENCE, Case, Options, Plan
 from benchmarks.worker import Ran, Worker, WorkerFailed
-from jaxsens.base.errors import InputError
+from jaxsens.core.base.errors import InputError
 
 PLAN = Plan(Path("unused"), (8, 16), (1,), ("vmap", "difference"), 60.0, 2, 4, True)
 

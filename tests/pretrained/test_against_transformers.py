@@ -9,12 +9,12 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from jaxsens.base.errors import Problems
-from jaxsens.models.parts.score_positions import RelativeBias
+from jaxsens.core.base.errors import Problems
+from jaxsens.core.models.parts.score_positions import RelativeBias
 from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.architecture import Disentangled
 from tests.pretrained.oracle import CASES, LABELLED, Case, config_of, save
-from tests.pretrained.table import errors
+from tools.pretrained_table import errors
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
 QUICK = ("defaults", "grouped heads, untied head", "window of 4", "window in the last layer, tied head")

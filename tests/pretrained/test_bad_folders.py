@@ -20,7 +20,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import jaxsens
-from jaxsens.base.errors import InputError
+from jaxsens.core.base.errors import InputError
 from jaxsens.pretrained import load
 from jaxsens.pretrained.families.family import StoredTensor
 from tests.pretrained.folders import tokenizer_table, write_folder, write_pooling

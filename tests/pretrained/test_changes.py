@@ -11,23 +11,23 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.base.precision import numerics
-from jaxsens.models.parts.schedules import Schedule
-from jaxsens.models.parts.weighting import SinkSoftmax, Softmax
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.models.parts.schedules import Schedule
+from jaxsens.core.models.parts.weighting import SinkSoftmax, Softmax
 from jaxsens.pretrained.changes import ModelChanges
 from tests.pretrained.folders import write_folder
-from tests.pretrained.recorded import recorded
+from tools.pretrained_recorded import recorded
 
 RECORDED = {(one.family, one.name): one for one in recorded()}
 IDS = [9, 10, 11, 12, 13, 14, 15, 9]
 
 
-def model_of(folder: Path, family: str = "llama", **options: Any) -> jaxsens.PretrainedModel:
+def model_of(folder: Path, family: str = "llama", **options: Any) -> jaxsens.pretrained.PretrainedModel:
     write_folder(folder, family, options)
     return jaxsens.load_pretrained(folder, dtype="float64")
 
 
-def rows(model: jaxsens.PretrainedModel, ids: list[int] = IDS) -> np.ndarray:
+def rows(model: jaxsens.pretrained.PretrainedModel, ids: list[int] = IDS) -> np.ndarray:
     return np.asarray(model(ids))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from jaxsens.base.errors import InputError
+from jaxsens.core.base.errors import InputError
 from jaxsens.pretrained.load import load_pretrained
 from tests.pretrained.folders import CONFIGS, tensors_of, write_folder
 from tests.pretrained.reference import outputs

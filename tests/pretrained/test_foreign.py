@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.base.errors import InputError
+from jaxsens.core.base.errors import InputError
 from jaxsens.pretrained.load import load_pretrained
 from tests.pretrained.folders import CONFIGS, write_folder
 
@@ -130,7 +130,7 @@ def test_the_weights_of_a_published_model_are_those_of_its_architecture(family, 
     assert jax.tree.all(jax.tree.map(np.array_equal, again.parameters, model.parameters))
 
 
-SHAPE = jaxsens.Architecture(4, 1, 2, 6, 5, 3, causal=True, activation="relu", tied=False)
+SHAPE = jaxsens.pretrained.Architecture(4, 1, 2, 6, 5, 3, causal=True, activation="relu", tied=False)
 
 
 def weights() -> dict[str, Any]:

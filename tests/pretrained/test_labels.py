@@ -11,7 +11,7 @@ import pytest
 
 import jaxsens
 from jaxsens.cli import main
-from tests.pretrained.recorded import recorded
+from tools.pretrained_recorded import recorded
 
 RECORDED = {(one.family, one.name): one for one in recorded()}
 NAMES = {"0": "negative", "1": "neutral", "2": "positive <3"}

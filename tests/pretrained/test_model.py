@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.base.errors import EstimateWarning, InputError, collecting
+from jaxsens.core.base.errors import EstimateWarning, InputError, collecting
 from jaxsens.pretrained.tokenizer import read_tokenizer
 from tests.pretrained.folders import write_dense, write_folder, write_pooling
 from tests.refusals import refused

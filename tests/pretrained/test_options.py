@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.base.errors import Problems
+from jaxsens.core.base.errors import Problems
 from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.options import IRRELEVANT, LIBRARY
 from jaxsens.pretrained.families.rotation import RotaryAngles
@@ -23,7 +23,7 @@ INERT = {"auto_map": {"AutoModel": "modeling_own.Own"}, "offset_alibi": 100, "pr
 
 def test_the_table_is_made_of_the_librarys_source():
     pytest.importorskip("transformers")
-    from tests.pretrained.library import table
+    from tools.pretrained_library import table
 
     made = table()
     if made["transformers"] != LIBRARY["transformers"]:
@@ -88,7 +88,7 @@ def test_absent_options_have_the_librarys_defaults(family, base):
 def test_every_option_absent_null_default_and_other_gives_the_librarys_rows_or_is_refused(family):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from tests.pretrained.options import counts
+    from tools.pretrained_options import counts
 
     found, told = counts(family)
     assert not found["different"], told

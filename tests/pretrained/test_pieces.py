@@ -18,10 +18,10 @@ from tokenizers import (
 )
 
 import jaxsens
-from jaxsens.base.errors import collecting
+from jaxsens.core.base.errors import collecting
+from jaxsens.core.results.pictures.fonts import families
+from jaxsens.core.results.pictures.pieces import text_pieces
 from jaxsens.pretrained.tokenizer import FolderTokenizer, read_tokenizer
-from jaxsens.sensitivity.pictures.fonts import families
-from jaxsens.sensitivity.pictures.pieces import text_pieces
 from tests.pretrained.folders import write_folder
 
 SEEN = [

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from jaxsens.base.errors import InputError, Problems
+from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.architecture import Architecture
 from jaxsens.pretrained.families.options import HARMLESS
-from tests.pretrained.published import REFUSED, errors_of, known, published
+from tools.pretrained_published import REFUSED, errors_of, known, published
 
 CONFIGS = published()
 

@@ -9,7 +9,7 @@ from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.architecture import Output
 from jaxsens.pretrained.families.classifiers import KINDS
 from jaxsens.pretrained.load import load_pretrained
-from tests.pretrained.recorded import Recorded, recorded
+from tools.pretrained_recorded import Recorded, recorded
 
 RECORDED = {(one.family, one.name): one for one in recorded()}
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}

@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 
 import jaxsens
 from jaxsens.cli import main
-from jaxsens.sensitivity.results.result import load_result
+from jaxsens.core.results.result import load_result
 from tests.pretrained.oracle import LABELLED, Case, in_float64, loaded, save, torch
 
 FIRST = {case.family: case for case in reversed(LABELLED) if case.name == "ForSequenceClassification"}
@@ -142,10 +142,10 @@ def test_results_and_statistics_say_the_row_that_is_read(model, tmp_path):
     page = (tmp_path / "found.html").read_text("utf-8")
     assert "read at last other than 13" in page
     assert "at position 2\nthe model reads its output here" in html.unescape(page)
-    attention = jaxsens.attention_statistics(model, WORDS[1])
+    attention = jaxsens.analysis.attention_statistics(model, WORDS[1])
     assert attention.readout == 2
     np.testing.assert_array_equal(
-        attention.read, jaxsens.attention_statistics(model, WORDS[1], readout=2).read
+        attention.read, jaxsens.analysis.attention_statistics(model, WORDS[1], readout=2).read
     )
 
 
@@ -154,7 +154,7 @@ def test_results_and_statistics_say_the_row_that_is_read(model, tmp_path):
     [
         (lambda m: jaxsens.flip_sensitivity(m, WORDS[1], [12], engine="first-order"), "can move this row"),
         (lambda m: jaxsens.flip_sensitivity(m, WORDS[1], [12], engine="difference"), "difference"),
-        (lambda m: jaxsens.worst_input(m, 5, 12), "readout = 'last other than 13': a row that moves"),
+        (lambda m: jaxsens.theory.worst_input(m, 5, 12), "readout = 'last other than 13': a row that moves"),
     ],
 )
 def test_what_cannot_follow_the_row_refuses_by_name(model, ask, message):

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.base.precision import numerics
-from jaxsens.models.transformer.layered import embedded_rows, layer_of
-from tests.pretrained.recorded import recorded
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.models.transformer.layered import embedded_rows, layer_of
 from tests.refusals import refused
+from tools.pretrained_recorded import recorded
 
 RECORDED = {(one.family, one.name): one for one in recorded()}
 
 
-def model_of(folder: Path, family: str, name: str, **options: Any) -> jaxsens.PretrainedModel:
+def model_of(folder: Path, family: str, name: str, **options: Any) -> jaxsens.pretrained.PretrainedModel:
     RECORDED[family, name].write(folder)
     return jaxsens.load_pretrained(folder, **options)
 
@@ -117,7 +117,7 @@ def test_a_flip_that_changes_an_expert_is_exact(tmp_path):
     assert moved
 
 
-def nearly_equal_symbols(model: jaxsens.PretrainedModel) -> jaxsens.PretrainedModel:
+def nearly_equal_symbols(model: jaxsens.pretrained.PretrainedModel) -> jaxsens.pretrained.PretrainedModel:
     """A model whose symbols differ so little that a flip's change is its derivative."""
     embedding = np.asarray(model.parameters["embedding"])
     near = embedding[7] + 1e-6 * embedding

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from jaxsens.base.errors import Problems
+from jaxsens.core.base.errors import Problems
 from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.load import _architecture
 from tests.pretrained.oracle import CASES, config_of

@@ -148,7 +148,7 @@ class Served:
 
     def result(self, job: str) -> jaxsens.FlipSensitivity:
         """The result of a job."""
-        with jaxsens.Client(self.address, TOKEN) as client:
+        with jaxsens.service.Client(self.address, TOKEN) as client:
             return client.result(job)
 
     def workers(self) -> list[int]:

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from jaxsens.base.errors import Problems
 from jaxsens.cli.serve import ServeOptions
+from jaxsens.core.base.errors import Problems
 from jaxsens.service.guard import Guard, TooLong
 
 TOKEN, OURS = "tokenfortests", {"Authorization": "Bearer tokenfortests"}

@@ -1,6 +1,6 @@
 """The page in a browser: text in, colours out, by mouse and by keyboard, wide and narrow, light and dark.
 
-Needs Chromium (/usr/bin/chromium, or $CHROMIUM) and playwright; `python -m tests.service.screenshots` draws the
+Needs Chromium (/usr/bin/chromium, or $CHROMIUM) and playwright; `python -m tools.service_screenshots` draws the
 documentation's pictures.
 """
 

@@ -29,7 +29,7 @@ def service(tmp_path_factory):
 
 @pytest.fixture
 def client(service):
-    with jaxsens.Client(service.address, TOKEN) as client:
+    with jaxsens.service.Client(service.address, TOKEN) as client:
         yield client
 
 
@@ -177,8 +177,8 @@ def test_a_job_that_ends_its_worker_twice_fails_until_it_is_forgotten(tmp_path):
         served.until_ready()
         assert served.ask(**question).json()["state"] == "failed"
         with (
-            jaxsens.Client(served.address, TOKEN) as client,
-            pytest.raises(jaxsens.ServiceError, match="2 times"),
+            jaxsens.service.Client(served.address, TOKEN) as client,
+            pytest.raises(jaxsens.service.ServiceError, match="2 times"),
         ):
             client.flip_sensitivity(
                 "slow", [0, 2] * 40, 3, engine="vmap", readout=None, placement=jaxsens.Placement(batch_size=1)
@@ -261,8 +261,8 @@ def test_a_worker_ends_with_its_server_also_in_the_middle_of_a_step(tmp_path):
 
 @pytest.mark.long
 def test_a_kill_at_any_moment_loses_no_accepted_job(tmp_path):
-    """Rounds of kill -9, of the server or of a worker. `python -m tests.service.stress kills` does more of them."""
-    from tests.service.stress import kills
+    """Rounds of kill -9, of the server or of a worker. `python -m tools.service_stress kills` does more of them."""
+    from tools.service_stress import kills
 
     told = kills(tmp_path / "store", rounds=4, seed=0)
     assert told["lost"] == told["failed"] == 0

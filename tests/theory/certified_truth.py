@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from jaxsens.models.parts.masks import SlidingWindow
-from jaxsens.models.parts.positions import Sinusoidal
-from jaxsens.models.parts.schedules import Schedule
-from jaxsens.models.parts.score_positions import PartialAlibi, RelativeBias, Rotary
-from jaxsens.models.parts.weighting import Softmax
-from jaxsens.models.transformer.layers import readout_position
-from jaxsens.models.transformer.module import Transformer
+from jaxsens.core.models.parts.masks import SlidingWindow
+from jaxsens.core.models.parts.positions import Sinusoidal
+from jaxsens.core.models.parts.schedules import Schedule
+from jaxsens.core.models.parts.score_positions import PartialAlibi, RelativeBias, Rotary
+from jaxsens.core.models.parts.weighting import Softmax
+from jaxsens.core.models.transformer.layers import readout_position
+from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.theory.certified.bound import CertifiedBound, certified_bound
 from tests.small_models import random_parameters, small
 

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens import Transformer, TransformerConfig
-from jaxsens.base.precision import numerics
-from jaxsens.models.parts.masks import visible
-from jaxsens.models.parts.weighting import weights
-from jaxsens.models.transformer import layers
-from jaxsens.models.transformer.parameters import initialise
-from jaxsens.models.transformer.scores import scores
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.models.parts.masks import visible
+from jaxsens.core.models.parts.weighting import weights
+from jaxsens.core.models.transformer import layers
+from jaxsens.core.models.transformer.parameters import initialise
+from jaxsens.core.models.transformer.scores import scores
 from jaxsens.theory.hard_attention.restriction import FREE, Restriction
 
 

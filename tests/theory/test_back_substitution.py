@@ -9,10 +9,11 @@ import jax
 import numpy as np
 import pytest
 
-from jaxsens import Search, Transformer, TransformerConfig, worst_input
-from jaxsens.base.precision import numerics
-from jaxsens.models.parts.masks import SlidingWindow
-from jaxsens.models.transformer.layers import trace
+from jaxsens import Transformer, TransformerConfig
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.models.parts.masks import SlidingWindow
+from jaxsens.core.models.transformer.layers import trace
+from jaxsens.theory import Search, worst_input
 from jaxsens.theory.certified import back_substitution
 from jaxsens.theory.certified.back_substitution import Outputs, readout_ranges
 from jaxsens.theory.certified.bound import certified_bound

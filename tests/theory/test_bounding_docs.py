@@ -51,6 +51,6 @@ def test_a_bound_of_one_layer_is_as_near_as_it_says(options, exact):
     config = {"width": 16, "heads": 2, "layers": 1, "feed_forward": 32} | options
     model = jaxsens.Transformer(jaxsens.TransformerConfig(2, **config), seed=0)
     bound = certified_bound(model, 8)
-    ratio = bound.value / jaxsens.worst_input(model, 8).value
+    ratio = bound.value / jaxsens.theory.worst_input(model, 8).value
     assert (bound.how == HOW_ONE) == exact
     assert (int(told[1]) <= ratio <= int(told[2])) == exact

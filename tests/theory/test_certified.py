@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from jaxsens import TransformerConfig
-from jaxsens.asked.measures import L2
-from jaxsens.base.errors import InputError
-from jaxsens.models.parts.weighting import SinkSoftmax
-from jaxsens.models.transformer.module import Transformer
-from jaxsens.models.transformer.parameters import needed
+from jaxsens.core.base.errors import InputError
+from jaxsens.core.measures.measures import L2
+from jaxsens.core.models.parts.weighting import SinkSoftmax
+from jaxsens.core.models.transformer.module import Transformer
+from jaxsens.core.models.transformer.parameters import needed
 from jaxsens.theory.certified import averages, first_layer, layerwise, two_layers, zonotope
 from jaxsens.theory.certified.bound import certified_bound
 from jaxsens.theory.certified.intervals import Ball

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxsens import TransformerConfig
-from jaxsens.models.transformer.module import Transformer
+from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.theory.certified import averages, first_layer
 from jaxsens.theory.certified.bound import certified_bound
 from tests.refusals import refused

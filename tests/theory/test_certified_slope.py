@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jaxsens.models.parts.positions import Sinusoidal
+from jaxsens.core.models.parts.positions import Sinusoidal
 from jaxsens.theory.certified.bound import certified_bound
 from tests.theory.certified_truth import scaled_model
 

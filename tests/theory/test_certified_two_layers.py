@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from jaxsens import Transformer, TransformerConfig
-from jaxsens.base.precision import numerics
-from jaxsens.models.parts.masks import SlidingWindow
-from jaxsens.models.transformer.layers import trace
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.models.parts.masks import SlidingWindow
+from jaxsens.core.models.transformer.layers import trace
 from jaxsens.theory.certified.averages import Counts
 from jaxsens.theory.certified.bound import certified_bound
 from jaxsens.theory.certified.first_layer import FirstLayer, folded, relaxed_map

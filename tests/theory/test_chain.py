@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.models.transformer.module import Transformer
+from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.theory.certified.bound import certified_bound
 from jaxsens.theory.lemma5 import lemma5
 from tests.theory.certified_truth import drawn
@@ -34,7 +34,7 @@ def chain(model: Transformer, norm: Any) -> list[str]:
     engine = "vmap"  # one program for all words
     measured = jaxsens.flip_sensitivity(model, words[[3, 17]], measure=norm, engine=engine).max
     every = jaxsens.flip_sensitivity(model, words, measure=norm, engine=engine).max
-    found = jaxsens.worst_input(model, N, measure=norm, engine=engine).value
+    found = jaxsens.theory.worst_input(model, N, measure=norm, engine=engine).value
     certified = certified_bound(model, N, measure=norm).value
     proved = lemma5(model, N, measure=norm)
     links = {

@@ -13,7 +13,7 @@ import pytest
 
 import jaxsens.theory
 from jaxsens import InputError, Transformer
-from jaxsens.models.parts.positions import Learned
+from jaxsens.core.models.parts.positions import Learned
 from jaxsens.theory.hard_attention.checker import check
 from jaxsens.theory.hard_attention.restrict import restrict
 from jaxsens.theory.hard_attention.restriction import (

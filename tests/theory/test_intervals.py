@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsens.base.precision import numerics
-from jaxsens.models.transformer.trace import activation
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.models.transformer.trace import activation
 from jaxsens.theory.certified import intervals
 from jaxsens.theory.certified.intervals import Ball, ball
 from tests.small_models import small

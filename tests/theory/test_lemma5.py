@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from jaxsens import InputError, Transformer, TransformerConfig
-from jaxsens.models.parts.masks import MASKS, SlidingWindow
-from jaxsens.models.parts.positions import Learned, Sinusoidal
-from jaxsens.models.parts.schedules import Schedule
-from jaxsens.models.parts.score_positions import Alibi, PartialAlibi, RelativeBias, Rotary
-from jaxsens.models.parts.weighting import WEIGHTINGS, SinkSoftmax, Softmax, weights
-from jaxsens.models.transformer.layers import readout_position
+from jaxsens.core.models.parts.masks import MASKS, SlidingWindow
+from jaxsens.core.models.parts.positions import Learned, Sinusoidal
+from jaxsens.core.models.parts.schedules import Schedule
+from jaxsens.core.models.parts.score_positions import Alibi, PartialAlibi, RelativeBias, Rotary
+from jaxsens.core.models.parts.weighting import WEIGHTINGS, SinkSoftmax, Softmax, weights
+from jaxsens.core.models.transformer.layers import readout_position
 from jaxsens.theory.lemma5 import LayerBound, Lemma5, lemma5, next_layer
 from jaxsens.theory.logit_growth import logit_growth
 from tests import reference

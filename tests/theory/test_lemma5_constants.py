@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxsens import Transformer, TransformerConfig
-from jaxsens.models.parts.masks import SlidingWindow
+from jaxsens.core.models.parts.masks import SlidingWindow
 from jaxsens.theory.lemma5 import lemma5
 from jaxsens.theory.logit_growth import logit_growth
 from tests import reference

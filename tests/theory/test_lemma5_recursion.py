@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxsens.models.parts.masks import MASKS, SlidingWindow
+from jaxsens.core.models.parts.masks import MASKS, SlidingWindow
 from jaxsens.theory.lemma5 import LayerBound, LayerConstants, next_layer
 
 ALL_MASKS = ["none", *(mask for mask in MASKS if mask != "none"), *map(SlidingWindow, (1, 2, 4))]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from jaxsens import InputError, Transformer
-from jaxsens.models.parts.masks import SlidingWindow
-from jaxsens.models.parts.schedules import Schedule
-from jaxsens.models.parts.weighting import Softmax
+from jaxsens.core.models.parts.masks import SlidingWindow
+from jaxsens.core.models.parts.schedules import Schedule
+from jaxsens.core.models.parts.weighting import Softmax
 from jaxsens.theory.lemma5 import lemma5
 from jaxsens.theory.logit_growth import LogitGrowth, logit_growth
 from tests.small_models import random_parameters, small

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from jaxsens import InputError, compile_formula, flip_sensitivity
-from jaxsens.asked.flips import Substitute
-from jaxsens.models.parts.masks import SlidingWindow
-from jaxsens.models.parts.score_positions import RelativeBias
+from jaxsens.core.flips.flips import Substitute
+from jaxsens.core.models.parts.masks import SlidingWindow
+from jaxsens.core.models.parts.score_positions import RelativeBias
 from jaxsens.theory.hard_attention import restrict as restricting
 from jaxsens.theory.hard_attention.checker import check
 from jaxsens.theory.hard_attention.restrict import restrict

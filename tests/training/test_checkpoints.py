@@ -11,10 +11,10 @@ import jax
 import numpy as np
 import pytest
 
-from jaxsens import LSTM, InputError, Transformer
-from jaxsens.base.files import takes_no_more
-from jaxsens.base.sealed import write_sealed
-from jaxsens.training import storage
+from jaxsens import InputError, Transformer
+from jaxsens.core.base.files import takes_no_more
+from jaxsens.core.base.sealed import write_sealed
+from jaxsens.training import LSTM, storage
 from jaxsens.training.checkpoints import FOLDER, check_directory, load_checkpoint
 from jaxsens.training.events import Note
 from jaxsens.training.loop import train

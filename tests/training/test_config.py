@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxsens import InputError, LSTMConfig, TransformerConfig
+from jaxsens import InputError, TransformerConfig
+from jaxsens.core.models.parts.schedules import Schedule
+from jaxsens.core.models.parts.weighting import Softmax
 from jaxsens.languages import Parity, language
-from jaxsens.models.networks.baselines_config import ConvolutionConfig
-from jaxsens.models.parts.schedules import Schedule
-from jaxsens.models.parts.weighting import Softmax
+from jaxsens.training import LSTMConfig
+from jaxsens.training.baselines_config import ConvolutionConfig
 from jaxsens.training.config import DataConfig, EvaluationConfig, OptimiserConfig, Stage, TrainConfig
 from tests.refusals import refused
 from tests.training.tiny import table, tiny

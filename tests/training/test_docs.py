@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from jaxsens.models.parts.schedules import SCHEDULES
-from jaxsens.models.parts.weighting import Softmax
-from jaxsens.models.transformer.config import TransformerConfig
+from jaxsens.core.models.parts.schedules import SCHEDULES
+from jaxsens.core.models.parts.weighting import Softmax
+from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.training.config import TrainConfig
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "learned.md").read_text(encoding="utf-8")

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsens import LSTM, LSTMConfig, Transformer, TransformerConfig
+from jaxsens import Transformer, TransformerConfig
 from jaxsens.languages import Dyck, Parity, language
-from jaxsens.models.networks.baselines import Convolution
-from jaxsens.models.networks.baselines_config import ConvolutionConfig
-from jaxsens.training import evaluation
+from jaxsens.training import LSTM, LSTMConfig, evaluation
+from jaxsens.training.baselines import Convolution
+from jaxsens.training.baselines_config import ConvolutionConfig
 from jaxsens.training.evaluation import accuracy, cross_entropy, logits
 from tests.refusals import refused
 

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsens.base.precision import numerics
-from jaxsens.models.config_tables import build
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.models.config_tables import build
 from jaxsens.training.config import OptimiserConfig
 from jaxsens.training.data import batches
 from jaxsens.training.optimiser import (

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.base.precision import numerics
-from jaxsens.experiments.theorem6.recurrent_parity import exact_parity_rnn
+from jaxsens.core.base.precision import numerics
 from jaxsens.languages import Parity
-from jaxsens.models.networks import baselines
+from jaxsens.training import baselines
 from jaxsens.training.evaluation import cross_entropy, logits
+from jaxsens.training.theorem6.recurrent_parity import exact_parity_rnn
 
 
 @pytest.mark.quick(4)

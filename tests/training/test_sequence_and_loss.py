@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsens.base.precision import numerics
-from jaxsens.models.config_tables import build
-from jaxsens.models.networks.baselines_config import ConvolutionConfig, LSTMConfig, RNNConfig
-from jaxsens.models.parts.schedules import SCHEDULES
-from jaxsens.models.parts.weighting import WEIGHTINGS, Softmax
-from jaxsens.models.transformer.config import TransformerConfig
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.models.config_tables import build
+from jaxsens.core.models.parts.schedules import SCHEDULES
+from jaxsens.core.models.parts.weighting import WEIGHTINGS, Softmax
+from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.training.baselines_config import ConvolutionConfig, LSTMConfig, RNNConfig
 from jaxsens.training.sequence import (
     initial_parameters,
     next_symbol_loss,

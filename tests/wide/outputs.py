@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsens.base.precision import numerics
-from jaxsens.sensitivity.engines.vmap import output_vector
-from jaxsens.sensitivity.subjects.adapters import Measurable, TransformerApply, in_float64
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.engines.vmap import output_vector
+from jaxsens.core.models.subjects.adapters import Measurable, TransformerApply, in_float64
 from tests.wide.program import Program, traced
 
 

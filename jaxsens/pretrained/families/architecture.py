@@ -13,14 +13,14 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from jaxsens.base import inputs
-from jaxsens.base.errors import no_rule, rule_for
-from jaxsens.base.strict import Count, Positive, checked_by, config
-from jaxsens.models.parts.masks import SlidingWindow, TwoSidedWindow
-from jaxsens.models.parts.score_positions import RelativeBias
-from jaxsens.models.parts.weighting import Weighting
-from jaxsens.models.transformer.layered import SOFTMAX, Attended, Attention, Index, Layered, Outputs, Row
-from jaxsens.models.transformer.stack import Stack
+from jaxsens.core.base import inputs
+from jaxsens.core.base.errors import no_rule, rule_for
+from jaxsens.core.base.strict import Count, Positive, checked_by, config
+from jaxsens.core.models.parts.masks import SlidingWindow, TwoSidedWindow
+from jaxsens.core.models.parts.score_positions import RelativeBias
+from jaxsens.core.models.parts.weighting import Weighting
+from jaxsens.core.models.transformer.layered import SOFTMAX, Attended, Attention, Index, Layered, Outputs, Row
+from jaxsens.core.models.transformer.stack import Stack
 from jaxsens.pretrained.families.rotation import RotaryAngles, turned
 
 Output = Literal["hidden", "logits", "labels"]

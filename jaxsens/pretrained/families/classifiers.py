@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jaxsens.base import inputs
-from jaxsens.base.errors import Problems
-from jaxsens.models.transformer.layered import LAST_OTHER
+from jaxsens.core.base import inputs
+from jaxsens.core.base.errors import Problems
+from jaxsens.core.models.transformer.layered import LAST_OTHER
 from jaxsens.pretrained.families.architecture import Architecture, Classifier
 from jaxsens.pretrained.families.family import Family, Tensor, norm_tensors
 

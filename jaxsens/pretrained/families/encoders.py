@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxsens.models.parts.score_positions import RelativeBias
+from jaxsens.core.models.parts.score_positions import RelativeBias
 from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture
 from jaxsens.pretrained.families.learned import Names, kept, plain_architecture
 from jaxsens.pretrained.families.options import Options

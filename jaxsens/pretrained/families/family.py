@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxsens.base.errors import Problems
-from jaxsens.models.parts.score_positions import RelativeBias
+from jaxsens.core.base.errors import Problems
+from jaxsens.core.models.parts.score_positions import RelativeBias
 from jaxsens.pretrained.families.architecture import Architecture, Disentangled, Output
 from jaxsens.pretrained.families.options import QUANTISED, Options
 

@@ -14,7 +14,7 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
-from jaxsens.models.parts.score_positions import RelativeBias
+from jaxsens.core.models.parts.score_positions import RelativeBias
 from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture, Disentangled
 from jaxsens.pretrained.families.options import REQUIRED, Options
 

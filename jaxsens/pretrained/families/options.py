@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxsens.base import inputs
-from jaxsens.base.errors import Problems
-from jaxsens.base.strict import did_you_mean
+from jaxsens.core.base import inputs
+from jaxsens.core.base.errors import Problems
+from jaxsens.core.base.strict import did_you_mean
 
 REQUIRED: Any = object()
 
@@ -48,13 +48,13 @@ IRRELEVANT = frozenset(_IRRELEVANT.split())
 
 LIBRARY: dict[str, Any] = json.loads(Path(__file__).with_name("library.json").read_text("utf-8"))
 """What the transformers library reads of a config.json: "shared" names, and by family the "defaults" of its options,
-their "aliases", and the other names that it "reads". `tests/pretrained/library.py` makes it of the library's source."""
+their "aliases", and the other names that it "reads". `tools/pretrained_library.py` makes it of the library's source."""
 
 
 class Options:
     """Reads a table of options, and keeps account of those that were read.
 
-    The methods return a stand-in after adding an error, as those of `jaxsens.base.inputs` do.
+    The methods return a stand-in after adding an error, as those of `jaxsens.core.base.inputs` do.
 
     Args:
         table: the options.

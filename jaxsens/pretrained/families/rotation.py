@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsens.base.errors import no_rule
+from jaxsens.core.base.errors import no_rule
 from jaxsens.pretrained.families.options import Options
 
 KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from jaxsens.base.errors import InputError, collecting
-from jaxsens.base.precision import numerics
-from jaxsens.base.versions import package_version
-from jaxsens.sensitivity.explain import PlannedRun, planned_run
-from jaxsens.sensitivity.flip_sensitivity import flip_sensitivity
-from jaxsens.sensitivity.flips.selection import default_flips, select
-from jaxsens.sensitivity.results.fingerprint import fingerprint
-from jaxsens.sensitivity.subjects.adapters import checked_input, measurable
-from jaxsens.sensitivity.subjects.texts import encoded, with_token
+from jaxsens.core.base.errors import InputError, collecting
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.versions import package_version
+from jaxsens.core.explain import PlannedRun, planned_run
+from jaxsens.core.flip_sensitivity import flip_sensitivity
+from jaxsens.core.flips.selection import default_flips, select
+from jaxsens.core.models.subjects.adapters import checked_input, measurable
+from jaxsens.core.models.subjects.texts import encoded, with_token
+from jaxsens.core.results.fingerprint import fingerprint
 from jaxsens.service.worker.models import ServedModels
 from jaxsens.service.worker.question import Question
 

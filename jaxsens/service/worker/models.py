@@ -13,13 +13,13 @@ from typing import Any
 
 import jax
 
-from jaxsens.base.errors import InputError, Problems
-from jaxsens.models.transformer.layered import LayeredModel
+from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.models.subjects.adapters import measurable
+from jaxsens.core.models.transformer.layered import LayeredModel
+from jaxsens.core.placement.program import bytes_of
+from jaxsens.core.results.fingerprint import weights_of
 from jaxsens.pretrained.folder import hub_command
 from jaxsens.pretrained.load import load_pretrained
-from jaxsens.sensitivity.placement.program import bytes_of
-from jaxsens.sensitivity.results.fingerprint import weights_of
-from jaxsens.sensitivity.subjects.adapters import measurable
 
 
 class ServedModels:

@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from jaxsens.base.errors import EngineRefusal, InputError
-from jaxsens.base.files import remedy, takes_no_more
+from jaxsens.core.base.errors import EngineRefusal, InputError
+from jaxsens.core.base.files import remedy, takes_no_more
 
 COMMAND = (sys.executable, "-m", "jaxsens.service.worker.process")
 
@@ -47,7 +47,7 @@ class _Worker:
 
     def run(self, lines: BinaryIO) -> None:
         """Loads the models, and measures until the process is ended. Returns if a model cannot be loaded."""
-        from jaxsens.base.kept_programs import kept_in
+        from jaxsens.core.base.kept_programs import kept_in
         from jaxsens.service.worker.measuring import Desk
         from jaxsens.service.worker.models import ServedModels
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from jaxsens.asked.engines import AskedEngine, Auto
-from jaxsens.asked.flips import Flips
-from jaxsens.asked.measures import L2, LogProbability, Measure
-from jaxsens.asked.value import read
-from jaxsens.base.errors import InputError, Problems, collecting
-from jaxsens.base.strict import did_you_mean, read_table
-from jaxsens.experiments.sweep.placement_table import PlacementTable
+from jaxsens.core.base.errors import InputError, Problems, collecting
+from jaxsens.core.base.strict import did_you_mean, read_table
+from jaxsens.core.base.value import read
+from jaxsens.core.engines.options import AskedEngine, Auto
+from jaxsens.core.flips.flips import Flips
+from jaxsens.core.measures.measures import L2, LogProbability, Measure
+from jaxsens.core.sweeps.placement_table import PlacementTable
 
 OUTPUTS = ("hidden", "logits", "labels")
 

@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.base import stopping
+from jaxsens.core.base import stopping
 from jaxsens.theory.certified.first_layer import FirstLayer, relaxed_map
 from jaxsens.theory.certified.intervals import MARGIN, Ball, ball, exact, plus, times, up
 from jaxsens.theory.certified.setting import Setting

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.asked.flips import Flips, Substitute, alphabet_of
-from jaxsens.asked.measures import Measure, read_norm
-from jaxsens.base import inputs, stopping
-from jaxsens.base.errors import collecting
-from jaxsens.base.sealed import SavedResult
-from jaxsens.base.told import facts
-from jaxsens.models.transformer.layers import readout_position
-from jaxsens.models.transformer.module import Transformer, check_length
+from jaxsens.core.base import inputs, stopping
+from jaxsens.core.base.errors import collecting
+from jaxsens.core.base.sealed import SavedResult
+from jaxsens.core.base.told import facts
+from jaxsens.core.flips.flips import Flips, Substitute, alphabet_of
+from jaxsens.core.measures.measures import Measure, read_norm
+from jaxsens.core.models.transformer.layers import readout_position
+from jaxsens.core.models.transformer.module import Transformer, check_length
 from jaxsens.theory.certified.averages import Counts
 from jaxsens.theory.certified.back_substitution import Outputs, ends, mean_range, readout_ranges
 from jaxsens.theory.certified.first_layer import FirstLayer, carried_on

@@ -25,9 +25,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxsens.base import stopping
-from jaxsens.base.precision import numerics
-from jaxsens.models.transformer.parameters import needed
+from jaxsens.core.base import stopping
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.models.transformer.parameters import needed
 from jaxsens.theory.certified.averages import ON_HOST, direction_range, total_range
 from jaxsens.theory.certified.intervals import (
     FLOOR,

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.base.errors import no_rule, rule_for
-from jaxsens.base.inputs import NORMS
+from jaxsens.core.base.errors import no_rule, rule_for
+from jaxsens.core.base.inputs import NORMS
 
 MARGIN = 2.0**-36
 """Relative outward margin of every sum of at most `TERMS` products; see the module's docstring."""

@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxsens.base import stopping
-from jaxsens.base.errors import no_rule
+from jaxsens.core.base import stopping
+from jaxsens.core.base.errors import no_rule
 from jaxsens.theory.certified.averages import Weights, average_range, total_range
 from jaxsens.theory.certified.intervals import (
     MARGIN,

@@ -16,11 +16,11 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxsens.base.errors import InputError, no_rule
-from jaxsens.models.transformer.config import LayerConfig, TransformerConfig
-from jaxsens.models.transformer.layers import readout_position
-from jaxsens.models.transformer.module import Transformer
-from jaxsens.models.transformer.parameters import LayerParameters, NormParameters, needed
+from jaxsens.core.base.errors import InputError, no_rule
+from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
+from jaxsens.core.models.transformer.layers import readout_position
+from jaxsens.core.models.transformer.module import Transformer
+from jaxsens.core.models.transformer.parameters import LayerParameters, NormParameters, needed
 from jaxsens.theory import rules
 from jaxsens.theory.certified.averages import Counts, Weights
 from jaxsens.theory.certified.intervals import (

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxsens.base import stopping
+from jaxsens.core.base import stopping
 from jaxsens.theory.certified.averages import Weights, average_range, average_sup, total_range
 from jaxsens.theory.certified.first_layer import FirstLayer, bent_map, relaxed_map
 from jaxsens.theory.certified.intervals import MARGIN, Ball, plus, scaled, slopes, stacked, up

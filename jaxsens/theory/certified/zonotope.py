@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.models.transformer.parameters import needed
+from jaxsens.core.models.transformer.parameters import needed
 from jaxsens.theory.certified.intervals import MARGIN, Ball, ball, joined, norm_bound, spectral, up
 
 ROUNDS = 30

@@ -13,7 +13,7 @@ from itertools import product
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.models.transformer.layers import readout_position
+from jaxsens.core.models.transformer.layers import readout_position
 from jaxsens.theory.hard_attention.contest import Contest, Level
 from jaxsens.theory.hard_attention.restriction import FREE, Case, RestrictionRefused
 from jaxsens.theory.hard_attention.values import HardModel, Inexact

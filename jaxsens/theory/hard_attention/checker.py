@@ -16,11 +16,11 @@ from itertools import product
 
 import numpy as np
 
-from jaxsens.base import inputs, stopping
-from jaxsens.base.errors import Problems, collecting, no_rule
-from jaxsens.base.strict import typed_arguments
-from jaxsens.models.parts.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Sparsemax
-from jaxsens.models.transformer.module import Transformer, check_length
+from jaxsens.core.base import inputs, stopping
+from jaxsens.core.base.errors import Problems, collecting, no_rule
+from jaxsens.core.base.strict import typed_arguments
+from jaxsens.core.models.parts.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Sparsemax
+from jaxsens.core.models.transformer.module import Transformer, check_length
 from jaxsens.theory.hard_attention.checker_arithmetic import LayerAttention, Rows, embedded_rows, visible_keys
 from jaxsens.theory.hard_attention.restriction import FREE, Case, Restriction
 

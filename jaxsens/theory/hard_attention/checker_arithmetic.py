@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxsens.base.errors import no_rule, rule_for
-from jaxsens.models.parts.masks import AnyMask, SlidingWindow
-from jaxsens.models.parts.positions import AddedTerm, CoordinateTerm, Learned, ScoreTerm
-from jaxsens.models.parts.score_positions import Alibi, PartialAlibi, PartialRotary, RelativeBias, Rotary
-from jaxsens.models.transformer.config import LayerConfig
-from jaxsens.models.transformer.module import Transformer
+from jaxsens.core.base.errors import no_rule, rule_for
+from jaxsens.core.models.parts.masks import AnyMask, SlidingWindow
+from jaxsens.core.models.parts.positions import AddedTerm, CoordinateTerm, Learned, ScoreTerm
+from jaxsens.core.models.parts.score_positions import Alibi, PartialAlibi, PartialRotary, RelativeBias, Rotary
+from jaxsens.core.models.transformer.config import LayerConfig
+from jaxsens.core.models.transformer.module import Transformer
 
 _GRID = 2.0**6
 """Products of two multiples of 1/64 are multiples of 1/4096. Sums of these up to 2^12 fit float32's 24 bits."""

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxsens.base import stopping
-from jaxsens.base.errors import no_rule
-from jaxsens.models.parts.weighting import LeftmostHard, RightmostHard
+from jaxsens.core.base import stopping
+from jaxsens.core.base.errors import no_rule
+from jaxsens.core.models.parts.weighting import LeftmostHard, RightmostHard
 from jaxsens.theory.hard_attention.restriction import Case, RestrictionRefused
 from jaxsens.theory.hard_attention.values import RESTRICT, HardModel, Inexact, Projections
 from jaxsens.theory.rules import score_terms, visible

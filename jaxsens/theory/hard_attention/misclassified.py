@@ -13,10 +13,10 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxsens.base import inputs
-from jaxsens.base.errors import InputError, Problems
-from jaxsens.languages.named import language as named_language
-from jaxsens.models.transformer.module import Transformer
+from jaxsens.core.base import inputs
+from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.models.transformer.module import Transformer
+from jaxsens.formal.languages.named import language as named_language
 from jaxsens.theory.hard_attention.restrict import check_model, restrict
 from jaxsens.theory.hard_attention.restriction import FREE, Restriction, RestrictionRefused
 

@@ -16,11 +16,11 @@ from typing import Literal, get_args
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.base import inputs, stopping
-from jaxsens.base.errors import Problems, collecting
-from jaxsens.models.parts.weighting import LeftmostHard, RightmostHard
-from jaxsens.models.transformer.config import TransformerConfig
-from jaxsens.models.transformer.module import Transformer, check_runs
+from jaxsens.core.base import inputs, stopping
+from jaxsens.core.base.errors import Problems, collecting
+from jaxsens.core.models.parts.weighting import LeftmostHard, RightmostHard
+from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.models.transformer.module import Transformer, check_runs
 from jaxsens.theory.hard_attention.cases import first_level, needed_rows, next_level
 from jaxsens.theory.hard_attention.contest import Contest, Level
 from jaxsens.theory.hard_attention.fixing import COVERED_SCORES, cover, sources, unsettled

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Bool, Int
 
-from jaxsens.base import inputs
-from jaxsens.base.errors import InputError, Problems, collecting
-from jaxsens.base.inputs import array_of
-from jaxsens.base.sealed import SavedResult
-from jaxsens.base.told import facts
+from jaxsens.core.base import inputs
+from jaxsens.core.base.errors import InputError, Problems, collecting
+from jaxsens.core.base.inputs import array_of
+from jaxsens.core.base.sealed import SavedResult
+from jaxsens.core.base.told import facts
 
 FREE = -1
 """The value of a restriction at a free position (the paper's star)."""

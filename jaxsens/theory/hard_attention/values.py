@@ -17,18 +17,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsens.base.errors import no_rule
-from jaxsens.base.precision import numerics
-from jaxsens.models.transformer.config import LayerConfig, TransformerConfig
-from jaxsens.models.transformer.parameters import (
+from jaxsens.core.base.errors import no_rule
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
+from jaxsens.core.models.transformer.parameters import (
     LayerParameters,
     NormParameters,
     TransformerParameters,
     needed,
 )
-from jaxsens.models.transformer.scores import projected, scores, turned
-from jaxsens.models.transformer.tables import position_embedding
-from jaxsens.models.transformer.trace import activation, after_attention, layer_norm
+from jaxsens.core.models.transformer.scores import projected, scores, turned
+from jaxsens.core.models.transformer.tables import position_embedding
+from jaxsens.core.models.transformer.trace import activation, after_attention, layer_norm
 from jaxsens.theory.rules import SCORES, largest_added, position_parts, score_terms
 
 SAFETY = 6.0

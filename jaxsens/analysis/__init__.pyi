@@ -1,0 +1,16 @@
+"""The public names of `jaxsens.analysis`, each with the module that defines it."""
+
+from .gaps import critical_inverse_temperature as critical_inverse_temperature
+from .gaps import gap_counts as gap_counts
+from .influence import InfluenceMatrix as InfluenceMatrix
+from .influence import influence_matrix as influence_matrix
+from .influence import load_influence_matrix as load_influence_matrix
+from .layers import LayerChanges as LayerChanges
+from .layers import layer_changes as layer_changes
+from .layers import load_layer_changes as load_layer_changes
+from .phase import PhaseDiagram as PhaseDiagram
+from .phase import phase_diagram as phase_diagram
+from .statistics import AttentionStatistics as AttentionStatistics
+from .statistics import attention_statistics as attention_statistics
+from .temperatures import CriticalTemperatures as CriticalTemperatures
+from .temperatures import critical_temperatures as critical_temperatures

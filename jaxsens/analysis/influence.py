@@ -1,0 +1,288 @@
+"""The influence of every position on every row: how far each output row moves when a symbol is flipped.
+
+`flip_sensitivity` measures one number a flip, of the row that is read. Here every flip has a number for each of the n
+rows, which takes n times the memory but the same forward passes: a function and a result of their own, without readout.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from jaxsens.analysis.rows import LayeredRows, TransformerRows, changes_of_rows
+from jaxsens.core.base import inputs
+from jaxsens.core.base.errors import EngineRefusal, InputError, collecting
+from jaxsens.core.base.inputs import FEWER_FLIPS
+from jaxsens.core.base.memory import FLIP_BYTES, check_fits
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.sealed import SavedResult, reader
+from jaxsens.core.base.strict import naming_arguments
+from jaxsens.core.base.told import facts
+from jaxsens.core.base.value import read
+from jaxsens.core.base.versions import versions
+from jaxsens.core.checks.index_check import check_flips
+from jaxsens.core.checks.output import checked_output
+from jaxsens.core.engines.edits import SUBSTITUTE, read_substitution
+from jaxsens.core.engines.options import AskedEngine, Auto, Vmap
+from jaxsens.core.engines.vmap import VmapEngine
+from jaxsens.core.flips.flips import Flips
+from jaxsens.core.flips.selection import default_flips, select
+from jaxsens.core.measures.measures import Measure, read_norm
+from jaxsens.core.models.parts.masks import Span, mask_of
+from jaxsens.core.models.subjects.adapters import Measurable, checked_input, measurable
+from jaxsens.core.models.subjects.texts import encoded
+from jaxsens.core.placement.placement import Placement, checked_placement
+from jaxsens.core.results.digits.alone import check_alone
+from jaxsens.core.results.fingerprint import fingerprint
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, eq=False)
+class InfluenceMatrix(SavedResult):
+    """||y_j(x) - y_j(x')|| for every row j and the flips x' of one input x.
+
+    Attributes:
+        norms: the change of every row under every flip. A row that a mask keeps from seeing the flip has exactly 0, if
+            the model's masks are known; of any other function of the tokens, what it returns for the row.
+        positions: the 0-based positions flipped, sorted.
+        symbols: the symbols inserted.
+        tokens: the input.
+        measure: the norm: "l2", "l1" or "linf".
+        outputs: the output coordinates of a row that were measured; None for all.
+        dtype: the dtype of the arithmetic. In float32 a change below 1e-7 of a row is rounding.
+        versions: the versions of jaxsens, jax and numpy, and the device.
+        names: how to write the symbols of the input, if the model knows strings; otherwise None.
+    """
+
+    kind = "influence matrix"
+    norms: Float[np.ndarray, "flips n"]
+    positions: Int[np.ndarray, " flips"]
+    symbols: Int[np.ndarray, " flips"]
+    tokens: Int[np.ndarray, " n"]
+    measure: str
+    outputs: tuple[int, ...] | None
+    dtype: str
+    versions: dict[str, str]
+    names: Mapping[int, str] | None = None
+
+    @property
+    def n(self) -> int:
+        """The length of the input."""
+        return len(self.tokens)
+
+    def matrix(self, statistic: Literal["mean", "max"] = "mean") -> Float[np.ndarray, "n n"]:
+        """Returns the influence of position i, by row of the matrix, on output row j, by column: the mean, in float64,
+        or the largest, over the symbols inserted at i. Positions that were not flipped have NaN.
+
+        Raises:
+            InputError: for another statistic.
+        """
+        with collecting("InfluenceMatrix.matrix") as problems:
+            inputs.choice("statistic", statistic, ("mean", "max"), problems)
+        found = np.full((self.n, self.n), np.nan)
+        places, starts = np.unique(self.positions, return_index=True)
+        if statistic == "max":
+            found[places] = np.maximum.reduceat(self.norms, starts, axis=0)
+        else:
+            counts = np.diff([*starts, len(self.positions)])
+            found[places] = np.add.reduceat(self.norms.astype(np.float64), starts, axis=0) / counts[:, None]
+        return found
+
+    def by_distance(self, statistic: Literal["mean", "max"] = "mean") -> Float[np.ndarray, " n"]:
+        """Returns the mean of `matrix(statistic)` over all pairs at each distance j - i, from 0 to n - 1: how far a
+        position's influence reaches forward. NaN where no such pair was measured.
+
+        Raises:
+            InputError: as `matrix` does.
+        """
+        known = self.matrix(statistic)
+        diagonals = [np.diagonal(known, d) for d in range(self.n)]
+        each = [one[~np.isnan(one)] for one in diagonals]
+        return np.array([one.mean() if one.size else np.nan for one in each])
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Returns a table with a row for every flip and output row: position, symbol, row, norm."""
+        import pandas as pd
+
+        flips = len(self.positions)
+        return pd.DataFrame(
+            {
+                "position": np.repeat(self.positions, self.n),
+                "symbol": np.repeat(self.symbols, self.n),
+                "row": np.tile(np.arange(self.n), flips),
+                "measure": self.norms.ravel(),
+            }
+        )
+
+    def plot(self, axes: Any = None, statistic: Literal["mean", "max"] = "mean") -> Axes:
+        """Draws `matrix(statistic)` as a heat map with logarithmic colours; white where it is exactly 0, hatched where
+        no position was flipped.
+
+        Args:
+            axes: where to draw; a new figure by default.
+            statistic: over the symbols inserted at a position.
+
+        Raises:
+            InputError: for another statistic, or something else than axes.
+        """
+        from jaxsens.core.results.pictures.plot import draw_influence
+
+        written = None if self.names is None else [self.names[int(symbol)] for symbol in self.tokens]
+        return draw_influence(self.matrix(statistic), self.measure, written, axes)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        own = self.norms[np.arange(len(self.positions)), self.positions]
+        rows: dict[str, object] = {
+            "flips": len(self.positions),
+            "largest change of a row": float(self.norms.max()),
+            "mean change of the flipped row": float(own.mean()),
+            "measure": self.measure,
+        }
+        return facts(f"Influence on {self.n} rows", rows, "`plot()` draws the matrix as a heat map.")
+
+    def __repr__(self) -> str:
+        return f"InfluenceMatrix(n={self.n}, {len(self.positions)} flips, {self.measure}; max={self.norms.max():.4g})"
+
+
+load_influence_matrix = reader(InfluenceMatrix, "load_influence_matrix")
+
+
+@naming_arguments
+def influence_matrix(
+    model: Any,
+    tokens: Any,
+    flips: Flips | Any = None,
+    measure: Measure | Any = "l2",
+    *,
+    engine: AskedEngine | Any = "auto",
+    placement: Placement | None = None,
+) -> InfluenceMatrix:
+    """Measures how far every output row moves under every flip of an input, with one forward pass per flip.
+
+    O(flips n) memory: an input for whose flips that is too much is refused before anything runs. Arithmetic is in the
+    model's dtype; matrix products have `highest` precision.
+
+    Args:
+        model: a model with an output row for each position: a jaxsens transformer, whose rows go through its head if it
+            has one; a published model; a pair (`jaxsens.Layered`, parameters); or any model that returns rows (n, d).
+        tokens: integers (n,), one input; for a model that encodes text, also a text.
+        flips: what is flipped, as in `flip_sensitivity`: `Substitute`, `Neighbours`, `Mask` or `Pairs`, without groups.
+            By default all positions but those that hold special symbols or the end-of-sequence symbol.
+        measure: a norm of the change of a row: `L2`, `L1` or `LInf`.
+        engine: `Vmap`, or "auto" for the same. The others carry the change of the one row that is read.
+        placement: as for `flip_sensitivity`.
+
+    Returns:
+        An `InfluenceMatrix`.
+
+    Raises:
+        EngineRefusal: for another engine.
+        InputError: naming every unusable argument; for a model that returns no row for each position, and for outputs
+            that are not finite.
+    """
+    subject = measurable(model)
+    with collecting("influence_matrix") as problems:
+        words, subject = checked_input(subject, encoded(model, tokens), "auto", problems, one=True)
+        asked = read_substitution(flips, default_flips(subject), problems)
+        norm, how = read_norm(measure, problems), read(AskedEngine, engine, problems)
+        devices = checked_placement(placement, problems, subject.mesh)
+        problems.raise_if_any()
+        # No row is read, so none is left out of the flips.
+        selection = select(asked, dataclasses.replace(subject, readout=None), words, problems)
+        if not problems:
+            count, n = selection.entries(words), words.shape[1]
+            needed = count * (FLIP_BYTES + n * np.dtype(subject.dtype).itemsize) + 8 * n * n
+            what = f"the influence of {count} flips on {n} rows"
+            check_fits("tokens", f"length {n}", needed, what, FEWER_FLIPS, problems)
+    if not isinstance(how, Auto | Vmap):
+        raise EngineRefusal(
+            f'influence_matrix: engine = "{how.kind}": it carries the change of the one row that is read; the '
+            'influence on all rows is measured by "vmap"; or flip_sensitivity(..., readout=j) for a single row'
+        )
+    with numerics(subject.dtype):
+        chosen = norm.chosen(subject.outputs)
+        rows = _rows_of(subject, words, norm)
+        table = selection.flips(words)
+        check_flips(subject, words, table)
+        devices.agree((fingerprint(subject, words.shape[1]), words.tobytes(), norm))
+        norms = changes_of_rows(rows, subject.parameters, words, table, norm, chosen, devices)
+        if subject.given_layers is None:
+            runner = VmapEngine(norm, chosen, subject.apply)
+            check_alone(subject, words, table, SUBSTITUTE, norms, runner)
+        # Batches round in other places than the pass on the input, so rows that no flip reaches differ in last digits.
+        norms[~(_reached(subject, table.positions, words.shape[1]) | np.isnan(norms))] = 0
+    if not np.isfinite(norms).all():
+        where = int(table.positions[np.argmin(np.isfinite(norms).all(axis=1))])
+        raise InputError(
+            f"influence_matrix: model: an output row is not finite under a flip of position {where}; use float64, or "
+            "smaller weights"
+        )
+    return InfluenceMatrix(
+        norms=norms,
+        positions=table.positions,
+        symbols=table.symbols,
+        tokens=words[0],
+        measure=norm.kind,
+        outputs=chosen,
+        dtype=subject.dtype,
+        versions=versions(),
+        names=subject.names_of(words),
+    )
+
+
+def _rows_of(
+    subject: Measurable, words: Int[np.ndarray, "1 n"], measure: Measure
+) -> Callable[[Any, Any], Any]:
+    """Returns the function from (parameters, tokens) to the output rows.
+
+    Raises:
+        InputError: as `checked_output` does; for a model without rows, and outputs that rows lack.
+    """
+    visible = subject.config is not None or subject.given_layers is not None
+    # As a model whose last row is read, one of rows is checked like any other.
+    checked_output(subject if visible else dataclasses.replace(subject, readout="last"), words, measure)
+    if subject.config is not None:
+        return TransformerRows(subject.config)
+    if subject.given_layers is not None:
+        return LayeredRows(subject.given_layers)
+    tokens = jax.ShapeDtypeStruct(words[0].shape, jnp.int32)
+    shape = jax.eval_shape(subject.apply, jax.tree.map(jnp.asarray, subject.parameters), tokens).shape
+    if len(shape) != 2:
+        raise InputError(
+            f"influence_matrix: model: it returns shape {shape}, and no row for each of the {words.shape[1]} "
+            "positions; flip_sensitivity measures the change of one output"
+        )
+    return subject.apply
+
+
+def _reached(
+    subject: Measurable, positions: Int[np.ndarray, " flips"], n: int
+) -> Bool[np.ndarray, "flips n"]:
+    """Returns which rows each flip may change, by the masks of all layers; all rows if masks are not known."""
+    if subject.config is not None:
+        config = subject.config
+        masks = [mask_of("influence_matrix", config.layer(k).mask) for k in range(config.layers)]
+    elif subject.given_layers is not None:
+        model = subject.given_layers.at_length(n)
+        masks = [model.attention(k) for k in range(model.layers)]
+    else:
+        return np.ones((len(positions), n), bool)
+    places, of_flip = np.unique(positions, return_inverse=True)
+    found = np.zeros((len(places), n), bool)
+    for place, row in zip(places.tolist(), found, strict=True):
+        reach: Span = (place, place + 1)
+        for mask in masks:
+            reach = mask.rows_that_see(reach, n)
+        row[reach[0] : reach[1]] = True
+    return found[of_flip]

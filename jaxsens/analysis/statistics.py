@@ -1,0 +1,246 @@
+"""Statistics of attention: how sharp the weights of every row are, and how much of them the keys get.
+
+Weights are summarised a block of rows at a time, so that nothing is n x n.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import xlogy
+from jaxtyping import Array, Float, Int
+
+from jaxsens.analysis.attention_weights import RowWeights, block_rows, layer_weights, visible_attention
+from jaxsens.core.base import inputs
+from jaxsens.core.base.errors import InputError, Problems, collecting
+from jaxsens.core.base.memory import check_fits
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import compiled
+from jaxsens.core.base.strict import naming_arguments
+from jaxsens.core.base.told import facts
+from jaxsens.core.base.versions import versions
+from jaxsens.core.engines.one_key.blocks import summed_over_blocks
+from jaxsens.core.models.subjects.adapters import checked_input, measurable
+from jaxsens.core.models.subjects.texts import encoded
+from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.models.transformer.layered import Layered, row_read
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OF_ROWS = ("largest", "entropy", "first", "total")
+"""The statistics with one value a row."""
+
+OF_KEYS = ("received", "read")
+"""The statistics with one value a key."""
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionStatistics:
+    """What is known of the attention weights w_ij of query i on key j, on one input, for every layer and head.
+
+    Arrays are (layers, heads, n). If layers differ in their number of heads, the missing ones are NaN. A row that sees
+    no key, such as the first under the mask "strict-future", has no weights: its statistics are NaN, and means over
+    rows leave it out. So it is with a row whose weights, of a sink or a sigmoid, all round to 0.
+
+    Attributes:
+        largest: by row, the largest weight.
+        entropy: by row, in nats: -sum_j p_j log p_j for the weights divided by their sum, p_j = w_ij / sum_k w_ik. It
+            is 0 if a single key has all the weight, and log(m) if m keys share it equally, as under exactly hard
+            attention with m ties.
+        first: by row, the weight on the first key; 0 where a mask hides it.
+        total: by row, the sum of the weights: 1 up to rounding, if the weighting normalises them.
+        received: by key, the mean weight on it over the rows that see it (the importance of Gu et al. 2024,
+            2410.10781, whose "sink" is a first key that gets more than a threshold); NaN for a key that no row sees.
+            `received[..., i]` is the mass on a flipped key i.
+        read: by key, its weight in the row that is read; if that is the mean, the mean over the rows that see any key.
+        readout: the row that is read: "last", a position, or "mean".
+        tokens: the input.
+        dtype: the dtype of the arithmetic.
+        versions: the versions of jaxsens, jax and numpy, and the device.
+    """
+
+    largest: Float[np.ndarray, "layers heads n"]
+    entropy: Float[np.ndarray, "layers heads n"]
+    first: Float[np.ndarray, "layers heads n"]
+    total: Float[np.ndarray, "layers heads n"]
+    received: Float[np.ndarray, "layers heads n"]
+    read: Float[np.ndarray, "layers heads n"]
+    readout: int | str
+    tokens: Int[np.ndarray, " n"]
+    dtype: str
+    versions: dict[str, str]
+
+    @property
+    def n(self) -> int:
+        """The length of the input."""
+        return len(self.tokens)
+
+    @property
+    def layers(self) -> int:
+        """The number of layers."""
+        return len(self.largest)
+
+    def mean(self, statistic: str) -> Float[np.ndarray, "layers heads"]:
+        """Returns the mean of "largest", "entropy", "first" or "total" over the rows that see any key; NaN if none do.
+
+        Raises:
+            InputError: for another name.
+        """
+        with collecting("AttentionStatistics.mean") as problems:
+            inputs.choice("statistic", statistic, OF_ROWS, problems)
+        return mean_of_known(getattr(self, statistic))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Returns a table with a row for each layer and head, both 0-based: the means over rows of the statistics that
+        rows have."""
+        import pandas as pd
+
+        layer, head = np.indices(self.largest.shape[:2]).reshape(2, -1)
+        means = {name: self.mean(name).ravel() for name in OF_ROWS}
+        return pd.DataFrame({"layer": layer, "head": head, **means})
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the means over rows, by layer and head."""
+        note = "Means over the rows that see any key; entropy in nats."
+        return facts(
+            f"Attention of {self.n} rows", {"readout": self.readout}, note
+        ) + self.to_pandas().to_html(index=False, float_format="{:.4g}".format)
+
+    def __repr__(self) -> str:
+        means = ", ".join(f"{name}={mean_of_known(self.mean(name).ravel()):.4g}" for name in OF_ROWS[:3])
+        heads = self.largest.shape[1]
+        return f"AttentionStatistics(n={self.n}, {self.layers} layers, {heads} heads; means: {means})"
+
+
+def mean_of_known(values: Float[np.ndarray, "*shape n"]) -> Float[np.ndarray, "*shape"]:
+    """Returns the mean over the last axis in float64, without NaNs; NaN where there is nothing else."""
+    known = ~np.isnan(values)
+    sums = np.sum(np.where(known, values, 0), axis=-1, dtype=np.float64)
+    count = known.sum(axis=-1)
+    return np.divide(sums, count, out=np.full(sums.shape, np.nan), where=count > 0)
+
+
+@naming_arguments
+def attention_statistics(
+    model: Any, tokens: Any, *, readout: int | Literal["auto", "last", "mean"] = "auto"
+) -> AttentionStatistics:
+    """Returns the largest weight, the entropy, the weight on the first key and so on, of every layer, head and row.
+
+    Exactly hard weightings are served as all others: their weights are 0, 1 or 1/m for m ties. Arithmetic is in the
+    model's dtype; programs are compiled once per shape. O(layers n^2 width) operations, those of two forward passes,
+    and O(layers heads n) memory: weights are summarised a block of rows at a time.
+
+    Args:
+        model: a model whose attention is visible: a jaxsens transformer, a published model, a pair
+            (`jaxsens.Layered`, parameters).
+        tokens: integers (n,), one input; for a model that encodes text, also a text.
+        readout: the row whose weights `read` holds: a 0-based position, "last", "mean", or "auto" for the model's own.
+
+    Raises:
+        InputError: naming each unusable argument; for a model whose attention is not visible, and for weights that are
+            not finite.
+    """
+    subject = measurable(model)
+    attending = visible_attention(subject, "attention_statistics")
+    with collecting("attention_statistics") as problems:
+        words, subject = checked_input(subject, encoded(model, tokens), readout, problems, one=True)
+        if readout is None:
+            problems.add("readout", readout, 'a 0-based position, "last", "mean" or "auto"')
+        if not problems:
+            _check_size(attending, words.shape[1], subject.dtype, problems)
+    place = subject.row_read
+    if place is None or place == "auto":
+        place = "last" if subject.given_layers is None else subject.given_layers.readout
+    read = row_read(place, words[0])
+    place = place if place in ("last", "mean") or read is None else int(read)
+    read = read if read is None else int(read)
+    with numerics(subject.dtype):
+        parameters = jax.tree.map(jnp.asarray, subject.parameters)
+        found = jax.device_get(_statistics(attending, read, parameters, jnp.asarray(words[0])))
+    for k, layer in enumerate(found):
+        if not np.isfinite(layer["total"]).all():
+            raise InputError(
+                f"attention_statistics: model: attention weights of layer {k} are not finite; use float64, or smaller "
+                "weights"
+            )
+        # Without weight on any key there is nothing to take a statistic of.
+        weightless = layer["total"] == 0
+        layer.update({name: np.where(weightless, np.nan, layer[name]) for name in OF_ROWS})
+    parts = {name: _stacked([layer[name] for layer in found], words.shape[1]) for name in OF_ROWS + OF_KEYS}
+    return AttentionStatistics(
+        **parts, readout=place, tokens=words[0], dtype=subject.dtype, versions=versions()
+    )
+
+
+def _check_size(attending: TransformerConfig | Layered, n: int, dtype: str, problems: Problems) -> None:
+    """Adds an error if the result does not fit in this machine's memory."""
+    if isinstance(attending, TransformerConfig):
+        heads = sum(attending.layer(k).heads for k in range(attending.layers))
+    else:
+        heads = sum(attending.attention(k).heads for k in range(attending.layers))
+    needed = len(OF_ROWS + OF_KEYS) * n * np.dtype(dtype).itemsize * heads
+    check_fits(
+        "tokens",
+        f"length {n}",
+        needed,
+        "the table of every row's statistics",
+        "give a shorter input",
+        problems,
+    )
+
+
+def _stacked(layers: list[np.ndarray], n: int) -> Float[np.ndarray, "layers heads n"]:
+    """Returns the layers' arrays (heads, n) as one, with NaN for heads that a layer lacks."""
+    heads = max((len(layer) for layer in layers), default=0)
+    padded = [np.pad(layer, ((0, heads - len(layer)), (0, 0)), constant_values=np.nan) for layer in layers]
+    return np.stack(padded) if padded else np.zeros((0, 0, n))
+
+
+@compiled(static=2)
+def _statistics(
+    attending: TransformerConfig | Layered, read: int | None, parameters: Any, tokens: Int[Array, " n"]
+) -> list[dict[str, Float[Array, "heads n"]]]:
+    n = tokens.shape[0]
+    return [_summary(rows, heads, n, read) for heads, rows in layer_weights(attending, parameters, tokens)]
+
+
+def _summary(rows: RowWeights, heads: int, n: int, read: int | None) -> dict[str, Float[Array, "heads n"]]:
+    """Returns a layer's statistics, from the weights of blocks of rows."""
+    dtype = jax.eval_shape(rows, jnp.arange(1))[0].dtype
+
+    def block(where: Array, new: Array, kept: dict[str, Array]) -> dict[str, Array]:
+        w, seen = rows(where)
+        fresh = jnp.where(new[:, None], w, 0)
+        readers = jnp.broadcast_to(seen & new[:, None], w.shape)
+        found = {
+            name: kept[name].at[:, where].set(values)
+            for name, values in zip(OF_ROWS, _of_rows(w), strict=True)
+        }
+        return {
+            **found,
+            "received": kept["received"] + jnp.sum(fresh, axis=1),
+            "readers": kept["readers"] + jnp.sum(readers, axis=1).astype(dtype),
+            "seeing": kept["seeing"] + jnp.sum(jnp.any(readers, axis=2), axis=1).astype(dtype),
+        }
+
+    nothing = {name: jnp.zeros((heads, n), dtype) for name in (*OF_ROWS, "received", "readers")}
+    kept = summed_over_blocks(block, n, block_rows(heads, n), {**nothing, "seeing": jnp.zeros(heads, dtype)})
+    readers, seeing, received = kept.pop("readers"), kept.pop("seeing"), kept.pop("received")
+    averaged = received / jnp.maximum(seeing, 1)[:, None]
+    weight = averaged if read is None else rows(jnp.asarray([read]))[0][:, 0]
+    return {**kept, "received": jnp.where(readers > 0, received / readers, jnp.nan), "read": weight}
+
+
+def _of_rows(w: Float[Array, "heads m n"]) -> tuple[Array, Array, Array, Array]:
+    """Returns the statistics `OF_ROWS` of rows of weights. The entropy of a row without weight is 0."""
+    total = jnp.sum(w, axis=-1)
+    divisor = jnp.where(total == 0, 1, total)
+    shares = w / divisor[..., None]
+    # Rounding may leave -0 or a little less where a single key has all the weight.
+    entropy = jnp.maximum(-jnp.sum(xlogy(shares, shares), axis=-1), 0)
+    return jnp.max(w, axis=-1), entropy, w[..., 0], total

@@ -1,0 +1,1 @@
+"""`[attention]` of a sweep and of its report."""

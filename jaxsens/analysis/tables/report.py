@@ -1,0 +1,175 @@
+"""Attention statistics in the report of a sweep: figures against the input length by layer, fits, table and section."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxsens.analysis.tables.sweep import ATTENTION_COLUMNS, ATTENTION_STATISTICS, AttentionTable
+from jaxsens.core.base.errors import rule_for
+from jaxsens.core.report.data import SweepData, evenly, spreads
+from jaxsens.core.report.figures import ReportFigure, falling, fitted_power, panel_figure, undrawn
+from jaxsens.core.report.fits import LEVEL, ExponentFit, enumeration, fit_exponent
+from jaxsens.core.report.page import DASH, ReportTable, Section, table_of
+from jaxsens.core.report.panels import Guide, Line, Panel, line_style
+from jaxsens.core.report.texts import text
+
+if TYPE_CHECKING:
+    import pandas
+
+MOST_LAYERS = 6
+"""The largest number of layers that a figure has panels for: the first and last, and others evenly between."""
+
+NAMES = {
+    "largest": "largest attention weight",
+    "entropy": "entropy of attention (nats)",
+    "first": "attention on the first key",
+    "flipped": "attention on a flipped key",
+}
+"""The statistics in words."""
+
+HEADINGS = {
+    "largest": "Does attention stay on single keys as inputs grow? The largest weight of a row",
+    "entropy": "How many keys share the attention of a row? Its entropy",
+    "first": "Is the first key a sink? The weight that rows give it",
+    "flipped": "How much attention does a flipped key get?",
+}
+
+ROWS = {"all": "the rows that see any key", "read": "the row that is read, in every layer,"}
+
+
+@dataclass(frozen=True)
+class AttentionData:
+    """The attention statistics of a sweep.
+
+    Attributes:
+        table: the table of attention.csv.
+        variants: those that have some, in the order of the config.
+        shown: which rows and heads are shown.
+    """
+
+    table: pandas.DataFrame
+    variants: Sequence[str]
+    shown: AttentionTable
+
+    def column(self, statistic: str) -> str:
+        """The column of a statistic, for the rows that are shown."""
+        rule_for("the report", "rows", self.shown.rows, ROWS)
+        return statistic if self.shown.rows == "all" else f"{statistic}_read"
+
+    @cached_property
+    def lines(self) -> pandas.DataFrame:
+        """A row per point, layer and line: the median over heads, or each head. "line" names a line of a panel."""
+        if self.shown.heads == "each":
+            names = self.table["variant"] + ", head " + (self.table["head"] + 1).astype(str)
+            return self.table.assign(line=names)
+        keys = ["variant", "n", "seed", "layer"]
+        found = self.table.drop(columns="head").groupby(keys, sort=False).median().reset_index()
+        return found.assign(line=found["variant"])
+
+    @cached_property
+    def layers(self) -> tuple[int, ...]:
+        """The layers that figures show."""
+        return evenly(range(max(int(layer) for layer in self.table["layer"]) + 1), MOST_LAYERS)
+
+    @cached_property
+    def fits(self) -> dict[tuple[str, int, str], ExponentFit]:
+        """The power of n of every line, layer and statistic."""
+        found = {}
+        for line, layer in dict.fromkeys(zip(self.lines["line"], self.lines["layer"], strict=True)):
+            rows = self.lines.query("line == @line and layer == @layer")
+            for statistic in ATTENTION_STATISTICS:
+                columns = (rows["n"], rows[self.column(statistic)].astype(float), rows["seed"])
+                found[str(line), int(layer), statistic] = fit_exponent(*columns, str(line), NAMES[statistic])
+        return found
+
+    def at_longest(self, line: str, layer: int, statistic: str) -> float:
+        """The median over seeds at the longest input of the sweep; NaN if it is not measured there."""
+        longest = max(int(n) for n in self.table["n"])
+        rows = self.lines.query(f"line == @line and layer == {layer} and n == {longest}")
+        values = rows[self.column(statistic)].to_numpy(np.float64)
+        return float(np.median(values)) if values.size else np.nan
+
+
+@dataclass(frozen=True)
+class ReportedAttention(AttentionTable):
+    """The `[attention]` table, with its section of the report."""
+
+    def sections(self, data: SweepData, results: Sequence[Mapping[str, Any]]) -> list[Section]:
+        shown = attention_data(results, data.names, self)
+        if shown is None:
+            return []
+        figures = [attention_figure(shown, statistic) for statistic in ATTENTION_STATISTICS]
+        about = text("attention", rows=ROWS[self.rows])
+        return [Section("Attention", [about], figures=figures, tables=[attention_table(shown)])]
+
+
+def attention_data(
+    rows: Sequence[Mapping[str, Any]], variants: Sequence[str], shown: AttentionTable
+) -> AttentionData | None:
+    """The attention statistics of the rows of attention.csv; None if there are none yet."""
+    import pandas as pd
+
+    if not rows:
+        return None
+    table = pd.DataFrame(rows, columns=[*ATTENTION_COLUMNS])
+    measured = {*table["variant"]}
+    return AttentionData(table, tuple(name for name in variants if name in measured), shown)
+
+
+def attention_figure(data: AttentionData, statistic: str) -> ReportFigure:
+    """A statistic against the input length: a panel per layer, a line per variant (or head of it)."""
+    lengths = sorted({int(n) for n in data.table["n"]})
+    panels = [_panel(data, statistic, layer, lengths) for layer in data.layers]
+    each, name = data.shown.heads == "each", NAMES[statistic].capitalize()
+    heads = "Each head is a line." if each else "Lines are medians over the heads of a layer."
+    scale = text("attention-entropy" if statistic == "entropy" else "attention-log")
+    about = f"{name} against input length for {enumeration(data.variants)}."
+    layout: dict[str, Any] = {"columns": min(3, len(panels)), "width": 4.8, "height": 2.8}
+    not_drawn = undrawn("layer ", (int(k) + 1 for k in data.table["layer"]), (k + 1 for k in data.layers))
+    caption = [f"{name} by layer.", heads, text("spread"), scale, not_drawn]
+    return panel_figure(f"attention-{statistic}", caption, about, panels, HEADINGS[statistic], **layout)
+
+
+def _panel(data: AttentionData, statistic: str, layer: int, lengths: Sequence[int]) -> Panel:
+    of_layer, column = data.lines.query(f"layer == {layer}"), data.column(statistic)
+    lines = []
+    for k, name in enumerate(dict.fromkeys(of_layer["line"])):
+        values = spreads(of_layer.assign(variant=of_layer["line"]), str(name), column)
+        fit = data.fits[name, layer, statistic]
+        label = name if statistic == "entropy" else f"{name}:  {fitted_power(fit)}"
+        lines.append(Line(label, line_style(k), values))
+    log = statistic != "entropy"
+    guides = falling("1/n", lines, lengths[0], lengths[-1])
+    if not log:
+        guides = (Guide("log n", lengths, [float(np.log(n)) for n in lengths]),)
+    return Panel(f"Layer {layer + 1}", NAMES[statistic], lines, lengths, guides, log=log)
+
+
+def attention_table(data: AttentionData) -> ReportTable:
+    """A row per line and layer: the powers of n, and the values at the longest inputs."""
+
+    def value(place: tuple[str, int], statistic: str) -> str:
+        found = data.at_longest(*place, statistic)
+        return DASH if np.isnan(found) else f"{found:.3g}"
+
+    columns: dict[str, Callable[[tuple[str, int]], str]] = {
+        "variant": lambda place: place[0],
+        "layer": lambda place: str(place[1] + 1),
+    }
+
+    def power(place: tuple[str, int], statistic: str) -> str:
+        fit = data.fits[*place, statistic]
+        return f"{fit.power} ({fit.remarks})" if fit.power and fit.remarks else fit.power or DASH
+
+    for name in ATTENTION_STATISTICS:
+        columns[f"{name}, value"] = partial(value, statistic=name)
+        if name != "entropy":
+            columns[f"{name}, power of n"] = partial(power, statistic=name)
+    caption = text("table-of-attention", n=max(int(n) for n in data.table["n"]), level=LEVEL)
+    places = dict.fromkeys((line, layer) for line, layer, _ in data.fits)
+    return table_of(caption, places, columns, numeric=len(columns) - 1)

@@ -1,0 +1,109 @@
+"""Attention statistics of a sweep's points: the `[attention]` table, and what a point keeps of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from jaxtyping import Int
+from pydantic import ConfigDict
+
+from jaxsens.analysis.statistics import attention_statistics, mean_of_known
+from jaxsens.core.base.errors import Problems
+from jaxsens.core.base.strict import STRICT
+from jaxsens.core.choice import RATE
+from jaxsens.core.engines.vmap import ELEMENTWISE, VmapEngine
+from jaxsens.core.models.subjects.adapters import Measurable
+from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.models.transformer.layers import layer_operations
+from jaxsens.core.results.result import FlipSensitivity
+from jaxsens.core.sweeps.points import PointMetadata
+from jaxsens.core.sweeps.sources import ModelSource
+from jaxsens.core.sweeps.tables import PointTable
+
+ROW_STATISTICS = ("largest", "entropy", "first")
+
+ATTENTION_STATISTICS = (*ROW_STATISTICS, "flipped")
+"""What is kept of every layer and head, as means over all rows that see a key; with "_read" appended, of the row that
+is read. "flipped" is the mean weight on a key that was flipped."""
+
+ATTENTION_COLUMNS = (
+    *("variant", "n", "seed", "layer", "head"),
+    *ATTENTION_STATISTICS,
+    *(f"{name}_read" for name in ATTENTION_STATISTICS),
+)
+"""The columns of attention.csv: a row for each point, layer and head, which are 0-based."""
+
+AttentionValues = dict[str, list[list[float | None]]]
+"""Statistics by name, layer and head; None where a layer has fewer heads, or no row sees a key."""
+
+
+@dataclass(frozen=True)
+class AttentionTable(PointTable):
+    """The `[attention]` table. Transformers get these statistics; other models have no attention.
+
+    Attributes:
+        rows: which rows figures are of: "all", their mean, or "read", the row that is read. The table has both.
+        heads: what figures show of a layer's heads: their "median", or "each".
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    columns = ATTENTION_COLUMNS
+    rows: Literal["all", "read"] = "all"
+    heads: Literal["median", "each"] = "median"
+
+    def check(self, sources: Mapping[str, ModelSource], keys: Mapping[str, Any], problems: Problems) -> None:
+        if not any(map(self.applies, sources.values())):
+            remedy = "no variant is a transformer, whose attention can be looked into: leave the table out"
+            problems.messages.append(f"attention: {remedy}")
+
+    def applies(self, source: ModelSource) -> bool:
+        return isinstance(source.network, TransformerConfig)
+
+    def of_point(self, model: Any, result: FlipSensitivity) -> AttentionValues:
+        """Returns the statistics of a transformer, averaged over its inputs in float64."""
+        found: dict[str, list[np.ndarray]] = {}
+        for k, word in enumerate(result.tokens):
+            flipped = np.unique(np.asarray(result.positions)[result.inputs == k])
+            for name, values in _of_word(model, word, flipped).items():
+                found.setdefault(name, []).append(values)
+        return {name: _plain(mean_of_known(np.stack(each, axis=-1))) for name, each in found.items()}
+
+    def table_rows(self, point: PointMetadata, values: AttentionValues) -> Iterator[dict[str, Any]]:
+        """Yields a row for each layer and head of a point."""
+        of_point = {"variant": point.variant, "n": point.n, "seed": point.seed}
+        for layer, heads in enumerate(values["largest"]):
+            for head in range(len(heads)):
+                found = {name: each[layer][head] for name, each in values.items()}
+                if any(value is not None for value in found.values()):
+                    yield of_point | {"layer": layer, "head": head} | found
+
+    def seconds(self, model: Measurable, inputs: int, n: int) -> tuple[float, float]:
+        """Returns those of hard attention."""
+        config = model.config
+        if config is None:
+            return 0.0, 0.0
+        operations = sum(layer_operations(config, k, n) for k in range(config.layers))
+        fixed, per_layer = VmapEngine.compiling
+        return fixed + per_layer * config.layers, inputs * operations / (RATE * ELEMENTWISE)
+
+
+def _of_word(
+    model: Any, word: Int[np.ndarray, " n"], flipped: Int[np.ndarray, " k"]
+) -> dict[str, np.ndarray]:
+    """Returns the statistics of one input, each (layers, heads)."""
+    known = attention_statistics(model, word)
+    row = None if known.readout == "mean" else -1 if known.readout == "last" else int(known.readout)
+    found = {name: known.mean(name) for name in ROW_STATISTICS}
+    found["flipped"] = mean_of_known(known.received[..., flipped])
+    for name in ROW_STATISTICS:
+        values = getattr(known, name)
+        found[f"{name}_read"] = found[name] if row is None else values[..., row].astype(np.float64)
+    found["flipped_read"] = mean_of_known(known.read[..., flipped])
+    return found
+
+
+def _plain(values: np.ndarray) -> list[list[float | None]]:
+    return [[None if np.isnan(one) else float(one) for one in layer] for layer in values]

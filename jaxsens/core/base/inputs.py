@@ -1,0 +1,539 @@
+"""Checks for common arguments: lengths, seeds, tokens, positions, symbols and so on.
+
+Each function takes an argument as the user gave it. It adds errors, with the value and the remedy, to `problems`, and
+returns the argument in the form that jaxsens computes with: Python numbers and NumPy arrays. NumPy numbers are accepted
+as numbers; True and False are not.
+
+For an unusable argument the functions return a stand-in (0, or an empty array or mapping), so that later arguments are
+still checked and all errors are raised together. A length of 0 means "unknown": nothing is checked against it. Call
+`problems.raise_if_any()` before using any of the values.
+
+>>> problems = Problems("worst_input")
+>>> n = length(np.int64(4), problems)
+>>> fixed({4: 0}, n, vocabulary=3, problems=problems)
+{}
+>>> seed(-1, problems)
+0
+>>> problems.raise_if_any()
+Traceback (most recent call last):
+...
+jaxsens.core.base.errors.InputError: worst_input: 2 errors
+  - fixed = {4: 0}: positions from 0 to 3
+  - seed = -1: a whole number of at least 0
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from numbers import Integral, Real
+from operator import ge, gt, le, lt
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from jaxtyping import Int
+
+from jaxsens.core.base.errors import Problems, collecting
+from jaxsens.core.base.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
+    from matplotlib.axes import Axes
+
+Norm = Literal["l2", "l1", "linf"]
+"""The norms in which changes are measured."""
+
+NORMS: tuple[str, ...] = get_args(Norm)
+
+LARGEST_ID = 2**31 - 1
+"""The largest id. Models read ids as 32-bit integers, so larger ones would wrap around: 2**40 + 1 to 1."""
+
+SHORTER = "give a shorter input, or fewer at once"
+"""The remedy if inputs do not fit in this machine's memory."""
+
+LARGEST_COUNT = 2**63 - 1
+"""The largest count: sizes are multiplied and told, but what no array can index is refused as it is."""
+
+MOST_LAYERS = 4096
+"""The largest number of layers of a network: each is a part of the program that is compiled."""
+
+UNMASKED = "no masked entries: fill them in, .filled(symbol), or leave them out, .compressed()"
+"""The remedy for a masked array."""
+
+FEWER_FLIPS = (
+    "insert fewer symbols, flip fewer positions, or draw a sample: flips=jaxsens.Substitute(sample=1000)"
+)
+"""The remedy if the flips do not fit in this machine's memory."""
+
+# Kinds of values
+
+
+def is_count(value: object, least: int = 0) -> bool:
+    """Returns whether a value is a whole number of at least `least`."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
+def is_real(value: object) -> bool:
+    """Returns whether a value is a real number that a float can hold, including infinity and NaN."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        float(value)
+    except OverflowError:  # a whole number of over 300 digits
+        return False
+    return True
+
+
+def is_masked(value: object) -> bool:
+    """Returns whether a value is an array with masked entries, or a list of some, which NumPy would read regardless."""
+    if isinstance(value, list | tuple):
+        return any(isinstance(one, np.ma.MaskedArray) and is_masked(one) for one in value)
+    return isinstance(value, np.ma.MaskedArray) and bool(np.ma.is_masked(value))
+
+
+def plain_numbers(value: Any) -> Any:
+    """Converts NumPy integers to Python's, also in tuples and lists; returns anything else unchanged."""
+    if isinstance(value, tuple | list):
+        # A namedtuple takes separate arguments, and is not a list of numbers.
+        return type(value)(map(plain_numbers, value)) if type(value) in (tuple, list) else value
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+
+
+def keep_plain(config: object, *fields: str) -> None:
+    """Converts integers in fields of a frozen dataclass to Python's, which compare, print and serialise alike."""
+    for name in fields:
+        object.__setattr__(config, name, plain_numbers(getattr(config, name)))
+
+
+def array_of(value: object) -> np.ndarray:
+    """Converts the value to an array. A value that cannot be converted (lists of unequal length, a tensor on another
+    device) becomes an empty object array, which no check accepts."""
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError):
+        return np.zeros(0, object)
+
+
+def whole_numbers(value: object) -> np.ndarray | None:
+    """The value as an array of whole numbers, or None if it is not one.
+
+    Python's numbers in an array of objects (a nullable column of pandas, a number beyond 64 bits) count. A number
+    beyond 64 bits becomes the end of that range, which no check of ids accepts. An array with masked entries is none.
+    """
+    if is_masked(value):
+        return None
+    found = array_of(value)
+    if found.dtype.kind == "f" and isinstance(value, list | tuple):
+        found = np.array(value, object)  # NumPy turns a list that holds 2**63 into floats
+    if found.dtype == object and found.size and all(_is_whole(one) for one in found.flat):
+        ends = np.iinfo(np.int64)
+        cut = [min(max(int(one), ends.min), ends.max) for one in found.flat]
+        found = np.array(cut, np.int64).reshape(found.shape)
+    return found if np.issubdtype(found.dtype, np.integer) else None
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
+
+
+# Numbers and names
+
+
+UNPAIRED = "half of an emoji or other character (a lone surrogate), or bytes that are not UTF-8; give whole characters"
+"""What is wrong with a text that is not `is_unicode`."""
+
+
+def is_unicode(text: str) -> bool:
+    """Returns whether UTF-8 can write a text: not with a lone surrogate, which JSON and command lines may have."""
+    return not re.search("[\ud800-\udfff]", text)
+
+
+def count(name: str, value: Any, problems: Problems, least: int = 0, most: float = LARGEST_COUNT) -> int:
+    """A whole number of at least `least` and at most `most`."""
+    if is_count(value, least) and int(value) <= most:
+        return int(value)
+    problems.add(name, value, count_wanted(value, least, most))
+    return 0
+
+
+def optional_count(name: str, value: Any, problems: Problems, least: int = 1) -> int | None:
+    """A whole number of at least `least`, or None."""
+    if value is None or (is_count(value, least) and int(value) <= LARGEST_COUNT):
+        return plain_numbers(value)
+    problems.add(name, value, f"{count_wanted(value, least)}, or None")
+    return None
+
+
+def count_wanted(value: object, least: int, most: float = LARGEST_COUNT) -> str:
+    """Returns what a count may be, in words; the largest one only for a value beyond it."""
+    wanted = f"a whole number of at least {least}"
+    return f"{wanted} and at most {most}" if is_count(value, least) else wanted
+
+
+def length(value: Any, problems: Problems, least: int = 1) -> int:
+    """n, the number of symbols of an input."""
+    return count("n", value, problems, least)
+
+
+def seed(value: Any, problems: Problems) -> int:
+    """A seed of random numbers, of any size."""
+    return count("seed", value, problems, most=math.inf)
+
+
+def number(
+    name: str,
+    value: Any,
+    problems: Problems,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    below: float | None = None,
+    most: float | None = None,
+) -> float:
+    """A real number within limits: greater than `above`, at least `least`, less than `below`, at most `most`."""
+    limits = (("above", gt, above), ("of at least", ge, least), ("below", lt, below), ("at most", le, most))
+    if is_real(value) and all(limit is None or holds(value, limit) for _, holds, limit in limits):
+        return float(value)
+    said = [f"{word} {limit}" for word, _, limit in limits if limit is not None and limit < math.inf]
+    problems.add(name, value, f"a number {' and '.join(said)}")
+    return 0.0
+
+
+def probability(name: str, value: Any, problems: Problems) -> float:
+    """A number strictly between 0 and 1."""
+    return number(name, value, problems, above=0, below=1)
+
+
+def choice(name: str, value: Any, known: Collection[Any], problems: Problems) -> Any:
+    """One of a few names (or None, True and False, which are compared by identity)."""
+    if not any(value is one or (isinstance(value, str) and value == one) for one in known):
+        shown = ", ".join(one if isinstance(one, str) else repr(one) for one in known)
+        problems.add(name, value, f"one of {shown}")
+    return value
+
+
+def generator(value: Any, problems: Problems) -> None:
+    """Adds an error if the value is not a NumPy random generator."""
+    if not isinstance(value, np.random.Generator):
+        problems.add("generator", value, "give numpy.random.default_rng(seed)")
+
+
+def checked_count(subject: str, *, least: int = 0, **values: Any) -> int:
+    """Checks that all values are whole numbers of at least `least`, raises their errors, and returns the first."""
+    with collecting(subject) as problems:
+        found = [count(name, value, problems, least) for name, value in values.items()]
+    return found[0]
+
+
+def checked_number(
+    subject: str,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    below: float | None = None,
+    most: float | None = None,
+    **values: Any,
+) -> float:
+    """Checks that all values are numbers within the limits of `number`, raises their errors, and returns the first."""
+    with collecting(subject) as problems:
+        limits = {"above": above, "least": least, "below": below, "most": most}
+        found = [number(name, value, problems, **limits) for name, value in values.items()]
+    return found[0]
+
+
+def progress(value: object, arguments: int, wanted: str, problems: Problems, *, bar: bool = True) -> None:
+    """Adds an error if the value is neither None, a function of this number of arguments, nor, with `bar`, a Boolean.
+
+    `wanted` completes "a function that is called with ...".
+    """
+    silent = value is None or (bar and isinstance(value, bool))
+    if not silent and not (callable(value) and not isinstance(value, type) and takes(value, arguments)):
+        problems.add("progress", value, f"a function that is called with {wanted}")
+
+
+def axes(value: Any, inches: tuple[float, float]) -> Axes:
+    """Returns the axes of a method `plot`, or new ones of `matplotlib.pyplot`. Raises InputError for anything else."""
+    if value is None:
+        from matplotlib import pyplot
+
+        return pyplot.subplots(figsize=inches, layout="constrained")[1]
+    from matplotlib.axes import Axes
+
+    with collecting("plot") as problems:
+        if not isinstance(value, Axes):
+            problems.add("axes", value, "matplotlib Axes, or None for new ones")
+    return value
+
+
+def takes(function: Any, arguments: int) -> bool:
+    """Returns whether a callable accepts this number of arguments. True if it has no signature."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return True
+    try:
+        signature.bind(*[None] * arguments)
+    except TypeError:
+        return False
+    return True
+
+
+# Ids of symbols, positions and outputs
+
+
+def check_ids(name: str, ids: np.ndarray, vocabulary: int | None, problems: Problems) -> None:
+    """Adds errors for ids that are negative, outside the model's vocabulary, or too large for 32 bits.
+
+    `vocabulary` is the number of symbols that the model reads, or None if unknown.
+    """
+    least, largest = int(ids.min()), int(ids.max())
+    if least < 0:
+        problems.add(name, least, "ids of at least 0")
+    if vocabulary is not None and largest >= vocabulary:
+        problems.add(name, largest, f"the model reads ids 0 to {vocabulary - 1}")
+    elif largest > LARGEST_ID:
+        problems.add(name, largest, f"ids of at most {LARGEST_ID}: models read them as 32-bit integers")
+
+
+def tokens(
+    value: Any, vocabulary: int | None, problems: Problems, *, one: bool = False
+) -> Int[np.ndarray, "batch n"]:
+    """Returns inputs (batch, n) as int32; one input (n,) becomes a batch of one. With `one`, only (n,) is accepted.
+
+    The stand-in has shape (0, 0).
+    """
+    from jax.core import Tracer
+
+    if isinstance(value, Tracer):
+        remedy = "known values: call this outside jit, vmap and grad; it compiles what it runs"
+        problems.add("tokens", value, remedy)
+        return np.zeros((0, 0), np.int32)
+    found, words = array_of(value), whole_numbers(value)
+    if is_masked(value):
+        problems.add("tokens", value, UNMASKED)
+    elif isinstance(value, Mapping) and "input_ids" in value:
+        problems.add("tokens", type(value).__name__, 'its ids: tokens["input_ids"]')
+    elif not isinstance(value, str | list | tuple) and found.size and isinstance(found.flat[0], str):
+        remedy = "a list of texts, tokens.tolist(), for a model that encodes text; otherwise ids"
+        problems.add("tokens", f"{type(value).__name__} of texts", remedy)
+    elif words is None and found.dtype.kind in "US":
+        remedy = "ids, not text: such as [int(symbol) for symbol in word], or the input_ids of a tokenizer"
+        problems.add("tokens", value, remedy)
+    elif not one and words is None and found.dtype == object and _lengths(value):
+        remedy = (
+            f"ids of one length, not of {_lengths(value)}: [{problems.subject}(model, one) for one in tokens]"
+        )
+        problems.add("tokens", value, remedy)
+    elif words is None and found.dtype == object:
+        wanted = "whole numbers of shape (n,)" + ("" if one else " or (batch, n), all inputs of one length")
+        problems.add("tokens", value, f"{wanted}; turn an iterator or a set into a list")
+    elif is_one_hot(found, words):
+        remedy = "one-hot rows: give the symbols' ids, tokens.argmax(-1)"
+        problems.add("tokens", _told(found), remedy)
+    elif found.size == 0 or found.ndim not in ((1,) if one else (1, 2)):
+        only = "shape (n,), one input of at least one symbol"
+        several = "shape (n,) or (batch, n), neither of them 0"
+        problems.add("tokens", f"shape {found.shape}", only if one else several)
+    elif words is None:
+        problems.add("tokens", _told(found), "whole numbers, the symbols' ids: tokens.astype(int)")
+    elif check_fits(
+        "tokens", f"shape {found.shape}", found.size * TOKEN_BYTES, "a measurement of them", SHORTER, problems
+    ):
+        check_ids("tokens", words, vocabulary, problems)
+        return words.reshape(-1, words.shape[-1]).astype(np.int32)
+    return np.zeros((0, 0), np.int32)
+
+
+def _lengths(value: Any) -> str:
+    """Returns the different lengths of a list of inputs, in words; "" for anything else."""
+    rows = [whole_numbers(one) for one in value] if isinstance(value, list | tuple) else []
+    lengths = sorted({-1 if row is None or row.ndim != 1 else len(row) for row in rows})
+    return "" if -1 in lengths else ", ".join(map(str, lengths))
+
+
+def is_one_hot(found: np.ndarray, words: np.ndarray | None) -> bool:
+    """Returns whether an array has a 1 and zeros along its last axis. Whole numbers (batch, n) are inputs even so."""
+    if not found.size or found.dtype.kind not in "biuf" or found.ndim < (2 if words is None else 3):
+        return False
+    ones = found == 1
+    return bool(np.all(ones | (found == 0)) and np.all(np.sum(ones, axis=-1) == 1))
+
+
+def _told(found: np.ndarray) -> str:
+    """Returns an array's dtype, shape and first values."""
+    more = ", ..." if found.size > 4 else ""
+    return f"{found.dtype}, shape {found.shape}: {', '.join(map(str, found.ravel()[:4].tolist()))}{more}"
+
+
+def words(
+    value: Any, alphabet: Sequence[str], problems: Problems, name: str = "tokens"
+) -> Int[np.ndarray, "*batch n"]:
+    """Returns words over a named alphabet as int64, with the last axis along the word; words may be empty."""
+    found = whole_numbers(value)
+    if is_masked(value):
+        problems.add(name, value, UNMASKED)
+    elif found is None or found.ndim == 0:
+        given = array_of(value)
+        what = f"{given.dtype}, shape {given.shape}"
+        problems.add(name, what, "whole numbers, the last axis along the word")
+    elif found.size and (found.min() < 0 or found.max() >= len(alphabet)):
+        known = ", ".join(f"{i} {one!r}" for i, one in enumerate(alphabet))
+        ends = (int(found.min()), int(found.max()))
+        problems.add(f"{name}' least and largest", ends, f"symbols of the alphabet: {known}")
+    else:
+        return found.astype(np.int64, copy=False)  # differences of unsigned numbers would wrap around
+    return np.zeros(0, np.int64)
+
+
+def positions(value: object, n: int, problems: Problems) -> Int[np.ndarray, " positions"]:
+    """Returns the 0-based positions of an input, in the order given, without duplicates."""
+    found = whole_numbers(value)
+    if found is None or found.ndim != 1 or not found.size:
+        problems.add("positions", value, "a sequence of 0-based positions, jaxsens.sample(count), or None")
+        return np.zeros(0, int)
+    wrong = int(found.min() if found.min() < 0 else found.max())
+    if wrong < 0 or (n and wrong >= n):
+        problems.add("positions", wrong, f"positions from 0 to {n - 1}" if n else "0-based positions")
+    return np.array(list(dict.fromkeys(found.tolist())), int)
+
+
+def symbols(
+    value: object, vocabulary: int | None, problems: Problems, *, least: int = 1, name: str = "symbols"
+) -> Int[np.ndarray, " symbols"]:
+    """Returns the ids of at least `least` different symbols, in the order given, without duplicates."""
+    found = whole_numbers(value)
+    if found is None or found.ndim != 1 or len(np.unique(found)) < least:
+        some = "at least one symbol id" if least == 1 else f"at least {least} different symbol ids"
+        hint = f": {name}=[{found}]" if found is not None and found.ndim == 0 else ""
+        problems.add(name, value, f"{some}, in a sequence{hint}")
+        return np.zeros(0, int)
+    check_ids(name, found, vocabulary, problems)
+    return np.array(list(dict.fromkeys(found.tolist())), int)
+
+
+def alphabet(size: int | None, own: int | None, problems: Problems) -> Int[np.ndarray, " symbols"]:
+    """Returns the symbols that flips may insert: 0 .. size - 1.
+
+    Args:
+        size: the user's, checked by itself; None for the model's own.
+        own: the size of the model's alphabet, or None if unknown.
+        problems: collects the errors.
+    """
+    if size is not None and own is not None and size > own:
+        problems.add("flips", size, f"the model's alphabet has {own} symbols")
+        return np.zeros(0, int)
+    size = own if size is None else size
+    if size is None:
+        remedy = "say which symbols flips may insert: flips=2 for 0 and 1, or flips=[3, 4]"
+        problems.add("flips", None, remedy)
+    elif check_fits("flips", size, size * FLIP_BYTES, "the flips of one position", FEWER_FLIPS, problems):
+        return np.arange(size)
+    return np.zeros(0, int)
+
+
+def fixed(value: Any, n: int, vocabulary: int | None, problems: Problems) -> dict[int, int]:
+    """Returns the positions fixed to one symbol in all inputs: 0-based position to symbol, sorted by position."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(is_count(i) and is_count(s) for i, s in value.items()):
+        problems.add("fixed", value, "a mapping of 0-based positions to symbol ids, such as {0: 1}")
+        return {}
+    sound = {}
+    for position, symbol in sorted(value.items()):
+        if n and position >= n:
+            problems.add("fixed", {position: symbol}, f"positions from 0 to {n - 1}")
+        elif symbol >= (LARGEST_ID + 1 if vocabulary is None else vocabulary):
+            largest = LARGEST_ID if vocabulary is None else vocabulary - 1
+            problems.add("fixed", {position: symbol}, f"the model reads ids 0 to {largest}")
+        else:
+            sound[int(position)] = int(symbol)
+    return sound
+
+
+def outputs(value: Any, size: int | None, problems: Problems) -> tuple[int, ...] | None:
+    """Returns 0-based coordinates of an output of `size` numbers, in the order given; None for all (or "all").
+
+    `size` is None if it is not yet known.
+    """
+    if value is None or (isinstance(value, str) and value == "all"):
+        return None
+    found = whole_numbers(value)
+    flat = found is not None and found.ndim == 1 and found.size
+    if found is None or not flat or found.min() < 0 or (size and found.max() >= size):
+        wanted = f"a sequence of 0-based output coordinates{f' below {size}' if size else ''}"
+        problems.add("outputs", value, f'{wanted}, "all", or None for the default')
+        return None
+    coordinates, times = np.unique(found, return_counts=True)
+    if times.max() > 1:
+        twice = coordinates[np.argmax(times)]
+        problems.add("outputs", value, f"each coordinate once; {twice} is there {times.max()} times")
+        return None
+    return tuple(found.tolist())
+
+
+def readout(value: object, own: int | str | None, n: int, problems: Problems) -> bool:
+    """Returns whether a readout ("last", "mean", a 0-based position, None, or "auto") is usable; if not, adds an error.
+
+    `own` is the readout that the model declares, or "auto" if it declares none.
+    """
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        place = int(value)
+        if place < 0:
+            instead = '"last"' if place == -1 else f"n - {-place}"
+            problems.add("readout", place, f"positions count from the front, from 0: give {instead}")
+            return False
+        if n and place >= n:
+            problems.add("readout", place, f"a position from 0 to {n - 1}")
+            return False
+    elif value is not None and not (isinstance(value, str) and value in ("auto", "last", "mean")):
+        problems.add("readout", value, 'a 0-based position, "last", "mean", None, or "auto"')
+        return False
+    if value != "auto" and own not in ("auto", value):
+        elsewhere = "for another, use config.replace(readout=...)"
+        problems.add("readout", value, f"this model's config sets its readout to {own!r}; {elsewhere}")
+        return False
+    return True
+
+
+def config_readout(name: str, value: Any, problems: Problems, by_symbol: bool = False) -> int | str:
+    """Returns the readout in a config: "last", "mean", a 0-based position, or if `by_symbol` "last other than 3"."""
+    other = by_symbol and isinstance(value, str) and re.fullmatch(r"last other than \d{1,9}", value)
+    named = isinstance(value, str) and value in ("last", "mean")
+    if not is_count(value) and not named and not other:
+        problems.add(name, value, 'a 0-based position, "last" or "mean"')
+    return plain_numbers(value)
+
+
+def mesh(value: object, problems: Problems) -> None:
+    """Adds an error if the value is neither None nor a mesh of devices, or a mesh that processes cannot share."""
+    from jax.sharding import Mesh
+
+    if value is None:
+        return
+    if isinstance(value, Mesh) and value.size:
+        _shared_mesh(value, problems)
+        return
+    platform = isinstance(value, str) and value in ("cpu", "gpu", "tpu")
+    devices = f"jax.devices({value!r})" if platform else "devices"
+    problems.add(
+        "mesh",
+        value,
+        "the devices to spread flips over, or None for all of this process:\n"
+        f'    mesh = jax.sharding.Mesh(numpy.array({devices}), ("flips",))\n'
+        "    jaxsens.flip_sensitivity(model, tokens, placement=jaxsens.Placement(mesh))",
+    )
+
+
+def _shared_mesh(mesh: Mesh, problems: Problems) -> None:
+    """Adds an error for a mesh with devices of other processes, if this one has none there, or it has several axes."""
+    import jax
+
+    own, there = jax.process_index(), sorted({device.process_index for device in mesh.devices.flat})
+    if own not in there:
+        remedy = "jaxsens.global_mesh(), or a mesh with devices of every process that makes the call"
+        problems.add("mesh", f"devices of the processes {there}, none of this process, {own}", remedy)
+    elif len(there) > 1 and len(mesh.axis_names) > 1:
+        axes = f"the axes {mesh.axis_names} over {len(there)} processes"
+        problems.add("mesh", axes, "one axis, as jaxsens.global_mesh() has, if several processes share it")

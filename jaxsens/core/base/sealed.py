@@ -1,0 +1,169 @@
+"""Checksummed files: a digest that detects any change, and JSON files sealed with it.
+
+A sealed JSON file holds its kind, its content, and the digest of both. `SavedResult` is what is saved so: dataclasses,
+numbers, texts and NumPy arrays, bit for bit. A measured result stores the same digest, over its metadata and arrays, in
+its metadata.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+
+from jaxsens.core.base.errors import InputError
+from jaxsens.core.base.files import keep_text
+from jaxsens.core.base.strict import typed_arguments
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class DamagedFile(Exception):
+    """Raised if a file is damaged or was written for another purpose. The message names the file and the problem."""
+
+
+def write_sealed(
+    path: str | os.PathLike[str], kind: str, content: Mapping[str, Any], indent: int | None = 1
+) -> None:
+    """Writes a JSON object with its kind and checksum, atomically; on one line if `indent` is None.
+
+    A file that holds just this already is left as it is.
+    """
+    # Convert to JSON and back first, as a reader would: tuples become lists, and numeric keys become strings.
+    sealed = json.loads(json.dumps({"kind": kind, "content": dict(content)}))
+    keep_text(path, json.dumps({**sealed, "sha256": digest(sealed)}, indent=indent) + "\n")
+
+
+def read_sealed(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
+    """Returns the object written by `write_sealed`.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        DamagedFile: if the file is damaged, or holds another kind.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            stored = json.load(file)
+        if not isinstance(stored, dict) or not stored.keys() >= {"kind", "content", "sha256"}:
+            raise DamagedFile(f"{path}: not written by jaxsens: it has no kind, content and checksum")
+        stated = stored.pop("sha256")
+        found, content = stored["kind"], stored["content"]
+        sound = stated == digest(stored) and isinstance(content, dict)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise DamagedFile(f"{path}: {type(error).__name__}: {error}") from error
+    if not sound:
+        raise DamagedFile(f"{path}: its content does not match its checksum")
+    if found != kind:
+        raise DamagedFile(f"{path}: it holds a {found}, not a {kind}")
+    return content
+
+
+def digest(stored: Mapping[str, Any], arrays: Iterable[np.ndarray] = ()) -> str:
+    """Returns the SHA-256 of JSON values, in any file layout, and of arrays: their dtypes, shapes and bytes."""
+    text = json.dumps(stored, sort_keys=True, separators=(",", ":"))
+    found = hashlib.sha256(text.encode())
+    for array in arrays:
+        found.update(f"{array.dtype.str} {array.shape}".encode())
+        found.update(array.tobytes())
+    return found.hexdigest()
+
+
+_ARRAY = {"dtype", "shape", "values"}
+"""The keys of an array's object."""
+
+
+class SavedResult:
+    """A dataclass that is saved as a file of its own.
+
+    Attributes:
+        kind: what the file says that it holds.
+    """
+
+    kind: ClassVar[str]
+    __pydantic_config__: ClassVar[Any] = {"arbitrary_types_allowed": True}
+
+    @typed_arguments
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes one JSON file with a checksum, atomically; about 20 bytes a number."""
+        # On one line: with a number a line it would be many times longer.
+        write_sealed(path, self.kind, encoded(self), indent=None)
+
+    @classmethod
+    @typed_arguments
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Returns what `save` wrote.
+
+        Raises:
+            InputError: if the file is missing, damaged, or of another kind.
+        """
+        from pydantic import TypeAdapter, ValidationError
+
+        advice = f"give a file of {cls.__name__}.save"
+        try:
+            return TypeAdapter(cls).validate_python(decoded(read_sealed(path, cls.kind)))
+        except FileNotFoundError:
+            raise InputError(f"path = {str(path)!r}: no such file") from None
+        except DamagedFile as error:
+            raise InputError(f"path = {error}; {advice}") from error
+        except (ValidationError, InputError) as error:
+            raise InputError(f"path = {str(path)!r}: {error}; {advice}") from error
+
+
+Result = TypeVar("Result", bound=SavedResult)
+
+
+def reader(kind: type[Result], name: str) -> Callable[[str | os.PathLike[str]], Result]:
+    """Returns the public function of this name that reads results of a kind; for the module of the kind."""
+
+    def load(path: str | os.PathLike[str]) -> Result:
+        return kind.load(path)
+
+    load.__doc__ = (
+        f"Reads what `{kind.__name__}.save` wrote.\n\n"
+        "Raises:\n    InputError: if the file is missing, damaged, or no such result.\n"
+    )
+    load.__module__, load.__name__, load.__qualname__ = kind.__module__, name, name
+    load.__annotations__["return"] = kind.__name__
+    return load
+
+
+def encoded(value: Any) -> Any:
+    """Returns JSON values. An array becomes an object of its dtype, shape and values; float32 survives as float64. An
+    object with a `table`, which says what is asked, becomes that."""
+    import numpy as np
+
+    if isinstance(value, np.ndarray):
+        return {"dtype": value.dtype.str, "shape": list(value.shape), "values": value.ravel().tolist()}
+    if hasattr(value, "table"):
+        return encoded(value.table())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: encoded(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): encoded(one) for key, one in value.items()}
+    if isinstance(value, tuple | list):
+        return [encoded(one) for one in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    raise TypeError(f"a record has no place for a {type(value).__name__}: {value!r}")
+
+
+def decoded(value: Any) -> Any:
+    """Returns what `encoded` was given, with mappings for dataclasses and tuples for lists."""
+    import numpy as np
+
+    if isinstance(value, Mapping):
+        if value.keys() == _ARRAY:
+            found: np.ndarray = np.array(value["values"], np.dtype(value["dtype"])).reshape(value["shape"])
+            return found
+        return {key: decoded(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return tuple(decoded(one) for one in value)
+    return value

@@ -1,0 +1,520 @@
+"""Strict config validation with pydantic, in Python and from TOML. All errors are reported at once, by path."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import inspect
+import json
+import os
+import re
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import date, time
+from functools import cache
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import pydantic
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+from jaxsens.core.base import inputs
+from jaxsens.core.base.errors import InputError, Problems, collecting, shortened
+from jaxsens.core.base.files import read_text_within
+
+C = TypeVar("C", bound=type)
+T = TypeVar("T")
+Given = ParamSpec("Given")
+Returned = TypeVar("Returned")
+
+STRICT = pydantic.ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+"""Rejects unknown keys, 3.7 or "3" for a whole number, and "false" for a Boolean."""
+
+
+# Configs in Python
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def config(cls: C) -> C:
+    """Turns a class into a frozen dataclass whose fields pydantic checks. NumPy values are accepted.
+
+    The constructor raises one `InputError` that lists every error. `__post_init__` runs once all fields are valid, and
+    may raise another `InputError`.
+    """
+    # Defaults are checked too, because checks convert values: the name of a weighting becomes the weighting.
+    options: pydantic.ConfigDict = {**STRICT, "arbitrary_types_allowed": True, "validate_default": True}
+    made: Any = pydantic_dataclass(cls, frozen=True, config=options)
+    names = tuple(one.name for one in dataclasses.fields(made) if not one.kw_only)
+    validate = made.__init__
+
+    @functools.wraps(validate)
+    def __init__(self: Any, *args: Any, **given: Any) -> None:
+        if len(args) > len(names):
+            raise TypeError(f"{cls.__name__} has {len(names)} fields, but {len(args)} were given")
+        given = dict(zip(names, args, strict=False)) | given
+        try:
+            validate(self, **given)
+        except pydantic.ValidationError as error:
+            with collecting(cls.__name__) as problems:
+                note_errors(error, "", problems, made)
+
+    made.__init__ = __init__
+    return made
+
+
+def later(default: Any) -> Any:
+    """Returns a field that a config got after points had been measured with it.
+
+    At its default it is left out of what describes the config (`config_tables.plain`), so that the keys of those points
+    stay as they were.
+    """
+    return dataclasses.field(default=default, metadata={"later": True})
+
+
+def is_later(field: dataclasses.Field[Any], value: object) -> bool:
+    """Returns whether a field made by `later` has its default."""
+    return bool(field.metadata.get("later")) and value == field.default
+
+
+class _FieldErrors(ValueError):
+    """The errors found by `checked_by`. Each message names its field."""
+
+    def __init__(self, messages: list[str]) -> None:
+        super().__init__("; ".join(messages))
+        self.messages = messages
+
+
+@contextmanager
+def field_errors() -> Iterator[Problems]:
+    """Collects errors in a field's validator. Their messages may name other fields of the class too."""
+    problems = Problems("")
+    yield problems
+    if problems:
+        raise _FieldErrors(problems.messages)
+
+
+def checked_by(check: Callable[..., Any], **options: Any) -> pydantic.PlainValidator:
+    """Returns the validator of a field. `check` is like the functions of `jaxsens.core.base.inputs`:
+    check(name, value, problems=problems, **options)."""
+
+    def validate(value: Any, info: pydantic.ValidationInfo) -> Any:
+        with field_errors() as problems:
+            return check(info.field_name, value, problems=problems, **options)
+
+    return pydantic.PlainValidator(validate)
+
+
+def typed(
+    name: str,
+    table: Mapping[str, Any],
+    known: Mapping[str, type],
+    problems: Problems,
+    named: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Any:
+    """Returns the dataclass described by a table such as `{type = "Learned", max_length = 64}`, or None after errors.
+
+    Args:
+        name: the table's name, for messages.
+        table: may contain further such tables.
+        known: the dataclasses, by `type`.
+        problems: collects the errors.
+        named: the values that have a name, by field.
+    """
+    kind = table.get("type")
+    if not isinstance(kind, str) or kind not in known:
+        hint = did_you_mean(kind, known) if isinstance(kind, str) else f": one of {', '.join(known)}"
+        problems.messages.append(f"{name}.type = {kind!r}: a table needs a known type{hint}")
+        return None
+    fields: dict[str, Any] = {}
+    own = Problems(name)
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            fields[key] = typed(f"{name}.{key}", value, known, own, named)
+        elif key != "type":
+            names = (named or {}).get(key, {})
+            fields[key] = names.get(value, value) if isinstance(value, str) else value
+    if not own:
+        made = read_table(known[kind], fields, name, own, python=True)
+        if made is not None:
+            return made
+    problems.messages += [
+        re.sub(r"an instance of (\w+)", r'a table {type = "\1", ...}', text) for text in own.messages
+    ]
+    return None
+
+
+Count = Annotated[int, checked_by(inputs.count)]
+"""A whole number of at least 0."""
+
+Positive = Annotated[int, checked_by(inputs.count, least=1)]
+"""A whole number of at least 1."""
+
+OptionalPositive = Annotated[int | None, checked_by(inputs.optional_count)]
+"""A whole number of at least 1, or None."""
+
+
+# Tables of a file
+
+_LONGEST_TOML = 2**20
+"""The bytes of the longest config that is read."""
+
+_DEEPEST = 32
+_SHALLOW = "no config has tables as deep"
+
+_KEY = r"""(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*"""
+_DEEP_KEY = re.compile(rf"(?:^|[\[{{,])[ \t]*{_KEY}(?:\.[ \t]*{_KEY}){{{_DEEPEST}}}", re.MULTILINE)
+
+
+def read_toml(path: str | os.PathLike[str], argument: str = "config") -> tuple[str, dict[str, Any]]:
+    """Returns the text of a TOML file, and its table.
+
+    Raises:
+        InputError: if the file cannot be read, or is not TOML.
+    """
+    try:
+        text = read_text_within(path, _LONGEST_TOML)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{argument} = {str(path)!r}: a readable TOML file is needed ({error})") from error
+    text = text.replace("\r\n", "\n").replace("\r", "\n")  # as of a file that is opened as text
+    return text, parse_toml(text, str(path))
+
+
+def parse_toml(text: str, subject: str) -> dict[str, Any]:
+    """Returns the table of a TOML text. Raises an `InputError` that begins with `subject` if it is not TOML."""
+    deep = _DEEP_KEY.search(text)
+    if deep is not None:  # the parser takes time quadratic in the parts
+        line = text.count("\n", 0, deep.start()) + 1
+        raise InputError(f"{subject}: line {line}: a key of more than {_DEEPEST} parts; {_SHALLOW}")
+    try:
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a number of too many digits is a plain ValueError
+        raise InputError(f"{subject}: not TOML: {error}") from error
+    inside: list[Any] = [table]
+    for _ in range(_DEEPEST):
+        inside = [one for part in inside for one in (part.values() if isinstance(part, dict) else part)]
+        inside = [one for one in inside if isinstance(one, dict | list)]
+    if inside:
+        raise InputError(f"{subject}: tables or lists more than {_DEEPEST} deep; {_SHALLOW}")
+    return table
+
+
+def read_fields(
+    kind: type, table: object, path: str, problems: Problems, *, python: bool = False, **context: Any
+) -> dict[str, Any]:
+    """Returns the fields of a dataclass given by a table, and the defaults of the others.
+
+    A field with an error is reported and omitted. So one pass reports every error, and checks that depend only on valid
+    fields can still run.
+
+    Args:
+        kind: the dataclass. Fields that are dataclasses are tables within the table.
+        table: a table of a TOML file. It is converted to JSON, for which a strict check accepts a list as a tuple and a
+            table as a dataclass, but no conversion between kinds of numbers.
+        python: whether `table` holds typed values (tuples, dataclasses), to be checked without conversion.
+        path: the path of the table within the file, for messages.
+        problems: collects the errors.
+        context: passed to validators that need more than the value, as `info.context`.
+    """
+    dates = list(_dates(table, path))
+    problems.messages += [f"{where}: dates and times are not accepted; put it in quotes" for where in dates]
+    sound: dict[str, Any] = {}
+    try:
+        model, context = _fields_model(kind), {**context, "sound": sound}
+        if python:
+            model.model_validate(table, context=context)
+        else:
+            model.model_validate_json(json.dumps(table, default=str), context=context)
+    except pydantic.ValidationError as error:
+        note_errors(error, path, problems, kind)
+    given = table if isinstance(table, Mapping) else {}
+    for field in dataclasses.fields(kind):
+        if field.name not in given and field.default is not dataclasses.MISSING:
+            sound[field.name] = field.default
+        elif field.name not in given and field.default_factory is not dataclasses.MISSING:
+            sound[field.name] = field.default_factory()
+    return sound
+
+
+def read_table(kind: type[T], table: object, path: str, problems: Problems, **context: Any) -> T | None:
+    """Returns the dataclass that a table describes, or None after adding all errors below `path`. See `read_fields`."""
+    own = Problems(path)
+    fields = read_fields(kind, table, path, own, **context)
+    if not own:
+        try:
+            return kind(**fields)
+        except InputError as error:
+            own.messages += [join(path, [message]) for message in messages(error)]
+    problems.extend(own)
+    return None
+
+
+@cache
+def _fields_model(kind: type) -> type[pydantic.BaseModel]:
+    """Returns a model with a dataclass's fields, which stores valid values in the context's dictionary `sound`."""
+
+    def keep(cls: type, value: Any, info: pydantic.ValidationInfo) -> Any:
+        info.context["sound"][info.field_name] = value  # pyright: ignore[reportOptionalSubscript]
+        return value
+
+    hints, fields = get_type_hints(kind, include_extras=True), {}
+    for field in dataclasses.fields(kind):
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        fields[field.name] = (hints[field.name], ... if required else None)
+    validators: dict[str, Any] = {"keep_the_sound": pydantic.field_validator("*")(classmethod(keep))}
+    return pydantic.create_model(kind.__name__, __config__=STRICT, __validators__=validators, **fields)
+
+
+def _dates(table: object, path: str) -> Iterator[str]:
+    """Yields the paths of dates and times in a TOML table, which JSON does not support."""
+    if isinstance(table, date | time):
+        yield path
+    elif isinstance(table, dict | list):
+        for key, value in table.items() if isinstance(table, dict) else enumerate(table):
+            yield from _dates(value, join(path, [key]))
+
+
+# Calls
+
+
+def bind(
+    function: Callable[..., Any], signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> inspect.BoundArguments:
+    """Returns the arguments of a call by name, with defaults.
+
+    Raises:
+        TypeError: naming the function, the argument and the likeliest one for an argument that it does not have.
+    """
+    try:
+        given = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        unknown = next((name for name in kwargs if name not in signature.parameters), None)
+        why = str(error)
+        if unknown is not None:
+            remedy = _field_of_an_argument(function, unknown) or did_you_mean(unknown, signature.parameters)
+            why = f"{unknown} = {kwargs[unknown]!r}: unknown argument{remedy}"
+        raise TypeError(f"{function.__name__}: {why}") from None
+    given.apply_defaults()
+    return given
+
+
+def _field_of_an_argument(function: Callable[..., Any], word: str) -> str:
+    """Returns whose field the word is, as `; write measure=L2(outputs=...)`; "" if it is nobody's."""
+    for name, hint in get_type_hints(function).items():
+        for kind in _kinds(hint):
+            if dataclasses.is_dataclass(kind) and word in field_names(kind):
+                return f"; write {name}={kind.__name__}({word}=...)"
+    return ""
+
+
+def _kinds(hint: Any) -> Iterator[type]:
+    """Yields the classes of this project that a value of the type may have: those named, and the kinds of each."""
+    for part in (hint, *get_args(hint)):
+        if isinstance(part, type) and part.__module__.startswith("jaxsens."):
+            yield part
+            kinds = getattr(part, "kinds", None)
+            yield from kinds.values() if isinstance(kinds, Mapping) else ()
+
+
+def naming_arguments(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
+    """Makes a public function say which argument was meant where it is called with one that it does not have."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def called(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
+        if not kwargs.keys() <= signature.parameters.keys():
+            bind(function, signature, args, kwargs)
+        return function(*args, **kwargs)
+
+    return called
+
+
+def typed_arguments(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
+    """Makes a public function or method refuse arguments of other types than it is annotated with, by name.
+
+    Texts, truth values, paths, functions, names of a `Literal`, mappings from texts, None and objects of the package's
+    classes are checked, and sequences, collections and unions of these. Others are left to the function: numbers and
+    arrays have limits.
+    """
+    names = inspect.signature(function).parameters
+    method = next(iter(names), "") in ("self", "cls")
+
+    @functools.wraps(function)
+    def called(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
+        owner = f"{type(args[0]).__name__}: " if method and function.__name__ == "__init__" else ""
+        with collecting(owner.rstrip(": ") or function.__name__) as problems:
+            for name, value in (*zip(names, args, strict=False), *kwargs.items()):
+                kinds = _checked_kinds(function, name) if name in names else ()
+                if kinds and not any(_is_of(value, kind) for kind in kinds):
+                    problems.add(name, value, " or ".join(map(_of_kind, kinds)))
+        return function(*args, **kwargs)
+
+    return called
+
+
+@cache
+def _checked_kinds(function: Callable[..., Any], name: str) -> tuple[Any, ...]:
+    """Returns the types that an argument may have; () if one of them is none that is checked."""
+    hint = function.__annotations__.get(name, Any)
+    try:
+        hint = eval(hint, getattr(function, "__globals__", {})) if isinstance(hint, str) else hint
+    except (NameError, AttributeError, TypeError):  # imported for type checkers alone
+        return ()
+    kinds = get_args(hint) if isinstance(hint, UnionType) or get_origin(hint) is Union else (hint,)
+    if any(get_origin(kind) is os.PathLike for kind in kinds):
+        kinds = tuple(kind for kind in kinds if kind is not str)  # not every text is a path
+    return kinds if all(_rule(kind) is not None for kind in kinds) else ()
+
+
+def _rule(kind: Any) -> Callable[[Any], bool] | None:
+    """Returns the check of one type; None for a type that is left to the function."""
+    if kind in (None, NoneType):
+        return lambda value: value is None
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return lambda value: isinstance(value, str | None) and value in parts
+    if origin is os.PathLike:
+        return lambda value: isinstance(value, str | os.PathLike) and is_path(value)
+    if origin in (Sequence, Collection) or (origin is Mapping and parts[0] is str):
+        rule = _rule(parts[0])
+        return rule and (lambda value: isinstance(value, origin) and all(map(rule, value)))
+    if origin is Callable:
+        return callable
+    if kind in (str, bool) or (isinstance(kind, type) and kind.__module__.startswith("jaxsens.")):
+        return lambda value: isinstance(value, kind)
+    return None
+
+
+def _is_of(value: object, kind: Any) -> bool:
+    rule = _rule(kind)
+    return rule is None or rule(value)
+
+
+def is_path(value: str | os.PathLike[str]) -> bool:
+    """Returns whether files can have this name: not empty, no NUL, and no half of a character."""
+    try:
+        return os.fspath(value) not in ("", b"") and b"\0" not in os.fsencode(value)
+    except (UnicodeEncodeError, TypeError):
+        return False
+
+
+def _of_kind(kind: Any) -> str:
+    """Returns a type in words."""
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, get_args(kind)))}"
+    words: dict[Any, str] = {str: "a text", bool: "True or False", None: "None", NoneType: "None"}
+    words |= {Sequence[str]: "a sequence of texts", Mapping[str, Any]: "a mapping from texts"}
+    origins: dict[Any, str] = {os.PathLike: "a path", Callable: "a function"}
+    if get_origin(kind) in (Sequence, Collection) and kind not in words:
+        return f"a list, each {_of_kind(get_args(kind)[0])}"
+    return words.get(kind) or origins.get(get_origin(kind)) or f"a {kind.__module__}.{kind.__name__}"
+
+
+# Messages
+
+
+def note_errors(error: pydantic.ValidationError, path: str, problems: Problems, kind: type) -> None:
+    """Adds each of pydantic's errors about a dataclass. Errors about the members of one union become one."""
+    remedies: dict[str, list[str]] = {}
+    for detail in error.errors(include_url=False):
+        loc, unknown = detail["loc"], detail["type"] in _UNKNOWN
+        # An unknown key stays, whatever it is called: it is what the location ends with.
+        parts = [p for k, p in enumerate(loc) if not _is_member(p) or (unknown and k == len(loc) - 1)]
+        where, cause = join(path, parts), detail.get("ctx", {}).get("error")
+        if isinstance(cause, _FieldErrors):
+            # These messages name the field: the last part of the location that is not a list index.
+            names = [k for k, part in enumerate(parts) if isinstance(part, str)]
+            problems.messages += [
+                join(join(path, parts[: names[-1]]), [message]) for message in cause.messages
+            ]
+            continue
+        if isinstance(cause, InputError):
+            problems.messages += [join(where, [message]) for message in messages(cause)]
+            continue
+        if detail["type"] not in _NO_VALUE:
+            where += f" = {shortened(repr(detail['input']), 80)}"
+        remedies.setdefault(where, []).append(_remedy(detail, parts, kind))
+    for where, listed in remedies.items():
+        problems.messages.append(f"{where}: {' or '.join(dict.fromkeys(listed))}")
+
+
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+_MISSING = ("missing", "missing_argument")
+_NO_VALUE = (*_UNKNOWN, *_MISSING)
+
+
+def _is_member(part: object) -> bool:
+    """Returns whether part of a location is a union member (`int`, `tuple[int, ...]`, a class), not a key."""
+    return isinstance(part, str) and (
+        part in ("int", "float", "str", "bool") or part.endswith(("]", "-table")) or part[:1].isupper()
+    )
+
+
+def _remedy(detail: Any, parts: list[str | int], kind: type) -> str:
+    if detail["type"] in _UNKNOWN:
+        *above, key = (part for part in parts if isinstance(part, str))
+        known = dict.fromkeys(_keys(kind).get(above[-1] if above else "", ()))
+        # A key of another union member would not help.
+        return f"unknown key{did_you_mean(key, [name for name in known if name != key])}"
+    if detail["type"] in _MISSING:
+        return "required, but not given"
+    if detail["type"] in ("bool_type", "bool_parsing"):
+        return "True or False"
+    return detail["msg"].removeprefix("Value error, ").replace("Input should", "should")
+
+
+@cache
+def _keys(kind: type) -> dict[str, list[str]]:
+    """Returns the keys of a dataclass's tables, by table name; "" is the dataclass itself."""
+    found = {"": [*field_names(kind)]}
+    for name, hint in get_type_hints(kind).items():
+        for part in _dataclasses(hint):
+            found.setdefault(name, []).extend(field_names(part))
+    return found
+
+
+def _dataclasses(hint: Any) -> Iterator[type]:
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        yield hint
+    for part in get_args(hint):
+        yield from _dataclasses(part)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Returns `; did you mean "lengths"?` if a known word is close, otherwise the known words if they are few."""
+    known = tuple(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    if close:
+        return f'; did you mean "{close[0]}"?'
+    return f"; known: {', '.join(known)}" if 0 < len(known) <= 30 else ""
+
+
+def join(path: str, parts: Iterable[object]) -> str:
+    """Formats a location, such as `variant[2].model.width`."""
+    for part in parts:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+    return path
+
+
+def messages(error: InputError) -> list[str]:
+    """Returns the errors listed in an `InputError` made by `Problems`, without their subject."""
+    _, _, text = str(error).partition(": ")
+    first, *rest = text.split("\n  - ")
+    return rest or [first]
+
+
+def field_names(kind: type) -> tuple[str, ...]:
+    """Returns the names of a dataclass's fields."""
+    return tuple(field.name for field in dataclasses.fields(kind))

@@ -1,0 +1,309 @@
+"""The unflipped run that all flips of an input share, and the change of one layer's output under a flip: in the first
+layer, where one key changes, and in later layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxsens.core.base.errors import no_rule
+from jaxsens.core.base.platforms import compiled_for
+from jaxsens.core.engines.difference import one_key, rounding
+from jaxsens.core.engines.difference.attention import SOFT, hard_rows, readout_row, soft_rows
+from jaxsens.core.engines.difference.moved import HeadsMoved, Index, KeptLayer, Moved, Rows
+from jaxsens.core.engines.difference.one_key import KeyMoved, Rest
+from jaxsens.core.engines.difference.one_key_hard import Levels, levels_of, one_key_change_hard
+from jaxsens.core.engines.difference.rounding import product_error, size, unit
+from jaxsens.core.engines.difference.rules import feed_forward_change, layer_norm_change
+from jaxsens.core.engines.one_key.blocks import Reach, over_changed_rows
+from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change
+from jaxsens.core.models.parts.weighting import AverageHard, HardWeighting, Sigmoid, SinkSoftmax, Softmax
+from jaxsens.core.models.transformer import layers, trace
+from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
+from jaxsens.core.models.transformer.parameters import NormParameters, TransformerParameters, needed
+from jaxsens.core.models.transformer.stack import Stack
+from jaxsens.core.models.transformer.tables import layer_config, position_embedding
+from jaxsens.core.models.transformer.trace import LayerTrace, gate_inputs, layer_norm, transformer_layer
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Prepared:
+    """The unflipped run: tokens, the trace of every layer, y^(L), and the values for the first layer's closed form.
+
+    If one row is read out, the last layer's trace and y^(L) are valid only in that row.
+    """
+
+    tokens: Int[Array, " n"]
+    traces: Stack[LayerTrace]
+    output: Float[Array, "n width"]
+    others: Rest | Levels | None
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["parameters", "prepared"], meta_fields=["config"])
+@dataclass(frozen=True)
+class KeptRun:
+    """A transformer, its parameters, and its unflipped run."""
+
+    config: TransformerConfig
+    parameters: TransformerParameters
+    prepared: Prepared
+
+    def layer(self, k: int) -> KeptLayer:
+        """Layer k."""
+        return KeptLayer(
+            layer_config(self.config, self.parameters, k), self.parameters.layers[k], self.prepared.traces[k]
+        )
+
+
+def prepare(
+    config: TransformerConfig,
+    parameters: TransformerParameters,
+    tokens: Int[Array, " n"],
+    row: int | None = None,
+) -> Prepared:
+    """Runs a forward pass, and a pass over the first layer's scores, in O(L n^2 d) time and O(L n (d + d_ff)) memory.
+
+    The last layer's attention is computed only for the readout row: O(n d) with one layer. With `row`, only that row
+    and the flipped one will be needed in the first layer, which saves the second pass.
+    """
+    n = len(tokens)
+    traces, output = layers.trace(config, parameters, tokens, layers.readout_position(config, n))
+    others: Rest | Levels | None = None
+    if config.layers:
+        layer = KeptLayer(layer_config(config, parameters, 0), parameters.layers[0], traces[0])
+        match layer.config.weighting:
+            case Softmax() | SinkSoftmax():
+                sink = isinstance(layer.config.weighting, SinkSoftmax)
+                equal = one_key.first_rows(tokens, position_embedding(config, parameters, n), sink)
+                others = one_key.rest_of(layer, equal, row)
+            case Sigmoid():
+                pass  # no key's weight depends on the others
+            case HardWeighting():
+                others = levels_of(layer, row)
+            case other:
+                raise no_rule("the difference engine", "weighting", other, (*SOFT, HardWeighting))
+    return Prepared(tokens, traces, output, others)
+
+
+def score_sizes(prepared: Prepared) -> Float[Array, " layers"]:
+    """Returns the largest |log-normaliser| of each layer."""
+    runs = zip(prepared.traces.runs, prepared.traces.lengths, strict=True)
+    sizes = [jnp.max(jnp.abs(run.normaliser).reshape(length, -1), axis=1) for run, length in runs]
+    return jnp.concatenate([jnp.zeros(0, prepared.output.dtype), *sizes])
+
+
+def largest_score(prepared: Prepared) -> float:
+    """Returns the largest size of a softmax score that gets weight in the unflipped run, to within log n.
+
+    It uses the log-normaliser, which is at most log n above a row's largest score. Scores far below that may be large,
+    because their weights are 0.
+    """
+    sizes = (np.abs(np.asarray(kept.normaliser)) for kept in prepared.traces.runs)
+    return max((float(np.max(each, initial=0)) for each in sizes), default=0.0)
+
+
+def of_dtype(config: TransformerConfig, parameters: TransformerParameters) -> TransformerConfig:
+    """Returns the config with the dtype of the parameters: "float64" while a float32 model is being prepared."""
+    return config.replace(dtype=str(parameters.embedding.dtype))
+
+
+def inner_change(layer: KeptLayer, moved: Moved, rows: Rows | None = None) -> Moved:
+    """Returns the change of the input of the query, key and value projections, of some rows or of all."""
+    config, norm = layer.config, layer.parameters.attention_norm
+    if not config.norm.before:
+        return moved
+    normed = _normed(config, norm, layer.kept.x if rows is None else layer.kept.x[rows], moved)
+    return replace(normed, new=None if moved.new is None else layer_norm(config, norm, moved.new))
+
+
+def _normed(
+    config: LayerConfig, norm: NormParameters | None, x: Float[Array, "m width"], moved: Moved
+) -> Moved:
+    """Returns the change of rows x after layer normalisation, without their new value."""
+    dz = layer_norm_change(config, norm, x, moved.dx)
+    return Moved(dz, rounding.layer_norm_error(config, norm, x, moved.dx, moved.error, dz))
+
+
+def gated_change(layer: KeptLayer, rows: Rows, moved: Moved, heads: HeadsMoved) -> HeadsMoved:
+    """Returns the change of the heads' outputs after their gates: g' Db + (g' - g) b; Db itself without gates."""
+    config, parameters, kept = layer.config, layer.parameters, layer.kept
+    match config.output_gate:
+        case "none":
+            return heads
+        case "headwise" | "elementwise":
+            inner = inner_change(layer, moved, rows)
+            matrices = needed(parameters.gate, "gate")
+            before, step = (gate_inputs(config, parameters, z) for z in (kept.z[rows], inner.dx))
+            gate, change = sigmoid_change(before, step)
+            b = kept.b[:, rows]
+            # A gate's slope is at most 1/4, and a rounding of its input z moves it by at most a rounding of g z.
+            slope = product_error(size(inner.dx), inner.error, matrices) / 4
+            own = unit(b.dtype) * jnp.max(jnp.abs(change) * (1 + jnp.abs(before)), axis=-1)
+            error = heads.error + (slope + own) * size(b) + unit(b.dtype) * size(heads.db)
+            return HeadsMoved(gate * heads.db + change * b, error, heads.new)
+        case other:
+            raise no_rule("the difference engine", "output gate", other, ("none", "headwise", "elementwise"))
+
+
+def after_attention_change(layer: KeptLayer, rows: Rows, moved: Moved, heads: HeadsMoved) -> Moved:
+    """Applies the rest of a layer to some rows: gates, output projection, skips, normalisation, per-position map."""
+    config, parameters, kept = layer.config, layer.parameters, layer.kept
+    gates = gated_change(layer, rows, moved, heads)
+    merged = jnp.sum(jax.vmap(product_error)(size(gates.db), gates.error, parameters.output), axis=0)
+    after = Moved(moved.dx + jnp.einsum("hmk,hkd->md", gates.db, parameters.output), moved.error + merged)
+    if config.norm.after:
+        after = _normed(config, parameters.attention_norm, kept.attended[rows], after)
+    if kept.h is not None and kept.mapped is not None:
+        norm, w1, w2, inner = parameters.feed_forward_norm, parameters.w1, parameters.w2, after
+        if config.norm.before:
+            inner = _normed(config, norm, kept.c[rows], after)
+        dy = after.dx + feed_forward_change(config, w1, w2, kept.h[rows], inner.dx)
+        after = Moved(dy, after.error + rounding.feed_forward_error(w1, w2, inner.dx, inner.error))
+        if config.norm.after:
+            after = _normed(config, norm, kept.mapped[rows], after)
+    error = after.error + unit(after.dx.dtype) * size(after.dx)
+    if moved.new is None or heads.new is None:
+        return Moved(after.dx, error)
+    return Moved(after.dx, error, trace.after_attention(config, parameters, moved.new, heads.new).y)
+
+
+def first_layer_change(
+    run: KeptRun, position: Index, symbol: Index, rows: Rows, also_own: bool = True
+) -> Moved:
+    """Returns the change of the given rows of the first layer's output under a flip.
+
+    Only one key changes, so attention takes the closed form, O(H head_width) per row. The flipped position's query
+    changes too: that row is recomputed in full, O(n d), unless `also_own` says that it is not among the rows. The
+    per-position map takes O(d d_ff) per row.
+    """
+    layer, here = run.layer(0), position[None]
+    embedded = None
+    if run.config.exact_rows:
+        flipped = run.prepared.tokens.at[position].set(symbol)
+        embedded = layers.embed(run.config, run.parameters, flipped)
+    match layer.config.weighting, run.prepared.others:
+        case (Softmax() | SinkSoftmax(), Rest()) | (Sigmoid(), None):
+            moved, heads = soft_first_layer(run, position, symbol, rows, also_own)
+        case HardWeighting(), Levels() as best if embedded is not None:
+            moved, own = (embedding_change(run, position, symbol, some) for some in (rows, here))
+            moved, own = replace(moved, new=embedded[rows]), replace(own, new=embedded[here])
+            own = inner_change(layer, own, here)
+            heads = _hard_first_layer(run, best, position, rows, also_own, own)
+        case other, _:
+            raise no_rule("the difference engine", "weighting", other, (*SOFT, HardWeighting))
+    after = after_attention_change(layer, rows, moved, heads)
+    if embedded is not None and heads.new is None:
+        return replace(after, new=transformer_layer(layer.config, layer.parameters, embedded)[1][rows])
+    return after
+
+
+def embedding_change(run: KeptRun, position: Index, symbol: Index, rows: Rows) -> Moved:
+    """Returns the change of some rows of the embedded input: a difference of two given vectors, rounded once."""
+    embedding = run.parameters.embedding
+    step = embedding[symbol] - embedding[run.prepared.tokens[position]]
+    dx = jnp.where((rows == position)[:, None], step, 0)
+    return Moved(dx, unit(dx.dtype) * size(dx))
+
+
+def soft_first_layer(
+    run: KeptRun, position: Index, symbol: Index, rows: Rows, also_own: bool = True
+) -> tuple[Moved, HeadsMoved]:
+    """Returns the change of some rows of a soft layer's input, and of their heads' outputs: `first_layer_change`."""
+    layer, here = run.layer(0), position[None]
+    own = layer.parameters
+    inner = inner_change(layer, embedding_change(run, position, symbol, here), here)
+    dq, dk = (layer.heads_change(inner, matrix, here) for matrix in (own.query, own.key))
+    flip = KeyMoved(position, symbol, dk, layer.heads_change(inner, own.value, None))
+    match layer.config.weighting, run.prepared.others:
+        case Softmax() | SinkSoftmax(), Rest() as rest:
+            heads = one_key.one_key_change(layer, rest, rows, flip)
+        case Sigmoid(), None as rest:
+            heads = one_key.one_key_change_sigmoid(layer, rows, flip)
+        case other, _:
+            raise no_rule("the first layer's closed form", "weighting", other, SOFT)
+    if also_own:
+        heads = one_key.own_row(layer, rest, flip, dq).where(rows == position, heads)
+    return embedding_change(run, position, symbol, rows), heads
+
+
+def _hard_first_layer(
+    run: KeptRun, best: Levels, position: Index, rows: Rows, also_own: bool, inner: Moved
+) -> HeadsMoved:
+    """Returns the change and new value of the heads' outputs when one key of hard attention becomes that of `inner`."""
+    layer, here = run.layer(0), position[None]
+    kept, new = layer.kept, (needed(inner.new, "new"), here)
+    new_q, new_k, new_v = layer.new_heads(new, new)
+    dv = layer.heads_change(inner, layer.parameters.value, None)
+    keys, values = kept.keys.at[:, position].set(new_k[:, 0]), kept.values.at[:, position].set(new_v[:, 0])
+    all_dv = HeadsMoved(
+        jnp.zeros_like(kept.values).at[:, position].set(dv.db[:, 0]),
+        jnp.zeros_like(kept.values[..., 0]).at[:, position].set(dv.error[:, 0]),
+    )
+    is_here = rows == position
+    if isinstance(layer.config.weighting, AverageHard) and run.config.layers > 1:
+        # Equal averages must be summed in the same order, or a later layer would break their ties by rounding. So all
+        # rows are computed in full, O(n d) each.
+        queries = jnp.where(is_here[:, None], new_q, kept.queries[:, rows])
+        heads = hard_rows(layer, rows, (queries, keys, values), all_dv)
+    else:
+        heads = one_key_change_hard(layer, best, rows, position, new_k[:, 0], new_v[:, 0], dv)
+    if also_own:
+        heads = hard_rows(layer, here, (new_q, keys, values), all_dv).where(is_here, heads)
+    return heads
+
+
+def layer_change(layer: KeptLayer, moved: Moved, reach: Reach) -> Moved:
+    """Returns the change of all rows of a layer but the first under a change of its inputs. O(H n^2 head_width), in
+    blocks.
+
+    Only the rows `reach` can change.
+    """
+    n, everywhere, config, own = layer.n, jnp.arange(layer.n), layer.config, layer.parameters
+    inner = inner_change(layer, moved)
+    dv = layer.heads_change(inner, own.value, None)
+    match config.weighting:
+        case Softmax() | SinkSoftmax() | Sigmoid():
+            dq, dk = (layer.heads_change(inner, matrix, everywhere) for matrix in (own.query, own.key))
+
+            def change(rows: Rows) -> Float[Array, "m width_and_error"]:
+                heads = soft_rows(layer, rows, HeadsMoved(dq.db[:, rows], dq.error[:, rows]), dk, dv)
+                after = after_attention_change(layer, rows, Moved(moved.dx[rows], moved.error[rows]), heads)
+                return jnp.concatenate([after.dx, after.error[:, None]], axis=1)
+
+            most = trace.rows_at_once(config.heads * n, trace.leaves_cache(config, n, compiled_for()))
+            start = jnp.zeros((n, moved.dx.shape[1] + 1), moved.dx.dtype)
+            after = over_changed_rows(change, start, reach, most)
+            new = None if moved.new is None else transformer_layer(config, own, moved.new)[1]
+            return Moved(after[:, :-1], after[:, -1], new)
+        case HardWeighting() if inner.new is not None:
+            q, keys, values = layer.new_heads((inner.new, everywhere), (inner.new, everywhere))
+            heads = trace.over_row_blocks(
+                lambda rows: hard_rows(layer, rows, (q[:, rows], keys, values), dv), config.heads, n
+            )
+            return after_attention_change(layer, everywhere, moved, heads)
+        case other:
+            raise no_rule("the difference engine", "weighting", other, (*SOFT, HardWeighting))
+
+
+def last_layer_change(run: KeptRun, moved: Moved, row: int) -> Moved:
+    """Returns the change of the readout row of the last layer, k > 0, under a change of all its inputs. O(n d)."""
+    layer = run.layer(run.config.layers - 1)
+    rows, own = jnp.asarray([row]), layer.parameters
+    inner = inner_change(layer, moved)
+    match layer.config.weighting:
+        case Softmax() | SinkSoftmax() | Sigmoid():
+            here = Moved(inner.dx[rows], inner.error[rows])
+            heads = readout_row(layer, row, layer.heads_change(here, own.query, rows), inner)
+        case HardWeighting() if inner.new is not None:
+            new = layer.new_heads((inner.new[rows], rows), (inner.new, jnp.arange(layer.n)))
+            heads = hard_rows(layer, rows, new, layer.heads_change(inner, own.value, None))
+        case other:
+            raise no_rule("the difference engine", "weighting", other, (*SOFT, HardWeighting))
+    before = Moved(moved.dx[rows], moved.error[rows])
+    return after_attention_change(layer, rows, before, HeadsMoved(heads.db, heads.error))

@@ -1,0 +1,325 @@
+"""The interface of engines, which compute the output's change under a block of flips, independently of devices."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxsens.core.base.errors import no_rule
+from jaxsens.core.base.platforms import Platform
+from jaxsens.core.measures.measures import L2, Measure
+from jaxsens.core.models.parts.masks import TypedMask, kind_of_mask
+from jaxsens.core.models.parts.positions import PositionTerm
+from jaxsens.core.models.parts.weighting import Weighting
+from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.models.transformer.parameters import TransformerParameters
+from jaxsens.core.models.transformer.tables import shape_of, with_tables
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """Which engine ran, and why.
+
+    Attributes:
+        name: the engine's name.
+        why: the reason for the choice.
+        elsewhere: the number of flips measured by each fallback, named by `Engine.how`.
+        flips: the number of all flips.
+    """
+
+    name: str
+    why: str
+    elsewhere: tuple[tuple[str, int], ...] = ()
+    flips: int = 0
+
+    @property
+    def reason(self) -> str:
+        """The reason for this engine, and the fallbacks that measured the flips it declined."""
+        told = (
+            f"{'all' if count == self.flips else f'{count} of {self.flips}'} flips by {how}"
+            for how, count in self.elsewhere
+        )
+        return "; ".join([self.why, *told])
+
+    def after(self, elsewhere: Mapping[str, int], flips: int) -> EngineChoice:
+        """Returns the choice with the counts of flips that each fallback measured added."""
+        counts = dict(self.elsewhere)
+        for how, count in elsewhere.items():
+            counts[how] = counts.get(how, 0) + count
+        return replace(self, elsewhere=tuple(counts.items()), flips=flips if counts else 0)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.reason})"
+
+
+@dataclass(frozen=True)
+class Served:
+    """The kinds of parts that an engine has rules for. It rejects configs with any other kind.
+
+    Weightings, position terms and masks with parameters are given as classes; a derived class is a different kind. The
+    others are names, as in the config.
+    """
+
+    weightings: tuple[type[Weighting], ...]
+    position_terms: tuple[type[PositionTerm], ...]
+    masks: tuple[str | type[TypedMask], ...]
+    scores: tuple[str, ...]
+    layer_norms: tuple[str, ...]
+    activations: tuple[str, ...]
+    output_gates: tuple[str, ...] = ("none",)
+
+    def refusal(self, engine: str, config: TransformerConfig) -> str | None:
+        """Returns why the engine does not support a config, naming the first kind without a rule; None if it does."""
+        layers = [config.layer(k) for k in range(config.layers)]
+        used: tuple[tuple[str, Sequence[type | str], Sequence[type | str]], ...] = (
+            ("weighting", [type(layer.weighting) for layer in layers], self.weightings),
+            ("position term", [type(term) for term in config.position_terms], self.position_terms),
+            ("mask", [kind_of_mask(layer.mask) for layer in layers], self.masks),
+            ("score", [layer.scores for layer in layers], self.scores),
+            ("layer normalisation", [layer.layer_norm for layer in layers], self.layer_norms),
+            ("activation", [layer.activation for layer in layers if layer.feed_forward], self.activations),
+            ("output gate", [layer.output_gate for layer in layers], self.output_gates),
+        )
+        for family, kinds, known in used:
+            for kind in kinds:
+                if kind not in known:
+                    return str(no_rule(engine, family, kind, known))
+        return None
+
+
+@dataclass(frozen=True)
+class EngineCost:
+    """The cost of an engine's work on one input.
+
+    Attributes:
+        prepare: floating-point operations per input.
+        per_flip: floating-point operations per flip.
+        block_bytes: bytes of temporary memory for a block of flips.
+        efficiency: the measured rate of such work on CPU, as a share of the rate of a large matrix product.
+    """
+
+    prepare: float
+    per_flip: float
+    block_bytes: int
+    efficiency: float
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PreparedPass:
+    """An input, its output as the model returns it, a bound of the rounding of each entry's change, and the largest
+    |log-normaliser| of each layer of a jaxsens transformer."""
+
+    tokens: Int[Array, " n"]
+    output: Array
+    doubt: Float[Array, " outputs"]
+    sizes: Float[Array, " layers"]
+
+
+class FlipBlock(NamedTuple):
+    """Flips of one input that are measured together.
+
+    Attributes:
+        places: the positions of the flips, or what else an engine numbers them by.
+        symbols: what is put there.
+    """
+
+    places: Int[Any, " flips"]
+    symbols: Int[Any, " flips"]
+
+
+Changed: TypeAlias = tuple[Float[Array, "flips outputs"], Float[Array, " flips"]]
+"""The output's change under each flip of a block, and a bound of the l2 norm of its rounding."""
+
+Values: TypeAlias = tuple[Float[Array, " flips"], Float[Array, " flips"]]
+"""What is measured of each flip, and a bound of its rounding."""
+
+
+@dataclass(frozen=True)
+class Engine(abc.ABC):
+    """Measures flips of one input at a time: `prepare` once per input, then `measured` for each block of flips.
+
+    Engines are frozen and hashable, because they are static arguments of compiled functions.
+
+    Attributes:
+        measure: what is measured of the change in the output.
+        outputs: the output coordinates that are measured; None for all.
+        wide: whether flips of a float32 model are measured in float64, with parameters and prepared values in float64.
+        subtracts: whether changes are differences of two rounded outputs, whose rounding `doubting` tells.
+        compiles_preparation: whether `prepare` computes anything.
+        prepares_for_measure: whether what `prepare` returns depends on `measure` or `outputs`.
+        compiling: seconds to trace and compile on the reference machine, fixed and per layer;
+            `scripts/benchmark_auto.py` and `scripts/benchmark_first_call.py` check them.
+    """
+
+    measure: Measure
+    outputs: tuple[int, ...] | None
+    wide: bool = field(default=False, kw_only=True)
+    subtracts: ClassVar[bool] = False
+    compiles_preparation: ClassVar[bool] = True
+    prepares_for_measure: ClassVar[bool] = False
+    compiling: ClassVar[tuple[float, float] | None] = None
+
+    @abc.abstractmethod
+    def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> Any:
+        """Returns the values shared by all flips of `tokens`, as a pytree of arrays."""
+
+    @abc.abstractmethod
+    def changed(self, parameters: Any, prepared: Any, block: FlipBlock) -> Changed:
+        """Returns the output's change under each flip of a block, and a bound of the l2 norm of its rounding."""
+
+    def changes(self, parameters: Any, prepared: Any, block: FlipBlock) -> Float[Array, "flips outputs"]:
+        """Returns the output's change under each flip of a block."""
+        return self.changed(parameters, prepared, block)[0]
+
+    @abc.abstractmethod
+    def output(self, parameters: Any, prepared: Any) -> Float[Array, "*shape"]:
+        """Returns the output on the unflipped input."""
+
+    def sizes(self, prepared: Any) -> Float[Array, " layers"]:
+        """Returns the largest |log-normaliser| of each layer in the unflipped run; none if it sees no scores."""
+        del prepared
+        return jnp.zeros(0)
+
+    @property
+    def own_config(self) -> TransformerConfig | None:
+        """The config of the jaxsens transformer that it runs on inputs of the length it is given; None for others."""
+        return None
+
+    def for_config(self, config: TransformerConfig) -> Engine:
+        """Returns this engine for another config, in place of its own."""
+        raise no_rule("an engine without a config of its own", "engine", type(self), ())
+
+    @property
+    def shared(self) -> Engine:
+        """The engine that programs are compiled for: this one, for all models that differ in temperatures and added
+        positions alone. Its parameters are `with_tables`."""
+        return self if self.own_config is None else self.for_config(shape_of(self.own_config))
+
+    @property
+    def preparing(self) -> Engine:
+        """The engine whose preparation this one takes: one for all measures and outputs, if it prepares for neither."""
+        return self if self.prepares_for_measure else replace(self, measure=L2(), outputs=None)
+
+    def with_tables(self, parameters: Any, n: int) -> Any:
+        """Returns the parameters that `shared` takes for inputs of length n."""
+        config = self.own_config
+        if config is None:
+            return parameters
+        wide = self.wide or self.prepares_in_float64
+
+        def tabled(part: Any) -> Any:
+            if not isinstance(part, TransformerParameters):
+                return part
+            exact = wide or part.embedding.dtype == np.float64
+            return with_tables(config, part, n, "float64" if exact else config.dtype)
+
+        return jax.tree.map(tabled, parameters, is_leaf=lambda part: isinstance(part, TransformerParameters))
+
+    @property
+    def prepares_in_float64(self) -> bool:
+        """Whether, for a float32 model, `prepare` runs in float64 and its arrays are then rounded once."""
+        return False
+
+    @property
+    def widens(self) -> bool:
+        """Whether scores that float32 cannot resolve are formed in float64, here or by a fallback."""
+        return self.wide or (self.fallback is not None and self.fallback.widens)
+
+    @property
+    def fallback(self) -> Engine | None:
+        """The engine for flips that this one declines, or None if it declines none.
+
+        An engine declines all flips of an input that it does not `resolve`, and single flips, by returning NaN.
+        """
+        return None
+
+    @property
+    def wider(self) -> Engine | None:
+        """The engine for flips whose change this one's arithmetic does not resolve; None if there is none."""
+        return None
+
+    def doubting(self, prepared: Any, doubt: Float[Any, " outputs"]) -> Any:
+        """Returns the prepared values with a bound of the rounding of each output; only for one that `subtracts`."""
+        return replace(prepared, doubt=jax.device_put(np.asarray(doubt, prepared.doubt.dtype)))
+
+    def resolves(self, prepared: Any) -> bool:
+        """Returns whether flips of the prepared input are accurate. If they may not be, there must be a `fallback`."""
+        del prepared
+        return True
+
+    @property
+    def for_few_flips(self) -> Engine:
+        """The engine for a few flips of an input, for which a long preparation is not worthwhile."""
+        return self
+
+    @property
+    def how(self) -> str:
+        """The method in a few words; results use it for flips that another engine declined."""
+        return type(self).__name__
+
+    @abc.abstractmethod
+    def preferred_batch(self, n: int, platform: Platform) -> int:
+        """Returns the fastest number of flips per block on a platform, ignoring memory."""
+
+    @abc.abstractmethod
+    def cost(self, parameters: Any, tokens: Any, platform: Platform) -> EngineCost:
+        """Returns the cost of measuring flips of `tokens`, which may be an abstract value."""
+
+    def measured(self, parameters: Any, prepared: Any, block: FlipBlock) -> Float[Array, "flips 2"]:
+        """Returns the number that is measured for each flip, and its resolution: a bound of its rounding, below which
+        it knows nothing.
+
+        Both are NaN for flips that the engine declines.
+        """
+        values, resolution = self.values(parameters, prepared, block)
+        return jnp.stack([values, jnp.where(jnp.isfinite(values), resolution, jnp.nan)], axis=-1)
+
+    def values(self, parameters: Any, prepared: Any, block: FlipBlock) -> Values:
+        """Returns the measured numbers and their resolutions; NaN for numbers of flips that the engine declines."""
+        changes, error = self.changed(parameters, prepared, block)
+        return self.of_changes(self.output(parameters, prepared), changes, error)
+
+    def of_changes(
+        self,
+        y: Float[Array, " outputs"],
+        changes: Float[Array, "flips outputs"],
+        error: Float[Array, " flips"],
+    ) -> Values:
+        """Returns the measured numbers and their resolutions, from the output, its changes and their errors."""
+        return self.measure.of_changes(self.chosen(y), self.chosen(changes), error)
+
+    def norms(self, parameters: Any, prepared: Any, block: FlipBlock) -> Float[Array, " flips"]:
+        """Returns the measured numbers without their resolutions."""
+        return self.measured(parameters, prepared, block)[:, 0]
+
+    def chosen(self, values: Float[Array, "*batch outputs"]) -> Float[Array, "*batch chosen"]:
+        """Returns the values of the chosen outputs."""
+        return values if self.outputs is None else values[..., list(self.outputs)]
+
+    def chosen_changes(
+        self, parameters: Any, prepared: Any, block: FlipBlock
+    ) -> Float[Array, "flips chosen"]:
+        """Returns `changes` of the chosen outputs."""
+        return self.chosen(self.changes(parameters, prepared, block))
+
+
+@dataclass(frozen=True)
+class ConfigEngine(Engine):
+    """An engine with rules of its own for the parts of a jaxsens transformer, whose config it has."""
+
+    config: TransformerConfig
+
+    @property
+    def own_config(self) -> TransformerConfig:
+        return self.config
+
+    def for_config(self, config: TransformerConfig) -> ConfigEngine:
+        return replace(self, config=config)

@@ -1,0 +1,103 @@
+"""How flips are measured: the objects of `engine`."""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from jaxsens.core.base.errors import no_rule
+from jaxsens.core.base.registry import Kinds
+from jaxsens.core.base.value import Answer, kind_of
+
+if TYPE_CHECKING:
+    from jaxsens.core.measures.measures import Measure
+
+
+ESTIMATING = "first-order"
+"""The engine of a package that estimates where a sweep names none. A name, not a rule: which others are installed must
+not change the numbers of a sweep."""
+
+
+class Estimate(Protocol):
+    """What an engine that estimates does with inputs of one length, before the first of them."""
+
+    @property
+    def first(self) -> Any:
+        """The parameters of the engine's first block, with which the model is checked."""
+
+    def result(self, whole: Any, devices: Any, progress: Any, ready: Any) -> Any:
+        """Returns the `FlipSensitivity` of a `whole` that has no values. `ready` is the first input as the engine
+        prepares it, devices are a `Placement`."""
+
+
+class AskedEngine(Answer, abc.ABC):
+    """An engine, as it is asked for. Each of its options has a default.
+
+    Packages bring engines by entry points of the group `jaxsens.engines`. They define `runner`; those that estimate
+    also `estimate`. `Auto` chooses none of them.
+
+    Attributes:
+        exact: whether every flip is measured, block by block.
+    """
+
+    question: ClassVar[str] = "engine"
+    example: ClassVar[str] = "jaxsens.Vmap()"
+    kinds: ClassVar[Kinds] = Kinds("engines", __name__)
+    exact: ClassVar[bool] = True
+
+    def refusal(self, measure: Measure) -> str | None:
+        """Returns why the engine does not serve a measure, or None."""
+        del measure
+        return None
+
+    def runner(self, subject: Any, measure: Measure) -> Any:
+        """Returns the `Engine` that computes the changes of the output of a `Measurable`.
+
+        Raises:
+            EngineRefusal: if it does not serve the model or the measure.
+        """
+        del subject, measure
+        raise no_rule("flip_sensitivity", "engine", type(self).__name__, AskedEngine.kinds)
+
+    def estimate(self, subject: Any, measure: Measure, n: int, budget: int) -> Estimate:
+        """Returns what an engine that is not `exact` does with inputs of length n, within a memory budget."""
+        del subject, measure, n, budget
+        raise no_rule("estimates", "engine", type(self).__name__)
+
+    def planned(self, run: Any) -> Any:
+        """Returns a `PlannedRun` of this engine with what it does otherwise than block by block."""
+        return run
+
+    @classmethod
+    def instead(cls, run: Any) -> str | None:
+        """Returns what this engine would cost instead of a `PlannedRun`, and give up; None if that need not be said."""
+        del run
+        return None
+
+
+def estimating() -> AskedEngine | None:
+    """Returns the engine that estimates where none is named; None if it is not installed."""
+    return AskedEngine.kinds[ESTIMATING]() if ESTIMATING in AskedEngine.kinds.brought else None
+
+
+@kind_of(AskedEngine, "auto")
+class Auto(AskedEngine):
+    """`Difference` if only that is accurate, otherwise the exact engine estimated to be fastest for several inputs,
+    including compilation. The choice is the same on every machine; `jaxsens.explain` reports it with the reason and the
+    cost."""
+
+
+@kind_of(AskedEngine, "vmap")
+class Vmap(AskedEngine):
+    """The specification: one forward pass per flip, for every model and every kind of flip."""
+
+
+@kind_of(AskedEngine, "incremental")
+class Incremental(AskedEngine):
+    """What a flip changes of a forward pass, for softmax or sigmoid attention that is visible: jaxsens transformers,
+    and pairs of a `jaxsens.Layered` and its parameters."""
+
+
+@kind_of(AskedEngine, "difference")
+class Difference(AskedEngine):
+    """Carries the change through a jaxsens transformer exactly, without subtracting outputs."""

@@ -1,0 +1,246 @@
+"""The vmap engine, which is the specification: one forward pass per flip, and the difference of two outputs."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxsens.core.base.nudged import equations, nudged, salts
+from jaxsens.core.base.platforms import Platform
+from jaxsens.core.base.programs import compiled, kept
+from jaxsens.core.engines.engine import Changed, Engine, EngineCost, FlipBlock, PreparedPass, Values
+from jaxsens.core.measures.formulas import as_vector, difference, is_whole, l2
+from jaxsens.core.models.subjects.adapters import LayeredApply, TorchApply, TransformerApply, in_float64
+from jaxsens.core.models.transformer.config import TransformerConfig
+
+EFFICIENCY = 0.75
+"""The share of a large matrix product's rate that forward passes reach on CPU."""
+
+ELEMENTWISE = 0.02
+"""That of hard models, whose products are elementwise."""
+
+
+HALF_UNIT = 4.0
+"""Without a measured doubt, an output is taken to be off by this many of its roundings."""
+
+
+@dataclass(frozen=True)
+class SubtractingEngine(Engine):
+    """An engine that subtracts the output of the input from that of each flipped input.
+
+    Attributes:
+        apply: the model's forward pass: (parameters, tokens (n,)) -> output.
+        one_length: whether flipped inputs are as long as the input.
+    """
+
+    apply: Callable[[Any, Any], Any]
+    one_length: ClassVar[bool] = True
+    subtracts: ClassVar[bool] = True
+
+    @property
+    def own_config(self) -> TransformerConfig | None:
+        return self.apply.config if self.one_length and isinstance(self.apply, TransformerApply) else None
+
+    def for_config(self, config: TransformerConfig) -> SubtractingEngine:
+        return replace(self, apply=TransformerApply(config))
+
+    def doubting(self, prepared: Any, doubt: Float[Any, " outputs"]) -> Any:
+        return prepared if is_whole(prepared.output) else super().doubting(prepared, doubt)
+
+    def changed(self, parameters: Any, prepared: Any, block: FlipBlock) -> Changed:
+        return self._changed_to(self._flipped(parameters, prepared, block), prepared)
+
+    def output(self, parameters: Any, prepared: Any) -> Float[Array, "*shape"]:
+        return as_vector(prepared.output)
+
+    @abc.abstractmethod
+    def _flipped(self, parameters: Any, prepared: Any, block: FlipBlock) -> Array:
+        """Returns the output of each flipped input, as the model returns it."""
+
+    def _changed_to(self, new: Array, prepared: Any) -> Changed:
+        changes = difference(new, prepared.output)
+        doubt, own = l2(self.chosen(prepared.doubt)), l2(self.chosen(changes))
+        # A flipped output far larger than the output, at which the rounding was seen, has that of its own size; and so
+        # has one that changes where the output is exact.
+        size, unit = l2(self.chosen(as_vector(prepared.output))), HALF_UNIT * jnp.finfo(changes.dtype).eps
+        exact = is_whole(prepared.output) | (own == 0)
+        least = jnp.where(exact, 0, unit * (size + own))
+        return changes, jnp.where(doubt > 0, doubt + unit * own, least).astype(changes.dtype)
+
+
+@dataclass(frozen=True)
+class VmapEngine(SubtractingEngine):
+    """Runs the model on every flipped input. It supports every model; n flips cost n forward passes.
+
+    Outputs are subtracted, so a change below their rounding error is lost. In float32 this is 1e-7 of the output, and
+    at n = 10^4 a softmax transformer's sensitivity is of that order: use float64 there.
+
+    Attributes:
+        nudges: whether the rounding of each output is measured, by the model run anew `nudged.DRAWS` times.
+    """
+
+    nudges: bool = field(default=False, kw_only=True)
+    compiling: ClassVar[tuple[float, float]] = 1.4, 0.1
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the model is a user's function that JAX runs: of its rounding nothing is known beforehand."""
+        return not isinstance(_innermost(self.apply), TransformerApply | LayeredApply | TorchApply)
+
+    @property
+    def wider(self) -> Engine | None:
+        apply = None if self.wide else in_float64(self.apply)
+        return None if apply is None else replace(self, apply=apply, wide=True)
+
+    def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> PreparedPass:
+        if isinstance(self.apply, TransformerApply):
+            output, scores = self.apply.with_sizes(parameters, tokens)
+        else:
+            output, scores = self._output(parameters, tokens), jnp.zeros(0)
+        units = 0.0 if is_whole(output) else HALF_UNIT
+        sizes = jnp.abs(as_vector(output))
+        doubt = units * jnp.finfo(sizes.dtype).eps * sizes
+        if self.nudges and not self._replaces:
+            doubt = self._moved(output, lambda moved: moved._output(parameters, tokens))
+        return PreparedPass(tokens, output, doubt, scores)
+
+    def sizes(self, prepared: PreparedPass) -> Float[Array, " layers"]:
+        return prepared.sizes
+
+    def values(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Values:
+        """As `Engine.values`, from both outputs: decisions and functions are those of the outputs themselves."""
+        old, new = prepared.output, self._flipped(parameters, prepared, block)
+        changes, error = self._changed_to(new, prepared)
+        if self.nudges and self._replaces:  # the input too, as a flip to its own symbol: in one program
+            own = zip(block, (jnp.zeros(1, block.places.dtype), prepared.tokens[:1]), strict=True)
+            whole = FlipBlock(*(jnp.concatenate([part, first.astype(part.dtype)]) for part, first in own))
+            both = jnp.concatenate([new, old[None]])
+            doubt = l2(
+                self.chosen(self._moved(both, lambda moved: moved._flipped(parameters, prepared, whole)))
+            )
+            error = doubt[-1] + doubt[:-1]
+        elif self.nudges:
+            doubt = self._moved(new, lambda moved: moved._flipped(parameters, prepared, block))
+            error = l2(self.chosen(prepared.doubt)) + l2(self.chosen(doubt))
+        return self.measure.of_outputs(self.chosen(old), self.chosen(new), self.chosen(changes), error)
+
+    @property
+    def how(self) -> str:
+        return "a forward pass each in float64" if self.wide else "a forward pass each"
+
+    def preferred_batch(self, n: int, platform: Platform) -> int:
+        """The platform's number of symbols. A PyTorch module says how many."""
+        own = _innermost(self.apply)
+        symbols = own.batch_symbols if isinstance(own, TorchApply) else platform.forward_symbols
+        return max(1, symbols // n)
+
+    def cost(self, parameters: Any, tokens: Any, platform: Platform) -> EngineCost:
+        """Counts the operations of one forward pass. Temporary memory is estimated as three times the largest
+        intermediate value, per flip of a block."""
+        own, n = _innermost(self.apply), tokens.shape[0]
+        size = program_size(self.apply, parameters, n)
+        hard = isinstance(own, TransformerApply) and own.config.exact_rows
+        block = 3 * self.preferred_batch(n, platform) * size.largest
+        return EngineCost(size.operations, size.operations, block, ELEMENTWISE if hard else EFFICIENCY)
+
+    def _flipped(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Array:
+        tokens = prepared.tokens
+
+        def one(place: Array, symbol: Array) -> Array:
+            return self._output(parameters, self._edited(tokens, place, symbol.astype(tokens.dtype)))
+
+        return jax.vmap(one)(*block)
+
+    @property
+    def _replaces(self) -> bool:
+        return type(self) is VmapEngine
+
+    def _moved(self, output: Array, run: Callable[[VmapEngine], Array]) -> Float[Array, "*shape"]:
+        """Returns how far each output moves at most if the model's roundings are moved at random."""
+
+        def away(salt: Array) -> Array:
+            return jnp.abs(difference(run(replace(self, apply=nudged(self.apply, salt))), output))
+
+        found = jnp.max(jax.lax.map(away, salts()), axis=0)
+        return jnp.where(jnp.isfinite(found), found, jnp.inf)
+
+    def _edited(self, tokens: Array, place: Array, symbol: Array) -> Array:
+        """Returns the word that a flip makes."""
+        return tokens.at[place].set(symbol)
+
+    def _output(self, parameters: Any, tokens: Array) -> Array:
+        return jnp.atleast_1d(self.apply(parameters, tokens))
+
+
+def output_vector(apply: Callable[[Any, Any], Any], parameters: Any, tokens: Array) -> Float[Array, "*shape"]:
+    """Returns a model's output on one input as engines measure it: with an axis, in float32 at least."""
+    return as_vector(apply(parameters, tokens))
+
+
+class ProgramSize(NamedTuple):
+    """The size of a forward pass: its equations, its floating-point operations, the bytes of its largest value."""
+
+    equations: float
+    operations: float
+    largest: int
+
+
+def program_size(apply: Callable[[Any, Any], Any], parameters: Any, n: int) -> ProgramSize:
+    """Returns the size of a model's program for inputs of n symbols, lowered once but not compiled.
+
+    Loops in a user's model count once.
+    """
+    leaves, structure = jax.tree.flatten(parameters)
+    shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+    return _program_size(apply, structure, shapes, n, jnp.result_type(float) == jnp.float64)
+
+
+@kept
+def _program_size(apply: Any, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool) -> ProgramSize:
+    del wide  # 64-bit types are on: another program
+    parameters = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*one) for one in shapes])
+    traced = jax.jit(partial(output_vector, apply)).trace(parameters, jax.ShapeDtypeStruct((n,), jnp.int32))
+    own = _innermost(apply)
+    if isinstance(own, TransformerApply | TorchApply):
+        operations = own.operations(n)
+    else:
+        operations = float((traced.lower().cost_analysis() or {}).get("flops", 0))
+    return ProgramSize(equations(traced.jaxpr.jaxpr), operations, _largest(traced.jaxpr.jaxpr))
+
+
+def _innermost(apply: Any) -> Any:
+    """Returns the model's own function, without what selects a row of its output."""
+    return getattr(apply, "apply", apply)
+
+
+def compiled_output(
+    apply: Callable[[Any, Any], Any], parameters: Any, tokens: Any
+) -> Float[np.ndarray, " outputs"]:
+    """Returns `output_vector`, compiled once for each model and length."""
+    parameters = jax.tree.map(jnp.asarray, parameters)
+    return np.asarray(_compiled_output(apply, parameters, jnp.asarray(tokens)))
+
+
+@compiled(static=1)
+def _compiled_output(apply: Callable[[Any, Any], Any], parameters: Any, tokens: Array) -> Array:
+    return output_vector(apply, parameters, tokens)
+
+
+def _largest(program: Any) -> int:
+    """Returns the bytes of the largest value computed in a traced program or the programs it calls."""
+    largest = 0
+    for equation in program.eqns:
+        values = [value.aval for value in equation.outvars if hasattr(value.aval, "dtype")]
+        largest = max([largest, *(value.size * value.dtype.itemsize for value in values)])
+        for inner in equation.params.values():
+            if hasattr(inner, "jaxpr"):
+                largest = max(largest, _largest(inner.jaxpr))
+    return largest

@@ -1,0 +1,339 @@
+"""Reports what a measurement would do and cost, without running it."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Int
+
+from jaxsens.core.base import inputs
+from jaxsens.core.base.errors import DurationWarning, Problems, collecting
+from jaxsens.core.base.memory import FLIP_BYTES, TOKEN_BYTES, check_fits, in_words
+from jaxsens.core.base.platforms import Platform, compiled_for
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.strict import naming_arguments
+from jaxsens.core.base.told import duration
+from jaxsens.core.base.value import read
+from jaxsens.core.checks.output import traced_output
+from jaxsens.core.choice import choose, compile_seconds, lost_digits
+from jaxsens.core.engines.edits import SUBSTITUTE, GroupEngine, edit_of
+from jaxsens.core.engines.engine import Engine, EngineChoice, EngineCost
+from jaxsens.core.engines.options import AskedEngine
+from jaxsens.core.flips.flips import Flips, Substitute
+from jaxsens.core.flips.selection import default_flips, select
+from jaxsens.core.measures.measures import Decision, Measure
+from jaxsens.core.models.subjects.adapters import Measurable, checked_input, measurable
+from jaxsens.core.models.subjects.texts import encoded
+from jaxsens.core.placement.program import Quantity, bytes_of
+from jaxsens.core.results.digits.rounding import rounding_seconds
+
+_SHORTER = "give a shorter input; samples of its flips take less"
+
+_PATIENCE = 30.0
+"""Seconds from which on a measurement is long."""
+
+_READING = 1e-9
+"""Seconds in which a forward pass reads a symbol, at least."""
+
+_ROW_NUMBER = 1e-6
+"""Seconds for each number of a transformer's rows: their table of positions is a constant of every program."""
+
+_SURELY_SHORT = 10**6
+"""Flips times length up to which no time is estimated: estimating takes about as long as measuring."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What `flip_sensitivity` would do with one input of length n.
+
+    Attributes:
+        engine: the engine it would run, with the reason.
+        n: the input's length.
+        flips: the number of flips.
+        operations: floating-point operations for all flips; a multiply-add counts as two.
+        memory: an estimate in bytes: the model, the values shared by all flips, and one block of flips.
+        seconds: the operations at this machine's rate for such work, what goes on in float64, and what tells rounding,
+            without compilation; accurate to a factor of about three.
+        compiling: the seconds that the programs take to trace and compile on the reference machine, two cores; about 0
+            for a call that finds them.
+        instead: what an engine that estimates would cost instead, and what it would give up; None if none that is
+            installed can serve the model, or it runs.
+    """
+
+    engine: EngineChoice
+    n: int
+    flips: int
+    operations: float
+    memory: int
+    seconds: float
+    compiling: float = 0.0
+    instead: str | None = None
+
+    def __str__(self) -> str:
+        told = (
+            f"n = {self.n}: {self.flips} flips by {self.engine}; {self.operations:.2g} operations, "
+            f"{in_words(self.memory)}, about {duration(self.seconds)}, and {duration(self.compiling)} for a first call"
+        )
+        return told if self.instead is None else f"{told}\n{self.instead}"
+
+
+@naming_arguments
+def explain(
+    model: Any,
+    n: Any,
+    flips: Flips | Any = None,
+    measure: Measure | Any = "l2",
+    *,
+    readout: int | Literal["auto", "last", "mean"] | None = "auto",
+    engine: AskedEngine | Any = "auto",
+) -> Explanation:
+    """Reports which engine would measure all flips of an input of length n, or of an input, why, and at what cost.
+
+    It measures only the speed of one matrix product, once per process (a few milliseconds).
+
+    Args:
+        model: as for `flip_sensitivity`.
+        n: the input's length; or the input, integers (n,) or, for a model that encodes text, such as a published one, a
+            text. Several inputs are refused.
+        flips, measure, readout, engine: as for `flip_sensitivity`. Flips that would put back the symbol that stands
+            there are counted, except of an input or of an alphabet: there may be fewer.
+
+    Raises:
+        InputError: for unusable arguments, outputs that the model lacks, an engine that does not support the model, or
+            a model that `flip_sensitivity` rejects.
+    """
+    return planned_run(model, n, flips, measure, readout=readout, engine=engine).explained()
+
+
+def planned_run(
+    model: Any,
+    n: Any,
+    flips: Flips | Any = None,
+    measure: Measure | Any = "l2",
+    *,
+    readout: int | Literal["auto", "last", "mean"] | None = "auto",
+    engine: AskedEngine | Any = "auto",
+    platform: Platform | None = None,
+) -> PlannedRun:
+    """Returns what would run on a platform, by default JAX's. Arguments and errors are those of `explain`."""
+    subject = measurable(model)
+    given, word = encoded(model, n), None
+    with collecting("explain") as problems:
+        if not isinstance(given, str) and inputs.array_of(given).ndim:
+            words, subject = checked_input(subject, given, readout, problems, one=True)
+            n, word = words.shape[1], words[0] if len(words) else None
+        else:
+            n = inputs.length(given, problems)
+            if n and check_fits("n", n, n * TOKEN_BYTES, "an input of this length", _SHORTER, problems):
+                subject.check_length(n, problems)
+            if inputs.readout(readout, subject.readout, n, problems):
+                subject = subject.reading(readout)
+        asked, what = read(AskedEngine, engine, problems), read(Measure, measure, problems)
+        flipped: Any = default_flips(subject) if flips is None else read(Flips, flips, problems)
+        known = None if problems else word
+        count = (
+            0 if flipped is None else _count_flips(flipped, subject, 0 if problems else n, known, problems)
+        )
+    if flipped is None:
+        raise TypeError("unusable flips without an error")
+    if isinstance(what, Decision) and isinstance(what.threshold, str):
+        what = replace(what, threshold=0.0)  # which costs the same
+    with numerics(subject.dtype):
+        if subject.config is None:
+            subject, shape, _ = traced_output(subject, n)
+        else:
+            shape = (subject.config.logits or subject.config.width,)
+        what.check(int(np.prod(shape)), subject.outputs)
+        on = platform or compiled_for()
+        return _planned(subject, (asked, flipped, what, n, 1), count, on)
+
+
+def _planned(
+    subject: Measurable, wished: tuple[AskedEngine, Flips, Measure, int, int], flips: int, on: Platform
+) -> PlannedRun:
+    engine, choice = choose(subject, *wished)
+    asked, what, measure, n, _ = wished
+    return asked.planned(PlannedRun(subject, n, what, measure, flips, on, engine, choice))
+
+
+def warn_if_long(
+    subject: Measurable,
+    wished: tuple[AskedEngine, Flips, Measure, int, int],
+    flips: int,
+    stacklevel: int,
+) -> None:
+    """Warns if the flips of some inputs will take more than half a minute.
+
+    Nothing of the model is run. Call it within `numerics(subject.dtype)`.
+
+    Args:
+        subject: the model.
+        wished: the arguments of `choose` but the model.
+        flips: their number.
+        stacklevel: of the warning.
+    """
+    n, batch = wished[3:]
+    if flips * n <= _SURELY_SHORT:
+        return
+    expected = 0.0 if subject.config is None else n * subject.config.width * _ROW_NUMBER
+    if expected <= _PATIENCE:  # tracing so long an input would already take long
+        expected = _planned(subject, wished, flips, compiled_for()).seconds_of(batch, flips)
+    if expected > _PATIENCE:
+        warnings.warn(
+            f"n = {n}: measuring {flips} flips will take about {duration(expected)} or more, by what it computes; "
+            "a sample of the flips, as sample = 1000, takes less, and Ctrl-C keeps what is measured",
+            DurationWarning,
+            stacklevel=stacklevel + 1,
+        )
+
+
+def _count_flips(
+    flips: Flips, subject: Measurable, n: int, known: Int[np.ndarray, " n"] | None, problems: Problems
+) -> int:
+    """Returns the number of flips of an input of length n, if it is `known`; else at most that. Adds the errors of what
+    says them."""
+    special = set(subject.special)
+    ordinary = next(symbol for symbol in range(len(special) + 1) if symbol not in special)
+    word = np.full((1, n) if n else (0, 0), ordinary, np.int32) if known is None else known[None]
+    selection = select(flips, subject, word, problems)
+    if problems:
+        return 0
+    needed = n * TOKEN_BYTES + selection.entries(word) * FLIP_BYTES
+    check_fits("n", n, needed, "the list of its flips", _SHORTER, problems)
+    of_alphabet = (
+        isinstance(flips, Substitute) and not isinstance(flips.symbols, tuple) and flips.groups is None
+    )
+    return selection.number(word, own=known is not None or of_alphabet)
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """An engine that would measure the flips of an input of length n on a platform.
+
+    Attributes:
+        subject: the model, with the row that is read.
+        n: the length.
+        asked: what is flipped.
+        measure: what is measured.
+        flips: the number of flips.
+        platform: where.
+        engine: the engine.
+        choice: its name, with the reason.
+        quantity: the method of the engine that computes a block of flips.
+    """
+
+    subject: Measurable
+    n: int
+    asked: Flips
+    measure: Measure
+    flips: int
+    platform: Platform
+    engine: Engine
+    choice: EngineChoice
+    quantity: ClassVar[Quantity] = "measured"
+
+    @cached_property
+    def parameters(self) -> Any:
+        """The parameters as the engine takes them; what is added to those of the model is abstract."""
+        own = self.subject.parameters
+        if not isinstance(self.engine, GroupEngine):
+            return own
+        table = jax.ShapeDtypeStruct((self.flips, max(map(len, self.asked.groups or ((0, 0),)))), jnp.int32)
+        return own, table, table
+
+    @cached_property
+    def cost(self) -> EngineCost:
+        """What the engine does."""
+        tokens = jax.ShapeDtypeStruct((self.n,), jnp.int32)
+        with numerics(self.subject.dtype):
+            return self.engine.cost(self.parameters, tokens, self.platform)
+
+    @cached_property
+    def prepared(self) -> Any:
+        """What the engine prepares, abstract."""
+        with numerics(self.subject.dtype):
+            return jax.eval_shape(
+                self.engine.prepare, self.parameters, jax.ShapeDtypeStruct((self.n,), jnp.int32)
+            )
+
+    def block_bytes(self, most: int) -> int:
+        """Bytes of temporary memory for a block of the fastest size, but of at most so many flips."""
+        fastest = self.engine.preferred_batch(self.n, self.platform)
+        return self.cost.block_bytes * min(fastest, max(1, most)) // fastest
+
+    @property
+    def operations(self) -> float:
+        """Floating-point operations for all flips."""
+        return self.cost.prepare + self.flips * self.cost.per_flip
+
+    @property
+    def memory(self) -> int:
+        """Bytes: the model, what all flips share, the table of flips, and one block of flips."""
+        tables = self.flips * FLIP_BYTES
+        block = min(self.block_bytes(self.flips), self.platform.memory)
+        return bytes_of((self.subject.parameters, self.prepared)) + tables + block
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of all flips of an input on this machine."""
+        return self.seconds_of(1, self.flips)
+
+    def seconds_of(self, words: int, flips: int) -> float:
+        """Returns the seconds of so many inputs, and their flips in all: of operations, or of reading all symbols by
+        forward passes if that takes longer; of telling what is rounded; and of what goes on in float64."""
+        dtype = "float64" if self.engine.wide else self.subject.dtype
+        with numerics(dtype):
+            rate = _matmul_rate(dtype) * self.cost.efficiency
+        read = flips * self.n if self.choice.name == "vmap" else 0
+        own = max((words * self.cost.prepare + flips * self.cost.per_flip) / rate, read * _READING)
+        own += words * rounding_seconds(self.engine, self.subject, self.n)
+        return own if self.goes_on is None else own + self.goes_on.seconds_of(words, flips)
+
+    @cached_property
+    def goes_on(self) -> PlannedRun | None:
+        """What measures the flips in float64 that float32 does not resolve, if these are most."""
+        wider, config = self.engine.wider, self.subject.config
+        if wider is None or config is None or self.subject.exact_outputs:
+            return None
+        # Two outputs of hard attention that agree leave it open whether a choice moved; a difference engine sees that.
+        hard, subtracts = config.exact_rows, self.engine.subtracts
+        lost = hard if subtracts else not hard and lost_digits(self.subject, config, self.n) is not None
+        return replace(self, engine=wider) if lost else None
+
+    @property
+    def compiling(self) -> float:
+        """The seconds in which the reference machine compiles the programs."""
+        layers = 1 if self.subject.config is None else self.subject.config.layers
+        return compile_seconds(self.engine, layers) + (self.goes_on.compiling if self.goes_on else 0.0)
+
+    def explained(self) -> Explanation:
+        """Returns what the run means on this machine."""
+        found = Explanation(
+            self.choice, self.n, self.flips, self.operations, self.memory, self.seconds, self.compiling
+        )
+        if edit_of(self.asked) != SUBSTITUTE:
+            return found
+        kinds = AskedEngine.kinds
+        others = [kinds[name].instead(self) for name in kinds.brought if name != self.choice.name]
+        return replace(found, instead="\n".join(filter(None, others)) or None)
+
+
+@lru_cache(maxsize=4)
+def _matmul_rate(dtype: str) -> float:
+    """Measures the operations per second of a matrix product on the default device, at the current precision."""
+    a = jnp.ones((512, 512), dtype)
+    product = jax.jit(lambda a: a @ a)
+    product(a).block_until_ready()
+    seconds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        product(a).block_until_ready()
+        seconds.append(time.perf_counter() - began)
+    return 2 * 512**3 / min(seconds)

@@ -1,0 +1,453 @@
+"""`jaxsens.flip_sensitivity`: measures the sensitivity of a model to every single-symbol flip of an input."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal, TypedDict, Unpack, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from jaxsens.core.base import inputs, stopping
+from jaxsens.core.base.errors import PrecisionWarning, collecting
+from jaxsens.core.base.inputs import FEWER_FLIPS, SHORTER
+from jaxsens.core.base.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
+from jaxsens.core.base.nudged import DRAWS
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.strict import naming_arguments
+from jaxsens.core.base.value import read
+from jaxsens.core.base.versions import versions
+from jaxsens.core.checks.functions import checked_function
+from jaxsens.core.checks.index_check import check_flips
+from jaxsens.core.checks.output import check_finite, checked_output
+from jaxsens.core.choice import choose
+from jaxsens.core.engines.edits import edit_of
+from jaxsens.core.engines.engine import Engine
+from jaxsens.core.engines.options import AskedEngine, Auto, Difference
+from jaxsens.core.engines.vmap import VmapEngine, compiled_output, program_size
+from jaxsens.core.explain import warn_if_long
+from jaxsens.core.flips.flip_table import FlipTable
+from jaxsens.core.flips.flips import Flips
+from jaxsens.core.flips.selection import Selection, default_flips, select
+from jaxsens.core.measures.measures import L2, Decision, Measure, OfFunction, balancing_threshold
+from jaxsens.core.models.subjects.adapters import Measurable, checked_input, measurable
+from jaxsens.core.models.subjects.texts import encoded, pieces_of, with_token
+from jaxsens.core.models.transformer.module import activation_bytes
+from jaxsens.core.placement import placement as placing
+from jaxsens.core.placement.placement import Placement, checked_placement
+from jaxsens.core.placement.progress import PROGRESS, telling
+from jaxsens.core.results.digits.alone import called_alone, check_alone, warn_of_no_change
+from jaxsens.core.results.digits.resolution import (
+    ForwardPass,
+    beyond_precision,
+    forward_pass,
+    unresolved_scores,
+    warn_if_unresolved,
+)
+from jaxsens.core.results.digits.rounding import output_rounding
+from jaxsens.core.results.fingerprint import fingerprint, weights_of
+from jaxsens.core.results.interrupted import MeasurementInterrupted
+from jaxsens.core.results.measured import Provenance
+from jaxsens.core.results.request import Request
+from jaxsens.core.results.result import FlipSensitivity
+from jaxsens.core.results.resuming import Remaining
+from jaxsens.core.results.texts import check_texts, each_text
+
+
+class CallOptions(TypedDict, total=False):
+    """The arguments of `flip_sensitivity` that have names alone."""
+
+    readout: int | Literal["auto", "last", "mean"] | None
+    engine: AskedEngine | Any
+    placement: Placement | None
+    progress: Callable[[int, int], object] | bool | None
+
+
+@overload
+def flip_sensitivity(  # pyright: ignore[reportOverlappingOverload] - a list of texts is no array
+    model: Any, tokens: list[str], flips: Any = ..., measure: Any = ..., **options: Unpack[CallOptions]
+) -> list[FlipSensitivity]: ...
+@overload
+def flip_sensitivity(
+    model: Any, tokens: Any, flips: Any = ..., measure: Any = ..., **options: Unpack[CallOptions]
+) -> FlipSensitivity: ...
+@naming_arguments
+def flip_sensitivity(
+    model: Any,
+    tokens: Any,
+    flips: Flips | Any = None,
+    measure: Measure | Any = "l2",
+    *,
+    readout: int | Literal["auto", "last", "mean"] | None = "auto",
+    engine: AskedEngine | Any = "auto",
+    placement: Placement | None = None,
+    progress: Callable[[int, int], object] | bool | None = None,
+) -> FlipSensitivity | list[FlipSensitivity]:
+    """Measures ||y_r(x) - y_r(x')||, or another distance, for every x' that differs from x in one symbol.
+
+    Arithmetic is in the model's dtype; float64 parameters are used in float64 regardless of JAX's global setting.
+    Matrix products have `highest` precision: JAX's defaults on GPUs (TF32) and TPUs (bfloat16) keep only two to three
+    digits, and a flip's effect is O(1/n). Programs are compiled once per shape, so a second input of the same length
+    starts immediately. Memory stays within the budget at any n.
+
+    >>> import jax.numpy as jnp
+    >>> flip_sensitivity(lambda tokens: tokens.sum() / 4.0, jnp.array([0, 1, 1, 0]), 2).max
+    0.25
+
+    Args:
+        model: a jaxsens model, a Flax NNX module, a Linen module with variables (bound, or `(module, variables)`),
+            an Equinox module, a pair `(function, parameters)`, which is called as function(parameters, tokens), or any
+            callable from tokens (n,) to an output vector (or number), or to rows (n, d) of which `readout` selects one.
+            Reuse function objects: a new function for each call is compiled for each call. The arrays of a pair or a
+            module are arguments of the compiled program; those that a function closes over are its constants.
+        tokens: integers (n,), or (batch, n) for several inputs of one length; a sample is drawn from the flips of all.
+            For a model that encodes text, such as a published one, also a text; or a list of texts, which are measured
+            one after another and have a result, and a sample, each.
+        flips: what is flipped, and by what: `Substitute`, `Neighbours`, `Mask`, `Delete`, `Insert`, `Repeat` or
+            `Pairs`; the name of one; a number k for the symbols 0 .. k - 1; ids, or a mapping of positions to ids
+            (`Substitute`). By default the symbols of the model's alphabet, or `Neighbours(8)` for a model that encodes
+            text. `partial.remaining` of an interrupted call stands for the flips that it did not finish.
+        measure: what is measured of the change in the output: `L2`, `L1`, `LInf`, `Cosine`, `KL`, `Decision`,
+            `Function`, `Comparison` or `LogProbability`; or the name of one. All keep the digits of a small change.
+        readout: where the model reads its output: a 0-based position (0: a leading [CLS] symbol), "last", "mean" over
+            all positions, or None if unspecified. It selects the row if the model returns rows (n, d), and is then
+            required. If the model returns a vector, it only sets the position not flipped by default: the last for
+            "auto", and none for "mean" and None. For a jaxsens model, "auto" is the readout of its config.
+        engine: how: `Vmap`, `Incremental`, `Difference`, or one that a package brings, as `FirstOrder`; the name of
+            one; or "auto", the best exact one of the first three.
+        placement: on which devices, in which batches, within which memory (`Placement`). Results depend on it only by
+            rounding.
+        progress: a function called with (flips done, flips in all) about once a second; True for a bar on standard
+            error, False for nothing. By default, a bar on a terminal if the measurement takes over two seconds. Each of
+            several texts is followed by itself.
+
+    Returns:
+        A `FlipSensitivity`: values and resolutions of the flips, statistics, which engine ran and why; a list of them
+        for a list of texts, also of one. For `partial.remaining` it is again a partial result, that of these flips:
+        `partial.joined(rest)` is that of an uninterrupted call, bit for bit except where flips end up in other batches,
+        whose products may be summed in another order. Model, tokens, options, versions and device must be those of the
+        interrupted call; `placement` may differ. An interrupted estimate keeps no flips, and begins again.
+
+    Warns:
+        DurationWarning: before a measurement that will take more than half a minute, with about how long, unless
+            `progress` is a function or False.
+        PrecisionWarning: if the input is longer than the length up to which the model is exact in its dtype
+            (`model.exact_length`), or if a jaxsens transformer's attention scores are too large for its dtype: the
+            largest score times eps is above 1, a factor of e between attention weights. Use float64, or a higher
+            temperature. Also if the changes of some flips are smaller than what the arithmetic resolves.
+        EstimateWarning: if estimates are far from the flips that were measured.
+        UnchangedWarning: if the change is exactly 0 under every flip, with the likely reasons.
+
+    Raises:
+        InputError: for unusable arguments, all of them together, before any long work; for a model that cannot be
+            measured; for an engine that does not serve what is asked (`EngineRefusal`); and for outputs that are not
+            finite.
+        MeasurementInterrupted: on Ctrl-C, with the finished flips.
+    """
+    given, tokens = tokens, encoded(model, tokens)
+    subject, partial = measurable(model), flips.partial if isinstance(flips, Remaining) else None
+    with collecting("flip_sensitivity") as problems:
+        asked = default_flips(subject) if partial is None else partial.asked.flips
+        call = _Call(
+            asked if flips is None or partial is not None else read(Flips, flips, problems),
+            read(Measure, measure, problems),
+            read(AskedEngine, engine, problems),
+            checked_placement(placement, problems, subject.mesh),
+            progress,
+            flips if isinstance(flips, Remaining) else None,
+        )
+        inputs.progress(progress, 2, PROGRESS, problems)
+        if tokens is not given and isinstance(given, list | tuple):
+            check_texts(tokens, subject, call.flips, readout, problems)
+            options = CallOptions(readout=readout, engine=engine, placement=placement, progress=progress)
+            return each_text(lambda text: flip_sensitivity(model, text, flips, measure, **options), given)
+        words, subject = checked_input(subject, tokens, readout, problems)
+        selection = None if call.flips is None else select(call.flips, subject, words, problems)
+    if selection is None:
+        raise TypeError("unusable flips without an error")
+    with telling(progress) as told:
+        call = dataclasses.replace(call, measure=with_token(model, call.measure), told=told)
+        return _measured_words(model, given, subject, words, selection, call)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """The arguments of a call, checked."""
+
+    flips: Any
+    measure: Measure
+    engine: AskedEngine
+    placement: Placement
+    progress: Callable[[int, int], object] | bool | None
+    remaining: Remaining | None
+    told: placing.Progress | None = None
+
+
+def _measured_words(
+    model: Any, given: Any, subject: Measurable, words: np.ndarray, selection: Selection, call: _Call
+) -> FlipSensitivity:
+    """Returns the result on inputs of one length: the model is checked, an engine chosen, flips listed and measured."""
+    edit, counted = edit_of(call.flips), _check_size(subject, words, selection, call.engine)
+    counted -= 0 if call.remaining is None else len(call.remaining.partial)
+    (batch, n), wanted = words.shape, call.engine
+    with numerics(subject.dtype):
+        measure = _with_threshold(subject, words, call.measure)
+        wished = wanted, call.flips, measure, n, batch
+        tell = _telling_duration(call.progress, counted, wished)
+        subject, dtype, output = checked_output(subject, words, measure, edit.longer, tell)
+        runner, choice = choose(subject, *wished)
+        flips = selection.flips(words)
+        estimate = None if wanted.exact else wanted.estimate(subject, measure, n, call.placement.budget)
+        parameters = _arrays(subject, flips, n) if estimate is None else estimate.first
+        passed = forward_pass(subject, words, runner, parameters, call.placement)
+        _warn_of_rounding(subject, n, passed, runner)
+        check_flips(subject, words, flips, edit)
+        asked = _asked(subject, words, flips, call, measure)
+        call.placement.agree((words.shape, words.tobytes(), asked, call.remaining is None))
+        first = None if measure.unflipped is None else _first(subject, words, output, passed)
+        run = Provenance(dtype, versions(), _name(model), _scale(runner, first))
+        inserted = flips.symbols if flips.joint is None else flips.joint.insertions
+        names, nothing = subject.names_of(words, inserted), np.full(len(flips), np.nan)
+        pieces = pieces_of(model, given, words)
+        whole = FlipSensitivity(
+            nothing, nothing, flips, words, asked, choice, run, names=names, pieces=pieces
+        )
+        chosen = np.arange(len(flips)) if call.remaining is None else call.remaining.of(whole)
+        ready = None if passed is None else passed.first
+        if estimate is not None:
+            return estimate.result(whole, call.placement, call.told, ready)
+        found = _measured(subject, whole, chosen, runner, call, (parameters, ready))
+    warn_if_unresolved(found, stacklevel=4)
+    return found
+
+
+def _with_threshold(subject: Measurable, words: np.ndarray, measure: Measure) -> Measure:
+    """Returns the measure with its threshold as a number: the model is run on the inputs if it is their median."""
+    if not isinstance(measure, Decision) or not isinstance(measure.threshold, str):
+        return measure
+    chosen = measure.chosen(subject.outputs) or (0,)
+    outputs = [compiled_output(subject.apply, subject.parameters, word)[chosen[0]] for word in words]
+    threshold = balancing_threshold(np.asarray(outputs, np.float64), float(np.finfo(subject.dtype).eps))
+    return dataclasses.replace(measure, threshold=threshold)
+
+
+def _telling_duration(
+    progress: Any, flips: int, wished: tuple[AskedEngine, Flips, Measure, int, int]
+) -> Callable[[Measurable], None]:
+    """Returns what is called with the model before it is run, and warns if the flips will take long; unless the caller
+    follows the progress, or wants nothing of it. `wished` are the arguments of `choose` but the first."""
+
+    def tell(measured: Measurable) -> None:
+        if progress is None or progress is True:
+            warn_if_long(measured, wished, flips, stacklevel=6)
+
+    return tell
+
+
+def _warn_of_rounding(subject: Measurable, n: int, passed: ForwardPass | None, runner: Engine) -> None:
+    """Warns if inputs are too long for a model that promises to be exact, or the scores too large for the dtype."""
+    said = beyond_precision(subject, n) or unresolved_scores(subject, n, passed, runner.widens)
+    if said is not None:
+        warnings.warn(said, PrecisionWarning, stacklevel=5)
+
+
+def _first(
+    subject: Measurable, words: np.ndarray, output: np.ndarray | None, passed: ForwardPass | None
+) -> np.ndarray:
+    """Returns the output on the first input without a flip: that of the check, or of the forward pass, if it ran."""
+    if passed is not None:
+        return passed.output
+    return called_alone(subject, words[0]) if output is None else output
+
+
+def _scale(runner: Engine, first: np.ndarray | None) -> float | None:
+    """Returns the field `scale` of a run, from the output on the first input."""
+    if first is None:
+        return None
+    return runner.measure.scale(first if runner.outputs is None else first[list(runner.outputs)])
+
+
+def _name(model: Any) -> str | None:
+    """Returns the name that a model has; that of a function, or of the model's class; None for a lambda."""
+    if isinstance(model, tuple) and model:
+        return _name(model[0])
+    own = getattr(model, "name", None) or getattr(model, "__name__", None)
+    if isinstance(own, str):
+        return None if own == "<lambda>" else own
+    return type(model).__name__
+
+
+def _asked(
+    subject: Measurable, words: np.ndarray, flips: FlipTable, call: _Call, measure: Measure
+) -> Request:
+    """Returns what is asked. It runs a measure's function on the output of every input.
+
+    Raises:
+        InputError: for a function that does not give one finite number.
+    """
+    weights = weights_of(subject)
+    if isinstance(measure, OfFunction):
+        measure = measure.without_function(checked_function(measure, subject, words))
+    return Request(
+        flips=call.flips,
+        measure=measure,
+        engine=call.engine,
+        readout=subject.readout,
+        outputs=measure.chosen(subject.outputs),
+        model=fingerprint(subject, words.shape[1], weights),
+        weights=weights,
+        counts=tuple(np.bincount(flips.inputs, minlength=len(words)).tolist()),
+    )
+
+
+def _arrays(subject: Measurable, flips: FlipTable, n: int) -> Any:
+    """Returns the model's parameters as an engine takes them: with tables for flips that change several positions."""
+    parameters = jax.tree.map(jnp.asarray, subject.parameters)
+    if flips.joint is None:
+        return parameters
+    return (parameters, *map(jnp.asarray, (flips.joint.members(n), flips.joint.insertions)))
+
+
+def _measured(
+    subject: Measurable,
+    whole: FlipSensitivity,
+    chosen: np.ndarray,
+    runner: Engine,
+    call: _Call,
+    given: tuple[Any, placing.Ready | None],
+) -> FlipSensitivity:
+    """Returns the result on all flips, or on those that remain of an interrupted call.
+
+    Args:
+        subject: the model.
+        whole: the result on all flips, without values.
+        chosen: the numbers of the flips to measure.
+        runner: the engine.
+        call: the arguments.
+        given: the engine's parameters; the first input as it is prepared, if it is.
+
+    Raises:
+        MeasurementInterrupted: on Ctrl-C, with the finished flips.
+    """
+    (parameters, ready), flips, words = given, whole.flips, whole.tokens
+    so_far, (what, by_what) = placing.Finished(), flips.edits
+
+    def part(values: np.ndarray, done: np.ndarray, elsewhere: dict[str, int]) -> FlipSensitivity:
+        values, resolution = values[done].T
+        return dataclasses.replace(
+            whole,
+            values=values if whole.measure.signed else np.abs(values),
+            resolution=resolution,
+            flips=flips.part(chosen[done]),
+            engine=whole.engine.after(elsewhere, len(whole)),
+        )
+
+    def unfinished() -> FlipSensitivity:
+        # Never all flips: when all are measured they are not yet checked, and nobody must take them for whole.
+        if not len(so_far.done):
+            return part(np.zeros((0, 2), np.float32), np.zeros(0, int), {})
+        so_far.done[-1:] &= not so_far.done.all()
+        return part(so_far.values, so_far.done, so_far.elsewhere)
+
+    try:
+        with stopping.noting(signal.SIGINT):
+            where = flips.inputs[chosen], what[chosen], by_what[chosen]
+            doubting, doubts = _doubting(runner, subject, whole, call.placement, parameters)
+            values, elsewhere = placing.Measuring(
+                doubting, parameters, words, *where, call.placement, call.told, doubts, so_far, ready
+            ).numbers()
+        found = part(values, np.arange(len(chosen)), elsewhere)
+        _check_measured(runner, subject, found, call)
+    except KeyboardInterrupt as stop:
+        raise MeasurementInterrupted(unfinished(), getattr(stop, "signal", signal.SIGINT)) from stop
+    return found
+
+
+MOST_EQUATIONS = 400
+"""The equations of a program up to which it is taken for a function of which nothing is known: some three layers. What
+moves its roundings is compiled, in a second for each hundred of them."""
+
+MOST_NUDGED = 1e9
+"""The operations that are spent at most on the rounding of each flip of a user's function: some seconds."""
+
+SHARE_NUDGED = 1 / 64
+"""Beyond that, the share of the flips of an input whose rounding is measured: an eighth of the time of all flips."""
+
+
+def _doubting(
+    runner: Engine, subject: Measurable, whole: FlipSensitivity, placement: Placement, parameters: Any
+) -> tuple[Engine, placing.Doubts | None]:
+    """Returns the engine with what bounds the rounding of its outputs.
+
+    For a user's function, that is measured at each flip where this is cheap. Otherwise it is the largest found at a
+    sample of the flips. For networks of layers it is that of the unflipped input.
+    """
+    words, flips = whole.tokens, whole.flips
+    if not isinstance(runner, VmapEngine) or not runner.foreign:
+        return runner, output_rounding(subject, words)
+    size = program_size(subject.apply, subject.parameters, words.shape[1])
+    if size.equations > MOST_EQUATIONS:
+        return runner, output_rounding(subject, words)
+    nudging = dataclasses.replace(runner, nudges=True)
+    affordable = int(MOST_NUDGED / (DRAWS * max(size.operations, 1.0)))
+    if len(flips) <= affordable:
+        return nudging, None
+    what, by_what = flips.edits
+
+    def doubts(b: int, dtype: str, output: Float[np.ndarray, " outputs"]) -> Float[np.ndarray, " outputs"]:
+        del dtype
+        own = np.arange(*np.searchsorted(flips.inputs, [b, b + 1]))
+        count = max(1, affordable // len(words), int(SHARE_NUDGED * len(own)))
+        some = np.sort(np.random.default_rng(b).permutation(own)[:count])
+        engine, where = (
+            dataclasses.replace(nudging, measure=L2()),
+            (flips.inputs[some], what[some], by_what[some]),
+        )
+        found, _ = placing.Measuring(engine, parameters, words, *where, placement).numbers()
+        return np.full(output.shape, np.max(found[:, 1]) / len(runner.outputs or output) ** 0.5)
+
+    return runner, doubts
+
+
+def _check_measured(runner: Engine, subject: Measurable, found: FlipSensitivity, call: _Call) -> None:
+    """Rejects a model that was measured wrongly in batches, and warns if nothing changed at all.
+
+    A jaxsens transformer is neither called nor warned of: with hard attention, exact zeros are what is measured.
+    """
+    check_finite(found.values, found.positions, found.measure)
+    given = found.tokens, found.flips, edit_of(found.asked.flips)
+    moved = check_alone(subject, *given, found.values, runner)
+    changed = np.any(found.values) or (call.remaining is not None and np.any(call.remaining.partial.values))
+    if subject.config is None and len(found) and not changed:
+        warn_of_no_change(len(found), found.measure, moved, stacklevel=7)
+
+
+_PREPARED_BYTES = 160
+"""Bytes for each number of an input's rows that the difference engine prepares, in float64 and rounded, with the tables
+of positions: 163 to 230 were measured at one layer."""
+
+
+def _check_size(subject: Measurable, words: np.ndarray, selection: Selection, engine: AskedEngine) -> int:
+    """Returns the number of flips, after rejecting more than fit in this machine's memory, before they are listed.
+
+    Raises:
+        InputError: with the bytes that the flips take.
+    """
+    counted = selection.entries(words)
+    needed = counted * FLIP_BYTES + words.size * TOKEN_BYTES
+    if subject.config is not None:
+        needed += activation_bytes(subject.config, words.shape[1])
+        # For a float32 model no other engine resolves inputs so long that this matters.
+        of_auto = isinstance(engine, Auto) and subject.config.dtype == "float32"
+        if of_auto or isinstance(engine, Difference):
+            needed += words.shape[1] * subject.config.width * _PREPARED_BYTES
+    with collecting("flip_sensitivity") as problems:
+        what = f"a measurement of {counted} flips"
+        remedy = FEWER_FLIPS if 2 * counted * FLIP_BYTES > needed else SHORTER
+        check_fits("tokens", f"shape {words.shape}", needed, what, remedy, problems)
+    return counted

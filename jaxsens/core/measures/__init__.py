@@ -1,0 +1,1 @@
+"""What is measured of a change: the objects of `measure`, their formulas, units and labels."""

@@ -1,0 +1,107 @@
+"""The choices of a layer's activation, scores and layer normalisation, by name.
+
+Each name maps to a value with everything that a forward pass needs. A new name needs an entry here and in the `Literal`
+above its table. Code with a separate rule for each name rejects names without a rule (`errors.no_rule`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxsens.core.models.parts.products import inner_products
+
+Activation = Literal["relu", "gelu", "silu", "tanh"]
+
+ACTIVATIONS: dict[str, Callable[[Float[Array, "*shape"]], Float[Array, "*shape"]]] = {
+    "relu": jax.nn.relu,
+    "gelu": partial(jax.nn.gelu, approximate=True),
+    "silu": jax.nn.silu,
+    "tanh": jnp.tanh,
+}
+"""The nonlinearities of the per-position map; "gelu" is the tanh form."""
+
+
+@dataclass(frozen=True)
+class LayerNormPlaces:
+    """Where a layer normalises its rows: before each of its two maps, after each skip connection, or both."""
+
+    before: bool
+    after: bool
+
+
+LayerNorm = Literal["none", "pre", "post"]
+
+LAYER_NORMS: dict[str, LayerNormPlaces] = {
+    "none": LayerNormPlaces(before=False, after=False),
+    "pre": LayerNormPlaces(before=True, after=False),
+    "post": LayerNormPlaces(before=False, after=True),
+}
+
+
+@dataclass(frozen=True)
+class ScoreFunction:
+    """The score of a query and a key, before position penalties and temperature.
+
+    Attributes:
+        function: from queries (heads, m, head_width), keys (heads, k, head_width), the parameter vectors
+            (heads, head_width) or None, and whether equal rows must get bitwise equal scores, to (heads, m, k).
+        vector: whether it has a parameter vector for each head.
+    """
+
+    function: Callable[[Array, Array, Array | None, bool], Float[Array, "heads m k"]]
+    vector: bool
+
+
+def _dot_product(queries: Array, keys: Array, vector: Array | None, exact_rows: bool) -> Array:
+    del vector
+    scaled = queries / np.sqrt(queries.shape[-1]).astype(queries.dtype)
+    return inner_products(scaled, keys, exact_rows)
+
+
+def _additive(queries: Array, keys: Array, vector: Array | None, exact_rows: bool) -> Array:
+    del exact_rows  # every score is the same reduction
+    if vector is None:
+        raise TypeError("additive scores need the parameter 'additive'")
+    hidden = jnp.tanh(queries[:, :, None, :] + keys[:, None, :, :])
+    return jnp.sum(hidden * vector[:, None, None, :], axis=-1)
+
+
+@dataclass(frozen=True)
+class OutputGate:
+    """What multiplies the heads' outputs: function(z W_G), where z is what queries are made of.
+
+    Attributes:
+        width: from the head's width to the columns of W_G, 1 or the head's width.
+        function: from z W_G to the gates.
+    """
+
+    width: Callable[[int], int]
+    function: Callable[[Float[Array, "*shape"]], Float[Array, "*shape"]]
+
+
+Gate = Literal["none", "headwise", "elementwise"]
+
+OUTPUT_GATES: dict[str, OutputGate | None] = {
+    "none": None,
+    "headwise": OutputGate(lambda head_width: 1, jax.nn.sigmoid),
+    "elementwise": OutputGate(lambda head_width: head_width, jax.nn.sigmoid),
+}
+"""No gate, or a sigmoid gate for each row and head, or for each of their coordinates (Qiu et al. 2025, arXiv
+2505.06708, section 2.2: after the scaled dot products)."""
+
+
+Scores = Literal["dot-product", "additive"]
+
+SCORES: dict[str, ScoreFunction] = {
+    "dot-product": ScoreFunction(_dot_product, vector=False),
+    "additive": ScoreFunction(_additive, vector=True),
+}
+"""q.k / sqrt(head_width) (Yang et al. 2026, Def. 1), and a.tanh(q + k) (Bahdanau et al.)."""

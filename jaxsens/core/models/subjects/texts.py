@@ -1,0 +1,50 @@
+"""Texts as inputs of models that encode them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from jaxsens.core.base.errors import InputError
+from jaxsens.core.measures.measures import LogProbability, Measure
+from jaxsens.core.models.transformer.layered import LayeredModel
+
+
+def encoded(model: Any, tokens: Any) -> Any:
+    """Returns the ids of a text, or of each text of a list, if the model encodes texts; anything else unchanged."""
+    encode = getattr(model, "encode", None) if isinstance(model, LayeredModel) else None
+    if encode is None:
+        return tokens
+    if isinstance(tokens, str):
+        return encode(tokens)
+    if isinstance(tokens, list | tuple) and tokens and all(isinstance(one, str) for one in tokens):
+        return [encode(one) for one in tokens]
+    return tokens
+
+
+def pieces_of(
+    model: Any, given: Any, words: Int[np.ndarray, "batch n"]
+) -> tuple[tuple[str, ...], ...] | None:
+    """Returns what stands for each symbol in the texts that were given, or in what the model decodes of ids; None for a
+    model that encodes no text."""
+    pieces = getattr(model, "pieces", None) if isinstance(model, LayeredModel) else None
+    if pieces is None:
+        return None
+    rows = [given] if isinstance(given, str) else given if isinstance(given[0], str) else words.tolist()
+    return tuple(tuple(pieces(row)) for row in rows)
+
+
+def with_token(model: Any, measure: Measure) -> Measure:
+    """Returns the measure with the number and the name of its token, or of its label."""
+    if not isinstance(measure, LogProbability):
+        return measure
+    output_of = getattr(model, "output_of", None) if isinstance(model, LayeredModel) else None
+    if output_of is not None:
+        return LogProbability(*output_of(measure.token))
+    if isinstance(measure.token, str):
+        raise InputError(
+            f"flip_sensitivity: measure = {measure!r}: this model encodes no text; give the token's id"
+        )
+    return measure

@@ -1,0 +1,288 @@
+"""One transformer layer, as a pure function that returns its intermediate values with its output.
+
+This is the only implementation of a layer. The modules and the vmap engine drop the intermediate values, and the
+compiler then removes their computation; the difference engine keeps them.
+
+An output gate multiplies what a row's heads attended to by sigmoid(z W_G), before the output projection. z is what the
+row's query is made of, so that a row can close a head that finds nothing (Qiu et al. 2025, arXiv 2505.06708).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsens.core.base.errors import rule_for
+from jaxsens.core.base.platforms import Platform, compiled_for
+from jaxsens.core.models.parts.choices import ACTIVATIONS, OUTPUT_GATES
+from jaxsens.core.models.parts.masks import visible
+from jaxsens.core.models.parts.products import rows_times
+from jaxsens.core.models.parts.weighting import averages
+from jaxsens.core.models.transformer.config import LayerConfig
+from jaxsens.core.models.transformer.parameters import LayerParameters, NormParameters, needed
+from jaxsens.core.models.transformer.scores import centred_scores, projected, scores, turned, weighting_of
+
+SCORES_IN_MEMORY = 2**24
+"""Attention rows are computed in blocks so that at most this many scores are in memory at once."""
+
+CACHED_ROWS = 128
+"""The number of rows of a block whose scores stay in the cache of a CPU: enough that a matrix product of 16 columns
+runs at its full rate."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LayerTrace:
+    """The intermediate values of a layer on one input. None of them is n x n.
+
+    Attributes:
+        x: the layer's input.
+        z: the input of the query, key and value projections: x, or LN(x) with pre-normalisation.
+        queries, keys, values: the vectors of every head, with rotary embedding.
+        normaliser: each row's `Weighting.log_normaliser`, which is 0 for weightings without one. With centred
+            scores it is relative to these: each row is shifted.
+        b: the heads' outputs, before output gates.
+        attended: x + sum_h b^h W_O^h, with b^h times its gates if there are any.
+        c: the input of the per-position map's skip connection: attended, or LN(attended) with post-normalisation.
+        h: the per-position map's pre-activation; None without one.
+        mapped: c plus the per-position map; None without one.
+    """
+
+    x: Float[Array, "n width"]
+    z: Float[Array, "n width"]
+    queries: Float[Array, "heads n head_width"]
+    keys: Float[Array, "heads n head_width"]
+    values: Float[Array, "heads n head_width"]
+    normaliser: Float[Array, "heads n"]
+    b: Float[Array, "heads n head_width"]
+    attended: Float[Array, "n width"]
+    c: Float[Array, "n width"]
+    h: Float[Array, "n hidden"] | None
+    mapped: Float[Array, "n width"] | None
+
+
+Block: TypeAlias = Int[Array, " m"]
+OfHeads: TypeAlias = Float[Array, "heads n head_width"]
+"""Queries, keys or values of all rows."""
+
+Rows: TypeAlias = Float[Array, "m width"]
+SomeHeads: TypeAlias = Float[Array, "heads m head_width"]
+"""Those of the rows of a block."""
+
+
+def over_row_blocks(
+    rows: Callable[[Block], Any], heads: int, n: int, only: int | None = None, size: int | None = None
+) -> Any:
+    """Returns `rows(positions)` for all n positions, in blocks of `size` rows, by default those within
+    `SCORES_IN_MEMORY`; with `only`, 0 in other rows.
+
+    Results are arrays (or tuples of arrays) of shape (heads, m, ...), joined along the second axis.
+    """
+    if only is not None:
+        return jax.tree.map(
+            lambda one: jnp.zeros((heads, n, *one.shape[2:]), one.dtype).at[:, only].set(one[:, 0]),
+            rows(jnp.asarray([only])),
+        )
+    return in_blocks(rows, n, size or rows_at_once(heads * n, False), axis=1)
+
+
+def in_blocks(rows: Callable[[Block], Any], n: int, size: int | None, axis: int) -> Any:
+    """Returns `rows(positions)` for all n positions, `size` at a time (None: all), joined along an axis."""
+    if size is None or size >= n:
+        return rows(jnp.arange(n))
+    blocks = jnp.minimum(jnp.arange(-(-n // size) * size), n - 1).reshape(-1, size)
+
+    def joined(parts: Array) -> Array:
+        whole = jnp.moveaxis(parts, 0, axis)
+        whole = whole.reshape(*whole.shape[:axis], -1, *whole.shape[axis + 2 :])
+        return jax.lax.slice_in_dim(whole, 0, n, axis=axis)
+
+    return jax.tree.map(joined, jax.lax.map(rows, blocks))
+
+
+def some_rows(x: Float[Array, "*rows"], block: Block, axis: int = 0) -> Float[Array, "*some"]:
+    """Returns the rows of a block, which are gathered unless they are all."""
+    return x if len(block) == x.shape[axis] else jnp.take(x, block, axis=axis)
+
+
+def rows_at_once(scores: int, cached: bool) -> int:
+    """Returns how many attention rows of so many scores each are computed at once: those that stay in a CPU's cache, or
+    if not `cached` those within `SCORES_IN_MEMORY`."""
+    return CACHED_ROWS if cached else max(1, SCORES_IN_MEMORY // scores)
+
+
+def leaves_cache(layer: LayerConfig, n: int, platform: Platform) -> bool:
+    """Returns whether attention goes by one head and `CACHED_ROWS` rows at a time: on CPU, in soft layers, for long n.
+
+    Hard layers have elementwise products, and take all heads at once.
+    """
+    return not layer.exact_rows and scores_leave_cache(layer.heads, n, platform)
+
+
+def scores_leave_cache(heads: int, n: int, platform: Platform) -> bool:
+    """Returns whether the scores of all rows and heads leave the cache of a platform that has to keep them there."""
+    cached = platform.cached_scores
+    return cached is not None and n > CACHED_ROWS and heads * n * n > cached
+
+
+def row_scores(
+    layer: LayerConfig, parameters: LayerParameters, queries: OfHeads, keys: OfHeads, block: Block
+) -> tuple[Float[Array, "heads m n"], Bool[Array, "heads m n"]]:
+    """Some rows' scores as the weighting function takes them (centred ones are shifted), and which keys are visible."""
+    return scores_of_rows(layer, parameters, queries[:, block], keys, block)
+
+
+def scores_of_rows(
+    layer: LayerConfig,
+    parameters: LayerParameters,
+    queries: SomeHeads,
+    keys: OfHeads,
+    block: Block,
+    head: Int[Array, ""] | None = None,
+) -> tuple[Float[Array, "heads m n"], Bool[Array, "heads m n"]]:
+    """`row_scores` from the queries of the rows `block`; with `head`, of that head alone: (1, ..., head_width)."""
+    n = keys.shape[1]
+    everywhere = jnp.arange(n)
+    seen = visible(layer.mask, block[:, None], everywhere[None, :])
+    seen = jnp.broadcast_to(seen, (len(keys), *seen.shape))
+    if layer.centred_scores:
+        centred = centred_scores(layer, queries, keys, seen)
+        return layer.weighting.tempered(centred, block, n), seen
+    return scores(layer, parameters, queries, keys, block, everywhere, n, head), seen
+
+
+def attention_of_rows(
+    layer: LayerConfig,
+    parameters: LayerParameters,
+    queries: SomeHeads,
+    keys: OfHeads,
+    values: OfHeads,
+    block: Block,
+) -> tuple[SomeHeads, Float[Array, "heads m"]]:
+    """Returns the heads' outputs b and the `Weighting.log_normaliser` of the rows `block`, whose queries are given."""
+
+    def some(q: Array, k: Array, v: Array, head: Array | None = None) -> tuple[Array, Array]:
+        s, seen = scores_of_rows(layer, parameters, q, k, block, head)
+        weighting = weighting_of(layer, parameters, head)
+        return averages(weighting, s, seen, v, layer.exact_rows), weighting.log_normaliser(s, seen)
+
+    if len(block) == 1 or not leaves_cache(layer, keys.shape[1], compiled_for()):
+        return some(queries, keys, values)
+    each = queries[:, None], keys[:, None], values[:, None], jnp.arange(layer.heads)
+    b, normaliser = jax.lax.map(lambda one: some(*one), each)
+    return b[:, 0], normaliser[:, 0]
+
+
+def transformer_layer(
+    layer: LayerConfig, parameters: LayerParameters, x: Float[Array, "n width"], only: int | None = None
+) -> tuple[LayerTrace, Float[Array, "n width"]]:
+    """One layer: attention and per-position map, each with its skip connection (Yang et al. 2026, section 2).
+
+    The cost is O(H n^2 head_width + n d d_ff). Attention rows are computed in blocks (`over_row_blocks`). With `only`,
+    just that row's attention is computed, in O(H n head_width), and values that follow from other rows are invalid.
+    """
+    n, mapped_rows = x.shape[0], compiled_for().mapped_rows(x.shape[1])
+    z = layer_norm(layer, parameters.attention_norm, x) if layer.norm.before else x
+
+    def projections(block: Block) -> tuple[Array, Array, Array]:
+        own = parameters.query, parameters.key, parameters.value
+        q, k, v = (projected(layer, some_rows(z, block), matrix) for matrix in own)
+        return turned(layer, q, block, n), turned(layer, k, block, n), v
+
+    queries, keys, values = in_blocks(projections, n, mapped_rows, axis=1)
+
+    def rows(block: Block) -> tuple[Array, Array]:
+        return attention_of_rows(layer, parameters, queries[:, block], keys, values, block)
+
+    # XLA fuses the elementwise products of hard layers over all rows, and then projects keys anew for each query.
+    size = rows_at_once(layer.heads * n, scores_leave_cache(layer.heads, n, compiled_for()))
+    b, normaliser = over_row_blocks(rows, layer.heads, n, only, size)
+
+    def merged(block: Block) -> AfterAttention:
+        return after_attention(layer, parameters, some_rows(x, block), some_rows(b, block, axis=1))
+
+    after = in_blocks(merged, n, mapped_rows, axis=0)
+    return LayerTrace(x, z, queries, keys, values, normaliser, b, *after[:4]), after.y
+
+
+def transformer_row(
+    layer: LayerConfig, parameters: LayerParameters, x: Float[Array, "n width"], row: int
+) -> tuple[Float[Array, " width"], Float[Array, "heads 1"]]:
+    """One row of `transformer_layer`'s output and its log-normalisers, in O(n d^2): the keys and values of all rows,
+    and the rest of one."""
+    n = x.shape[0]
+    here = jnp.asarray([row])
+    z = layer_norm(layer, parameters.attention_norm, x) if layer.norm.before else x
+    queries = turned(layer, projected(layer, z[here], parameters.query), here, n)
+    keys = turned(layer, projected(layer, z, parameters.key), jnp.arange(n), n)
+    values = projected(layer, z, parameters.value)
+    b, normaliser = attention_of_rows(layer, parameters, queries, keys, values, here)
+    return after_attention(layer, parameters, x[here], b).y[0], normaliser
+
+
+def layer_norm(
+    layer: LayerConfig, parameters: NormParameters | None, x: Float[Array, "*rows width"]
+) -> Float[Array, "*rows width"]:
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias over the last axis."""
+    if parameters is None:
+        raise TypeError("layer normalisation needs its parameters")
+    centred = x - jnp.mean(x, axis=-1, keepdims=True)
+    variance = jnp.mean(centred**2, axis=-1, keepdims=True)
+    return centred / jnp.sqrt(variance + layer.layer_norm_epsilon) * parameters.scale + parameters.bias
+
+
+def activation(layer: LayerConfig, h: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Applies the activation of the per-position map."""
+    return rule_for("the forward pass", "activation", layer.activation, ACTIVATIONS)(h)
+
+
+def gate_inputs(layer: LayerConfig, parameters: LayerParameters, z: Rows) -> Float[Array, "heads m gates"]:
+    """Returns z W_G of every head."""
+    return projected(layer, z, needed(parameters.gate, "gate"))
+
+
+def gated(layer: LayerConfig, parameters: LayerParameters, x: Rows, b: SomeHeads) -> SomeHeads:
+    """Returns the heads' outputs b of rows with the layer's input x, times their gates, if there are any."""
+    gate = rule_for("attention", "output gate", layer.output_gate, OUTPUT_GATES)
+    if gate is None:
+        return b
+    z = layer_norm(layer, parameters.attention_norm, x) if layer.norm.before else x
+    return gate.function(gate_inputs(layer, parameters, z)) * b
+
+
+class AfterAttention(NamedTuple):
+    """What follows from the heads' outputs in a layer, for any rows: y is the layer's output, and the rest of
+    `LayerTrace`."""
+
+    attended: Float[Array, "m width"]
+    c: Float[Array, "m width"]
+    h: Float[Array, "m hidden"] | None
+    mapped: Float[Array, "m width"] | None
+    y: Float[Array, "m width"]
+
+
+def after_attention(
+    layer: LayerConfig, parameters: LayerParameters, x: Float[Array, "m width"], b: SomeHeads
+) -> AfterAttention:
+    """The rest of a layer, from the heads' outputs b of any rows: gates, output projection, skips, per-position map."""
+    exact, places = layer.exact_rows, layer.norm
+    open_b = gated(layer, parameters, x, b)
+    if exact:
+        each = jax.vmap(lambda bh, wh: rows_times(bh, wh, exact))(open_b, parameters.output)
+        attended = x + jnp.sum(each, axis=0)
+    else:  # one product: from 512 rows on, a sum of one for each head takes longer than all the rest of this
+        attended = x + jnp.einsum("hmv,hvd->md", open_b, parameters.output)
+    c = layer_norm(layer, parameters.attention_norm, attended) if places.after else attended
+    if not layer.feed_forward:
+        return AfterAttention(attended, c, None, None, c)
+    inner = layer_norm(layer, parameters.feed_forward_norm, c) if places.before else c
+    h = rows_times(inner, needed(parameters.w1, "w1"), exact) + needed(parameters.b1, "b1")
+    out = rows_times(activation(layer, h), needed(parameters.w2, "w2"), exact) + needed(parameters.b2, "b2")
+    mapped = c + out
+    y = layer_norm(layer, parameters.feed_forward_norm, mapped) if places.after else mapped
+    return AfterAttention(attended, c, h, mapped, y)

@@ -1,0 +1,224 @@
+"""The processes of a distributed job that share one mesh: what they exchange, and how they stop together.
+
+Each process runs its own compiled programs on its own devices; only results are exchanged, by JAX's collectives. A
+collective hangs if one process does not take part, so every exchange begins with a short message that says how the
+sender is: well, asked to stop, or failed. All of them then go on, stop or fail at the same place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Int, UInt8
+
+from jaxsens.core.base import stopping
+from jaxsens.core.base.errors import InputError, ProcessLost
+
+_WELL, _STOPPED, _LEFT, _FAILED, _WRONG = 0, 1, 2, 3, 4
+"""How a process is: well; asked to stop, which all do at the next `check`; or gone, interrupted or for an error."""
+_NUMBERS, _TEXT = 6, 400
+"""The integers of a message, and the bytes of its text."""
+
+_SAID = {
+    _FAILED: "process {0} of the mesh failed, so all stop: {1}",
+    _WRONG: "process {0} of the mesh refused: {1}",
+}
+
+
+class ProcessGroup:
+    """The processes whose devices make up a mesh with one axis. Every method is called by all of them, in one order.
+
+    Attributes:
+        mesh: the whole mesh.
+        local: the mesh of this process's devices among them, in the same order.
+        columns: the numbers of each process's devices along the axis, by the rank of the process.
+        rank: the number of this process among them, in the order of their process ids.
+    """
+
+    def __init__(self, mesh: Mesh) -> None:
+        devices = list(mesh.devices.flat)
+        processes = sorted({device.process_index for device in devices})
+        self.mesh = mesh
+        self.columns = [
+            np.flatnonzero([device.process_index == process for device in devices]) for process in processes
+        ]
+        self.rank = processes.index(jax.process_index())
+        own = [devices[column] for column in self.columns[self.rank]]
+        self.local = Mesh(np.array(own), mesh.axis_names)
+        self._first = own[0]
+        self._ids = processes
+        self._everyone = len(processes) == jax.process_count()
+        one_each = Mesh(np.array([devices[columns[0]] for columns in self.columns]), ("processes",))
+        self._rows = NamedSharding(one_each, PartitionSpec("processes"))
+        self._copied = jax.jit(_same, out_shardings=NamedSharding(one_each, PartitionSpec()))
+        self._pending: int | None = None
+        self._agreed = False
+
+    @staticmethod
+    def of(mesh: Mesh) -> ProcessGroup | None:
+        """Returns the processes of a mesh, or None if all its devices belong to this one."""
+        return _group(mesh)
+
+    @property
+    def size(self) -> int:
+        """The number of processes."""
+        return len(self.columns)
+
+    def check(self) -> None:
+        """Raises `Stopped` if a process was asked to stop before the last exchange. Needs no exchange itself."""
+        if self._pending is not None:
+            number, self._pending = self._pending, None
+            self._agreed = True
+            stopping.check()  # marks a signal to this process as answered
+            raise stopping.Stopped(number)
+
+    def meet(self, *numbers: int) -> Int[np.ndarray, "processes numbers"]:
+        """Returns these numbers of every process. A request to stop is noted for `check`.
+
+        Raises:
+            InputError, RuntimeError: if another process refused its input, or failed.
+            Stopped: if another process was interrupted where it cannot go on.
+        """
+        number = stopping.requested_signal()
+        found, texts = self._exchange(_WELL if number is None else _STOPPED, number or 0, numbers, "")
+        for rank, status in enumerate(found[:, 0]):
+            if status in _SAID:
+                self._agreed = True
+                error = InputError if status == _WRONG else RuntimeError
+                raise error(_SAID[int(status)].format(self._ids[rank], texts[rank]))
+        left = found[found[:, 0] == _LEFT, 1]
+        if len(left):
+            self._agreed = True
+            raise stopping.Stopped(int(left[0]))
+        stopped = found[found[:, 0] == _STOPPED, 1]
+        if len(stopped):
+            self._pending = int(stopped[0])
+        self._agreed = False
+        return found[:, 2 : 2 + len(numbers)]
+
+    def gather(self, values: np.ndarray) -> list[np.ndarray]:
+        """Returns the array of every process, bit for bit. All have one shape and dtype. Call `meet` just before."""
+        if not values.size:
+            return [values] * self.size
+        sent = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)
+        # Lengths are rounded up to powers of two, so that few programs serve them all.
+        filled = np.zeros(max(1024, 1 << (len(sent) - 1).bit_length()), np.uint8)
+        filled[: len(sent)] = sent
+        rows = self._gather(filled)[:, : len(sent)]
+        return [np.frombuffer(row.tobytes(), values.dtype).reshape(values.shape) for row in rows]
+
+    def from_first(self, text: bytes) -> bytes:
+        """Returns the text of the first process; the others' texts do not matter."""
+        length = int(self.meet(len(text))[0, 0])
+        sent = np.zeros(length, np.uint8)
+        if self.rank == 0:
+            sent[:] = np.frombuffer(text, np.uint8)
+        return self.gather(sent)[0].tobytes()
+
+    @contextmanager
+    def together(self, what: bytes) -> Iterator[None]:
+        """A block of work that all processes leave in the same way, whichever of them is stopped or fails. Blocks may
+        be nested.
+
+        what: identifies the work, which must be the same for all.
+
+        Raises:
+            InputError: if the processes were called with different arguments.
+        """
+        self._agreed = False
+        digest = int.from_bytes(hashlib.sha256(what).digest()[:7], "big")
+        found = self.meet(digest)[:, 0]
+        if (found != found[0]).any():
+            other = self._ids[int(np.flatnonzero(found != found[0])[0])]
+            raise InputError(
+                f"mesh: process {other} was called with another model, input or option than process {self._ids[0]}; "
+                "all processes of a mesh make the same calls"
+            )
+        self.check()
+        try:
+            yield
+            self.meet()
+            self.check()
+        except ProcessLost:
+            raise
+        except BaseException as error:
+            self._tell(error)
+            raise
+
+    def _tell(self, error: BaseException) -> None:
+        """Tells the others why this process leaves, unless they left together."""
+        if self._agreed:
+            return
+        self._agreed = True
+        if isinstance(error, KeyboardInterrupt):
+            self._exchange(_LEFT, getattr(error, "signal", signal.SIGINT), (), "")
+            return
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        self._exchange(_WRONG if isinstance(error, InputError) else _FAILED, 0, (), text)
+
+    def _exchange(
+        self, status: int, number: int, numbers: tuple[int, ...], text: str
+    ) -> tuple[Int[np.ndarray, "processes integers"], list[str]]:
+        if self._everyone and _preempted():
+            # All processes learn of it at the same exchange.
+            status, number = (_STOPPED, signal.SIGTERM) if status == _WELL else (status, number)
+        integers = np.zeros(2 + _NUMBERS, np.int64)
+        integers[: 2 + len(numbers)] = status, number, *numbers
+        said = text.encode()[:_TEXT].ljust(_TEXT, b"\0")
+        rows = self._gather(np.frombuffer(integers.tobytes() + said, np.uint8))
+        width = integers.nbytes
+        texts = [row[width:].tobytes().rstrip(b"\0").decode(errors="replace") for row in rows]
+        return np.frombuffer(rows[:, :width].tobytes(), np.int64).reshape(self.size, -1), texts
+
+    def _gather(self, row: UInt8[np.ndarray, " bytes"]) -> UInt8[np.ndarray, "processes bytes"]:
+        """Returns the rows of all processes: `multihost_utils.process_allgather` for some processes of a job, each of
+        which may have any number of devices."""
+        try:
+            mine = jax.device_put(row[None], self._first)
+            shape = (self.size, len(row))
+            whole = jax.make_array_from_single_device_arrays(shape, self._rows, [mine])
+            return np.asarray(self._copied(whole).addressable_data(0))
+        except Exception as error:  # whatever the transport raises
+            self._agreed = True
+            raise _lost(error) from error
+
+
+def _lost(error: Exception) -> ProcessLost:
+    said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return ProcessLost(
+        f"mesh: another process of it has ended or cannot be reached ({said[:300]}); start all processes again"
+    )
+
+
+@lru_cache(maxsize=16)
+def _group(mesh: Mesh) -> ProcessGroup | None:
+    own = jax.process_index()
+    if all(device.process_index == own for device in mesh.devices.flat):
+        return None
+    return ProcessGroup(mesh)
+
+
+def _same(x: Array) -> Array:
+    return x
+
+
+_exchanges = 0
+
+
+def _preempted() -> bool:
+    """Whether the scheduler's SIGTERM, which JAX's preemption service takes, has reached a process of the job, and all
+    have come to the exchange at which they stop."""
+    global _exchanges
+    _exchanges += 1
+    try:
+        return multihost_utils.reached_preemption_sync_point(_exchanges)
+    except RuntimeError:  # The service is off: SIGTERM has its usual effect.
+        return False

@@ -1,0 +1,223 @@
+"""The program that measures blocks of flips on every device of a mesh, and the largest one that fits the memory.
+
+The devices need not be at hand: what is planned for others is compiled by the same functions.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import jaxpr_as_fun
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array
+
+from jaxsens.core.base.errors import InputError
+from jaxsens.core.base.platforms import compiling_for, platform_of
+from jaxsens.core.base.programs import SOONER, kept
+from jaxsens.core.engines.engine import Engine, FlipBlock
+
+Quantity = Literal["measured", "chosen_changes"]
+"""The method of an engine that measures a block of flips: one number or row per flip, NaN if the engine declines it."""
+
+_TABLES = 0.25
+"""The most of the memory beside the arguments that the flips and their results take: more are measured in parts."""
+
+
+@dataclass(frozen=True)
+class FlipProgram:
+    """A compiled range of blocks: ((parameters, prepared), flips, results, start, stop, step) -> results.
+
+    `shape` and `dtype` are those of one flip's result; `bytes` is the temporary memory of one call.
+    """
+
+    run: Any
+    batch: int
+    blocks: int
+    shape: tuple[int, ...]
+    dtype: Any
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The memory of each device for a measurement, and what may be changed to keep within it.
+
+    Attributes:
+        budget: bytes for arguments, tables of flips and temporary memory together.
+        lanes: the threads that call a program at the same time.
+        limited: whether the budget is the user's.
+        batched: whether the batch is the user's, which is not changed.
+    """
+
+    budget: int
+    lanes: int
+    limited: bool = False
+    batched: bool = False
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A program to measure flips of one input.
+
+    Attributes:
+        quantity: what it measures of each flip.
+        engine: what measures: an `Engine.shared`.
+        given: the model's parameters and what the engine prepared; abstract values do.
+        n: the length of the input.
+        outputs: the number of outputs.
+        mesh: the devices that it is compiled for.
+        devices: the devices of all processes.
+    """
+
+    quantity: Quantity
+    engine: Engine
+    given: tuple[Any, Any]
+    n: int
+    outputs: int
+    mesh: Mesh
+    devices: int
+
+    @property
+    def arguments(self) -> int:
+        """The bytes of the parameters and the prepared values on each device."""
+        return bytes_of(self.given, self.mesh)
+
+    def room(self, flips: int, memory: Memory) -> int:
+        """Returns how many of an input's flips are measured at once. The others wait: their table would not fit.
+
+        Raises:
+            InputError: if what all flips share does not fit, before anything is compiled.
+        """
+        free = memory.budget - self.arguments
+        if free < 0 and not (memory.batched and not memory.limited):
+            raise InputError(
+                f"memory_budget = {memory.budget} bytes: the model and what the flips of an input of length {self.n} "
+                f"share take {self.arguments} bytes on each device"
+            )
+        return max(1, min(flips, int(_TABLES * free / self._flip_bytes(memory)) * self.devices))
+
+    def fitting(self, batch: int, room: int, memory: Memory) -> tuple[FlipProgram, int]:
+        """Returns the program with the largest batch, up to `batch`, at which all threads fit, and their number.
+
+        Args:
+            batch: flips of a block on each device.
+            room: flips that the program has room for, on all devices together.
+            memory: what it may take.
+
+        Raises:
+            InputError: if not even one flip at a time fits the budget, or the user's batch does not.
+        """
+        leaves, structure = jax.tree.flatten(self.given)
+        shapes = tuple(placed(leaf, spec_on(leaf, self.mesh), self.mesh) for leaf in leaves)
+        wide, lanes = jnp.result_type(float) == jnp.float64, memory.lanes
+        while True:
+            blocks = -(-room // (batch * self.devices))
+            try:
+                program = compiled_program(
+                    self.quantity, self.engine, structure, shapes, wide, self.mesh, batch, blocks
+                )
+            except jax.errors.JaxRuntimeError as error:
+                # The compiler of a TPU refuses what its memory does not hold.
+                if "RESOURCE_EXHAUSTED" not in str(error) or batch == 1 or memory.batched:
+                    raise
+                batch //= 2
+                continue
+            held = self.held(program, memory)
+            free = max(0, memory.budget - held)
+            fitting = lanes if not program.bytes else min(lanes, free // program.bytes)
+            if fitting == lanes:
+                return program, lanes
+            if memory.batched or batch == 1:
+                if fitting or (memory.batched and not memory.limited):
+                    return program, max(1, fitting)
+                many = "one flip" if batch == 1 else f"a batch of {batch} flips"
+                raise InputError(
+                    f"memory_budget = {memory.budget} bytes: {many} of an input of length {self.n} takes "
+                    f"{program.bytes} bytes, beside {held} bytes of arguments"
+                )
+            batch = max(1, min(batch - 1, int(batch * free / (lanes * program.bytes))))
+
+    def held(self, program: FlipProgram, memory: Memory) -> int:
+        """Returns the bytes of a program's arguments and results on each device, for all threads together."""
+        return self.arguments + program.blocks * program.batch * self._flip_bytes(memory)
+
+    def _flip_bytes(self, memory: Memory) -> int:
+        """Returns the bytes of a flip and of its results, in the table that all threads read and in each of theirs."""
+        numbers = 2 if self.quantity == "measured" else self.outputs
+        return 8 + jnp.result_type(float).itemsize * numbers * (1 + memory.lanes)
+
+
+def spec_on(leaf: Any, mesh: Mesh) -> PartitionSpec:
+    """Returns how an array is split over a mesh; on any other, each device has all of it."""
+    own = getattr(leaf, "sharding", None)
+    return own.spec if isinstance(own, NamedSharding) and own.mesh == mesh else PartitionSpec()
+
+
+def placed(leaf: Any, spec: PartitionSpec, mesh: Mesh) -> jax.ShapeDtypeStruct:
+    """Returns an array's shape and dtype on the devices of a mesh."""
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
+
+
+def bytes_of(tree: Any, mesh: Mesh | None = None) -> int:
+    """Returns the bytes of a tree's arrays, which may be abstract: all, or what each device of a mesh has."""
+    total = 0
+    for leaf in jax.tree.leaves(tree):
+        shape = leaf.shape if mesh is None else _local(leaf, mesh)
+        total += math.prod(shape) * leaf.dtype.itemsize
+    return total
+
+
+def _local(leaf: Any, mesh: Mesh) -> tuple[int, ...]:
+    """Returns the shape of what each device has of an array."""
+    return NamedSharding(mesh, spec_on(leaf, mesh)).shard_shape(leaf.shape)
+
+
+@kept
+def compiled_program(
+    quantity: Quantity,
+    engine: Engine,
+    structure: Any,
+    shapes: tuple[Any, ...],
+    wide: bool,
+    mesh: Mesh,
+    batch: int,
+    blocks: int,
+) -> FlipProgram:
+    """Compiles `blocks` blocks of `batch` flips on each device. `wide` (64-bit types are on) is part of the key."""
+    everywhere, split = PartitionSpec(), PartitionSpec(mesh.axis_names)
+
+    def run(
+        given: tuple[Any, Any], flips: FlipBlock, results: Array, start: Array, stop: Array, step: Array
+    ) -> Array:
+        def block(i: Array, results: Array) -> Array:
+            k = start + i * step
+            (values,) = traced(*jax.tree.leaves((given, FlipBlock(*(part[k] for part in flips)))))
+            return results.at[k].set(values)
+
+        return jax.lax.fori_loop(0, (stop - start + step - 1) // step, block, results)
+
+    given = jax.tree.unflatten(structure, shapes)
+    of_given = jax.tree.map(lambda leaf: spec_on(leaf, mesh), given)
+    specs = of_given, split, split, everywhere, everywhere, everywhere
+    sharded = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
+    flips = jax.ShapeDtypeStruct((batch,), np.int32)
+    local = [jax.ShapeDtypeStruct(_local(leaf, mesh), leaf.dtype) for leaf in shapes]
+    # Traced once: its shape sizes the results, and the same trace is what the loop computes.
+    with compiling_for(platform_of(mesh)):
+        trace = jax.make_jaxpr(getattr(engine, quantity), axis_env=tuple(mesh.shape.items()))(
+            *jax.tree.unflatten(structure, local), FlipBlock(flips, flips)
+        )
+    traced, (of_block,) = jaxpr_as_fun(trace), trace.out_avals
+    many = (mesh.size * blocks, batch)
+    whole = FlipBlock(*[placed(jax.ShapeDtypeStruct(many, np.int32), split, mesh)] * 2)
+    result = placed(jax.ShapeDtypeStruct((*many, *of_block.shape[1:]), of_block.dtype), split, mesh)
+    end = jax.ShapeDtypeStruct((), np.int32)
+    compiled = jax.jit(sharded).lower(given, whole, result, end, end, end).compile(SOONER)
+    analysis = compiled.memory_analysis()
+    temporary = 0 if analysis is None else int(analysis.temp_size_in_bytes)
+    return FlipProgram(compiled, batch, blocks, of_block.shape[1:], of_block.dtype, temporary)

@@ -1,0 +1,131 @@
+"""Progress of a measurement: a bar on a terminal, the caller's function, or nothing."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import jax.monitoring
+
+from jaxsens.core.placement.placement import Progress
+
+PROGRESS = "(flips done, flips in all), True for a bar, or False for nothing"
+"""What `progress` may be, in words."""
+
+PATIENCE = 2.0
+"""Seconds before the default bar appears: shorter measurements need none."""
+
+COMPILATION = "/jax/core/compile/backend_compile_duration"
+"""JAX tells a number under this name when it begins to compile a program, and a duration when it has."""
+
+_PARTS = {
+    "_compiled_output": "the model",
+    "_prepared": "what the flips share",
+    "_prepare_in_float64": "what the flips share, in float64",
+    "run": "the flips",
+}
+"""What the programs of a measurement compute, by the names of their functions."""
+
+
+@contextmanager
+def telling(progress: Callable[[int, int], object] | bool | None) -> Iterator[Progress | None]:
+    """Yields a function of (flips done, flips in all): a bar for True, and for None a late bar on a terminal."""
+    if callable(progress):
+        yield progress  # pyright: ignore[reportReturnType] - what it returns is ignored
+    elif progress or (progress is None and sys.stderr is not None and sys.stderr.isatty()):
+        with Bar(0.0 if progress else PATIENCE) as bar:
+            yield bar
+    else:
+        yield None
+
+
+class Bar:
+    """A bar on standard error that appears after `patience` seconds, even while a program is still being compiled.
+
+    It says which program is being compiled in this thread, and its number. How many are to come nobody knows: flips
+    that are not resolved need others. Nothing is written to standard output. In a notebook the bar appears below the
+    cell.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._timer = threading.Timer(patience, self._show)
+        self._timer.daemon = True
+        self._lock = threading.Lock()
+        self._done, self._total = 0, None
+        self._programs, self._compiling = 0, ""
+        self._thread = threading.get_ident()
+        self._bar: Any = None
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        jax.monitoring.register_scalar_listener(self._begins)
+        jax.monitoring.register_event_duration_secs_listener(self._ends)
+        self._timer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        jax.monitoring.unregister_scalar_listener(self._begins)
+        jax.monitoring.unregister_event_duration_listener(self._ends)
+        self._timer.cancel()
+        with self._lock:
+            self._closed = True
+            if self._bar is not None:
+                self._bar.stop()
+
+    def __call__(self, done: int, total: int) -> None:
+        """Shows that `done` of `total` flips are done."""
+        with self._lock:
+            self._done, self._total = done, total
+            self._update()
+
+    def _begins(self, event: str, value: float, **more: str | int) -> None:
+        if event == COMPILATION and threading.get_ident() == self._thread:
+            name = str(more.get("fun_name", "")).removeprefix("jit(").removesuffix(")")
+            with self._lock:
+                self._programs, self._compiling = self._programs + 1, _PARTS.get(name, name)
+                self._update()
+
+    def _ends(self, event: str, duration_secs: float, **more: str | int) -> None:
+        if event == COMPILATION and threading.get_ident() == self._thread:
+            with self._lock:
+                self._compiling = ""
+                self._update()
+
+    def _told(self) -> str:
+        """Returns how far it is: the flips that are done, and the program that is being compiled."""
+        flips = "" if self._total is None else f"{self._done}/{self._total} flips"
+        if self._compiling:
+            compiling = f"compiling program {self._programs}: {self._compiling}"
+            return f"{flips}, {compiling}" if flips else compiling
+        return flips or (f"program {self._programs} compiled" if self._programs else "starting")
+
+    def _update(self) -> None:
+        if self._bar is not None:
+            left = "left:" if self._total else ""
+            self._bar.update(0, completed=self._done, total=self._total, description=self._told(), left=left)
+
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        with self._lock:
+            if self._closed:
+                return
+            self._bar = RichProgress(
+                BarColumn(bar_width=20),
+                TextColumn("{task.description}"),
+                TimeElapsedColumn(),
+                TextColumn("{task.fields[left]}"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+            )
+            self._bar.add_task("", total=None, left="")
+            self._update()
+            self._bar.start()

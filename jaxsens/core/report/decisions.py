@@ -1,0 +1,131 @@
+"""The sensitivity of decisions in a sweep: how it is distributed over inputs, and over the models of the seeds.
+
+A model's decisions are a function f of its inputs. s(f, x) is the number of flips of x that change the decision, and
+as(f) its mean over the inputs measured (Bhattamishra et al. 2023; Kover et al. 2026).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from matplotlib import ticker
+from matplotlib.figure import Figure
+
+from jaxsens.core.report.data import Decisions
+from jaxsens.core.report.figures import ReportFigure, undrawn
+from jaxsens.core.report.fits import LEVEL, enumeration, t_interval
+from jaxsens.core.report.page import DASH, ReportTable, Section, table_of
+from jaxsens.core.report.panels import grid, legend_below, legend_handle, variant_styles
+from jaxsens.core.report.texts import text
+
+BINS = 20
+"""The number of bars of a histogram over models, from 0 to the largest value."""
+
+
+def decision_sections(decisions: Decisions) -> list[Section]:
+    """The sections of a report: over inputs, if some point measured all flips, and over models."""
+    found = []
+    if decisions.profiles:
+        found.append(Section("At how many flips an input is sensitive", figures=[input_figure(decisions)]))
+    found.append(
+        Section("The models of the seeds", figures=[model_figure(decisions)], tables=[model_table(decisions)])
+    )
+    return found
+
+
+def input_figure(decisions: Decisions) -> ReportFigure:
+    """The distribution of s(f, x) over inputs: a panel per variant, a line per length. With a profile at least."""
+    shown = [name for name in decisions.variants if any(name == key for key, _ in decisions.profiles)]
+    return ReportFigure(
+        name="sensitivity-distribution",
+        caption=f"{text('distribution')} {_undrawn(decisions)}".rstrip(),
+        description=f"How many flips change the decision, over inputs, for {enumeration(shown)}.",
+        draw=partial(_draw_inputs, decisions, shown),
+    )
+
+
+def model_figure(decisions: Decisions) -> ReportFigure:
+    """Histograms of the average sensitivity per position over seeds: a panel per length, a line per variant."""
+    return ReportFigure(
+        name="sensitivity-models",
+        caption=f"{text('models-of-seeds')} {_undrawn(decisions)}".rstrip(),
+        description=f"The average sensitivity of the models of {enumeration(decisions.variants)}.",
+        draw=partial(_draw_models, decisions),
+    )
+
+
+def _undrawn(decisions: Decisions) -> str:
+    return undrawn("n = ", (int(n) for n in decisions.models["n"]), decisions.lengths)
+
+
+def model_table(decisions: Decisions) -> ReportTable:
+    """A row per variant and length: the average sensitivity over models, and the extremes over inputs."""
+    models: Any = decisions.models.groupby(["variant", "n"], sort=False)
+    columns: dict[str, Callable[[Any], str]] = {
+        "variant": lambda one: one[0][0],
+        "n": lambda one: str(one[0][1]),
+        "models": lambda one: str(len(one[1])),
+        "average sensitivity": lambda one: _with_interval(one[1]["average"]),
+        "per position": lambda one: _with_interval(one[1]["per_position"]),
+        "constant": lambda one: f"{100 * float((one[1]['average'] == 0).mean()):.3g} %",
+        "largest minimum": lambda one: _whole(one[1]["smallest"].max()),
+        "maximum": lambda one: _whole(one[1]["largest"].max()),
+    }
+    return table_of(text("table-of-decisions", level=LEVEL), models, columns, numeric=7)
+
+
+def _whole(value: float) -> str:
+    return DASH if math.isnan(value) else f"{value:g}"
+
+
+def _with_interval(values: Any) -> str:
+    """The mean of independent values with its interval, to three digits."""
+    low, high = t_interval(values.tolist())
+    text = f"{values.mean():.3g}"
+    return text if math.isnan(low) else f"{text} [{low:.3g}, {high:.3g}]"
+
+
+def _draw_inputs(decisions: Decisions, shown: Sequence[str]) -> Figure:
+    styles = variant_styles([f"n = {n}" for n in decisions.lengths])
+    heading = "How many flips of an input change the decision?"
+    with grid(heading, len(shown), 3, (4.3, 3.0), (0.0, 0.9), sharey=True) as (figure, places):
+        for k, (axes, variant) in enumerate(zip(places, shown, strict=True)):
+            axes.set_title(variant, fontsize=12, fontweight="bold")
+            for (label, style), n in zip(styles.items(), decisions.lengths, strict=True):
+                if (shares := decisions.profiles.get((variant, n))) is not None:
+                    counts = np.flatnonzero(shares)
+                    look = {"color": style.colour, "marker": style.marker, "linestyle": style.linestyle}
+                    axes.plot(counts, shares[counts], label=label, markersize=4.5, linewidth=1.4, **look)
+            axes.set_yscale("log")
+            axes.set_xlabel("flips that change the decision, s(f, x)")
+            axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+            if k % 3 == 0:
+                axes.set_ylabel("share of inputs")
+        legend_below(figure, [legend_handle(label, style) for label, style in styles.items()], 4)
+    return figure
+
+
+def _draw_models(decisions: Decisions) -> Figure:
+    styles = variant_styles(decisions.variants)
+    known: Any = decisions.models["per_position"].dropna()
+    largest = float(known.max()) if (known > 0).any() else 1.0
+    edges = np.linspace(0, largest, BINS + 1)
+    count = len(decisions.lengths)
+    heading = "How sensitive are the decisions of these models?"
+    with grid(heading, count, 2 if count == 4 else count, (4.6, 2.9), (0.0, 0.9)) as (figure, places):
+        for axes, n in zip(places, decisions.lengths, strict=True):
+            axes.set_title(f"n = {n}", fontsize=12, fontweight="bold")
+            for variant, style in styles.items():
+                models: Any = decisions.models
+                chosen = (models["variant"] == variant) & (models["n"] == n)
+                counts, _ = np.histogram(models["per_position"][chosen].dropna(), edges)
+                axes.stairs(counts, edges, color=style.colour, linewidth=1.8, linestyle=style.linestyle)
+            axes.set_xlabel("average sensitivity per position")
+            axes.set_ylabel("number of models")
+        handles = [legend_handle(label, style, marker="") for label, style in styles.items()]
+        legend_below(figure, handles, 4)
+    return figure

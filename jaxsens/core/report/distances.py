@@ -1,0 +1,281 @@
+"""Change against the distance from the flipped position to the row that is read: means, fits, figure and tables.
+
+Distances are taken together in half octaves, each at the geometric mean of those that were flipped in it. Distance 0
+is a flip of the row that is read, if it was flipped at all. Fits leave it out.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from jaxsens.core.report.data import DISTANCE_COLUMNS, evenly, unresolved
+from jaxsens.core.report.figures import (
+    ReportFigure,
+    about_inexact,
+    change_label,
+    falling,
+    measured_line,
+    panel_figure,
+    undrawn,
+)
+from jaxsens.core.report.fits import LEVEL, ExponentFit, Growth, enumeration, fit_exponent, signed
+from jaxsens.core.report.page import DASH, ReportTable, Section, table_of
+from jaxsens.core.report.panels import SMALL, LineStyle, Panel, variant_styles
+from jaxsens.core.report.texts import text
+from jaxsens.core.sweeps.jobs.job import write_table
+from jaxsens.core.sweeps.sweep import row_of
+
+if TYPE_CHECKING:
+    import pandas
+
+READ_AT = 0.5
+"""Where the figure has distance 0 on its logarithmic axis."""
+
+MOST_LENGTHS = 5
+"""The largest number of lengths in a panel."""
+
+FEWEST = 6
+"""The fewest distances at which a length is drawn and fitted."""
+
+NEGLIGIBLE = 2.0**-52
+"""A mean change smaller than the largest of its variant and length by this factor is no part of a fit: beside it, the
+output would have to have more digits than float64 has."""
+
+EXPLAINED = 0.9
+"""The least share of the variance of the logarithm that a power or an exponential explains where it is stated."""
+
+EXPONENT_COLUMNS = (
+    *("variant", "n", "exponent", "ci_low", "ci_high", "seeds", "settled"),
+    *("power_r2", "exponential_r2", "values", "points", "zeros", "unresolved", "verdict"),
+)
+"""The columns of distance_exponents.csv."""
+
+
+class DistanceLaw(enum.Enum):
+    """How a mean change depends on the distance; the value completes the sentence "the mean change ..."."""
+
+    ZERO = "is exactly 0 at every distance"
+    FLAT = "shows no dependence on the distance"
+    POWER = "follows a power of the distance"
+    EXPONENTIAL = "follows an exponential of the distance"
+    NEITHER = "follows neither a power nor an exponential of the distance"
+    NONE = "has no fit: too few distances have a value above 0 that is resolved"
+
+
+@dataclass(frozen=True)
+class DistanceFit:
+    """How the mean change of one variant falls with the distance at one length.
+
+    Attributes:
+        variant, n: what was fitted.
+        fit: the power of the distance, over seeds, with the slopes between successive distances.
+        power_r2, exponential_r2: the share of the variance of log(mean change), averaged over seeds, that a power of
+            the distance explains, and an exponential of the distance; NaN where nothing varies.
+    """
+
+    variant: str
+    n: int
+    fit: ExponentFit
+    power_r2: float
+    exponential_r2: float
+
+    @property
+    def verdict(self) -> DistanceLaw:
+        """What the fit supports: a power or an exponential only where it explains nearly all of what varies."""
+        fit, better = self.fit, max(self.power_r2, self.exponential_r2)
+        if fit.always_zero:
+            return DistanceLaw.ZERO
+        near = max(abs(fit.ci_low), abs(fit.ci_high)) < 0.5 and (fit.may_be(0) or round(fit.exponent, 2) == 0)
+        if (near or math.isnan(fit.ci_low)) and fit.growth is Growth.FLAT and fit.settled:
+            return DistanceLaw.FLAT
+        if math.isnan(fit.exponent) or math.isnan(better):
+            return DistanceLaw.NONE
+        if better < EXPLAINED or fit.vanishing or fit.may_be(0):
+            return DistanceLaw.NEITHER
+        return DistanceLaw.POWER if self.power_r2 == better else DistanceLaw.EXPONENTIAL
+
+    @property
+    def shown(self) -> ExponentFit:
+        """The fit as a report shows it: without an exponent that does not describe the mean change."""
+        if self.verdict in (DistanceLaw.FLAT, DistanceLaw.POWER):
+            return self.fit
+        return replace(self.fit, exponent=math.nan, ci_low=math.nan, ci_high=math.nan, local=())
+
+    @property
+    def told(self) -> str:
+        """The verdict with its numbers, in words."""
+        law, shares = self.verdict, f"a power explains {self.power_r2:.2f} of the variance of its logarithm"
+        shares += f", an exponential {self.exponential_r2:.2f}"
+        shares = "" if law in (DistanceLaw.ZERO, DistanceLaw.FLAT, DistanceLaw.NONE) else shares
+        power = f"exponent {self.shown.power}" if self.shown.power else ""
+        added = "; ".join(filter(None, (power, shares, self.shown.remarks)))
+        return f"{self.variant}, n = {self.n}: the mean change {law.value}{f' ({added})' if added else ''}"
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """Its row of distance_exponents.csv."""
+        own = row_of(self, ("variant", "n", "power_r2", "exponential_r2")) | {"verdict": self.verdict.value}
+        return row_of(self.fit, [name for name in EXPONENT_COLUMNS if name not in own]) | own
+
+
+@dataclass(frozen=True)
+class Distances:
+    """The mean change by distance of a sweep.
+
+    Attributes:
+        table: of `jaxsens.core.report.data.DistanceBuilder`.
+        variants: in the order of the config.
+        norm: what was measured of the output's change.
+    """
+
+    table: pandas.DataFrame
+    variants: Sequence[str]
+    norm: str
+
+    @cached_property
+    def fits(self) -> tuple[DistanceFit, ...]:
+        """One for each variant and length with enough distances."""
+        found = []
+        for variant in self.variants:
+            own = self.table.query("variant == @variant and distance > 0")
+            for n in sorted({int(n) for n in own["n"]}):
+                rows = own.query("n == @n")
+                distances, means = (rows[name].to_numpy(np.float64) for name in ("distance", "mean"))
+                if len({*distances}) >= FEWEST:
+                    tiny = (means > 0) & (means < NEGLIGIBLE * np.max(means))
+                    blurred = unresolved(rows, "mean") | tiny
+                    given = {"blurred": blurred, "place": "distance"}
+                    fit = fit_exponent(distances, means, rows["seed"], variant, "mean", **given)
+                    kept = ~np.isin(distances, fit.without)
+                    explained = _explained(distances[kept], means[kept])
+                    found.append(DistanceFit(variant, n, fit, *explained))
+        return tuple(found)
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The variants with a fit."""
+        fitted = {one.variant for one in self.fits}
+        return tuple(variant for variant in self.variants if variant in fitted)
+
+    def longest(self, variant: str) -> DistanceFit:
+        """The fit of the longest inputs of a variant."""
+        return [one for one in self.fits if one.variant == variant][-1]
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths that are drawn: the longest, and others evenly between it and the shortest."""
+        return evenly(sorted({one.n for one in self.fits}), MOST_LENGTHS)
+
+
+def _explained(
+    distances: Float[np.ndarray, " rows"], means: Float[np.ndarray, " rows"]
+) -> tuple[float, float]:
+    """R^2 of straight lines through log(mean change), averaged over seeds, against log(distance) and the distance."""
+    positive = means > 0
+    apart, place = np.unique(distances[positive], return_inverse=True)
+    averaged = np.bincount(place, np.log(means[positive])) / np.bincount(place)
+    if len(apart) < FEWEST or np.ptp(averaged) == 0:
+        return math.nan, math.nan
+    power, exponential = (float(np.corrcoef(x, averaged)[0, 1]) ** 2 for x in (np.log(apart), apart))
+    return power, exponential
+
+
+def write_distances(folder: Path, distances: Distances) -> None:
+    """Writes distances.csv, a row for each point and cell, and distance_exponents.csv, a row for each fit."""
+    write_table(folder / "distances.csv", DISTANCE_COLUMNS, distances.table.to_dict("records"))  # pyright: ignore[reportArgumentType]
+    write_table(folder / "distance_exponents.csv", EXPONENT_COLUMNS, [one.row for one in distances.fits])
+
+
+def distance_sections(distances: Distances) -> list[Section]:
+    """The section of a report; none if no variant has enough distances, or none reads a single row."""
+    if not distances.shown:
+        return []
+    return [
+        Section(
+            "Distance to the row that is read",
+            bullets=[distances.longest(variant).told for variant in distances.shown],
+            figures=[distance_figure(distances)],
+            tables=[distance_table(distances.fits)],
+        )
+    ]
+
+
+def distance_table(fits: Sequence[DistanceFit]) -> ReportTable:
+    """A row per variant and length."""
+
+    def digits(value: float) -> str:
+        return DASH if math.isnan(value) else signed(value, 3)
+
+    columns: dict[str, Callable[[DistanceFit], str]] = {
+        "variant": lambda one: one.variant,
+        "the mean change": lambda one: one.verdict.value,
+        "note": lambda one: one.shown.notes or DASH,
+        "n": lambda one: str(one.n),
+        "exponent": lambda one: digits(one.shown.exponent),
+        f"{LEVEL} interval": lambda one: one.shown.interval(3) or DASH,
+        "R² of a power": lambda one: digits(one.power_r2),
+        "R² of an exponential": lambda one: digits(one.exponential_r2),
+    }
+    return table_of(text("table-of-distances", level=LEVEL), fits, columns, numeric=5)
+
+
+def distance_figure(distances: Distances) -> ReportFigure:
+    """The mean change against the distance, log-log: a panel per variant, a line per length."""
+    styles = variant_styles([f"n = {n}" for n in distances.lengths])
+    panels = [_panel(distances, variant, styles) for variant in distances.shown]
+    not_drawn = undrawn("n = ", (int(n) for n in distances.table["n"]), distances.lengths)
+    caption = text("distance", fewest=FEWEST, spread=text("spread"), strip=text("strip"))
+    return panel_figure(
+        "distance",
+        [caption, not_drawn, *about_inexact(panels)],
+        f"Mean change against distance to the readout for {enumeration(distances.shown)}.",
+        panels,
+        "How does the effect of a flip depend on its distance to the row that is read?",
+        **SMALL,
+        height=2.8,
+    )
+
+
+def _panel(
+    distances: Distances,
+    variant: str,
+    styles: Mapping[str, LineStyle],
+) -> Panel:
+    own = distances.table.query("variant == @variant")
+    lines = []
+    for n, (label, style) in zip(distances.lengths, styles.items(), strict=True):
+        of_length = own.query(f"n == {n}")
+        rows = of_length.assign(n=of_length["distance"].replace(0.0, READ_AT))
+        lines.append(measured_line(rows, variant, "mean", label, style))
+    places = sorted({place for line in lines for place in line.values})
+    farthest = max(places)
+    ticks = [
+        place for place in (READ_AT, 1, *(4.0**k for k in range(1, 12))) if places[0] <= place <= farthest
+    ]
+    return Panel(
+        title=variant,
+        y_label=f"mean {change_label(distances.norm)}",
+        x_label="distance to the row that is read",
+        lines=lines,
+        guides=falling("1/d", lines, 1.0, float(farthest)),
+        ticks=ticks,
+        tick_names={READ_AT: "0"},
+        findings=(_finding(distances.longest(variant)),),
+    )
+
+
+def _finding(one: DistanceFit) -> str:
+    if one.verdict is not DistanceLaw.POWER:
+        return one.verdict.value
+    unsettled = "" if one.fit.settled else "not\N{NO-BREAK SPACE}settled"
+    told = (f"distance to the power {one.fit.power}", unsettled, one.fit.left_out)
+    return ", ".join(filter(None, told))

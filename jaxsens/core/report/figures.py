@@ -1,0 +1,385 @@
+"""The figures of a report, made from the table of points, the fits and the profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from jaxsens.core.base.errors import rule_for
+from jaxsens.core.measures.measures import Measure
+from jaxsens.core.report.data import Profiles, inexact, spreads
+from jaxsens.core.report.fits import (
+    LEVEL,
+    ExponentFit,
+    by_growth,
+    enumeration,
+    signed,
+    statistic_name,
+    summary_sentence,
+)
+from jaxsens.core.report.panels import (
+    SMALL,
+    Guide,
+    Line,
+    LineStyle,
+    Panel,
+    draw_panels,
+    grid,
+    log_marks,
+    variant_styles,
+)
+from jaxsens.core.report.texts import text
+from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, EXTREMES, OF_DECISIONS, PER_POSITION
+
+if TYPE_CHECKING:
+    import pandas
+
+
+COLOUR_MAP = "viridis_r"
+"""Lighter means less, in black and white and for colour-blind readers too."""
+
+DECADES = 6
+"""The colour scale spans at most this many powers of ten below the largest value."""
+
+MARGIN = 10.0
+"""The colour scale extends by this factor below the lowest median of a row. Otherwise a few cells far below that, such
+as those where only rounding is left, would take most of the colours."""
+
+
+@dataclass(frozen=True)
+class ReportFigure:
+    """A figure with what a report needs to show it.
+
+    Attributes:
+        name: of its files, without an ending.
+        caption: how to read it.
+        description: what it shows, for readers who cannot see it.
+        draw: makes the drawing.
+        narrow: makes a drawing for narrow screens, one panel below the other; None if `draw` does for all.
+        turns_dark: whether the page may invert its lightness in dark mode; not if its colours mean lightness.
+    """
+
+    name: str
+    caption: str
+    description: str
+    draw: Callable[[], Figure]
+    narrow: Callable[[], Figure] | None = None
+    turns_dark: bool = True
+
+    @cached_property
+    def figure(self) -> Figure:
+        """The drawing, made at the first use and kept."""
+        return self.draw()
+
+
+def panel_figure(
+    name: str, caption: Iterable[str], description: str, panels: Sequence[Panel], heading: str, **layout: Any
+) -> ReportFigure:
+    """A figure of panels. caption: its sentences; empty ones are left out. layout: as `draw_panels` takes it."""
+    draw = partial(draw_panels, panels, heading=heading, **layout)
+    narrow = partial(draw, columns=1) if len(panels) > 1 else None
+    return ReportFigure(name, " ".join(filter(None, caption)), description, draw, narrow)
+
+
+def falling(label: str, lines: Iterable[Line], start: float, end: float) -> tuple[Guide, ...]:
+    """The law 1/x between two places, from the highest value of the lines on; none where nothing is above 0."""
+    spreads_from = (value for line in lines for place, value in line.values.items() if place >= start)
+    highest = max((value.high for value in spreads_from if value.high > 0), default=0.0)
+    return (Guide(label, (start, end), (highest, highest * start / end)),) if highest and end > start else ()
+
+
+def sensitivity_figure(
+    points: pandas.DataFrame,
+    fits: Sequence[ExponentFit],
+    styles: Mapping[str, LineStyle],
+    *,
+    statistics: Sequence[str],
+    name: str = "sensitivity",
+    heading: str = "How much does the output change when one symbol of the input is exchanged?",
+    norm: str = "l2",
+    traits: Mapping[str, str] = MappingProxyType({}),
+) -> ReportFigure:
+    """Statistics against input length, log-log: a panel per statistic, a line per variant, exponents in the legend.
+
+    Args:
+        points: a table with the columns of points.csv.
+        fits: of every variant in `styles` and every statistic in `statistics`.
+        styles: of the variants, in the order of the legend.
+        statistics: which ones.
+        name: of the figure's files.
+        heading: above the panels.
+        norm: of the change of the output: "l1", "l2" or "linf".
+        traits: of variants (`SweepData.traits`), for the legend; what all have alike is left to the caption.
+    """
+    panels = [
+        sensitivity_panel(points, fits, styles, statistic=one, norm=norm, traits=traits) for one in statistics
+    ]
+    caption = text("sensitivity", spread=text("spread"), laws=_laws(statistics), strip=text("strip"))
+    description = " ".join(summary_sentence(fits, statistic) for statistic in statistics)
+    return panel_figure(name, [caption, *about_inexact(panels)], description, panels, heading)
+
+
+def _laws(statistics: Sequence[str]) -> str:
+    """The guides of the panels of these statistics, in words."""
+    names = dict.fromkeys(
+        f"{name} (slope {slope:g})".replace("-", "\N{MINUS SIGN}")
+        for statistic in statistics
+        for name, slope in slopes_of(statistic).items()
+    )
+    return enumeration(names)
+
+
+def about_inexact(panels: Iterable[Panel]) -> list[str]:
+    """What hollow markers, error bars and arrows mean, where there are any."""
+    lines = [line for panel in panels for line in panel.lines]
+    kinds = {kind for line in lines for kind in line.bounds.values()}
+    needed = {
+        "hollow-markers": any(line.hollow - line.blurred for line in lines),
+        "intervals": any(line.intervals for line in lines),
+        "arrows": bool(kinds - {"at most"}),
+        "at-most": "at most" in kinds,
+    }
+    return [text(name, level=LEVEL) for name, has in needed.items() if has]
+
+
+def measured_line(
+    points: pandas.DataFrame, variant: str, statistic: str, label: str, style: LineStyle
+) -> Line:
+    """A statistic of a variant against input length, with what is not exact marked."""
+    hollow, bounds, intervals = inexact(points, variant, statistic)
+    return Line(label, style, spreads(points, variant, statistic), hollow, intervals, bounds)
+
+
+def sensitivity_panel(
+    points: pandas.DataFrame,
+    fits: Sequence[ExponentFit],
+    styles: Mapping[str, LineStyle],
+    *,
+    statistic: str,
+    norm: str = "l2",
+    traits: Mapping[str, str] = MappingProxyType({}),
+) -> Panel:
+    """One statistic against input length. Add further lines and guides with `dataclasses.replace`."""
+    of_statistic = {fit.variant: fit for fit in fits if fit.statistic == statistic}
+    lines, differ = [], len(set(traits.values())) > 1
+    for variant, style in styles.items():
+        told = f"{variant} ({traits[variant]})" if differ and traits.get(variant) else variant
+        label = f"{told}:  {fitted_power(of_statistic[variant])}"
+        lines.append(measured_line(points, variant, statistic, label, style))
+    lengths = sorted({int(n) for n in points["n"]})
+    title = COUNT_TITLES.get(statistic) or statistic_name(statistic)
+    each = " per position" if statistic == PER_POSITION else ""
+    return Panel(
+        title=title[:1].upper() + title[1:],
+        findings=growth_lines(list(of_statistic.values())),
+        y_label=change_label(norm) if statistic not in OF_DECISIONS else f"number of flips{each}",
+        lines=lines,
+        guides=_slope_guides(lines, lengths, slopes_of(statistic)),
+        ticks=lengths,
+        legend_title=_legend_title(fits, differ),
+    )
+
+
+def local_slope_figure(
+    slopes: pandas.DataFrame,
+    styles: Mapping[str, LineStyle],
+    *,
+    statistics: Sequence[str],
+    lengths: Sequence[int],
+) -> ReportFigure:
+    """Slopes between successive lengths: a panel per variant, a line per statistic. slopes: of `local_slopes`."""
+    ends = (lengths[0], lengths[-1])
+    guides = (Guide("constant", ends, (0, 0)), Guide("1/n", ends, (-1, -1)))
+    panels = []
+    for variant in styles:
+        lines = [
+            Line(statistic_name(statistic), style, spreads(slopes, variant, statistic))
+            for statistic, style in variant_styles(statistics).items()
+        ]
+        known = any(value.seeds for line in lines for value in line.values.values())
+        said = () if known else ("no slope: too few values above 0",)
+        panels.append(Panel(variant, "local exponent of n", lines, lengths, guides, said, log=False))
+    return panel_figure(
+        "local-slopes",
+        [text("local-slopes", spread=text("spread"))],
+        f"Slopes between successive lengths for {enumeration(styles)}.",
+        panels,
+        "Does one power of n describe the whole range? Slopes from each length to the next",
+        **SMALL,
+        height=2.3,
+    )
+
+
+def profile_figure(profiles: Profiles, variants: Sequence[str], *, norm: str = "l2") -> ReportFigure:
+    """A heat map per variant, in the order of `variants`: a row per length, on one common logarithmic colour scale.
+
+    Args:
+        profiles: at least one.
+        variants: those without a profile are left out.
+        norm: of the change of the output: "l1", "l2" or "linf".
+    """
+    shown = [variant for variant in variants if any(variant == name for name, _ in profiles)]
+    return ReportFigure(
+        name="profiles",
+        caption=text("profiles"),
+        description=f"Sensitivity by position and input length for {enumeration(shown)}.",
+        draw=partial(_draw_profiles, profiles, shown, norm),
+        narrow=partial(_draw_profiles, profiles, shown, norm, columns=1) if len(shown) > 1 else None,
+        turns_dark=False,
+    )
+
+
+def _draw_profiles(profiles: Profiles, shown: Sequence[str], norm: str, columns: int = 3) -> Figure:
+    colours, clipped = _colour_scale(profiles)
+    heading = "Where in the input does a flip change the output?"
+    with grid(heading, len(shown), columns, (4.2, 2.9), (0.9, 0.5)) as (figure, places):
+        for axes, variant in zip(places, shown, strict=True):
+            own = {n: means for (name, n), means in profiles.items() if name == variant}
+            _draw_heat_map(axes, variant, own, colours)
+        if colours is not None:
+            scale = ScalarMappable(colours, COLOUR_MAP)
+            bar = figure.colorbar(
+                scale, ax=figure.axes, pad=0.02, aspect=30, extend="min" if clipped else "neither"
+            )
+            marks = log_marks(*scale.get_clim())
+            bar.set_ticks([*marks], labels=[*marks.values()])
+            bar.ax.yaxis.set_minor_formatter("")  # its labels would lie beside those of the marks
+            bar.set_label("mean " + change_label(norm, lines=2))
+        figure.legend(
+            handles=[
+                Patch(facecolor="white", edgecolor="#8c8c8c", linewidth=0, hatch="////", label="exactly 0"),
+                Patch(facecolor="white", edgecolor="#c0c0c0", label="not measured, or not resolved"),
+            ],
+            loc="outside lower center",
+            ncols=2,
+        )
+    return figure
+
+
+def fitted_power(fit: ExponentFit) -> str:
+    """The fitted power of n with its interval, or why there is none, short enough for a legend."""
+    if fit.points == 0:
+        if fit.vanishing:
+            return f"no power of n  ({fit.vanishing})"
+        if fit.bounds:
+            return "too few values for a fit: the others are bounds"
+        if fit.unresolved:
+            return "too few resolved values for a fit"
+        return "always exactly 0" if fit.always_zero else "too few positive values for a fit"
+    text = f"$n^{{{signed(fit.exponent).replace(chr(0x2212), '-')}}}$  {fit.interval()}".rstrip()
+    return text + (f"  ({remark})" if (remark := fit.left_out) else "")
+
+
+def growth_lines(fits: Sequence[ExponentFit]) -> tuple[str, ...]:
+    """What a panel shows: the variants by their growth, a line for each."""
+
+    def named(fit: ExponentFit) -> str:
+        return fit.variant + (" (not settled)" if "not settled" in fit.unsettled else "")
+
+    return tuple(
+        f"{kind.value}: {', '.join(map(named, members))}" for kind, members in by_growth(fits).items()
+    )
+
+
+def undrawn(what: str, known: Iterable[int], drawn: Iterable[int]) -> str:
+    """Which lengths, or layers, of those that are known a figure does not draw, in words; empty if it draws all."""
+    missing = sorted({*known} - {*drawn})
+    return text("undrawn", which=enumeration(f"{what}{one}" for one in missing)) if missing else ""
+
+
+def change_label(norm: str, lines: int = 1) -> str:
+    """The measured quantity, for an axis, on one line or two."""
+    label = rule_for("the report", "measure", norm, Measure.kinds).label
+    between = "  " if "," in label and lines == 1 else " " if lines == 1 else "\n"
+    return label.format(between)
+
+
+COUNT_TITLES = {
+    AVERAGE_SENSITIVITY: "average sensitivity",
+    PER_POSITION: "average sensitivity per position",
+    EXTREMES[0]: "smallest sensitivity of an input",
+    EXTREMES[1]: "largest sensitivity of an input",
+}
+"""The titles of the panels of decisions, for which `statistic_name` is too long."""
+
+
+def slopes_of(statistic: str) -> dict[str, float]:
+    """The slopes of a panel's guides with their names: the laws that a statistic is compared with."""
+    if statistic == PER_POSITION:
+        return {"constant": 0, "1/√n": -0.5, "1/n": -1}
+    if statistic in OF_DECISIONS:
+        return {"constant": 0, "√n": 0.5, "n": 1}
+    return {"constant": 0, "1/n": -1}
+
+
+def _slope_guides(
+    lines: Sequence[Line], lengths: Sequence[int], slopes: Mapping[str, float]
+) -> tuple[Guide, ...]:
+    """Slopes from one point at the left end, the highest of which ends above the largest value; none without positive
+    values at two lengths."""
+    highest = max(
+        (value.high for line in lines for value in line.values.values() if value.high > 0), default=0.0
+    )
+    if highest == 0 or len(lengths) < 2:
+        return ()
+    ends, steepest = (lengths[0], lengths[-1]), max(0, *slopes.values())
+    start = 1.3 * highest * (ends[0] / ends[1]) ** steepest
+    return tuple(
+        Guide(name, ends, tuple(start * (n / ends[0]) ** slope for n in ends))
+        for name, slope in slopes.items()
+    )
+
+
+def _legend_title(fits: Sequence[ExponentFit], traits: bool) -> str:
+    seeds = max((fit.seeds for fit in fits), default=0)
+    named = "Variant (temperature, embeddings):  fitted power of n" if traits else "Fitted power of n"
+    if seeds < 2:
+        return f"{named} (one seed: no interval)" if seeds else ""
+    return f"{named} [{LEVEL} interval over {seeds} seeds]"
+
+
+def _colour_scale(profiles: Profiles) -> tuple[LogNorm | None, bool]:
+    """A scale up to the largest mean, and whether it leaves positive means below it. None without a positive mean."""
+    rows = [positive for means in profiles.values() if (positive := means[means > 0]).size]
+    if not rows:
+        return None, False
+    low, high = min(float(row.min()) for row in rows), max(float(row.max()) for row in rows)
+    medians = [np.median(row) for row in rows]
+    floor = max(high * 10.0**-DECADES, float(min(medians)) / MARGIN)
+    if low < floor:
+        return LogNorm(floor, high), True
+    return LogNorm(low, high) if low < high else LogNorm(low / 2, high * 2), False
+
+
+def _draw_heat_map(
+    axes: Axes, variant: str, rows: Mapping[int, Float[np.ndarray, " cells"]], colours: LogNorm | None
+) -> None:
+    """Draws one row a length."""
+    axes.set_title(variant, fontsize=12, fontweight="bold")
+    for row, means in enumerate(rows.values()):
+        edges = np.linspace(0, 1, means.size + 1)
+        heights = np.array([row, row + 1])
+        values = means[None, :]
+        if colours is not None:
+            positive = np.ma.masked_where(~(values > 0), values)
+            axes.pcolormesh(edges, heights, positive, norm=colours, cmap=COLOUR_MAP, rasterized=True)
+        zero_ranges = [(edges[k], edges[k + 1] - edges[k]) for k in np.flatnonzero(means == 0)]
+        axes.broken_barh(
+            zero_ranges, (row, 1), facecolor="white", edgecolor="#8c8c8c", linewidth=0, hatch="////"
+        )
+    axes.set_yticks(np.arange(len(rows)) + 0.5, [*map(str, rows)])
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["first", "¼", "½", "¾", "last"])
+    axes.tick_params(length=0, axis="y")
+    axes.set_ylabel("input length n")
+    axes.set_xlabel("position of the flipped symbol")

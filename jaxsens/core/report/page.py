@@ -1,0 +1,343 @@
+"""What a report's page is made of: tables as rows of text, and sections; and the page, one self-contained HTML file.
+
+The exponents are also a table for a terminal, and summary.csv.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import jinja2
+
+from jaxsens.core.base.files import write_bytes, write_text
+from jaxsens.core.base.stopping import check
+from jaxsens.core.report.data import SweepData
+from jaxsens.core.report.figures import ReportFigure
+from jaxsens.core.report.fits import LEVEL, TOLERANCE, ExponentFit, signed
+from jaxsens.core.report.panels import png_bytes, svg_bytes
+from jaxsens.core.report.texts import text
+from jaxsens.core.sweeps.jobs.job import write_table
+from jaxsens.core.sweeps.sweep import PlannedVariant, row_of
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+T = TypeVar("T")
+
+SUMMARY_COLUMNS = (
+    *("variant", "statistic", "exponent", "ci_low", "ci_high", "points", "seeds"),
+    *("values", "zeros", "bounds", "unresolved", "settled"),
+)
+"""The columns of summary.csv. Of `values`, `points` entered the fit. `zeros` counts those left out because they are
+exactly 0, `bounds` because they are only bounds, `unresolved` because the arithmetic does not resolve them."""
+
+LOCAL_COLUMNS = ("low", "high", "slope", "ci_low", "ci_high", "seeds")
+"""The columns of local_slopes.csv, after variant and statistic: between the lengths `low` and `high`."""
+
+MOST_ROWS = 5000
+"""Rows of the table of points: a megabyte of the page."""
+
+DASH = "\N{EM DASH}"
+"""What a table shows where there is no value."""
+
+
+@dataclass(frozen=True)
+class ReportTable:
+    """A table of a report.
+
+    Attributes:
+        caption: may be empty.
+        header: empty for a table of names and values.
+        rows: each with as many cells as the header.
+        numeric: the number of columns, counted from the last, that hold numbers and are aligned to the right.
+        collapsed: whether the caption is a heading to click on.
+    """
+
+    caption: str
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    numeric: int = 0
+    collapsed: bool = False
+
+
+def table_of(
+    caption: str, items: Iterable[T], columns: Mapping[str, Callable[[T], str]], **options: Any
+) -> ReportTable:
+    """A table of a row for each item, by what its columns are called and say of an item. See `ReportTable`."""
+    rows = [tuple(cell(item) for cell in columns.values()) for item in items]
+    return ReportTable(caption, tuple(columns), rows, **options)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report under one heading. Whatever is empty is left out."""
+
+    heading: str
+    paragraphs: Sequence[str] = ()
+    bullets: Sequence[str] = ()
+    figures: Sequence[ReportFigure] = ()
+    tables: Sequence[ReportTable] = ()
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The content of a page.
+
+    Attributes:
+        title: of the page.
+        claim: what the experiment is to show; may be empty.
+        introduction: its paragraphs.
+        warning: what is incomplete; empty if nothing is missing.
+        sections: in order.
+        files: what else lies next to the page, with a name for each.
+    """
+
+    title: str
+    claim: str
+    introduction: Sequence[str]
+    warning: str
+    sections: Sequence[Section]
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def figures(self) -> tuple[ReportFigure, ...]:
+        """All figures, in order."""
+        return tuple(figure for section in self.sections for figure in section.figures)
+
+
+def write_page(report: Report, folder: Path) -> Path:
+    """Writes figures/*.svg, figures/*.png and report.html into a folder, each atomically; returns the page's path."""
+    wide, narrow = drawings(report)
+    for figure in report.figures:
+        check()
+        write_bytes(folder / "figures" / f"{figure.name}.svg", wide[figure.name])
+        write_bytes(folder / "figures" / f"{figure.name}.png", png_bytes(figure.figure))
+    page = folder / "report.html"
+    write_text(page, render(report, wide, narrow))
+    return page
+
+
+def drawings(report: Report) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """The SVG of each of the report's figures, by its name, and the SVG for narrow screens of those that have one."""
+    wide, narrow = {}, {}
+    for figure in report.figures:
+        check()
+        wide[figure.name] = svg_bytes(figure.figure)
+        if figure.narrow is not None:
+            narrow[figure.name] = svg_bytes(figure.narrow())
+    return wide, narrow
+
+
+def render(
+    report: Report, drawings: Mapping[str, bytes], narrow: Mapping[str, bytes] = MappingProxyType({})
+) -> str:
+    """The report as one HTML page that needs no other file, no network and no script.
+
+    Args:
+        report: what it says.
+        drawings: the SVG of each of the report's figures, by the figure's name.
+        narrow: the SVG for narrow screens, of the figures that have one.
+    """
+    # Each figure is an image of its own rather than SVG within the page, so that their ids cannot clash.
+    sources, stacked = (
+        {
+            name: "data:image/svg+xml;base64," + base64.b64encode(one).decode("ascii")
+            for name, one in some.items()
+        }
+        for some in (drawings, narrow)
+    )
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("jaxsens.core.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html").render(report=report, sources=sources, stacked=stacked)
+
+
+def write_summary(path: str | os.PathLike[str], fits: Iterable[ExponentFit]) -> None:
+    """Writes summary.csv atomically: a row per fit, floats with every digit, `nan` where there is no value."""
+    rows = [row_of(fit, SUMMARY_COLUMNS) for fit in fits]
+    write_table(Path(path), SUMMARY_COLUMNS, rows, missing="nan")
+
+
+def write_local_slopes(path: str | os.PathLike[str], fits: Iterable[ExponentFit]) -> None:
+    """Writes local_slopes.csv atomically: a row per fit and pair of successive lengths; `nan` for no value."""
+    rows = [
+        {"variant": fit.variant, "statistic": fit.statistic} | row_of(one, LOCAL_COLUMNS)
+        for fit in fits
+        for one in fit.local
+    ]
+    write_table(Path(path), ("variant", "statistic", *LOCAL_COLUMNS), rows, missing="nan")
+
+
+def local_slope_table(fits: Iterable[ExponentFit]) -> ReportTable:
+    """A row per fit with local slopes: each of them with its interval, and whether they bear the exponent out."""
+    fits = [fit for fit in fits if fit.local]
+    pairs = sorted({(one.low, one.high) for fit in fits for one in fit.local})
+
+    def slope(fit: ExponentFit, pair: tuple[float, float]) -> str:
+        found = {(one.low, one.high): one for one in fit.local}.get(pair)
+        return DASH if found is None else _with_interval(found.slope, found.ci_low, found.ci_high)
+
+    columns: dict[str, Callable[[ExponentFit], str]] = {
+        "variant": lambda fit: fit.variant,
+        "statistic": lambda fit: fit.statistic,
+        "exponent": lambda fit: signed(fit.exponent),
+        "settled": lambda fit: "yes" if fit.settled else "no",
+        **{f"n = {pair[0]:g} to {pair[1]:g}": partial(slope, pair=pair) for pair in pairs},
+    }
+    caption = text("table-of-slopes", level=LEVEL, tolerance=TOLERANCE)
+    return table_of(caption, fits, columns, numeric=len(pairs))
+
+
+def _with_interval(value: float, low: float, high: float) -> str:
+    return signed(value) + ("" if math.isnan(low) else f" [{signed(low)}, {signed(high)}]")
+
+
+def summary_table(fits: Sequence[ExponentFit]) -> Table:
+    """The fits as a table for a terminal, one row per variant and statistic: exponent, interval and what they mean."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    seeds = sorted({fit.seeds for fit in fits if fit.seeds})
+    of = f", {seeds[0]} seeds" if len(seeds) == 1 else f", {seeds[0]} to {seeds[-1]} seeds" if seeds else ""
+    # Light enough for the sentences of the last column to fit a terminal of 80 columns.
+    title = f"Exponent e of statistic ~ n^e{of}"
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column("variant", no_wrap=True)
+    table.add_column("statistic", overflow="fold")
+    table.add_column(Text(f"e [{LEVEL} interval]"), justify="right", no_wrap=True)
+    table.add_column("as n grows, it")
+    previous = None
+    for fit in fits:
+        if previous not in (None, fit.variant):
+            table.add_section()
+        table.add_row(
+            Text(fit.variant if fit.variant != previous else ""),
+            Text(fit.statistic),
+            Text(DASH if math.isnan(fit.exponent) else _with_interval(fit.exponent, fit.ci_low, fit.ci_high)),
+            fit.growth.value + (f" ({fit.notes})" if fit.notes else ""),
+        )
+        previous = fit.variant
+    return table
+
+
+def exponent_table(fits: Sequence[ExponentFit], bounded: Mapping[str, bool | None]) -> ReportTable:
+    """A row per fit: its exponent and interval, also in words. bounded: whether a variant's embeddings are bounded."""
+    columns: dict[str, Callable[[ExponentFit], str]] = {
+        "variant": lambda fit: fit.variant,
+        "embeddings": lambda fit: boundedness(bounded[fit.variant]),
+        "statistic": lambda fit: fit.statistic,
+        "as n grows, it": lambda fit: fit.growth.value,
+        "note": lambda fit: fit.notes,
+        "exponent": lambda fit: DASH if math.isnan(fit.exponent) else signed(fit.exponent, 3),
+        f"{LEVEL} interval": lambda fit: fit.interval(3) or DASH,
+        "points": lambda fit: str(fit.points),
+        "seeds": lambda fit: str(fit.seeds),
+    }
+    return table_of(text("table-of-exponents", level=LEVEL), fits, columns, numeric=4)
+
+
+def variant_table(data: SweepData) -> ReportTable:
+    """What each variant is, whether it satisfies Lemma 5's conditions, and what is measured of it."""
+    columns: dict[str, Callable[[PlannedVariant], str]] = {
+        "variant": lambda variant: variant.name,
+        "what it is": lambda variant: variant.description,
+        "weights": lambda variant: variant.weights,
+        "temperature": lambda variant: variant.temperature or DASH,
+        "position embeddings": lambda variant: boundedness(variant.bounded),
+        "measured in the output": lambda variant: variant.outputs or DASH,
+    }
+    return table_of("", data.variants, columns)
+
+
+def points_table(data: SweepData) -> ReportTable:
+    """The points with their statistics to four digits, as many as a browser shows at once."""
+    columns, shown = [*data.points.columns], data.points.head(MOST_ROWS)
+    rows = [tuple(_cell(value) for value in row) for row in shown.itertuples(index=False)]
+    which = "All" if len(rows) == len(data.points) else f"The first {len(rows)} of"
+    caption = f"{which} {len(data.points)} points (points.csv has every digit)"
+    return ReportTable(caption, tuple(columns), rows, numeric=len(columns) - 1, collapsed=True)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return DASH if math.isnan(value) else f"{value:.4g}"
+    return str(value)
+
+
+def run_table(data: SweepData) -> ReportTable:
+    """What was run and on what. Values that differ between points are listed with the number of points of each."""
+    points = data.metadata
+    seconds = sum(point.seconds for point in points)
+    names = sorted({name for point in points for name in point.versions})
+    rows = [
+        ("points", f"{len(points)} of {len(data.plan.points)} planned"),
+        (
+            "flips",
+            flips_text(sum(point.flips for point in points), sum(point.population for point in points)),
+        ),
+        ("computing time", f"{duration(seconds)}, summed over points"),
+        ("device", _tally(": ".join(dict.fromkeys(point.device.split(": "))) for point in points)),
+        ("number format", _tally(point.dtype for point in points)),
+        ("matrix-product precision", _tally(point.precision for point in points)),
+        ("engine", _tally((f"{point.engine['name']} ({point.engine['reason']})" for point in points), "\n")),
+        *((name, _tally(point.versions.get(name, "not recorded") for point in points)) for name in names),
+    ]
+    return ReportTable("", (), rows)
+
+
+def missing_text(missing: Sequence[tuple[str, int, int]]) -> str:
+    """The missing points by variant and length: "softmax n = 64 (seeds 1, 2)". Lists at most ten of these."""
+    groups: dict[tuple[str, int], list[int]] = {}
+    for variant, n, seed in missing:
+        groups.setdefault((variant, n), []).append(seed)
+    listed = [
+        f"{variant} n = {n} (seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, sorted(seeds)))})"
+        for (variant, n), seeds in groups.items()
+    ]
+    if len(listed) > 10:
+        listed[9:] = [f"and {len(listed) - 9} more lengths of variants"]
+    return "; ".join(listed)
+
+
+def duration(seconds: float) -> str:
+    """A time for a reader: "3.2 s", "4 min 05 s" or "2 h 10 min"."""
+    if round(seconds, 1) < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def flips_text(measured: int, population: int) -> str:
+    """How many flips were measured, and of how many if these are random samples."""
+    return (
+        f"all {measured:,}" if measured == population else f"random samples: {measured:,} of {population:,}"
+    )
+
+
+def boundedness(bounded: bool | None) -> str:
+    """Whether position embeddings stay bounded as n grows, as a word; a dash where that is not known."""
+    return DASH if bounded is None else "bounded" if bounded else "unbounded"
+
+
+def _tally(values: Iterable[str], between: str = "; ") -> str:
+    counts = Counter(values)
+    if len(counts) == 1:
+        return next(iter(counts))
+    return between.join(f"{value} (\N{MULTIPLICATION SIGN}{count})" for value, count in counts.most_common())

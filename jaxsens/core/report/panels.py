@@ -1,0 +1,510 @@
+"""How figures look, and panels of lines: the records that describe a line plot, and how they are drawn.
+
+A plot is a list of `Panel`s; a further line, such as a theoretical bound, is one more `Line` or `Guide` in it.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib import ticker
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.path import Path as Outline
+from matplotlib.transforms import ScaledTranslation
+
+from jaxsens.core.base.files import write_bytes
+from jaxsens.core.report.data import Spread, coincide
+
+# Okabe and Ito's palette, safe for colour-blind readers, with a dark brown for its yellow (too light on white).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#661100")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*")
+DASHES = ((), (6, 2), (1.5, 1.5), (7, 2, 1.5, 2), (3, 1.5), (7, 2, 1, 2, 1, 2), (10, 3), (4, 2, 1, 2), (1, 3))
+GREY = "#767676"
+
+ZERO_LABEL = "exactly 0"
+
+SMALL: dict[str, Any] = {"columns": 3, "width": 4.3, "share_legend": True}
+"""The layout of many panels whose lines are the same."""
+
+GAP = 1e6
+"""Medians that are smaller than all others by this factor are drawn in the strip of a logarithmic axis, with zeros."""
+
+_UP = [(0, 0.3), (0, 1), (-0.2, 0.7), (0, 1), (0.2, 0.7)]
+ARROWS = {
+    "lower bound": Outline(_UP, [Outline.MOVETO, *[Outline.LINETO] * 4]),
+    **dict.fromkeys(
+        ("upper bound", "at most"),
+        Outline([(x, -y) for x, y in _UP], [Outline.MOVETO, *[Outline.LINETO] * 4]),
+    ),
+}
+"""Arrows that leave room for the marker they start from."""
+
+_SETTINGS: dict[Any, Any] = {
+    "svg.hashsalt": "jaxsens",  # otherwise the ids inside an SVG are random
+    "svg.fonttype": "path",
+    "font.size": 10.0,
+    "axes.formatter.min_exponent": 4,  # labels between 0.0001 and 10000 are plain numbers
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.unicode_minus": True,
+    "legend.frameon": False,
+}
+
+
+@dataclass(frozen=True)
+class LineStyle:
+    """How one line is drawn. Colour, marker and dashes each distinguish lines on their own."""
+
+    colour: str
+    marker: str
+    dashes: tuple[float, ...]
+
+    @property
+    def linestyle(self) -> Any:
+        """The dashes as Matplotlib takes them."""
+        return (0, self.dashes) if self.dashes else "-"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line with its spread over seeds, by position on the horizontal axis.
+
+    A NaN breaks the line, and an exact 0 is drawn as such. Markers at the positions in `hollow` are not filled. From
+    those in `bounds` an arrow points up, for a "lower bound", or down, for an "upper bound" and for "at most": a value
+    that is not resolved, which no line joins to others. The error bars in `intervals` are drawn with caps; an infinite
+    end goes to the edge of the axes.
+    """
+
+    label: str
+    style: LineStyle
+    values: Mapping[int, Spread] | Mapping[float, Spread]
+    hollow: frozenset[float] = frozenset()
+    intervals: Mapping[float, tuple[float, float]] = field(default_factory=dict)
+    bounds: Mapping[float, str] = field(default_factory=dict)
+
+    @property
+    def blurred(self) -> frozenset[float]:
+        """The positions at which the value is not resolved."""
+        return frozenset(n for n, kind in self.bounds.items() if kind == "at most")
+
+
+@dataclass(frozen=True)
+class Guide:
+    """A thin grey line to compare with, named at its right end."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes over the input length, which is on a logarithmic axis.
+
+    Attributes:
+        title: what is plotted.
+        y_label, x_label: of the axes.
+        lines, guides: what is drawn.
+        ticks: the lengths to mark on the horizontal axis.
+        findings: what the panel shows, below the title: each begins a line, and is wrapped to the panel's width.
+        legend_title: empty for none.
+        log: whether the vertical axis is logarithmic too.
+        tick_names: what to write at a tick instead of its number.
+    """
+
+    title: str
+    y_label: str
+    lines: Sequence[Line]
+    ticks: Sequence[float]
+    guides: Sequence[Guide] = ()
+    findings: Sequence[str] = ()
+    x_label: str = "input length n (symbols)"
+    legend_title: str = ""
+    log: bool = True
+    tick_names: Mapping[float, str] = field(default_factory=dict)
+
+
+def line_style(k: int) -> LineStyle:
+    """The style of the k-th line of a figure."""
+    return LineStyle(COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)], DASHES[k % len(DASHES)])
+
+
+def variant_styles(variants: Sequence[str]) -> dict[str, LineStyle]:
+    """One style per variant, by its place in `variants`: pass the same order for every figure of a report."""
+    return {variant: line_style(k) for k, variant in enumerate(dict.fromkeys(variants))}
+
+
+@contextmanager
+def figure_settings() -> Iterator[None]:
+    """Within the block, Matplotlib's defaults with this package's settings, whatever the user's settings are."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_SETTINGS)
+        yield
+
+
+@contextmanager
+def grid(
+    heading: str,
+    count: int,
+    columns: int,
+    size: tuple[float, float],
+    margin: tuple[float, float] = (0.0, 0.0),
+    **shared: Any,
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """Yields a new figure and its axes, row by row, to draw on; then adds the heading and lays all out.
+
+    Args:
+        heading: empty for none.
+        count: of the axes.
+        columns: the largest number of axes in a row.
+        size: width and height of one set of axes in inches, labels included.
+        margin: what the figure has besides.
+        shared: as `Figure.subplots` takes it.
+    """
+    columns = min(columns, count)
+    rows = math.ceil(count / columns)
+    with figure_settings():
+        width, height = (
+            each * number + more for each, number, more in zip(size, (columns, rows), margin, strict=True)
+        )
+        figure = Figure(figsize=(width, height), layout="constrained")
+        places = figure.subplots(rows, columns, squeeze=False, **shared).flat
+        for axes in places[count:]:
+            axes.set_visible(False)
+        yield figure, list(places[:count])
+        if heading:
+            add_heading(figure, heading)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # else each file that is written would lay it out again
+
+
+def add_heading(figure: Figure, text: str) -> None:
+    """Adds a heading at the upper left, wrapped to the width of the figure."""
+    characters_per_inch = 7.3  # of bold text at 14 points
+    lines = textwrap.wrap(text, int(characters_per_inch * figure.get_figwidth()))
+    figure.suptitle("\n".join(lines), x=0.01, horizontalalignment="left", fontsize=14, fontweight="bold")
+
+
+def png_bytes(figure: Figure, dpi: int = 150) -> bytes:
+    """The figure as a PNG file."""
+    return _saved(figure, format="png", dpi=dpi)
+
+
+def svg_bytes(figure: Figure) -> bytes:
+    """The figure as an SVG file. The same figure gives the same bytes: there is no date and no random id."""
+    return _saved(figure, format="svg", metadata={"Date": None})
+
+
+def _saved(figure: Figure, **options: Any) -> bytes:
+    content = io.BytesIO()
+    with figure_settings():
+        figure.savefig(content, **options)
+    return content.getvalue()
+
+
+def write_figure(folder: Path, name: str, figure: Figure) -> Path:
+    """Writes NAME.svg and NAME.png, each atomically. Returns the path of the latter."""
+    write_bytes(folder / f"{name}.svg", svg_bytes(figure))
+    write_bytes(folder / f"{name}.png", png_bytes(figure))
+    return folder / f"{name}.png"
+
+
+def log_marks(low: float, high: float) -> dict[float, str]:
+    """The values to mark on a logarithmic axis, with their labels. To be called within `figure_settings`.
+
+    Powers of ten; if fewer than three fit, 1, 2 and 5 times powers of ten; if fewer than three of these, even steps.
+    """
+    powers = (
+        [ticker.LogLocator(numticks=10), ticker.LogLocator(subs=(1.0, 2.0, 5.0), numticks=10)]
+        if high > 5 * low
+        else []
+    )
+    marks: list[float] = []
+    for locator in (*powers, ticker.MaxNLocator(5, steps=[1, 2, 5, 10])):
+        if len(marks) < 3:
+            marks = [float(f"{mark:.12g}") for mark in locator.tick_values(low, high) if low <= mark <= high]
+    label = ticker.LogFormatterSciNotation(minor_thresholds=(math.inf, math.inf))  # label every mark
+    return {mark: label(mark) for mark in marks}
+
+
+def draw_panels(
+    panels: Sequence[Panel],
+    *,
+    heading: str = "",
+    columns: int = 2,
+    width: float = 5.6,
+    height: float = 3.6,
+    share_legend: bool = False,
+    share_y: bool = True,
+) -> Figure:
+    """Draws the panels in a grid below a heading.
+
+    Args:
+        panels: at least one.
+        heading: empty for none.
+        columns: the largest number of panels in a row.
+        width: of one panel in inches, its labels included.
+        height: of its axes in inches; titles and legend need more.
+        share_legend: draw the first panel's legend below the grid, for panels whose lines are the same.
+        share_y: whether panels share their vertical extent if all of them are linear.
+    """
+    panels = [replace(panel, findings=_wrapped(panel.findings, width)) for panel in panels]
+    columns = min(columns, len(panels))
+    share_y = share_y and not any(panel.log for panel in panels)
+    legend_lines = max(sum(label.count("\n") + 1 for label in _legend_labels(panel)) for panel in panels)
+    findings_lines = max(len(panel.findings) for panel in panels)
+    height += 0.75 + 0.2 * findings_lines + (0 if share_legend else 0.23 * legend_lines)
+    margin = (0.0, (0.5 if heading else 0) + (0.4 if share_legend else 0))
+    with grid(heading, len(panels), columns, (width, height), margin, sharey=share_y) as (figure, places):
+        for k, (axes, panel) in enumerate(zip(places, panels, strict=True)):
+            row = panels[k - k % columns : k - k % columns + columns]
+            _draw_panel(axes, panel, findings_lines=max(len(other.findings) for other in row))
+            if (share_y or share_legend) and k % columns:
+                axes.set_ylabel("")
+            if not share_legend:
+                _add_legend(axes, panel, figure)
+        for axes, panel in zip(places, panels, strict=True):
+            _name_guides(axes, panel.guides)
+        if share_legend:
+            handles = [legend_handle(line.label, line.style) for line in panels[0].lines]
+            legend_below(figure, handles, 2 * columns - 1, panels[0].legend_title)
+    return figure
+
+
+def _wrapped(findings: Sequence[str], width: float) -> list[str]:
+    """The lines of findings below the title of a panel of this width in inches."""
+    look: Any = {"subsequent_indent": "    ", "break_long_words": False, "break_on_hyphens": False}
+    characters_per_inch = 11.0
+    return [line for one in findings for line in textwrap.wrap(one, int(characters_per_inch * width), **look)]
+
+
+def _draw_panel(axes: Axes, panel: Panel, findings_lines: int) -> None:
+    """Draws everything but the legend and the names of the guides. findings_lines: the most in any panel of the row."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(ticker.FixedLocator(_thinned(panel.ticks)))
+    axes.xaxis.set_minor_locator(ticker.NullLocator())
+    axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda n, _: panel.tick_names.get(n, f"{n:g}")))
+    axes.set_xlabel(panel.x_label)
+    axes.set_ylabel(panel.y_label)
+    # The titles of one row line up: a panel with fewer findings has blank lines below them.
+    findings = "\n".join([*panel.findings, *[""] * (findings_lines - len(panel.findings))])
+    axes.set_title(findings, fontsize=9.5, color="#333333", loc="left", linespacing=1.35)
+    axes.annotate(
+        panel.title,
+        xy=(0, 1),
+        xytext=(0, 9 + 14 * findings_lines),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        fontsize=12,
+        fontweight="bold",
+    )
+    if panel.log:
+        _set_log_axis(axes, panel)
+    for guide in panel.guides:
+        axes.plot(guide.x, guide.y, color="#a6a6a6", linewidth=0.9, zorder=1)
+    # The markers of one length stand side by side: otherwise their spreads would hide one another.
+    step = min(0.011, 0.5 / (len(panel.lines) * max(1, len(panel.ticks) - 1))) if panel.lines else 0
+    for k, line in enumerate(panel.lines):
+        shift = step * (k - (len(panel.lines) - 1) / 2)
+        _draw_line(axes, line, (max(panel.ticks) / min(panel.ticks)) ** shift)
+    if not panel.log:
+        # Without a common factor above the axis, which would lie on the title.
+        axes.yaxis.set_major_formatter(
+            ticker.FuncFormatter(lambda value, _: f"{value:.6g}".replace("-", "\N{MINUS SIGN}"))
+        )
+
+
+def _set_log_axis(axes: Axes, panel: Panel) -> None:
+    """A logarithmic axis that holds every positive value, and a grey strip below for exact zeros and for values out of
+    sight, if there are any."""
+    shown = [
+        number for line in panel.lines for v in line.values.values() for number in (v.low, v.median, v.high)
+    ]
+    bars = [end for line in panel.lines for interval in line.intervals.values() for end in interval]
+    guides = [y for guide in panel.guides for y in guide.y]
+    positive = [number for number in (*shown, *bars, *guides) if 0 < number < math.inf]
+    floor = least_in_sight([v.median for line in panel.lines for v in line.values.values()], positive)
+    in_sight = [number for number in positive if number >= floor]
+    low, high = (min(in_sight) / 1.25, max(in_sight) * 1.25) if in_sight else (0.1, 1.0)
+    labels = log_marks(low, high) if in_sight else {}
+    if 0 in shown or floor:
+        # Linear below `low`, where nothing but zeros is: the strip from -low to low takes a tenth of the axis.
+        axes.set_yscale("symlog", linthresh=low, linscale=math.log10(high / low) / 20)
+        axes.set_ylim(-low, high)
+        axes.axhspan(-low, low, color="#efefef", linewidth=0, zorder=0)
+        axes.axhline(low, color=GREY, linewidth=0.7, linestyle=(0, (2, 2)), zorder=0)
+        clear = low * (high / low) ** 0.05  # of the label of 0
+        labels = {mark: name for mark, name in labels.items() if mark > clear}
+        labels[0.0] = f"below {low:.2g}" if floor else ZERO_LABEL
+    else:
+        axes.set_yscale("log")
+        axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(ticker.FixedLocator(list(labels)))
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: labels.get(value, "")))
+    between = ticker.LogLocator(subs=[*range(2, 10)], numticks=9).tick_values(low, high) if in_sight else []
+    axes.yaxis.set_minor_locator(ticker.FixedLocator([mark for mark in between if low <= mark <= high]))
+    axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+
+
+def least_in_sight(medians: Sequence[float], numbers: Sequence[float] = ()) -> float:
+    """The least value that a logarithmic axis shows in its place; 0 if it shows all. `numbers` are those it would hold.
+
+    It is one tenth of the lowest median above a gap of `GAP`. Without one it is the least of the numbers that are not
+    smaller than every median by `GAP`, if some are. What is nothing but rounding would squash all else into one line.
+    """
+    ordered = sorted(median for median in medians if 0 < median < math.inf)
+    above = [high for low, high in pairwise(ordered) if high > GAP * low]
+    if above:
+        return above[-1] / 10
+    least = ordered[0] / GAP if ordered else 0.0
+    positive = [number for number in numbers if 0 < number < math.inf]
+    kept = [number for number in positive if number >= least]
+    return min(kept) if kept and len(kept) < len(positive) else 0.0
+
+
+def _thinned(lengths: Sequence[float], at_most: int = 8) -> list[float]:
+    """Lengths to mark: all of them if there are few, otherwise the first and each that is far enough from the last."""
+    ordered = sorted(set(lengths))
+    kept = ordered[:1]
+    for n in ordered[1:]:
+        if math.log(n / kept[-1]) >= 0.999 * math.log(ordered[-1] / ordered[0]) / at_most:
+            kept.append(n)
+    return kept
+
+
+def _name_guides(axes: Axes, guides: Sequence[Guide]) -> None:
+    """Writes each guide's label behind its right end, moved up where it would overlap the one below.
+
+    Called once everything else is drawn: until then the limits of the axes may change.
+    """
+    axes.autoscale_view()
+    apart = 0.055  # of the height of the axes
+    data_to_axes = axes.transData + axes.transAxes.inverted()
+    ends = [(*data_to_axes.transform((guide.x[-1], guide.y[-1])), guide.label) for guide in guides]
+    lowest = -math.inf
+    for x, y, label in sorted(ends, key=lambda end: end[1]):
+        lowest = max(y, lowest + apart)
+        axes.annotate(
+            label,
+            xy=(x, lowest),
+            xycoords="axes fraction",
+            xytext=(9, 0),
+            textcoords="offset points",
+            color=GREY,
+            fontsize=9,
+            verticalalignment="center",
+            annotation_clip=False,
+        )
+
+
+def _draw_line(axes: Axes, line: Line, factor: float) -> None:
+    """factor: by which the line is moved to the right."""
+    style, lengths = line.style, np.array([*line.values], dtype=np.float64)
+    median, low, high, _ = np.array([*line.values.values()], dtype=np.float64).reshape(-1, 4).T
+    x = lengths * factor
+    axes.vlines(x, low, high, color=style.colour, linewidth=1.1, alpha=0.65, zorder=2)
+    if line.intervals:
+        _draw_intervals(axes, line, factor)
+    joined = np.where(np.isin(lengths, list(line.blurred)), np.nan, median)
+    (curve,) = axes.plot(x, joined, color=style.colour, linewidth=1.6, zorder=3)
+    curve.set_dashes(style.dashes)
+    filled = {"markerfacecolor": style.colour, "markeredgecolor": "white", "markeredgewidth": 0.6}
+    hollow = {"markerfacecolor": "white", "markeredgecolor": style.colour, "markeredgewidth": 1.3}
+    is_hollow = np.isin(lengths, list(line.hollow))
+    common: dict[str, Any] = {
+        "color": style.colour,
+        "marker": style.marker,
+        "markersize": 5.5,
+        "linestyle": "none",
+    }
+    for chosen, look in ((~is_hollow, filled), (is_hollow, hollow)):
+        if chosen.any():
+            axes.plot(x[chosen], median[chosen], zorder=4, **common, **look)
+    for kind, arrow in ARROWS.items():
+        chosen = np.array([line.bounds.get(n) == kind for n in lengths.tolist()], bool)
+        if chosen.any():
+            look = {
+                "color": style.colour,
+                "markerfacecolor": "none",
+                "markersize": 30,
+                "markeredgewidth": 1.1,
+            }
+            axes.plot(x[chosen], median[chosen], marker=arrow, linestyle="none", zorder=4, **look)
+
+
+def _draw_intervals(axes: Axes, line: Line, factor: float) -> None:
+    """Draws error bars with caps, cut at the edges of the axes: an end may be infinite, or 0 on a logarithmic axis."""
+    edges = axes.get_ylim() if axes.get_yscale() != "linear" else (-math.inf, math.inf)
+    x = np.array([*line.intervals]) * factor
+    ends = np.array([*line.intervals.values()], dtype=np.float64).T
+    low, high = np.clip(ends, *edges)
+    axes.vlines(x, low, high, color=line.style.colour, linewidth=0.9, zorder=2)
+    for end, cut in ((low, ends[0]), (high, ends[1])):
+        inside = end == cut
+        axes.plot(x[inside], end[inside], "_", color=line.style.colour, markersize=7, zorder=2)
+
+
+def _add_legend(axes: Axes, panel: Panel, figure: Figure) -> None:
+    below = ScaledTranslation(0, -40 / 72, figure.dpi_scale_trans)  # clear of the axis label, at any height
+    title, *labels = _legend_labels(panel)
+    legend = axes.legend(
+        handles=[legend_handle(label, line.style) for label, line in zip(labels, panel.lines, strict=True)],
+        title=title or None,
+        loc="upper left",
+        bbox_to_anchor=(0, 0),
+        bbox_transform=axes.transAxes + below,
+        borderaxespad=0,
+        handlelength=4.5,
+        fontsize=9.5,
+        title_fontsize=9.5,
+        alignment="left",
+    )
+    legend.get_title().set_color("#333333")
+
+
+def _legend_labels(panel: Panel) -> list[str]:
+    """The title of a panel's legend and its entries. Too long ones are broken where two blanks are, or they would take
+    their width from the axes. A power is narrower than its markup."""
+    labels = (panel.legend_title, *(line.label for line in with_coinciding_named(panel.lines)))
+    wrap = textwrap.TextWrapper(55, break_long_words=False, break_on_hyphens=False).wrap
+    short = [re.sub(r"\$n\^\{(\S*)\}\$", "\0\\1", label) for label in labels]
+    whole = ["\n\xa0\xa0\xa0\xa0".join(wrap(one.replace("  ", "\n").replace(" ", "\xa0"))) for one in short]
+    return [re.sub("\0(\\S*)", r"$n^{\1}$", one.replace(" ", "  ").replace("\xa0", " ")) for one in whole]
+
+
+def with_coinciding_named(lines: Sequence[Line]) -> list[Line]:
+    """The lines; the label of one that lies on an earlier one names that, up to a bracket or colon: "b  (on a)"."""
+    named = []
+    for k, line in enumerate(lines):
+        under = [other for other in lines[:k] if line.values and coincide(other.values, line.values)]
+        note = f"  (on {re.split(r':| [(]', under[0].label)[0]})" if under else ""
+        named.append(replace(line, label=line.label + note))
+    return named
+
+
+def legend_below(figure: Figure, handles: Sequence[Line2D], columns: int, title: str = "") -> None:
+    """Adds one legend of all panels of a figure, below them."""
+    number = min(columns, len(handles))
+    place = {"loc": "outside lower center", "ncols": number, "handlelength": 4.5}
+    figure.legend(handles=handles, title=title or None, **place)
+
+
+def legend_handle(label: str, style: LineStyle, **changes: Any) -> Line2D:
+    """A line of a legend. changes: of its look, as `Line2D` takes it."""
+    look = {"marker": style.marker, "markersize": 5.5, "linewidth": 1.6, "linestyle": style.linestyle}
+    return Line2D([], [], label=label, color=style.colour, **(look | changes))

@@ -1,0 +1,253 @@
+"""The report of a sweep: one self-contained report.html, its figures as files, and the exponents as summary.csv."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from jaxsens.core.base.files import only_inside
+from jaxsens.core.flips.positions import READOUT
+from jaxsens.core.measures.measures import Decision
+from jaxsens.core.report.data import SweepData, unresolved
+from jaxsens.core.report.decisions import decision_sections
+from jaxsens.core.report.distances import Distances, distance_sections, write_distances
+from jaxsens.core.report.figures import ReportFigure, local_slope_figure, profile_figure, sensitivity_figure
+from jaxsens.core.report.fits import ExponentFit, enumeration, fit_exponents, local_slopes, summary_sentence
+from jaxsens.core.report.page import (
+    Report,
+    Section,
+    exponent_table,
+    local_slope_table,
+    missing_text,
+    points_table,
+    run_table,
+    variant_table,
+    write_local_slopes,
+    write_page,
+    write_summary,
+)
+from jaxsens.core.report.panels import LineStyle, variant_styles
+from jaxsens.core.report.texts import text
+from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, PER_POSITION
+from jaxsens.core.sweeps.sources import Weights
+from jaxsens.core.sweeps.sweep import SweepPlan
+
+DEFAULT_TITLE = "Flip sensitivity against input length"
+
+FILES = {
+    "points.csv": "points.csv",
+    "fitted exponents": "summary.csv",
+    "local slopes": "local_slopes.csv",
+    "config": "sweep.toml",
+}
+"""What lies next to the page, by what it is called."""
+
+
+def write_report(data: SweepData, directory: str | os.PathLike[str]) -> tuple[Path, tuple[ExponentFit, ...]]:
+    """Writes summary.csv, local_slopes.csv, distances.csv, distance_exponents.csv, figures/*.png, figures/*.svg and
+    report.html into a directory, each file atomically.
+
+    The report of an unfinished sweep says what is missing. Takes some seconds, most of them for drawing.
+
+    Args:
+        data: of the sweep.
+        directory: of the sweep.
+
+    Returns:
+        The path of the page, and the fits of every variant and statistic.
+
+    Raises:
+        InputError: for a statistic that no norm can have.
+    """
+    folder = Path(directory)
+    fits = fit_exponents(data.points)
+    with only_inside(folder):
+        write_summary(folder / "summary.csv", fits)
+        write_local_slopes(folder / "local_slopes.csv", fits)
+        if (distances := distances_of(data)) is not None:
+            write_distances(folder, distances)
+        return write_page(build_report(data, fits), folder), fits
+
+
+def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
+    """Chooses what the report of a sweep shows. fits: of every variant and statistic in `data.points`."""
+    plan, styles = data.plan, variant_styles(data.names)
+    shown = ("mean", "max", AVERAGE_SENSITIVITY, PER_POSITION)
+    main = tuple(name for name in shown if name in plan.statistics) or plan.statistics[:1]
+    found = [*(summary_sentence(fits, statistic) for statistic in main), *about_equals(data)]
+    bounded = {variant.name: variant.bounded for variant in data.variants}
+    caveats = [text("samples")] if data.sampled else []
+    caveats += [_about_estimates(data)] if data.estimated else []
+    caveats += about_unresolved(data)
+    caveats += [text("beyond-exactness", variant=variant, n=n) for variant, n in data.inexact.items()]
+    sections = [
+        Section("What was found", paragraphs=caveats, bullets=found),
+        Section("Sensitivity against input length", figures=_sensitivity_figures(data, fits, styles, main)),
+        Section("The variants", tables=[variant_table(data)]),
+        Section("Fitted exponents", tables=[exponent_table(fits, bounded)]),
+    ]
+    slopes = local_slopes(data.points)
+    if slopes[[*main]].notna().to_numpy().any():
+        figure = local_slope_figure(slopes, styles, statistics=main, lengths=sorted(set(data.points["n"])))
+        tables = [local_slope_table(fits)]
+        sections.append(Section("Is one exponent enough?", figures=[figure], tables=tables))
+    if data.decisions is not None:
+        sections += decision_sections(data.decisions)
+    if data.profiles and not _of_readout(plan):  # there is no profile of one position
+        figure = profile_figure(data.profiles, data.names, norm=plan.asked.measure.kind)
+        sections.append(Section("Which positions matter", figures=[figure]))
+    if (distances := distances_of(data)) is not None:
+        sections += distance_sections(distances)
+    for name, table in plan.sweep_tables.items():
+        sections += table.sections(data, data.results[name])
+    sections = [_with_traits(section, data.traits) for section in sections]
+    sections.append(Section("The points", tables=[points_table(data)]))
+    if plan.config:
+        sections.append(Section("The config", ["The config file as it was given:"], code=plan.config))
+    sections.append(Section("What was run", tables=[run_table(data)]))
+    flips = "every flip, at some points of a random sample," if data.sampled else "every flip"
+    if all(point.flips < point.population for point in data.metadata):
+        flips = "a random sample of all flips"
+    flips += ", in part by estimates," if data.estimated else ""
+    return Report(
+        title=plan.title or DEFAULT_TITLE,
+        claim=plan.claim,
+        introduction=_introduction(data, flips),
+        warning=_warning(data),
+        sections=sections,
+        files=FILES,
+    )
+
+
+def distances_of(data: SweepData) -> Distances | None:
+    """The mean change by distance to the row that is read; None if no model reads a single row."""
+    if data.distances is None or data.distances.empty:
+        return None
+    return Distances(data.distances, data.names, data.plan.asked.measure.kind)
+
+
+def _with_traits(section: Section, traits: Mapping[str, str]) -> Section:
+    """The section; the caption of each of its figures also says every variant's temperature and embeddings."""
+    alike = {trait: [name for name in traits if traits[name] == trait] for trait in traits.values() if trait}
+    listed = "; ".join(f"{', '.join(names)} ({trait})" for trait, names in alike.items())
+    told = f" {text('traits', traits=listed)}" if listed else ""
+    return replace(section, figures=[replace(one, caption=one.caption + told) for one in section.figures])
+
+
+def _introduction(data: SweepData, flips: str) -> list[str]:
+    """What was measured, and what is known of it."""
+    asked = data.plan.asked
+    told = {"edit": _edit(data.plan, "flip"), "flips": flips, "networks": _networks(data)}
+    replaced = asked.flips.edit == "substitute"
+    if data.decisions is None or not isinstance(asked.measure, Decision):
+        beside = (distances := distances_of(data)) is not None and np.min(distances.table["distance"]) > 0
+        told["read"] = f" {text('read')}" if beside else ""
+        return [text("measured", **told), text("known") if replaced else text("known-of-edits")]
+    given = asked.measure.threshold
+    threshold = f"the {given} of its outputs on the inputs" if isinstance(given, str) else f"{given:g}"
+    known = [text("known-of-decisions")] if replaced else []
+    return [text("decisions", threshold=threshold, **told), *known]
+
+
+def _edit(plan: SweepPlan, told: str) -> str:
+    """What a flip does, as a "flip" in a sentence or as the "heading" of a figure."""
+    flips = plan.asked.flips
+    kind = flips.kind if flips.edit != "substitute" else flips.edit
+    symbol = "the symbol at the readout" if _of_readout(plan) else "one symbol"
+    return text(f"{told}-{kind}", symbol=symbol, copies=f"{1 + flips.copies} copies")
+
+
+def _of_readout(plan: SweepPlan) -> bool:
+    """Whether the position that is read is the only one that is flipped."""
+    return plan.asked.flips.positions == (READOUT,)
+
+
+def _about_estimates(data: SweepData) -> str:
+    known = [point.estimated or {} for point in data.estimated]
+    ranks = [rank for one in known if (rank := one["rank_correlation"]) is not None and not math.isnan(rank)]
+    return text(
+        "estimates",
+        points=len(known),
+        all=len(data.metadata),
+        flips=f"{sum(point.flips for point in data.estimated):,}",
+        measured=f"{sum(int(one['measured'] or 0) for one in known):,}",
+        error=max(one["median_error"] or 0 for one in known),
+        largest=max(one["largest_error"] or 0 for one in known),
+        rank=min(ranks, default=math.nan),
+    )
+
+
+def about_equals(data: SweepData) -> list[str]:
+    """Which variants have the same numbers, to the last bit, in words: one remark for each set of them. Those that are
+    0 everywhere are left out: of them the fits say so."""
+    alike: dict[bytes, list[str]] = {}
+    for variant in data.names:
+        rows = data.points.query("variant == @variant").sort_values(["n", "seed"])
+        numbers = rows[["n", "seed", *data.plan.statistics]].to_numpy(float)
+        if np.any(np.nan_to_num(numbers[:, 2:])):
+            alike.setdefault(numbers.tobytes(), []).append(variant)
+    # Networks of one function, and counts of decisions, are equal by what they are: that tells nothing of what differs.
+    exact = {one.name for one in data.variants if one.weights == "constructed" or data.decisions is not None}
+    several = [(enumeration(names), exact & {*names}) for names in alike.values() if len(names) > 1]
+    return [text("equals-exact" if known else "equals", variants=names) for names, known in several]
+
+
+def about_unresolved(data: SweepData) -> list[str]:
+    """Which lengths of which statistics are not resolved, in words: one remark for each variant and statistic."""
+    table, found = data.points, []
+    dtypes = ", ".join(sorted({point.dtype for point in data.metadata if point.at_most}))
+    for variant in data.names:
+        rows = table.query("variant == @variant")
+        for statistic in data.plan.statistics:
+            if lengths := sorted(set(rows["n"][unresolved(rows, statistic)])):
+                where = {
+                    "lengths": ", ".join(map(str, lengths)),
+                    "some": len(lengths),
+                    "all": rows["n"].nunique(),
+                }
+                found.append(text("unresolved", variant=variant, statistic=statistic, dtype=dtypes, **where))
+    return found
+
+
+def _sensitivity_figures(
+    data: SweepData, fits: Sequence[ExponentFit], styles: dict[str, LineStyle], main: Sequence[str]
+) -> list[ReportFigure]:
+    """A figure of the main statistics, and one of the others if there are any."""
+    norm = data.plan.asked.measure.kind
+    what = (
+        "How much does the output change" if data.decisions is None else "How often does the decision change"
+    )
+    heading = f"{what} when {_edit(data.plan, 'heading')}?"
+    common: dict[str, Any] = {"norm": norm, "traits": data.traits}
+    figures = [sensitivity_figure(data.points, fits, styles, statistics=main, heading=heading, **common)]
+    others = [name for name in data.plan.statistics if name not in main]
+    if others:
+        more: dict[str, Any] = common | {"name": "sensitivity-others", "heading": "The other statistics"}
+        figures.append(sensitivity_figure(data.points, fits, styles, statistics=others, **more))
+    return figures
+
+
+def _networks(data: SweepData) -> str:
+    by_weights: dict[str, list[str]] = {}
+    for variant in data.variants:
+        by_weights.setdefault(variant.weights, []).append(variant.name)
+    if len(by_weights) == 1:
+        return text(f"networks-{next(iter(by_weights))}")
+    listed = ["networks with random weights"] if "random" in by_weights else []
+    for kind in get_args(Weights)[1:]:
+        if kind in by_weights:
+            listed.append(f"{text(f'networks-{kind}')} ({enumeration(by_weights[kind])})")
+    return f"{' and on '.join(listed)}, all with the same inputs"
+
+
+def _warning(data: SweepData) -> str:
+    if not data.missing:
+        return ""
+    which, planned = missing_text(data.missing), len(data.plan.points)
+    return text("missing", missing=len(data.missing), planned=planned, which=which)

@@ -1,0 +1,132 @@
+"""Checks the unflipped run of a transformer, before flips are measured: it is finite, and its scores are resolved."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from jaxsens.core.base.errors import InputError, PrecisionWarning
+from jaxsens.core.base.precision import UNRESOLVED
+from jaxsens.core.engines.difference import engine as difference
+from jaxsens.core.engines.engine import Engine
+from jaxsens.core.models.subjects.adapters import Measurable
+from jaxsens.core.placement.placement import Placement, Ready, arithmetic_of, prepared_on, where_computed
+
+if TYPE_CHECKING:
+    from jaxsens.core.results.result import FlipSensitivity
+
+
+class ForwardPass(NamedTuple):
+    """The unflipped run of a transformer on each of some inputs.
+
+    Attributes:
+        output: that on the first input.
+        largest: the largest |log-normaliser| of each layer on any input.
+        first: the first input as the engine prepared it.
+    """
+
+    output: Float[np.ndarray, " outputs"]
+    largest: Float[np.ndarray, " layers"]
+    first: Ready
+
+
+def forward_pass(
+    subject: Measurable,
+    words: Int[np.ndarray, "batch n"],
+    engine: Engine,
+    parameters: Any,
+    placement: Placement,
+) -> ForwardPass | None:
+    """Prepares every input of a jaxsens transformer as the engine does, and keeps the first; None of other models.
+
+    So this compiles nothing that a measurement does not need. Call it within `numerics(subject.dtype)`.
+
+    Raises:
+        InputError: if the output on one of the inputs is not finite.
+    """
+    if subject.config is None:
+        return None
+    first, largest = None, np.zeros(subject.config.layers)
+    for k, word in enumerate(words):
+        with arithmetic_of(engine), where_computed(placement) as there:
+            ready = prepared_on(there.local, engine, parameters, word)
+        if not np.all(np.isfinite(ready.output)):
+            raise InputError(
+                f"model: its output on input {k} is not finite in {subject.dtype}; look for NaN in its parameters, or "
+                "use float64 or smaller weights"
+            )
+        # An engine of a package may not see the scores.
+        first, largest = first or ready, np.maximum(largest, ready.sizes if len(ready.sizes) else 0)
+    if first is None:
+        raise TypeError("no input")
+    return ForwardPass(first.output, largest, first)
+
+
+def unresolved_scores(subject: Measurable, n: int, passed: ForwardPass | None, widens: bool) -> str | None:
+    """Returns why a jaxsens transformer's dtype cannot resolve its scores on inputs of length n, if it cannot.
+
+    With `widens`, float64 is assumed: the engine measures in float64 what float32 does not resolve.
+
+    The limit is `precision.UNRESOLVED`. Only scores of keys with weight matter, so the check uses the log-normaliser of
+    each row, which is within log n of the largest score and is part of every forward pass. In the last layer only the
+    readout row matters.
+
+    Hard weightings compare scores of any size and are skipped, as are sparsemax, entmax and a constructed model
+    up to its `exact_length`, where it promises to be exact.
+    """
+    config = subject.config
+    if config is None or passed is None or (subject.exact_length is not None and n <= subject.exact_length):
+        return None
+    largest, dtype = passed.largest, "float64" if widens else subject.dtype
+    error = largest * np.finfo(dtype).eps
+    if not np.any(error > UNRESOLVED):
+        return None
+    layer = int(np.argmax(error))
+    remedy = "smaller query and key weights, or a higher temperature"
+    if dtype == "float32":
+        remedy = f'dtype="float64", or {remedy}'
+        if difference.refusal(config) is None:
+            remedy = f'engine="difference", which measures in float64 what float32 cannot, {remedy}'
+    return (
+        f"n = {n}: attention scores of layer {layer} reach {largest[layer]:.2g}, where {dtype} has an error of "
+        f"{error[layer]:.2g}. A difference of 1 is a factor of e between attention weights, so the result "
+        f"may be an effect of rounding; use {remedy}"
+    )
+
+
+def warn_if_unresolved(result: FlipSensitivity, stacklevel: int) -> None:
+    """Issues one `PrecisionWarning` that counts the flips whose change is below the rounding of its arithmetic.
+
+    There is none if all of these are exactly 0: no path may lead from such a flip to the output, and of a model of
+    which all changes are 0 an `UnchangedWarning` says so.
+    """
+    blurred = ~result.resolved
+    count, zeros = int(blurred.sum()), int((blurred & (result.norms == 0)).sum())
+    if not count or count == zeros:
+        return
+    largest = np.max(result.resolution[blurred])
+    exact = f", {zeros} of them as exactly 0" if zeros else ""
+    warnings.warn(
+        f"n = {result.n}: {count} of {len(result)} flips change the output by less than its arithmetic resolves"
+        f"{exact}. Their change is at most its value plus `result.resolution`, up to {largest:.2g}. "
+        "`result.resolved` says which; statistics that they matter to say at most, and fits leave them out",
+        PrecisionWarning,
+        stacklevel=stacklevel,
+    )
+
+
+def beyond_precision(subject: Measurable, n: int) -> str | None:
+    """Returns why a model that is exact up to some length cannot be trusted at length n, or None if it can."""
+    limit = subject.exact_length
+    if limit is None or n <= limit:
+        return None
+    remedy = "under another condition"
+    if subject.dtype == "float32":
+        remedy = f'with dtype="float64", which is exact for longer inputs, or {remedy}'
+    return (
+        f"n = {n}: in {subject.dtype} this model is exact only up to n = {limit}. Rounding affects which key its "
+        f"attention chooses, so the result may be an effect of rounding; build the model {remedy}"
+    )

@@ -1,0 +1,200 @@
+"""The record of a measurement: one value per flip, what was asked, and how it was measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from jaxsens.core.base.errors import InputError
+from jaxsens.core.base.inputs import is_count
+from jaxsens.core.base.precision import resolved
+from jaxsens.core.base.sealed import encoded
+from jaxsens.core.engines.engine import EngineChoice
+from jaxsens.core.flips.flip_table import DELETED, DELETED_NAME, FlipTable
+from jaxsens.core.measures.measures import Measure
+from jaxsens.core.results.estimated import Estimated
+from jaxsens.core.results.request import Request
+
+COLUMNS = {
+    "input": "flips.inputs",
+    "position": "flips.positions",
+    "symbol": "flips.symbols",
+    "value": "values",
+    "resolution": "resolution",
+    "insertion": "flips.insertion",
+    "estimate": "estimated.estimates",
+    "stratum": "estimated.stratum",
+    "compared": "estimated.compared",
+}
+"""The columns of a result's file, and the fields that they hold. Not every result has the last four."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What computed a result.
+
+    Attributes:
+        dtype: that of the arithmetic.
+        versions: of jaxsens, jax and numpy, and the device.
+        model: what the model is called; None if unknown.
+        scale: of the first input without a flip the size of the output as it is measured, or f of it, for norms and
+            functions of the output; otherwise None.
+    """
+
+    dtype: str
+    versions: dict[str, str]
+    model: str | None = None
+    scale: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredFlips:
+    """What a measurement found, without statistics: `jaxsens.FlipSensitivity`, whose fields and columns these are."""
+
+    values: Float[np.ndarray, " flips"]
+    resolution: Float[np.ndarray, " flips"]
+    flips: FlipTable
+    tokens: Int[np.ndarray, "batch n"]
+    asked: Request
+    engine: EngineChoice
+    run: Provenance
+    estimated: Estimated | None = None
+    names: Mapping[int, str] | None = None
+    pieces: tuple[tuple[str, ...], ...] | None = None
+    __pydantic_config__: ClassVar[Any] = {"arbitrary_types_allowed": True}
+
+    @property
+    def norms(self) -> Float[np.ndarray, " flips"]:
+        """The sensitivities: the sizes of `values`."""
+        return np.abs(self.values) if self.measure.signed else self.values
+
+    @property
+    def inputs(self) -> Int[np.ndarray, " flips"]:
+        """The row of `tokens` to which each flip belongs."""
+        return self.flips.inputs
+
+    @property
+    def positions(self) -> Int[np.ndarray, " flips"]:
+        """The 0-based positions flipped; those before which a symbol is inserted; the first of a group."""
+        return self.flips.positions
+
+    @property
+    def symbols(self) -> Int[np.ndarray, " flips"]:
+        """The symbols inserted; -1 for a deleted position; that of the first position of a group."""
+        return self.flips.symbols
+
+    @property
+    def alphabet(self) -> tuple[int, ...]:
+        """The symbols that flips may insert, sorted."""
+        return self.flips.alphabet
+
+    @property
+    def population(self) -> int:
+        """The number of all flips; more than `len(result)` for a random sample or a partial result."""
+        return self.flips.population
+
+    @property
+    def measure(self) -> Measure:
+        """What was measured of the change in the output."""
+        return self.asked.measure
+
+    @property
+    def readout(self) -> int | str | None:
+        """Where the model reads its output: a 0-based position, "last" or "mean"; None if unspecified."""
+        return self.asked.readout
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the arithmetic."""
+        return self.run.dtype
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def resolved(self) -> Bool[np.ndarray, " flips"]:
+        """Which changes are known to 1 % of themselves (`jaxsens.core.base.precision.RESOLVED`), or below 1e-300, which is
+        taken for 0. The others are at most their norm plus their `resolution`. Estimates count as resolved: see
+        `accuracy`.
+        """
+        return resolved(self.norms, self.resolution)
+
+    @cached_property
+    def unresolved(self) -> int:
+        """The number of flips that are not `resolved`."""
+        return int(np.sum(~self.resolved))
+
+    @property
+    def n(self) -> int:
+        """The length of the inputs."""
+        return self.tokens.shape[1]
+
+    @property
+    def exhaustive(self) -> bool:
+        """Whether the result has all flips, rather than a sample; an estimated result has estimates of some."""
+        return len(self) == self.population
+
+    @property
+    def complete(self) -> bool:
+        """Whether all requested flips were measured; False for an interrupted measurement."""
+        return len(self) == self.requested
+
+    @property
+    def requested(self) -> int:
+        """The number of flips that were requested: more than `len(result)` for a partial result."""
+        return sum(self.asked.counts)
+
+    @property
+    def exact(self) -> Bool[np.ndarray, " flips"]:
+        """Which norms were measured rather than estimated."""
+        return np.ones(len(self), bool) if self.estimated is None else self.estimated.measured
+
+    def of_input(self, k: int) -> Self:
+        """Returns the part of the result for input k, as a separate result.
+
+        For a sample, this part is itself a uniform sample of the input's flips.
+
+        Raises:
+            InputError: if there is no input k.
+        """
+        if not is_count(k) or k >= len(self.tokens):
+            raise InputError(f"k = {k}: an input from 0 to {len(self.tokens) - 1}")
+        mine = slice(*np.searchsorted(self.inputs, [k, k + 1]))
+        return dataclasses.replace(
+            self,
+            values=self.values[mine],
+            resolution=self.resolution[mine],
+            flips=self.flips.of_input(k),
+            tokens=self.tokens[k : k + 1],
+            asked=self.asked.of_input(k),
+            run=dataclasses.replace(self.run, scale=None if k else self.run.scale),
+            estimated=None if self.estimated is None else self.estimated.part(mine),
+            pieces=None if self.pieces is None else self.pieces[k : k + 1],
+        )
+
+    def _written(self, symbols: Int[np.ndarray, " symbols"]) -> str:
+        """Returns how to write several symbols, with blanks between them."""
+        return " ".join(self._strings(symbols))
+
+    def _strings(self, symbols: Int[np.ndarray, " flips"]) -> np.ndarray:
+        """Returns how to write each symbol."""
+        names = {DELETED: DELETED_NAME, **(self.names or {})}
+        found, place = np.unique(symbols, return_inverse=True)
+        return np.array([names.get(int(one), str(one)) for one in found], object)[place]
+
+    def description(self) -> dict[str, Any]:
+        """Returns everything except the flips, as JSON."""
+
+        def others(part: Any, above: str) -> dict[str, Any]:
+            names = [field.name for field in dataclasses.fields(part)]
+            return {name: getattr(part, name) for name in names if above + name not in COLUMNS.values()}
+
+        flips = {"flips": others(self.flips, "flips.")}
+        estimated = {} if self.estimated is None else {"estimated": others(self.estimated, "estimated.")}
+        return encoded({**others(self, ""), **flips, **estimated})

@@ -1,0 +1,325 @@
+"""The text with its tokens coloured by sensitivity, as HTML that needs no other file and no script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import jinja2
+import numpy as np
+from jaxtyping import Float
+
+from jaxsens.core.measures.measures import Decision
+from jaxsens.core.results.pictures.pieces import PART, alone, in_context
+from jaxsens.core.results.pictures.view import InputView, ResultView
+
+By = Literal["largest", "mean"]
+
+MOST_IN_NOTEBOOK, MOST_ON_PAGE = 1_500, 20_000
+"""The number of positions that are shown, of all inputs together."""
+
+TOP = 10
+"""The number of positions in the table."""
+
+
+@dataclass(frozen=True)
+class ShownToken:
+    """A token in the picture.
+
+    Attributes:
+        text: what is coloured.
+        space: what stands between it and the token before: nothing, a space, or a line break.
+        strength: 0 to 1, or None if it was not flipped.
+        kind: of its bar: "up", or "down" for a negative change.
+        exact: whether its value was measured; only told apart if some are estimates.
+        blurred: whether its value is not resolved, so that it has no colour.
+        title: what is shown on hover.
+    """
+
+    text: str
+    space: str
+    strength: float | None
+    kind: str
+    exact: bool
+    blurred: bool
+    title: str
+
+
+@dataclass(frozen=True)
+class ShownInput:
+    """A paragraph: its heading, which may be empty, its tokens, and how many positions are left out after them."""
+
+    heading: str
+    tokens: Sequence[ShownToken]
+    left_out: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One colour of the legend, with the value that it stands for."""
+
+    strength: float
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class ShownFlip:
+    """A row of the table of the most sensitive positions: the token in its context, what replaces it, and the value."""
+
+    place: str
+    before: str
+    token: str
+    after: str
+    replacement: str
+    value: str
+    exact: bool
+
+
+@dataclass(frozen=True)
+class ShownParts:
+    """What a page, a notebook and a picture show.
+
+    Attributes:
+        explained: what colours stand for.
+        premises: the model, what was flipped, and the size of the output, a sentence each.
+        inputs: the paragraphs.
+        hidden_inputs: how many inputs are left out.
+        steps: the colours of the legend.
+        unflipped, blurred: whether there are tokens that were not flipped, or are not resolved.
+        numbers: whether symbols are numbers only.
+        facts: how many flips there are, and how they were measured.
+        top: the most sensitive positions.
+    """
+
+    explained: str
+    premises: Sequence[str]
+    inputs: Sequence[ShownInput]
+    hidden_inputs: int
+    steps: Sequence[Step]
+    unflipped: bool
+    blurred: bool
+    numbers: bool
+    facts: str
+    top: Sequence[ShownFlip]
+
+    @property
+    def legend(self) -> list[ShownToken]:
+        """The legend, as tokens."""
+        found = [ShownToken(one.text, "  ", one.strength, one.kind, False, False, "") for one in self.steps]
+        nothing = "no change is resolved" if self.blurred else "no flip changes anything"
+        if not self.steps:
+            found.append(ShownToken(nothing, "", 0.0, "up", False, False, ""))
+        if self.unflipped:
+            found.append(ShownToken("not flipped", "   ", None, "up", False, False, ""))
+        if self.blurred:
+            found.append(ShownToken("not resolved", "   ", 0.0, "up", False, True, ""))
+        return found
+
+
+def page(view: ResultView, by: By | None, title: str) -> str:
+    """Returns a whole page.
+
+    Args:
+        view: the result by position.
+        by: what colours show: the value of largest size at each position, or the mean; None for the largest, and the
+            mean of decisions.
+        title: of the page.
+    """
+    return _rendered(view, by, MOST_ON_PAGE, title)
+
+
+def fragment(view: ResultView, by: By | None = None) -> str:
+    """Returns what a notebook shows; its first positions only if there are many. Arguments as for `page`."""
+    return _rendered(view, by, MOST_IN_NOTEBOOK)
+
+
+def _rendered(view: ResultView, by: By | None, most: int, title: str | None = None) -> str:
+    """Returns a page with a title, or without one what stands on a page of its own."""
+    shown = vars(shown_parts(view, by, most))
+    return _template().render(whole=title is not None, title=title or "", view=view, **shown)
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("jaxsens.core.results.pictures"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("picture.html")
+
+
+def shown_parts(view: ResultView, by: By | None, most: int) -> ShownParts:
+    """Returns what is shown, of `most` positions at most. `by` is as for `page`."""
+    by = by or ("mean" if isinstance(view.measure, Decision) else "largest")
+    shown, left, scale = [], most, _scale(view, by)
+    for k, one in enumerate(view.inputs):
+        taken = min(left, len(one.tokens))
+        heading = f"Input {k}, n = {len(one.tokens)}" if len(view.inputs) > 1 else ""
+        if taken:
+            tokens = list(_tokens(view, k, by, scale, taken))
+            shown.append(ShownInput(heading, tokens, len(one.tokens) - taken))
+        left -= taken
+    return ShownParts(
+        explained=_explained(view, by),
+        premises=_premises(view),
+        inputs=shown,
+        hidden_inputs=len(view.inputs) - len(shown),
+        steps=_steps(view, scale),
+        unflipped=any(token.strength is None for one in shown for token in one.tokens),
+        blurred=any(token.blurred for one in shown for token in one.tokens),
+        numbers=view.names is None,
+        facts=_facts(view),
+        top=_most_sensitive(view, by),
+    )
+
+
+def _most_sensitive(view: ResultView, by: By) -> list[ShownFlip]:
+    """Returns the most sensitive positions, the first of equals first, each with its largest flip."""
+    sizes = [np.nan_to_num(np.abs(_known_by(one, by)), nan=-1) for one in view.inputs]
+    places = [(k, i) for k, one in enumerate(view.inputs) for i in range(len(one.tokens))]
+    order = np.argsort(-np.concatenate(sizes), kind="stable")[:TOP]
+    chosen = [places[j] for j in order]
+    return [_flip(view, k, i) for k, i in chosen if view.inputs[k].flipped[i]]
+
+
+def values_by(one: InputView, by: By) -> Float[np.ndarray, " n"]:
+    """Returns the value of each position that colours show."""
+    return one.largest if by == "largest" else one.mean
+
+
+def _at_most_by(one: InputView, by: By) -> Float[np.ndarray, " n"]:
+    return one.largest_at_most if by == "largest" else one.mean_at_most
+
+
+def _known_by(one: InputView, by: By) -> Float[np.ndarray, " n"]:
+    """Returns the values that colours show; 0 where they are not resolved."""
+    return np.where(np.isnan(_at_most_by(one, by)), values_by(one, by), 0.0)
+
+
+def _scale(view: ResultView, by: By) -> float:
+    """Returns the largest size of a value; 0 if there is none."""
+    sizes = [np.abs(found) for one in view.inputs if (found := _known_by(one, by)[one.flipped]).size]
+    return max((float(one.max()) for one in sizes), default=0.0)
+
+
+def _tokens(view: ResultView, k: int, by: By, scale: float, count: int) -> Iterator[ShownToken]:
+    """Yields the first tokens of an input."""
+    one, read = view.inputs[k], view.position_read(k)
+    blurred = np.isfinite(_at_most_by(one, by))
+    values, pieces = _known_by(one, by), one.pieces[:count]
+    for i, (space, text) in enumerate(pieces):
+        value = float(values[i])
+        known = bool(one.flipped[i])
+        strength = (abs(value) / scale if scale else 0.0) if known else None
+        title = _title(view, k, i, read == i)
+        kind = "down" if value < 0 else "up"
+        yield ShownToken(text, space, strength, kind, bool(one.measured[i]), bool(blurred[i]), title)
+
+
+def _title(view: ResultView, k: int, i: int, read: bool) -> str:
+    one = view.inputs[k]
+    lines = [f"{view.name(int(one.tokens[i]))!r} at position {i}"]
+    if read:
+        lines.append("the model reads its output here")
+    if not one.flipped[i]:
+        return "\n".join([*lines, "not flipped"])
+    how = "" if not view.estimated else " (measured)" if one.measured[i] else " (estimate)"
+    instead = view.name(int(one.symbol[i]))
+    largest = _told(one.largest[i], one.largest_at_most[i], view.measure.signed)
+    lines.append(f"largest: {largest} with {instead!r}{how}")
+    if one.count[i] > 1:
+        lines.append(
+            f"mean of {one.count[i]} flips: {_told(one.mean[i], one.mean_at_most[i], view.measure.signed)}"
+        )
+    return "\n".join(lines)
+
+
+def number(value: float, signed: bool = False, digits: int = 3) -> str:
+    """Returns a value to some digits, with a sign if values have signs."""
+    return (
+        f"{value:+.{digits}g}".replace("-", "\N{MINUS SIGN}") if signed and value else f"{value:.{digits}g}"
+    )
+
+
+def _told(value: float, most: float, signed: bool) -> str:
+    """Returns a value, or what its size is at most if that is a number."""
+    return (
+        number(value, signed) if np.isnan(most) else f"at most {number(most)}{' in size' if signed else ''}"
+    )
+
+
+def _steps(view: ResultView, scale: float) -> list[Step]:
+    """Returns the colours of the legend; none if every value is 0, or there is none."""
+    if not scale:
+        return []
+    parts = (-1.0, -0.5, 0.0, 0.5, 1.0) if view.measure.signed else (0.0, 0.25, 0.5, 0.75, 1.0)
+    return [
+        Step(abs(part), "down" if part < 0 else "up", number(part * scale, view.measure.signed, 2))
+        for part in parts
+    ]
+
+
+def _explained(view: ResultView, by: By) -> str:
+    which = "the mean" if by == "mean" else "the largest in size" if view.measure.signed else "the largest"
+    return (
+        f"Colour and bar: {which} {view.measure.symbol} over the flips of a position, "
+        f"{view.measure.unit}. x is the text, and x′ "
+        f"{view.flipped_input}"
+    )
+
+
+def _premises(view: ResultView) -> list[str]:
+    """Returns the model, what was flipped and by what, and the size of the output beside which changes are seen."""
+    flipped, every = (
+        sum(int(one.flipped.sum()) for one in view.inputs),
+        sum(len(one.tokens) for one in view.inputs),
+    )
+    found = [] if view.model is None else [f"Model: {view.model}."]
+    found.append(f"Flipped: {flipped:,} of {every:,} positions{view.flipped_by and ', '}{view.flipped_by}.")
+    if view.scale is not None:
+        of = " of input 0" if len(view.inputs) > 1 else ""
+        found.append(
+            f"Without a flip, {view.measure.unflipped} = {number(view.scale, view.measure.signed)}{of}."
+        )
+    return found
+
+
+def _facts(view: ResultView) -> str:
+    part = "" if view.flips == view.population else f" of {view.population:,}"
+    read = {
+        None: "",
+        "mean": "; the output is the mean over positions",
+        "last": "; read at the last position",
+    }
+    position = "; read at " + ("position " * isinstance(view.readout, int)) + str(view.readout)
+    where = read.get(view.readout, position)
+    how = f", engine {view.engine}"
+    if view.estimated:
+        how = f": {view.exact:,} measured, the others estimated to first order"
+    blurred = f"; {view.unresolved:,} flips are not resolved by the arithmetic" if view.unresolved else ""
+    partial = any(text == PART for one in view.inputs for _, text in one.pieces)
+    blurred += f"; {PART} is a token without a character of its own" if partial else ""
+    return f"{view.flips:,}{part} flips{how}{where or ''}{blurred}"
+
+
+def _flip(view: ResultView, k: int, position: int) -> ShownFlip:
+    """Returns the largest flip of a position."""
+    one = view.inputs[k]
+    before, token, after = in_context(one.pieces, position)
+    where = f"{position}" if len(view.inputs) == 1 else f"{k}: {position}"
+    instead = alone(view.name(int(one.symbol[position])))
+    return ShownFlip(
+        where,
+        before,
+        token,
+        after,
+        instead,
+        _told(one.largest[position], one.largest_at_most[position], view.measure.signed),
+        bool(one.measured[position]),
+    )

@@ -1,0 +1,227 @@
+"""Matplotlib figures: sensitivity against position, and the influence of every position on every row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from jaxsens.core.base.errors import collecting
+from jaxsens.core.results.pictures.fonts import families
+from jaxsens.core.results.pictures.view import InputView, ResultView
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LARGEST, MEAN, DOWN, GREY = "#D55E00", "#000000", "#0072B2", "#767676"
+"""Of Okabe and Ito's palette, which colour-blind readers can tell apart. Markers and dashes differ as well."""
+
+MOST_LABELS = 60
+"""Up to this many positions, tokens are written below the axis, where it is wide enough."""
+
+LABEL_INCHES = 0.12
+"""The width that a position needs for its token: given axes may be narrower than those made here."""
+
+MOST_INPUTS = 12
+"""The number of inputs that a figure has room for."""
+
+
+DECADES = 6
+"""Colours span at most this many powers of ten below the largest influence."""
+
+
+def draw_profile(view: ResultView, axes: Any = None) -> list[Axes]:
+    """Draws the largest and the mean value of every position, one set of axes an input, below each other.
+
+    Args:
+        view: the result by position.
+        axes: axes to draw in, one for each input; new ones by default.
+
+    Raises:
+        InputError: for other axes than one for each input, or more inputs than a figure has room for.
+    """
+    given = _given_axes(axes, len(view.inputs))
+    from matplotlib import pyplot
+
+    if given is None:
+        longest = max(len(one.tokens) for one in view.inputs)
+        size = (min(14.0, max(6.0, 0.22 * longest)), 2.9 * len(view.inputs) + 0.3)
+        _, made = pyplot.subplots(len(view.inputs), squeeze=False, figsize=size, layout="constrained")
+        given = list(made[:, 0])
+    for k, one in enumerate(given):
+        _draw(one, view, k)
+    return given
+
+
+def _given_axes(axes: Any, inputs: int) -> list[Axes] | None:
+    with collecting("plot") as problems:
+        if axes is None:
+            if inputs > MOST_INPUTS:
+                remedy = f"a figure has room for {MOST_INPUTS}: result.of_input(k).plot(), or axes="
+                problems.add("result", f"{inputs} inputs", remedy)
+            return None
+        from matplotlib.axes import Axes
+
+        found = list(np.ravel(np.asarray(axes, object)))
+        if len(found) != inputs or not all(isinstance(one, Axes) for one in found):
+            problems.add("axes", axes, f"{inputs} matplotlib Axes, one for each input")
+    return found
+
+
+def _draw(axes: Axes, view: ResultView, k: int) -> None:
+    one = view.inputs[k]
+    places = np.arange(len(one.tokens))
+    few = len(places) <= MOST_LABELS
+    size = 6.0 if few else 2.0
+    largest = np.where(np.isnan(one.largest_at_most), one.largest, np.nan)
+    if view.measure.signed:
+        _draw_signed(axes, one, largest, places, size)
+    else:
+        if few:
+            axes.vlines(places, 0, largest, color=LARGEST, linewidth=1, alpha=0.4)
+        _markers(axes, places, largest, one.measured, "o", LARGEST, "largest", size)
+    _draw_at_most(axes, one.largest_at_most, places, size, view.measure.signed)
+    mean = np.where((one.count > 1) & np.isnan(one.mean_at_most), one.mean, np.nan)
+    if np.isfinite(mean).any():
+        style: dict[str, Any] = (
+            {"linestyle": "none", "marker": "_"} if few else {"linestyle": "-", "linewidth": 0.6}
+        )
+        axes.plot(places, mean, color=MEAN, markersize=8, label="mean", **style)
+    unflipped = np.flatnonzero(~one.flipped)
+    if len(unflipped):
+        bottom = axes.get_xaxis_transform()
+        axes.plot(unflipped, np.full(len(unflipped), 0.02), "x", color=GREY, markersize=0.7 * size,
+                  transform=bottom, label="not flipped", clip_on=False)  # fmt: skip
+    _label(axes, view, k, places if few and _inches(axes) >= LABEL_INCHES * len(places) else None)
+
+
+def _inches(axes: Axes) -> float:
+    return axes.get_window_extent().width / axes.get_figure(root=True).dpi  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def _draw_at_most(axes: Axes, most: np.ndarray, places: np.ndarray, size: float, signed: bool) -> None:
+    """Draws what flips change at most, where no more is known: a floor of rounding is never drawn as a value."""
+    blurred = np.isfinite(most)
+    if not blurred.any():
+        return
+    said = "below resolution: at most"
+    if signed:
+        range_of = (places[blurred], -most[blurred], most[blurred])
+        axes.vlines(*range_of, color=GREY, linewidth=1, linestyle="dotted", label=said)
+    else:
+        axes.plot(places[blurred], most[blurred], "v", color=GREY, markerfacecolor="none", markersize=size,
+                  label=said)  # fmt: skip
+
+
+def _draw_signed(axes: Axes, one: InputView, largest: np.ndarray, places: np.ndarray, size: float) -> None:
+    axes.axhline(0, color=GREY, linewidth=0.8)
+    known = np.where(np.isnan(largest), np.nan, 0.0)
+    axes.vlines(
+        places, np.fmin(one.low, 0) + known, np.fmax(one.high, 0) + known, color=GREY, linewidth=1, alpha=0.5
+    )
+    for rising, marker, colour, label in (
+        (True, "^", LARGEST, "largest, increase"),
+        (False, "v", DOWN, "largest, decrease"),
+    ):
+        of_sign = np.where((largest >= 0) == rising, largest, np.nan)
+        _markers(axes, places, of_sign, one.measured, marker, colour, label, size)
+
+
+def _markers(
+    axes: Axes,
+    places: np.ndarray,
+    values: np.ndarray,
+    measured: np.ndarray,
+    marker: str,
+    colour: str,
+    label: str,
+    size: float,
+) -> None:
+    """Draws values, hollow where they are estimates."""
+    for exact, filled, said in ((True, colour, label), (False, "white", f"{label} (estimate)")):
+        chosen = (measured == exact) & np.isfinite(values)
+        if chosen.any():
+            axes.plot(places[chosen], values[chosen], marker, color=colour, markerfacecolor=filled,
+                      markersize=size, label=said)  # fmt: skip
+
+
+def _label(axes: Axes, view: ResultView, k: int, labelled: np.ndarray | None) -> None:
+    one = view.inputs[k]
+    axes.set_ylabel(view.measure.symbol)
+    axes.set_xlim(-0.7, len(one.tokens) - 0.3)
+    if not view.measure.signed:
+        axes.set_ylim(bottom=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    if len(view.inputs) > 1:
+        axes.set_title(f"input {k}", loc="left", fontsize="medium", fontweight="bold")
+    if labelled is not None:
+        texts = [safe_label(text) for _, text in one.pieces]
+        long = max(map(len, texts)) > 2
+        axes.set_xticks(labelled, texts, rotation=90 if long else 0, fontfamily=families(texts))
+    else:
+        axes.set_xlabel("position")
+    axes.legend(
+        loc="lower right",
+        bbox_to_anchor=(1, 1),
+        ncols=3,
+        fontsize="small",
+        frameon=False,
+        borderaxespad=0.2,
+        columnspacing=1,
+    )
+
+
+def safe_label(text: str) -> str:
+    """Returns a label that Matplotlib does not take for mathematics, of at most 20 characters."""
+    short = text if len(text) <= 20 else f"{text[:19]}…"
+    return short.replace("\n", "").replace("$", r"\$")
+
+
+def draw_influence(
+    matrix: Float[np.ndarray, "n n"], norm: str, written: Sequence[str] | None = None, axes: Any = None
+) -> Axes:
+    """Draws the matrix: flipped positions from top to bottom, output rows from left to right, darker for more.
+
+    Args:
+        matrix: the influence of each position on each row; NaN for positions that were not flipped.
+        norm: of the changes.
+        written: how to write the symbol at each position; None for numbers of positions.
+        axes: where to draw; a new figure by default.
+
+    Raises:
+        InputError: for something else than Matplotlib axes.
+    """
+    from matplotlib import pyplot
+    from matplotlib.axes import Axes
+    from matplotlib.colors import LogNorm
+
+    with collecting("plot") as problems:
+        if axes is not None and not isinstance(axes, Axes):
+            problems.add("axes", axes, "Matplotlib axes, or None for a new figure")
+    if axes is None:
+        _, axes = pyplot.subplots(figsize=(6.4, 5.4), layout="constrained")
+    positive = matrix[matrix > 0]
+    high = float(positive.max()) if positive.size else 1.0
+    low = max(float(positive.min()), high * 10.0**-DECADES) if positive.size else 0.1
+    colours = LogNorm(low if low < high else high / 2, high)
+    shown = np.ma.masked_where(~(matrix > 0), np.maximum(matrix, low))
+    axes.set_facecolor("white")
+    image = axes.imshow(shown, norm=colours, cmap="viridis_r", interpolation="nearest")
+    for place in np.flatnonzero(np.isnan(matrix).all(axis=1)):
+        axes.axhspan(
+            place - 0.5, place + 0.5, facecolor="none", edgecolor="#b0b0b0", hatch="////", linewidth=0
+        )
+    bar = axes.figure.colorbar(
+        image, ax=axes, extend="min" if positive.size and positive.min() < low else "neither"
+    )
+    bar.set_label(f"change of the row, {norm} norm")
+    axes.set_xlabel("output row")
+    axes.set_ylabel("flipped position")
+    if written is not None and len(matrix) <= MOST_LABELS:
+        texts = [safe_label(text) for text in written]
+        drawn: Any = {"fontfamily": families(texts)}
+        axes.set_xticks(range(len(matrix)), texts, rotation=90, **drawn)
+        axes.set_yticks(range(len(matrix)), texts, **drawn)
+    return axes

@@ -1,0 +1,115 @@
+"""Parquet files of columns and metadata with one checksum, as written by `FlipSensitivity.save`.
+
+Parquet's own checksums, which are also written, cover only the pages of numbers: neither the metadata nor the footer,
+which says how to read the pages. The digest therefore covers the data as a reader sees it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.files import atomic_path
+from jaxsens.core.base.sealed import digest
+
+Columns = Mapping[str, np.ndarray]
+"""Columns by name, in the order of the digest."""
+
+_METADATA_KEY = b"jaxsens"
+_LARGEST_METADATA = 2**31 - 1
+"""Bytes. Arrow's default when reading, 100 MB, is too small for the tokens of some results."""
+
+_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError)
+"""Exceptions that reading a damaged file raises, besides ArrowException and OSError."""
+
+
+class NotAResult(InputError):
+    """Raised if a file is intact but holds something else."""
+
+
+def write_columns(
+    path: str | os.PathLike[str],
+    columns: Columns,
+    description: Mapping[str, Any],
+    further: Mapping[str, Any],
+    clear: bool = True,
+) -> None:
+    """Writes columns, a description and further metadata, atomically. `clear` is as for `atomic_path`.
+
+    Raises:
+        InputError: for metadata that JSON cannot represent, or whose name is reserved for the file.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    metadata = _as_json(description, further)
+    columns = {name: np.ascontiguousarray(values) for name, values in columns.items()}
+    sealed = {**metadata, "checksum": digest(metadata, columns.values())}
+    table = pa.table({name: pa.array(values) for name, values in columns.items()})
+    table = table.replace_schema_metadata({_METADATA_KEY: json.dumps(sealed, sort_keys=True).encode()})
+    with atomic_path(path, clear) as temporary:
+        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
+
+
+def read_columns(
+    path: str | os.PathLike[str], names: tuple[str, ...], further: tuple[str, ...] = ()
+) -> tuple[Columns, dict[str, Any], dict[str, Any]]:
+    """Returns the named columns, the description and the further metadata written by `write_columns`.
+
+    Of the columns `further`, those in the file are returned. The checksum shows if one was removed.
+
+    Raises:
+        InputError: if the file is missing, damaged, or holds something else.
+    """
+    import pyarrow as pa
+
+    try:
+        return _read(path, names, further)
+    except NotAResult:
+        raise
+    except FileNotFoundError:
+        raise InputError(f"path = {str(path)!r}: no such file") from None
+    except (*_DAMAGE, pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise InputError(f"path = {str(path)!r}: cannot be read ({error})") from error
+        raise InputError(
+            f"path = {str(path)!r}: damaged, or not a Parquet file ({type(error).__name__}: {error}); measure it again"
+        ) from error
+
+
+def _read(
+    path: str | os.PathLike[str], names: tuple[str, ...], further: tuple[str, ...]
+) -> tuple[Columns, dict[str, Any], dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    with open(path, "rb") as file:
+        table = pq.ParquetFile(
+            file, page_checksum_verification=True, thrift_string_size_limit=_LARGEST_METADATA
+        ).read()
+    text = (table.schema.metadata or {}).get(_METADATA_KEY)
+    if text is None:
+        raise NotAResult(f"path = {str(path)!r}: a Parquet file, but not a jaxsens result")
+    metadata = json.loads(text)
+    stated = metadata.pop("checksum", None)
+    present = [*names, *(name for name in further if name in table.column_names)]
+    columns = {name: table.column(name).to_numpy() for name in present}
+    if stated != digest(metadata, columns.values()):
+        raise ValueError("its content does not match its checksum")
+    return columns, metadata.pop("result"), metadata
+
+
+def _as_json(description: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the metadata as a reader will find them: tuples become lists."""
+    problems = Problems("save")
+    for name in sorted({"result", "checksum"} & further.keys()):
+        problems.add(name, further[name], "this name is reserved for the file's own metadata; use another")
+    problems.raise_if_any()
+    try:
+        return json.loads(json.dumps({"result": description, **further}))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"save: metadata: {error}; give values that JSON can represent") from error

@@ -1,0 +1,118 @@
+"""The flips that remain of an interrupted measurement, and how their result is joined to it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from jaxsens.core.base.errors import InputError, Problems, shortened
+from jaxsens.core.checks.output import check_finite
+from jaxsens.core.flips.flip_table import FlipTable
+from jaxsens.core.results.at_most import Result
+from jaxsens.core.results.measured import MeasuredFlips
+
+
+@dataclass(frozen=True, eq=False)
+class Remaining:
+    """The flips that a partial result lacks: `FlipSensitivity.remaining`, an argument of `flip_sensitivity`.
+
+    They are listed again from the model and the inputs, without those of the partial result. So every kind of flips and
+    every sample can be completed, and a saved result needs no second table.
+    """
+
+    partial: MeasuredFlips
+
+    def __post_init__(self) -> None:
+        _check_exact("flip_sensitivity: remaining", self.partial)
+
+    def __repr__(self) -> str:
+        return f"Remaining({self.partial.requested - len(self.partial)} of {self.partial.requested} flips)"
+
+    def of(self, call: MeasuredFlips) -> Int[np.ndarray, " remaining"]:
+        """Returns their numbers among all flips of a call, before any is measured.
+
+        Raises:
+            InputError: naming all differences from the interrupted call.
+        """
+        _check_alike("flip_sensitivity: remaining", self.partial, call)
+        keys, every = (_keys(one.flips, call) for one in (self.partial, call))
+        # Both are sorted in the same way, so one search finds them all.
+        index = np.minimum(np.searchsorted(every, keys), max(len(every) - 1, 0))
+        if not np.array_equal(every[index], keys) or (np.diff(index) < 1).any():
+            raise InputError(
+                "flip_sensitivity: remaining: the partial result has flips that its call has not"
+            )
+        return np.delete(np.arange(len(every)), index)
+
+
+def joined(one: Result, other: Any) -> Result:
+    """Does what `FlipSensitivity.joined` does."""
+    if not isinstance(other, MeasuredFlips):
+        raise InputError(f"joined: rest = {other!r}: what flip_sensitivity(..., partial.remaining) returns")
+    _check_exact("joined", one)
+    _check_alike("joined", one, other)
+    both = one, other
+    keys = np.concatenate([_keys(part.flips, one) for part in both])
+    order = np.argsort(keys, kind="stable")
+    if (np.diff(keys[order]) < 1).any():
+        raise InputError(
+            "joined: rest has flips that this result has; measure those that it lacks: .remaining"
+        )
+    known = [part for part in both if len(part)] or [one]  # the dtype of no values says nothing
+    columns = [(part.inputs, part.positions, part.symbols, part.flips.insertion) for part in both]
+    inputs, positions, symbols, insertion = (
+        None if column[0] is None else np.concatenate(column)[order] for column in zip(*columns, strict=True)
+    )
+    table = {"inputs": inputs, "positions": positions, "symbols": symbols, "insertion": insertion}
+    found = dataclasses.replace(
+        one,
+        values=np.concatenate([part.values for part in known])[order],
+        resolution=np.concatenate([part.resolution for part in known])[order],
+        flips=dataclasses.replace(one.flips, **table),
+        engine=one.engine.after(dict(other.engine.elsewhere), one.requested),
+    )
+    if found.complete:  # an interrupted call did not check them
+        check_finite(found.values, found.positions, found.measure)
+    return found
+
+
+def _check_exact(name: str, result: MeasuredFlips) -> None:
+    if not result.asked.engine.exact:
+        remedy = "an estimate keeps nothing when it is interrupted; repeat the call"
+        raise InputError(f"{name}: engine = {result.asked.engine!r}: {remedy}")
+
+
+def _check_alike(subject: str, one: MeasuredFlips, other: MeasuredFlips) -> None:
+    """Rejects results of different calls, naming all differences."""
+    found = []
+    for result in (one, other):
+        versions = {f"versions[{name!r}]": version for name, version in result.run.versions.items()}
+        found.append(
+            {"tokens": result.tokens.tolist(), "dtype": result.dtype, **result.asked.compared(), **versions}
+        )
+        found[-1]["flips, what they insert"] = result.alphabet
+        found[-1]["flips of each input"] = result.asked.counts
+        # With other versions a program, and so its digest, may differ as well, which would mean nothing.
+        if one.run.versions == other.run.versions:
+            found[-1]["model, parameters and function as SHA-256,"] = result.asked.model
+            found[-1]["measure, its program as SHA-256,"] = result.asked.program
+    problems = Problems(subject)
+    for name, before in found[0].items():
+        if before != (now := found[1].get(name)):
+            problems.add(
+                name, before, f"this call has {shortened(repr(now), 200)}; repeat the interrupted call"
+            )
+    problems.raise_if_any()
+
+
+def _keys(flips: FlipTable, call: MeasuredFlips) -> Int[np.ndarray, " flips"]:
+    """Returns one number per flip, increasing with input, position and symbol, or for groups insertion."""
+    last, kinds, joint = np.searchsorted(call.alphabet, flips.symbols), len(call.alphabet), call.flips.joint
+    if joint is not None and flips.insertion is not None:
+        last, kinds = flips.insertion, len(joint.insertions)
+    place = flips.inputs, flips.positions, last
+    return np.asarray(np.ravel_multi_index(place, (*call.tokens.shape, kinds)))

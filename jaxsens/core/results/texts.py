@@ -1,0 +1,49 @@
+"""A list of texts as the argument of `flip_sensitivity`: each is measured by itself."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.flips.flips import Flips
+from jaxsens.core.flips.selection import select
+from jaxsens.core.models.subjects.adapters import Measurable, checked_input
+from jaxsens.core.results.interrupted import MeasurementInterrupted
+from jaxsens.core.results.result import FlipSensitivity
+
+
+def check_texts(
+    texts: Sequence[Any], subject: Measurable, flips: Flips | None, readout: Any, problems: Problems
+) -> None:
+    """Rejects texts, given as ids, of which one cannot be measured, before the others are."""
+    for k, ids in enumerate(texts):
+        own = Problems("")
+        words, reading = checked_input(subject, ids, readout, own, one=True)
+        if flips is not None and not own:
+            try:
+                select(flips.drawing(None), reading, words, own).flips(words)
+            except InputError as error:
+                own.messages.append(str(error))
+        problems.extend(own, prefix=f"text {k}: ")
+    problems.raise_if_any()
+
+
+def each_text(measure: Callable[[str], FlipSensitivity], texts: Sequence[str]) -> list[FlipSensitivity]:
+    """Returns the results of texts, one after another.
+
+    Raises:
+        MeasurementInterrupted: with what is finished. Between two texts, the last result stands for the partial one.
+    """
+    found: list[FlipSensitivity] = []
+    try:
+        for text in texts:
+            found.append(measure(text))
+    except MeasurementInterrupted as stop:
+        raise MeasurementInterrupted(stop.partial, stop.signal, found) from stop
+    except KeyboardInterrupt as stop:
+        if not found:
+            raise
+        raise MeasurementInterrupted(found[-1], getattr(stop, "signal", signal.SIGINT), found[:-1]) from stop
+    return found

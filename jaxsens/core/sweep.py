@@ -1,0 +1,297 @@
+"""`jaxsens.sweep`: models of the user's own side by side, by length and seed, with the exponents of their changes."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from jaxsens.core.base.errors import InputError, Problems, collecting
+from jaxsens.core.base.files import check_ending, try_writing_to, write_text
+from jaxsens.core.base.inputs import plain_numbers
+from jaxsens.core.base.kept_programs import programs_kept
+from jaxsens.core.base.strict import is_path, naming_arguments, read_fields, typed_arguments
+from jaxsens.core.base.value import read
+from jaxsens.core.engines.options import AskedEngine, Auto
+from jaxsens.core.flips.flips import Flips, Substitute
+from jaxsens.core.measures.measures import L2, Decision, Measure, OfFunction
+from jaxsens.core.placement.placement import Placement, checked_placement
+from jaxsens.core.sweeps.beyond import check_estimates
+from jaxsens.core.sweeps.config import NAME, NAME_RULE, Settings, check_points, check_variant, inputs_of
+from jaxsens.core.sweeps.jobs.job import Failure
+from jaxsens.core.sweeps.own import own_source, own_words
+from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, Measurement, select
+from jaxsens.core.sweeps.sweep import Sweep, SweepVariant, row_of, run_sweep
+from jaxsens.core.sweeps.words import RandomWords
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+    from jaxsens.core.report.data import SweepData
+    from jaxsens.core.report.fits import ExponentFit
+
+
+@dataclass(frozen=True, eq=False)
+class SweepResult:
+    """What `jaxsens.sweep` found: a row for each model, length and seed, and how the statistics scale with n.
+
+    Attributes:
+        data: everything that the report shows.
+        fits: the exponent of each statistic of each model, with its interval, in the order of `exponents`.
+        failures: the points that could not be measured, each with the reason.
+    """
+
+    data: SweepData
+    fits: tuple[ExponentFit, ...]
+    failures: tuple[Failure, ...] = ()
+
+    @property
+    def exponents(self) -> pandas.DataFrame:
+        """A row for each model and statistic: the exponent e of statistic ~ n^e, the mean over seeds of the slope on
+        logarithmic axes; `ci_low` and `ci_high`, its 95 % interval over seeds; whether the slopes between successive
+        lengths bear it out (`settled`); and in words what happens as n grows (`growth`)."""
+        import pandas as pd
+
+        from jaxsens.core.report.page import SUMMARY_COLUMNS
+
+        rows = [row_of(fit, SUMMARY_COLUMNS) | {"growth": fit.growth.value} for fit in self.fits]
+        return pd.DataFrame(rows, columns=[*SUMMARY_COLUMNS, "growth"])
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Returns a row for each model, length and seed, with its statistics: the table of points.csv."""
+        return self.data.points.copy()
+
+    def plot(self) -> Figure:
+        """Returns a figure of the statistics against the length, on logarithmic axes, a line for each model."""
+        from jaxsens.core.report.figures import sensitivity_figure
+        from jaxsens.core.report.panels import variant_styles
+
+        shown, plan = variant_styles(self.data.names), self.data.plan
+        options: dict[str, Any] = {"statistics": plan.statistics, "norm": plan.asked.measure.kind}
+        options["traits"] = self.data.traits
+        return sensitivity_figure(self.data.points, self.fits, shown, **options).figure
+
+    @typed_arguments
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Writes the report of `jaxsens sweep` as one page, which needs no other file and no network, atomically.
+
+        Raises:
+            InputError: for a path that does not end in .html or .htm.
+        """
+        from jaxsens.core.report.page import drawings, render
+        from jaxsens.core.report.report import build_report
+
+        with collecting("to_html") as problems:
+            check_ending("to_html", path, problems)
+        report = dataclasses.replace(build_report(self.data, self.fits), files={})
+        write_text(Path(path), render(report, *drawings(report)))
+
+    def __repr__(self) -> str:
+        done = f"{len(self.data.metadata)} of {len(self.data.plan.points)} points"
+        return "\n".join([f"SweepResult of {done}", *map(str, self.fits)])
+
+    def _repr_html_(self) -> str:
+        return self.exponents.to_html(index=False, float_format="%.3g")
+
+
+class SweepInterrupted(KeyboardInterrupt):
+    """Ctrl-C during `jaxsens.sweep`. `partial` is the result of the finished points; None if there are none. The same
+    call with the same `out` measures the others."""
+
+    def __init__(self, partial: SweepResult | None, number: int = signal.SIGINT) -> None:
+        done = 0 if partial is None else len(partial.data.metadata)
+        super().__init__(f"interrupted after {done} points; see .partial")
+        self.partial, self.signal = partial, number
+
+
+@naming_arguments
+def sweep(
+    models: Mapping[str, Callable[[int, int], Any]],
+    lengths: Sequence[int],
+    *,
+    seeds: int | Sequence[int] = 5,
+    inputs: Callable[[int, int], Any] | None = None,
+    flips: Flips | Any = None,
+    measure: Measure | Any = "l2",
+    engine: AskedEngine | Any = "auto",
+    placement: Placement | None = None,
+    out: str | os.PathLike[str] | None = None,
+) -> SweepResult:
+    """Measures models of your own at every length with every seed, and fits how their changes scale with the length.
+
+    All models read the same words. Each is made once before anything is measured, to tell whether it is the one that a
+    finished point is of, and once more when it is measured; what is random in it must be drawn by the seed. Compiled
+    programs are kept for later sweeps, as by `programs_kept`, unless JAX has a cache of its own.
+
+    >>> import jax.numpy as jnp
+    >>> mean = lambda n, seed: lambda tokens: jnp.mean(tokens + seed)
+    >>> sweep({"average": mean}, [8, 16, 32], seeds=2, flips=2)
+    SweepResult of 6 of 6 points
+    average: mean falls about as 1/n (exponent −1.00 [−1.00, −1.00])
+    average: max falls about as 1/n (exponent −1.00 [−1.00, −1.00])
+
+    Args:
+        models: functions by name. `make(n, seed)` returns any model that `flip_sensitivity` takes, or a config of a
+            network, whose weights the seed draws. A model that returns a row for each position must return the one that
+            is read: `lambda tokens: model(tokens)[-1]`.
+        lengths: n, rising: at least three for an exponent.
+        seeds: how many, from 0 on, or a list of them. The interval of an exponent is over seeds.
+        inputs: `inputs(n, seed)` returns the words of a point, (n,) or (count, n). By default one random word a seed,
+            uniform over the symbols.
+        flips, measure, engine: as for `flip_sensitivity`, but a function is no measure of a sweep, and the seed of a
+            point draws the sample of its flips.
+        placement: where, as for `flip_sensitivity`; of this process's devices.
+        out: a folder that is kept, as `jaxsens sweep --out` writes it: `jaxsens status` and `jaxsens report` read it.
+            The same call goes on where it was stopped, and one with more lengths, seeds or models adds them. Models or
+            words that have changed are refused there. By default nothing is kept.
+
+    Returns:
+        A `SweepResult`: `exponents`, `plot()`, `to_pandas()` and `to_html(path)`.
+
+    Warns:
+        UserWarning: if some points failed; `failures` has them all.
+
+    Raises:
+        InputError: for unusable arguments, all of them together, before anything is measured; for a folder of another
+            sweep; and if no point can be measured.
+        SweepInterrupted: on Ctrl-C, with the finished points.
+    """
+    with collecting("sweep") as problems:
+        asked = _measurement(flips, measure, engine, problems)
+        n, each = _planned(lengths, seeds, problems)
+        variants = _variants(models, n, each, None if flips is None else asked.flips, problems)
+        if flips is None and variants:
+            asked = dataclasses.replace(asked, flips=variants[0].source.flips)
+        own = Problems("")
+        check_estimates(asked, (), own)
+        for variant in variants:
+            check_variant(variant, n, asked, own)
+        problems.messages += [message.removeprefix("measure.") for message in own.messages]
+        check_points(len(variants), n, each, problems)
+        words: Any = None
+        if inputs is not None:
+            words = own_words(inputs, n, each, problems)
+        elif not own:  # that no symbols are known is said once
+            words = inputs_of(RandomWords(), variants, n, Path(), problems)
+        where, folder = checked_placement(placement, problems), _folder(out, problems)
+        if where.group is not None:
+            remedy = "devices of this process: `jaxsens sweep --distributed` shares a sweep among several"
+            problems.add("placement.mesh", where.mesh, remedy)
+    statistics = ("mean", AVERAGE_SENSITIVITY if isinstance(asked.measure, Decision) else "max")
+    planned = Sweep("", "", n, each, variants, statistics, words, asked, "", placement=where)
+    planned = dataclasses.replace(planned, text=_call(planned, inputs))
+    with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as kept:
+        return _run(planned, Path(kept))
+
+
+def _run(planned: Sweep, folder: Path) -> SweepResult:
+    """Measures what is not done yet, and reads all of it."""
+    import jax
+
+    from jaxsens.core.report.data import load_sweep
+    from jaxsens.core.report.fits import fit_exponents
+
+    console = Console(stderr=True, quiet=not sys.stderr.isatty())
+    try:
+        # A cache that the user gave JAX is left as it is.
+        with nullcontext() if jax.config.jax_compilation_cache_dir else programs_kept():  # pyright: ignore[reportAttributeAccessIssue]
+            outcome = run_sweep(planned, folder, select(planned.points), console)
+    except InputError as error:
+        raise InputError(f"sweep: {str(error).replace('directory =', 'out =', 1)}") from error
+    found = None
+    if outcome.finished:
+        data = load_sweep(folder)
+        found = SweepResult(data, fit_exponents(data.points), outcome.failures)
+    if outcome.stopped_by is not None:
+        raise SweepInterrupted(found, outcome.stopped_by)
+    if outcome.unwritable:
+        raise OSError(outcome.unwritable)
+    if found is None:
+        raise InputError(f"sweep: no point could be measured: {outcome.failures[0]}")
+    if outcome.failures:
+        told = f"sweep: {len(outcome.failures)} of {outcome.chosen} points failed: {outcome.failures[0]}"
+        warnings.warn(f"{told}{'; .failures has all' if len(outcome.failures) > 1 else ''}", stacklevel=4)
+    return found
+
+
+def _planned(lengths: Any, seeds: Any, problems: Problems) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The lengths and the seeds, as a config has them."""
+    given = {"lengths": _listed(lengths), "seeds": _listed(seeds)}
+    found = read_fields(Settings, given, "", problems)
+    return found.get("lengths", ()), found.get("seeds", ())
+
+
+def _listed(values: Any) -> Any:
+    """Numbers as Python's, for a strict check, and a sequence of them as a list; anything else unchanged."""
+    known = isinstance(values, Iterable) and not isinstance(values, str | Mapping)
+    return plain_numbers(list(values) if known else values)
+
+
+def _measurement(flips: Any, measure: Any, engine: Any, problems: Problems) -> Measurement:
+    what, how = read(Measure, measure, problems), read(AskedEngine, engine, problems)
+    flipped = Substitute() if flips is None else read(Flips, flips, problems)
+    if isinstance(what, OfFunction):
+        remedy = (
+            "the files of a sweep hold no function: let the model compute it, or loop over flip_sensitivity"
+        )
+        problems.add("measure", what, remedy)
+    return Measurement(flipped or Substitute(), what or L2(), how or Auto())
+
+
+def _variants(
+    models: Any, lengths: tuple[int, ...], seeds: tuple[int, ...], flips: Flips | None, problems: Problems
+) -> tuple[SweepVariant, ...]:
+    """A variant for each function."""
+    if not isinstance(models, Mapping) or not models:
+        problems.add("models", models, 'functions make(n, seed) by name: {"softmax": make_softmax}')
+        return ()
+    found = []
+    for name, make in models.items():
+        own = Problems("")
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            own.add("name", name, NAME_RULE)
+        source = own_source(make, lengths, seeds, flips, own)
+        problems.extend(own, prefix=f"models[{name!r}]: ")
+        if source is not None and not own:
+            found.append(SweepVariant(name, _name(make), source))
+    return tuple(found)
+
+
+def _name(function: Any) -> str:
+    """A function as a report calls it."""
+    named = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
+    return named if all(named.split(":")) else type(function).__qualname__
+
+
+def _folder(out: Any, problems: Problems) -> Path | None:
+    if out is None:
+        return None
+    try:
+        if not is_path(out) or Path(out).is_file():
+            raise NotADirectoryError("not the name of a directory")
+        try_writing_to(Path(out))
+        return Path(out)
+    except (OSError, TypeError) as error:
+        problems.add("out", out, f"a directory that can be written to ({error})")
+        return None
+
+
+def _call(planned: Sweep, inputs: Any) -> str:
+    """The call, as a comment in place of the config: what a folder was made by."""
+    models = ", ".join(f'"{one.name}": {one.description}' for one in planned.variants)
+    options = [f"{{{models}}}", repr([*planned.lengths]), f"seeds={[*planned.seeds]}"]
+    options += [] if inputs is None else [f"inputs={_name(inputs)}"]
+    asked = (planned.measure.flips, planned.measure.measure, planned.measure.engine)
+    options += [f"{one.question}={one!r}" for one in asked]
+    return f"# jaxsens.sweep({', '.join(options)})\n"

@@ -1,0 +1,555 @@
+"""The sweep's config: a TOML file, read strictly, every error reported at once and nothing run.
+
+title = "..."                       for the report
+claim = "..."
+lengths = [16, 32, 64]              n, the end-of-sequence symbol included
+seeds = 5                           0..4, or a list
+variants = ["softmax", "leftmost-hard"]
+statistics = ["mean", "max"]
+
+[model]                             random weights: `kind` and its config's fields; or `formula`, `alphabet` and
+                                    `condition`; or `construction`, `condition` and its options; or `checkpoint`,
+                                    a directory of `jaxsens train`; or `pretrained`, the folder of a published model,
+                                    and what is changed of it (`PublishedTable`), and `checkpoints`, folders within it
+                                    of each of which every variant is measured
+[inputs]                            `count` random words a point and their `kind`, `kind = "all"` for every word, or
+                                    `file` of words, or `texts`, a file of texts for published models
+[measure]                           flips, measure and engine: a name, or { kind = "...", ... } (`jaxsens.core`);
+                                    for long inputs exact_up_to, sample_beyond, engine_beyond and estimate
+[placement]                         batch_size, memory_budget
+
+[NAME]                              a table of a package (`jaxsens.core.sweeps.tables`), such as [attention] and
+                                    [bounds]
+
+[[variant]]                         variants of one's own: name, model, add_positions, description
+
+A variant is a named change to `[model]`. All variants of a sweep share weights, seeds and inputs, so that each differs
+from the others only in what its table says.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, make_dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo
+
+from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.memory import TOKEN_BYTES, check_fits
+from jaxsens.core.base.registry import entries
+from jaxsens.core.base.strict import (
+    STRICT,
+    checked_by,
+    did_you_mean,
+    field_names,
+    parse_toml,
+    read_fields,
+    read_toml,
+)
+from jaxsens.core.choice import choose
+from jaxsens.core.engines.options import Auto
+from jaxsens.core.flips.flips import Flips, Substitute
+from jaxsens.core.flips.selection import select
+from jaxsens.core.measures.measures import MEDIAN, Decision
+from jaxsens.core.models.config_tables import read_config
+from jaxsens.core.models.subjects.adapters import Measurable, measurable
+from jaxsens.core.models.subjects.texts import with_token
+from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.sweeps.beyond import check_estimates, sampled_variants
+from jaxsens.core.sweeps.own import named_source
+from jaxsens.core.sweeps.placement_table import PlacementTable
+from jaxsens.core.sweeps.points import (
+    EXTREMES,
+    OF_DECISIONS,
+    STATISTICS,
+    Measurement,
+    PointMetadata,
+    is_statistic,
+)
+from jaxsens.core.sweeps.sources import ModelSource, changed, naming, read_source, source_kind
+from jaxsens.core.sweeps.sweep import REPORT_FILES, Sweep, SweepVariant
+from jaxsens.core.sweeps.tables import read_sweep_table
+from jaxsens.core.sweeps.words import (
+    AllWords,
+    InputsTable,
+    RandomWords,
+    SharedWords,
+    TextFile,
+    WordFile,
+    read_words,
+)
+
+# Variants
+
+
+NAME = re.compile(r"(?!.* $)[A-Za-z0-9][A-Za-z0-9._+ -]{0,63}")
+NAME_RULE = "a name has up to 64 letters, digits, blanks inside and . _ + - and begins with a letter or digit"
+
+
+def _usable(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise ValueError(NAME_RULE)
+    return name
+
+
+Name = Annotated[str, AfterValidator(_usable)]
+"""A variant's name is also a folder's, and a label in plots."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A named change to the `[model]` table.
+
+    Attributes:
+        name: unique within a sweep.
+        model: keys that replace those of `[model]`. Another kind of model (`kind`, `formula` or `construction`), or
+            another construction, keeps only the keys of `[model]` that it has too.
+        add_positions: position embeddings in addition to those of the model.
+        description: one line for plots, tables and reports; made from the change where empty.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    name: Name
+    model: dict[str, Any] = field(default_factory=dict)
+    add_positions: tuple[str, ...] = ()
+    description: str = ""
+
+    def table(self, base: Mapping[str, Any]) -> dict[str, Any]:
+        """The variant's model table, from the sweep's."""
+        table = changed(base, self.model)
+        if self.add_positions:
+            table["positions"] = [*_as_list(table.get("positions")), *self.add_positions]
+        return table
+
+    def line(self) -> str:
+        """The description, or the change itself in words, if there is none."""
+        if self.description:
+            return self.description
+        changes = [f"{key} = {value}" for key, value in self.model.items()]
+        changes += [f"positions and {name}" for name in self.add_positions]
+        return ", ".join(changes) or "as in [model]"
+
+
+def _as_list(positions: Any) -> list[Any]:
+    if positions is None:
+        positions = TransformerConfig.__dataclass_fields__["positions"].default
+    if positions == "none":
+        return []
+    return list(positions) if isinstance(positions, list | tuple) else [positions]
+
+
+def _weighting(name: str, description: str) -> Variant:
+    return Variant(name, {"weighting": name}, description=description)
+
+
+BUILT_IN: dict[str, Variant] = {
+    variant.name: variant
+    for variant in (
+        _weighting("softmax", "softmax attention: the baseline"),
+        _weighting("temperature-log", "softmax of log(n) times the scores"),
+        _weighting("temperature-sqrt", "softmax of sqrt(n) times the scores"),
+        _weighting("temperature-linear", "softmax of n times the scores"),
+        Variant(
+            "unbounded",
+            {"weighting": "softmax"},
+            ("length",),
+            "softmax, with n itself among the position embeddings",
+        ),
+        _weighting("leftmost-hard", "all attention on the leftmost of the highest scores"),
+        _weighting("rightmost-hard", "all attention on the rightmost of the highest scores"),
+        _weighting("average-hard", "attention shared equally by the highest scores"),
+        _weighting("sparsemax", "sparsemax attention: the nearest point of the simplex"),
+    )
+}
+"""The variants that `variants = [...]` in a config names."""
+
+
+def check_label(variant: Variant, base: Mapping[str, Any], problems: Problems) -> None:
+    """Notes a variant of one's own that has a built-in's name and changes nothing, if the built-in is another model:
+    what is measured would be the `[model]` table `base` under the name of something else."""
+    built_in = BUILT_IN.get(variant.name)
+    if built_in is None or variant is built_in or variant.model or variant.add_positions:
+        return
+    own, named = (read_config(table, "model", Problems("")) for table in (base, built_in.table(base)))
+    network = not any(key in base for key in naming())
+    if network and (own is None or own == named):
+        return
+    problems.add(
+        "variant.name",
+        variant.name,
+        "the built-in variant of this name is another model, and this [[variant]] changes nothing: give it a "
+        f'`model`, or another name, or take the built-in: variants = ["{variant.name}"] in a sweep, or no '
+        "[[variant]] of this name",
+    )
+
+
+def at_stages(chosen: Sequence[Variant], base: dict[str, Any], problems: Problems) -> list[Variant]:
+    """Every variant at every stage of a model that `[model]` names; as they are, if it names none."""
+    named = next((key for key in naming() if key in base), None)
+    stages = [] if named is None else source_kind(named).stages(base, problems)
+    if not stages:
+        return [*chosen]
+    base |= stages[0][1]
+    return [
+        replace(one, name=f"{one.name} {name}", model={**one.model, **keys}, description="")
+        for one in chosen
+        for name, keys in stages
+    ]
+
+
+# Fields
+
+
+def _rising(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    errors = [f"{n} is too small, the least is 2" for n in lengths if n < 2]
+    errors += [f"{b} comes after {a}: list them by size" for a, b in itertools.pairwise(lengths) if b < a]
+    return _distinct(lengths, errors)
+
+
+MOST_POINTS = 100_000
+"""Points of a sweep. Each process takes 3 kB and 0.1 ms for every point, also of other processes, whenever it begins:
+see docs/large-sweeps.md."""
+
+
+def _seeds(value: object) -> object:
+    """A count as that many seeds from 0 on; a list as the tuple that a strict check wants."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 1:
+            raise ValueError("should be at least 1, or a list of seeds")
+        if value > MOST_POINTS:
+            raise ValueError(f"should be at most {MOST_POINTS}: a sweep has no more points")
+        return tuple(range(value))
+    if not isinstance(value, list):
+        raise ValueError("should be a count of seeds or a list of them")
+    return tuple(value)
+
+
+def _distinct(values: tuple, errors: Sequence[str] = ()) -> tuple:
+    """The values; raises what is wrong with them, repetitions included."""
+    repeated = [value for value, count in Counter(values).items() if count > 1]
+    errors = [*errors, *(f"{value!r} comes more than once" for value in repeated)]
+    if not values:
+        errors.append("give at least one")
+    if errors:
+        raise ValueError("; ".join(errors))
+    return values
+
+
+def _built_in(names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+    info.context["chosen"] += [BUILT_IN[name] for name in dict.fromkeys(names) if name in BUILT_IN]  # pyright: ignore[reportOptionalSubscript]
+    unknown = [name for name in names if name not in BUILT_IN]
+    errors = [f'no variant is called "{name}"{did_you_mean(name, BUILT_IN)}' for name in unknown]
+    return _distinct(names, errors) if names else names
+
+
+def _own(variant: Variant, info: ValidationInfo) -> Variant:
+    info.context["chosen"].append(variant)  # pyright: ignore[reportOptionalSubscript]
+    return variant
+
+
+def _statistics(names: tuple[str, ...]) -> tuple[str, ...]:
+    unknown = [
+        f'no statistic is called "{name}": give {STATISTICS}' for name in names if not is_statistic(name)
+    ]
+    return _distinct(names, unknown)
+
+
+Lengths = Annotated[tuple[int, ...], AfterValidator(_rising)]
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], AfterValidator(_distinct), BeforeValidator(_seeds)]
+
+
+# The config
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the config of every experiment says.
+
+    Attributes:
+        lengths: n, rising, at least 2.
+        seeds: of what is drawn.
+        title, claim: for the report; may be empty.
+        measure: what is flipped and measured, and how.
+        placement: in which batches, within which memory.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    lengths: Lengths
+    seeds: Seeds = (0,)
+    title: str = ""
+    claim: str = ""
+    measure: Measurement = field(default_factory=Measurement)
+    placement: PlacementTable = field(default_factory=PlacementTable)
+
+
+@dataclass(frozen=True)
+class SweepTables(Settings):
+    """The tables of a sweep's config, as they are written.
+
+    Attributes:
+        variants: names of built-in variants.
+        statistics: what is told of the changes of a point's flips: "mean", "max", "min", "median", "qP" for the P %
+            quantile; of decisions "average-sensitivity", "average-sensitivity-per-position", "minimum-sensitivity" and
+            "maximum-sensitivity".
+        model: the model; variants change some of its keys.
+        inputs: the words that are measured.
+        variant: variants of one's own.
+    """
+
+    variants: Annotated[tuple[str, ...], AfterValidator(_built_in)] = ()
+    statistics: Annotated[tuple[str, ...], AfterValidator(_statistics)] = ("mean", "max")
+    model: dict[str, Any] = field(default_factory=dict)
+    inputs: InputsTable = field(default_factory=RandomWords)
+    variant: tuple[Annotated[Variant, AfterValidator(_own)], ...] = ()
+
+
+def config_class() -> type[SweepTables]:
+    """Returns `SweepTables` with a field for each table that an installed package brings.
+
+    Raises:
+        InputError: if a table has a name that is taken.
+    """
+    files = ("points", "figures", *(Path(name).stem for name in REPORT_FILES))
+    taken = {*field_names(SweepTables), *field_names(PointMetadata), *files}
+    for name, entry in entries("sweep_tables").items():
+        if name in taken or not name.isidentifier():
+            raise InputError(
+                f"{entry.value}: a table of a sweep cannot be called {name!r}: uninstall its package"
+            )
+    return _with_tables(tuple(entries("sweep_tables")))
+
+
+@functools.cache
+def _with_tables(names: tuple[str, ...]) -> type[SweepTables]:
+    fields = [(name, Annotated[Any, checked_by(read_sweep_table)], None) for name in names]
+    return make_dataclass("SweepTables", fields, bases=(SweepTables,), frozen=True)
+
+
+def load_sweep_config(path: str | os.PathLike[str], allow_code: bool = False) -> Sweep:
+    """Reads and checks a sweep's config. `allow_code` lets the functions that it names be imported and called.
+
+    Raises:
+        InputError: if the file cannot be read, is not TOML, or has errors: all of them, with their paths.
+    """
+    text, _ = read_toml(path)
+    return parse_sweep_config(text, str(path), Path(path).parent, allow_code)
+
+
+def parse_sweep_config(
+    text: str, subject: str = "config", folder: Path = Path(), allow_code: bool = False
+) -> Sweep:
+    """As `load_sweep_config`, from the text itself. Files that it names are looked for in `folder`."""
+    raw, problems = parse_toml(text, subject), Problems(subject)
+    others = {"bins": "generalisation", "words": "theorem6", "language": "train"}
+    of = next((others[key] for key in others if key in raw), None)
+    if of is not None and not {"variant", "variants"} & raw.keys():
+        raise InputError(
+            f"CONFIG = {subject}: a config of `jaxsens {of}`, which trains models, and not of a sweep, which names "
+            f"variants; run `jaxsens {of}` with it, which says how long is left"
+        )
+    chosen: list[Variant] = []
+    sound = read_fields(config_class(), raw, "", problems, chosen=chosen)
+    tables = {name: sound[name] for name in entries("sweep_tables") if sound.get(name) is not None}
+    chosen = at_stages(chosen, sound.get("model", {}), problems)
+    lengths, measure = sound.get("lengths", ()), sound.get("measure")
+    flips = None if measure is None else measure.flips
+    code = functools.cache(partial(named_source, folder, lengths, sound.get("seeds", ()), flips))
+    read = partial(read_source, folder=folder, code=code if allow_code else None)
+    variants = _variants(chosen, sound.get("model", {}), read, problems)
+    if not raw.get("variants") and not raw.get("variant"):
+        remedy = f"name at least one of {', '.join(BUILT_IN)}, or add a [[variant]]"
+        problems.add("variants", raw.get("variants"), remedy)
+    if measure is not None and variants and "flips" not in raw.get("measure", {}):
+        defaults = [one.source.flips for one in variants]
+        if Substitute() not in defaults:  # 30,000 symbols at each position are more than anyone waits for
+            sound["measure"] = measure = replace(measure, flips=defaults[0])
+    for variant in variants:
+        _check_lengths(variant, lengths, problems)
+        check_variant(variant, lengths, measure, problems)
+    check_estimates(measure, lengths, problems)
+    _check_statistics(sound, problems)
+    for table in tables.values():
+        table.check({one.name: one.source for one in variants}, sound, problems)
+    sampled = sampled_variants(variants, measure, lengths, problems)
+    check_points(len(variants), lengths, sound.get("seeds", ()), problems)
+    inputs = inputs_of(sound.get("inputs"), variants, lengths, folder, problems)
+    problems.raise_if_any()
+    made = {"variants": variants, "inputs": inputs, "placement": sound["placement"].placement()}
+    made["tables"] = tables
+    kept = {name: sound[name] for name in field_names(Sweep) if name in sound}
+    return Sweep(**{**kept, **made}, text=text, sampled=sampled)
+
+
+def check_variant(
+    variant: SweepVariant, lengths: Sequence[int], measure: Measurement | None, problems: Problems
+) -> None:
+    """Notes what `check_measure` does of a variant, and flips of symbols that nothing says."""
+    source, where = variant.source, f'variant "{variant.name}"'
+    build = functools.cache(lambda: source.example)
+    check_measure(where, source.output_size, build, lengths, measure, problems)
+    if source.network is None and measure is not None and measure.flips.drawing(None) == Substitute():
+        _check_flips(where, measurable(build()), lengths, measure.flips, problems)
+
+
+def _check_statistics(sound: Mapping[str, Any], problems: Problems) -> None:
+    """Notes a statistic of decisions of anything else, and a median of one input."""
+    measure, inputs = sound.get("measure"), sound.get("inputs")
+    if measure is None:
+        return
+    asked, flips = measure.measure, measure.flips
+    median = isinstance(asked, Decision) and asked.threshold == MEDIAN
+    if median and isinstance(inputs, RandomWords) and inputs.count < 2:
+        problems.add(
+            "inputs.count", inputs.count, f'threshold = "{MEDIAN}" is that of several inputs: at least 2'
+        )
+    sampled = flips.sample is not None or measure.sample_beyond is not None
+    for name in sound.get("statistics", ()):
+        if not isinstance(asked, Decision) and name in OF_DECISIONS:
+            remedy = 'it counts the flips that change the decision: give [measure] measure = "decision"'
+            problems.add("statistics", name, remedy)
+        elif sampled and name in EXTREMES:
+            problems.add("statistics", name, "it needs every flip of an input: leave it out, or the sample")
+
+
+def check_points(models: int, lengths: Sequence[int], seeds: Sequence[int], problems: Problems) -> None:
+    """Notes that there are more points than a sweep can have, each a model at a length with a seed."""
+    points = models * len(lengths) * len(seeds)
+    if points > MOST_POINTS:
+        problems.messages.append(
+            f"{models} models at {len(lengths)} lengths with {len(seeds)} seeds are {points} points: at most "
+            f"{MOST_POINTS}; give fewer, or several configs with a directory each"
+        )
+
+
+def _variants(
+    chosen: Sequence[Variant],
+    base: Mapping[str, Any],
+    read: Callable[[Mapping[str, Any], str, Problems], ModelSource | None],
+    problems: Problems,
+) -> tuple[SweepVariant, ...]:
+    """Every variant with its model, which `read` reads. What is wrong with `[model]` itself is noted once, not once a
+    variant."""
+    base_problems = Problems("model")
+    read(base, "model", base_problems)
+    found: dict[str, SweepVariant] = {}
+    for variant in chosen:
+        own = Problems(variant.name)
+        source = read(variant.table(base), "model", own)
+        for message in own.messages:
+            shared = message in base_problems.messages
+            problems.messages.append(message if shared else f'variant "{variant.name}": {message}')
+        if variant.name in found:
+            problems.add("variant.name", variant.name, _why_taken(found[variant.name], source))
+        elif source is not None:
+            check_label(variant, base, problems)
+            found[variant.name] = SweepVariant(variant.name, variant.line(), source)
+    problems.messages[:] = dict.fromkeys(problems.messages)
+    return tuple(found.values())
+
+
+def _why_taken(first: SweepVariant, second: ModelSource | None) -> str:
+    if second is None or first.source.expanded != second.expanded:
+        return "this name is taken by another variant"
+    kind = "the built-in variant" if first.name in BUILT_IN else "another variant"
+    return f"a copy of {kind} of this name, with the same model: leave one of them out"
+
+
+def _check_lengths(variant: SweepVariant, lengths: tuple[int, ...], problems: Problems) -> None:
+    """Notes the first length that a variant cannot read."""
+    where = f'lengths: variant "{variant.name}"'
+    for n in lengths:
+        own = Problems(variant.name)
+        if check_fits("lengths", n, n * TOKEN_BYTES, "an input of this length", "give shorter ones", own):
+            variant.source.check_length(n, own)
+        if own:
+            problems.messages += [f"{where}: {message}" for message in own.messages]
+            break
+
+
+def check_measure(
+    where: str,
+    output_size: int,
+    build: Callable[[], Any],
+    lengths: Sequence[int],
+    measure: Measurement | None,
+    problems: Problems,
+) -> None:
+    """Notes a measure that a model's output does not have, flips that it or its inputs do not have, and an engine asked
+    for by name that refuses it. The model is built if anything is asked that depends on it."""
+    if measure is None:
+        return
+    subject = functools.cache(lambda: measurable(build()))
+    if measure.measure.given() or measure.measure.least_outputs > 1:
+        try:
+            with_token(None, measure.measure).check(output_size, subject().outputs)
+        except InputError as error:
+            problems.messages.append(f"measure.measure: {where}: {error}")
+    if measure.flips.drawing(None) != Substitute():
+        _check_flips(where, subject(), lengths, measure.flips, problems)
+    if not isinstance(measure.engine, Auto):
+        try:
+            choose(subject(), measure.engine, measure.flips, measure.measure, next(iter(lengths), 2))
+        except InputError as error:
+            problems.messages.append(f"measure.engine: {where}: {error}")
+
+
+def _check_flips(
+    where: str, subject: Measurable, lengths: Sequence[int], flips: Flips, problems: Problems
+) -> None:
+    """Notes what is wrong with the flips of a model: at any length, or at the first of which it is."""
+    for n in (0, *lengths):
+        own = Problems("")
+        select(flips, subject, np.zeros((0, n), np.int32), own)
+        found = [message.removeprefix("flips: ") for message in own.messages]
+        problems.messages += [f"measure.flips: {where}: {message}" for message in found]
+        if found:
+            return
+
+
+def inputs_of(
+    table: Any, variants: Sequence[SweepVariant], lengths: tuple[int, ...], folder: Path, problems: Problems
+) -> Any:
+    """The inputs, which all variants read; None where they cannot be read.
+
+    They are `SharedWords` if not all variants have an end-of-sequence symbol, or not in one place.
+    """
+    alphabets = {variant.name: variant.source.symbols for variant in variants}
+    unknown = [name for name, symbols in alphabets.items() if not symbols.alphabet_size]
+    if unknown:
+        remedy = (
+            "the models do not say their symbols, of which random words are: give flips = k for 0 .. k - 1"
+        )
+        problems.add("inputs", None, f'variant "{unknown[0]}": {remedy}')
+        return None
+    if len({symbols.alphabet_size for symbols in alphabets.values()}) > 1:
+        listed = ", ".join(f"{name}: {symbols.alphabet_size} symbols" for name, symbols in alphabets.items())
+        problems.messages.append(f"variants read the same inputs and so need one alphabet, but {listed}")
+    shared = len(set(alphabets.values())) > 1
+    if shared and any(symbols.alone for symbols in alphabets.values()):
+        problems.messages.append(
+            "variants read the same inputs, but have tokenizers or special symbols of their own"
+        )
+        return None
+    if isinstance(table, TextFile):
+        return variants[0].source.texts(table, folder, lengths, problems) if variants else None
+    if isinstance(table, RandomWords):
+        table.check(lengths, problems)
+    if isinstance(table, WordFile | AllWords):
+        if not alphabets:
+            return None
+        symbols = next(iter(alphabets.values()))
+        read = symbols.without_end() if shared else symbols
+        if isinstance(table, AllWords):
+            table.check(read, lengths, problems)
+        else:
+            table = read_words(table, folder, read, lengths, problems)
+    return SharedWords(table) if shared and table is not None else table

@@ -1,0 +1,141 @@
+"""A sweep in a distributed job: which points all processes measure together, and which one process each.
+
+Long points are shared, and come first, because all processes begin at the same time; the others are dealt out whole.
+No process waits for another in between. At the end all meet, and the first one writes the tables.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+from rich.console import Console
+
+from jaxsens.core.base import stopping
+from jaxsens.core.base.errors import InputError
+from jaxsens.core.base.told import say
+from jaxsens.core.placement.placement import global_mesh
+from jaxsens.core.placement.process_group import ProcessGroup
+from jaxsens.core.sweeps.expected import expected_point
+from jaxsens.core.sweeps.jobs.job import Outcome, run
+from jaxsens.core.sweeps.points import Point
+from jaxsens.core.sweeps.sweep import PointsJob, Sweep, check_grows, run_whole
+
+HEARTBEAT_SECONDS = 20
+"""A process that is silent for this long is taken for dead, and JAX's runtime ends the others."""
+
+SHARE_ABOVE = 60.0
+"""Points estimated to take more seconds than this in one process are shared, by default."""
+
+_LONGEST = 10**6  # seconds that a process waits at the end for those that still measure
+
+
+def join(coordinator: str | None, processes: int | None, process: int | None) -> None:
+    """Makes this process part of the job. Before anything else uses JAX.
+
+    With None for all three, JAX looks for Slurm's, Open MPI's, Kubernetes' or a TPU pod's environment.
+
+    Args:
+        coordinator: "HOST:PORT", where process 0 listens.
+        processes: the number of processes.
+        process: the number of this one, from 0.
+
+    Raises:
+        InputError: if nothing says what the job is, or it cannot be joined.
+    """
+    # SIGTERM stays with this program, which stops after the running step, as it does outside a job.
+    jax.config.update("jax_enable_preemption_service", False)
+    try:
+        jax.distributed.initialize(
+            coordinator,
+            processes,
+            process,
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+            shutdown_timeout_seconds=_LONGEST,
+        )
+    except (ValueError, RuntimeError) as error:
+        said = " ".join(str(error).split())[:300]
+        raise InputError(
+            f"sweep: --distributed: {said}; start it by srun, mpirun, in a Kubernetes job or on a TPU pod, or give "
+            "--coordinator HOST:PORT, --processes and --process, the same in all processes except the last"
+        ) from error
+
+
+def measure(
+    sweep: Sweep, directory: Path, chosen: Sequence[Point], console: Console, share_above: float = SHARE_ABOVE
+) -> list[Outcome]:
+    """Measures this process's part of the chosen points, then the records of tables for them. All processes call it.
+
+    Args:
+        sweep: the sweep.
+        directory: the same for all processes, on a file system that all of them see.
+        chosen: the points of the whole job.
+        console: where to print.
+        share_above: seconds in one process above which a point is shared by all.
+
+    Raises:
+        InputError: if the directory belongs to another config.
+        ProcessLost: if another process has ended.
+    """
+    check_grows(sweep.plan, directory)
+    group = ProcessGroup.of(global_mesh())
+    if group is None:
+        return run_whole(sweep, directory, chosen, console)
+    with group.together(f"sweep {[point.key for point in chosen]} {share_above}".encode()):
+        job, shared = PointsJob(sweep, directory), b"[]"
+        if group.rank == 0:
+            missing = {k for k, point in enumerate(chosen) if job.state(point) != "done"}
+            shared = json.dumps(sorted(missing & set(long_points(chosen, share_above)))).encode()
+        numbers = json.loads(group.from_first(shared))
+    first, outcomes = group.rank == 0, []
+    if numbers:
+        say(console, f"{len(numbers)} long points are shared by {group.size} processes")
+        together = PointsJob(sweep, directory, first, group)
+        outcomes.append(run(together, console, [chosen[k] for k in numbers]))
+        if outcomes[0].ended_early:
+            return outcomes
+    rest = [point for k, point in enumerate(chosen) if k not in set(numbers)]
+    own = rest[group.rank :: group.size]
+    return [*outcomes, *run_whole(sweep, directory, own, console, first)]
+
+
+def long_points(chosen: Sequence[Point], seconds: float) -> list[int]:
+    """The numbers of the points that are estimated to take more than `seconds` in one process.
+
+    Of every variant, lengths are looked at from the longest on, until one is short.
+    """
+    lengths: dict[str, set[int]] = {}
+    for point in chosen:
+        lengths.setdefault(point.variant, set()).add(point.n)
+    shortest: dict[str, int] = {}
+    for variant, found in lengths.items():
+        for n in sorted(found, reverse=True):
+            example = next(point for point in chosen if point.variant == variant and point.n == n)
+            if estimated_seconds(example) <= seconds:
+                break
+            shortest[variant] = n
+    return [k for k, point in enumerate(chosen) if point.n >= shortest.get(point.variant, point.n + 1)]
+
+
+def estimated_seconds(point: Point) -> float:
+    """How long a point takes in this process, by `jaxsens.explain`; 0 for one that cannot be measured."""
+    try:
+        return expected_point((point,)).seconds
+    except InputError:
+        return 0.0
+
+
+def wait_for_all() -> None:
+    """Waits until every process of the job has come here, and leaves the job.
+
+    Raises:
+        Stopped: on a signal to this process.
+    """
+    leaving = threading.Thread(target=jax.distributed.shutdown, daemon=True)
+    leaving.start()
+    while leaving.is_alive():
+        leaving.join(0.1)
+        stopping.check()

@@ -1,0 +1,111 @@
+"""What the points of a sweep are expected to take, before one is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from jaxsens.core.base.errors import InputError
+from jaxsens.core.base.platforms import Platform
+from jaxsens.core.explain import PlannedRun, planned_run
+from jaxsens.core.results.digits.rounding import rounding_seconds
+from jaxsens.core.sweeps.points import Point
+from jaxsens.core.sweeps.tables import PointTable, SweepTable
+
+START_SECONDS = 12.0
+"""To import, to read the config, and to draw the report, on the reference machine."""
+
+POINT_SECONDS = 0.15
+"""To make a point's model and inputs, to check it, and to write its file."""
+
+
+@dataclass(frozen=True)
+class ExpectedPoints:
+    """The points of one variant and length.
+
+    Attributes:
+        points: they differ in their seeds.
+        run: what measures one input of them.
+        inputs: the inputs of a point.
+        flips: the flips of a point, all inputs together.
+    """
+
+    points: tuple[Point, ...]
+    run: PlannedRun
+    inputs: int
+    flips: int
+
+    @property
+    def operations(self) -> float:
+        """The floating-point operations of one point: each of its inputs is prepared once."""
+        return self.inputs * self.run.cost.prepare + self.flips * self.run.cost.per_flip
+
+    @cached_property
+    def seconds(self) -> float:
+        """The seconds of one point on this machine, without compilation."""
+        return self.run.seconds_of(self.inputs, self.flips)
+
+    def host_seconds(self, everything: bool) -> float:
+        """The seconds of one point on a host: `everything`, or what tells the rounding of outputs."""
+        run = self.run
+        return self.seconds if everything else self.inputs * rounding_seconds(run.engine, run.subject, run.n)
+
+    @property
+    def programs(self) -> tuple[object, ...]:
+        """What the programs are compiled for: points that agree in it share them."""
+        return self.run.engine.shared, self.run.n, self.run.subject.dtype
+
+
+def expected_point(points: tuple[Point, ...], platform: Platform | None = None) -> ExpectedPoints:
+    """Returns what points of one variant and length take on a platform, by default JAX's. Nothing is run.
+
+    Raises:
+        InputError: if they cannot be measured.
+    """
+    first = points[0]
+    measure, inputs = first.measure, len(first.tokens())
+    run = planned_run(
+        first.model(),
+        first.n,
+        measure.flips_at(first.n).drawing(None),
+        measure.measure,
+        engine=measure.engine_at(first.n),
+        platform=platform,
+    )
+    drawn, every = measure.flips_at(first.n).sample, run.flips * inputs
+    return ExpectedPoints(points, run, inputs, every if drawn is None else min(every, drawn))
+
+
+def expected_points(
+    chosen: Iterable[Point], platform: Platform | None = None
+) -> Iterator[ExpectedPoints | tuple[Point, str]]:
+    """Yields what the chosen points take, variant by variant and by rising n; of those that cannot be measured, the
+    first one and why."""
+    groups: dict[tuple[str, int], list[Point]] = {}
+    for point in chosen:
+        groups.setdefault(point.group, []).append(point)
+    order = list(dict.fromkeys(variant for variant, _ in groups))
+    for group in sorted(groups, key=lambda one: (order.index(one[0]), one[1])):
+        try:
+            yield expected_point(tuple(groups[group]), platform)
+        except InputError as error:
+            yield groups[group][0], str(error)
+
+
+def expected_seconds(
+    groups: Iterable[ExpectedPoints], tables: Iterable[SweepTable] = ()
+) -> tuple[float, float]:
+    """Returns the seconds of points on this machine, with compilation, and those of compilation alone; both include
+    what each `PointTable` computes."""
+    groups = list(groups)
+    programs: dict[object, float] = {one.programs: one.run.compiling for one in groups}
+    measuring = sum(len(one.points) * (one.seconds + POINT_SECONDS) for one in groups)
+    for table in (one for one in tables if isinstance(one, PointTable)):
+        for one in groups:
+            programs[table, one.points[0].group], seconds = table.seconds(
+                one.run.subject, one.inputs, one.run.n
+            )
+            measuring += len(one.points) * seconds
+    compiling = sum(programs.values())
+    return START_SECONDS + compiling + measuring, compiling

@@ -1,0 +1,580 @@
+"""The resumable job: computes the items whose records are missing, one by one, and keeps their tables up to date.
+
+All state is in the records, so a job that was killed is resumed by running it again, and several processes may work on
+one directory, each on items of its own. What is particular to a sweep, its tables or an experiment is a subclass of
+`Job`.
+
+A record is kept under a key and sealed. It is read back as it was written or not at all: a job reports a damaged one
+and computes it again, and a command that only reads a directory tells its user to run the job again.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+import os
+import re
+import signal
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from rich.console import Console
+
+from jaxsens.core.base.errors import InputError, ProcessLost
+from jaxsens.core.base.files import (
+    clear_leftovers,
+    only_inside,
+    place_of,
+    remedy,
+    takes_no_more,
+    there_are,
+    write_text,
+)
+from jaxsens.core.base.sealed import DamagedFile, digest, read_sealed, write_sealed
+from jaxsens.core.base.stopping import ENDING, check, noting
+from jaxsens.core.base.told import say
+from jaxsens.core.sweeps.jobs.notes import alone, forget_failure, note_failure, see_what_others_wrote
+from jaxsens.core.sweeps.jobs.progress import Reporter, TimeLeft, reporting
+
+
+class Planned(Protocol):
+    """An item of a job. Items are hashable, and `str(item)` names one."""
+
+    @property
+    def group(self) -> tuple[str, int]:
+        """Its group and its length n: see `TimeLeft`."""
+        ...
+
+
+class Computed(Protocol):
+    """What a job keeps of an item."""
+
+    def summary(self) -> str:
+        """It in a few words, for the line that says it is done."""
+        ...
+
+
+Item = TypeVar("Item", bound=Planned)
+Kept = TypeVar("Kept", bound=Computed)
+Given = TypeVar("Given")
+
+_TABLES_EVERY = 30.0
+_TABLES_SHARE = 0.05  # of the time, for tables in between, which take minutes where there are many items
+_ESTIMATE_EVERY = 1.0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An item that could not be computed, and why, in one line."""
+
+    item: object
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.item}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        chosen: how many items the run was to take care of.
+        computed: how many of them it computed itself.
+        finished: how many items of the whole job are done now; by their files, if the run had a part of the items and
+            others are not done.
+        planned: how many items the whole job has.
+        failures: the items that failed.
+        stopped_by: the signal that ended the run early, or None.
+        unwritable: why the directory takes no more, which ended the run early; empty if it does.
+        records: of all that is done, in the order of the items; for a run of a part of the items, of that part, unless
+            all is done.
+    """
+
+    chosen: int
+    computed: int
+    finished: int
+    planned: int
+    failures: tuple[Failure, ...]
+    stopped_by: int | None
+    unwritable: str = ""
+    records: tuple[Any, ...] = ()
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether there may be more to do that was not tried."""
+        return self.stopped_by is not None or bool(self.unwritable)
+
+    @property
+    def exit_code(self) -> int:
+        """0; 1 if an item failed or the directory takes no more; 128 + the signal's number if one stopped the run."""
+        if self.stopped_by is not None:
+            return 128 + self.stopped_by
+        return 1 if self.failures or self.unwritable else 0
+
+
+class Job(abc.ABC, Generic[Item, Kept]):
+    """A kind of job: what its items are, and how one is computed and kept.
+
+    Args:
+        items: all that there are, in the order of the tables.
+        directory: where records are kept, if they are.
+    """
+
+    folders: tuple[str, ...] = ()
+    """Below the directory, where killed processes may have left temporary files."""
+    shared: bool = False
+    """Whether several processes compute each item together."""
+
+    def __init__(self, items: Sequence[Item], directory: Path = Path()) -> None:
+        self.items = items
+        self.directory = directory
+
+    def prepare(self, console: Console, failures: list[Failure]) -> None:
+        """Does what comes before the items, such as writing the plan. May set `items` to those that are left.
+
+        Adds to `failures` what failed. Signals and full disks end the job here as they do later.
+        """
+
+    def check(self) -> None:
+        """Raises `Stopped` between two items, after a signal."""
+        check()
+
+    def path(self, item: Item) -> Path | None:
+        """Where an item's record is kept."""
+        return None
+
+    def read(self, item: Item) -> Kept:
+        """Reads an item's record. Raises FileNotFoundError or DamagedFile where there is none to be had."""
+        raise FileNotFoundError(str(item))
+
+    @abc.abstractmethod
+    def compute(self, item: Item, reporter: Reporter) -> Kept:
+        """Computes an item's record and keeps it. Whatever it raises fails this item alone, except a full disk."""
+
+    def write_tables(self, records: Sequence[Kept]) -> None:
+        """Writes the tables of what is done; `records` come in the order of the items."""
+
+    def state(self, item: Item) -> str:
+        """ "done", "missing", or "damaged": what there is of an item."""
+        try:
+            self.read(item)
+        except FileNotFoundError:
+            return "missing"
+        except DamagedFile:
+            return "damaged"
+        return "done"
+
+
+def run(job: Job[Item, Kept], console: Console, chosen: Sequence[Item] | None = None) -> Outcome:
+    """Computes the chosen items that have no sound record yet, in this order; without `chosen`, all of them.
+
+    An item that fails is reported and does not stop the others. Signals (`stopping.ENDING`) leave what was finished,
+    and so does a directory that takes no more. Another process that computes the same items is reported.
+
+    Raises:
+        InputError: before anything is computed, if a link leads out of the directory.
+    """
+    planned, unwritable, interrupted = len(job.items), "", None
+    running = _Run(job, console, chosen)
+    with only_inside(job.directory) if job.folders else nullcontext(), noting(*ENDING) as request:
+        try:
+            _check_inside(job)
+            _clear_away(job)
+            job.prepare(console, running.failures)
+            running.work()
+        except KeyboardInterrupt as stop:
+            interrupted = getattr(stop, "signal", signal.SIGINT)
+        except OSError as error:
+            unwritable = why_unwritable(error, job.directory)
+        try:
+            running.write_tables()
+        except OSError as error:
+            unwritable = unwritable or why_unwritable(error, job.directory)
+        stopped_by = request.answer() or interrupted
+    return Outcome(
+        chosen=len(running.chosen),
+        computed=running.computed,
+        finished=running.finished,
+        planned=planned,
+        failures=tuple(running.failures),
+        stopped_by=stopped_by,
+        unwritable=unwritable,
+        records=tuple(running.records),
+    )
+
+
+class _Run(Generic[Item, Kept]):
+    """One run of a job: what is done so far."""
+
+    def __init__(self, job: Job[Item, Kept], console: Console, chosen: Sequence[Item] | None) -> None:
+        self.job, self.console, self._chosen = job, console, chosen
+        self.done: dict[Item, Kept] = {}
+        self.failures: list[Failure] = []
+        self.computed = 0
+        self._looked = False  # at what is to be computed
+        self._looked_at_all = False
+        self._left = TimeLeft()
+        self._estimate: float | None = None
+        self._estimated = -math.inf
+        self._tables_written, self._tables_took = time.monotonic(), 0.0
+        self._warned: set[tuple[str, type[Warning]]] = set()
+
+    @property
+    def chosen(self) -> Sequence[Item]:
+        return self.job.items if self._chosen is None else self._chosen
+
+    @property
+    def _whole(self) -> bool:
+        """Whether this run is to compute all items, rather than a part of a job that other processes share."""
+        return len(self.chosen) == len(self.job.items)
+
+    @property
+    def finished(self) -> int:
+        """How many items are done, as far as is known; of items that were not looked at, by their files."""
+        return len(self.job.items) - len(self._missing())
+
+    def _missing(self) -> list[Item]:
+        """The items that are not done, as far as is known, and have no file."""
+        others = {item: self.job.path(item) for item in self.job.items if item not in self.done}
+        if self._looked_at_all:
+            return [*others]
+        there = there_are(path for path in others.values() if path is not None)
+        return [item for item, path in others.items() if path not in there]
+
+    @property
+    def records(self) -> list[Kept]:
+        return [self.done[item] for item in self.job.items if item in self.done]
+
+    def work(self) -> None:
+        damaged = self._look(self.chosen, stoppable=True)
+        self._looked, self._looked_at_all = True, self._whole
+        rest = [item for item in self.chosen if item not in self.done]
+        before = len(self.chosen) - len(rest)
+        with reporting(self.console, len(self.chosen), before) as reporter, self._locked(rest) as is_alone:
+            if not is_alone:
+                reporter.warn(
+                    f"another process computes the same in {self.job.directory}, so all is computed twice: stop one of "
+                    "the two; to divide a sweep, give each process a --shard of its own"
+                )
+            for item, why in damaged.items():
+                reporter.note(f"damaged, computed again: {item}: {why}")
+            if before:
+                reporter.note(f"{before} of {len(self.chosen)} were done before")
+            while rest:
+                self.job.check()
+                item = rest.pop(0)
+                text = self._take(item, reporter)
+                reporter.finished(f"{item}: {text}", self._time_left(rest))
+                pause = max(_TABLES_EVERY, self._tables_took / _TABLES_SHARE)
+                if self._whole and time.monotonic() - self._tables_written >= pause:
+                    self.write_tables()
+
+    def _locked(self, rest: Sequence[Item]) -> AbstractContextManager[bool]:
+        job = self.job
+        if not rest or job.shared or not job.folders:
+            return nullcontext(True)
+        return alone(job.directory / job.folders[0], self.chosen)
+
+    def _time_left(self, rest: Sequence[Item]) -> float | None:
+        """Seconds that the rest takes, estimated again once a second: an estimate looks at every item."""
+        if not rest or time.monotonic() - self._estimated >= _ESTIMATE_EVERY:
+            self._estimate = self._left.of([other.group for other in rest])
+            self._estimated = time.monotonic()
+        return self._estimate
+
+    def write_tables(self) -> None:
+        """Writes the tables of all that is done, by other processes too: never with less than is known.
+
+        A run that has not looked at what there is knows nothing that the tables do not hold, and writes none. A run of
+        a part of the items lists the others, and reads them and writes the tables only if all are there: if each of
+        many processes read everything, a large job would spend its time on that. Of two processes that end at the same
+        time, the one that lists later sees what both wrote.
+        """
+        if not self._looked:
+            return
+        known, began = -1, time.monotonic()
+        missing = [self.job.path(item) for item in self.job.items if item not in self.done]
+        see_what_others_wrote(path.parent for path in missing if path is not None)
+        if not self._looked_at_all and self._missing():
+            return
+        damaged, self._looked_at_all = self._look(self.job.items), True
+        for item, why in ({} if self._whole else damaged).items():
+            left = "left, because this run is not to compute it"
+            say(self.console, f"damaged, {left}: {item}: {why}")
+        while known < len(self.done):  # Others may have finished more while this one wrote.
+            known = len(self.done)
+            self.job.write_tables(self.records)
+            self._look(self.job.items)
+        self._tables_written = time.monotonic()
+        self._tables_took = self._tables_written - began
+
+    def _look(self, items: Sequence[Item], stoppable: bool = False) -> dict[Item, str]:
+        """Notes which further items are done; returns what is wrong with the damaged ones."""
+        damaged = {}
+        for item in [item for item in items if item not in self.done]:
+            if stoppable:
+                self.job.check()
+            try:
+                self.done[item] = self.job.read(item)
+            except FileNotFoundError:
+                continue
+            except DamagedFile as error:
+                damaged[item] = str(error)
+        return damaged
+
+    def _take(self, item: Item, reporter: Reporter) -> str:
+        """Computes an item; returns what to say of it."""
+        self._look([item])
+        if item in self.done:
+            return "done by another process"
+        began, path = time.perf_counter(), self.job.path(item)
+        try:
+            with self._warnings_shown(item, reporter):
+                record = self.job.compute(item, reporter)
+        except Exception as error:  # whatever one item raises, the others are computed
+            if takes_no_more(error) or isinstance(error, ProcessLost):
+                raise
+            self.failures.append(Failure(item, one_line(error)))
+            reporter.failed(f"failed: {self.failures[-1]}")
+            note_failure(path, self.failures[-1].message)
+            return "failed"
+        forget_failure(path)
+        self.done[item] = record
+        self.computed += 1
+        seconds = time.perf_counter() - began
+        self._left.add(*item.group, seconds)
+        return f"{record.summary()} ({seconds:.2g} s)"
+
+    @contextmanager
+    def _warnings_shown(self, item: Item, reporter: Reporter) -> Iterator[None]:
+        """Prints warnings with the progress, those of one kind once a group: every longer input repeats them."""
+        with warnings.catch_warnings(record=True) as caught:
+            yield
+        for warning in caught:
+            kind = (item.group[0], warning.category)
+            if kind not in self._warned:
+                reporter.warn(f"warning: {item}: {warning.message}")
+            self._warned.add(kind)
+
+
+def why_unwritable(error: OSError, directory: Path) -> str:
+    """Why the directory takes no more, and the remedy. Raises the error again if it has another reason."""
+    if error.errno is None or not takes_no_more(error):
+        raise error
+    return f"{error.strerror}: nothing more can be kept in {directory}; {remedy(error)}"
+
+
+def one_line(error: Exception) -> str:
+    """What went wrong, short enough for a line of the progress, with the remedy if memory ran out."""
+    text = " ".join(str(error).split())
+    if not isinstance(error, InputError):
+        text = f"{type(error).__name__}: {text}"
+    if "RESOURCE_EXHAUSTED" in text or isinstance(error, MemoryError):
+        text = f"out of memory; give [measure] a smaller memory_budget or batch_size ({text})"
+    return text if len(text) <= 400 else text[:397] + "..."
+
+
+def _check_inside(job: Job[Item, Kept]) -> None:
+    """Raises InputError if a link leads out of the directory from where a record belongs."""
+    places = {path.parent for path in map(job.path, job.items) if path is not None}
+    for folder in sorted(places | {job.directory / name for name in job.folders}):
+        place_of(folder / "record")
+
+
+def _clear_away(job: Job[Item, Kept]) -> None:
+    """Removes temporary files that killed processes left."""
+    for folder in job.folders:
+        clear_leftovers((job.directory / folder).rglob(".*.tmp"))
+
+
+# Records, and the tables made from them
+
+Place = TypeVar("Place")
+Found = TypeVar("Found")
+
+
+class Record:
+    """Base class of the frozen dataclasses that are kept as sealed JSON files.
+
+    kind: names, in the file, what it holds.
+    """
+
+    kind: ClassVar[str]
+
+    def write(self, path: Path) -> None:
+        """Writes the record atomically. Equal records give the same bytes."""
+        write_sealed(path, self.kind, asdict(self))  # pyright: ignore[reportArgumentType] - of a dataclass
+
+    @classmethod
+    def read(cls, path: Path, key: str | None = None) -> Self:
+        """Reads a record, and checks its `key` where one is given.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            DamagedFile: if the file is not what was written, or holds another record.
+        """
+        found: Any = _made(cls, read_sealed(path, cls.kind), path, cls.kind)
+        if key is not None:
+            check_key(path, found.key, key)
+        return found
+
+
+@cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _made(kind: type[Found], content: object, path: Path, name: str) -> Found:
+    """The dataclass of what a file holds. Raises `DamagedFile`, which calls it by this name, if it cannot be made."""
+    try:
+        return _adapter(kind).validate_python(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise DamagedFile(f"{path}: not a {name}: {where}: {first['msg']}") from error
+
+
+def check_key(path: Path, found: str, wanted: str) -> None:
+    """Raises `DamagedFile` if a file's record has another key than the one under which it was looked for."""
+    if found != wanted:
+        raise DamagedFile(f"{path}: holds the record of another key ({found[:12]}, not {wanted[:12]})")
+
+
+_ROW = "row of a table"
+
+_ROW_FORMAT = 1
+"""Raised when the meaning of a row of any table, or of the numbers behind it, changes."""
+
+_ROW_FILE = re.compile(r"\.?[0-9a-f]{12}\.json(\..*)?|\.[0-9a-f]{12}\.lock")
+"""The names of the files of rows, of locks on them, and of what is being written."""
+
+
+def holds_only_rows(folder: Path) -> bool:
+    """Whether nothing but rows of tables, if anything, is where rows are to be kept."""
+    if not os.path.lexists(folder):
+        return True
+    return folder.is_dir() and all(_ROW_FILE.fullmatch(one.name) for one in folder.iterdir())
+
+
+@dataclass(frozen=True)
+class Named(Generic[Given]):
+    """An item of a job that is known by its name, which no other item of the job has.
+
+    Attributes:
+        name: for messages, and for the item's key.
+        given: what the item is computed from.
+        group: its group and its length n: see `TimeLeft`.
+        settings: what else determines its record, as JSON values.
+    """
+
+    name: str
+    given: Given = field(compare=False)
+    group: tuple[str, int] = field(default=("rows", 1), compare=False)
+    settings: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class RowsJob(Job[Named[Given], Kept]):
+    """A job that makes one table: each row is a dataclass that a function makes of what its item is given.
+
+    Args:
+        items: The rows to come.
+        compute: Computes a row; None for a job that only reads, or has another `measure`.
+        row: The class of the rows.
+        settings: What determines all rows, as JSON values.
+        directory: Where rows are kept, so that a stopped job can go on; None for memory only.
+        folder: In the directory.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[Named[Given]],
+        compute: Callable[[Given], Kept] | None,
+        row: type[Kept],
+        settings: Mapping[str, Any],
+        directory: Path | None,
+        folder: str = ".",
+    ) -> None:
+        super().__init__(items, directory or Path())
+        self.folders = () if directory is None else (folder,)
+        self._compute, self._row, self._settings = compute, row, settings
+        self._folder = None if directory is None else directory / folder
+
+    def _key(self, item: Named[Given]) -> str:
+        told = {"format": _ROW_FORMAT, "row": self._row.__name__, "item": item.name}
+        return digest({**told, **self._settings, **item.settings})
+
+    def path(self, item: Named[Given]) -> Path | None:
+        return None if self._folder is None else self._folder / f"{self._key(item)[:12]}.json"
+
+    def read(self, item: Named[Given]) -> Kept:
+        path = self.path(item)
+        if path is None:
+            return super().read(item)
+        kept = read_sealed(path, _ROW)
+        check_key(path, kept["key"], self._key(item))
+        return _made(self._row, kept["row"], path, _ROW)
+
+    def forget(self) -> None:
+        """Removes this job's rows, and the folder if that leaves it empty."""
+        for path in filter(None, map(self.path, self.items)):
+            path.unlink(missing_ok=True)
+        if self._folder is not None:
+            with suppress(OSError):
+                self._folder.rmdir()
+
+    def measure(self, item: Named[Given], reporter: Reporter) -> Kept:
+        """Computes a row."""
+        if self._compute is None:
+            raise NotImplementedError(f"{item} is only read")
+        return self._compute(item.given)
+
+    def compute(self, item: Named[Given], reporter: Reporter) -> Kept:
+        row = self.measure(item, reporter)
+        self.keep(item, row)
+        return row
+
+    def keep(self, item: Named[Given], row: Any) -> None:
+        """Writes a row."""
+        path = self.path(item)
+        if path is not None:
+            write_sealed(path, _ROW, {"key": self._key(item), "row": asdict(row)})
+
+
+def read_finished(items: Iterable[Place], read: Callable[[Place], Found], again: str) -> Iterator[Found]:
+    """Reads the records that are there, one at a time, in the order of the items; missing ones are left out.
+
+    Raises:
+        InputError: if one is damaged, with `again`, the remedy.
+    """
+    for item in items:
+        try:
+            yield read(item)
+        except FileNotFoundError:
+            continue
+        except DamagedFile as error:
+            raise InputError(f"{error}; {again}") from error
+
+
+def write_table(
+    path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]], missing: str = ""
+) -> None:
+    """Writes a CSV file atomically. Floats keep every digit, and `rows` may have more columns.
+
+    Equal rows give the same bytes. missing: the field of None and of NaN.
+    """
+    import pandas as pd
+
+    # As objects: in a column with None, whole numbers would become floats.
+    frame = pd.DataFrame(list(rows), columns=list(columns), dtype=object)
+    write_text(path, frame.to_csv(index=False, na_rep=missing, lineterminator="\n"))

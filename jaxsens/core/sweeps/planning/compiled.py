@@ -1,0 +1,142 @@
+"""Compiles the programs of a measurement, for devices that need not be at hand, and reads off what memory they take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+from jaxsens.core.base.platforms import PLATFORMS, compiling_for, host_mesh, platform_of
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import SOONER
+from jaxsens.core.engines.engine import Engine
+from jaxsens.core.explain import PlannedRun
+from jaxsens.core.placement.placement import preparation_of
+from jaxsens.core.placement.program import Memory, Quantity, Wanted, bytes_of, placed, spec_on
+
+
+@dataclass(frozen=True)
+class CompiledProgram:
+    """A program of a measurement.
+
+    Attributes:
+        name: "prepare" or "flips".
+        seconds: to trace and compile it on this machine.
+        arguments: bytes of what it is given, on each device.
+        temporary: bytes of temporary memory, on each device.
+        batch: flips of a block; 0 where there are none.
+        on_host: whether the host runs it, because it needs float64 and the devices do not compute in it.
+    """
+
+    name: str
+    seconds: float
+    arguments: int
+    temporary: int
+    batch: int = 0
+    on_host: bool = False
+
+
+@dataclass(frozen=True)
+class PlannedFlips:
+    """What programs are compiled for: the flips of one input.
+
+    Attributes:
+        engine: what measures.
+        quantity: the method of the engine.
+        parameters: those of the model as the engine takes them; abstract values do.
+        n: the length of the input.
+        flips: their number.
+        dtype: of the model.
+        arguments: bytes of what all flips share, the model included.
+    """
+
+    engine: Engine
+    quantity: Quantity
+    parameters: Any
+    n: int
+    flips: int
+    dtype: str
+    arguments: int
+
+
+def measured_by(run: PlannedRun) -> PlannedFlips:
+    """Returns what a run's programs are compiled for."""
+    with numerics(run.subject.dtype):
+        arguments = bytes_of((run.parameters, run.prepared)) * (2 if run.engine.wide else 1)
+        return PlannedFlips(
+            run.engine, run.quantity, run.parameters, run.n, run.flips, run.subject.dtype, arguments
+        )
+
+
+def compile_for(mesh: Mesh, what: PlannedFlips, budget: int) -> tuple[CompiledProgram, ...]:
+    """Compiles what a measurement would on the devices of a mesh, within a memory budget of each.
+
+    An engine whose arithmetic the devices lack is compiled for the host.
+
+    Args:
+        mesh: the devices.
+        what: the flips.
+        budget: bytes for arguments, tables and temporary memory together.
+
+    Raises:
+        InputError: if one flip at a time does not fit the budget.
+    """
+    engine, platform = what.engine, platform_of(mesh)
+    with numerics("float64" if engine.wide else what.dtype):
+        wide = jnp.result_type(float) == jnp.float64
+        host = wide and not platform.float64
+        if host:
+            mesh, platform = host_mesh(), PLATFORMS["cpu"]
+        elsewhere = engine.prepares_in_float64 and not platform.float64
+        parameters = engine.with_tables(what.parameters, what.n)
+        if wide:
+            parameters = jax.tree.map(partial(_abstract, wide=True), parameters)
+        prepare = partial(preparation_of(engine), engine.shared.preparing)
+        tokens = jax.ShapeDtypeStruct((what.n,), jnp.int32)
+        where = host_mesh() if elsewhere else mesh
+        with numerics("float64") if engine.prepares_in_float64 else numerics(str(jnp.result_type(float))):
+            first, prepared = _prepared(prepare, parameters, tokens, where)
+        given = jax.tree.map(partial(_abstract, wide=wide), (parameters, prepared[0]))
+        wanted = Wanted(what.quantity, engine.shared, given, what.n, prepared[1].size, mesh, mesh.size)
+        memory, began = Memory(budget, 1, limited=True), time.perf_counter()
+        room = wanted.room(what.flips, memory)
+        batch = max(1, min(engine.preferred_batch(what.n, platform), -(-room // mesh.size)))
+        program, _ = wanted.fitting(batch, room, memory)
+        seconds = time.perf_counter() - began
+    flips = CompiledProgram(
+        "flips", seconds, wanted.held(program, memory), program.bytes, program.batch, on_host=host
+    )
+    return CompiledProgram(*first, on_host=host or elsewhere), flips
+
+
+def _prepared(
+    prepare: Callable[[Any, Any], Any], parameters: Any, tokens: Any, mesh: Mesh
+) -> tuple[tuple[str, float, int, int], Any]:
+    """Compiles the preparation for one device of a mesh, or for all over which parameters are split; returns what is
+    told of it, and its results' shapes."""
+    split = any(spec_on(leaf, mesh) != PartitionSpec() for leaf in jax.tree.leaves(parameters))
+    where = mesh if split else Mesh(mesh.devices.flatten()[:1], ("flips",))
+    given = jax.tree.map(lambda leaf: placed(leaf, spec_on(leaf, mesh), where), (parameters, tokens))
+    began = time.perf_counter()
+    with compiling_for(platform_of(mesh)):
+        lowered = jax.jit(prepare).lower(*given)
+    analysis = lowered.compile(SOONER).memory_analysis()
+    temporary = 0 if analysis is None else analysis.temp_size_in_bytes + analysis.output_size_in_bytes
+    told = "prepare", time.perf_counter() - began, bytes_of(given, where), int(temporary)
+    return told, jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), lowered.out_info)
+
+
+def _abstract(leaf: Any, wide: bool) -> jax.ShapeDtypeStruct:
+    """Returns an array as a device gets it: in float64 if that is `wide`, else in 32 bits."""
+    dtype = np.dtype(leaf.dtype)
+    if wide and jnp.issubdtype(dtype, jnp.floating):
+        dtype = np.dtype(np.float64)
+    where = getattr(leaf, "sharding", None)
+    return jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.canonicalize_dtype(dtype), sharding=where)

@@ -1,0 +1,269 @@
+"""What is said of one result: in a terminal, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.told import say
+from jaxsens.core.engines.vmap import compiled_output
+from jaxsens.core.measures.measures import Decision, LogProbability
+from jaxsens.core.models.subjects.adapters import LayeredApply
+from jaxsens.core.results.at_most import ceiling, told
+from jaxsens.core.results.pictures.pieces import in_context
+from jaxsens.core.results.result import FlipSensitivity
+from jaxsens.core.sweeps.sources import ModelSource
+
+_QUANTILES = (0.1, 0.5, 0.9, 0.99)
+
+
+@dataclass(frozen=True, eq=False)
+class Told:
+    """What is said of a result.
+
+    Attributes:
+        result: the result.
+        title: a page's title.
+        summary: all of it as JSON values. `top` lists the largest flips, the largest first and the first of equals
+            first; -1 is the symbol of a deletion, and flips of groups have lists of positions and symbols. `estimate`
+            says how good an estimate is; None if all flips were measured. `unresolved` counts the flips that the
+            arithmetic does not resolve, and `at_most` has those statistics, with what they are at most, that their
+            rounding may decide.
+        facts: what a terminal shows, by name.
+        table: the largest flips.
+        above: what is said above that table.
+        below: what is said below it.
+    """
+
+    result: FlipSensitivity
+    title: str
+    summary: dict[str, Any]
+    facts: dict[str, str]
+    table: Table
+    above: str = ""
+    below: str = ""
+
+    def print(self) -> None:
+        """Prints it for people."""
+        console, facts = Console(), Table.grid(padding=(0, 2))
+        for name, fact in self.facts.items():
+            facts.add_row(name, fact)
+        console.print(facts, highlight=False, markup=False)
+        if self.above:
+            say(console, self.above)
+        if self.table.rows:
+            console.print(self.table)
+        if self.below:
+            say(console, self.below)
+
+
+def told_of_words(result: FlipSensitivity, source: ModelSource, top: int) -> Told:
+    """Returns what is said of a model of this source on words, with its `top` largest flips.
+
+    In the summary, `symbols` are the names of the tokens 0, 1, 2 ..., and `training` is `source.training`.
+    """
+    names, expanded, training = source.names, source.expanded, source.training
+    behind = "before" if result.asked.flips.copies else "replaces"  # an insertion leaves the symbol behind it
+    table, flips = Table(title="Largest flips"), []
+    for column in ("input", "position", "symbol", behind, "norm"):
+        table.add_column(column, justify="right")
+    for k, flip in _largest(result, top):
+        word, norm = int(result.inputs[k]), float(result.norms[k])
+        there = result.tokens[word, flip["position"]].tolist()
+        flips.append({"input": word, **flip, behind: there, "norm": norm})
+        cells = [_joined(flip["position"]), _joined(flip["symbol"], names), _joined(there, names)]
+        table.add_row(str(word), *cells, told(norm, flip.get("at_most"), 6))
+    statistics: dict[str, Any] = {f"q{100 * q:g}": q for q in _QUANTILES}
+    shown = {
+        f"mean {_sizes(result)}": _statistic(result, "mean"),
+        **{name: _statistic(result, q) for name, q in statistics.items()},
+        "max": _statistic(result, "max"),
+    }
+    blurred, average = at_most_of(result, _QUANTILES), None
+    if isinstance(result.measure, Decision):
+        average, most = result.average_sensitivity, ceiling(result, lambda one: one.average_sensitivity)
+        shown["average sensitivity"] = told(average, most, 6)
+        blurred |= {} if most is None else {"average_sensitivity": most}
+    summary = {
+        **_summary(result, flips),
+        "inputs": len(result.tokens),
+        "average_sensitivity": average,
+        "at_most": blurred,
+        "quantiles": {name: result.quantile(q) for name, q in statistics.items()},
+        "model": expanded,
+        "tokens": result.tokens.tolist(),
+        "symbols": names,
+        "training": training,
+    }
+    about = {} if training is None else {"trained": _trained(**training)}
+    about |= {"n": f"{result.n}", "inputs": f"{len(result.tokens)}"}
+    machine = {"computed in": f"{result.dtype}, on {result.run.versions['device']}"}
+    rounded = result.max == 0 and expanded.get("read") == "output"
+    above = "No flip changes the rounded output. --read before-rounding measures the value before rounding."
+    facts = _facts(result, about, machine | shown)
+    return Told(result, "Sensitivity by position", summary, facts, table, above if rounded else "")
+
+
+def scores_of(model: Any, ids: Any, readout: int | str | None) -> np.ndarray:
+    """Returns the scores of an input by a classifier, a `LayeredModel` with a `dtype`, read as in a result."""
+    with numerics(model.dtype):
+        own = LayeredApply(model.layered, model.layered.readout if readout is None else readout)
+        return compiled_output(own, model.parameters, np.asarray(ids, np.int32))
+
+
+def told_of_text(result: FlipSensitivity, model: Any, text: str, top: int) -> Told:
+    """Returns what is said of a model on a text, with its `top` largest flips, each with its context.
+
+    The model is a `LayeredModel` that encodes texts, with its `name`, `family` and `folder`, a `description`, and the
+    `labels` of a classifier.
+    """
+    view, measure, signed = result.view(), result.measure, result.measure.signed
+    tokens = result.tokens[0].tolist()
+    names, estimated = list(map(view.name, tokens)), result.estimated is not None
+    # Light enough for a token's context to fit a terminal of 80 columns.
+    table, flips = Table(title="Largest flips", box=box.SIMPLE_HEAD, padding=(0, 1)), []
+    table.add_column("at", justify="right", no_wrap=True)
+    table.add_column("in the text")
+    table.add_column("before it" if result.asked.flips.copies else "replaced by")
+    table.add_column("change" if signed else measure.kind, justify="right", no_wrap=True)
+    for k, flip in _largest(result, top):
+        texts = [
+            in_context(view.inputs[0].pieces, place) for place in np.atleast_1d(flip["position"]).tolist()
+        ]
+        context = {
+            "before": texts[0][0],
+            "token": " ".join(word for _, word, _ in texts),
+            "after": texts[-1][2],
+        }
+        replacement = " ".join(map(view.name, np.atleast_1d(flip["symbol"]).tolist()))
+        value, exact = float(result.values[k]), bool(result.exact[k])
+        flips.append({**flip, **context, "replacement": replacement, "value": value, "exact": exact})
+        number = told(value, flip.get("at_most")) if not signed or "at_most" in flip else f"{value:+.4g}"
+        marked = Text.assemble(context["before"], (f"«{context['token']}»", "bold"), context["after"])
+        rough = "" if exact or not estimated else "~"
+        table.add_row(_joined(flip["position"]), marked, Text(replacement), rough + number)
+    summary = {
+        **_summary(result, flips),
+        "readout": result.readout,
+        "text": text,
+        "tokens": tokens,
+        "pieces": model.tokens(tokens),
+        "model": {"folder": str(model.folder), "family": model.family},
+    }
+    place = view.position_read(0)
+    of_what = f"{measure.symbol}, {measure.unit}"
+    if isinstance(measure, LogProbability):
+        of_what = f"the change of the log-probability of {measure.name!r}, in nats"
+    about = {
+        "model": f"{model.description} in {result.dtype}",
+        "tokens": f"{result.n}",
+        "read at": "the mean over positions" if place is None else f"position {place}, {names[place]!r}",
+        "measured": of_what,
+    }
+    if model.labels:
+        scores = jax.nn.softmax(scores_of(model, tokens, result.readout))
+        about["labels"] = ", ".join(
+            f"{name} {score:.2g}" for name, score in zip(model.labels, scores, strict=True)
+        )
+    sizes = _sizes(result)
+    shown = {f"mean {sizes}": _statistic(result, "mean"), f"largest {sizes}": _statistic(result, "max")}
+    rough = estimated and not all(flip["exact"] for flip in flips)
+    below = "~ estimated to first order, not measured" if rough else ""
+    title = f"Sensitivity by token: {model.name} ({model.family})"
+    return Told(result, title, summary, _facts(result, about, shown), table, below=below)
+
+
+def at_most_of(result: FlipSensitivity, quantiles: Sequence[float] = ()) -> dict[str, float]:
+    """Returns what the mean, the largest and quantiles are at most: those that rounding may move by over 1 %."""
+    asked = {"mean": "mean", "max": "max", **{f"q{100 * q:g}": q for q in quantiles}}
+    found = {name: result.at_most(statistic) for name, statistic in asked.items()}
+    return {name: most for name, most in found.items() if most is not None}
+
+
+def _summary(result: FlipSensitivity, flips: list[dict[str, Any]]) -> dict[str, Any]:
+    """The part of a summary that is the same for all."""
+    return {
+        "n": result.n,
+        "flips": len(result),
+        "population": result.population,
+        "measure": result.measure.table(),
+        "engine": {"name": result.engine.name, "reason": result.engine.reason},
+        "dtype": result.dtype,
+        "mean": result.mean,
+        "max": result.max,
+        "unresolved": result.unresolved,
+        "at_most": at_most_of(result),
+        "estimate": _estimate(result),
+        "top": flips,
+        "versions": result.run.versions,
+    }
+
+
+def _facts(
+    result: FlipSensitivity, about: Mapping[str, str], statistics: Mapping[str, str]
+) -> dict[str, str]:
+    """The facts for a terminal: what the result is about, how it was measured, its statistics, and their limits."""
+    part = "" if result.exhaustive else f" of {result.population}"
+    lost = f"{result.unresolved} flips, whose changes are below the rounding of the arithmetic"
+    return {
+        **about,
+        "flips": f"{len(result)}{part}",
+        "engine": f"{result.engine.name}: {result.engine.reason}",
+        **statistics,
+        **({"not resolved": lost} if result.unresolved else {}),
+        **{name.replace("_", " "): fact for name, fact in (_estimate(result) or {}).items()},
+    }
+
+
+def _estimate(result: FlipSensitivity) -> dict[str, str] | None:
+    """What is said of how good an estimate is, by keys of JSON; None if all flips were measured."""
+    if result.accuracy is None:
+        return None
+    return {
+        "mean_over_all_flips": result.mean_interval().told(6),
+        "accuracy": str(result.accuracy),
+        "not_measured": f"{int((~result.exact).sum())} flips; {result.accuracy.exceeding_told}",
+    }
+
+
+def _statistic(result: FlipSensitivity, statistic: Any) -> str:
+    value = result.quantile(statistic) if isinstance(statistic, float) else getattr(result, statistic)
+    return told(value, result.at_most(statistic), 6)
+
+
+def _sizes(result: FlipSensitivity) -> str:
+    return "size of change" if result.measure.signed else result.measure.kind
+
+
+def _largest(result: FlipSensitivity, count: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The largest flips: their numbers, positions and symbols (of a group, lists of all of them), and limits."""
+    joint, insertion = result.flips.joint, result.flips.insertion
+    for k in map(int, np.argsort(-result.norms, kind="stable")[:count]):
+        flip: dict[str, Any] = {"position": int(result.positions[k]), "symbol": int(result.symbols[k])}
+        if joint is not None and insertion is not None:
+            both = joint.columns(result.positions[k : k + 1], insertion[k : k + 1])
+            flip = {"position": list(both["positions"][0]), "symbol": list(both["symbols"][0])}
+        if not result.resolved[k]:
+            flip["at_most"] = float(result.norms[k] + result.resolution[k])
+        yield k, flip
+
+
+def _joined(numbers: int | list[int], names: Sequence[str] = ()) -> str:
+    """The numbers, or what has these names by number, with blanks between; -1 is the symbol of a deletion."""
+    if numbers == -1:
+        return "(deleted)"
+    parts: list[int] = np.atleast_1d(numbers).tolist()
+    return " ".join(names[one] if one < len(names) else f"{one}" for one in parts)
+
+
+def _trained(step: int, steps: int) -> str:
+    return f"{step} steps" if step == steps else f"incomplete: {step} of {steps} steps"

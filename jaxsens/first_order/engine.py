@@ -1,0 +1,297 @@
+"""The first-order engine: an estimate of every flip's effect at any depth, in O(layers n^2 width) for each output.
+
+The flipped row is followed exactly through all layers. In each layer it moves one key and one value of every other row,
+for which attention has a closed form. What those rows pass on to the output is linear: the derivative with respect to
+what they attended to, times its change. In the last layer only the readout row counts, and it is exact.
+
+While weights are O(1/n), as under Hahn's Lemma 5, what is left out is O(1/n) of the change. The error is not known from
+the estimate alone: `jaxsens.first_order.run` measures it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxsens.core.base.platforms import Platform
+from jaxsens.core.engines.engine import Changed, Engine, EngineCost, FlipBlock
+from jaxsens.core.engines.one_key.layer_costs import costs_of_layers
+from jaxsens.core.engines.one_key.one_moved_key import attended_by_moved_rows, changes_of_rows, passed_on
+from jaxsens.core.engines.one_key.run import LayerRun, Run, run, weighting_refusal
+from jaxsens.core.measures.change_of import change_of
+from jaxsens.core.measures.formulas import as_vector
+from jaxsens.core.measures.measures import Norm, OfFunction
+from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.models.transformer.layered import (
+    Alike,
+    Layered,
+    ModelLayer,
+    Projections,
+    alike,
+    embedded_rows,
+    layer_of,
+    readout_row,
+)
+from jaxsens.core.models.transformer.layers import LayeredTransformer, layered_transformer
+from jaxsens.first_order.gradients import attended_gradients
+
+Places: TypeAlias = Int[Array, " flips"]
+FlippedRows: TypeAlias = Float[Array, "flips width"]
+"""The row of each flip, at its position."""
+
+SomeAttended: TypeAlias = Float[Array, "flips heads value_width"]
+
+EFFICIENCY = 0.2
+"""The share of a large matrix product's rate that the engine reaches on CPU."""
+
+
+def refusal(model: Layered) -> str | None:
+    """Returns why the first-order engine does not support a model, or None if it does."""
+    return weighting_refusal("the first-order engine", model)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PreparedEstimate:
+    """The unflipped run, and the derivatives of the outputs with respect to what rows attended to, by group
+    of layers."""
+
+    run: Run
+    gradients: tuple[Float[Array, "layers heads n value_width outputs"], ...]
+
+
+@dataclass(frozen=True)
+class FirstOrderEngine(Engine):
+    """Estimates the change of combinations of outputs. Its parameters are a pair: the model's, and the combinations.
+
+    Combinations are (combinations, outputs), each a weighted sum of outputs. With a `scalar` there is a single one, the
+    scalar itself, and the second of the pair is ignored. Memory is O(n width (layers + combinations layers)).
+
+    Attributes:
+        layered: the model.
+        readout: the row that is read: "last", a position, or "mean".
+    """
+
+    layered: Layered
+    readout: int | str
+    prepares_for_measure: ClassVar[bool] = True
+    compiling: ClassVar[tuple[float, float]] = 4.9, 0.1
+
+    @property
+    def own_config(self) -> TransformerConfig | None:
+        """That of a jaxsens transformer; a class that a user derives from one is another model."""
+        config = self.layered.config if isinstance(self.layered, LayeredTransformer) else None
+        return config if config and self.layered == layered_transformer(config) else None
+
+    def for_config(self, config: TransformerConfig) -> FirstOrderEngine:
+        return replace(self, layered=layered_transformer(config))
+
+    @property
+    def of_norm(self) -> bool:
+        """Whether a norm is measured, which is the norm of those of its parts."""
+        return isinstance(self.measure, Norm)
+
+    @property
+    def scalar(self) -> Callable[[Array], Array] | None:
+        """The function of the output that is measured; None for another measure."""
+        measure = self.measure
+        return measure.function if isinstance(measure, OfFunction) and measure.arguments == 1 else None
+
+    def prepare(self, parameters: tuple[Any, Any], tokens: Int[Array, " n"]) -> PreparedEstimate:
+        model, own = self._model(parameters, tokens.shape[0])
+        row, groups = readout_row(self.readout, tokens.shape[0]), self._groups(own, tokens.shape[0])
+        kept = run(model, own, tokens, groups, row)
+        if not groups:
+            return PreparedEstimate(kept, ())
+        read = self._linear_read(parameters, kept)
+        return PreparedEstimate(kept, attended_gradients(model, own, kept, groups, row, read))
+
+    def _groups(self, own: Any, n: int) -> tuple[Alike, ...]:
+        """Returns the groups of layers in which all rows count."""
+        model = self.layered.at_length(n)
+        return alike(model, own, n, range(model.layers - (readout_row(self.readout, n) is not None)))
+
+    def _model(self, parameters: tuple[Any, Any], n: int) -> tuple[Layered, Any]:
+        model = self.layered.at_length(n)
+        return model, model.apart(parameters[0])
+
+    def output(self, parameters: tuple[Any, Any], prepared: PreparedEstimate) -> Float[Array, " outputs"]:
+        return self._output_of_run(parameters, prepared.run)
+
+    def sizes(self, prepared: PreparedEstimate) -> Float[Array, " layers"]:
+        """Those of a model's softmax layers; 0 for sigmoid ones."""
+        kept = prepared.run
+        found = [jnp.max(jnp.abs(group.normaliser), axis=(1, 2)) for group in kept.groups]
+        last = [] if kept.last is None else [jnp.max(jnp.abs(kept.last.normaliser))[None]]
+        return jnp.concatenate([jnp.zeros(0), *found, *last])
+
+    def chosen_changes(
+        self, parameters: tuple[Any, Any], prepared: PreparedEstimate, block: FlipBlock
+    ) -> Float[Array, "flips combinations"]:
+        return self.changes(parameters, prepared, block)
+
+    def changed(self, parameters: tuple[Any, Any], prepared: PreparedEstimate, block: FlipBlock) -> Changed:
+        """Returns the estimated changes, and no error: that of the method is far larger, and is seen on the flips that
+        are measured besides."""
+        changes = self.changes(parameters, prepared, block)
+        return changes, jnp.zeros(changes.shape[:1], changes.dtype)
+
+    def changes(
+        self, parameters: tuple[Any, Any], prepared: PreparedEstimate, block: FlipBlock
+    ) -> Float[Array, "flips combinations"]:
+        kept, (positions, symbols) = prepared.run, block
+        n = kept.tokens.shape[0]
+        (model, own), row = self._model(parameters, n), readout_row(self.readout, n)
+        moved = embedded_rows(model, own, symbols, positions)
+        outputs = parameters[1].shape[0]
+        total = jnp.zeros((len(positions), outputs), kept.y.dtype)
+        given = self._groups(own, n), kept.stacks, kept.groups, prepared.gradients
+        for group, stack, layers, gradients in zip(*given, strict=True):
+
+            def through(
+                carry: Any, given: Any, group: Alike = group, gradients: Array = gradients
+            ) -> tuple[Any, None]:
+                (total, moved), (k, of_layer, kept) = carry, given
+                layer = group.layer(model, own, n, of_layer)
+
+                def g(head: Array, first: Array, m: int) -> Array:
+                    sizes = 1, 1, m, *gradients.shape[3:]
+                    return jax.lax.dynamic_slice(gradients, (k, head, first, 0, 0), sizes)[0, 0]
+
+                projections = self.projected(layer, kept, positions, moved)
+                total += passed_on(layer, kept, g, outputs, positions, projections[1:]).astype(total.dtype)
+                return (
+                    total,
+                    self._after(layer, kept, positions, moved, projections).astype(moved.dtype),
+                ), None
+
+            (total, moved), _ = jax.lax.scan(through, (total, moved), (group.numbers, stack, layers))
+        if row is None:
+            return total + self._change_of_mean(parameters, kept, positions, moved)
+        return total + self._change_of_row(parameters, kept, row, positions, moved)
+
+    def _after(
+        self, layer: ModelLayer, kept: LayerRun, positions: Places, moved: FlippedRows, qkv: Projections
+    ) -> FlippedRows:
+        b = attended_by_moved_rows(layer, kept, positions, qkv)
+        return self.merged(layer, kept, positions, moved, b)
+
+    def projected(
+        self, layer: ModelLayer, kept: LayerRun, positions: Places, moved: FlippedRows
+    ) -> Projections:
+        """Returns the flipped rows' queries, keys and values in a layer."""
+        del kept  # a linear approximation would need it
+        return layer.projected(moved, positions)
+
+    def merged(
+        self, layer: ModelLayer, kept: LayerRun, positions: Places, moved: FlippedRows, b: SomeAttended
+    ) -> FlippedRows:
+        """Returns the flipped rows after a layer, from what they attended to there."""
+        del kept, positions
+        return layer.merged(moved, b)
+
+    def _change_of_row(
+        self, parameters: tuple[Any, Any], kept: Run, row: int, positions: Places, moved: FlippedRows
+    ) -> Float[Array, "flips combinations"]:
+        """Returns the exact effect of the flipped row on the readout row, through the last layer and the readout.
+
+        `moved` are the flipped rows before the last layer. They pass through it only in blocks with a flip of the
+        readout row itself.
+        """
+        n, own = kept.tokens.shape[0], parameters[0]
+        model, read, y = self.layered.at_length(n), self._read(parameters, n), kept.y[row]
+        last = model.layers - 1
+
+        def of_itself(new: FlippedRows) -> Array:
+            return jax.vmap(lambda one: change_of(read, y, one - y))(new)
+
+        if kept.last is None:
+            return jnp.where((positions == row)[:, None], of_itself(moved), 0)
+        layer, run_of_it = layer_of(model, own, last, n), kept.last
+        projections = self.projected(layer, run_of_it, positions, moved)
+        db = changes_of_rows(layer, run_of_it, jnp.asarray([row]), positions, projections[1:])[:, 0]
+
+        def through(b: Float[Array, "heads value_width"]) -> Array:
+            return read(model.merge(own, last, run_of_it.x[row], b))
+
+        of_others = jax.vmap(lambda step: change_of(through, run_of_it.b[:, row], step))(db)
+
+        def with_itself() -> Array:
+            new = self._after(layer, run_of_it, positions, moved, projections)
+            return jnp.where((positions == row)[:, None], of_itself(new), of_others)
+
+        return jax.lax.cond(jnp.any(positions == row), with_itself, lambda: of_others)
+
+    def _change_of_mean(
+        self, parameters: tuple[Any, Any], kept: Run, positions: Places, moved: FlippedRows
+    ) -> Float[Array, "flips combinations"]:
+        """Returns the exact effect of the flipped row alone on a function of the mean of all rows' outputs."""
+        n = kept.tokens.shape[0]
+        read, old = self._output_of_row(parameters, n), kept.y[positions]
+        steps = jax.vmap(lambda y, new: change_of(read, y, new - y))(old, moved) / n
+        mean = self._output_of_run(parameters, kept)
+        combined = self._combined(parameters)
+        return jax.vmap(lambda step: change_of(combined, mean, step))(steps)
+
+    def _combined(self, parameters: tuple[Any, Any]) -> Callable[[Array], Array]:
+        if self.scalar is not None:
+            scalar = self.scalar
+            return lambda output: jnp.reshape(scalar(output), (1,))
+        return lambda output: parameters[1] @ output
+
+    def _output_of_run(self, parameters: tuple[Any, Any], kept: Run) -> Float[Array, " outputs"]:
+        n = kept.tokens.shape[0]
+        row, read = readout_row(self.readout, n), self._output_of_row(parameters, n)
+        return read(kept.y[row]) if row is not None else jnp.mean(jax.vmap(read)(kept.y), axis=0)
+
+    def _output_of_row(self, parameters: tuple[Any, Any], n: int) -> Callable[[Array], Array]:
+        """Returns the function from a row of the last layer to the output, a vector in float32 at least."""
+        model = self.layered.at_length(n)
+        return lambda y: as_vector(model.read(parameters[0], y))
+
+    def _read(self, parameters: tuple[Any, Any], n: int) -> Callable[[Array], Array]:
+        """Returns the function from the row that is read to the combinations."""
+        combined, read = self._combined(parameters), self._output_of_row(parameters, n)
+        return lambda y: combined(read(y))
+
+    def _linear_read(self, parameters: tuple[Any, Any], kept: Run) -> Callable[[Array], Array]:
+        """Returns a function of one row, whose derivative is that of the combinations with respect to the row.
+
+        For a mean over rows it is linear in the row's output: the derivative of the combinations at the mean.
+        """
+        n = kept.tokens.shape[0]
+        if readout_row(self.readout, n) is not None:
+            return self._read(parameters, n)
+        read = self._output_of_row(parameters, n)
+        jacobian = jax.jacrev(self._combined(parameters))(self._output_of_run(parameters, kept))
+        return lambda y: jacobian @ read(y)
+
+    def preferred_batch(self, n: int, platform: Platform) -> int:
+        """Some hundred flips: their matrix products are large, and tiles of weights stay in cache."""
+        return platform.estimated_flips
+
+    def cost(
+        self, parameters: tuple[Any, Any], tokens: Int[Array, " n"] | jax.ShapeDtypeStruct, platform: Platform
+    ) -> EngineCost:
+        """Counts the products of attention, forward and backward, and of the sums over rows, and the row maps.
+
+        The second of `parameters` gives the number of combinations.
+        """
+        n, outputs = tokens.shape[0], parameters[1].shape[0]
+        model = self.layered.at_length(n)
+        whole = range(model.layers if readout_row(self.readout, n) is None else model.layers - 1)
+        prepare = per_flip = block = 0.0
+        for k, costs in enumerate(costs_of_layers(model, parameters[0], n)):
+            pairs, of_rows = costs.pair, costs.row
+            prepare += n * ((n if k in whole else 1) * pairs + of_rows)
+            per_flip += n * pairs * (k in whole) + of_rows
+            if k in whole:
+                prepare += n * outputs * (2 * of_rows + (1.5 * n * pairs if k else 0))
+                per_flip += n * (2 * pairs + outputs * pairs / 2)
+            block = max(block, self.preferred_batch(n, platform) * outputs * pairs * 4)
+        return EngineCost(prepare, per_flip, int(block), EFFICIENCY)

@@ -1,0 +1,244 @@
+"""First-order estimates: which models they serve, which combinations of the outputs are estimated, at what cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from jaxsens.core.base.errors import EngineRefusal, InputError
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import kept
+from jaxsens.core.engines.engine import EngineChoice, EngineCost
+from jaxsens.core.engines.one_key.layer_costs import costs_of_layers
+from jaxsens.core.explain import PlannedRun
+from jaxsens.core.measures.measures import Measure
+from jaxsens.core.models.subjects.adapters import Measurable
+from jaxsens.core.models.transformer.layered import LAST_OTHER
+from jaxsens.core.placement.program import Quantity
+from jaxsens.first_order.engine import FirstOrderEngine, PreparedEstimate, refusal
+from jaxsens.first_order.options import NAME, EstimateOptions
+
+LARGEST_BLOCK = 64
+"""Combinations of outputs estimated at once: more hardly share more work."""
+
+
+def sketch_of(asked: EstimateOptions, engine: FirstOrderEngine, size: int) -> int | None:
+    """Returns how many random combinations of `size` outputs are estimated; None for each output, and for a scalar."""
+    chosen = size if engine.outputs is None else len(engine.outputs)
+    return None if engine.scalar is not None else asked.combined(engine.measure, chosen)
+
+
+def combination_count(asked: EstimateOptions, engine: FirstOrderEngine, size: int) -> int:
+    """Returns the number of combinations of `size` outputs that are estimated."""
+    if engine.scalar is not None:
+        return 1
+    chosen = size if engine.outputs is None else len(engine.outputs)
+    return sketch_of(asked, engine, size) or chosen
+
+
+def combinations(
+    asked: EstimateOptions, engine: FirstOrderEngine, size: int, block: range | None = None
+) -> Float[np.ndarray, "combinations outputs"]:
+    """Returns the combinations of `size` outputs that are estimated, or those of a block of their numbers, in float64.
+    Numbers from `combination_count` on, and a scalar, give rows of zeros.
+
+    A sketch has orthonormal rows times sqrt(outputs / combinations), so that the expected squared norm is the true one.
+    Its norm's relative standard error is at most 1 / sqrt(2 combinations).
+    """
+    count = combination_count(asked, engine, size)
+    block = range(count) if block is None else block
+    wanted = np.zeros((len(block), size))
+    if engine.scalar is not None:
+        return wanted
+    chosen = np.arange(size) if engine.outputs is None else np.asarray(engine.outputs)
+    known = range(block.start, min(block.stop, count))
+    if count == len(chosen):
+        wanted[np.arange(len(known)), chosen[known.start : known.stop]] = 1
+    else:
+        frame = _frame(len(chosen), count, asked.seed)
+        wanted[: len(known), chosen] = frame[known.start : known.stop]
+    return wanted
+
+
+@lru_cache(maxsize=1)
+def _frame(outputs: int, combinations: int, seed: int) -> Float[np.ndarray, "combinations outputs"]:
+    """Returns random orthonormal rows times sqrt(outputs / combinations), uniform over all such frames."""
+    normal = np.random.default_rng(seed).normal(size=(outputs, combinations))
+    directions, triangle = np.linalg.qr(normal)
+    return np.sqrt(outputs / combinations) * (directions * np.sign(np.diag(triangle))).T
+
+
+def first_order_engine(subject: Measurable, asked: EstimateOptions, measure: Measure) -> FirstOrderEngine:
+    """Returns the engine for a model. The chosen outputs enter by `combinations`.
+
+    Raises:
+        EngineRefusal: if the model's attention is not visible, or of a kind without a rule; and for a measure that
+            cannot be estimated so.
+    """
+    refused = asked.refusal(measure)
+    if refused is not None:
+        raise EngineRefusal(f'engine = "{NAME}": {refused}')
+    layered = subject.layered
+    if layered is None:
+        raise EngineRefusal(
+            f'engine = "{NAME}": it cannot serve this model: its attention is not visible; give a jaxsens transformer, '
+            'or a pair (jaxsens.Layered, parameters); or use engine="vmap"'
+        )
+    why = refusal(layered)
+    if subject.config is not None and subject.config.centred_scores:
+        why = "it forms plain scores, which lose the digits that centred scores keep"
+    if why is not None:
+        raise EngineRefusal(f'engine = "{NAME}": it cannot serve this model: {why}; use engine="vmap"')
+    readout = subject.row_read
+    if readout is None:
+        raise EngineRefusal(f'engine = "{NAME}": readout = None; give the row that is read')
+    if str(readout).startswith(LAST_OTHER):
+        remedy = "a flip can move this row; give its position as readout, for one that stays"
+        raise EngineRefusal(f'engine = "{NAME}": readout = {readout!r}: {remedy}')
+    if readout == "mean" and layered.pools:
+        remedy = 'the output is no sum over rows, but the scores of their mean; use engine="vmap"'
+        raise EngineRefusal(f'engine = "{NAME}": readout = {readout!r}: {remedy}')
+    return FirstOrderEngine(measure, measure.chosen(subject.outputs), layered, readout)
+
+
+def output_size(subject: Measurable, n: int) -> int:
+    """Returns the number of outputs, by tracing."""
+    # Newer versions of JAX warn of a shape in float64 where they do not compute in it.
+    with numerics(subject.dtype):
+        parameters = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), subject.parameters
+        )
+        shape = jax.eval_shape(subject.apply, parameters, jax.ShapeDtypeStruct((n,), jnp.int32)).shape
+    return int(np.prod(shape))
+
+
+def abstract_estimate(engine: FirstOrderEngine, parameters: Any, n: int) -> PreparedEstimate:
+    """Returns shapes and dtypes of what the engine prepares for an input of length n.
+
+    Raises:
+        EngineRefusal: if the model, or the scalar function, has no derivative.
+    """
+    leaves, structure = jax.tree.flatten(parameters)
+    shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
+    try:
+        return _abstract_estimate(engine, structure, shapes, n, jnp.result_type(float) == jnp.float64)
+    except InputError:
+        raise
+    except Exception as error:
+        what = "this model" if engine.scalar is None else "this model or measure"
+        said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise EngineRefusal(
+            f'engine = "{NAME}": it cannot serve {what}: it needs the derivative, which JAX does not know ({said}); '
+            'use engine="vmap"'
+        ) from error
+
+
+@kept
+def _abstract_estimate(
+    engine: FirstOrderEngine, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool
+) -> PreparedEstimate:
+    """Traces the preparation. `wide` (64-bit types are on) is part of the cache key."""
+    parameters = jax.tree.unflatten(structure, shapes)
+    return jax.eval_shape(engine.prepare, parameters, jax.ShapeDtypeStruct((n,), jnp.int32))
+
+
+def block_size(engine: FirstOrderEngine, parameters: Any, n: int, count: int, budget: int) -> int:
+    """Returns how many of `count` combinations to estimate at once, within half the memory budget.
+
+    Blocks are of equal size, so that they share a compilation. Memory is linear in n and in the combinations.
+    """
+    model = engine.layered.at_length(n)
+    costs = costs_of_layers(model, parameters, n)
+    # What a layer keeps for the flips, and what passes through it: of queries, keys and values, and of rows.
+    kept = sum(one.attended + 2 * (2 * one.queries + one.attended) // model.layers for one in costs)
+    widest = max((leaf.dtype.itemsize for leaf in jax.tree.leaves(parameters)), default=4)
+    bytes_each = 2 * n * (kept + max((one.width for one in costs), default=1)) * widest
+    fitting = max(1, int(budget / 2 / bytes_each))
+    blocks = -(-count // min(fitting, LARGEST_BLOCK))
+    return -(-count // blocks)
+
+
+def table_bytes(flips: int, count: int) -> int:
+    """Returns the memory for the estimated change of `count` outputs by all flips at once, and of those of a block."""
+    return 2 * 8 * flips * count
+
+
+@dataclass(frozen=True)
+class PlannedEstimate(PlannedRun):
+    """A run that estimates.
+
+    Attributes:
+        combined: how many combinations of the outputs are estimated.
+    """
+
+    engine: FirstOrderEngine
+    combined: int = 1
+    quantity: ClassVar[Quantity] = "chosen_changes"
+
+    @classmethod
+    def of(cls, asked: EstimateOptions, run: PlannedRun, whole: bool = False) -> PlannedEstimate:
+        """Returns an estimate of the flips of a run; of each output by itself, if it is `whole`.
+
+        Raises:
+            EngineRefusal: as `first_order_engine` does.
+        """
+        engine, size = first_order_engine(run.subject, asked, run.measure), output_size(run.subject, run.n)
+        outputs = len(engine.outputs or range(size))
+        combined = outputs if whole else combination_count(asked, engine, size)
+        of = f"{combined} combinations of " if asked.combined(run.measure, outputs) else ""
+        choice = EngineChoice(NAME, f"an estimate of {of}{outputs} output{'s' if outputs > 1 else ''}")
+        given = {field.name: getattr(run, field.name) for field in fields(PlannedRun)}
+        return cls(**{**given, "engine": engine, "choice": choice, "combined": combined})
+
+    @cached_property
+    def parameters(self) -> Any:
+        return self._estimate[1]
+
+    @cached_property
+    def cost(self) -> EngineCost:
+        return self._estimate[0]
+
+    @cached_property
+    def prepared(self) -> PreparedEstimate:
+        return abstract_estimate(self.engine, self.parameters, self.n)
+
+    @property
+    def memory(self) -> int:
+        return super().memory + (0 if self.engine.of_norm else table_bytes(self.flips, self.combined))
+
+    @cached_property
+    def _estimate(self) -> tuple[EngineCost, Any]:
+        return self.of_count(self.combined)
+
+    def of_count(self, count: int) -> tuple[EngineCost, Any]:
+        """Returns the cost of so many combinations, in all blocks together, and the parameters of a block, abstract."""
+        parameters, platform = self.subject.parameters, self.platform
+        with numerics(self.subject.dtype):
+            size = block_size(self.engine, parameters, self.n, count, platform.memory)
+            rows = jax.ShapeDtypeStruct((size, output_size(self.subject, self.n)), jnp.result_type(float))
+            tokens, blocks = jax.ShapeDtypeStruct((self.n,), jnp.int32), -(-count // size)
+            one = self.engine.cost((parameters, rows), tokens, platform)
+        cost = replace(one, prepare=blocks * one.prepare, per_flip=blocks * one.per_flip)
+        return cost, (parameters, rows)
+
+
+def estimated_instead(asked: EstimateOptions, run: PlannedRun) -> str | None:
+    """Returns what the first-order engine would cost and give up, or None if it cannot serve the model."""
+    try:
+        estimate = PlannedEstimate.of(asked, run, whole=True)
+        estimate.prepared  # noqa: B018 - refuses a model without a derivative
+    except EngineRefusal:
+        return None
+    scalar, _ = estimate.of_count(1)
+    rate = estimate.operations / estimate.seconds * scalar.efficiency / estimate.cost.efficiency
+    of_scalar = (scalar.prepare + run.flips * scalar.per_flip) / rate
+    return (
+        f'engine="{NAME}" would take about {estimate.seconds:.2g} s for all outputs, {of_scalar:.2g} s for a scalar, '
+        "besides the verified flips; the other flips would be estimates, whose error it measures on a sample"
+    )

@@ -1,0 +1,373 @@
+"""Estimates the effect of every flip, in blocks of combinations of the outputs, and measures some of them exactly."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxsens.core.base import stopping
+from jaxsens.core.base.errors import EstimateWarning, InputError, collecting
+from jaxsens.core.base.memory import check_fits
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.engines.difference import engine as difference
+from jaxsens.core.engines.difference.engine import DifferenceEngine
+from jaxsens.core.engines.engine import Engine, EngineChoice, FlipBlock, PreparedPass
+from jaxsens.core.engines.incremental import incremental_engine
+from jaxsens.core.engines.one_key.layer_costs import LayerCosts, costs_of_layers
+from jaxsens.core.engines.vmap import VmapEngine, compiled_output
+from jaxsens.core.flips.flip_table import FlipTable
+from jaxsens.core.measures.formulas import as_vector
+from jaxsens.core.measures.measures import Norm
+from jaxsens.core.models.subjects.adapters import Measurable
+from jaxsens.core.placement import placement
+from jaxsens.core.results.estimated import RANDOM, TOP, Estimated, strata
+from jaxsens.core.results.interrupted import MeasurementInterrupted
+from jaxsens.core.results.result import FlipSensitivity
+from jaxsens.first_order.engine import FirstOrderEngine
+from jaxsens.first_order.estimate import (
+    abstract_estimate,
+    block_size,
+    combination_count,
+    combinations,
+    output_size,
+    sketch_of,
+    table_bytes,
+)
+from jaxsens.first_order.options import NAME, EstimateOptions
+from jaxsens.first_order.widening import with_parameters_in
+
+REMEDY = "measure a function of the output, or fewer flips"
+
+OUTPUTS_AT_ONCE = 2**22
+"""Changes of outputs from which a distance or a change function is computed at once."""
+
+FAR_OFF = 0.3
+"""A median error of the estimate above this raises an `EstimateWarning`."""
+
+FAR_OFF_90 = 1.0
+"""So does a 90 % quantile of it above this: the median hides a tenth of flips of which an estimate says nothing. Above
+sigmoid attention whose rows are not normalised, scores grow with n, and that tenth is off by several times itself."""
+
+MANY_OPERATIONS = 2e12
+"""Forward passes of this many operations take so long that an engine which compiles later takes less in all."""
+
+ROUNDINGS = 64
+"""The roundings, of the sum of all outputs' sizes, by which two outputs in float64 may differ for no reason."""
+
+
+class Blocks(NamedTuple):
+    """The combinations of an estimate, in blocks of equal size.
+
+    Attributes:
+        engine: the engine.
+        asked: what was asked of it.
+        subject: the model, with parameters in float32 at least.
+        parameters: those, on the device.
+        outputs: the number of outputs.
+        combinations: the number of them.
+        each: which of them each block has; the last may exceed them.
+        given: the model as it is given.
+    """
+
+    engine: FirstOrderEngine
+    asked: EstimateOptions
+    subject: Measurable
+    parameters: Any
+    outputs: int
+    combinations: int
+    each: tuple[range, ...]
+    given: Measurable
+
+    @classmethod
+    def of(
+        cls, engine: FirstOrderEngine, subject: Measurable, n: int, asked: EstimateOptions, budget: int
+    ) -> Blocks:
+        """Returns the blocks for inputs of length n, within half a memory budget.
+
+        Raises:
+            EngineRefusal: if the model, or the scalar function, has no derivative.
+        """
+        given, subject = subject, with_parameters_in(subject, n, np.float32)
+        parameters = jax.tree.map(jnp.asarray, subject.parameters)
+        outputs = output_size(subject, n)
+        count = combination_count(asked, engine, outputs)
+        size = block_size(engine, parameters, n, count, budget)
+        each = tuple(range(first, first + size) for first in range(0, count, size))
+        blocks = cls(engine, asked, subject, parameters, outputs, count, each, given)
+        abstract_estimate(engine, blocks.pair(0), n)
+        return blocks
+
+    @property
+    def first(self) -> tuple[Any, Any]:
+        """The engine's parameters for the first block."""
+        return self.pair(0)
+
+    def pair(self, k: int) -> tuple[Any, Any]:
+        """Returns the engine's parameters for block k."""
+        rows = combinations(self.asked, self.engine, self.outputs, self.each[k])
+        return self.parameters, jax.device_put(np.asarray(rows, jnp.result_type(float)))
+
+    def result(
+        self,
+        whole: FlipSensitivity,
+        devices: placement.Placement,
+        progress: placement.Progress | None,
+        ready: placement.Ready | None,
+    ) -> FlipSensitivity:
+        """Returns the estimates, with some flips measured. An interrupted estimate keeps nothing: it is begun again.
+
+        Raises:
+            MeasurementInterrupted: on Ctrl-C, without flips.
+        """
+        flips, words, asked = whole.flips, whole.tokens, self.asked
+        try:
+            with stopping.noting(signal.SIGINT):
+                values = estimated(self, words, flips, devices, progress, ready)
+                check_estimates_finite(values, flips.positions)
+                stratum = strata(np.abs(values), asked.verify, asked.seed)
+                chosen = np.flatnonzero(stratum)
+                exact, compared, how, size = verified(
+                    self.engine, self.given, words, flips, chosen, asked, devices
+                )
+        except KeyboardInterrupt as stop:
+            nothing = np.zeros(0)
+            empty = dataclasses.replace(
+                whole,
+                values=nothing,
+                resolution=nothing,
+                flips=flips.part(slice(0)),
+                engine=EngineChoice(NAME, "asked for; interrupted, begin it again"),
+            )
+            raise MeasurementInterrupted(empty, getattr(stop, "signal", signal.SIGINT)) from stop
+        sketch = sketch_of(asked, self.engine, self.outputs)
+        of = "" if sketch is None else f"{sketch} random combinations of the outputs; "
+        known, found = np.full(len(flips), np.nan), values.copy()
+        known[chosen], found[chosen] = compared, exact
+        result = dataclasses.replace(
+            whole,
+            values=found if whole.measure.signed else np.abs(found),
+            resolution=np.zeros(len(flips)),
+            engine=EngineChoice(
+                NAME, f"asked for; {of}{len(chosen)} of {len(flips)} flips verified by {how}"
+            ),
+            estimated=Estimated(values, stratum, known, sketch),
+        )
+        warn_if_far(result, self.given, size, stacklevel=6)
+        return result
+
+
+def estimated(
+    blocks: Blocks,
+    words: Int[np.ndarray, "batch n"],
+    flips: FlipTable,
+    devices: placement.Placement,
+    progress: placement.Progress | None = None,
+    ready: placement.Ready | None = None,
+) -> Float[np.ndarray, " flips"]:
+    """Returns the estimated measure of each flip, in float64; with a scalar or a change function, its signed value.
+
+    Norms are accumulated block by block, so that memory does not grow with the outputs. Distances and change functions
+    are computed from the estimated changes of all outputs. Parameters narrower than float32 are widened: sums over n
+    rows would lose their digits. `ready` is the first input as it is prepared for the first block, if it is at hand.
+
+    Raises:
+        InputError: if the changes of all outputs are needed and do not fit in memory.
+        Interrupted: on Ctrl-C; what was estimated is then lost.
+    """
+    engine, count = blocks.engine, blocks.combinations
+    together = engine.scalar is None and not engine.of_norm
+    if together:
+        with collecting("flip_sensitivity") as problems:
+            what = f"the estimated change of {count} outputs by {len(flips)} flips"
+            check_fits("measure", engine.measure, table_bytes(len(flips), count), what, REMEDY, problems)
+    total = np.zeros((len(flips), count) if together else len(flips))
+    for k, block in enumerate(blocks.each):
+        pair, first = blocks.pair(k), ready if k == 0 else None
+        told = progress and _share(progress, k, len(blocks.each))
+        where = flips.inputs, flips.positions, flips.symbols
+        changes, _ = placement.Measuring(engine, pair, words, *where, devices, told, first=first).changes()
+        changes = changes.astype(np.float64)
+        if engine.scalar is not None:
+            return changes[:, 0]
+        if together:
+            total[:, block.start : block.stop] = changes[:, : count - block.start]
+        elif isinstance(engine.measure, Norm):
+            total = engine.measure.combined(total, engine.measure.of_array(changes))
+    return _of_changes(engine, blocks.subject, words, flips, total) if together else total
+
+
+def _of_changes(
+    engine: FirstOrderEngine,
+    subject: Measurable,
+    words: Int[np.ndarray, "batch n"],
+    flips: FlipTable,
+    changes: Float[np.ndarray, "flips chosen"],
+) -> Float[np.ndarray, " flips"]:
+    """Returns the measure or the value of the change function of every flip, from the estimated changes of outputs."""
+    found, at_once = np.empty(len(flips)), max(1, OUTPUTS_AT_ONCE // changes.shape[1])
+    for b in np.unique(flips.inputs):
+        y = jnp.asarray(compiled_output(subject.apply, subject.parameters, words[b]))
+        own = np.flatnonzero(flips.inputs == b)
+        for chosen in np.split(own, range(at_once, len(own), at_once)):
+            dy = jnp.asarray(changes[chosen], y.dtype)
+            found[chosen] = engine.of_changes(y, dy, jnp.zeros(len(dy), y.dtype))[0]
+    return found
+
+
+def _share(progress: placement.Progress, k: int, blocks: int) -> Callable[[int, int], None]:
+    """Returns the progress of block k, in flips of all blocks together."""
+    return lambda done, total: progress((k * total + done) // blocks, total)
+
+
+def check_estimates_finite(
+    estimates: Float[np.ndarray, " flips"], positions: Int[np.ndarray, " flips"]
+) -> None:
+    """Rejects first-order estimates that are not finite: derivatives overflow where the model's output, which was
+    checked before, does not."""
+    bad = ~np.isfinite(estimates)
+    if bad.any():
+        raise InputError(
+            f"engine = '{NAME}': its estimate is not finite for {int(bad.sum())} of {len(estimates)} flips, first "
+            f"at position {int(positions[np.argmax(bad)])}, while the model's output is finite: the estimate "
+            'overflows, not the model. Use dtype="float64", engine="auto", which measures every flip, or a model with '
+            "layer normalisation"
+        )
+
+
+@dataclass(frozen=True)
+class OutputEngine(VmapEngine):
+    """Forward passes alone, one program: what it returns as the changes of outputs are the outputs themselves."""
+
+    compiles_preparation: ClassVar[bool] = False
+
+    def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> PreparedPass:
+        del parameters
+        nothing = jax.device_put(np.zeros(0))
+        return PreparedPass(tokens, nothing, nothing, nothing)  # of which only the first is looked at
+
+    def changes(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Array:
+        return jax.vmap(as_vector)(self._flipped(parameters, prepared, block))
+
+
+def exact_engine(
+    subject: Measurable, engine: FirstOrderEngine, costs: list[LayerCosts], n: int, flips: int
+) -> tuple[Engine, str]:
+    """Returns the engine for a few exact flips, and its name: "difference" up to two layers, where a flip takes O(n);
+    else a forward pass for each or, where these take longer than it takes to compile, what the flip changes of one.
+
+    `costs` are those of the model's layers, and n is the length of the input."""
+    config, measure = subject.config, engine.measure
+    # A norm is taken of the changes of combinations, which already are those of the chosen outputs.
+    outputs = None if engine.of_norm else engine.outputs
+    if config is not None and config.layers <= 2 and difference.refusal(config) is None:
+        return DifferenceEngine(measure, outputs, config), "difference"
+    if flips * n * sum(n * one.pair + one.row for one in costs) > MANY_OPERATIONS:
+        shortened = incremental_engine(subject, measure, outputs)
+        if shortened is not None:
+            return shortened, "incremental"
+    return (OutputEngine if engine.of_norm else VmapEngine)(measure, outputs, subject.apply), "vmap"
+
+
+def verified(
+    engine: FirstOrderEngine,
+    subject: Measurable,
+    words: Int[np.ndarray, "batch n"],
+    flips: FlipTable,
+    chosen: Int[np.ndarray, " verified"],
+    asked: EstimateOptions,
+    devices: placement.Placement,
+) -> tuple[Float[np.ndarray, " verified"], Float[np.ndarray, " verified"], str, float | None]:
+    """Measures the flips with the given indices exactly.
+
+    Returns:
+        The norms; with a scalar or a change function, its signed values. The same in the combinations that were
+        estimated, which differ with a sketch. How they were measured. And the largest sum of all outputs' sizes on any
+        input; None if outputs themselves were not computed.
+
+    Raises:
+        Interrupted: on Ctrl-C.
+    """
+    n, norm, size = words.shape[1], engine.measure, None
+    wide = with_parameters_in(subject, n, np.float64)
+    costs = costs_of_layers(
+        engine.layered.at_length(n), with_parameters_in(subject, n, np.float32).parameters, n
+    )
+    runner, name = exact_engine(wide, engine, costs, n, len(chosen))
+    where = [flips.inputs[chosen], flips.positions[chosen], flips.symbols[chosen]]
+    inputs, which = np.unique(where[0], return_inverse=True)
+    order, passes = np.arange(len(chosen)), isinstance(runner, OutputEngine)
+    if passes:  # the output of an input is that on a flip which puts there what there is
+        own = inputs, np.zeros_like(inputs), words[inputs, 0]
+        where = [np.concatenate(pair) for pair in zip(own, where, strict=True)]
+        order = np.argsort(where[0], kind="stable")
+    with numerics(wide.dtype):
+        parameters, (b, places, symbols) = jax.device_put(wide.parameters), (part[order] for part in where)
+        measuring = placement.Measuring(runner, parameters, words, b, places, symbols, devices)
+        if not isinstance(norm, Norm):
+            values = measuring.numbers()[0][:, 0].astype(np.float64)
+            return values, values, f"{name} in {wide.dtype}", None
+        changes = measuring.changes()[0].astype(np.float64)[np.argsort(order)]
+    if passes:
+        y = changes[: len(inputs)]
+        changes, size = changes[len(inputs) :] - y[which], float(np.max(np.sum(np.abs(y), axis=1)))
+    exact = norm.of_array(changes if engine.outputs is None else changes[:, list(engine.outputs)])
+    if sketch_of(asked, engine, changes.shape[1]) is None:
+        return exact, exact, f"{name} in {wide.dtype}", size
+    compared = norm.of_array(changes @ combinations(asked, engine, changes.shape[1]).T)
+    return exact, compared, f"{name} in {wide.dtype}", size
+
+
+def _within_rounding(result: FlipSensitivity, subject: Measurable, size: float | None, stratum: int) -> bool:
+    """Returns whether at least half of a stratum differs from its estimates by the rounding of float64 only.
+
+    A mask may hide every path from a flip to the readout. The estimate is then 0, as it should be, and a forward pass
+    for each flip gives the rounding of a subtraction.
+    """
+    estimated = result.estimated
+    if estimated is None:
+        return False
+    if size is None:
+        outputs = [compiled_output(subject.apply, subject.parameters, word) for word in result.tokens]
+        size = max(float(np.sum(np.abs(np.asarray(output, np.float64)))) for output in outputs)
+    own = estimated.stratum == stratum
+    off = np.abs(estimated.estimates - estimated.compared)[own]
+    return bool(np.median(off) <= ROUNDINGS * np.finfo(np.float64).eps * size)
+
+
+def warn_if_far(result: FlipSensitivity, subject: Measurable, size: float | None, stacklevel: int) -> None:
+    """Issues an `EstimateWarning` if the estimate's error on the random sample, or on the largest estimates, is above
+    `FAR_OFF` in the median or `FAR_OFF_90` in a tenth, and more than the rounding of what it is compared with. `size`
+    is that of `verified`."""
+    found, estimated = result.accuracy, result.estimated
+    if found is None or estimated is None:
+        return
+    far = []
+    for stratum, which, median in (
+        (RANDOM, f"{found.count} random flips", found.median_error),
+        (TOP, f"the {found.largest_count} largest estimates", found.largest_error),
+    ):
+        own = estimated.stratum == stratum
+        exact = estimated.compared[own]
+        errors = np.abs(estimated.estimates[own] - exact) / np.maximum(np.abs(exact), 1e-200)
+        tenth = float(np.quantile(errors, 0.9)) if len(errors) else 0.0
+        if (median > FAR_OFF or tenth > FAR_OFF_90) and not _within_rounding(result, subject, size, stratum):
+            far.append(
+                f"by {median:.0%} in the median of {which}, and by over {tenth:.0%} in a tenth of them"
+            )
+    if far:
+        warnings.warn(
+            f"n = {result.n}: the first-order estimate is off {'; '.join(far)}, which were measured exactly, so "
+            'weights of deep layers are far from O(1/n). Use engine="auto", which is exact; result.max and '
+            "result.mean_interval() hold",
+            EstimateWarning,
+            stacklevel=stacklevel,
+        )

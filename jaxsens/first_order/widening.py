@@ -1,0 +1,39 @@
+"""Models with wider parameters: an estimate is computed in float32 at least, and verified in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.checks.output import traced_output
+from jaxsens.core.models.subjects.adapters import Measurable, TransformerApply
+
+
+def with_parameters_in(subject: Measurable, n: int, dtype: Any) -> Measurable:
+    """Returns the model with floating-point parameters narrower than `dtype`, float32 or float64, in it; or unchanged
+    if it has none, or does not run on them."""
+    dtype = np.dtype(dtype)
+
+    def narrow(leaf: Any) -> bool:
+        return jnp.issubdtype(leaf.dtype, jnp.floating) and jnp.finfo(leaf.dtype).bits < 8 * dtype.itemsize
+
+    if not any(map(narrow, jax.tree.leaves(subject.parameters))):
+        return subject
+    parameters = jax.tree.map(
+        lambda leaf: np.asarray(leaf).astype(dtype) if narrow(leaf) else leaf, subject.parameters
+    )
+    if subject.config is not None:
+        config = subject.config.replace(dtype=dtype.name)
+        return replace(subject, config=config, parameters=parameters, apply=TransformerApply(config))
+    wide = replace(subject, parameters=parameters)
+    try:
+        with numerics(wide.dtype):
+            traced_output(wide, n)
+    except Exception:  # noqa: BLE001 - the model is the user's: whatever it raises, it runs as it is
+        return subject
+    return wide

@@ -1,0 +1,186 @@
+"""The conditions under which a formula is compiled: what makes attention sharp, and which theorem says so.
+
+Yang et al. (2026) compile each logic twice: with a temperature tau(n) that falls with the length, and at temperature 1
+with position embeddings that grow with it. Either network may know n, or may be future-masked and know only the
+query's position i, as an autoregressive decoder does. `CONDITIONS` names these, the conditions that are not in the
+paper, and the control.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from jaxsens.core.base.errors import Problems
+from jaxsens.core.base.inputs import choice
+from jaxsens.core.base.precision import DTYPES
+from jaxsens.core.models.parts.schedules import Schedule
+from jaxsens.core.models.parts.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Weighting
+from jaxsens.formal import logic
+
+ConditionName = Literal[
+    "temperature",
+    "unbounded",
+    "temperature-bounded",
+    "bounded-softmax",
+    "average-hard",
+    "leftmost-hard",
+    "rightmost-hard",
+]
+
+Read = Literal["output", "before-rounding", "everything"]
+"""Which coordinates of a constructed model `flip_sensitivity` measures by default."""
+
+CONDITIONS: dict[str, str] = {
+    "temperature": "softmax at the theorem's temperature; counting also has the embeddings i and i^2, which grow",
+    "unbounded": "softmax at temperature 1, with the theorem's embeddings, which grow with n",
+    "temperature-bounded": "softmax at a temperature that falls with n, every embedding bounded (beyond the paper)",
+    "bounded-softmax": "the control: the parameters of `temperature` at temperature 1, i/n for i and (i/n)^2 for i^2",
+    "average-hard": "average hard attention, the parameters of `temperature`; autoregressive Y and S of `unbounded`",
+    "leftmost-hard": "like average-hard, with leftmost hard attention; no counting, which needs averages",
+    "rightmost-hard": "like average-hard, with rightmost hard attention; no counting, which needs averages",
+}
+"""What each condition is, by name."""
+
+_HARD: dict[str, Weighting] = {
+    "average-hard": AverageHard(),
+    "leftmost-hard": LeftmostHard(),
+    "rightmost-hard": RightmostHard(),
+}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition, and whether the network is autoregressive: future-masked, with nothing that depends on n."""
+
+    name: ConditionName
+    autoregressive: bool = False
+
+    @property
+    def hard(self) -> bool:
+        """Whether attention is hard."""
+        return self.name in _HARD
+
+    @property
+    def promises(self) -> bool:
+        """Whether the network must equal the formula: in every condition except the control."""
+        return self.name != "bounded-softmax"
+
+    def weighting(self, power: float) -> Weighting:
+        """The weighting of every layer, at the temperature 1/n^power (1/i^power) where attention is soft.
+
+        All heads share one temperature (trap T10 of the constructions).
+        """
+        if self.hard:
+            return _HARD[self.name]
+        return Softmax(Schedule(power=power), by="query" if self.autoregressive else "length")
+
+
+def check_choices(
+    condition: object, autoregressive: object, dtype: object, read: object, problems: Problems
+) -> None:
+    """Notes which of the arguments that all constructions share cannot be used."""
+    choice("condition", condition, tuple(CONDITIONS), problems)
+    choice("dtype", dtype, DTYPES, problems)
+    choice("read", read, get_args(Read), problems)
+    choice("autoregressive", autoregressive, (True, False), problems)
+
+
+def power(formula: logic.Formula, condition: Condition) -> float:
+    """The power of the temperature, 1/n^power (1/i^power in an autoregressive network), that a formula needs."""
+    used = logic.operators(formula)
+    if condition.name in ("unbounded", "bounded-softmax") or not used:
+        return 0.0
+    if condition.autoregressive:
+        return 1.0 if used <= {"#L"} else 2.0
+    cubic = condition.name == "temperature-bounded" and any(map(needs_table, logic.subformulas(formula)))
+    return 3.0 if cubic else 1.0
+
+
+def needs_table(part: logic.Formula) -> bool:
+    """Whether the bounded construction must look up a count.
+
+    It must for a predicate of a count, and to add counts of both directions. Every other comparison is decided by the
+    sign of an average.
+    """
+    return isinstance(part, logic.CountPredicate) or (
+        isinstance(part, logic.CountComparison) and len(part.directions) > 1
+    )
+
+
+def theorem(formula: logic.Formula, condition: Condition) -> str:
+    """Which statement of Yang et al. (2026) gives the network of this formula in this condition."""
+    used = logic.operators(formula)
+    counts, temporal = used & {"#L", "#R"}, used - {"#L", "#R"}
+    if not used:
+        return "no attention: the formula looks at one position"
+    if counts:
+        known, masked = ("Corollary 22", "Corollary 23") if temporal else ("Theorem 20", "Theorem 21")
+    elif temporal <= {"Y", "X"}:
+        known, masked = "Theorem 12", "Theorem 13"
+    elif temporal <= {"S", "U"}:
+        known, masked = "Theorem 15", "Theorem 16"
+    else:
+        known, masked = "Corollary 17", "Corollary 18"
+    name = masked if condition.autoregressive else known
+    cold, grown = ("(c)", "(d)") if name == "Theorem 13" else ("(a)", "(b)")
+    # These two have no version at temperature 1, and so no letters.
+    warm = name if name in ("Theorem 21", "Corollary 23") else f"{name}{cold}"
+    match condition.name:
+        case "temperature":
+            return warm
+        case "unbounded":
+            grows = " with the factor i in place of i^2" if condition.autoregressive else ""
+            return f"{name}{grown}{grows}"
+        case "temperature-bounded":
+            return f"{warm} with bounded embeddings, which is beyond the paper" if counts else warm
+        case "bounded-softmax":
+            return f"the control of {name}: nothing promises that it computes the formula"
+        case "average-hard" | "leftmost-hard" | "rightmost-hard":
+            simulated = f"the hard attention that {name} simulates"
+            if not (condition.autoregressive and temporal):
+                return simulated
+            signs = " and ".join(sorted(temporal, reverse=True))
+            return f"{simulated}, with the scores {f'of Corollary 18(b) for {signs}' if counts else f'of {grown}'}"
+
+
+def table_row(formula: logic.Formula) -> str:
+    """The row of the paper's table of results (Fig. 1) that the formula belongs to."""
+    used = logic.operators(formula)
+    if used & {"#L", "#R"}:
+        return "counting"
+    if not used:
+        return "Boolean"
+    return f"LTL[{','.join(sign for sign in ('Y', 'X', 'S', 'U') if sign in used)}]"
+
+
+def refuse(formula: logic.Formula, condition: Condition, problems: Problems) -> None:
+    """Notes every reason why the formula has no network in this condition."""
+    used = logic.operators(formula)
+    counts = sorted(used & {"#L", "#R"})
+    if condition.autoregressive:
+        for violation in logic.violations(formula, "past"):
+            problems.messages.append(f"autoregressive: {violation}")
+    if condition.name in ("leftmost-hard", "rightmost-hard") and counts:
+        problems.add(
+            "condition",
+            condition.name,
+            f"counting ({', '.join(counts)}) needs uniform attention, which only average-hard and softmax have: "
+            'condition="average-hard"',
+        )
+    if not (condition.autoregressive and counts):
+        return
+    remedies = {
+        "unbounded": "Theorem 21 and Corollary 23 count without n only at a temperature, and no single look-up can do "
+        'it at temperature 1: condition="temperature", or autoregressive=False',
+        "bounded-softmax": "the control divides i by n, which an autoregressive network does not know: "
+        "autoregressive=False",
+    }
+    if any(isinstance(part, logic.CountPredicate) for part in logic.subformulas(formula)):
+        listed = ", ".join(map(str, logic.predicates(formula)))
+        remedies["temperature-bounded"] = (
+            f"predicates of a count ({listed}) are looked up in a table whose bounded keys depend on n: "
+            'condition="temperature", or autoregressive=False'
+        )
+    if condition.name in remedies:
+        problems.add("condition", condition.name, remedies[condition.name])

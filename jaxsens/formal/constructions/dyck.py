@@ -1,0 +1,185 @@
+"""DYCK-k, balanced words of k kinds of brackets, by the S-RASP program of Yang et al. (2026), Appendix E, made soft.
+
+The program counts how many brackets are open. It finds the left bracket that each right one closes, which is the
+nearest of its depth, and looks for an error: a right bracket of another kind than that, or one that closes nothing. Let
+d_i be the number of left minus right brackets up to i, and E_i = d_i at a left bracket, d_i + 2 at a right one.
+
+- E_i / i is an average plus 1/i, and E_i and E_i^2 are looked up in the table of positions (Lemma 7). Up to the first
+  error 1 <= E_i <= i, so the table has that row. A right bracket has E_i = 1 if it closes nothing, and 2 if it closes
+  the only open bracket. No count is 0, so the look-ups need no correction for that.
+- A right bracket at i closes the nearest position j with E_j = E_i - 1. This is a left bracket, since right brackets
+  after it have E_j >= E_i + 1. One head for each kind has the scores 2 (E_i - 1) E_j - E_j^2 + j/(2n), which are
+  -(E_i - 1 - E_j)^2 plus a term that prefers late positions.
+- One head averages the errors if there are any. The output is 1 at a right bracket with E_i = 2 and no error so far.
+  After the first error anything may be found, and errors may be any numbers from 0 to 1. But one of them is 1, so the
+  average is at least 15/16.
+
+**Temperature.** 1/n suffices, as for counting. Let the look-up at j return E_j + a_j, with the variance v_j of its
+weights. Then E_j^2 becomes (E_j + a_j)^2 + v_j, and a score is j/(2n) - (E_i + a_i - 1 - E_j - a_j)^2 - v_j. These a
+and v are of order e^-g, which is small where scores differ by 1, but scores with E_j = E_i - 1 differ by only 1/(2n)
+per position. There a_j and v_j depend on j only through the look-up's sharpness g n/j, so that from one position to the
+next (a_i - a_j)^2 + v_j changes by at most 2.1 g e^-g / n: for g = 20, by 2e-7 of that difference. The look-ups' errors
+therefore need not be of order 1/n^2, which would need a sharpness larger by a factor of log n. (Autoregressive, at
+1/i^2, the sharpness is g j and grows with j. What it changes is less, and favours late positions.)
+
+**Rounding.** g = 20 also makes the look-ups return whole numbers in float32, since 2 e^-20 is below half its roundoff.
+Scores from differences of keys then lose nothing. Scores from plain products are of order n^3, and lose as much.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from jaxsens.core.base.errors import collecting
+from jaxsens.core.base.inputs import count
+from jaxsens.formal.constructions.compiled import CompiledTransformer, Promise, make
+from jaxsens.formal.constructions.conditions import Condition, ConditionName, Read, check_choices
+from jaxsens.formal.constructions.lemmas import KAPPA
+from jaxsens.formal.constructions.network import Affine, Builder, Pair, ResidualNetwork, total
+from jaxsens.formal.constructions.operators import SINCE_ERROR
+from jaxsens.formal.constructions.rounding import AT_LEAST_ZERO, ROUND
+from jaxsens.formal.logic.library import brackets
+
+SHARPNESS = 20.0
+"""g, the sharpness of the look-ups of depths: see above."""
+
+LOOKED_UP_ERROR = 1 / 16
+"""How far E, E^2, n E and n E^2 may be from whole numbers. They are within 4.1 n e^-20, which is 1/16 at n = 7 * 10^6.
+The exception is n E^2 where E = n, at the end of a word of left brackets only: n times as much, which moves nothing
+else."""
+
+EXISTS_ERROR = 1 / 16
+"""How far an average of numbers from 0 to 1, one of them 1, may be from 1 with the scores KAPPA n times the numbers.
+
+It is furthest where the other n - 1 are equal, by W((n - 1)/e) / (KAPPA n) with Lambert's W: 0.0557, for n = 3."""
+
+
+def dyck(
+    kinds: int = 2,
+    condition: ConditionName = "temperature",
+    *,
+    autoregressive: bool = False,
+    dtype: Literal["float32", "float64"] = "float64",
+    read: Read = "output",
+) -> CompiledTransformer:
+    """The transformer of DYCK-k: 5 layers with 6 + k heads in all (temperature, float64). The module describes it.
+
+    The coordinate `model.output` of the last activations is exactly 1 at every position up to which the word is
+    balanced, each left bracket closed by a right one of its kind, and exactly 0 at all others, in every condition
+    except the control. Parameters do not depend on n. The empty word is balanced, but a transformer cannot read it.
+
+    Args:
+        kinds: k, the number of kinds of brackets; 1 for "(" and ")".
+        condition: "temperature", "unbounded", "temperature-bounded" (not in the paper), "average-hard" or the control
+            "bounded-softmax"; see `CONDITIONS`.
+        autoregressive: Whether the network is future-masked and contains nothing that depends on n. Exists with
+            "temperature", which is then 1/i^2, and "average-hard".
+        dtype: The model's dtype. Scores grow with n, see `promise.exact_length`.
+        read: What `flip_sensitivity` measures by default: the output, the average of errors, or all coordinates.
+
+    Raises:
+        InputError: With every reason why there is no such network.
+    """
+    with collecting("dyck") as problems:
+        kinds = count("kinds", kinds, problems, least=1)
+        check_choices(condition, autoregressive, dtype, read, problems)
+        if condition in ("leftmost-hard", "rightmost-hard"):
+            remedy = "depths need uniform attention, which only average-hard and softmax have: "
+            problems.add("condition", condition, f'{remedy}condition="average-hard"')
+        if autoregressive is True and condition in ("unbounded", "temperature-bounded", "bounded-softmax"):
+            problems.add(
+                "autoregressive",
+                autoregressive,
+                f"{condition} looks depths up in a table whose embeddings depend on n, and the paper gives no other: "
+                'condition="temperature", or autoregressive=False',
+            )
+    wanted = Condition(condition, autoregressive)
+    builder = Builder(ResidualNetwork(brackets(kinds)), wanted, reciprocals=False, digits=dtype == "float32")
+    output = _program(builder, kinds).coordinates[0]
+    promise = Promise(
+        text=f"DYCK-{kinds}",
+        condition=condition,
+        autoregressive=autoregressive,
+        theorem=_theorem(wanted),
+        table_row="S-RASP",
+        exact=wanted.promises,
+    )
+    powers = {"temperature": 2.0 if autoregressive else 1.0, "temperature-bounded": 3.0}
+    weighting = wanted.weighting(powers.get(condition, 0.0))
+    return make(builder.network, weighting, dtype, output, read, promise)
+
+
+def _program(builder: Builder, kinds: int) -> Affine:
+    """The program's output. Every line makes one of the numbers that the program has at every position."""
+    network = builder.network
+    lefts = [network.symbol(name) for name in network.alphabet[:kinds]]
+    rights = [network.symbol(name) for name in network.alphabet[kinds:]]
+    left = total(lefts)
+    inverse = builder.inverse("#L")
+    # 1/i at right brackets, without a sum 1 + 1/i, which would round it.
+    share = network.rectify((inverse - left, 1.0))
+    ratio = builder.ratio("#L", left - total(rights)) + 2.0 * share
+    depth = _looked_up(builder, ratio, builder.index_value())
+    unmatched = _at_most(builder, 1, ratio, depth, left)
+    balanced = _at_most(builder, 2, ratio, depth, left)
+    pairs = _same_depth(builder, ratio, depth)
+    errors = [unmatched]
+    for opened, closed in zip(lefts, rights, strict=True):
+        found = network.attend("future", pairs, opened, "match", SINCE_ERROR, 2 * KAPPA)
+        errors.append(network.shaped((ROUND, closed - unmatched - found)))
+    wrong = total(errors)
+    scale = builder.position("length") if builder.condition.name == "unbounded" else Affine(constant=1.0)
+    any_wrong = network.attend("future", [(KAPPA * scale, wrong)], wrong, "exists", EXISTS_ERROR, KAPPA)
+    return network.shaped((ROUND, balanced - any_wrong))
+
+
+def _looked_up(builder: Builder, ratio: Affine, value: Affine) -> Affine:
+    """A table's value in row i * ratio(i)."""
+    pairs = builder.table(ratio, builder.inverse("#L"), SHARPNESS)
+    return builder.look_up(pairs, value, LOOKED_UP_ERROR, SHARPNESS)
+
+
+def _at_most(builder: Builder, bound: int, ratio: Affine, depth: Affine, left: Affine) -> Affine:
+    """1 at right brackets with E <= bound, else 0. From E itself, or by one more look-up if only E/n is bounded."""
+    if builder.condition.name != "temperature-bounded":
+        # Left brackets also have E >= 1; there the last term outweighs the others.
+        return builder.network.shaped((AT_LEAST_ZERO, bound - depth - float(bound) * left))
+    lower = ratio - (bound - 1.0) * builder.inverse("#L")
+    return builder.network.shaped((ROUND, _looked_up(builder, lower, builder.first()) - left))
+
+
+def _same_depth(builder: Builder, ratio: Affine, depth: Affine) -> list[Pair]:
+    """The scores 2 KAPPA (2 (E_i - 1) E_j - E_j^2 + j/(2n)), times n if the temperature is 1.
+
+    Autoregressive networks have -1/(2j) for j/(2n), as in Lemma 8(a). Bounded embeddings divide everything by n^2.
+    """
+    name, one = builder.condition.name, Affine(constant=1.0)
+    squares = builder.parts("length-square" if name == "unbounded" else "square")
+    pairs = [(-2.0 * KAPPA * one, _looked_up(builder, ratio, part)) for part in squares]
+    if name == "unbounded":
+        length = builder.position("length")
+        asked = [_looked_up(builder, ratio, part) for part in builder.parts("length-index")]
+        asked[0] = asked[0] - length
+        pairs.append((KAPPA * length, builder.position("fraction")))
+    elif name == "temperature-bounded":
+        per_length = builder.inverse_length()
+        asked = [depth - per_length]
+        pairs.append((KAPPA * per_length, builder.position("fraction-over-length")))
+    else:
+        asked = [depth - 1.0]
+        late = -builder.inverse("#L") if builder.condition.autoregressive else builder.position("fraction")
+        pairs.append((KAPPA * one, late))
+    return [*((4.0 * KAPPA * form, depth) for form in asked), *pairs]
+
+
+def _theorem(condition: Condition) -> str:
+    program = "Appendix E's program of DYCK-k"
+    known = "Corollary 23" if condition.autoregressive else "Corollary 22(a)"
+    like = f"{program}, with the embeddings and the temperature of {known}"
+    return {
+        "temperature": like,
+        "unbounded": f"{program}, with the embeddings of Corollary 22(b)",
+        "temperature-bounded": f"{program}, with bounded embeddings, which is beyond the paper",
+        "average-hard": f"the hard attention that is simulated by {like}",
+        "bounded-softmax": f"the control of {like}: nothing promises that it computes DYCK-k",
+    }[condition.name]

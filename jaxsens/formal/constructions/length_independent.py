@@ -1,0 +1,135 @@
+"""PARITY by three layers of softmax attention at temperature 1, with position embeddings that do not depend on n.
+
+Kozachinskiy, Steifer and Wałęga (Parity, Sensitivity, and Transformers, 2026, arXiv 2602.05896) prove that four layers
+suffice for PARITY with softmax attention, no layer normalisation, and position embeddings that do not depend on n and
+grow polynomially, with and without a future mask. Of their paper only the abstract was available. The network here is
+jaxsens' own, with the properties that they claim, and takes three layers. Nothing in it knows n: parameters, scores and
+embeddings are the same at every length, and with or without the mask.
+
+The embeddings of position i are i, i^2, 1/i and [i odd]. Keys and values of all layers are symbols and embeddings, so
+that what the last row computes depends on no other row; under a future mask the same holds of every row i and its
+prefix. Below, n is the number of keys that the row sees, and C the number of ones among them.
+
+**Layer 1** averages: C/n. The only other thing that the row knows of n is its own embedding, n and 1/n.
+
+**Layer 2** makes the unbounded number C of C/n, which no look-up can (its scores contain C only as C/n, and cannot tell
+C from C + 1 at every n). It averages j with the scores
+
+    s_j = K (2 (T/n) j - j^2/n) = (K/n) (T^2 - (j - T)^2),   T/n = 1/4 + (C/n)/2 + (1/n)/2,   K = 8.
+
+The weights are a discrete Gaussian of width sqrt(n)/4 about T. It is wide enough for its mean to be T up to e^(-pi^2
+n/8) (Poisson summation), and T stays n/4 away from both ends, so that what is cut off is of order e^(-n/2). Hence
+2 z - n/2 - 1, where z is the average, is C within `count_error_bound`, which is less than 1/8 for n >= 4; at n = 2 and
+3 the error is 0.036 and 0.117, by enumeration. At n = 1 it is 1/2, and C is C/n itself: the hidden unit
+relu(C/n + 2/n - 2) puts that right.
+
+**Layer 3** looks C up in the table of positions with the scores K (2 C j - j^2), whose best rows differ by K at least,
+and the value [j odd]. A count of 0, for which there is no row, is told by min(C, 1), from two hidden units of layer 2.
+The last units round ([C odd] + min(C, 1) - 1).
+
+Scores of layer 2 are of order n and those of layer 3 of order n^2. The average sensitivity is n, the largest there is.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from jaxsens.core.base.errors import collecting
+from jaxsens.core.models.parts.positions import Component, Limb
+from jaxsens.core.models.parts.weighting import Softmax
+from jaxsens.formal.constructions.compiled import CompiledTransformer, Promise, make
+from jaxsens.formal.constructions.conditions import ConditionName, Read, check_choices
+from jaxsens.formal.constructions.network import PLACES, Affine, Pair, ResidualNetwork
+from jaxsens.formal.constructions.rounding import ROUND
+
+SHARPNESS = 8.0
+"""K, of the Gaussian in layer 2 and of the look-up in layer 3."""
+
+MEAN_ERROR = 1 / 16
+"""How far the mean of the Gaussian may be from its centre; half of the error of the count."""
+
+LOOK_UP_ERROR = 1 / 100
+"""How far the value looked up may be from that at C, if C is known within 1/8."""
+
+
+def parity(
+    condition: ConditionName = "unbounded",
+    *,
+    autoregressive: bool = False,
+    dtype: Literal["float32", "float64"] = "float64",
+    read: Read = "output",
+) -> CompiledTransformer:
+    """The transformer of PARITY: 3 layers with one head each, softmax at temperature 1, nothing that depends on n.
+
+    The coordinate `model.output` of the last row is exactly 1 if the word has an odd number of ones, and exactly 0 if
+    not; under the future mask that of every row says it of the prefix. The parameters with the mask and without it are
+    the same.
+
+    Args:
+        condition: "unbounded", which says what it is: temperature 1, and embeddings that grow.
+        autoregressive: Whether every layer is future-masked.
+        dtype: The model's dtype. Scores grow as n^2, see `promise.exact_length`.
+        read: What `flip_sensitivity` measures by default: the output, the average that it rounds, or all coordinates.
+
+    Raises:
+        InputError: With every reason why there is no such network.
+    """
+    with collecting("length-independent-parity") as problems:
+        check_choices(condition, autoregressive, dtype, read, problems)
+        if condition != "unbounded" and not problems:
+            remedy = '"unbounded", or leave it out: its temperature is 1, and its embeddings grow with i'
+            problems.add("condition", condition, remedy)
+    network = ResidualNetwork("01")
+    output = _program(network, "future" if autoregressive else "none", dtype).coordinates[0]
+    promise = Promise(
+        text="PARITY, with positions that do not depend on n",
+        condition=condition,
+        autoregressive=autoregressive,
+        theorem="jaxsens' own construction, with the properties that Kozachinskiy et al. (2026) claim",
+        table_row="none",
+        exact=True,
+    )
+    return make(network, Softmax(), dtype, output, read, promise)
+
+
+def _program(network: ResidualNetwork, mask: Literal["none", "future"], dtype: str) -> Affine:
+    """The network's output, layer by layer as the module says."""
+    index, inverse, odd = (network.component(Component(name)) for name in ("index", "reciprocal", "odd"))
+    limbs = [Limb("square", place) for place in range(PLACES["square"])]
+    squares = [network.component(term) for term in (limbs if dtype == "float32" else [Component("square")])]
+    share = network.attend(mask, (), network.symbol("1"))
+    # C/n - 1/2 at n = 1, where the Gaussian knows nothing, and 0 elsewhere.
+    single = network.rectify((share + 2.0 * inverse - 2.0, 1.0), (2.0 * inverse - 1.0, -0.5))
+
+    def scores(centre: Affine, scale: Affine) -> list[Pair]:
+        """K (2 centre j - scale j^2)."""
+        return [(2.0 * SHARPNESS * centre, index), *((-SHARPNESS * scale, square) for square in squares)]
+
+    gaussian = scores(0.5 * share + 0.5 * inverse + 0.25, inverse)
+    mean = network.attend(mask, gaussian, index, "centre", MEAN_ERROR, SHARPNESS)
+    count = 2.0 * mean - 0.5 * index - 1.0 + single
+    some = network.rectify((count, 1.0), (count - 1.0, -1.0))
+    table = scores(count, Affine(constant=1.0))
+    found = network.attend(mask, table, odd, "table", LOOK_UP_ERROR, SHARPNESS)
+    return network.shaped((ROUND, found + some - 1.0))
+
+
+def count_error_bound(n: int) -> float:
+    """How far 2 z - n/2 - 1 may be from C at n keys, for every C from 0 to n, in exact arithmetic; see layer 2.
+
+    With a = K/n, q = e^(-pi^2/a) and d = n/4 + 1/2, the least distance of T from a position that is cut off, Poisson
+    summation bounds the sum of (j - T) e^(-a (j - T)^2) over all whole j by sqrt(pi/a) (2 pi/a) sum_k k q^(k^2), and
+    that of the weights from below by sqrt(pi/a) (1 - 2 sum_k q^(k^2)). The sums over the two ends that are cut off have
+    opposite signs; each is at most that of (d + m) e^(-a (d + m)^2) over m >= 0.
+
+    It is below 1/8 from n = 4 on, and falls from there.
+    """
+    a, d = SHARPNESS / n, n / 4 + 0.5
+    q, steps = math.exp(-(math.pi**2) / a), range(1, 40)
+    width = math.sqrt(math.pi / a)
+    everywhere = width * (2 * math.pi / a) * sum(k * q ** (k * k) for k in steps)
+    weights = width * (1 - 2 * sum(q ** (k * k) for k in steps))
+    tail = [math.exp(-a * (d + m) ** 2) for m in range(int(d) + 40)]
+    cut = sum((d + m) * weight for m, weight in enumerate(tail))
+    return 2 * (everywhere + cut) / (weights - 2 * sum(tail))

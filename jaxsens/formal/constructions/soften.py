@@ -1,0 +1,352 @@
+"""Average-hard attention replaced by softmax at a low temperature, with a promise (Yang et al. 2026, Theorem 26).
+
+The temperature must be so low that softmax's error stays small as it grows from layer to layer: Lemmas 25 and 28 to 34
+and Theorem 26 of Yang et al. (arXiv 2412.09925), for layers with residual connections, biases and several heads. Norms
+of activations are largest entries. There are three temperatures, each warmer than the one before:
+
+* Theorem 26 with `paper_constants`, made of the sizes and of P, the largest parameter;
+* Theorem 26 with `norm_constants`, which has the norms of the actual matrices in place of d P;
+* `warmest_temperature`, which follows the error layer by layer and coordinate by coordinate (`error_bound`).
+
+`soften` uses the last. It is never colder, since it is the same proof without its maxima. It gains in three places. It
+has each head's own gap and magnitudes, where the theorem takes the worst of all. It uses Lemma 33 with the gap that is
+left, gamma - 2 delta, where the theorem gives away half of it. And coordinates that nothing writes to, such as position
+embeddings up to n^2, are exact and stay out of the product of error and magnitude in Lemma 32.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Float
+
+from jaxsens.core.base import inputs
+from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.strict import naming_arguments
+from jaxsens.core.models.parts.schedules import Schedule
+from jaxsens.core.models.parts.weighting import Softmax
+from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.models.transformer.module import Transformer, check_tokens
+from jaxsens.core.models.transformer.parameters import LayerParameters, TransformerParameters
+from jaxsens.formal.constructions import uniform_tieless
+from jaxsens.formal.constructions.uniform_tieless import UniformTieless
+
+FLOATING_POINT = 1024
+"""Least epsilon, in units of rounding of the largest activation. Arithmetic would break a smaller promise."""
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The constants of Lemmas 28 to 34 for the worst layer, as natural logarithms, since their powers overflow.
+
+    Attributes:
+        log_value: V. The heads' outputs, through W_V and W_O and added up, are at most V times the activations
+            (Lemma 28, twice). With one head and W_O = 1 it is the paper's d P. At least 1.
+        log_growth: G. |x^(l)| <= G^l x_max (Lemma 29).
+        log_feed_forward: A_f. The most by which an error grows through skip connection and per-position map (Lemma 30).
+        log_uniform: 1 + V. The most by which an error grows through uniform attention (Lemma 31).
+        log_score: K. An error e of activations of size X >= e changes scores by at most K X e (Lemma 32). At least 1.
+    """
+
+    log_value: float
+    log_growth: float
+    log_feed_forward: float
+    log_uniform: float
+    log_score: float
+
+    @property
+    def log_error(self) -> float:
+        """A = A_f (1 + V), the factor of the error that is already there (Lemma 25)."""
+        return self.log_feed_forward + self.log_uniform
+
+    @property
+    def log_weight(self) -> float:
+        """B = A_f V, the factor of X times the error in the attention weights (Lemmas 25 and 34)."""
+        return self.log_feed_forward + self.log_value
+
+
+@dataclass(frozen=True)
+class SoftenedPromise:
+    """What `soften` promises, and from what it follows.
+
+    At every position, every activation y^(L) of the softened model and its output are within `epsilon` of the hard
+    model's: on all inputs of length `measured.n` if `measured.exhaustive`, and otherwise on the inputs that were given.
+
+    Attributes:
+        epsilon: The largest difference of an entry.
+        tau: The temperature of every layer.
+        theorem_tau: Theorem 26's temperature with `constants`, which is never warmer than `tau`.
+        measured: The hard model's gaps and magnitudes, and on which inputs.
+        constants: The constants of Lemmas 28 to 34, from the norms of the matrices.
+    """
+
+    epsilon: float
+    tau: float
+    theorem_tau: float
+    measured: UniformTieless
+    constants: Constants
+
+    @property
+    def theorem(self) -> str:
+        """Where the promise comes from."""
+        return "Yang et al., arXiv 2412.09925, Theorem 26"
+
+
+class SoftenedTransformer(Transformer):
+    """A transformer with the hard model's parameters and softmax at temperature `promise.tau` in every layer.
+
+    It is an ordinary `Transformer` and reads inputs of any length, but `promise` is about inputs of length
+    `promise.measured.n`. `outputs` are the coordinates that the hard model designates for measurement; None if it
+    designates none.
+    """
+
+    def __init__(self, hard: Transformer, promise: SoftenedPromise) -> None:
+        weighting = Softmax(Schedule(coefficient=1 / promise.tau))
+        super().__init__(hard.config.replace(weighting=weighting), parameters=hard.parameters)
+        self.promise = promise
+        self.outputs: tuple[int, ...] | None = getattr(hard, "outputs", None)
+
+
+@naming_arguments
+def soften(
+    model: Transformer, n: int, epsilon: float, *, words: ArrayLike | None = None
+) -> SoftenedTransformer:
+    """A softmax transformer within `epsilon` of a uniform-tieless average-hard one on inputs of length n.
+
+    The temperature follows from the gap between the largest score and the next, the magnitudes of activations and
+    parameters, and the depth. Gap and magnitudes are measured on all inputs of length n, or on `words`.
+
+    Args:
+        model: Average-hard in every layer. Each head either has W_Q = 0 or W_K = 0, or one largest score per row.
+        n: The length of the inputs.
+        epsilon: The largest difference allowed in any entry of any activation and output.
+        words: (k, n) inputs to measure, and to make the promise for, if there are too many of length n to try all.
+
+    Raises:
+        InputError: With every reason against the arguments: a model that Theorem 26 is not about, `n`, `epsilon`. Then
+            if the model is not uniform-tieless on these inputs (`uniform_tieless.measure`), or `epsilon` is below what
+            the arithmetic resolves.
+    """
+    problems = Problems("soften")
+    epsilon = inputs.number("epsilon", epsilon, problems, above=0, below=math.inf)
+    uniform_tieless.check_measurable(model, n, words, problems)
+    problems.raise_if_any()
+    measured, parameters = uniform_tieless.measure(model, n, words), model.parameters
+    constants, within = norm_constants(parameters), epsilon / head_gain(parameters)
+    theorem_tau = theorem_temperature(
+        constants, model.config.layers, measured.n, measured.gap, measured.x_max, within
+    )
+    tau = warmest_temperature(parameters, measured, epsilon, theorem_tau)
+    promise = SoftenedPromise(epsilon, tau, theorem_tau, measured, constants)
+    limits = np.finfo(model.config.dtype)
+    resolved = FLOATING_POINT * float(limits.eps) * max(1.0, float(measured.magnitudes.max()))
+    if epsilon < resolved:
+        remedy = f"at least {resolved:.3g}, what {limits.dtype} resolves of activations so large"
+        problems.add("epsilon", epsilon, remedy)
+    if not (promise.tau > 0 and 1 / promise.tau < float(limits.max)):
+        problems.add("tau", promise.tau, f"a larger gap: 1/tau exceeds the largest number of {limits.dtype}")
+    problems.raise_if_any()
+    return SoftenedTransformer(model, promise)
+
+
+def largest_difference(soft: Transformer, hard: Transformer, words: ArrayLike | None = None) -> float:
+    """The largest |difference| of an entry of y^(L), at any position, or of the output, over `words` (k, n).
+
+    Without `words`, over all inputs of the length that `soft` makes its promise for. Compare it with
+    `soft.promise.epsilon`. NaN if any number is NaN.
+
+    Raises:
+        InputError: If there are no words, and `soft` has no promise to take a length from.
+    """
+    if words is not None:
+        tried = np.atleast_2d(np.asarray(words))
+        check_tokens(hard.config, tried)
+    elif isinstance(soft, SoftenedTransformer):
+        tried = uniform_tieless.all_inputs(hard.config, soft.promise.measured.n)
+    else:
+        raise InputError("words = None: give words, or a model that `soften` made")
+    largest = 0.0
+    for batch in uniform_tieless.batches(hard.config, tried):
+        pairs = [(soft.activations(batch), hard.activations(batch))]
+        if hard.config.logits is not None:
+            pairs.append((soft(batch), hard(batch)))
+        for a, b in pairs:
+            found = np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)).max()
+            largest = float(np.maximum(largest, found))
+    return largest
+
+
+def paper_constants(config: TransformerConfig, parameters: TransformerParameters) -> Constants:
+    """The constants from the sizes and P = max(1, max |parameter of a layer|) alone.
+
+    With width d, head width d_v, H heads and F hidden units: V = H d_v d P^2, since b_h W_O adds d_v products in each
+    of H heads; K = 3 sqrt(d_v) d^2 P^2; A_f = 1 + d F P^2; G = (1 + V)(1 + F P (d P + P) + P).
+    """
+    found = []
+    for k, layer in enumerate(parameters.layers):
+        sizes, d = config.layer(k), config.width
+        matrices = (layer.query, layer.key, layer.value, layer.output, layer.w1, layer.b1, layer.w2, layer.b2)
+        present = [m for m in map(_absolute, matrices) if m is not None]
+        p = max([1.0, *(float(m.max(initial=0)) for m in present)])
+        value = sizes.heads * sizes.head_width * d * p**2
+        score = 3 * math.sqrt(sizes.head_width) * d**2 * p**2
+        into, out, bias = (d * p, sizes.feed_forward * p, p) if sizes.feed_forward else (0.0, 0.0, 0.0)
+        found.append(_constants(value, score, into, out, bias))
+    return _worst(found)
+
+
+def norm_constants(parameters: TransformerParameters) -> Constants:
+    """The constants from norms of the matrices.
+
+    |x W| is at most |x| times the gain of W, the largest column sum of |W|, which is attained and at most d P. For the
+    values, W is the heads' W_V W_O stacked. A score is x_i N x_j with N = W_Q W_K^T / sqrt(head_width), so an error
+    e <= X changes it by at most sum |N| (2 X + e) e: K is 3 times the largest sum of |N| of a head.
+    """
+    found = []
+    for layer in parameters.layers:
+        sizes = LayerSizes.of(layer)
+        biases = (b for b in map(_absolute, (layer.b1, layer.b2)) if b is not None)
+        bias = max((float(b.max(initial=0)) for b in biases), default=0.0)
+        value = float(sizes.value.sum(axis=(0, 1)).max())
+        score = 3 * float(sizes.score.sum(axis=(1, 2)).max())
+        found.append(_constants(value, score, _gain(sizes.into), _gain(sizes.out), bias))
+    return _worst(found)
+
+
+def theorem_temperature(
+    constants: Constants, layers: int, n: int, gap: float, x_max: float, epsilon: float
+) -> float:
+    """Theorem 26: gamma / (2 log(2 (n - 1) B L A^(L-1) X / e)), X = G^(L-1) x_max, e = min(1, epsilon, gamma/(4 K X)).
+
+    At this temperature every activation of the softmax transformer is within `epsilon` of the average-hard one's.
+    Proof: while the layers' errors stay below gamma / (4 K X), scores move by at most gamma / 4. At least half of each
+    gap is left, so weights are off by at most h = 2 (n - 1) e^(-gamma / (2 tau)) (Lemma 33). An error e then becomes
+    A e + B X h (Lemma 25), and after L layers at most B X h L A^(L-1), which is e by the choice of tau. The temperature
+    is 1 if the gap is infinite: there is nothing to choose, and any temperature will do.
+    """
+    if math.isinf(gap) or n == 1:
+        return 1.0
+    log_x = (layers - 1) * constants.log_growth + math.log(x_max)
+    log_e = min(math.log(epsilon), math.log(gap / 4) - constants.log_score - log_x, 0.0)
+    growth = constants.log_weight + math.log(layers) + (layers - 1) * constants.log_error
+    return gap / (2 * (math.log(2 * (n - 1)) + growth + log_x - log_e))
+
+
+@dataclass(frozen=True, eq=False)
+class LayerSizes:
+    """The absolute values of a layer's matrices, in float64.
+
+    Attributes:
+        score: |W_Q W_K^T| / sqrt(head_width).
+        value: |W_V W_O|.
+        into: |W1|; None without a per-position map.
+        out: |W2|; None without a per-position map.
+    """
+
+    score: Float[np.ndarray, "heads width width"]
+    value: Float[np.ndarray, "heads width width"]
+    into: Float[np.ndarray, "width hidden"] | None
+    out: Float[np.ndarray, "hidden width"] | None
+
+    @staticmethod
+    def of(layer: LayerParameters) -> LayerSizes:
+        """The sizes of one layer's parameters."""
+        query, key, value, output = (
+            np.asarray(matrix, np.float64) for matrix in (layer.query, layer.key, layer.value, layer.output)
+        )
+        return LayerSizes(
+            score=np.abs(query @ np.swapaxes(key, 1, 2)) / math.sqrt(query.shape[2]),
+            value=np.abs(value @ output),
+            into=_absolute(layer.w1),
+            out=_absolute(layer.w2),
+        )
+
+
+def error_bound(
+    sizes: tuple[LayerSizes, ...], measured: UniformTieless, inverse_temperature: float
+) -> Float[np.ndarray, " width"]:
+    """How far y^(L) of the softmax transformer may be from the average-hard one's, in each coordinate.
+
+    Let e be the error of a layer's input and X its magnitude, both vectors over the coordinates. In each head, scores
+    move by delta = e |N| X + X |N| e + e |N| e (Lemma 32), and weights move in the 1-norm by h = 2 y / (1 + y), where
+    y = (n - 1) exp(-(gap - 2 delta) / tau) (Lemma 33, without its first inequality). The head's output moves by
+    e |W_V W_O|, as weights sum to at most 1, and by h / 2 times the spread of the values, as both rows of weights have
+    the same sum (Lemma 34, which uses a spread of at most 2 X |W_V W_O|). The residual connection adds e, and the
+    per-position map turns an error c into c + c |W1| |W2| (Lemma 30). Rounding is not counted.
+    """
+    e = np.zeros(measured.magnitudes.shape[1])
+    for k, size in enumerate(sizes):
+        x = measured.magnitudes[k]
+        delta = np.einsum("hab,a,b->h", size.score, e, x + e) + np.einsum("hab,a,b->h", size.score, x, e)
+        gaps = np.array(measured.gaps[k])
+        chosen = np.isfinite(gaps) & (measured.n > 1)
+        off = np.zeros(len(gaps))
+        log_y = math.log(max(measured.n - 1, 1)) - (gaps[chosen] - 2 * delta[chosen]) * inverse_temperature
+        off[chosen] = 2 * np.exp(-np.logaddexp(0, -log_y))
+        c = e + np.einsum("a,had->d", e, size.value) + off / 2 @ measured.spreads[k]
+        e = c if size.into is None or size.out is None else c + c @ size.into @ size.out
+    return e
+
+
+def warmest_temperature(
+    parameters: TransformerParameters, measured: UniformTieless, epsilon: float, colder: float
+) -> float:
+    """Nearly the warmest temperature at which `error_bound` is at most epsilon, and at least `colder`, Theorem 26's.
+
+    The error of the logits, if there are any, is bounded too. Found by doubling and halving, to 1 in 1000.
+    """
+    sizes = tuple(LayerSizes.of(layer) for layer in parameters.layers)
+    head = _absolute(parameters.head)
+
+    def kept(tau: float) -> bool:
+        error = error_bound(sizes, measured, 1 / tau)
+        largest = max(float(error.max()), 0.0 if head is None else float((error @ head).max()))
+        return largest <= epsilon * (1 - 1e-9)
+
+    if math.isinf(measured.gap):
+        return colder
+    low, high = colder, 2 * colder
+    for _ in range(64):
+        if not kept(high):
+            break
+        low, high = high, 2 * high
+    while high > 1.001 * low:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if kept(middle) else (low, middle)
+    return low
+
+
+def head_gain(parameters: TransformerParameters) -> float:
+    """The most by which an error may grow from the activations to the logits, at least 1."""
+    return max(1.0, _gain(_absolute(parameters.head)))
+
+
+def _absolute(matrix: ArrayLike | None) -> np.ndarray | None:
+    return None if matrix is None else np.abs(np.asarray(matrix, np.float64))
+
+
+def _gain(absolute: np.ndarray | None) -> float:
+    """max |x W| / max |x|: the largest column sum of |W|; 0 if there is no map."""
+    return 0.0 if absolute is None else float(absolute.sum(axis=0).max(initial=0))
+
+
+def _constants(value: float, score: float, into: float, out: float, bias: float) -> Constants:
+    """The constants of one layer from V, K, the gains of W1 and W2, and the largest bias."""
+    value = max(1.0, value)
+    return Constants(
+        log_value=math.log(value),
+        log_growth=math.log1p(value) + math.log1p(out * (into + bias) + bias),
+        log_feed_forward=math.log1p(into * out),
+        log_uniform=math.log1p(value),
+        log_score=math.log(max(1.0, score)),
+    )
+
+
+def _worst(found: list[Constants]) -> Constants:
+    """The largest of each constant; 0, as for a layer that does nothing, if there is no layer."""
+    return Constants(
+        *(max((getattr(one, field.name) for one in found), default=0.0) for field in fields(Constants))
+    )

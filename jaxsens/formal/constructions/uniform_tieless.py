@@ -1,0 +1,278 @@
+"""Uniform-tieless transformers (Yang et al., arXiv 2412.09925, Definitions 4 and 5): which models are, and by how much.
+
+An average-hard transformer is uniform-tieless if each head either gives every visible key the same score on every
+input, or has one largest score in every row. There are finitely many inputs of a length n, so there is a least gap
+between the largest score and the next, gamma(n) > 0 (Lemma 24). This module measures it, and the other numbers that
+Theorem 26 needs, by running the model on all inputs of length n, or on given ones if there are too many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int
+
+from jaxsens.core.base import inputs
+from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import compiled
+from jaxsens.core.models.parts.weighting import AverageHard
+from jaxsens.core.models.transformer import layers
+from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.models.transformer.module import Transformer, check_runs, check_tokens
+from jaxsens.core.models.transformer.parameters import TransformerParameters
+from jaxsens.core.models.transformer.trace import row_scores
+
+MAX_INPUTS = 2**16
+"""Most inputs of a length that are all tried."""
+
+PRODUCTS_IN_MEMORY = 2**23
+"""Most products q_ic k_jc that one batch of inputs makes at once."""
+
+ROUNDING_UNITS = 32
+"""Assumed rounding error of scores, in units of rounding relative to the sum of their |products|."""
+
+
+@dataclass(frozen=True)
+class UniformTieless:
+    """What is measured of a uniform-tieless model on inputs of one length. The arrays are not compared.
+
+    Attributes:
+        n: The length.
+        inputs: The number of inputs that were run.
+        exhaustive: Whether these are all inputs: every word over the alphabet and, if the model has an end-of-sequence
+            symbol, every word that ends with it.
+        uniform: For each layer and head, whether its scores are 0 because its queries or its keys are 0.
+        gaps: For each layer and head, the least difference between a row's largest score and the next, minus what
+            rounding may have added; infinite for uniform heads, and if no row sees two keys.
+        magnitudes: The largest |entry| of x^(0), ..., x^(L) in each coordinate.
+        spreads: For each layer, head and coordinate, the largest distance between values v_j W_O of one input.
+    """
+
+    n: int
+    inputs: int
+    exhaustive: bool
+    uniform: tuple[tuple[bool, ...], ...]
+    gaps: tuple[tuple[float, ...], ...]
+    magnitudes: Float[np.ndarray, "layers+1 width"] = field(compare=False)
+    spreads: tuple[Float[np.ndarray, "heads width"], ...] = field(compare=False)
+
+    @property
+    def gap(self) -> float:
+        """gamma(n), the least of all gaps; infinite if there is nothing to choose."""
+        return min((gap for layer in self.gaps for gap in layer), default=np.inf)
+
+    @property
+    def x_max(self) -> float:
+        """x_max(n), the largest |entry| of x^(0), at least 1."""
+        return max(1.0, float(self.magnitudes[0].max()))
+
+
+def measure(model: Transformer, n: int, words: ArrayLike | None = None) -> UniformTieless:
+    """Runs `model` on all inputs of length n, or on `words` (k, n), and measures gaps and magnitudes.
+
+    O(inputs L n (n + d) H head_width). With `words` the result holds for these inputs only.
+
+    Raises:
+        InputError: If Theorem 26 is not about this model, with all reasons at once; if a head that is not uniform
+            ties, with head, position (from 0) and word; if numbers overflow; or if there are more than `MAX_INPUTS`
+            inputs and no `words`.
+    """
+    problems = Problems("a uniform-tieless transformer")
+    check_measurable(model, n, words, problems)
+    problems.raise_if_any()
+    n = int(n)
+    tried = all_inputs(model.config, n) if words is None else np.asarray(words)
+    uniform = uniform_heads(model.parameters)
+    gaps, where, magnitudes, spreads = _measured(model, tried, uniform)
+    if not np.isfinite(magnitudes).all():
+        k = int(np.argmin(np.isfinite(magnitudes).all(axis=1)))
+        problems.add("model", f"x^({k}) is not finite", "parameters with which activations stay finite")
+        problems.raise_if_any()
+    certain = _less_rounding(model, gaps, where, magnitudes, problems)
+    problems.raise_if_any()
+    return UniformTieless(n, len(tried), words is None, uniform, certain, magnitudes, spreads)
+
+
+def check_measurable(model: Transformer, n: int, words: ArrayLike | None, problems: Problems) -> None:
+    """Notes everything against the arguments of `measure` that can be seen without running the model."""
+    known = isinstance(model, Transformer)
+    if not known:
+        problems.add("model", type(model).__name__, "a jaxsens.Transformer")
+    else:
+        _check_config(model.config, problems)
+    n = inputs.length(n, problems)
+    if known and n:
+        check_runs(model.config, n, problems)
+        if words is not None:
+            _check_words(model.config, n, words, problems)
+
+
+def uniform_heads(parameters: TransformerParameters) -> tuple[tuple[bool, ...], ...]:
+    """For each layer and head, whether W_Q = 0 or W_K = 0, so that all scores are 0 on every input."""
+
+    def zero(matrices: Array) -> np.ndarray:
+        return np.all(np.asarray(matrices) == 0, axis=(1, 2))
+
+    return tuple(tuple((zero(layer.query) | zero(layer.key)).tolist()) for layer in parameters.layers)
+
+
+def all_inputs(config: TransformerConfig, n: int) -> Int[np.ndarray, "inputs n"]:
+    """Every word of length n over the alphabet, in order, followed by those that end with the end symbol instead.
+
+    Raises:
+        InputError: If there are more than `MAX_INPUTS`.
+    """
+    symbols, end = config.alphabet_size, config.end_of_sequence
+    total = symbols**n + (0 if end is None else symbols ** (n - 1))
+    if total > MAX_INPUTS:
+        raise InputError(
+            f"n = {n}: there are {total} inputs of this length, and at most {MAX_INPUTS} are all tried; give `words`"
+        )
+
+    def over_alphabet(length: int) -> np.ndarray:
+        place = symbols ** np.arange(length - 1, -1, -1)
+        return np.arange(symbols**length)[:, None] // place % symbols
+
+    found = over_alphabet(n)
+    if end is None:
+        return found
+    ended = np.pad(over_alphabet(n - 1), ((0, 0), (0, 1)), constant_values=end)
+    return np.concatenate([found, ended])
+
+
+def batches(config: TransformerConfig, words: Int[np.ndarray, "k n"]) -> Iterator[Int[np.ndarray, "m n"]]:
+    """The words in batches of equal size within `PRODUCTS_IN_MEMORY`. The last is filled up with its first word."""
+    n = words.shape[1]
+    shapes = [config.layer(k) for k in range(config.layers)]
+    widest = max([config.width, *(layer.heads * layer.head_width for layer in shapes)])
+    size = min(len(words), max(1, PRODUCTS_IN_MEMORY // (n**2 * widest)))
+    for start in range(0, len(words), size):
+        batch = words[start : start + size]
+        yield np.concatenate([batch, np.repeat(batch[:1], size - len(batch), axis=0)])
+
+
+def _check_config(config: TransformerConfig, problems: Problems) -> None:
+    for k in range(config.layers):
+        layer, name = config.layer(k), f"layer {k}: "
+        if not isinstance(layer.weighting, AverageHard):
+            problems.add(f"{name}weighting", layer.weighting, '"average-hard"')
+        if layer.scores != "dot-product":
+            problems.add(f"{name}scores", layer.scores, '"dot-product", for Lemma 32 bounds bilinear scores')
+        if layer.layer_norm != "none":
+            problems.add(f"{name}layer_norm", layer.layer_norm, '"none"')
+        if layer.output_gate != "none":
+            problems.add(f"{name}output_gate", layer.output_gate, '"none"')
+        if layer.activation != "relu" and layer.feed_forward:
+            problems.add(f"{name}activation", layer.activation, '"relu", for Lemma 30')
+        for term in layer.position_scores:
+            problems.add(f"{name}positions", term, "embeddings that are added to the symbols' only")
+
+
+def _check_words(config: TransformerConfig, n: int, words: ArrayLike, problems: Problems) -> None:
+    try:
+        found = np.asarray(words)
+    except ValueError:
+        problems.add("words", words, f"rows of one length, an array of shape (words, {n})")
+        return
+    if found.ndim != 2 or found.shape[1] != n or not len(found):
+        problems.messages.append(
+            f"words = an array of shape {found.shape}: give an array of shape (words, {n})"
+        )
+        return
+    try:
+        check_tokens(config, found)
+    except InputError as error:
+        problems.messages.append(str(error))
+
+
+def _measured(
+    model: Transformer, words: Int[np.ndarray, "k n"], uniform: tuple[tuple[bool, ...], ...]
+) -> tuple[list[np.ndarray], list[list[tuple[int, np.ndarray]]], np.ndarray, tuple[np.ndarray, ...]]:
+    """The least gaps and where they occur (position, word), magnitudes and spreads, over all words."""
+    config = model.config
+    gaps = [np.full(config.layer(k).heads, np.inf) for k in range(config.layers)]
+    where = [[(0, words[0]) for _ in range(config.layer(k).heads)] for k in range(config.layers)]
+    magnitudes = np.zeros((config.layers + 1, config.width))
+    spreads = tuple(np.zeros((config.layer(k).heads, config.width)) for k in range(config.layers))
+    for batch in batches(config, words):
+        with numerics(config.dtype):
+            found = _run(config, model.parameters, batch)
+        for k, (gap, spread) in enumerate(found[0]):
+            np.maximum(spreads[k], np.asarray(spread).max(axis=0), out=spreads[k])
+            for h, rows in enumerate(np.moveaxis(np.asarray(gap, np.float64), 1, 0)):
+                # The first NaN, if there is one.
+                row = np.unravel_index(np.argmin(rows), rows.shape)
+                if not uniform[k][h] and not rows[row] >= gaps[k][h]:
+                    gaps[k][h], where[k][h] = rows[row], (int(row[1]), batch[row[0]])
+        np.maximum(magnitudes, np.asarray(found[1], np.float64).max(axis=0), out=magnitudes)
+    return gaps, where, magnitudes, spreads
+
+
+@compiled(static=1)
+def _run(
+    config: TransformerConfig, parameters: TransformerParameters, words: Any
+) -> tuple[list[tuple[Array, Array]], Array]:
+    """For each layer gaps (words, heads, n), spreads (words, heads, width); magnitudes (words, layers + 1, width)."""
+
+    def one(tokens: Array) -> tuple[list[tuple[Array, Array]], Array]:
+        kept, y = layers.trace(config, parameters, tokens)
+        found = []
+        for k, values in enumerate(kept):
+            gaps = _gaps(config, parameters, k, values.queries, values.keys)
+            moved = jnp.einsum("hjc,hcd->hjd", values.values, parameters.layers[k].output)
+            found.append((gaps, jnp.max(moved, axis=1) - jnp.min(moved, axis=1)))
+        return found, jnp.max(jnp.abs(jnp.stack([*(values.x for values in kept), y])), axis=1)
+
+    return jax.vmap(one)(words)
+
+
+def _gaps(
+    config: TransformerConfig, parameters: TransformerParameters, k: int, queries: Array, keys: Array
+) -> Float[Array, "heads n"]:
+    """Each row's largest score minus the next, 0 if it occurs twice; infinite for rows that see at most one key."""
+    layer, n = config.layer(k), queries.shape[1]
+    if n == 1:
+        return jnp.full((layer.heads, 1), jnp.inf, queries.dtype)
+    s, seen = row_scores(layer, parameters.layers[k], queries, keys, jnp.arange(n))
+    best = jax.lax.top_k(jnp.where(seen, s, -jnp.inf), 2)[0]
+    return jnp.where(jnp.sum(seen, axis=-1) > 1, best[..., 0] - best[..., 1], jnp.inf)
+
+
+def _less_rounding(
+    model: Transformer,
+    gaps: list[np.ndarray],
+    where: list[list[tuple[int, np.ndarray]]],
+    magnitudes: np.ndarray,
+    problems: Problems,
+) -> tuple[tuple[float, ...], ...]:
+    """The gaps minus what rounding may have added. Notes every head with a tie, or with a gap that may be one."""
+    unit = float(np.finfo(model.config.dtype).eps)
+    certain: list[tuple[float, ...]] = []
+    for k, parameters in enumerate(model.parameters.layers):
+        queries = magnitudes[k] @ np.abs(np.asarray(parameters.query, np.float64))
+        keys = magnitudes[k] @ np.abs(np.asarray(parameters.key, np.float64))
+        with np.errstate(over="ignore", invalid="ignore"):
+            products = (queries * keys).sum(axis=1) / np.sqrt(queries.shape[1])
+        for h, allowance in enumerate(ROUNDING_UNITS * unit * products):
+            gap, (position, word) = gaps[k][h], where[k][h]
+            if gap > allowance:
+                continue
+            found = f"gap {gap:.3g} at position {position} of {word.tolist()}"
+            remedy = "parameters with which scores stay finite"
+            if gap == 0:
+                remedy = (
+                    "one largest score a row (position embeddings can break ties), or a uniform head, W_Q = 0"
+                )
+            elif np.isfinite(gap) and np.isfinite(allowance):
+                dtype = model.config.dtype
+                remedy = f"a gap above {allowance:.3g}, what rounding in {dtype} may make of a tie"
+            problems.add(f"layer {k}, head {h}", found, remedy)
+        certain.append(tuple(float(gap) for gap in gaps[k] - ROUNDING_UNITS * unit * products))
+    return tuple(certain)

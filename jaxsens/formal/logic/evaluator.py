@@ -1,0 +1,151 @@
+"""What a formula means: its truth value at every position of a word. This is the specification of the compiler.
+
+The definitions are those of sections 4.1, 4.2 and 4.4. Positions are counted from 1; arrays hold position i at index
+i - 1. Evaluation takes O(size * n) steps per word, for many words of one length at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence, Sized
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from jaxsens.core.base.errors import InputError, collecting, no_rule
+from jaxsens.core.base.inputs import array_of
+from jaxsens.core.base.strict import typed_arguments
+from jaxsens.formal.logic import formulas
+from jaxsens.formal.logic.counting import Count, CountComparison, CountLeft, CountPredicate, CountRight
+from jaxsens.formal.logic.formulas import Formula, subformulas
+from jaxsens.formal.logic.numerical import PositionPredicate
+from jaxsens.formal.logic.structure import symbols
+
+Truth = Bool[np.ndarray, "*words n"]
+
+
+def evaluate(formula: Formula, word: Sequence[str]) -> Bool[np.ndarray, " n"]:
+    """Truth at each position of `word`, a sequence of symbols such as "0110" or ("w", "1", "r").
+
+    Raises:
+        InputError: If `formula` is not a formula, or `word` not a sequence.
+    """
+    _check_formula("evaluate", formula)
+    if not isinstance(word, Collection):
+        raise InputError(f'evaluate: word = {word!r}: give a sequence of symbols, such as "0110"')
+    wrong = [symbol for symbol in word if not isinstance(symbol, str)]
+    if wrong:
+        raise InputError(
+            f"evaluate: word has {wrong[0]!r}, which is not a symbol: give strings, "
+            "or integer tokens with their alphabet to evaluate_tokens"
+        )
+    alphabet = list(dict.fromkeys([*word, *symbols(formula)]))
+    tokens = np.array([alphabet.index(symbol) for symbol in word], dtype=np.int64)
+    return _truth(formula, tokens, alphabet)
+
+
+def satisfies(formula: Formula, word: Sequence[str]) -> bool:
+    """Whether w |= formula: truth at the last position.
+
+    Raises:
+        InputError: If the word is empty, and so has no last position.
+    """
+    if isinstance(word, Sized) and not len(word):
+        raise InputError(
+            "satisfies: word is empty: a formula is read at the last position, so give at least one symbol"
+        )
+    return bool(evaluate(formula, word)[-1])
+
+
+@typed_arguments
+def evaluate_tokens(
+    formula: Formula, tokens: Int[np.ndarray, "*words n"], alphabet: Sequence[str]
+) -> Bool[np.ndarray, "*words n"]:
+    """Truth at each position of words given as integers: token t stands for the symbol alphabet[t].
+
+    Raises:
+        InputError: If the formula names symbols that the alphabet lacks, or a token is outside the alphabet.
+    """
+    _check_formula("evaluate_tokens", formula)
+    array = array_of(tokens)
+    with collecting("evaluate_tokens") as problems:
+        if unknown := [symbol for symbol in symbols(formula) if symbol not in alphabet]:
+            named = ", ".join(map(repr, unknown))
+            problems.messages.append(f"the formula names {named}, which the alphabet {list(alphabet)} lacks")
+        if array.ndim < 1 or not np.issubdtype(array.dtype, np.integer):
+            found = f"shape {array.shape} and dtype {array.dtype}"
+            problems.messages.append(f"tokens have {found}: give integers of shape (..., n)")
+        elif array.size and not 0 <= array.min() <= array.max() < len(alphabet):
+            found = f"from {array.min()} to {array.max()}"
+            problems.messages.append(f"tokens run {found}: give indices into the alphabet {list(alphabet)}")
+    return _truth(formula, array, alphabet)
+
+
+def _check_formula(subject: str, formula: object) -> None:
+    if not isinstance(formula, Formula):
+        raise InputError(f'{subject}: formula = {formula!r}: give a formula, such as parse("Y Q_1")')
+
+
+def _truth(formula: Formula, tokens: np.ndarray, alphabet: Sequence[str]) -> Truth:
+    known: dict[Formula, Truth] = {}
+    for part in subformulas(formula):
+        known[part] = _one(part, [known[child] for child in part.children], tokens, alphabet)
+    return known[formula]
+
+
+def _one(part: Formula, children: list[Truth], tokens: np.ndarray, alphabet: Sequence[str]) -> Truth:
+    """Truth of a formula, given the truth of its children."""
+    length = tokens.shape[-1]
+    match part:
+        case formulas.Symbol(name):
+            return tokens == alphabet.index(name)
+        case formulas.Constant(value):
+            return np.full(tokens.shape, value, dtype=bool)
+        case formulas.Not():
+            return ~children[0]
+        case formulas.And():
+            return children[0] & children[1]
+        case formulas.Or():
+            return children[0] | children[1]
+        case formulas.Yesterday():
+            return previous(children[0])
+        case formulas.Next():
+            return previous(children[0][..., ::-1])[..., ::-1]
+        case formulas.Since():
+            return since(*children)
+        case formulas.Until():
+            return since(children[0][..., ::-1], children[1][..., ::-1])[..., ::-1]
+        case PositionPredicate(predicate):
+            return np.broadcast_to(np.array(predicate.table(length))[1:], tokens.shape)
+        case CountComparison(terms, constant, relation):
+            total = np.full(tokens.shape, constant, dtype=np.int64)
+            for (weight, term), child in zip(terms, children, strict=True):
+                total += weight * count(term, child)
+            return {">=": total >= 0, "=": total == 0, "!=": total != 0}[relation]
+        case CountPredicate(predicate, term):
+            return np.array(predicate.table(length))[count(term, children[0])]
+    raise no_rule("evaluate", "formula", part)
+
+
+def previous(truth: Truth) -> Truth:
+    """Y: the truth at i - 1; false at the first position."""
+    result = np.zeros_like(truth)
+    result[..., 1:] = truth[..., :-1]
+    return result
+
+
+def since(left: Truth, right: Truth) -> Truth:
+    """S, by its expansion: right holds here, or left holds here and left S right at the position before."""
+    result = right.copy()
+    for i in range(1, right.shape[-1]):
+        result[..., i] |= left[..., i] & result[..., i - 1]
+    return result
+
+
+def count(term: Count, truth: Truth) -> Int[np.ndarray, "*words n"]:
+    """#L: at how many j <= i `truth` holds; #R: at how many j >= i."""
+    match term:
+        case CountLeft():
+            return np.cumsum(truth, axis=-1, dtype=np.int64)
+        case CountRight():
+            return np.cumsum(truth[..., ::-1], axis=-1, dtype=np.int64)[..., ::-1]
+    raise no_rule("evaluate", "count", term)

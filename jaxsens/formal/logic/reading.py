@@ -1,0 +1,309 @@
+"""Reads words symbol by symbol, keeping of each prefix only what the formula's truth at later positions depends on.
+
+What is kept is a state, a set of *threads*. A thread has a cell for each subformula:
+
+- `Y f`: the truth of f at the last position read; `f S g`: its own truth there.
+- a comparison of `#L` counts: its sum; a numerical predicate: the position or the count, as far as the predicate tells
+  numbers apart (modulo m, or up to k + 1).
+- `X f`, `f U g`, `last`: the truth that was guessed for it, which the next symbol confirms or refutes. A thread is one
+  series of guesses. Each word confirms exactly one.
+
+The truth of the whole formula at the last position comes last. What is settled for all later positions is replaced by
+that truth, and what no longer matters by a constant: so `dyck-1-depth-2` has finitely many states although it counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxsens.core.base.errors import InputError, no_rule
+from jaxsens.formal.logic import formulas
+from jaxsens.formal.logic.counting import CountComparison, CountPredicate, CountRight
+from jaxsens.formal.logic.formulas import Formula, shortened, subformulas
+from jaxsens.formal.logic.numerical import (
+    EVEN,
+    EXACTLY,
+    FIRST,
+    LAST,
+    MODULO,
+    ODD,
+    PositionPredicate,
+    Predicate,
+)
+from jaxsens.formal.logic.structure import symbols
+
+Cell = int | str
+Thread = tuple[Cell, ...]
+State = frozenset[Thread]
+
+ALWAYS, NEVER = "always", "never"
+"""The cell of a subformula that is settled: true, or false, at all later positions."""
+
+_NO_GUESS = -1
+
+
+class UnreadableFormula(InputError):
+    """A formula that cannot be read symbol by symbol, since it counts or measures what has not been read yet."""
+
+
+class Reading:
+    """Reads words for one formula.
+
+    Attributes:
+        formula: The formula.
+        alphabet: The symbols, in the order of their numbers.
+        start: The state before the first symbol.
+
+    Raises:
+        UnreadableFormula: If the formula has #R, or a predicate other than `last` of a position that uses the length.
+        InputError: If it names a symbol that the alphabet lacks.
+    """
+
+    def __init__(self, formula: Formula, alphabet: Sequence[str]) -> None:
+        unknown = [symbol for symbol in symbols(formula) if symbol not in alphabet]
+        if unknown:
+            raise InputError(f"formula: it names {unknown}, which the alphabet {list(alphabet)} lacks")
+        self.formula, self.alphabet = formula, tuple(alphabet)
+        self._parts = subformulas(formula)
+        place = {part: k for k, part in enumerate(self._parts)}
+        self._children = [tuple(place[child] for child in part.children) for part in self._parts]
+        self._successors: dict[State, tuple[State, ...]] = {}
+        self.start: State = frozenset([(*(_first_cell(part) for part in self._parts), 0)])
+
+    def successors(self, state: State) -> tuple[State, ...]:
+        """The state after each symbol of the alphabet. Kept: each state is worked out once."""
+        if state not in self._successors:
+            found = []
+            for symbol in self.alphabet:
+                read = (after for thread in state for after in self._read(thread, symbol))
+                found.append(frozenset(kept for after in read if (kept := self._forget(after)) is not None))
+            self._successors[state] = tuple(found)
+        return self._successors[state]
+
+    def accepts(self, state: State) -> bool:
+        """Whether the formula is true at the last position of the words that lead here. False before any symbol."""
+        return any(thread[-1] and self._may_end(thread) for thread in state)
+
+    def _may_end(self, thread: Thread) -> bool:
+        """Whether the word's end confirms the guesses."""
+        return all(
+            not (isinstance(part, formulas.Next | formulas.Until) and cell == 1)
+            and not (_is_last(part) and cell == 0)
+            for part, cell in zip(self._parts, thread, strict=False)
+        )
+
+    def _read(self, thread: Thread, symbol: str) -> list[Thread]:
+        """The threads after one more symbol, for each guess that does not contradict the guesses so far."""
+        found: list[tuple[tuple[bool, ...], Thread]] = [((), ())]
+        wanted = {
+            self._children[k][0]: bool(thread[k])
+            for k, part in enumerate(self._parts)
+            if isinstance(part, formulas.Next) and thread[k] != _NO_GUESS
+        }
+        if any(_is_last(part) and thread[k] == 1 for k, part in enumerate(self._parts)):
+            return []  # the symbol before was guessed to be the last one
+        for k, part in enumerate(self._parts):
+            found = [
+                ((*truths, truth), (*cells, cell))
+                for truths, cells in found
+                for truth, cell in _options(part, [truths[c] for c in self._children[k]], thread[k], symbol)
+                if wanted.get(k, truth) == truth
+            ]
+        return [(*cells, int(truths[-1])) for truths, cells in found]
+
+    def _forget(self, thread: Thread) -> Thread | None:
+        """The thread without what no longer matters; None if the formula is false here and at all later positions."""
+        settled: list[bool | None] = []
+        for k, part in enumerate(self._parts):
+            settled.append(_settled(part, [settled[c] for c in self._children[k]], thread[k]))
+        if settled[-1] is False and not thread[-1]:
+            return None
+        matters = self._that_matter(thread, settled)
+        cells: list[Cell] = []
+        for k, part in enumerate(self._parts):
+            if not _has_cell(part) or _guesses(part):
+                cells.append(thread[k])
+            elif (truth := settled[k]) is not None:
+                cells.append(ALWAYS if truth else NEVER)
+            else:
+                cells.append(thread[k] if k in matters else NEVER)
+        return (*cells, thread[-1])
+
+    def _that_matter(self, thread: Thread, settled: list[bool | None]) -> set[int]:
+        """The subformulas on whose later truth that of the formula, or a guess still open, depends."""
+        found: set[int] = set()
+        stack = [len(self._parts) - 1]
+        stack += [k for k, part in enumerate(self._parts) if _guesses(part) and thread[k] != _NO_GUESS]
+        guessed = set(stack[1:])
+        while stack:
+            k = stack.pop()
+            if k in found or (settled[k] is not None and k not in guessed):
+                continue
+            found.add(k)
+            stack.extend(self._children[k])
+        return found
+
+
+def _is_last(part: Formula) -> bool:
+    return isinstance(part, PositionPredicate) and part.predicate.family == LAST
+
+
+def _guesses(part: Formula) -> bool:
+    """Whether the truth of this subformula itself depends on later symbols."""
+    return isinstance(part, formulas.Next | formulas.Until) or _is_last(part)
+
+
+def _has_cell(part: Formula) -> bool:
+    kinds = formulas.Yesterday | formulas.Since | PositionPredicate | CountComparison | CountPredicate
+    return isinstance(part, kinds) or _guesses(part)
+
+
+def _first_cell(part: Formula) -> Cell:
+    """The cell before the first symbol."""
+    if _guesses(part):
+        return _NO_GUESS
+    match part:
+        case PositionPredicate(predicate) if predicate.needs_length:
+            raise UnreadableFormula(_why(part, f"{predicate} depends on the word's length"))
+        case CountPredicate(predicate, _) if predicate.needs_length:
+            raise UnreadableFormula(_why(part, f"{predicate} depends on the word's length"))
+        case CountPredicate(_, CountRight()):
+            raise UnreadableFormula(_why(part, "#R counts what has not been read yet"))
+        case CountComparison(terms, constant, _):
+            if any(isinstance(count, CountRight) for _, count in terms):
+                raise UnreadableFormula(_why(part, "#R counts what has not been read yet"))
+            return _clamped(part, constant)
+        case _:
+            return 0  # false, or a number, or not used
+
+
+def _why(part: Formula, reason: str) -> str:
+    return f"{shortened(part)}: {reason}, so words cannot be read from left to right"
+
+
+def _options(part: Formula, children: list[bool], cell: Cell, symbol: str) -> list[tuple[bool, Cell]]:
+    """What the truth of a subformula may be at the position just read, each with its cell after it."""
+    if cell in (ALWAYS, NEVER):
+        return [(cell == ALWAYS, cell)]
+    if isinstance(part, formulas.Next) or _is_last(part):
+        return [(True, 1), (False, 0)]
+    if isinstance(part, formulas.Until):
+        left, right = children
+        known = right or not left  # otherwise it is true here if it is true at the next position
+        found: list[tuple[bool, Cell]] = [(right, _NO_GUESS)] if known else [(True, 1), (False, 0)]
+        return [(truth, after) for truth, after in found if cell in (_NO_GUESS, int(truth))]
+    return [_determined(part, children, cell, symbol)]
+
+
+def _determined(part: Formula, children: list[bool], cell: Any, symbol: str) -> tuple[bool, Cell]:
+    """The truth at the position just read of a subformula that depends on nothing later, and its cell after it."""
+    match part:
+        case formulas.Symbol(name):
+            return name == symbol, 0
+        case formulas.Constant(value):
+            return bool(value), 0
+        case formulas.Not():
+            return not children[0], 0
+        case formulas.And():
+            return all(children), 0
+        case formulas.Or():
+            return any(children), 0
+        case formulas.Yesterday():
+            return bool(cell), int(children[0])
+        case formulas.Since():
+            truth = children[1] or (children[0] and bool(cell))
+            return truth, int(truth)
+        case PositionPredicate(predicate):
+            value = _told_apart(predicate, cell + 1)
+            return predicate.holds(value, value), value
+        case CountPredicate(predicate, _):
+            value = _told_apart(predicate, cell + children[0])
+            return predicate.holds(value, value), value
+        case CountComparison(terms, _, relation):
+            weights = (weight for weight, _ in terms)
+            total = cell + sum(weight * truth for weight, truth in zip(weights, children, strict=True))
+            return _holds(relation, total), _clamped(part, total)
+    raise no_rule("Reading", "formula", part)
+
+
+def _settled(part: Formula, children: list[bool | None], cell: Any) -> bool | None:
+    """The truth of a subformula at all later positions, where that is known."""
+    if cell in (ALWAYS, NEVER):
+        return cell == ALWAYS
+    match part:
+        case formulas.Constant(value):
+            return bool(value)
+        case formulas.Not():
+            return None if children[0] is None else not children[0]
+        case formulas.And():
+            return False if False in children else None if None in children else True
+        case formulas.Or():
+            return True if True in children else None if None in children else False
+        case formulas.Yesterday():
+            return children[0] if children[0] is bool(cell) else None
+        case formulas.Since():
+            return _settled_since(children[0], children[1], bool(cell))
+        case formulas.Next():
+            return False if children[0] is False else None
+        case formulas.Until():
+            return children[1]  # if it is settled, that of f U g is
+        case CountComparison():
+            return _settled_comparison(part, children, cell)
+        case PositionPredicate(predicate):
+            return False if cell >= _last_hit(predicate) else None
+        case CountPredicate(predicate, _):
+            if children[0] is False:
+                return predicate.holds(cell, cell)
+            return False if cell > _last_hit(predicate) else None
+        case formulas.Symbol():
+            return None
+    raise no_rule("Reading", "formula", part)
+
+
+def _settled_since(left: bool | None, right: bool | None, now: bool) -> bool | None:
+    if right is True or (now and left is True):
+        return True
+    return False if right is False and (left is False or not now) else None
+
+
+def _settled_comparison(part: CountComparison, children: list[bool | None], total: int) -> bool | None:
+    """Sums whose terms all grow, or all fall, may have passed the point; others stay where nothing is counted."""
+    if all(child is False for child in children):
+        return _holds(part.relation, total)
+    signs = {weight > 0 for weight, _ in part.terms}
+    if signs == {True} and total >= (0 if part.relation == ">=" else 1):
+        return part.relation != "="
+    if signs == {False} and total < 0:
+        return part.relation == "!="
+    return None
+
+
+def _holds(relation: str, total: int) -> bool:
+    return {">=": total >= 0, "=": total == 0, "!=": total != 0}[relation]
+
+
+def _clamped(part: CountComparison, total: int) -> int:
+    """The sum, or where its truth cannot change any more the number nearest to 0 with this property."""
+    signs = {weight > 0 for weight, _ in part.terms}
+    if signs == {True}:
+        return min(total, 0 if part.relation == ">=" else 1)
+    if signs == {False}:
+        return max(total, -1)
+    return total
+
+
+def _last_hit(predicate: Predicate) -> float:
+    """The largest number for which a predicate holds; infinite where that is not known."""
+    if predicate.family == EXACTLY:
+        return predicate.arguments[0]
+    return 1 if predicate.family == FIRST else float("inf")
+
+
+def _told_apart(predicate: Predicate, value: int) -> int:
+    """A number for which the predicate says the same as for `value`, now and after any increase."""
+    if predicate.family in (ODD, EVEN):
+        return value % 2
+    if predicate.family == MODULO:
+        return value % predicate.arguments[0]
+    return int(min(value, _last_hit(predicate) + 1))

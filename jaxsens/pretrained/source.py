@@ -1,0 +1,206 @@
+"""Published models in a sweep: `[model] pretrained = "FOLDER"`, what variants change, and texts as inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from jaxtyping import Int
+from pydantic import ConfigDict
+
+from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.strict import STRICT, OptionalPositive, field_names, join, messages, read_fields
+from jaxsens.core.flips.flips import Neighbours
+from jaxsens.core.models.config_tables import plain
+from jaxsens.core.models.parts.weighting import Weighting
+from jaxsens.core.models.transformer.config import read_weighting
+from jaxsens.core.sweeps.sources import ModelSource, SourceKind
+from jaxsens.core.sweeps.words import GivenWords, Symbols, TextFile
+from jaxsens.pretrained.changes import ModelChanges
+from jaxsens.pretrained.load import load_pretrained
+from jaxsens.pretrained.model import PretrainedModel
+from jaxsens.pretrained.texts import read_texts
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """The table of a published model; a change that is None leaves what the model has (`ModelChanges`).
+
+    Attributes:
+        pretrained: the folder, relative to that of the config.
+        output, dtype: as of `jaxsens.load_pretrained`.
+        readout: the row that is read: "last", "mean" or a position; None for the model's own.
+        weighting, window, mask, stretch, layers: the changes.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    pretrained: str
+    output: Literal["hidden", "logits", "labels"] = "hidden"
+    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    readout: int | Literal["last", "mean"] | None = None
+    weighting: str | dict[str, Any] | None = None
+    window: OptionalPositive = None
+    mask: Literal["future", "none"] | None = None
+    stretch: float | None = None
+    layers: OptionalPositive = None
+
+
+@dataclass(frozen=True)
+class TokenizerSymbols(Symbols):
+    """What the words of a published model are made of: the ids that stand for text, and special ones around a word.
+
+    Attributes:
+        tokenizer: SHA-256 of its file.
+        before, after: the ids around a text, such as those of [CLS] and [SEP].
+        ids: those that stand for text.
+    """
+
+    alone: ClassVar[bool] = True
+    tokenizer: str = ""
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    ids: Int[np.ndarray, " words"] = field(
+        default_factory=lambda: np.zeros(0, int), compare=False, repr=False
+    )
+
+    @property
+    def drawn(self) -> int:
+        return len(self.ids)
+
+    def word(self, numbers: Int[np.ndarray, "count m"]) -> Int[np.ndarray, "count m"]:
+        return self.ids[numbers]
+
+    def with_end(self, words: Int[np.ndarray, "count m"]) -> Int[np.ndarray, "count n"]:
+        around = (
+            np.broadcast_to(np.array(ids, int), (len(words), len(ids))) for ids in (self.before, self.after)
+        )
+        first, last = around
+        return np.concatenate([first, words, last], axis=1)
+
+    def word_length(self, n: int) -> int:
+        return n - len(self.before) - len(self.after)
+
+    def table(self) -> dict[str, Any]:
+        return {"tokenizer": self.tokenizer, "before": [*self.before], "after": [*self.after]}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PublishedSource(ModelSource):
+    """A published model of a sweep, changed."""
+
+    model: PretrainedModel
+
+    @property
+    def weighting(self) -> Weighting:
+        return self.model.layered.weighting
+
+    def check_length(self, n: int, problems: Problems) -> None:
+        least, most = 1 - self.symbols.word_length(0), self.model.max_length
+        if not least <= n <= most:
+            problems.add("n", n, f"the model reads inputs of {least} to {most} symbols")
+
+    def texts(
+        self, table: TextFile, folder: Path, lengths: Sequence[int], problems: Problems
+    ) -> GivenWords | None:
+        """The texts of a file, encoded, and cut off or repeated to each length; None after an error."""
+        before, texts = len(problems.messages), []
+        for one in read_texts("inputs.texts", folder / table.texts, problems):
+            ids = self.model.tokenizer.encode(one.text, False)
+            if not ids:
+                problems.messages.append(
+                    f"inputs.texts: line {one.line}: text = {one.text!r}: it has no tokens"
+                )
+            texts.append(np.array(ids))
+        if len(problems.messages) == before and len(texts) < (table.count or 1):
+            problems.add("inputs.texts", table.texts, f"{table.count or 1} texts; it has {len(texts)}")
+        if len(problems.messages) > before:
+            return None
+        sizes = {self.symbols.word_length(n) for n in lengths}
+        return GivenWords(
+            {m: np.stack([np.resize(ids, m) for ids in texts]) for m in sizes if m > 0}, table.count
+        )
+
+
+def _read_published(
+    table: Mapping[str, Any], path: str, problems: Problems, folder: Path
+) -> PublishedSource | None:
+    """Returns the source that a table describes, or None after noting every error."""
+    sound = read_fields(PublishedTable, table, path, problems)
+    if sound.get("weighting") is not None:
+        own = Problems(path)
+        sound["weighting"] = read_weighting("weighting", sound["weighting"], own)
+        problems.messages += [join(path, [message]) for message in own.messages]
+    if problems or "pretrained" not in sound:
+        return None
+    given = PublishedTable(**sound)
+    where = str((folder / Path(given.pretrained).expanduser()).resolve())
+    try:
+        model, files = _loaded(where, given.output, given.dtype)
+        changes = ModelChanges(given.weighting, given.window, given.mask, given.stretch, given.layers)  # pyright: ignore[reportArgumentType]
+        model = changes.of(model)
+        if given.readout is not None:
+            model = dataclasses.replace(
+                model, layered=dataclasses.replace(model.layered, pooling=given.readout)
+            )
+    except InputError as error:
+        told = (message.replace("folder = ", "pretrained = ", 1) for message in messages(error))
+        problems.messages += [
+            f"{path}.{message}" if " = " in message.split(":")[0] else message for message in told
+        ]
+        return None
+    expanded = {**plain(given), "pretrained": files, "family": model.family, "readout": model.layered.readout}
+    outputs = len(model.labels) or model.architecture.symbols
+    return PublishedSource(
+        weights="published",
+        network=None,
+        expanded=expanded,
+        build=lambda n, seed: model,
+        alphabet=_symbols(where, model),
+        outputs=model.architecture.width if given.output == "hidden" else outputs,
+        flips=Neighbours(),
+        model=model,
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def _loaded(folder: str, output: Any, dtype: str) -> tuple[PretrainedModel, dict[str, str]]:
+    """A folder's model, which the variants of a sweep share, and SHA-256 of the files that determine it."""
+    model, sums = load_pretrained(folder, output=output, dtype=dtype), {}
+    for file in sorted([Path(folder) / "config.json", *Path(folder).glob("*.safetensors")]):
+        with file.open("rb") as stream:
+            sums[file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return model, sums
+
+
+def _symbols(folder: str, model: PretrainedModel) -> TokenizerSymbols:
+    beside = {*model.reserved, *model.unread}
+    ids = np.array([k for k in range(model.architecture.symbols) if k not in beside])
+    text = model.decode([int(ids[len(ids) // 2])])
+    plain_ids, whole = (model.tokenizer.encode(text, special) for special in (False, True))
+    m = len(plain_ids)
+    start = next(k for k in range(len(whole) - m + 1) if whole[k : k + m] == plain_ids)
+    sha256 = hashlib.sha256((Path(folder) / "tokenizer.json").read_bytes()).hexdigest()
+    before, after = tuple(whole[:start]), tuple(whole[start + m :])
+    return TokenizerSymbols(model.architecture.symbols, None, False, sha256, before, after, ids)
+
+
+def _stages(table: dict[str, Any], problems: Problems) -> list[tuple[str, dict[str, Any]]]:
+    """The folders that `checkpoints` names, below that of `pretrained`."""
+    folders, whole = table.pop("checkpoints", None), table["pretrained"]
+    if folders is None:
+        return []
+    named = isinstance(folders, list) and folders and all(isinstance(one, str) for one in folders)
+    if not named or not isinstance(whole, str):
+        remedy = 'a list of folders below that of `pretrained`, such as ["step1000", "step2000"]'
+        problems.add("model.checkpoints", folders, remedy)
+        return []
+    return [(name, {"pretrained": f"{whole}/{name}"}) for name in folders]
+
+
+PRETRAINED = SourceKind(_read_published, field_names(PublishedTable), stages=_stages)

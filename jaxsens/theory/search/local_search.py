@@ -1,0 +1,333 @@
+"""Local search with restarts: the words to start from, the steps uphill, and states from which a search goes on.
+
+A search that goes on from a state takes exactly the steps that it would have taken without the stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from jaxsens.theory.search.problem import Measured, Problem, after_one_change
+
+SIDEWAYS = 4
+"""Steps in a row that may leave the value as it is. Hard attention has plateaus, on which all gains are 0."""
+
+FAILURES = 3
+"""For the mean: the number of samples of flips that must fail to improve a word for it to count as a local maximum."""
+
+SAMPLED = 4
+"""Flips whose mean stands for the mean of all, to tell which changes raise it."""
+
+SINGLES = 4
+"""Single changes that are tried if no set of changes raises the mean."""
+
+
+class SearchProgress(NamedTuple):
+    """How far a search is.
+
+    Attributes:
+        done: Measurements of all flips of a word so far; in an enumeration, words so far.
+        total: The budget, None without one; in an enumeration, the number of words.
+        value: The largest objective so far; None in an enumeration, which knows it only at its end.
+    """
+
+    done: int
+    total: int | None
+    value: float | None
+
+
+class Found(NamedTuple):
+    """A word, its objective and its largest flip."""
+
+    value: float
+    tokens: tuple[int, ...]
+    position: int
+    symbol: int
+
+
+class BudgetSpent(Exception):
+    """The budget has no measurement left."""
+
+
+@dataclass
+class Measurements:
+    """Measures words within a budget, and keeps the best one.
+
+    Attributes:
+        problem: What is measured.
+        budget: The number of measurements of all flips of a word that are allowed; None for any number.
+        used: The number of measurements so far.
+        best: The first word with the largest objective so far.
+        history: (used, value) each time that the best improved.
+        progress: Called after every measurement.
+    """
+
+    problem: Problem
+    budget: int | None
+    used: int = 0
+    best: Found | None = None
+    history: list[tuple[int, float]] = field(default_factory=list)
+    progress: Callable[[SearchProgress], None] | None = None
+
+    def measure(self, word: Int[np.ndarray, " n"]) -> Measured:
+        """All flips of a word.
+
+        Raises:
+            BudgetSpent: If the budget has no measurement left.
+        """
+        if self.budget is not None and self.used >= self.budget:
+            raise BudgetSpent
+        measured = self.problem.measure(word)
+        self.used += 1
+        if self.best is None or measured.value > self.best.value:
+            position, symbol = measured.flip(*measured.largest)
+            self.best = Found(measured.value, tuple(word.tolist()), position, symbol)
+            self.history.append((self.used, measured.value))
+        if self.progress is not None:
+            self.progress(SearchProgress(self.used, self.budget, self.best.value))
+        return measured
+
+    def probe(self, word: Int[np.ndarray, " n"], flip: tuple[int, int]) -> float:
+        """One flip (position, symbol) of a word. Costs a forward pass or two, and nothing of the budget."""
+        self.problem.devices.check()
+        return float(self.problem.few(word[None], [flip])[0, 0])
+
+
+@dataclass(frozen=True)
+class Restart:
+    """One start of the search, and where it led.
+
+    Attributes:
+        start: The word it began with.
+        tokens: The word it ended with.
+        value: That word's objective.
+        measurements: The measurements of all flips of a word that it took.
+        steps: The number of its steps.
+        converged: Whether it ended because no neighbour that the search looks at was better. Otherwise it was stopped.
+    """
+
+    start: tuple[int, ...]
+    tokens: tuple[int, ...]
+    value: float
+    measurements: int
+    steps: int
+    converged: bool
+
+
+@dataclass(frozen=True)
+class SearchState:
+    """Everything that the rest of a search depends on, between two steps.
+
+    Attributes:
+        finished: The restarts that have converged.
+        tokens: Where the restart in progress is; None before its first measurement.
+        value: The objective there.
+        steps: The number of its steps.
+        idle: How many of the last steps did not raise the objective.
+        begun: The measurements used when it began.
+        used: The measurements used.
+        best: The best word so far.
+        history: (used, value) each time that the best improved.
+    """
+
+    finished: tuple[Restart, ...] = ()
+    tokens: tuple[int, ...] | None = None
+    value: float = 0.0
+    steps: int = 0
+    idle: int = 0
+    begun: int = 0
+    used: int = 0
+    best: Found | None = None
+    history: tuple[tuple[int, float], ...] = ()
+
+    def restart(self, problem: Problem, converged: bool) -> Restart:
+        """The restart in progress, as one that is over."""
+        if self.tokens is None:
+            raise ValueError("no restart is in progress")
+        start = tuple(start_of(problem, len(self.finished)).tolist())
+        used = self.used - self.begun
+        return Restart(start, self.tokens, self.value, used, self.steps, converged)
+
+    def at(self, measurements: Measurements) -> SearchState:
+        """This state, with what the measurements have used and found."""
+        history = tuple(measurements.history)
+        return replace(self, used=measurements.used, best=measurements.best, history=history)
+
+
+def climb(
+    problem: Problem,
+    starts: int,
+    state: SearchState,
+    measurements: Measurements,
+    note: Callable[[SearchState], None],
+) -> None:
+    """Goes on from a state until all starts have converged or the budget is spent; `measurements` keeps what is found.
+
+    Every step draws from its own random numbers, so a state need not hold a generator.
+
+    Args:
+        problem: What is searched.
+        starts: The number of words to start from.
+        state: Where to begin; `measurements` must be where the state is.
+        measurements: Measures words.
+        note: Called with every state, including the first one.
+    """
+    step = CLIMBS[problem.search.objective]
+    at = None if state.tokens is None else problem.measure(np.array(state.tokens, np.int32))
+    try:
+        while len(state.finished) < starts:
+            k = len(state.finished)
+            note(state)
+            if at is None:
+                at = measurements.measure(start_of(problem, k))
+                state = replace(state, steps=0, idle=0, begun=state.used)
+            else:
+                rng = np.random.default_rng([problem.search.seed, k, state.steps + 1])
+                led = step(measurements, at, state.idle, rng)
+                if led is None:
+                    done = state.at(measurements).restart(problem, converged=True)
+                    state, at = SearchState(finished=(*state.finished, done)).at(measurements), None
+                    continue
+                at, idle = led
+                state = replace(state, steps=state.steps + 1, idle=idle)
+            state = replace(state, tokens=tuple(at.word.tolist()), value=at.value).at(measurements)
+        note(state)
+    except BudgetSpent:
+        return
+
+
+def start_of(problem: Problem, k: int) -> Int[np.ndarray, " n"]:
+    """The k-th word to start from: the given ones first, then random and structured ones in turn.
+
+    Structured words come as long as there are any: one symbol throughout; one symbol with the next one where the model
+    reads its output; two symbols that alternate; one in the first half and the next in the second. A random word
+    depends only on the seed and k.
+    """
+    space = problem.space
+    if k < len(space.start_words):
+        return space.start_words[k]
+    drawn = k - len(space.start_words)
+    structured = _structured(problem, drawn // 2) if drawn % 2 else None
+    if structured is not None:
+        return space.word(space.alphabet[structured])
+    return space.word(np.random.default_rng([problem.search.seed, k]).choice(space.alphabet, len(space.free)))
+
+
+def _structured(problem: Problem, k: int) -> Int[np.ndarray, " free"] | None:
+    """The k-th structured word, by numbers of symbols, or None if there are no more."""
+    space = problem.space
+    size, places = len(space.alphabet), np.arange(len(space.free))
+    readout = problem.subject.position_read(space.n)
+    second = [space.free == readout, places % 2 == 1, places >= len(places) // 2]
+    second = [np.zeros(len(places), bool), *(where for where in second if where.any())]
+    if k >= size * len(second):
+        return None
+    kind, first = divmod(k, size)
+    return np.where(second[kind], (first + 1) % size, first)
+
+
+Step = tuple[Measured, int] | None
+"""Where a step led: the next word and the number of steps in a row that have not raised the value; None if nowhere."""
+
+
+def climb_max(measurements: Measurements, at: Measured, idle: int, rng: np.random.Generator) -> Step:
+    """A step towards a larger sensitivity of one flip. Costs two measurements, and O(log n) single flips.
+
+    The largest flip of the word x leads to x'. All flips of x' tell how much that flip would do after any single
+    change of what x and x' have in common. Changes interact by O(1/n), so the best of them are made together: all that
+    raise it, then the better half, and so on, as long as fewer changes do more, down to the best one alone. The step
+    goes to x' instead if some other flip of x' is larger still. If neither helps, no neighbour of the pair is better.
+    """
+    row, column = at.largest
+    flip, there = at.flip(row, column), measurements.measure(at.after(row, column))
+    gains = after_one_change(at, there, row, column)
+    enough, same = at.value * (1 + at.problem.slack), at.value * (1 - at.problem.slack)
+    columns = np.argmax(gains, axis=1)
+    rows = _descending(gains.max(axis=1), enough)
+    if len(rows):
+        best, most = at.word, enough
+        for word in _halved(at, rows, columns):
+            found = measurements.probe(word, flip)
+            if found > most:
+                best, most = word, found
+            elif most > enough:
+                break
+        if most > enough and most >= there.value:
+            return measurements.measure(best), 0
+    if there.value > enough:
+        return there, 0
+    if idle >= SIDEWAYS:
+        return None
+    # On a plateau, make as many of the changes that do nothing as can be made together, drawn at random.
+    columns = np.argmax(np.where(gains >= same, rng.random(gains.shape), -1), axis=1)
+    rows = rng.permutation(np.flatnonzero(gains.max(axis=1) >= same))
+    if not len(rows):
+        return None
+    level = (word for word in _halved(at, rows, columns) if measurements.probe(word, flip) >= same)
+    word = next(level, None)
+    return None if word is None else (measurements.measure(word), idle + 1)
+
+
+def climb_mean(measurements: Measurements, at: Measured, idle: int, rng: np.random.Generator) -> Step:
+    """A step towards a larger mean over flips. Costs `SAMPLED` measurements, and one for each word tried.
+
+    Works like `climb_max` on a sample of flips, whose mean gain under every single change stands for the gain of all.
+    The words that the sampled flips lead to are tried too. If nothing is better, the next step draws another sample.
+    """
+    problem = at.problem
+    enough = at.value * (1 + problem.slack)
+    # `SAMPLED` flips, drawn without replacement.
+    flipped, others = np.flatnonzero(problem.space.is_flipped), at.norms.shape[1]
+    drawn = rng.choice(len(flipped) * others, min(SAMPLED, len(flipped) * others), replace=False)
+    rows, columns = flipped[drawn // others], drawn % others
+    gains, known, best = np.zeros(at.norms.shape), np.zeros(at.norms.shape), None
+    for row, column in zip(rows, columns, strict=True):
+        there = measurements.measure(at.after(row, column))
+        if there.value > enough and (best is None or there.value > best.value):
+            best = there
+        after = after_one_change(at, there, row, column) - at.norms[row, column]
+        gains += np.where(np.isfinite(after), after, 0)
+        known += np.isfinite(after)
+    gains = np.where(known > 0, gains / np.maximum(known, 1), -np.inf)
+    choice = np.argmax(gains, axis=1)
+    better = _descending(gains.max(axis=1), 0.0)
+    if len(better):
+        words = np.stack(list(_halved(at, better, choice)))
+        flips = [at.flip(row, column) for row, column in zip(rows, columns, strict=True)]
+        promise = problem.few(words, flips).mean(axis=1)
+        order = np.argsort(-promise, kind="stable")
+        singles = [at.after(row, int(choice[row])) for row in better[1 : 1 + SINGLES]]
+        for word in [*words[order], *singles]:
+            tried = measurements.measure(word)
+            if tried.value > enough:
+                best = tried if best is None or tried.value > best.value else best
+                break
+    if best is not None:
+        return best, 0
+    return (at, idle + 1) if idle + 1 < FAILURES else None
+
+
+CLIMBS: dict[str, Callable[[Measurements, Measured, int, np.random.Generator], Step]] = {
+    "max": climb_max,
+    "mean": climb_mean,
+}
+"""The step of each objective, by the measurements, the word, the idle steps so far and random numbers."""
+
+
+def _descending(values: Float[np.ndarray, " rows"], above: float) -> Int[np.ndarray, " chosen"]:
+    """The rows whose values exceed a number, the largest first."""
+    order = np.argsort(-values, kind="stable")
+    return order[values[order] > above]
+
+
+def _halved(at: Measured, rows: np.ndarray, columns: np.ndarray) -> Iterator[Int[np.ndarray, " n"]]:
+    """The word after all changes, after the first half of them, and so on down to the first alone."""
+    size = len(rows)
+    while size:
+        yield at.with_all(rows[:size], columns[rows[:size]])
+        size //= 2

@@ -1,0 +1,185 @@
+"""`jaxsens.theory.worst_input`: the word and the flip with the largest sensitivity."""
+
+from __future__ import annotations
+
+import signal
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+
+from jaxsens.core.base import inputs, stopping
+from jaxsens.core.base.errors import InputError, PrecisionWarning, collecting
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.strict import naming_arguments
+from jaxsens.core.base.value import read
+from jaxsens.core.base.versions import versions
+from jaxsens.core.engines.options import AskedEngine
+from jaxsens.core.flips.flips import Flips, alphabet_of
+from jaxsens.core.measures.measures import Measure, read_norm
+from jaxsens.core.models.subjects.adapters import measurable
+from jaxsens.core.models.transformer.layered import LAST_OTHER
+from jaxsens.core.placement.placement import Placement, checked_placement
+from jaxsens.core.results.digits.resolution import beyond_precision, forward_pass, unresolved_scores
+from jaxsens.theory.search import enumeration
+from jaxsens.theory.search.checkpoint import Checkpoint, identity
+from jaxsens.theory.search.local_search import Measurements, Restart, SearchProgress, climb
+from jaxsens.theory.search.options import Search
+from jaxsens.theory.search.problem import Problem, problem_of, search_space
+from jaxsens.theory.search.result import SearchInterrupted, WorstInput
+
+
+@naming_arguments
+def worst_input(
+    model: Any,
+    n: int,
+    flips: Flips | Any = None,
+    measure: Measure | Any = "l2",
+    *,
+    search: Search | None = None,
+    readout: int | Literal["auto", "last", "mean"] | None = "auto",
+    engine: AskedEngine | Any = "auto",
+    placement: Placement | None = None,
+    progress: Callable[[SearchProgress], None] | None = None,
+) -> WorstInput:
+    """Searches the words of length n for the one that a single flip moves most, or that all flips move most on average.
+
+    The value found is a lower bound on the largest value, and equal to it if all words were enumerated (`.exact`). A
+    step of the search measures, as vectors, all flips of a word and of its neighbour under the largest flip. Together
+    they tell exactly what that flip would do after any single change elsewhere, and since changes interact by O(1/n),
+    many are made at once. A start ends where no single change and no other flip is better. For the mean, a sample of
+    flips tells which changes raise it. All this costs no more than `measurements` calls of `flip_sensitivity`, plus
+    O(log n) single flips for each of them.
+
+    Args:
+        model: As for `flip_sensitivity`.
+        n: The length of the words.
+        flips: A `Substitute` of an alphabet or ids: words are made of its symbols, but of an alphabet not those that
+            the model reserves. Known for jaxsens models.
+        measure: A norm: `L2`, `L1` or `LInf`.
+        search: Which word is looked for, and how (`Search`); by default the one with the largest flip, among all words
+            if there are few.
+        readout: Where the model reads its output, as for `flip_sensitivity`.
+        engine: As for `flip_sensitivity`.
+        placement: As for `flip_sensitivity`; in an enumeration a batch is of words. In a distributed job, with
+            `jaxsens.global_mesh()`, the processes share the flips of each word and all return the whole result; the
+            first process keeps the checkpoint.
+        progress: Called with a `SearchProgress` after every measurement, or every block of an enumeration.
+
+    Warns:
+        PrecisionWarning: If n is longer than the model is exact in its dtype (`model.exact_length`), or if its dtype
+            does not resolve its attention scores on the first word tried, as for `flip_sensitivity`.
+
+    Raises:
+        SearchInterrupted: On Ctrl-C once a word has been measured, with what was found. Before that, and during an
+            enumeration, which knows nothing before its end, a plain KeyboardInterrupt.
+        InputError: Naming each argument that cannot be used and the remedy; for a checkpoint that is damaged or belongs
+            to another search; and for a model that `flip_sensitivity` refuses.
+    """
+    subject = measurable(model)
+    with collecting("worst_input") as problems:
+        sizes = subject.alphabet_size, subject.vocabulary_size
+        alphabet = alphabet_of(flips, *sizes, problems, reserved=subject.reserved)
+        n = inputs.length(n, problems)
+        if inputs.readout(readout, subject.readout, n, problems):
+            subject = subject.reading(readout)
+        if str(subject.readout).startswith(LAST_OTHER):
+            problems.add(
+                "readout", subject.readout, f"a row that moves with the word; give {max((n or 1) - 1, 0)}"
+            )
+        if not isinstance(search, Search | None):
+            problems.add("search", search, "jaxsens.theory.Search(restarts=4), or None")
+        search = search if isinstance(search, Search) else Search()
+        space = search_space(subject, n, alphabet, search, problems)
+        norm, how = read_norm(measure, problems), read(AskedEngine, engine, problems)
+        if isinstance(how, AskedEngine) and not how.exact:
+            problems.add("engine", how, "an engine that measures: auto, vmap, incremental or difference")
+        devices = checked_placement(placement, problems)
+        inputs.progress(progress, 1, "a SearchProgress, or None", problems, bar=False)
+    imprecise = beyond_precision(subject, space.n)
+    if imprecise is not None:
+        warnings.warn(imprecise, PrecisionWarning, stacklevel=3)
+    with stopping.noting(signal.SIGINT), numerics(subject.dtype):
+        problem = problem_of(subject, space, search, norm, how, devices)
+        if devices.group is not None:
+            local = search.exact, search.restarts, search.budget, search.checkpoint is None
+            devices.agree((identity(problem), *local))
+        first = space.word(np.full((1, len(space.free)), space.alphabet[0]))
+        passed = forward_pass(problem.subject, first, problem.engine, problem.parameters, devices)
+        blurred = unresolved_scores(problem.subject, space.n, passed, problem.engine.widens)
+        if blurred is not None and imprecise is None:
+            warnings.warn(blurred, PrecisionWarning, stacklevel=3)
+        if not _enumerable(problem):
+            return _searched(problem, progress)
+        measurements = Measurements(problem, budget=None)
+        measurements.measure(enumeration.largest_word(problem, progress))
+        return _result(measurements, problem.space.count, (), 0)
+
+
+def _enumerable(problem: Problem) -> bool:
+    """Whether to enumerate all words. Raises InputError if that is asked for and cannot be done."""
+    exact = problem.search.exact
+    if exact is False:
+        return False
+    refused = enumeration.refusal(problem, enumeration.LARGEST if exact else enumeration.SMALL)
+    if exact and refused is not None:
+        raise InputError(
+            f"worst_input: exact = True: {refused}; search with exact=False, or take a smaller n"
+        )
+    return refused is None
+
+
+def _searched(problem: Problem, progress: Callable[[SearchProgress], None] | None) -> WorstInput:
+    kept, budget = Checkpoint(problem), problem.search.budget
+    latest, starts = kept.latest, len(problem.space.start_words) + problem.search.restarts
+    if (budget is not None and latest.used > budget) or len(latest.finished) > starts:
+        raise InputError(
+            f"checkpoint = {str(kept.path)!r}: {latest.used} measurements and {len(latest.finished)} starts are done, "
+            "more than asked for; give a larger budget or more restarts, or name another file"
+        )
+    measurements = Measurements(problem, budget, latest.used, latest.best, list(latest.history), progress)
+
+    def found() -> WorstInput:
+        reached = kept.latest.finished
+        if kept.latest.tokens is not None:
+            reached = (*reached, kept.latest.restart(problem, converged=False))
+        return _result(measurements, 0, reached, starts)
+
+    try:
+        climb(problem, starts, latest, measurements, kept.note)
+    except KeyboardInterrupt:
+        if measurements.best is None:
+            raise
+        raise SearchInterrupted(found()) from None
+    finally:
+        kept.write()
+    return found()
+
+
+def _result(measurements: Measurements, words: int, restarts: tuple[Restart, ...], starts: int) -> WorstInput:
+    problem, space, best = measurements.problem, measurements.problem.space, measurements.best
+    if best is None:
+        raise InputError("budget: no word was measured")
+    return WorstInput(
+        value=best.value,
+        tokens=np.array(best.tokens, np.int32),
+        position=best.position,
+        symbol=best.symbol,
+        objective=problem.search.objective,
+        exact=words > 0,
+        alphabet=tuple(space.alphabet.tolist()),
+        fixed=tuple(space.fixed.items()),
+        positions=tuple(space.flipped.tolist()),
+        measure=problem.norm.kind,
+        outputs=problem.engine.outputs,
+        words=words,
+        measurements=measurements.used,
+        restarts=restarts,
+        starts=starts,
+        history=tuple(measurements.history),
+        seed=problem.search.seed,
+        engine=problem.choice,
+        dtype=problem.dtype,
+        versions=versions(),
+    )

@@ -1,0 +1,322 @@
+"""What a sweep asks of all inputs, not only of those it measures: the `[bounds]` table, and one answer a point.
+
+An answer holds the worst input that a search finds, the bound that can be certified, and Lemma 5's closed form. For
+hard attention it holds the number of inputs that matter under a restriction (Hahn 2020, Theorem 1).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Annotated, Any, ClassVar
+
+from pydantic import ConfigDict, Field
+
+from jaxsens.core.base import stopping
+from jaxsens.core.base.errors import InputError, Problems, shortened
+from jaxsens.core.base.inputs import NORMS
+from jaxsens.core.base.precision import SUBTRACTED
+from jaxsens.core.base.strict import STRICT
+from jaxsens.core.base.versions import versions
+from jaxsens.core.engines.options import Auto
+from jaxsens.core.flips.flips import Substitute
+from jaxsens.core.measures.measures import Norm
+from jaxsens.core.models.subjects.adapters import measurable
+from jaxsens.core.placement.placement import Placement
+from jaxsens.core.sweeps.jobs.job import Record
+from jaxsens.core.sweeps.jobs.progress import Reporter
+from jaxsens.core.sweeps.points import Point
+from jaxsens.core.sweeps.sources import SEEDED, ModelSource
+from jaxsens.core.sweeps.tables import RecordTable, TablePoint
+from jaxsens.theory.search.options import Search
+
+PARTS = {
+    "worst": "worst input",
+    "certified": "certified bound",
+    "lemma5": "closed form of Lemma 5",
+    "matter": "restriction",
+}
+"""The parts of an answer: by the name used in a record's notes, and in words."""
+
+BOUND_COLUMNS = (
+    *("variant", "n", "seed", "worst", "worst_exact", "certified", "ratio"),
+    *("log_lemma5", "logit_bound", "matter", "free"),
+)
+"""The columns of bounds.csv."""
+
+BOUNDS_FORMAT = 3
+"""Raised when the meaning of a `Bounds` table, or of the numbers behind it, changes."""
+
+
+@dataclass(frozen=True)
+class BoundRecord(Record):
+    """The answers for one (variant, n, seed). A part that was not asked for, or cannot be had, is None: see `notes`.
+
+    Attributes:
+        key: of the `TablePoint`.
+        variant, n, seed: of the point.
+        worst: the largest sensitivity found, of any input and flip.
+        worst_exact: whether every input was tried, so that no sensitivity is larger.
+        worst_word: the input. The flip replaces the symbol at `worst_position` by `worst_symbol`.
+        certified: no input and flip has a larger sensitivity than this.
+        log_lemma5: the natural logarithm of Lemma 5's closed form; the closed form itself may overflow.
+        logit_bound: A, the bound on every attention logit in the exponent of this closed form.
+        matter: how many free inputs the output may depend on under the restriction; its certificate was checked.
+        free: how many inputs the restriction leaves free.
+        notes: why a part is missing, by its name.
+        seconds: of each part.
+        versions: of Python and the packages that matter.
+    """
+
+    kind: ClassVar[str] = "bounds of a point"
+    key: str
+    variant: str
+    n: int
+    seed: int
+    worst: float | None = None
+    worst_exact: bool = False
+    worst_word: tuple[int, ...] = ()
+    worst_position: int | None = None
+    worst_symbol: int | None = None
+    certified: float | None = None
+    log_lemma5: float | None = None
+    logit_bound: float | None = None
+    matter: int | None = None
+    free: int | None = None
+    notes: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float | None:
+        """certified / worst: how far apart the two sides are."""
+        return self.certified / self.worst if self.certified is not None and self.worst else None
+
+    def summary(self) -> str:
+        """One line for the progress."""
+        parts = []
+        if self.worst is not None:
+            parts.append(f"worst {self.worst:.3g}")
+        if self.certified is not None:
+            parts.append(f"certified {self.certified:.3g}")
+        if self.matter is not None:
+            parts.append(f"{self.matter} of {self.free} free inputs matter")
+        reasons = [
+            f"no {PARTS.get(name, name)} ({shortened(note, 160)})" for name, note in self.notes.items()
+        ]
+        return ", ".join(parts) or "; ".join(reasons) or "nothing is asked for"
+
+
+class Unsound(AssertionError):
+    """An input was found beyond a certified bound: one of the two is wrong."""
+
+
+_OF_THE_MODEL = ("certified", "lemma5")
+"""The parts that are computed from the model alone."""
+
+
+@dataclass(frozen=True)
+class Bounds(RecordTable):
+    """The `[bounds]` table. A part that does not apply to a variant is left out, and the report says why.
+
+    Attributes:
+        worst: whether to search for the worst input (`jaxsens.theory.worst_input`).
+        restarts: of that search.
+        budget: how many measurements of all flips the search may use; None to end when every restart has converged.
+        certified: whether to certify a bound for every input, and compute Lemma 5's constants (soft attention).
+        restrict: whether to find the inputs that matter (leftmost- and rightmost-hard attention).
+        free_fraction: the share of positions that a restriction must leave free.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    columns = BOUND_COLUMNS
+    record = BoundRecord
+    task = "the bounds over all inputs"
+    worst: bool = True
+    restarts: Annotated[int, Field(ge=1)] = 2
+    budget: Annotated[int, Field(ge=1)] | None = None
+    certified: bool = True
+    restrict: bool = True
+    free_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.5
+
+    def check(self, sources: Mapping[str, ModelSource], keys: Mapping[str, Any], problems: Problems) -> None:
+        """Notes lengths beyond what can be certified, and parts that are of norms only, or of other flips."""
+        lengths, measure = keys.get("lengths", ()), keys.get("measure")
+        for name, source in sources.items():
+            longest = _longest_certified(source) if self.certified else None
+            if longest is not None and max(lengths, default=0) > longest:
+                problems.messages.append(
+                    f'lengths: variant "{name}": n = {max(lengths)} is beyond {longest}, the longest that a bound can '
+                    "be certified for: leave it out, or give [bounds] certified = false"
+                )
+        if measure is None:
+            return
+        flips, norm = measure.flips, measure.measure
+        if not isinstance(norm, Norm) and (self.worst or self.certified):
+            remedy = (
+                f"[bounds] searches and certifies {', '.join(NORMS)} only: give one of these, or worst = false and "
+                "certified = false there"
+            )
+            problems.add("measure.measure", norm.kind, remedy)
+        if not isinstance(flips, Substitute):
+            problems.add(
+                "measure.flips", flips.kind, "[bounds] are those of replaced symbols: leave the table out"
+            )
+        elif flips.drawing(None) != Substitute() and (self.worst or self.certified):
+            remedy = (
+                "[bounds] searches and certifies all symbols at all positions but the one that is read: leave it out, "
+                "or give worst = false and certified = false there"
+            )
+            problems.add("measure.flips", flips.drawing(None).table(), remedy)
+
+    def expanded(self, point: Point) -> dict[str, Any]:
+        return {
+            "format": BOUNDS_FORMAT,
+            "bounds": asdict(self),
+            "model": point.source.expanded_at(point.n, point.seed),
+            "symbols": asdict(point.source.symbols),
+            "n": point.n,
+            "measure": point.measure.measure.table(),
+            "seed": point.seed,
+        }
+
+    def answer(
+        self, item: TablePoint, reporter: Reporter, shared: dict[Any, Any], placement: Placement
+    ) -> BoundRecord:
+        """Computes every part that applies to the point's model. `shared` has the parts of models that do not depend on
+        the seed, or why they cannot be had, by the part's name, the variant and the length.
+
+        Raises:
+            Unsound: if the worst input found exceeds the certified bound beyond what rounding explains.
+        """
+        point = item.point
+        model = point.model()
+        found: dict[str, Any] = {}
+        notes: dict[str, str] = {}
+        seconds: dict[str, float] = {}
+        inside = partial(reporter.inside, f"{item}: search", unit="measurements")
+        parts: list[tuple[str, bool, Callable[[], dict[str, Any]]]] = [
+            ("worst", self.worst, lambda: _worst(self, model, point, inside, placement)),
+            ("certified", self.certified, lambda: _certified(model, point)),
+            ("lemma5", self.certified, lambda: _lemma5(model, point)),
+            ("matter", self.restrict, lambda: _matter(self, model, point)),
+        ]
+        for name, requested, part in parts:
+            if not requested:
+                continue
+            stopping.check()
+            began = time.perf_counter()
+            cached = shared if name in _OF_THE_MODEL and point.source.weights not in SEEDED else {}
+            key = (name, *point.group)
+            if key not in cached:
+                cached[key] = _had(part)
+            if isinstance(had := cached[key], str):
+                notes[name] = had
+            else:
+                found |= had
+            seconds[name] = round(time.perf_counter() - began, 3)
+        told: dict[str, Any] = {"notes": notes, "seconds": seconds, "versions": versions()}
+        record = BoundRecord(item.key, point.variant, point.n, point.seed, **told, **found)
+        _check(record, measurable(model).dtype)
+        return record
+
+
+def _had(part: Callable[[], dict[str, Any]]) -> dict[str, Any] | str:
+    """A part, or why it cannot be had."""
+    try:
+        return part()
+    except InputError as error:
+        return " ".join(str(error).split())
+
+
+def _check(record: BoundRecord, dtype: str) -> None:
+    if record.worst is None or record.certified is None:
+        return
+    # The bound speaks of real arithmetic, the search measures in the model's.
+    allowance = SUBTRACTED[dtype]
+    if record.worst > record.certified * (1 + allowance.relative) + allowance.absolute:
+        raise Unsound(
+            f"{record.variant} n={record.n} seed={record.seed}: an input with sensitivity {record.worst!r} was found, "
+            f"above the certified bound {record.certified!r}; please report this"
+        )
+
+
+def _fixed(point: Point) -> dict[int, int]:
+    """The end-of-sequence symbol by its position, if the sweep's inputs have one."""
+    symbols = point.source.symbols
+    if symbols.end_of_sequence is None:
+        return {}
+    return {0 if symbols.end_first else point.n - 1: symbols.end_of_sequence}
+
+
+def _worst(
+    bounds: Bounds, model: Any, point: Point, inside: Callable[[int, int | None], None], placement: Placement
+) -> dict[str, Any]:
+    from jaxsens.theory.search.worst_input import worst_input
+
+    measure = point.measure
+    found = worst_input(
+        model,
+        point.n,
+        search=Search(fixed=_fixed(point), restarts=bounds.restarts, budget=bounds.budget, seed=point.seed),
+        measure=measure.measure,
+        engine=measure.engine if measure.engine.exact else Auto(),
+        placement=placement,
+        progress=lambda now: inside(now.done, now.total),
+    )
+    return {
+        "worst": float(found.value),
+        "worst_exact": bool(found.exact),
+        "worst_word": tuple(int(symbol) for symbol in found.tokens),
+        "worst_position": int(found.position),
+        "worst_symbol": int(found.symbol),
+    }
+
+
+def _longest_certified(source: ModelSource) -> int | None:
+    """The longest input that a bound can be certified for; None for a model that has none at any length."""
+    from jaxsens.core.models.parts.weighting import Softmax
+    from jaxsens.core.models.transformer.config import TransformerConfig
+    from jaxsens.theory.certified.intervals import TERMS
+
+    config = source.network
+    if not isinstance(config, TransformerConfig):
+        return None
+    if not all(isinstance(config.layer(k).weighting, Softmax) for k in range(config.layers)):
+        return None
+    return TERMS // config.vocabulary_size
+
+
+def _certified(model: Any, point: Point) -> dict[str, Any]:
+    from jaxsens.theory import certified_bound
+
+    found = certified_bound(model, point.n, measure=point.measure.measure, fixed=_fixed(point))
+    if not math.isfinite(found.value):
+        raise InputError(
+            "the certified bound is infinite: the parameters are so large that intervals overflow"
+        )
+    return {"certified": found.value}
+
+
+def _lemma5(model: Any, point: Point) -> dict[str, Any]:
+    from jaxsens.theory import lemma5
+
+    found = lemma5(model, point.n, measure=point.measure.measure)
+    if found.reason is not None:
+        raise InputError(f"Lemma 5 has no closed form: {found.reason}")
+    return {"log_lemma5": found.log_closed_form, "logit_bound": found.A}
+
+
+def _matter(bounds: Bounds, model: Any, point: Point) -> dict[str, Any]:
+    from jaxsens.theory import check, restrict
+
+    found = restrict(model, point.n, bounds.free_fraction, fixed=_fixed(point), seed=point.seed)
+    verdict = check(found, model)
+    if not verdict.accepted:
+        raise Unsound(
+            f"bounds of {point}: the restriction's certificate does not hold: {'; '.join(verdict.problems[:3])}"
+        )
+    return {"matter": found.c, "free": int(found.free.sum())}

@@ -1,0 +1,14 @@
+"""The public names of `jaxsens.training`, each with the module that defines it."""
+
+from .baselines import LSTM as LSTM
+from .baselines import RNN as RNN
+from .baselines import Convolution as Convolution
+from .baselines_config import ConvolutionConfig as ConvolutionConfig
+from .baselines_config import LSTMConfig as LSTMConfig
+from .baselines_config import RNNConfig as RNNConfig
+from .checkpoints import TrainedModel as TrainedModel
+from .checkpoints import load_checkpoint as load_checkpoint
+from .config import TrainConfig as TrainConfig
+from .events import TrainingDiverged as TrainingDiverged
+from .events import TrainingInterrupted as TrainingInterrupted
+from .loop import train as train

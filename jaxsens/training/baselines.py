@@ -1,0 +1,231 @@
+"""Baseline models as Flax NNX modules: LSTM, simple RNN, and convolution with average pooling.
+
+A recurrent model can carry one symbol's change over any length, so its flip sensitivity need not fall with n. That of
+the convolution falls as 1/n because of the average. Pure functions of (config, parameters, tokens) do the mathematics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int
+
+from jaxsens.core.base.errors import Problems, no_rule
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.models.networks.given import check_input, on_device
+from jaxsens.core.models.networks.network import Network
+from jaxsens.core.models.parts import initialisation
+from jaxsens.training.baselines_config import (
+    BaselineConfig,
+    ConvolutionConfig,
+    LSTMConfig,
+    RecurrentConfig,
+    RNNConfig,
+)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class RecurrentLayer:
+    """One layer of an LSTM (gates in the order input, forget, update, output) or of a simple RNN (one gate)."""
+
+    input: Float[Array, "gates width width"]
+    recurrent: Float[Array, "gates width width"]
+    bias: Float[Array, "gates width"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ConvolutionLayer:
+    """One convolution: a matrix for each place in the window, from left to right, and a bias."""
+
+    kernel: Float[Array, "kernel_width width width"]
+    bias: Float[Array, " width"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class BaselineParameters:
+    """All parameters. `output` and its bias form the linear map after the average pooling; None without one."""
+
+    embedding: Float[Array, "vocabulary width"]
+    layers: tuple[RecurrentLayer, ...] | tuple[ConvolutionLayer, ...]
+    output: Float[Array, "width width"] | None
+    output_bias: Float[Array, " width"] | None
+    head: Float[Array, "width logits"] | None
+    head_bias: Float[Array, " logits"] | None
+
+
+def initialise(config: BaselineConfig, seed: int) -> BaselineParameters:
+    """Returns random parameters of `config`, in its dtype, drawn as for transformers (see `initialisation`).
+
+    A matrix has independent N(0, 1/m) entries, where m is the number of inputs to one output: 2d for the input and
+    recurrent matrices of a recurrent layer, whose products are added, and d for the linear maps. The convolution's
+    kernels, which precede a ReLU, have N(0, 2/m) with m = kernel_width d. Embeddings have N(0, 1). Biases are 0, except
+    for 1 in an LSTM's forget gates, so that it remembers from the start (Jozefowicz et al., 2015). With another
+    `config.initialisation` all matrices and embeddings are drawn from the same distribution.
+    """
+
+    def normal(name: str, shape: tuple[int, ...], variance: float) -> Array:
+        return on_device(
+            initialisation.draw(config.initialisation, seed, name, shape, variance, config.dtype)
+        )
+
+    d, pooled = config.width, isinstance(config, ConvolutionConfig)
+
+    def recurrent(k: int, gates: int) -> RecurrentLayer:
+        bias = np.zeros((gates, d), config.dtype)
+        if isinstance(config, LSTMConfig):
+            bias[1] = 1
+        return RecurrentLayer(
+            input=normal(f"layer{k}.input", (gates, d, d), 1 / (2 * d)),
+            recurrent=normal(f"layer{k}.recurrent", (gates, d, d), 1 / (2 * d)),
+            bias=on_device(bias),
+        )
+
+    def convolution(k: int, window: int) -> ConvolutionLayer:
+        kernel = normal(f"layer{k}.kernel", (window, d, d), 2 / (window * d))
+        return ConvolutionLayer(kernel, on_device(np.zeros(d, config.dtype)))
+
+    with numerics(config.dtype):
+        if isinstance(config, ConvolutionConfig):
+            layers: Any = tuple(convolution(k, config.kernel_width) for k in range(config.layers))
+        elif isinstance(config, RecurrentConfig):
+            layers = tuple(recurrent(k, config.gates) for k in range(config.layers))
+        else:
+            raise no_rule("a baseline", "config", config, (LSTMConfig, RNNConfig, ConvolutionConfig))
+        return BaselineParameters(
+            embedding=normal("embedding", (config.vocabulary_size, d), 1.0),
+            layers=layers,
+            output=normal("output", (d, d), 1 / d) if pooled else None,
+            output_bias=on_device(np.zeros(d, config.dtype)) if pooled else None,
+            head=None if config.logits is None else normal("head", (d, config.logits), 1 / d),
+            head_bias=None if config.logits is None else on_device(np.zeros(config.logits, config.dtype)),
+        )
+
+
+def lstm_layer(parameters: RecurrentLayer, x: Float[Array, "n width"]) -> Float[Array, "n width"]:
+    """Returns the hidden states h_1 .. h_n of one LSTM layer, in n sequential steps of O(width^2)."""
+    driven = jnp.einsum("nd,gde->nge", x, parameters.input) + parameters.bias
+
+    def step(state: tuple[Array, Array], drive: Array) -> tuple[tuple[Array, Array], Array]:
+        hidden, cell = state
+        gates = drive + jnp.einsum("d,gde->ge", hidden, parameters.recurrent)
+        admitted, kept, shown = (jax.nn.sigmoid(gates[gate]) for gate in (0, 1, 3))
+        cell = kept * cell + admitted * jnp.tanh(gates[2])
+        hidden = shown * jnp.tanh(cell)
+        return (hidden, cell), hidden
+
+    zero = jnp.zeros(x.shape[1], x.dtype)
+    return jax.lax.scan(step, (zero, zero), driven)[1]
+
+
+def rnn_layer(parameters: RecurrentLayer, x: Float[Array, "n width"]) -> Float[Array, "n width"]:
+    """Returns the hidden states h_1 .. h_n of one simple recurrent layer, in n sequential steps of O(width^2)."""
+    driven = x @ parameters.input[0] + parameters.bias[0]
+
+    def step(hidden: Array, drive: Array) -> tuple[Array, Array]:
+        hidden = jnp.tanh(drive + hidden @ parameters.recurrent[0])
+        return hidden, hidden
+
+    return jax.lax.scan(step, jnp.zeros(x.shape[1], x.dtype), driven)[1]
+
+
+def convolution_layer(parameters: ConvolutionLayer, x: Float[Array, "n width"]) -> Float[Array, "n width"]:
+    """relu(sum_w x_(i + w - left) K_w + b) at every position i, with x = 0 beyond its ends. O(n width^2) per place."""
+    window, n = parameters.kernel.shape[0], x.shape[0]
+    left = (window - 1) // 2
+    padded = jnp.pad(x, ((left, window - 1 - left), (0, 0)))
+    total = sum(padded[w : w + n] @ parameters.kernel[w] for w in range(window))
+    return jax.nn.relu(total + parameters.bias)
+
+
+def activations(
+    config: BaselineConfig, parameters: BaselineParameters, tokens: Int[Array, " n"]
+) -> Float[Array, "n width"]:
+    """Returns the last layer at every position, before any pooling."""
+    x = parameters.embedding[tokens]
+    for layer in parameters.layers:
+        match config, layer:
+            case ConvolutionConfig(), ConvolutionLayer():
+                x = convolution_layer(layer, x)
+            case LSTMConfig(), RecurrentLayer():
+                x = lstm_layer(layer, x)
+            case RNNConfig(), RecurrentLayer():
+                x = rnn_layer(layer, x)
+            case other, _:
+                raise no_rule("a baseline", "config", other, (LSTMConfig, RNNConfig, ConvolutionConfig))
+    return x
+
+
+def apply(
+    config: BaselineConfig, parameters: BaselineParameters, tokens: Int[Array, " n"]
+) -> Float[Array, " outputs"]:
+    """Returns the model's output on one input: the readout of `activations`, through any linear maps."""
+    y = activations(config, parameters, tokens)
+    readout = config.readout
+    row = jnp.mean(y, axis=0) if readout == "mean" else y[-1 if readout == "last" else int(readout)]
+    if parameters.output is not None and parameters.output_bias is not None:
+        row = row @ parameters.output + parameters.output_bias
+    if parameters.head is not None and parameters.head_bias is not None:
+        row = row @ parameters.head + parameters.head_bias
+    return row
+
+
+Kind = TypeVar("Kind", bound=BaselineConfig)
+
+
+class Baseline(Network[Kind, BaselineParameters]):
+    """Base class of the baselines; use one of its subclasses.
+
+    `model(tokens)` is the output of shape (width,), or (logits,) with a linear head; `model.activations(tokens)` is
+    the last layer at every position. Tokens are integers below `config.vocabulary_size`, with an optional leading batch
+    axis. `parameters`, if given, replace the random ones; their shapes must match the config.
+    """
+
+    drawn = staticmethod(initialise)
+    shaped = staticmethod(partial(initialise, seed=0))
+    output_of = staticmethod(apply)
+    rows_of = staticmethod(activations)
+
+    def _check(self, tokens: ArrayLike) -> None:
+        check_tokens(self.config, tokens)
+
+
+class LSTM(Baseline[LSTMConfig]):
+    """The LSTM described by an `LSTMConfig`, with random parameters from `seed` (see `initialise`)."""
+
+    of = LSTMConfig
+
+
+class RNN(Baseline[RNNConfig]):
+    """The simple RNN described by an `RNNConfig`, with random parameters from `seed` (see `initialise`)."""
+
+    of = RNNConfig
+
+
+class Convolution(Baseline[ConvolutionConfig]):
+    """The convolution described by a `ConvolutionConfig`, with random parameters from `seed` (see `initialise`)."""
+
+    of = ConvolutionConfig
+
+
+def check_tokens(config: BaselineConfig, tokens: ArrayLike) -> None:
+    """Rejects tokens of the wrong type, shape or range. The range is checked only if the values are known.
+
+    Raises:
+        InputError: listing every error.
+    """
+    readout = config.readout
+
+    def check_length(n: int, problems: Problems) -> None:
+        if isinstance(readout, int) and readout >= n:
+            problems.add("tokens", f"length {n}", f"longer than the readout position {readout}")
+
+    check_input(tokens, config.vocabulary_size, check_length)

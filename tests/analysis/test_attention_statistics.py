@@ -1,0 +1,255 @@
+"""Attention statistics against loops over single rows and keys."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from functools import partial
+from itertools import product
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens.analysis import attention_weights
+from jaxsens.analysis.statistics import _statistics
+from jaxsens.core.base import memory
+from jaxsens.core.base.errors import InputError
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.models.parts.masks import MASKS, SlidingWindow
+from jaxsens.core.models.transformer.layers import layered_transformer
+from tests import reference
+from tests.small_models import random_parameters, small, tying
+from tests.together.flip_sensitivity.test_incremental import Odd, odd_weights, two_apart
+from tests.together.flip_sensitivity.test_texts import MODEL, SPELLER
+
+N = 6
+HARD = list(product(("leftmost-hard", "rightmost-hard", "average-hard"), MASKS))
+SOFT = list(product(("softmax", "temperature-log", "sparsemax"), MASKS))
+
+
+def specified(weights: np.ndarray, sees: np.ndarray) -> dict[str, np.ndarray]:
+    """The statistics of one head from its weights (n, n), 0 for what a row does not see, one number at a time."""
+    n = len(weights)
+    found = {name: np.full(n, math.nan) for name in ("largest", "entropy", "first", "total", "received")}
+    for i in range(n):
+        if not any(sees[i]):
+            continue
+        total = math.fsum(weights[i])
+        shares = [w / total for w in weights[i] if w > 0]
+        found["largest"][i], found["first"][i], found["total"][i] = max(weights[i]), weights[i, 0], total
+        found["entropy"][i] = -math.fsum(p * math.log(p) for p in shares)
+    for j in range(n):
+        seeing = [weights[i, j] for i in range(n) if sees[i, j]]
+        if seeing:
+            found["received"][j] = math.fsum(seeing) / len(seeing)
+    return found
+
+
+def check(
+    found: jaxsens.analysis.AttentionStatistics, weights: list[list[np.ndarray]], sees: list[np.ndarray]
+) -> None:
+    """Compares all statistics with those of these weights, by layer and head, and what each layer's rows see."""
+    n = found.n
+    for k, heads in enumerate(weights):
+        seeing = [i for i in range(n) if any(sees[k][i])]
+        for h, matrix in enumerate(heads):
+            expected = specified(matrix, sees[k])
+            if found.readout == "mean":
+                expected["read"] = matrix[seeing].mean(axis=0) if seeing else np.zeros(n)
+            else:
+                expected["read"] = matrix[n - 1 if found.readout == "last" else int(found.readout)]
+            for name, values in expected.items():
+                measured = getattr(found, name)[k, h]
+                np.testing.assert_allclose(
+                    measured, values, rtol=1e-10, atol=1e-12, err_msg=f"{name} {k} {h}"
+                )
+
+
+def weights_of_transformer(config: Any, parameters: Any, tokens: Any, monkeypatch: Any) -> Any:
+    """The reference's attention weights by layer and head, each (n, n), and what each layer's rows see."""
+    rows: list[list[float]] = []
+    own = reference.weights
+
+    def kept(*arguments: Any) -> Any:
+        rows.append(own(*arguments))
+        return rows[-1]
+
+    monkeypatch.setattr(reference, "weights", kept)
+    reference.activations(config, parameters, tokens)
+    n, given = len(tokens), iter(rows)
+    weights, sees = [], []
+    for k in range(config.layers):
+        mask = reference.of_layer(config.mask, k)
+        sees.append(np.array([[reference.visible(mask, i, j) for j in range(n)] for i in range(n)]))
+        heads = []
+        for _ in range(reference.of_layer(config.heads, k)):
+            matrix = np.zeros((n, n))
+            for i in range(n):
+                matrix[i, sees[k][i]] = np.array(next(given), float)
+            heads.append(matrix)
+        weights.append(heads)
+    return weights, sees
+
+
+@pytest.mark.quick(1, 1)
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_every_weighting_under_every_mask_as_single_rows_and_keys_say(kind, monkeypatch):
+    if kind == "hard":
+        config, parameters = tying("dot-product", readout="mean")
+    else:
+        config = small(
+            layers=len(SOFT),
+            weighting=tuple(weighting for weighting, _ in SOFT),
+            mask=tuple(mask for _, mask in SOFT),
+            positions=("sinusoidal", "alibi"),
+            layer_norm="pre",
+        )
+        parameters = random_parameters(config)
+    tokens = np.array([0, 1, 1, 2, 0, 1])
+    weights, sees = weights_of_transformer(config, parameters, tokens, monkeypatch)
+    monkeypatch.setattr(
+        attention_weights, "SCORES", 4 * 2 * N
+    )  # blocks of four rows, the last of which overlaps
+    found = jaxsens.analysis.attention_statistics(jaxsens.Transformer(config, parameters=parameters), tokens)
+    check(found, weights, sees)
+    if kind == "hard":
+        ties = np.exp(found.entropy[[HARD.index(("average-hard", "none"))]])
+        assert ties.max() > 1.5  # there are ties
+        np.testing.assert_allclose(ties, ties.round(), rtol=1e-12)
+        assert set(found.largest[HARD.index(("leftmost-hard", "future"))].ravel()) == {1.0}
+
+
+def weights_of_layered(model: Any, parameters: Any, tokens: np.ndarray) -> tuple[Any, Any]:
+    """Weights of a `Layered` by layer and head, and what rows see, one row and one pair of rows at a time."""
+    n, kept, sees = len(tokens), [], []
+    rows = [np.asarray(model.embed(parameters, tokens[i], i), float) for i in range(n)]
+    for k in range(model.layers):
+        attention = model.attention(k)
+        parts = [[np.asarray(part) for part in model.project(parameters, k, rows[i], i)] for i in range(n)]
+        positions = [jnp.asarray(i) for i in range(n)]
+        sees.append(np.array([[bool(attention.sees(i, j)) for j in positions] for i in positions]))
+        matrices = []
+        for h in range(attention.heads):
+            group = h // (attention.heads // (attention.key_heads or attention.heads))
+            matrix = np.zeros((n, n))
+            for i in range(n):
+                seen = [j for j in range(n) if sees[k][i, j]]
+                s = {
+                    j: float(model.score(parameters, k, h, parts[i][0][h], parts[j][1][group])) for j in seen
+                }
+                for j in seen:
+                    added = model.position_score(k, h, i, j)
+                    s[j] += 0.0 if added is None else float(added)
+                powers = {j: math.exp(s[j] - max(s.values())) for j in seen}
+                for j in seen:
+                    matrix[i, j] = powers[j] / math.fsum(powers.values())
+            matrices.append(matrix)
+        kept.append(matrices)
+        values = [np.stack([part[2][h // 2] for h in range(attention.heads)]) for part in parts]
+        attended = [
+            np.stack(
+                [sum(matrices[h][i, j] * values[j][h] for j in range(n)) for h in range(attention.heads)]
+            )
+            for i in range(n)
+        ]
+        rows = [np.asarray(model.merge(parameters, k, rows[i], attended[i]), float) for i in range(n)]
+    return kept, sees
+
+
+def test_a_model_of_your_own_with_grouped_heads_windows_and_hidden_keys(monkeypatch):
+    model = Odd(masks=(two_apart, SlidingWindow(2)), near=True, layers=2)
+    parameters, tokens = odd_weights(), np.array([0, 6, 3, 3, 1])
+    with numerics("float64"):
+        weights, sees = weights_of_layered(model, parameters, tokens)
+    monkeypatch.setattr(attention_weights, "SCORES", 4 * 2 * len(tokens))
+    for readout in ("mean", 1):
+        found = jaxsens.analysis.attention_statistics((model, parameters), tokens, readout=readout)
+        assert found.readout == readout
+        check(found, weights, sees)
+
+
+def test_layers_with_fewer_heads_have_nan_for_the_others():
+    config = small(heads=(1, 3), weighting=("softmax", "average-hard"))
+    model = jaxsens.Transformer(config)
+    own = jaxsens.analysis.attention_statistics(model, [0, 1, 2, 1, 0])
+    assert own.largest.shape == (2, 3, 5)
+    assert np.isnan(own.largest[0, 1:]).all()
+    assert not np.isnan(own.largest[1]).any()
+    layered = jaxsens.analysis.attention_statistics(
+        (layered_transformer(config), model.parameters), [0, 1, 2, 1, 0], readout="last"
+    )
+    for name in ("largest", "entropy", "first", "total", "received", "read"):
+        np.testing.assert_allclose(getattr(own, name), getattr(layered, name), rtol=1e-12, atol=1e-14)
+    table = own.to_pandas()
+    assert list(table.columns) == ["layer", "head", "largest", "entropy", "first", "total"]
+    assert table["largest"].iloc[4] == pytest.approx(own.largest[1, 1].mean())
+    assert np.isnan(table["entropy"].iloc[1])
+    assert "n=5, 2 layers, 3 heads" in repr(own)
+
+
+def test_without_layers_there_is_nothing_to_show():
+    empty = jaxsens.analysis.attention_statistics(jaxsens.Transformer(small(layers=0)), [0, 1])
+    assert "0 layers, 0 heads; means: largest=nan" in repr(empty)
+    assert len(empty.to_pandas()) == 0
+
+
+def test_means_leave_out_rows_that_see_nothing():
+    config = small(layers=1, mask="strict-future")
+    found = jaxsens.analysis.attention_statistics(jaxsens.Transformer(config), [0, 1, 2])
+    assert np.isnan(found.largest[0, :, 0]).all()
+    np.testing.assert_allclose(found.largest[0, :, 1], 1)
+    np.testing.assert_allclose(found.mean("largest")[0], found.largest[0, :, 1:].mean(axis=-1))
+    with pytest.raises(InputError, match=r"statistic = 'received': one of largest, entropy, first, total"):
+        found.mean("received")
+
+
+def test_what_is_refused(monkeypatch):
+    tokens = [0, 1, 1]
+    lstm = jaxsens.training.LSTM(jaxsens.training.LSTMConfig(alphabet_size=2, width=4))
+    for model in (lstm, lambda tokens: tokens.sum() * 1.0):
+        with pytest.raises(InputError, match=r"its attention is not visible\. Give a jaxsens transformer"):
+            jaxsens.analysis.attention_statistics(model, tokens)
+    transformer = jaxsens.Transformer(small())
+    with pytest.raises(InputError, match=r"(?s)3 errors.*tokens.*readout = None"):
+        jaxsens.analysis.attention_statistics(transformer, [tokens, tokens], readout=None)  # pyright: ignore[reportArgumentType]
+    broken = dataclasses.replace(transformer.parameters, embedding=np.full((4, 6), np.nan))
+    with pytest.raises(InputError, match="weights of layer 0 are not finite"):
+        jaxsens.analysis.attention_statistics(jaxsens.Transformer(small(), parameters=broken), tokens)
+    monkeypatch.setattr(memory, "machine_memory", lambda: 1000)
+    with pytest.raises(
+        InputError, match=r"the table of every row's statistics takes 1\.12 KiB, and this machine has"
+    ):
+        jaxsens.analysis.attention_statistics((Odd(masks=("none",) * 2), odd_weights()), tokens)
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("layered", [False, True])
+def test_memory_grows_with_n_and_not_with_its_square(layered):
+    config = small(layers=2, heads=1, dtype="float32")
+    parameters = jax.tree.map(jnp.asarray, jaxsens.Transformer(config).parameters)
+    attending = layered_transformer(config) if layered else config
+
+    def temporary(n: int) -> int:
+        program = jax.jit(partial(inspect.unwrap(_statistics), attending, None))
+        lowered = program.lower(parameters, jnp.zeros(n, jnp.int32))
+        analysed = lowered.compile().memory_analysis()
+        assert analysed is not None
+        return analysed.temp_size_in_bytes
+
+    shorter, longer = temporary(8192), temporary(32768)
+    assert longer < 8 * shorter  # 16 times as many scores
+    assert longer < 4 * 32768**2 / 50
+
+
+def test_a_text_is_encoded():
+    written = jaxsens.analysis.attention_statistics(SPELLER, "cabba")
+    np.testing.assert_array_equal(written.tokens, [2, 0, 1, 1, 0])
+    assert (written.readout, written.dtype) == ("last", "float32")
+    np.testing.assert_allclose(
+        written.read, jaxsens.analysis.attention_statistics(MODEL, [2, 0, 1, 1, 0]).read, 1e-5
+    )

@@ -1,0 +1,314 @@
+"""Gap counts and critical inverse temperatures, against loops, against laws of extreme values, and of models."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from scipy.special import ndtri
+
+import jaxsens
+from jaxsens.analysis import attention_weights, critical_inverse_temperature, gap_counts
+from jaxsens.analysis.gaps import critical_of_rows
+from jaxsens.core.base.errors import InputError
+from jaxsens.core.models.parts.schedules import Schedule
+from jaxsens.core.models.parts.weighting import SinkSoftmax, Softmax
+from jaxsens.core.models.transformer.layers import layered_transformer
+
+ZETA_IS_TWO = 1.7286472389981836
+"""zeta of it is 2."""
+
+ROWS = arrays.arrays(np.float64, st.integers(3, 12), elements=st.floats(-8, 8, width=32), unique=True)
+
+
+def share_of_maximum(scores: np.ndarray, beta: float) -> float:
+    return 1 / math.fsum(math.exp(-beta * (max(scores) - s)) for s in scores)
+
+
+@given(
+    scores=arrays.arrays(np.float64, (2, 5), elements=st.integers(-3, 3).map(float)),
+    gaps=st.lists(st.floats(0, 7), max_size=4),
+    visible=arrays.arrays(bool, (2, 5)),
+)
+def test_gap_counts_are_those_of_a_loop(scores, gaps, visible):
+    found = gap_counts(scores, gaps, visible)
+    assert found.shape == (2, len(gaps))
+    for row in range(2):
+        seen = [float(s) for s, v in zip(scores[row], visible[row], strict=True) if v]
+        for k, gap in enumerate(gaps):
+            assert found[row, k] == sum(max(seen) - s <= gap for s in seen)
+
+
+@given(scores=ROWS)
+def test_at_the_critical_temperature_the_maximum_has_half_of_the_weight(scores):
+    beta = float(critical_inverse_temperature(scores))
+    assert share_of_maximum(scores, beta) == pytest.approx(0.5, rel=1e-9)
+
+
+@given(scores=ROWS, shift=st.integers(-8, 8), factor=st.floats(0.1, 10))
+@example(scores=np.array([0.0, 1.8e-17, -3.0, -1.0]), shift=0, factor=3.0)
+@example(scores=np.array([0.0, -1e-18, -1.0, -3.0]), shift=0, factor=0.1)
+def test_a_shift_changes_nothing_and_a_factor_divides(scores, shift, factor):
+    beta = critical_inverse_temperature(scores)
+    # A shift rounds gaps, and a tiny gap may decide.
+    far = np.diff(np.sort(scores)).min() > 1e-3
+    if far:
+        np.testing.assert_allclose(critical_inverse_temperature(scores + shift), beta, rtol=1e-9)
+    np.testing.assert_allclose(critical_inverse_temperature(scores * factor), beta / factor, rtol=1e-6)
+
+
+@given(scores=ROWS)
+def test_the_gap_counting_function_bounds_it_from_both_sides(scores):
+    gaps = np.sort(scores.max() - scores)[1:]
+    k = np.arange(1, len(gaps) + 1)
+    beta = float(critical_inverse_temperature(scores))
+    assert np.max(np.log(k) / gaps) <= beta * (1 + 1e-12)
+    assert beta <= ZETA_IS_TWO * np.max(np.log(k + 1) / gaps) * (1 + 1e-12)
+    # The same from N, at the gaps where it jumps: g_k is the least g with N(g) of at least k + 1.
+    counts = gap_counts(scores, gaps)
+    assert np.max(np.log(counts - 1) / gaps) <= beta * (1 + 1e-12)
+
+
+def test_equal_scores_share_at_any_temperature_and_few_keys_need_none():
+    assert critical_inverse_temperature([1.0, 1.0, 0.0]) == math.inf
+    assert critical_inverse_temperature([1.0, 1.0]) == math.inf
+    assert critical_inverse_temperature([1.0, -2.0]) == 0
+    assert critical_inverse_temperature([1.0, -math.inf, -math.inf]) == 0
+    assert np.isnan(critical_inverse_temperature([-math.inf, -math.inf]))
+    found = critical_inverse_temperature(
+        [[3.0, 1.0, 0.0]] * 3, [[True] * 3, [False, True, True], [False] * 3]
+    )
+    assert found[0] > 0 == found[1]
+    assert np.isnan(found[2])
+    assert gap_counts([[1.0, 2.0]], [5.0], [False, False]) == 0
+
+
+def critical(gaps: np.ndarray) -> float:
+    """beta* of the gaps of the other keys, by bisection in 60 digits; the unit is the second gap."""
+    with mpmath.workdps(60):
+        g = sorted(mpmath.mpf(float(gap)) for gap in gaps)
+
+        def excess(b: Any) -> Any:
+            return sum(mpmath.exp(-b * one / g[1]) for one in g[1:]) + mpmath.expm1(-b * g[0] / g[1])
+
+        low, high = mpmath.mpf(0), mpmath.mpf(1)
+        while excess(high) > 0:
+            high *= 2
+        for _ in range(100):
+            middle = (low + high) / 2
+            low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+        return float(high / g[1])
+
+
+@pytest.mark.parametrize(
+    "gaps",
+    [
+        [1e-18, 1.0, 3.0],  # the nearest has all but a rounding of its half
+        [1e-30, 1.0, 3.0],
+        [1e-300, 1e3],
+        [1e-300, 1e-299, 1e3],
+        [1e-300, 1e-100, 1e-10, 1.0],
+        [1e-12, 1.0],
+        [1.0] * 40,
+        [1e-30, *[1e-12] * 40],
+        [1e-30, *[1e3] * 1000],
+        [1e-37, 1e-36, 1e-35, 1e3],
+    ],
+)
+def test_gaps_of_any_size_give_the_digits_of_a_bisection_in_sixty(gaps):
+    assert critical_inverse_temperature([0.0, *(-gap for gap in gaps)]) == pytest.approx(
+        critical(np.array(gaps)), rel=1e-13
+    )
+    narrow = np.array(gaps, np.float32)
+    if narrow.min() > np.finfo(np.float32).tiny:
+        scores, seen = jnp.asarray([0, *-narrow], jnp.float32), jnp.ones(len(gaps) + 1, bool)
+        assert float(critical_of_rows(scores, seen)) == pytest.approx(critical(narrow), rel=3e-6)
+
+
+def test_gaps_beyond_the_largest_number_are_infinite():
+    assert critical_inverse_temperature([1e308, -1e308, 0.0]) == 0
+    assert critical_inverse_temperature([1e308, -1e308, 1e308 - 1e293, 1e308 - 2e293]) > 0
+
+
+@pytest.mark.parametrize("scores", [[math.nan, 1.0], [math.inf, 1.0], [], 3.0, "ab"])
+def test_scores_that_are_no_numbers_are_refused(scores):
+    with pytest.raises(InputError, match="critical_inverse_temperature: scores"):
+        critical_inverse_temperature(scores)
+    with pytest.raises(InputError, match="gaps"):
+        gap_counts([1.0, 2.0], [-1.0])
+
+
+def power_of_log(of_uniform, lengths=(2.0**20, 2.0**60, 2.0**180), rows=300, top=1000) -> float:
+    """The exponent a of the median of beta* ~ (log n)^a, of n independent scores of which only the highest are drawn.
+
+    The k-th smallest of n uniform numbers is about Gamma_k / n. Convergence is in log n, so n must be astronomical; the
+    scores below the highest have next to no weight.
+    """
+    rng = np.random.default_rng(0)
+    ranks = np.cumsum(rng.exponential(size=(rows, top)), axis=1)
+    medians = [np.median(critical_inverse_temperature(of_uniform(ranks / n))) for n in lengths]
+    return float(np.polyfit(np.log(np.log(lengths)), np.log(medians), 1)[0])
+
+
+@pytest.mark.parametrize(
+    ("of_tail", "exponent", "off"),
+    [
+        (lambda tail: -ndtri(tail), 0.5, 0.05),  # normal: gaps at the maximum of the order 1/sqrt(2 log n)
+        (lambda tail: -np.log(tail), 0, 0.01),  # exponential: gaps that do not depend on n
+        (lambda tail: (-np.log(tail)) ** 0.25, 0.75, 0.05),  # P(s > t) = exp(-t^4): (log n)^(-3/4)
+    ],
+    ids=["normal", "exponential", "Weibull"],
+)
+def test_random_scores_need_a_power_of_log_n(of_tail, exponent, off):
+    assert power_of_log(of_tail) == pytest.approx(exponent, abs=off)
+
+
+def test_equally_spaced_scores_need_log_two():
+    scores = [-np.arange(n, dtype=float) for n in (64, 4096)]
+    found = [float(critical_inverse_temperature(s)) for s in scores]
+    assert found == pytest.approx([math.log(2)] * 2)  # sum of 2^-k
+
+
+def small_model(**changes: Any) -> jaxsens.Transformer:
+    config: dict[str, Any] = {
+        "width": 16,
+        "heads": 2,
+        "layers": 2,
+        "positions": "sinusoidal",
+        "dtype": "float64",
+    }
+    return jaxsens.Transformer(jaxsens.TransformerConfig(3, **(config | changes)), seed=1)
+
+
+WORD = np.random.default_rng(0).integers(0, 3, 24)
+
+
+@pytest.mark.parametrize("mask", ["none", "future", "strict-future"])
+def test_a_model_at_its_critical_temperature_has_a_largest_weight_of_half(mask):
+    found = jaxsens.analysis.critical_temperatures(small_model(mask=mask, layers=1), WORD)
+    row = 20
+    beta = float(found.beta[0, 1, row])
+    at_it = small_model(mask=mask, layers=1, weighting=Softmax(Schedule(coefficient=beta)))
+    largest = jaxsens.analysis.attention_statistics(at_it, WORD).largest[0, 1, row]
+    assert largest == pytest.approx(0.5, rel=1e-9)
+    assert jaxsens.analysis.critical_temperatures(at_it, WORD).beta[0, 1, row] == pytest.approx(1, rel=1e-9)
+
+
+def test_rows_are_concentrated_exactly_where_their_largest_weight_exceeds_half():
+    model = small_model(mask="future", weighting=Softmax(Schedule(coefficient=3.0)))
+    found = jaxsens.analysis.critical_temperatures(model, WORD, gaps=[0, 1e9])
+    largest = jaxsens.analysis.attention_statistics(model, WORD).largest
+    np.testing.assert_array_equal(found.beta < 1, largest > 0.5)
+    np.testing.assert_array_equal(found.counts[..., 0], 1)
+    np.testing.assert_array_equal(found.counts[..., 1], np.broadcast_to(np.arange(1, 25), (2, 2, 24)))
+    assert found.beta[0, 0, :2].tolist() == [0, 0]
+    table = found.to_pandas()
+    assert list(table) == ["layer", "head", "median", "concentrated"]
+    assert table["concentrated"].between(0, 1).all()
+    assert "24" in repr(found)
+
+
+def test_a_row_without_keys_is_nan_and_counts_nothing():
+    found = jaxsens.analysis.critical_temperatures(small_model(mask="strict-future"), WORD)
+    assert np.isnan(found.beta[..., 0]).all()
+    assert not found.counts[..., 0, :].any()
+    assert not np.isnan(found.beta[..., 1:]).any()
+
+
+@pytest.mark.long
+def test_parity_by_a_temperature_of_one_over_n_is_beyond_the_transition_and_its_control_is_not():
+    for n in (16, 48):
+        word = np.arange(n) % 2
+        beta = [
+            jaxsens.analysis.critical_temperatures(jaxsens.construction("parity", condition), word).beta[
+                1, 0, -1
+            ]
+            for condition in ("temperature", "bounded-softmax")
+        ]
+        assert beta[0] == pytest.approx(0.2833, abs=1e-3)
+        assert beta[1] > n / 8
+    # Its first layer counts: all keys have the same score.
+    assert np.isposinf(
+        jaxsens.analysis.critical_temperatures(jaxsens.construction("parity", "temperature"), [0, 1, 1]).beta[
+            0, 0, -1
+        ]
+    )
+
+
+def test_weights_that_underflow_are_counted_in_full():
+    cold = small_model(weighting=Softmax(Schedule(coefficient=1e6)), layers=1)
+    warm = small_model(layers=1)
+    np.testing.assert_allclose(
+        jaxsens.analysis.critical_temperatures(cold, WORD).beta * 1e6,
+        jaxsens.analysis.critical_temperatures(warm, WORD).beta,
+        rtol=1e-6,
+    )
+
+
+@pytest.mark.parametrize(
+    "weighting", ["leftmost-hard", "average-hard", "sparsemax", "sigmoid", "adaptive-temperature"]
+)
+def test_what_is_no_softmax_is_refused_by_name(weighting):
+    model = small_model(weighting=weighting)
+    name = type(model.config.layer(0).weighting).__name__
+    with pytest.raises(
+        InputError, match=f"^critical_temperatures has no rule for the weighting {name}; it knows Softmax"
+    ):
+        jaxsens.analysis.critical_temperatures(model, WORD)
+
+
+def test_a_sink_is_left_out():
+    sink = jaxsens.analysis.critical_temperatures(
+        small_model(weighting=SinkSoftmax(logit=4.0), layers=1), WORD
+    )
+    plain = jaxsens.analysis.critical_temperatures(small_model(layers=1), WORD)
+    np.testing.assert_array_equal(sink.beta, plain.beta)
+
+
+def test_a_model_without_visible_attention_and_unusable_gaps_are_refused():
+    with pytest.raises(InputError, match="critical_temperatures: model: its attention is not visible"):
+        jaxsens.analysis.critical_temperatures(
+            jaxsens.training.LSTM(jaxsens.training.LSTMConfig(3, width=4)), WORD
+        )
+    for gaps in ([-1.0], [float("nan")], 3.0, ["far"], None):
+        with pytest.raises(InputError, match="critical_temperatures: gaps"):
+            jaxsens.analysis.critical_temperatures(small_model(), WORD, gaps=gaps)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_layered_model_is_served_as_its_transformer_and_missing_heads_are_nan():
+    model = small_model(mask="future", heads=(2, 1), head_width=4)
+    own = jaxsens.analysis.critical_temperatures(model, WORD)
+    layered = jaxsens.analysis.critical_temperatures(
+        (layered_transformer(model.config), model.parameters), WORD
+    )
+    np.testing.assert_allclose(layered.beta, own.beta, rtol=1e-9)
+    np.testing.assert_array_equal(layered.counts, own.counts)
+    assert np.isnan(own.beta[1, 1]).all()
+    assert not own.counts[1, 1].any()
+    assert np.isnan(own.quantile(0.5)[1, 1])
+    assert not np.isnan(own.quantile(0.5)[0]).any()
+
+
+def test_blocks_of_rows_give_what_all_rows_give(monkeypatch):
+    whole = jaxsens.analysis.critical_temperatures(small_model(), WORD, gaps=[1.0])
+    monkeypatch.setattr(attention_weights, "SCORES", 7 * 2 * len(WORD))
+    # Other gaps, so that no compiled program is used again.
+    blocks = jaxsens.analysis.critical_temperatures(small_model(), WORD, gaps=[1.0, 2.0])
+    np.testing.assert_allclose(blocks.beta, whole.beta, rtol=1e-9)
+    np.testing.assert_array_equal(blocks.counts[..., 0], whole.counts[..., 0])
+
+
+def test_scores_that_overflow_are_refused_with_a_remedy():
+    drawn = small_model(weighting=Softmax(Schedule(coefficient=1e38)), dtype="float32")
+    large = jax.tree.map(lambda values: 20 * values, drawn.parameters)
+    model = jaxsens.Transformer(drawn.config, parameters=large)
+    with pytest.raises(InputError, match="scores of layer 0 are not finite; use float64, or smaller weights"):
+        jaxsens.analysis.critical_temperatures(model, WORD)

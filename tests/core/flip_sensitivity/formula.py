@@ -1,0 +1,61 @@
+"""An engine whose values are a formula, for tests of where flips are measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsens.core.base.platforms import Platform
+from jaxsens.core.engines.engine import Engine, EngineCost, FlipBlock
+from jaxsens.core.placement import placement
+from jaxsens.core.placement.placement import Placement
+
+
+@dataclass(frozen=True)
+class Formula(Engine):
+    """A flip's change is a formula of position, symbol and token; every `every`-th position is declined, if given."""
+
+    every: int = 0
+    scale: float = 1.0
+
+    def prepare(self, parameters: Any, tokens: Any) -> Any:
+        return tokens.astype(jnp.float32)
+
+    def changed(self, parameters: Any, prepared: Any, block: FlipBlock) -> Any:
+        changes = self.changes(parameters, prepared, block)
+        return changes, jnp.zeros(len(changes))
+
+    def changes(self, parameters: Any, prepared: Any, block: FlipBlock) -> Any:
+        positions, symbols = block
+        value = parameters * (100.0 * positions + 10.0 * symbols + prepared[positions] + 1) * self.scale
+        if self.every:
+            value = jnp.where(positions % self.every == 0, jnp.nan, value)
+        return value[:, None]
+
+    def output(self, parameters: Any, prepared: Any) -> Any:
+        return jnp.zeros(1)
+
+    @property
+    def fallback(self) -> Engine | None:
+        return Formula(self.measure, self.outputs, scale=-1.0) if self.every else None
+
+    def preferred_batch(self, n: int, platform: Platform) -> int:
+        return 5
+
+    def cost(self, parameters: Any, tokens: Any, platform: Platform) -> EngineCost:
+        return EngineCost(1.0, 1.0, 1, 1.0)
+
+
+TOKENS = np.array([np.arange(11) % 3, (np.arange(11) + 1) % 3], np.int32)
+FLIPS = [(b, p, s) for b in range(2) for p in range(11) for s in range(3) if s != TOKENS[b, p]]
+INPUTS, POSITIONS, SYMBOLS = (np.array(column) for column in zip(*FLIPS, strict=True))
+EXPECTED = np.array([100.0 * p + 10.0 * s + TOKENS[b, p] + 1 for b, p, s in FLIPS], np.float32)
+
+
+def spread(engine: Engine, where: Placement, progress: Any = None) -> tuple[np.ndarray, dict[str, int]]:
+    given = jnp.float32(1), TOKENS, INPUTS, POSITIONS, SYMBOLS, where, progress
+    values, elsewhere = placement.Measuring(engine, *given).numbers()
+    return values[:, 0], elsewhere

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import equinox as eqx
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import jaxsens
+from jaxsens.core.models.subjects.adapters import measurable
+
+TOKENS = np.array([0, 1, 1, 0, 1])
+
+
+class NnxModel(nnx.Module):
+    def __init__(self, rngs, rate=0.0):
+        self.embed = nnx.Embed(2, 4, rngs=rngs)
+        self.dense = nnx.Linear(4, 3, rngs=rngs)
+        self.dropout = nnx.Dropout(rate, rngs=rngs)
+
+    def __call__(self, tokens):
+        return self.dense(self.dropout(jnp.tanh(self.embed(tokens)).mean(0)))
+
+
+class LinenModel(nn.Module):
+    @nn.compact
+    def __call__(self, tokens):
+        return nn.Dense(3)(jnp.tanh(nn.Embed(2, 4)(tokens)).mean(0))
+
+
+class EquinoxModel(eqx.Module):
+    embed: eqx.nn.Embedding
+    dense: eqx.nn.Linear
+    squash: Callable
+
+    def __init__(self, key):
+        one, two = jax.random.split(key)
+        self.embed, self.dense = eqx.nn.Embedding(2, 4, key=one), eqx.nn.Linear(4, 3, key=two)
+        self.squash = jnp.tanh
+
+    def __call__(self, tokens):
+        return self.dense(self.squash(jax.vmap(self.embed)(tokens)).mean(0))
+
+
+def models():
+    nnx_model = NnxModel(nnx.Rngs(0))
+    linen = LinenModel()
+    variables = linen.init(jax.random.key(0), jnp.asarray(TOKENS))
+    equinox = EquinoxModel(jax.random.key(0))
+    return {
+        "nnx": (nnx_model, nnx_model),
+        "linen with variables": ((linen, variables), lambda t: linen.apply(variables, t)),
+        "linen bound": (linen.bind(variables), lambda t: linen.apply(variables, t)),
+        "equinox": (equinox, equinox),
+        "partial": (jax.tree_util.Partial(lambda w, t: w * t.sum(), jnp.arange(3.0)),) * 2,
+        "lambda": (lambda t: jnp.sin(t * jnp.arange(1.0, 6.0)).sum(),) * 2,
+    }
+
+
+@pytest.mark.parametrize("kind", models())
+def test_every_kind_of_model_is_measured_like_a_loop_over_its_own_calls(kind):
+    model, call = models()[kind]
+    result = jaxsens.flip_sensitivity(model, TOKENS, flips=2)
+    base = np.asarray(call(jnp.asarray(TOKENS)))
+    for norm, position in zip(result.norms, result.positions, strict=True):
+        changed = TOKENS.copy()
+        changed[position] ^= 1
+        difference = np.asarray(call(jnp.asarray(changed))) - base
+        np.testing.assert_allclose(norm, np.linalg.norm(np.atleast_1d(difference)), rtol=1e-4, atol=1e-6)
+
+
+def test_adapters_of_one_architecture_are_equal_so_that_nothing_compiles_twice():
+    one, two = (measurable(EquinoxModel(jax.random.key(k))).apply for k in (0, 1))
+    assert one == two
+    assert hash(one) == hash(two)
+    one, two = (measurable(NnxModel(nnx.Rngs(k))).apply for k in (0, 1))
+    assert one == two
+    assert hash(one) == hash(two)
+
+
+def test_active_dropout_is_detected_and_the_users_model_left_as_it_was():
+    model = NnxModel(nnx.Rngs(0), rate=0.5)
+    before = int(model.dropout.rngs.count.get_value()) if model.dropout.rngs is not None else 0
+    with pytest.raises(jaxsens.InputError, match="two calls on the same input differ"):
+        jaxsens.flip_sensitivity(model, TOKENS, 2)
+    assert model.dropout.rngs is None or int(model.dropout.rngs.count.get_value()) == before
+    model.eval()
+    assert len(jaxsens.flip_sensitivity(model, TOKENS, 2)) == 4
+
+
+class NnxLayer(nnx.Module):
+    def __init__(self, rngs, rate):
+        self.linear, self.dropout = nnx.Linear(4, 4, rngs=rngs), nnx.Dropout(rate, rngs=rngs)
+
+    def __call__(self, x):
+        return x + jnp.tanh(self.linear(self.dropout(x)))
+
+
+class NnxStack(nnx.Module):
+    """Layers made by `nnx.vmap`: the counters of their random streams are arrays."""
+
+    def __init__(self, rate):
+        rngs = nnx.Rngs(0)
+        self.embed = nnx.Embed(3, 4, rngs=rngs)
+        made = nnx.vmap(lambda own: NnxLayer(own, rate), in_axes=(0,), out_axes=0)
+        self.layers = nnx.split_rngs(splits=2)(made)(rngs)
+
+    def __call__(self, tokens):
+        step = nnx.scan(lambda x, layer: layer(x), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
+        return step(self.embed(tokens), self.layers).mean(0)
+
+
+class NnxDrawing(nnx.Module):
+    """Draws a number at every call; `scale` is what becomes of it, None if it is not used."""
+
+    def __init__(self, scale):
+        self.embed, self.rngs, self.scale = nnx.Embed(3, 4, rngs=nnx.Rngs(0)), nnx.Rngs(1), scale
+
+    def __call__(self, tokens):
+        y, key = self.embed(tokens).mean(0), self.rngs()
+        return y if self.scale is None else y + self.scale * jax.random.normal(key, y.shape)
+
+
+@pytest.mark.parametrize(
+    ("made", "training", "random"),
+    [
+        (lambda: NnxStack(0.1), False, False),
+        (lambda: NnxStack(0.0), True, False),
+        (lambda: NnxStack(0.1), True, True),
+        (lambda: NnxStack(0.02), True, True),
+        (lambda: NnxDrawing(None), True, False),
+        (lambda: NnxDrawing(0.0), True, False),
+        (lambda: NnxDrawing(1.0), True, True),
+    ],
+)
+def test_random_streams_refuse_a_module_only_if_they_move_its_output(made, training, random):
+    model = made()
+    if not training:
+        model.eval()
+    parts = (lambda parts, tokens: nnx.merge(*parts)(tokens), nnx.split(model))
+    if random:
+        with pytest.raises(jaxsens.InputError, match="two calls on the same input differ"):
+            jaxsens.flip_sensitivity(model, TOKENS, 3)
+        return
+    changed = [model(jnp.asarray(np.where(np.arange(len(TOKENS)) == 0, s, TOKENS))) for s in (1, 2)]
+    expected = [np.linalg.norm(one - model(jnp.asarray(TOKENS))) for one in changed]
+    for one in (model, parts):
+        np.testing.assert_allclose(jaxsens.flip_sensitivity(one, TOKENS, 3).norms[:2], expected, rtol=1e-5)
+
+
+def test_a_function_around_a_module_whose_state_changes_is_told_how_to_pass_it():
+    model = NnxStack(0.1)
+    model.eval()
+    with pytest.raises(jaxsens.InputError, match=r"nnx\.merge\(\*parts\)\(tokens\), nnx\.split\(module\)"):
+        jaxsens.flip_sensitivity(lambda tokens: model(tokens), TOKENS, 3)
+
+
+def test_a_linen_module_without_variables_is_refused_with_the_remedy():
+    with pytest.raises(jaxsens.InputError, match=r"pass \(module, variables\)"):
+        jaxsens.flip_sensitivity(LinenModel(), TOKENS, 2)
+
+
+def test_a_callable_that_cannot_be_hashed_is_refused_with_the_remedy():
+    class Unhashable:
+        __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+        def __call__(self, tokens):
+            return tokens.sum() * 1.0
+
+    with pytest.raises(jaxsens.InputError, match="wrap it"):
+        jaxsens.flip_sensitivity(Unhashable(), TOKENS, 2)

@@ -1,0 +1,240 @@
+"""Engines of packages: one of another package is as good as jaxsens' own; without its entry, one is refused by name."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens.core.base import registry
+from jaxsens.core.base.errors import EngineRefusal, InputError
+from jaxsens.core.sweeps.config import parse_sweep_config
+from tests.core.base.test_registry import installed
+from tests.core.sweeps.tiny import TINY
+from tests.small_models import small
+
+THEIRS = '''
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsens.core.engines.options import AskedEngine
+from jaxsens.core.base.value import Seed
+from jaxsens.core.base.value import kind_of
+from jaxsens.core.base.errors import EngineRefusal
+from jaxsens.core.engines.engine import Engine, EngineChoice, EngineCost
+from jaxsens.core.results.estimated import Estimated
+
+
+@dataclasses.dataclass(frozen=True)
+class Passes(Engine):
+    apply: Any
+    compiling: ClassVar[tuple[float, float]] = 0.0, 0.0
+
+    def prepare(self, parameters, tokens):
+        return tokens, self.apply(parameters, tokens)
+
+    def output(self, parameters, prepared):
+        return prepared[1]
+
+    def changed(self, parameters, prepared, block):
+        tokens, old = prepared
+        flipped = jax.vmap(lambda place, symbol: tokens.at[place].set(symbol))(*block)
+        changes = jax.vmap(lambda word: self.apply(parameters, word) - old)(flipped)
+        return changes, jnp.zeros(len(changes), changes.dtype)
+
+    def preferred_batch(self, n, platform):
+        return 4
+
+    def cost(self, parameters, tokens, platform):
+        return EngineCost(0.0, 1.0, 64, 1.0)
+
+
+@kind_of(AskedEngine, "another")
+class Another(AskedEngine):
+    """Forward passes of another package."""
+
+    def runner(self, subject, measure):
+        if subject.config is None:
+            raise EngineRefusal('engine = "another": give a jaxsens transformer')
+        return Passes(measure, measure.chosen(subject.outputs), subject.apply)
+
+
+@dataclasses.dataclass(frozen=True)
+class Guess:
+    first: Any
+    seed: int
+
+    def result(self, whole, devices, progress, ready):
+        values = np.arange(len(whole.flips)) + float(self.seed)
+        stratum, nothing = np.zeros(len(values), np.int8), np.full(len(values), np.nan)
+        return dataclasses.replace(
+            whole,
+            values=values,
+            resolution=np.zeros(len(values)),
+            engine=EngineChoice("guess", "asked for"),
+            estimated=Estimated(values, stratum, nothing),
+        )
+
+
+@kind_of(AskedEngine, "guess")
+class Guesses(AskedEngine):
+    """Guesses."""
+
+    seed: Seed = 0
+    exact: ClassVar[bool] = False
+
+    def seeded(self, seed):
+        return dataclasses.replace(self, seed=seed)
+
+    def refusal(self, measure):
+        return None if measure.kind == "l2" else "it guesses L2 alone"
+
+    def runner(self, subject, measure):
+        if self.refusal(measure):
+            raise EngineRefusal(f'engine = "guess": {self.refusal(measure)}')
+        return Passes(measure, None, subject.apply)
+
+    def estimate(self, subject, measure, n, budget):
+        return Guess(subject.parameters, self.seed)
+
+    @classmethod
+    def instead(cls, run):
+        return f"guessing {run.flips} flips takes no time"
+'''
+
+CORE = "auto, vmap, incremental, difference"
+
+
+@pytest.fixture(autouse=True)
+def _anew(monkeypatch):
+    monkeypatch.delitem(sys.modules, "brought_engines", raising=False)
+    yield
+    registry.entries.cache_clear()
+
+
+@pytest.fixture
+def brought(tmp_path, monkeypatch):
+    (tmp_path / "brought_engines.py").write_text(THEIRS)
+    entries = "guess = brought_engines:Guesses\nanother = brought_engines:Another"
+    installed(tmp_path, "their-engines", entries, monkeypatch)
+
+
+@pytest.fixture
+def nothing_brought(monkeypatch):
+    registry.entries.cache_clear()
+    monkeypatch.setattr(registry, "entry_points", lambda group: ())
+
+
+def measured(**options) -> jaxsens.FlipSensitivity:
+    return jaxsens.flip_sensitivity(jaxsens.Transformer(small(), seed=0), [0, 1, 1, 0, 1], **options)
+
+
+def test_an_engine_of_another_package_measures_by_its_name(brought, tmp_path):
+    found, known = measured(engine="another"), measured(engine="vmap")
+    np.testing.assert_allclose(found.values, known.values, rtol=1e-5)
+    assert (found.engine.name, found.engine.why) == ("another", "asked for")
+    assert measured(engine=found.asked.engine).values.tolist() == found.values.tolist()
+    found.save(tmp_path / "found.parquet")
+    assert jaxsens.load_result(tmp_path / "found.parquet").asked.engine == found.asked.engine
+    told = jaxsens.explain(jaxsens.Transformer(small(), seed=0), 5, engine="another")
+    assert (told.engine.name, told.flips, told.operations) == ("another", len(found), len(found))
+
+
+def test_what_it_does_not_serve_it_refuses_and_edits_are_refused_for_it(brought):
+    with pytest.raises(EngineRefusal, match=r"another.*give a jaxsens transformer"):
+        jaxsens.flip_sensitivity(lambda tokens: tokens.sum() / 4.0, [0, 1], 2, engine="another")
+    with pytest.raises(EngineRefusal, match='"another": it replaces one symbol at a time'):
+        measured(flips="delete", engine="another")
+    with pytest.raises(InputError, match=r"engine\.times: unknown key"):
+        measured(engine={"kind": "another", "times": 2})
+
+
+def test_it_is_listed_in_the_error_for_an_unknown_engine_and_not_imported(brought):
+    for used in (None, "first-order"):
+        if used is not None:
+            measured(engine=used)
+        with pytest.raises(
+            InputError, match=f"engine = 'anothr': one of {CORE}, another, first-order, guess"
+        ):
+            measured(engine="anothr")
+    assert "brought_engines" not in sys.modules
+
+
+def test_auto_never_chooses_it_though_it_costs_nothing(brought):
+    assert measured().engine.name in CORE
+    assert jaxsens.explain(jaxsens.Transformer(small(layers=3), seed=0), 40).engine.name in CORE
+
+
+def test_an_estimating_engine_of_another_package_estimates_and_is_told_of_by_explain(brought):
+    found = measured(engine={"kind": "guess", "seed": 3})
+    assert found.values.tolist() == [3.0 + k for k in range(len(found))]
+    assert not found.exact.any()
+    with pytest.raises(InputError, match="an estimate keeps nothing"):
+        _ = found.remaining
+    with pytest.raises(EngineRefusal, match="it guesses L2 alone"):
+        measured(engine="guess", measure="l1")
+    model = jaxsens.Transformer(small(), seed=0)
+    lines = str(jaxsens.explain(model, 5).instead).splitlines()
+    assert lines[0].startswith('engine="first-order" would take about')
+    assert lines[1] == f"guessing {len(found)} flips takes no time"
+    assert jaxsens.explain(model, 5, measure="decision").instead == lines[1]
+    assert jaxsens.explain(model, 5, engine="guess").instead == lines[0]
+
+
+def test_a_sweep_reads_it_and_gives_it_the_seed_of_each_point(brought):
+    text = TINY.replace('["softmax", "leftmost-hard"]', '["softmax"]')
+    config = parse_sweep_config(f'{text}\n[measure]\nexact_up_to = 4\nengine_beyond = "guess"\n')
+    at_6 = config.measure.engine_at(6)
+    assert (at_6.table(), at_6.seeded(2).table()) == ({"kind": "guess"}, {"kind": "guess", "seed": 2})
+    model, tokens = jaxsens.Transformer(small(), seed=0), np.zeros((1, 6), int)
+    assert config.measure.flip_sensitivity(model, tokens, seed=2).values[0] == 2.0
+    with pytest.raises(
+        InputError, match=r"measure.engine_beyond = Another\(\): it estimates: leave it out, or give"
+    ):
+        parse_sweep_config(f'{text}\n[measure]\nexact_up_to = 4\nengine_beyond = "another"\n')
+
+
+@pytest.mark.parametrize(
+    ("entry", "match"),
+    [
+        (
+            "vmap = brought_engines:Another",
+            r"a package brings jaxsens' own names of jaxsens.engines, \{'vmap'\}: uninstall it",
+        ),
+        (
+            "mine = brought_engines:Another",
+            "'mine' is <class 'brought_engines.Another'>, which is no class of this kind",
+        ),
+        (
+            "mine = brought_engines:Passes",
+            "'mine' is <class 'brought_engines.Passes'>, which is no class of this kind",
+        ),
+    ],
+)
+def test_an_entry_that_brings_no_engine_of_its_name_is_refused(tmp_path, monkeypatch, entry, match):
+    (tmp_path / "brought_engines.py").write_text(THEIRS)
+    installed(tmp_path, "their-engines", entry, monkeypatch)
+    with pytest.raises(InputError, match=match):
+        measured(engine=entry.split()[0])
+
+
+def test_without_its_entry_first_order_is_refused_by_name(nothing_brought):
+    with pytest.raises(InputError, match=f"engine = 'first-order': one of {CORE}(, or|$|\n)"):
+        measured(engine="first-order")
+    assert measured().engine.name in CORE
+    assert jaxsens.explain(jaxsens.Transformer(small(), seed=0), 5).instead is None
+
+
+def test_without_it_a_sweep_samples_long_inputs_or_is_refused(nothing_brought):
+    config = parse_sweep_config(f"{TINY}\n[measure]\nexact_up_to = 4\nsample_beyond = 3\n")
+    assert config.measure.table()["engine_beyond"] is None
+    with pytest.raises(
+        InputError, match='variant "softmax": no engine that estimates is installed; or give sample'
+    ):
+        parse_sweep_config(f"{TINY}\n[measure]\nexact_up_to = 4\n")

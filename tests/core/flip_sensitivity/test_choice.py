@@ -1,0 +1,173 @@
+"""What `auto` takes, and why: seconds by a model that knows no clock, unless digits are at stake."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens.core.choice import MANY, ROUNDING, choose
+from jaxsens.core.engines.options import AskedEngine, Auto
+from jaxsens.core.flips.flips import Substitute
+from jaxsens.core.measures.measures import L2
+from jaxsens.core.models.parts.weighting import Sigmoid, SinkSoftmax
+from jaxsens.core.models.subjects.adapters import measurable
+
+
+def model(layers: int, width: int = 64, **options) -> jaxsens.Transformer:
+    config = jaxsens.TransformerConfig(
+        alphabet_size=2, width=width, heads=4, layers=layers, feed_forward=4 * width, **options
+    )
+    return jaxsens.Transformer(config, seed=0)
+
+
+def chosen(subject: jaxsens.Transformer, n: int, inputs: int = MANY):
+    return choose(measurable(subject), Auto(), Substitute(), L2(), n, inputs)[1]
+
+
+@pytest.mark.quick(8)
+@pytest.mark.parametrize(
+    ("layers", "n", "engine"),
+    [
+        # As measured on two cores, first call and seven later ones: scripts/benchmark_auto.py.
+        (1, 64, "vmap"),
+        (1, 1024, "vmap"),
+        (1, 2048, "difference"),
+        (2, 64, "vmap"),
+        (2, 256, "vmap"),
+        (2, 512, "incremental"),
+        (2, 1024, "difference"),
+        (3, 256, "vmap"),
+        (3, 512, "incremental"),
+        (3, 1024, "incremental"),
+        (4, 512, "incremental"),
+        (6, 1024, "incremental"),
+    ],
+)
+def test_the_faster_engine_is_taken(layers, n, engine):
+    found = chosen(model(layers), n)
+    assert found.name == engine
+    assert "faster" in found.reason
+    assert "digits" not in found.reason
+
+
+@pytest.mark.parametrize(
+    ("n", "engine"), [(128, "vmap"), (512, "vmap"), (1024, "incremental"), (2048, "difference")]
+)
+def test_one_input_alone_is_not_worth_what_many_are(n, engine):
+    assert chosen(model(2), n, inputs=1).name == engine
+
+
+def test_narrow_models_of_two_layers_are_folded():
+    assert "folded" in chosen(model(2, width=16), 4096).reason
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 6])
+def test_short_inputs_of_small_models_are_not_worth_a_long_compilation(layers):
+    assert chosen(model(layers, width=8), 16).name == "vmap"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"weighting": "temperature-log"}, "1/temperature"),
+        ({"positions": ("index",)}, "unbounded"),
+        ({"positions": ("alibi",)}, "unbounded"),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_digits_decide_where_changes_may_fall_faster_than_1_over_n(options, why, dtype):
+    found = chosen(model(4, width=8, dtype=dtype, **options), 16)
+    assert found.name == "difference"
+    assert "digits" in found.reason
+    assert why in found.reason
+
+
+def test_digits_decide_in_float32_from_the_length_on_where_rounding_takes_the_fourth():
+    longest = int(ROUNDING / np.finfo(np.float32).eps)
+    single, double = model(3, width=8), model(3, width=8, dtype="float64")
+    assert chosen(single, longest).name == "incremental"
+    assert "rounds a change of order 1/n by less than 0.1 %" in chosen(single, longest).reason
+    assert chosen(single, longest + 1).name == "difference"
+    assert "digits" in chosen(single, longest + 1).reason
+    assert chosen(double, longest + 1).name == "incremental"
+
+
+@pytest.mark.parametrize(
+    ("weighting", "n"),
+    [(Sigmoid(log_bias=-3.0), 64), (Sigmoid(bias=-12.0), 16), (SinkSoftmax(logit=12.0), 16)],
+    ids=["falls as n^-3", "a bias", "a sink"],
+)
+def test_digits_decide_where_every_weight_is_far_smaller_than_1_over_n(weighting, n):
+    options = {"width": 8, "layer_norm": "pre", "weighting": ("softmax", weighting)}
+    found = chosen(model(2, **options), n)
+    assert found.name == "difference"
+    assert f"{type(weighting).__name__} has weights of order 1e-5" in found.reason
+    assert chosen(model(2, dtype="float64", **options), n).name == "vmap"
+    assert chosen(model(2, **{**options, "weighting": "sigmoid-log"}), n).name == "vmap"
+
+
+def test_the_score_of_a_learned_sink_decides_and_not_the_logit_it_began_with():
+    trained = model(2, width=8, layer_norm="pre", weighting=SinkSoftmax(learned=True))
+    last = dataclasses.replace(trained.parameters.layers[1], sink=jnp.full(4, 12.0))
+    parameters = dataclasses.replace(trained.parameters, layers=(trained.parameters.layers[0], last))
+    assert chosen(trained, 16).name == "vmap"
+    assert chosen(jaxsens.Transformer(trained.config, parameters=parameters), 16).name == "difference"
+
+
+@pytest.mark.slow
+def test_two_outputs_lose_the_digits_that_a_sink_takes():
+    """What the choice above is for: a change of 1e-5 has lost the digits that one of 1/n keeps."""
+    word = np.append(np.random.default_rng(0).integers(0, 2, 15), 2)
+    off = {}
+    for logit in (0.0, 12.0):
+        single = model(2, width=8, layer_norm="pre", weighting=SinkSoftmax(logit=logit))
+        exact = jaxsens.flip_sensitivity(single, word, engine="difference").norms
+        found = jaxsens.flip_sensitivity(single, word, engine="vmap")
+        off[logit] = np.abs(found.norms / exact - 1).max()
+        # What float32 has lost is measured again, in float64.
+        off[logit] = max(off[logit], *(1.0 for _ in found.engine.elsewhere), 0.0)
+        assert (off[logit] < ROUNDING) == (jaxsens.flip_sensitivity(single, word).engine.name == "vmap")
+    assert off[0.0] < ROUNDING < off[12.0]
+
+
+def test_hard_attention_that_moves_no_choice_is_exactly_0():
+    assert "exactly nothing" in chosen(model(3, weighting="leftmost-hard"), 64).reason
+
+
+@pytest.mark.long
+def test_a_forward_pass_keeps_the_digits_that_its_reason_promises():
+    n = 48
+    word = np.append(np.random.default_rng(0).integers(0, 2, n - 1), 2)
+    single = model(2, width=16)
+    norms = jaxsens.flip_sensitivity(single, word).norms
+    exact = jaxsens.flip_sensitivity(single, word, engine="difference").norms
+    assert np.median(np.abs(norms / exact - 1)) < 4 * n * np.finfo(np.float32).eps
+
+
+def test_the_choice_knows_no_clock(monkeypatch):
+    models = [model(layers) for layers in (1, 2, 3)]
+    before = [chosen(one, n) for one in models for n in (64, 512)]
+
+    def unknown() -> float:
+        raise AssertionError("the clock was read")
+
+    for name in ("perf_counter", "monotonic", "process_time"):
+        monkeypatch.setattr(time, name, unknown)
+    assert [chosen(one, n) for one in models for n in (64, 512)] == before
+
+
+def test_an_engine_that_nobody_knows_is_no_other_one():
+    class SecondOrder(AskedEngine):
+        kind = "second-order"
+
+    model = jaxsens.Transformer(jaxsens.TransformerConfig(2, 8, 2, 1, 8), seed=0)
+    known = "auto, vmap, incremental, difference, first-order"
+    with pytest.raises(jaxsens.InputError, match=f"no rule for the engine SecondOrder; it knows {known}"):
+        choose(measurable(model), SecondOrder(), Substitute(), L2(), 8)
+    with pytest.raises(jaxsens.InputError, match=f"engine = 'second-order': one of {known}"):
+        jaxsens.flip_sensitivity(model, [0, 1, 1], engine="second-order")

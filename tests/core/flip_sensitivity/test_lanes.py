@@ -1,0 +1,169 @@
+"""Threads on one CPU device: how many cores there are changes how long it takes, and nothing else."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+import jaxsens
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.placement import lanes, placement
+from jaxsens.core.placement.lanes import Lanes, lanes_on
+from jaxsens.core.placement.program import Wanted
+from tests.small_models import small
+
+
+def mesh_of(count: int) -> Mesh:
+    return Mesh(np.array(jax.devices()[:count]), ("flips",))
+
+
+def test_lanes_run_side_by_side():
+    together = threading.Barrier(3, timeout=60)
+
+    def work(k: int) -> int:
+        together.wait()  # a lane that ran after another would wait for ever
+        return k
+
+    with Lanes(3) as threads:
+        assert threads.run(work) == [0, 1, 2]
+        assert threads.run(work) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_lane_computes_in_the_settings_of_the_thread_that_made_it(dtype):
+    config: Any = jax.config
+    with numerics(dtype), Lanes(2) as threads:
+        found = threads.run(lambda k: (str(jnp.asarray(0.0).dtype), config.jax_default_matmul_precision))
+    assert found == 2 * [(dtype, "highest")]
+
+
+def test_the_first_lanes_error_is_raised_once_all_lanes_have_ended():
+    ended = threading.Event()
+
+    def work(k: int) -> None:
+        time.sleep(0.1 * (4 - k))  # the last lane fails first, and the first ends after them
+        if k:
+            raise jaxsens.InputError(f"of lane {k}")
+        ended.set()
+
+    with Lanes(3) as threads:
+        with pytest.raises(jaxsens.InputError, match="of lane 1"):
+            threads.run(work)
+        assert ended.is_set()
+
+
+def test_after_ctrl_c_while_a_lane_is_started_none_runs_any_more(monkeypatch):
+    start, begun, ended = threading.Thread.start, threading.Event(), threading.Event()
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        begun.wait(60)
+        raise KeyboardInterrupt  # the pool does not know of the thread yet
+
+    def work(k: int) -> None:
+        begun.set()
+        time.sleep(0.2)
+        ended.set()
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt), Lanes(1) as threads:
+        threads.run(work)
+    assert ended.is_set()
+
+
+def test_after_ctrl_c_no_lane_runs_any_more():
+    started, ended = threading.Barrier(3, timeout=60), []
+
+    def work(k: int) -> None:
+        started.wait()
+        time.sleep(0.5)
+        ended.append(k)
+
+    def press() -> None:
+        started.wait()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    presser = threading.Thread(target=press)
+    presser.start()
+    with pytest.raises(KeyboardInterrupt), Lanes(2) as threads:
+        threads.run(work)
+    presser.join()
+    assert sorted(ended) == [0, 1]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("jaxsens-lane")]
+
+
+def test_only_a_single_cpu_device_is_shared_among_threads(monkeypatch):
+    monkeypatch.setattr(lanes, "cores", lambda: 6)
+    assert lanes_on(mesh_of(1)) == 6
+    assert lanes_on(mesh_of(2)) == 1
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("options", [{"layers": 1, "mask": "future"}, {"layers": 2, "dtype": "float32"}])
+@pytest.mark.parametrize("engine", ["vmap", "difference"])
+def test_the_numbers_are_bitwise_the_same_on_any_number_of_cores(options, engine, monkeypatch):
+    model = jaxsens.Transformer(small(**options))
+    word = np.append(np.random.default_rng(0).integers(0, 3, 21), 3)
+    used, found = [], {}
+
+    class Noted(Lanes):
+        def __init__(self, count: int) -> None:
+            used.append(count)
+            super().__init__(count)
+
+    monkeypatch.setattr(placement, "Lanes", Noted)
+    for count in (1, 2, 3, 64):
+        monkeypatch.setattr(lanes, "cores", lambda count=count: count)
+        found[count] = jaxsens.flip_sensitivity(
+            model, word, engine=engine, placement=jaxsens.Placement(mesh_of(1))
+        ).norms
+    # 42 flips in at least sixteen batches: three each.
+    assert used == [1, 2, 3, 14]
+    for count in (2, 3, 64):
+        np.testing.assert_array_equal(found[count], found[1])
+
+
+def test_all_threads_together_stay_within_the_budget(monkeypatch):
+    # A length no other test has: programs that were compiled before would not be seen.
+    model, word = jaxsens.Transformer(small(layers=1)), np.append(np.arange(70) % 3, 3)
+    programs, held, used = [], [], []
+
+    class Noted(Lanes):
+        def __init__(self, count: int) -> None:
+            used.append(count)
+            super().__init__(count)
+
+    def noted(wanted, batch, room, memory):
+        programs.append(fitting(wanted, batch, room, memory)[0])
+        held.append(wanted.held(programs[-1], memory))
+        return programs[-1], fitting(wanted, batch, room, memory)[1]
+
+    fitting = Wanted.fitting
+    monkeypatch.setattr(placement, "Lanes", Noted)
+    monkeypatch.setattr(Wanted, "fitting", noted)
+    monkeypatch.setattr(lanes, "cores", lambda: 8)
+
+    def measured(**options) -> np.ndarray:
+        where = jaxsens.Placement(mesh_of(1), **options)
+        return jaxsens.flip_sensitivity(model, word, engine="vmap", placement=where).norms
+
+    free = measured(batch_size=1)
+    assert used[-1] == 8
+    single = programs[-1].bytes
+    # Fewer threads where not even one flip each would fit; smaller batches before that.
+    tight = measured(memory_budget=held[-1] + 3 * single + 1)
+    assert used[-1] == 3
+    assert programs[-1].batch == 1
+    np.testing.assert_array_equal(tight, free)
+    room = measured(memory_budget=held[0] + 16 * single)
+    assert used[-1] == 8
+    assert held[-1] + 8 * programs[-1].bytes <= held[0] + 16 * single
+    np.testing.assert_allclose(room, free, rtol=1e-12)

@@ -1,0 +1,156 @@
+"""Intervals of means hold, in samples of every population, and say where they have no end."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens.core.results.mean_ends import MeasuredSample, count_limits, least_mean, mean_ends
+from jaxsens.core.results.result import Interval
+from tests.core.flip_sensitivity.made import made
+from tools.mean_coverage import LEAST, NOMINAL, POPULATIONS, row_of, sampled, verified
+
+CONTRADICTED = (
+    "decisions, 3 of 64, 15 drawn",
+    "decisions, 1 % of 2000, 64 drawn",
+    "equal but for 3 of 64, 15 drawn",
+    "KL, 64 of 2000",
+    "estimates 30 times too small for 2 %",
+    "estimates all 0",
+    "heavy tails, 64 of 1000",
+)
+"""Populations whose mean Student's t misses in 27 % of samples or more."""
+
+
+@pytest.mark.parametrize("name", CONTRADICTED)
+def test_intervals_hold_where_students_does_not(name):
+    assert row_of(name, 80).covered >= LEAST
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", POPULATIONS)
+def test_intervals_hold_in_1000_samples_of_every_population(name):
+    assert row_of(name).covered >= LEAST
+
+
+def tail_of(number: int, size: int, drawn: int, counts: range) -> Fraction:
+    """The probability that a sample has one of these counts of `number` flips, exactly."""
+    ways = sum(math.comb(number, k) * math.comb(size - number, drawn - k) for k in counts)
+    return Fraction(ways, math.comb(size, drawn))
+
+
+@pytest.mark.parametrize(("size", "drawn", "tail"), [(12, 5, 0.05), (20, 7, 0.025), (9, 8, 0.1), (6, 6, 0.2)])
+def test_the_numbers_of_flips_kept_are_those_that_explain_the_sample_often_enough(size, drawn, tail):
+    for found in range(drawn + 1):
+        possible = range(found, size - (drawn - found) + 1)
+        least = min(n for n in possible if tail_of(n, size, drawn, range(found, drawn + 1)) > tail)
+        most = max(n for n in possible if tail_of(n, size, drawn, range(found + 1)) > tail)
+        assert count_limits(found, drawn, size, tail) == (least, most)
+
+
+def test_no_sensitive_decision_among_15_of_64_leaves_up_to_12():
+    ends = made(np.zeros(15), populations=[64], measure="decision").mean_interval()
+    assert ends == (0, 12 / 64)
+    assert made(np.ones(15), populations=[64], measure="decision").mean_interval() == (52 / 64, 1)
+
+
+@pytest.mark.parametrize("values", [(0, 0, 0, 0, 0, 0, 5), (1, 1, 1, 1, 1, 1, 9), (0, 1, 2, 3, 4, 5, 6)])
+@pytest.mark.parametrize("m", [3, 5, 6])
+def test_the_lower_limit_exceeds_the_mean_in_no_more_samples_than_it_says(values, m):
+    samples = list(itertools.combinations(map(float, values), m))
+    wrong = [least_mean(np.array(one), 7, 0.2) > sum(values) / 7 for one in samples]
+    assert np.mean(wrong) <= 0.2
+
+
+def test_the_lower_limit_knows_what_part_of_the_population_was_drawn():
+    # Of equal values the limit is at most the size at which a capital that is staked whole reaches 1 / tail.
+    few, half, most = (least_mean(np.ones(40), size, 0.05) for size in (math.inf, 80, 42))
+    assert few == pytest.approx((20 * 4) ** (-1 / 40), abs=0.02)
+    assert few + 0.01 < half < most < 1
+    assert most > 0.965
+    assert least_mean(np.ones(40), 40, 0.05) == 1
+    assert least_mean(np.ones(40), 10**9, 0.05) == pytest.approx(few, abs=1e-5)
+
+
+def test_the_lower_limit_does_not_depend_on_the_order_of_flips_and_scales_with_the_values():
+    x = np.random.default_rng(0).exponential(size=50)
+    found = least_mean(x, 200, 0.05)
+    assert least_mean(x[::-1], 200, 0.05) == found
+    assert least_mean(4 * x, 200, 0.05) == pytest.approx(4 * found, rel=0.02)
+    assert x.sum() / 200 < found < x.mean()
+    assert least_mean(x, 200, 0.0) == pytest.approx(x.sum() / 200)
+    assert least_mean(np.zeros(9), 20, 0.05) == least_mean(np.zeros(0), 20, 0.05) == 0
+
+
+def test_largest_estimates_and_the_others_count_by_their_numbers():
+    # The rest is known as a sample of 50 of 900 ones tells; the 100 largest, of 7 each, as they are.
+    measured = MeasuredSample(np.full(100, 7.0), np.ones(50), 1000, 1000)
+    low, high = mean_ends(measured, 0.95, 10.0)
+    assert low == pytest.approx((700 + 900 * least_mean(np.ones(50), 900, 0.025)) / 1000)
+    assert high == pytest.approx(10 - (300 + 900 * least_mean(np.full(50, 9.0), 900, 0.025)) / 1000)
+    assert mean_ends(measured, 0.95, math.inf)[1] == math.inf
+
+
+def test_both_strata_of_a_sample_count_by_their_least_numbers():
+    measured = MeasuredSample(np.arange(40.0, 0, -1) + 5, np.ones(100), 400, 4000)
+    below, above = count_limits(360, 400, 4000, 0.0125)[0], count_limits(39, 400, 4000, 0.0125)[0]
+    parts = [least_mean(values, math.inf, 0.0125) for values in (np.ones(100), np.arange(40.0, 1, -1) + 5)]
+    low, _ = mean_ends(measured, 0.95, math.inf)
+    assert low == pytest.approx((below * parts[0] + above * parts[1]) / 4000)
+    assert 0.9 * 360 / 400 < below / 4000 < 360 / 400
+
+
+def test_an_upper_end_needs_a_value_that_no_flip_exceeds():
+    x = np.random.default_rng(0).uniform(0, 1, 300)
+    norms, cosines = (
+        sampled(x, 200, np.random.default_rng(1), measure=name).result for name in ("l2", "cosine")
+    )
+    assert norms.mean_interval().high == math.inf
+    low, high = norms.mean_interval(largest=1)
+    assert low <= x.mean() <= high < 0.6
+    assert high < cosines.mean_interval().high == norms.mean_interval(largest=2).high < 0.7
+    assert cosines.mean_interval(largest=1) == (low, high)
+    assert low < norms.mean_interval().low < norms.mean
+
+
+@pytest.mark.parametrize("wrong", [-1, math.nan, "1", True, [2], 0.5])
+def test_what_is_no_bound_is_refused(wrong):
+    with pytest.raises(jaxsens.InputError, match="largest = "):
+        made(np.ones(3), populations=[9]).mean_interval(largest=wrong)
+
+
+@pytest.mark.parametrize("values", [np.zeros(15), np.ones(15), np.full(15, 1e-30), np.eye(15)[3]])
+@pytest.mark.parametrize("measure", ["l2", "kl", "cosine", "decision"])
+@pytest.mark.parametrize("confidence", [0.0, 0.5, NOMINAL, 1.0])
+def test_no_interval_begins_below_zero_or_leaves_its_mean_out_or_is_a_point(values, measure, confidence):
+    if measure != "decision" or set(values) <= {0, 1}:
+        result = made(values, populations=[64], measure=measure)
+        low, high = result.mean_interval(confidence)
+        assert 0 <= low <= result.mean <= high
+        assert low < high or confidence == 0
+
+
+def test_a_measurement_that_is_not_finite_has_no_interval():
+    assert np.isnan(made(np.array([1.0, np.nan]), populations=[9]).mean_interval()).all()
+
+
+def test_the_words_say_what_is_known_and_why_there_is_no_more():
+    assert Interval(0.5, 0.5).told() == "exactly 0.5"
+    assert Interval(0.25, 1 / 3).told(3) == "95% interval [0.25, 0.333]"
+    assert Interval(0.25, math.inf).told() == (
+        "at least 0.25 with 95% confidence, and no upper end: flips not measured may be larger"
+    )
+    assert "no interval" in Interval(0.0, math.inf).told()
+    assert "no interval" in Interval(math.nan, math.nan).told()
+
+
+def test_the_result_of_estimates_says_that_there_is_no_upper_end():
+    x = np.random.default_rng(0).exponential(size=500)
+    assert f", {verified(x, x, 0).result.mean_interval().told()}; largest measured=" in repr(
+        verified(x, x, 0).result
+    )

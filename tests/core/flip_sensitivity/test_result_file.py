@@ -1,0 +1,198 @@
+"""A saved result comes back as it was, or not at all: never other numbers, and never an error that says nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from contextlib import nullcontext
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from jaxsens import InputError, load_result
+from jaxsens.core.base.sealed import digest
+from jaxsens.core.engines.engine import EngineChoice
+from jaxsens.core.flips.flip_table import FlipTable
+from jaxsens.core.results.measured import Provenance
+from jaxsens.core.results.result import FlipSensitivity, load_with_metadata
+from tests.made_results import request
+
+ARRAYS = ("values", "resolution", "inputs", "positions", "symbols", "tokens")
+
+
+@pytest.fixture(scope="module")
+def result():
+    n = 5
+    values = np.random.default_rng(0).exponential(size=2 * (n - 1)).astype(np.float32)
+    columns = np.repeat([0, 1], n - 1), np.tile(np.arange(n - 1), 2), np.ones(2 * (n - 1), int)
+    return FlipSensitivity(
+        values=values,
+        resolution=0 * values,
+        flips=FlipTable(*columns, populations=np.array([n - 1, n - 1]), alphabet=(0, 1)),
+        tokens=np.zeros((2, n), np.int32),
+        asked=request(outputs=(0, 2), readout=4, counts=(n - 1, n - 1)),
+        engine=EngineChoice("vmap", "asked for"),
+        run=Provenance("float32", {"jax": "0"}),
+    )
+
+
+def same(one, other):
+    return one.description() == other.description() and all(
+        np.array_equal(getattr(one, name), getattr(other, name))
+        and getattr(one, name).dtype == getattr(other, name).dtype
+        for name in ARRAYS
+    )
+
+
+def test_a_saved_result_comes_back_whole(result, tmp_path):
+    result.save(tmp_path / "r.parquet", note={"seed": 3, "rates": (0.5, float("inf"))})
+    loaded, metadata = load_with_metadata(tmp_path / "r.parquet")
+    assert metadata == {"note": {"seed": 3, "rates": [0.5, float("inf")]}}
+    assert same(loaded, result)
+
+
+def changed_silently(result, folder, bits, of):
+    """Which flipped bits load as something else. That enough of the others are refused is asserted."""
+    result.save(folder / "r.parquet", note="n")
+    whole = (folder / "r.parquet").read_bytes()
+    silent, refused = [], 0
+    for bit in range(0, 8 * len(whole), bits):
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        (folder / "flipped.parquet").write_bytes(data)
+        try:
+            loaded, metadata = load_with_metadata(folder / "flipped.parquet")
+        except InputError:
+            refused += 1
+        else:
+            silent += [] if same(loaded, result) and metadata == {"note": "n"} else [bit]
+    assert refused > len(whole) * 8 // bits * of
+    return silent
+
+
+def test_a_flipped_bit_is_noticed_or_without_effect(result, tmp_path):
+    # 61 is odd: every place in a byte has its turn.
+    assert changed_silently(result, tmp_path, bits=61, of=0.4) == []
+
+
+@pytest.mark.slow
+def test_every_single_flipped_bit_is_noticed_or_without_effect(result, tmp_path):
+    assert changed_silently(result, tmp_path, bits=1, of=0.4) == []
+
+
+@pytest.mark.parametrize("keep", [0, 3, 100, -1])
+def test_a_cut_file_is_damaged(result, tmp_path, keep):
+    result.save(tmp_path / "r.parquet")
+    (tmp_path / "cut.parquet").write_bytes((tmp_path / "r.parquet").read_bytes()[:keep])
+    with pytest.raises(InputError, match=r"cut\.parquet.*damaged"):
+        load_result(tmp_path / "cut.parquet")
+
+
+def stored_as(path, result, change):
+    """Writes the result's file anew, as another program might: `change` gets its metadata, checksum included."""
+    result.save(path)
+    table = pq.read_table(path)
+    metadata = change(json.loads(table.schema.metadata[b"jaxsens"]))
+    text = metadata if isinstance(metadata, str) else json.dumps(metadata)
+    pq.write_table(table.replace_schema_metadata({b"jaxsens": text}), path)
+    return path
+
+
+def without(metadata, name):
+    return {key: value for key, value in metadata.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda metadata: without(metadata, "checksum"),
+        lambda metadata: {**metadata, "further": 1},
+        lambda metadata: {**metadata, "result": {**metadata["result"], "population": 9}},
+        lambda metadata: "[" * 100_000 + "]" * 100_000,
+        lambda metadata: "[]",
+        lambda metadata: "{",
+    ],
+)
+def test_metadata_that_are_not_those_of_the_checksum_are_refused(result, tmp_path, change):
+    path = stored_as(tmp_path / "r.parquet", result, change)
+    with pytest.raises(InputError, match=r"r\.parquet.*damaged.*measure it again"):
+        load_result(path)
+
+
+def test_numbers_that_are_not_those_of_the_checksum_are_refused(result, tmp_path):
+    result.save(path := tmp_path / "r.parquet")
+    table = pq.read_table(path)
+    place = table.column_names.index("value")
+    for values, error in (
+        (
+            2 * table["value"].to_numpy(),
+            pytest.raises(InputError, match=r"r\.parquet.*damaged.*measure it again"),
+        ),
+        (table["value"].to_numpy(), nullcontext()),
+    ):
+        pq.write_table(table.set_column(place, table.field(place), [values]), path)
+        with error:
+            load_result(path)
+
+
+def test_a_checksum_does_not_make_a_result_of_another_table(result, tmp_path):
+    def change(metadata):
+        metadata = {"checksum": "", "result": {"tokens": [[0]]}}
+        arrays = (result.inputs, result.positions, result.symbols, result.values, result.resolution)
+        return {**metadata, "checksum": digest(without(metadata, "checksum"), arrays)}
+
+    with pytest.raises(InputError, match=r"not what this version of jaxsens writes \(KeyError\('flips'\)"):
+        load_result(stored_as(tmp_path / "r.parquet", result, change))
+
+
+def test_what_is_no_result_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        load_result(tmp_path / "none.parquet")
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(InputError, match="damaged, or not a Parquet file"):
+        load_result(tmp_path / "text")
+    pq.write_table(pa.table({"norm": [1.0]}), tmp_path / "other.parquet")
+    with pytest.raises(InputError, match="a Parquet file, but not a jaxsens result"):
+        load_result(tmp_path / "other.parquet")
+
+
+@pytest.mark.parametrize("path", [None, 3, b"r.parquet"])
+def test_what_is_no_path_is_refused(path):
+    with pytest.raises(InputError, match=r"load_result: path = .*: a path"):
+        load_result(path)
+
+
+def test_a_folder_is_not_called_damaged(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        load_result(tmp_path)
+
+
+@pytest.mark.slow
+def test_metadata_beyond_a_hundred_megabytes_can_be_read_again(result, tmp_path):
+    # Arrow's own limit on what it reads of a footer, which it writes without a word.
+    long = dataclasses.replace(result, run=Provenance("float32", {"notes": "0" * 110_000_000}))
+    long.save(tmp_path / "long.parquet")
+    assert load_result(tmp_path / "long.parquet").run == long.run
+
+
+def deep():
+    value = []
+    for _ in range(100_000):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("metadata", "match"),
+    [
+        ({"result": 1, "checksum": 2}, "(?s)2 errors.*checksum = 2: this name is reserved.*result = 1"),
+        ({"when": object()}, "metadata: .*not JSON serializable"),
+        ({"deep": deep()}, "metadata: .*recursion"),
+    ],
+)
+def test_metadata_that_cannot_be_kept_are_refused(result, tmp_path, metadata, match):
+    with pytest.raises(InputError, match=match):
+        result.save(tmp_path / "r.parquet", **metadata)
+    assert not list(tmp_path.iterdir())

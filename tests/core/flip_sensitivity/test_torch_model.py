@@ -1,0 +1,333 @@
+"""PyTorch modules: measured as the same network in JAX is, in batches, from several threads, with clear errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens.core.models.torch_model import TorchModel
+from jaxsens.core.placement.placement import local_mesh
+
+torch = pytest.importorskip("torch")
+
+SYMBOLS, WIDTH, TOKENS = 7, 4, np.array([3, 1, 4, 1, 5, 2])
+
+
+class Rows(torch.nn.Module):
+    """tanh of an embedding mixed with the mean row, then a map to three outputs, a row each."""
+
+    def __init__(self, dtype: Any = torch.float32) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.embedding = torch.nn.Embedding(SYMBOLS, WIDTH, dtype=dtype)
+        self.head = torch.nn.Linear(WIDTH, 3, dtype=dtype)
+        with torch.no_grad():
+            for part in self.parameters():
+                part.copy_(torch.randn(part.shape, generator=generator, dtype=torch.float64))
+        self.seen: list[tuple[int, ...]] = []
+
+    def forward(self, ids: Any) -> Any:
+        assert ids.dtype == torch.int64
+        self.seen.append(tuple(ids.shape))
+        x = self.embedding(ids)
+        return self.head(torch.tanh(x + x.mean(1, keepdim=True)))
+
+
+class Mean(Rows):
+    def forward(self, ids: Any) -> Any:
+        return super().forward(ids).mean(1)
+
+
+class Wrapped(torch.nn.Module):
+    """A module whose output is made of that of `Rows`."""
+
+    def __init__(self, wrap: Any) -> None:
+        super().__init__()
+        self.rows, self.wrap = Rows(), wrap
+
+    def forward(self, ids: Any) -> Any:
+        return self.wrap(self.rows(ids))
+
+
+@dataclass(frozen=True)
+class InJax:
+    """The network of `Rows`, in JAX."""
+
+    dtype: str
+    mean: bool = False
+
+    def __call__(self, ids: Any) -> Any:
+        table, weight, bias = (
+            jnp.asarray(part.detach().numpy()) for part in Rows(torch.float64).parameters()
+        )
+        x = table[ids]
+        rows = (jnp.tanh(x + x.mean(0)) @ weight.T + bias).astype(self.dtype)
+        return rows.mean(0) if self.mean else rows
+
+
+def refused(call: Any) -> str:
+    with pytest.raises(jaxsens.InputError) as caught:
+        call()
+    return str(caught.value)
+
+
+def measured(model: Any, **options: Any) -> jaxsens.FlipSensitivity:
+    return jaxsens.flip_sensitivity(model, TOKENS, options.pop("flips", SYMBOLS), **options)
+
+
+def test_a_module_is_measured_as_the_same_network_in_jax():
+    module = Mean().eval()
+    result = measured(jaxsens.from_torch(module), readout="mean")
+    expected = measured(InJax("float32", mean=True), readout="mean")
+    np.testing.assert_allclose(result.norms, expected.norms, rtol=1e-4)
+    assert (result.engine.name, result.dtype) == ("vmap", "float32")
+
+
+class Padded(Mean):
+    """A mean over the positions that are not padding (id 0). It cannot read an input that is all padding."""
+
+    def forward(self, ids: Any) -> Any:
+        keep = (ids != 0).unsqueeze(-1)
+        if not keep.any(1).all():
+            raise ValueError("an input is all padding")
+        return (Rows.forward(self, ids) * keep).sum(1) / keep.sum(1)
+
+
+class Ended(Mean):
+    """Reads only inputs that hold the end symbol 5."""
+
+    def forward(self, ids: Any) -> Any:
+        return Rows.forward(self, ids)[ids == 5].reshape(len(ids), -1)
+
+
+@pytest.mark.parametrize("module", [Padded(), Ended()])
+def test_a_module_is_tried_on_the_input_itself(module):
+    result = measured(
+        jaxsens.from_torch(module.eval()), flips=jaxsens.Substitute([1, 2, 3], positions=range(4))
+    )
+    with torch.no_grad():
+        before = module(torch.tensor(TOKENS[None]))
+        for position, symbol, norm in zip(result.positions, result.symbols, result.norms, strict=True):
+            word = torch.tensor(TOKENS[None])
+            word[0, int(position)] = int(symbol)
+            assert norm == pytest.approx(float((module(word) - before).norm()), rel=1e-4, abs=1e-6)
+    assert len(result) == 9
+
+
+class Unpaired(Mean):
+    """Reads only inputs that hold the symbol 2 and no 0."""
+
+    def forward(self, ids: Any) -> Any:
+        if (ids == 0).any() or not (ids == 2).any(1).all():
+            raise ValueError("an input with a 0, or without a 2")
+        return Rows.forward(self, ids).mean(1)
+
+
+@pytest.mark.parametrize("flips", [jaxsens.Delete(), jaxsens.Insert([1]), jaxsens.Repeat(2)], ids=str)
+def test_inputs_of_other_lengths_are_tried_on_the_input_too(flips):
+    """The input with a symbol more or less, and not one that is made up."""
+    word, module = np.array([2, 3, 1, 1, 2]), Unpaired().eval()
+    found = jaxsens.flip_sensitivity(jaxsens.from_torch(module), word, flips=flips, readout="mean")
+    assert len(found) == 5
+    assert np.isfinite(found.norms).all()
+
+
+def test_a_module_with_padding_is_explained():
+    assert "vmap" in str(jaxsens.explain(jaxsens.from_torch(Padded().eval()), 6, flips=3))
+
+
+def test_rows_are_read_where_the_readout_says():
+    model = jaxsens.from_torch(Rows().eval())
+    assert 'readout = "auto"' in refused(lambda: measured(model))
+    for readout in (0, "last", "mean"):
+        expected = measured(InJax("float32"), readout=readout)
+        np.testing.assert_allclose(
+            measured(model, readout=readout).norms, expected.norms, rtol=1e-4, atol=1e-6
+        )
+
+
+def test_a_module_in_float64_is_measured_in_float64():
+    result = measured(jaxsens.from_torch(Rows(torch.float64).eval()), readout=1)
+    with jax.enable_x64(True):
+        expected = measured(InJax("float64"), readout=1)
+    assert result.norms.dtype == np.float64
+    np.testing.assert_allclose(result.norms, expected.norms, rtol=1e-12)
+
+
+def test_outputs_in_bfloat16_are_widened_exactly():
+    narrow = Wrapped(lambda rows: rows.mean(1).to(torch.bfloat16)).eval()
+    values = np.asarray(jaxsens.from_torch(narrow)(TOKENS))
+    assert values.dtype == np.float32
+    np.testing.assert_array_equal(values, narrow(torch.tensor(TOKENS[None])).float().detach().numpy()[0])
+
+
+def test_a_batch_is_one_call_and_threads_take_turns_without_waiting_for_each_other_forever():
+    module = Mean().eval()
+    result = measured(jaxsens.from_torch(module), readout="mean")
+    assert len(result) == 36
+    assert local_mesh().size > 1  # this ran on all of the tests' devices, and now in threads
+    module.seen.clear()
+    one = jaxsens.flip_sensitivity(
+        jaxsens.from_torch(module),
+        TOKENS,
+        SYMBOLS,
+        readout="mean",
+        placement=jaxsens.Placement(one_cpu(), batch_size=9),
+    )
+    assert module.seen.count((9, 6)) == 4
+    np.testing.assert_allclose(one.norms, result.norms, rtol=1e-5)
+
+
+def one_cpu() -> jax.sharding.Mesh:
+    return jax.sharding.Mesh(np.array(jax.devices()[:1]), ("flips",))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_large_batches_do_not_lock_up(threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        long = np.arange(2000) % SYMBOLS
+        result = jaxsens.flip_sensitivity(
+            jaxsens.from_torch(Mean().eval()),
+            long,
+            flips=jaxsens.Substitute(SYMBOLS, sample=256),
+            placement=jaxsens.Placement(one_cpu(), batch_size=64),
+        )
+    finally:
+        torch.set_num_threads(before)
+    assert len(result) == 256
+
+
+def test_the_same_module_compiles_once():
+    module = Mean().eval()
+    measured(jaxsens.from_torch(module), readout="mean")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax.stages.Lowered, "compile", lambda *a, **k: pytest.fail("compiled again"))
+        measured(jaxsens.from_torch(module), readout="mean")
+    assert jaxsens.from_torch(module) == jaxsens.from_torch(module) != jaxsens.from_torch(Mean().eval())
+
+
+def test_other_weights_cannot_be_resumed_and_the_same_can():
+    first, second = Mean().eval(), Mean().eval()
+    one, same = (measured(jaxsens.from_torch(module), readout="mean") for module in (first, second))
+    assert one.asked is not None
+    assert one.asked == same.asked
+    with torch.no_grad():
+        second.head.bias += 1
+    assert measured(jaxsens.from_torch(second), readout="mean").asked != one.asked
+
+
+class ModelOutput(dict):  # by this name Hugging Face's outputs are known
+    pass
+
+
+@pytest.mark.parametrize(
+    ("wrap", "output"),
+    [
+        (lambda rows: ModelOutput(last_hidden_state=rows, logits=rows + 1, other=rows[0]), None),
+        (lambda rows: ModelOutput(last_hidden_state=rows + 1, other=rows[0]), None),
+        (lambda rows: {"a": rows[0], "b": rows + 1}, "b"),
+        (lambda rows: (rows[0], rows + 1), 1),
+        (lambda rows: torch.return_types.max((rows + 1, rows)), 0),
+    ],
+)
+def test_one_of_several_outputs_is_chosen(wrap, output):
+    model = jaxsens.from_torch(Wrapped(wrap).eval(), output=output)
+    expected = jaxsens.from_torch(Wrapped(lambda rows: rows + 1).eval())
+    np.testing.assert_array_equal(model(TOKENS), expected(TOKENS))
+
+
+def test_a_model_of_transformers_is_measured_in_its_hidden_states_or_logits():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(vocab_size=SYMBOLS, n_positions=8, n_embd=WIDTH, n_layer=1, n_head=1)
+    body, head = (kind(config).eval() for kind in (transformers.GPT2Model, transformers.GPT2LMHeadModel))
+    ids = torch.tensor(TOKENS[None])
+    with torch.no_grad():
+        hidden, logits = body(ids).last_hidden_state[0], head(ids).logits[0]
+    np.testing.assert_allclose(jaxsens.from_torch(body)(TOKENS), hidden, atol=1e-6)
+    np.testing.assert_allclose(jaxsens.from_torch(head)(TOKENS), logits, atol=1e-6)
+    assert "the model reads ids 0 to 6" in refused(
+        lambda: jaxsens.flip_sensitivity(jaxsens.from_torch(body), [1, 9], 3, readout="last")
+    )
+    assert "raised" in refused(lambda: jaxsens.from_torch(body)(np.zeros(9, int)))
+
+
+@pytest.mark.parametrize(
+    ("wrap", "output", "said"),
+    [
+        (lambda rows: {"a": rows}, None, "returns a dict with the keys 'a'; say which: "),
+        (lambda rows: {"a": rows}, None, "jaxsens.from_torch(module, output='a')"),
+        (lambda rows: (rows, rows), None, "returns a tuple of 2; say which: jaxsens.from_torch(module, output=0)"),
+        (lambda rows: {"a": rows}, "b", "has no output 'b'; it returns a dict with the keys 'a'"),
+        (lambda rows: rows, "a", "has no output 'a'; it returns one Tensor; leave output out"),
+        (lambda rows: rows.argmax(-1), None, "returns torch.int64; a tensor of floats of 16 bits or more is needed"),
+        (lambda rows: None, None, "returns NoneType"),
+        (lambda rows: rows.transpose(0, 1), None, "the first axis must be that of the inputs (batch_first=True)"),
+        (lambda rows: rows.sum(), None, "returns shape () for 2 inputs of length 6"),
+        (lambda rows: rows.double(), None, "returns float64, while JAX is set to 32 bits"),
+        (lambda rows: rows @ torch.zeros(5, 1), None, "raised RuntimeError: "),
+    ],
+)  # fmt: skip
+def test_an_output_that_cannot_be_measured_is_refused(wrap, output, said):
+    model = jaxsens.from_torch(Wrapped(wrap).eval(), output=output)
+    assert said in refused(lambda: measured(model, readout=0))
+
+
+def test_what_is_no_module_ready_to_be_measured_is_refused():
+    assert "module = 'function': give a torch.nn.Module" in refused(
+        lambda: jaxsens.from_torch(lambda ids: ids)
+    )
+    assert "it is in training mode" in refused(lambda: jaxsens.from_torch(Rows()))
+    partly = Wrapped(lambda rows: rows).eval()
+    partly.rows.head.train()
+    assert "its part 'rows.head' is in training mode" in refused(lambda: jaxsens.from_torch(partly))
+    assert "output = 1.5: the name" in refused(lambda: jaxsens.from_torch(Rows().eval(), output=1.5))  # pyright: ignore[reportArgumentType]
+    assert "on the device meta" in refused(lambda: jaxsens.from_torch(Rows().eval().to("meta")))
+    model = jaxsens.from_torch(Rows().eval())
+    model.module.train()
+    assert "it is in training mode" in refused(lambda: measured(model, readout=0))
+    with pytest.raises(jaxsens.EngineRefusal):
+        measured(jaxsens.from_torch(Rows().eval()), readout=0, engine="first-order")
+
+
+def test_ids_beyond_the_embedding_are_refused_before_anything_is_measured():
+    model = jaxsens.from_torch(Rows().eval())
+    said = refused(lambda: jaxsens.flip_sensitivity(model, TOKENS, SYMBOLS + 1, readout=0))
+    assert said.startswith(
+        "flips: with symbol 7 at position 1 of input 0, model: Rows, called on ids from 1 to 7"
+    )
+    assert "raised IndexError: index out of range in self" in said
+    assert "called on ids from 1 to 9" in refused(
+        lambda: jaxsens.flip_sensitivity(model, [1, 9, 2], 3, readout=0)
+    )
+
+    class Known(Rows):
+        def get_input_embeddings(self) -> Any:
+            return self.embedding
+
+    known = jaxsens.from_torch(Known().eval())
+    assert "the model reads ids 0 to 6" in refused(
+        lambda: jaxsens.flip_sensitivity(known, [1, 9], 3, readout=0)
+    )
+
+
+def test_explain_counts_the_operations_of_a_pass():
+    told = jaxsens.explain(jaxsens.from_torch(Mean().eval()), 6, flips=SYMBOLS, readout="mean")
+    assert told.operations == 37 * 2 * 6 * WIDTH * 3
+
+
+def test_called_with_an_array_it_is_the_module():
+    model = jaxsens.from_torch(Rows().eval())
+    assert isinstance(model, TorchModel)
+    one, several = model(TOKENS), model(np.stack([TOKENS, TOKENS[::-1]]))
+    assert (one.shape, several.shape) == ((6, 3), (2, 6, 3))
+    np.testing.assert_allclose(
+        np.asarray(jax.jit(jax.vmap(model))(jnp.asarray([TOKENS]))), one[None], rtol=1e-6
+    )

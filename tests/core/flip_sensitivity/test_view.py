@@ -1,0 +1,428 @@
+"""Results by position, with strings: tables, plots and pictures say what was measured, for every kind of result."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import re
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot
+
+import jaxsens
+from jaxsens.core.models.transformer.layered import LayeredModel
+from jaxsens.core.models.transformer.layers import layered_transformer
+from jaxsens.core.results.estimated import Estimated
+from jaxsens.core.results.measured import Provenance
+from jaxsens.core.results.pictures import picture
+from jaxsens.core.results.pictures.pieces import spaced, text_pieces
+from jaxsens.core.results.pictures.text_picture import text_figure
+from jaxsens.core.results.result import FlipSensitivity
+from tests.core.flip_sensitivity.made import made
+
+NAMES = {0: "[CLS]", 1: "un", 2: "##do", 3: "<b>", 4: "a"}
+
+
+def shown(values: Any = (3.0, 1.0, 2.0, 0.5), **changed: Any) -> FlipSensitivity:
+    """A result on [CLS] un ##do <b>: position 1 has two flips, 2 and 3 one each, 0 none."""
+    fields = {
+        "positions": [1, 1, 2, 3],
+        "symbols": [3, 4, 4, 4],
+        "tokens": np.array([[0, 1, 2, 3]], np.int32),
+        "alphabet": (3, 4),
+        "readout": 0,
+        "names": NAMES,
+    }
+    return made(values, **{**fields, **changed})
+
+
+def signed(values: Any = (1.0, -3.0, -2.0, 0.5)) -> FlipSensitivity:
+    return shown(values, measure=jaxsens.Function(lambda y: y[0]))
+
+
+def estimated() -> FlipSensitivity:
+    known = np.array([3.0, np.nan, np.nan, 0.5])
+    return shown(estimated=Estimated(np.array([2.0, 1.0, 2.0, 0.5]), np.array([1, 0, 0, 2], np.int8), known))
+
+
+def tokens_of(page: str) -> list[tuple[str, str, str]]:
+    """Class, title and text of every token of the text."""
+    text = "".join(re.findall(r'<p class="text.*?</p>', page, re.DOTALL))
+    found = re.findall(r'<span class="(.*?)"[^>]*? title="(.*?)">(.*?)</span>', text, re.DOTALL)
+    return [(kind, html.unescape(title), html.unescape(shown)) for kind, title, shown in found]
+
+
+def test_each_position_has_its_largest_flip_and_its_mean():
+    one = shown().view().inputs[0]
+    np.testing.assert_array_equal(one.largest, [np.nan, 3, 2, 0.5])
+    np.testing.assert_array_equal(one.symbol, [-1, 3, 4, 4])
+    np.testing.assert_array_equal(one.mean, [np.nan, 2, 2, 0.5])
+    np.testing.assert_array_equal(one.count, [0, 2, 1, 1])
+    change = signed().view().inputs[0]
+    np.testing.assert_array_equal(change.largest, [np.nan, -3, -2, 0.5])
+    np.testing.assert_array_equal((change.low[1], change.high[1]), (-3, 1))
+    equal = signed([2.0, -2.0, 1.0, 1.0]).view().inputs[0]
+    assert (equal.largest[1], equal.symbol[1]) == (2, 3)  # the first of equals
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, "x′ the text with another token at the position."),
+        ({"alphabet": (-1,), "symbols": np.full(4, -1)}, "x′ the text without the position."),
+        ({"alphabet": (-1, 4)}, "x′ the text with another token at the position or without the position."),
+    ],
+)
+def test_a_picture_says_what_a_flip_does(changed, said):
+    assert said in shown(**changed)._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("flips", "said"),
+    [
+        (jaxsens.Neighbours(2), "each to the 2 symbols most like its own."),
+        (jaxsens.Mask(4), "each to '<b>', 'a'."),
+        (jaxsens.Delete(), "each deleted."),
+        (jaxsens.Insert(), "each with one of '<b>', 'a' inserted before it."),
+        (jaxsens.Repeat(2), "each repeated 2 times."),
+        (jaxsens.Substitute({1: [3, 4]}), "to symbols chosen for each of them."),
+        (jaxsens.Pairs([(1, 3)]), "to symbols chosen for each of them."),
+        (jaxsens.Substitute(), "each to '<b>', 'a'."),
+        (jaxsens.Substitute(groups=[(1, 2)]), "in groups to '<b>', 'a'."),
+    ],
+)
+def test_a_page_says_the_model_what_was_flipped_by_what_and_the_size_of_the_output(flips, said):
+    result = shown()
+    asked, run = (
+        dataclasses.replace(result.asked, flips=flips),
+        Provenance("float64", {}, "some/encoder", 12.34),
+    )
+    page = html.unescape(dataclasses.replace(result, asked=asked, run=run)._repr_html_())
+    assert f"Model: some/encoder. Flipped: 3 of 4 positions, {said}" in page
+    assert "Without a flip, ‖y(x)‖₂ = 12.3." in page
+
+
+@pytest.mark.long
+def test_a_measurement_knows_its_model_and_the_size_of_its_output(tmp_path):
+    def network(tokens):
+        return jnp.stack([3.0 + 0 * tokens[0], 4.0 + tokens[1] / 8])
+
+    found = jaxsens.flip_sensitivity(network, [0, 0, 1], 2)
+    assert (found.run.model, found.run.scale) == ("network", 5.0)
+    found.save(tmp_path / "r.parquet")
+    loaded = jaxsens.load_result(tmp_path / "r.parquet")
+    assert (loaded.run.model, loaded.run.scale) == ("network", 5.0)
+    assert (
+        jaxsens.flip_sensitivity(network, [0, 0, 1], 2, jaxsens.Function(lambda y: -y[1])).run.scale == -4.0
+    )
+    assert jaxsens.flip_sensitivity(network, [0, 0, 1], 2, "kl").run.scale is None
+    both = jaxsens.flip_sensitivity(network, [[0, 0, 1], [0, 1, 1]], 2)
+    assert [one.run.scale for one in (both, both.of_input(0), both.of_input(1))] == [5.0, 5.0, None]
+    plain = jaxsens.Transformer(jaxsens.TransformerConfig(2, width=4, heads=1, layers=1, feed_forward=4))
+    found = jaxsens.flip_sensitivity(plain, [0, 1, 1])
+    assert found.run.model == "Transformer"
+    assert found.run.scale == pytest.approx(np.linalg.norm(plain(np.array([0, 1, 1]))), rel=1e-6)
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("result", [shown(), signed(), estimated(), shown(names=None), shown([0.0] * 4)])
+def test_the_coloured_text_is_a_picture_too(result, tmp_path):
+    result.to_png(tmp_path / "r.png")
+    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
+    result.to_svg(tmp_path / "r.svg", by="mean", title="A $x$ & B")
+    first = (tmp_path / "r.svg").read_bytes()
+    result.to_svg(tmp_path / "r.svg", by="mean", title="A $x$ & B")
+    assert (tmp_path / "r.svg").read_bytes() == first
+
+
+def test_the_picture_has_the_colours_bars_and_words_of_the_page():
+    figure = text_figure(signed().view(), None, "Title")
+    (axes,) = figure.axes
+    words = [text.get_text() for text in axes.texts]
+    assert words[0] == "Title"
+    assert words[words.index("[CLS]") :][:4] == ["[CLS]", "un", "##do", "<b>"]
+    strengths = [round(float(patch.get_alpha() or 0) / 0.72, 3) for patch in axes.patches]
+    assert strengths[-4:] == [0, 1, 0.667, 0.167]
+    assert len({patch.get_facecolor()[:3] for patch in axes.patches[-3:]}) == 2
+    bars = [line.get_linewidth() for line in axes.lines[-3:]]
+    assert bars == pytest.approx([4.4, 4.4 * 2 / 3, 4.4 / 6])
+    assert {"Dotted", "Model:"} & {*words} == {"Dotted"}
+
+
+def test_a_long_text_is_wrapped_within_the_picture():
+    many = dict.fromkeys(range(5), "word" * 4)
+    figure = text_figure(shown(names=many).view(), None, "A title of very many words " * 9)
+    (axes,) = figure.axes
+    renderer = figure.canvas.get_renderer()  # pyright: ignore[reportAttributeAccessIssue]
+    right = max(text.get_window_extent(renderer).x1 for text in axes.texts)
+    assert right < figure.bbox.x1
+    assert len({text.get_position()[1] for text in axes.texts if text.get_text() == "word" * 4}) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "remedy"),
+    [
+        ("save", "x.png", "to_png"),
+        ("save", "x", ".parquet"),
+        ("to_html", "x.PNG", "to_png"),
+        ("to_png", "x.svg", "to_svg"),
+        ("to_svg", "x.parquet", "save"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused_with_the_method_for_it(method, name, remedy, tmp_path):
+    with pytest.raises(jaxsens.InputError, match=f"path = '.*{name}'.*{remedy}"):
+        getattr(shown(), method)(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_values_that_are_not_finite_are_left_out():
+    result = shown([np.nan, 1.0, np.inf, 0.5])
+    np.testing.assert_array_equal(result.view().inputs[0].largest, [np.nan, 1, np.nan, 0.5])
+    assert tokens_of(result._repr_html_())[2][0] == "t none"
+
+
+def test_the_table_says_what_stood_there_and_what_was_inserted():
+    frame = shown().to_pandas()
+    assert list(frame.columns) == [
+        "input",
+        "position",
+        "token",
+        "symbol",
+        "replacement",
+        "norm",
+        "resolution",
+    ]
+    assert list(frame["token"]) == ["un", "un", "##do", "<b>"]
+    assert list(frame["replacement"]) == ["<b>", "a", "a", "a"]
+    assert list(estimated().to_pandas().columns)[-3:] == ["resolution", "estimate", "exact"]
+    assert list(shown(names=None).to_pandas().columns) == [
+        "input",
+        "position",
+        "symbol",
+        "norm",
+        "resolution",
+    ]
+    assert isinstance(frame, pd.DataFrame)
+
+
+def test_strings_are_kept_in_files_and_parts(tmp_path):
+    result = dataclasses.replace(
+        shown(), names={**NAMES, 4: 'a"\U0001f600\ud800'.encode("utf-8", "replace").decode()}
+    )
+    result.save(tmp_path / "r.parquet")
+    loaded = jaxsens.load_result(tmp_path / "r.parquet")
+    assert loaded.names == result.names
+    assert loaded.of_input(0).names == result.names
+    shown(names=None).save(tmp_path / "n.parquet")
+    assert jaxsens.load_result(tmp_path / "n.parquet").names is None
+
+
+class Named(LayeredModel):
+    def tokens(self, ids: Any) -> list[str]:
+        return [f"<{one}>" for one in ids]
+
+
+def test_a_measurement_keeps_the_strings_of_what_it_read_and_inserted():
+    config = jaxsens.TransformerConfig(alphabet_size=6, width=4, heads=1, layers=1, feed_forward=4)
+    plain = jaxsens.Transformer(config)
+    model = Named(layered_transformer(config), plain.parameters)
+    result = jaxsens.flip_sensitivity(model, [5, 1, 1], flips=jaxsens.Pairs([(1, 3)]))
+    assert result.names == {k: f"<{k}>" for k in (1, 3, 5)}
+    assert jaxsens.flip_sensitivity(plain, [5, 1, 1]).names is None
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["[CLS]", "un", "##do", "it", ".", "[SEP]"], "[CLS] un ##do it . [SEP]"),
+        (["The", " cat", "s", ",", " no", "\n", "x"], "The cats, no↵\nx"),
+        (["a", "  ", " b"], "a␣␣ b"),
+        (["0", "1", "10"], "0 1 10"),
+        (["(", ")", "("], "( ) ("),
+        (["##", "##a"], "## ##a"),
+    ],
+)
+def test_pieces_are_joined_as_their_strings_say(names, text):
+    assert "".join(space + piece for space, piece in text_pieces(spaced(names))) == text
+
+
+def test_the_picture_shows_every_token_with_its_values():
+    cls, un, do, b = tokens_of(shown()._repr_html_())
+    assert cls == ("t none", "'[CLS]' at position 0\nthe model reads its output here\nnot flipped", "[CLS]")
+    assert un == ("t up", "'un' at position 1\nlargest: 3 with '<b>'\nmean of 2 flips: 2", "un")
+    assert (do[2], b[2]) == ("##do", "<b>")
+    page = shown()._repr_html_()
+    assert '--v:1.000" title="&#39;un&#39;' in page
+    assert '--v:0.667" title="&#39;##do&#39;' in page
+    assert "‖y(x′) − y(x)‖₂" in page
+    assert "not flipped</span>" in page
+    assert "4 flips, engine vmap; read at position 0" in page
+    assert "<td>##do</td>" in shown(symbols=np.array([2, 4, 4, 4]))._repr_html_()  # another token than "do"
+
+
+def test_nothing_in_a_token_becomes_markup(tmp_path):
+    evil = '"><script>alert(1)</script>&'
+    result = shown(names={**NAMES, 3: evil, 4: evil})
+    result.to_html(tmp_path / "r.html", title=evil)
+    page = (tmp_path / "r.html").read_text("utf-8")
+    assert "<script" not in page + result._repr_html_()
+    assert page.count("&lt;script&gt;") > 3
+
+
+def test_signs_have_colours_and_bars_of_their_own():
+    kinds = [kind for kind, _, _ in tokens_of(signed()._repr_html_())]
+    assert kinds == ["t none", "t down", "t down", "t up"]
+    page = signed()._repr_html_()
+    assert "dotted bar: decrease" in page
+    assert [f">{text}</span>" in page for text in ("−3", "−1.5", "0", "+1.5", "+3")] == [True] * 5
+    assert "largest: −3 with 'a'" in html.unescape(page)
+
+
+def test_estimates_are_told_from_measured_values():
+    page = estimated()._repr_html_()
+    kinds = [kind for kind, _, _ in tokens_of(page)]
+    assert kinds == ["t none", "t up exact", "t up", "t up exact"]
+    assert "others: estimates" in page
+    assert "4 flips: 2 measured, the others estimated to first order" in page
+    titles = [title for _, title, _ in tokens_of(page)]
+    assert "largest: 3 with '<b>' (measured)" in titles[1]
+    assert "largest: 2 with 'a' (estimate)" in titles[2]
+    assert "≈ 2<" in page  # in the table
+    assert "estimate" not in shown()._repr_html_()
+
+
+def test_colours_follow_the_mean_if_asked_and_for_decisions(tmp_path):
+    shown().to_html(tmp_path / "r.html", by="mean")
+    assert '--v:1.000" title="&#39;##do&#39;' in (tmp_path / "r.html").read_text("utf-8")
+    page = shown([1.0, 0.0, 1.0, 0.0], measure="decision")._repr_html_()
+    assert '--v:0.500" title="&#39;un&#39;' in page
+    assert "the mean change of decision" in page
+
+
+def test_a_result_without_changes_or_flips_is_shown_too():
+    page = shown([0.0, 0.0, 0.0, 0.0])._repr_html_()
+    assert "no flip changes anything" in page
+    assert '--v:0.000" title' in page
+    nothing = {name: np.zeros(0, int) for name in ("inputs", "positions", "symbols")}
+    empty = shown(np.zeros(0), **nothing)
+    assert {kind for kind, _, _ in tokens_of(empty._repr_html_())} == {"t none"}
+    assert len(empty.plot()) == 1
+    pyplot.close("all")
+
+
+def test_several_inputs_are_paragraphs_on_one_scale():
+    both = shown(
+        inputs=np.array([0, 0, 1, 1]),
+        positions=np.array([1, 2, 0, 1]),
+        tokens=np.array([[0, 1, 2, 3], [4, 3, 2, 1]], np.int32),
+        readout="last",
+    )
+    page = both._repr_html_()
+    assert page.count('<p class="text') == 2
+    assert "Input 1, n = 4" in page
+    assert '--v:0.167" title="&#39;&lt;b&gt;&#39;' in page
+    assert page.count("the model reads its output here") == 2
+    assert "<td>1: 0</td>" in page
+
+
+def test_a_long_input_is_cut_off_with_a_note(monkeypatch, tmp_path):
+    monkeypatch.setattr(picture, "MOST_IN_NOTEBOOK", 3)
+    monkeypatch.setattr(picture, "MOST_ON_PAGE", 3)
+    page = shown()._repr_html_()
+    assert len(tokens_of(page)) == 3
+    assert "… and 1 more positions, which this picture leaves out; result.to_html(path) shows more" in page
+    two = shown(tokens=np.array([[0, 1, 2, 3], [4, 3, 2, 1]], np.int32))
+    two.to_html(tmp_path / "r.html")
+    assert "… and 1 more inputs, which this picture leaves out." in (tmp_path / "r.html").read_text("utf-8")
+
+
+def test_symbols_without_strings_are_numbers():
+    page = shown(names=None)._repr_html_()
+    assert [text for _, _, text in tokens_of(page)] == ["0", "1", "2", "3"]
+    assert 'class="text numbers"' in page
+
+
+def test_a_page_needs_nothing_else(tmp_path):
+    shown().to_html(tmp_path / "r.html", title="A & B")
+    page = (tmp_path / "r.html").read_text("utf-8")
+    assert page.startswith("<!DOCTYPE html>")
+    assert "<title>A &amp; B</title>" in page
+    assert "prefers-color-scheme: dark" in page
+    for outside in ("<script", "http:", "https:", "src=", "@import", "url("):
+        assert outside not in page
+
+
+def test_bad_arguments_of_a_page_are_refused(tmp_path):
+    with pytest.raises(jaxsens.InputError, match="by = 'max': one of largest, mean, None"):
+        shown().to_html(tmp_path / "r.html", by="max")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(jaxsens.InputError, match="title = 3: a text"):
+        shown().to_html(tmp_path / "r.html", title=3)  # pyright: ignore[reportArgumentType]
+    assert not (tmp_path / "r.html").exists()
+
+
+@pytest.fixture
+def close():
+    yield
+    pyplot.close("all")
+
+
+def drawn(axes: Any, label: str) -> Any:
+    return next(line for line in axes.get_lines() if line.get_label() == label)
+
+
+def test_the_plot_has_the_largest_and_the_mean_of_every_position(close):
+    (axes,) = shown().plot()
+    np.testing.assert_array_equal(drawn(axes, "largest").get_ydata(), [3, 2, 0.5])
+    np.testing.assert_array_equal(drawn(axes, "mean").get_ydata(), [np.nan, 2, np.nan, np.nan])
+    np.testing.assert_array_equal(drawn(axes, "not flipped").get_xdata(), [0])
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["[CLS]", "un", "##do", "<b>"]
+    assert axes.get_ylabel() == "‖y(x′) − y(x)‖₂"
+
+
+def test_estimates_are_hollow_in_the_plot(close):
+    (axes,) = estimated().plot()
+    np.testing.assert_array_equal(drawn(axes, "largest (estimate)").get_xdata(), [2])
+    assert drawn(axes, "largest (estimate)").get_markerfacecolor() == "white"
+    np.testing.assert_array_equal(drawn(axes, "largest").get_xdata(), [1, 3])
+
+
+def test_signed_changes_are_plotted_on_both_sides(close):
+    (axes,) = signed().plot()
+    np.testing.assert_array_equal(drawn(axes, "largest, decrease").get_ydata(), [-3, -2])
+    np.testing.assert_array_equal(drawn(axes, "largest, increase").get_ydata(), [0.5])
+
+
+def test_a_plot_can_be_drawn_in_given_axes(close):
+    _, axes = pyplot.subplots()
+    assert shown(names={**NAMES, 3: "$x$"}).plot(axes) == [axes]
+    axes.figure.canvas.draw()  # a dollar sign is no mathematics
+    with pytest.raises(jaxsens.InputError, match="plot: axes = 'here': 1 matplotlib Axes"):
+        shown().plot("here")
+    many = shown(tokens=np.zeros((13, 4), np.int32))
+    with pytest.raises(jaxsens.InputError, match="13 inputs': a figure has room for 12"):
+        many.plot()
+
+
+def test_long_inputs_are_plotted_without_tokens(close):
+    n = 200
+    long = shown(
+        np.ones(n),
+        inputs=np.zeros(n, int),
+        positions=np.arange(n),
+        symbols=np.full(n, 4),
+        tokens=np.zeros((1, n), np.int32),
+    )
+    (axes,) = long.plot()
+    assert axes.get_xlabel() == "position"
+
+
+@pytest.mark.parametrize(("width", "labelled"), [(0.5, False), (6.0, True)])
+def test_tokens_are_written_below_the_axis_where_they_have_room(width, labelled, close):
+    _, axes = pyplot.subplots(figsize=(width, 2))
+    shown().plot(axes)
+    assert (axes.get_xlabel() == "position") != labelled
+    assert ("un" in [label.get_text() for label in axes.get_xticklabels()]) == labelled

@@ -1,0 +1,157 @@
+"""The change of a function: never worse than subtracting by more than a few times, and far better where it is small."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.measures.change_of import change_and_doubt, change_of
+
+X = np.random.default_rng(0).normal(size=7)
+DX = np.random.default_rng(1).normal(size=7)
+WEIGHTS = np.random.default_rng(2).normal(size=7)
+
+SMOOTH = {
+    "linear": lambda np, y: (WEIGHTS.astype(y.dtype) * y).sum(),
+    "difference": lambda np, y: y[3] - y[1],
+    "log-probability": lambda np, y: (y - y.max())[2] - np.log(np.exp(y - y.max()).sum()),
+    "probability": lambda np, y: np.exp(y[2]) / np.exp(y).sum(),
+    "norm": lambda np, y: np.sqrt((y * y).sum()),
+    "tanh": lambda np, y: np.tanh(y).sum(),
+}
+"""Each as a function of (numpy or jax.numpy, vector), for the truth in extended precision."""
+
+
+def truth(f, x, dx):
+    """The change in extended precision, of the vectors that float32 holds."""
+    x, dx = (np.asarray(v, np.float32).astype(np.longdouble) for v in (x, dx))
+    return f(np, x + dx) - f(np, x)
+
+
+def found(f, x, dx, dtype="float32"):
+    with numerics(dtype):
+        return np.asarray(
+            jax.jit(partial(change_of, lambda y: jnp.asarray(f(jnp, y))))(
+                jnp.asarray(x, dtype), jnp.asarray(dx, dtype)
+            )
+        )
+
+
+@pytest.mark.quick(18)
+@pytest.mark.parametrize("size", [1e-13, 1e-6, 1e-3, 0.1, 1.0, 10.0])
+@pytest.mark.parametrize("name", SMOOTH)
+def test_the_change_of_a_smooth_function_has_the_digits_of_dx_or_of_the_subtraction(name, size):
+    f = SMOOTH[name]
+    expected = truth(f, X, size * DX)
+    error = abs(found(f, X, size * DX) - expected)
+    conditioned = abs(
+        np.asarray(jax.grad(lambda y: f(jnp, y))(jnp.asarray(X, jnp.float32))) * DX * size
+    ).sum()
+    rounding = 40 * np.finfo(np.float32).eps
+    # Small changes: relative to the sum of the terms, not to f. Large ones: as two values, subtracted.
+    assert error <= rounding * (conditioned if size < 1e-2 else max(1, abs(expected)) * max(1, size))
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_a_change_may_be_smaller_than_any_rounding(name):
+    tiny, small = (found(SMOOTH[name], X, size * DX) for size in (1e-30, 1e-10))
+    assert 1e20 * tiny == pytest.approx(small, rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [1e-9, 1e-5, 1e-3])
+def test_a_log_probability_near_0_keeps_the_digits_that_cancel_inside_it(size):
+    x = X + 9 * (np.arange(7) == 2)
+    for f in (SMOOTH["log-probability"], lambda np, y: y[2] - np.log(np.exp(y - y.max()).sum()) - y.max()):
+        assert abs(f(np, x.astype(np.float32))) < 1e-2
+        assert found(f, x, size * DX) == pytest.approx(float(truth(f, x, size * DX)), rel=2e-3)
+
+
+def test_a_logit_difference_of_large_logits_keeps_the_digits_of_the_change():
+    x, dx = np.array([50.0, 50.03]), np.array([3e-8, 1e-8])
+    assert found(lambda np, y: y[0] - y[1], x, dx) == pytest.approx(2e-8, rel=1e-5)
+
+
+STEPS = {
+    "step": lambda y: jnp.where(y[0] > 0.5, 1.0, 0.0),
+    "small step": lambda y: jnp.where(y[0] > 0.5, 1e-9, 0.0),
+    "step where x is": lambda y: jnp.where(y[1] >= 1.0, 1.0, 0.0),
+    "rounded": lambda y: jnp.round(y[0]),
+    "kink": lambda y: jax.nn.relu(y[0] - 0.5),
+    "argmax": lambda y: y[jnp.argmax(y[:2])] * 0 + jnp.argmax(y[:2]),
+}
+
+
+@pytest.mark.quick(12)
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("step", [(0.2, -1e-3), (0.9, 0.0), (0.0, -1e-6), (1e-9, 0.0), (0.0, -0.9)])
+def test_steps_and_kinks_are_subtracted(name, step):
+    f, x, dx = STEPS[name], jnp.array([0.4, 1.0]), jnp.asarray(step)
+    plain = f(x + dx) - f(x)
+    assert change_of(f, x, dx) == pytest.approx(float(plain), rel=1e-6, abs=1e-12)
+
+
+def test_functions_without_a_derivative_are_subtracted():
+    def called_back(y):
+        return jax.pure_callback(lambda v: np.float32(v.sum()), jax.ShapeDtypeStruct((), jnp.float32), y)
+
+    @jax.custom_vjp
+    def backward_only(y):
+        return (y * y).sum()
+
+    backward_only.defvjp(lambda y: (backward_only(y), y), lambda y, g: (2 * g * y,))
+    x, dx = jnp.ones(3), jnp.full(3, 0.5)
+    assert change_of(called_back, x, dx) == 1.5
+    assert change_of(backward_only, x, dx) == 3.75
+    assert change_of(lambda y: jnp.argmax(y), x, jnp.array([0.0, 0.0, 1.0])) == 2
+
+
+def test_entries_are_independent_and_shapes_are_kept():
+    x, dx = jnp.array([0.4, 1.0]), jnp.array([0.2, 1e-12])
+
+    def f(y):
+        return jnp.stack([jnp.exp(60 * y[0]) + 0 * y, jnp.exp(y)])
+
+    change = change_of(f, x, dx)
+    assert change.shape == (2, 2)
+    np.testing.assert_array_equal(change[0], f(x + dx)[0] - f(x)[0])  # it bends too much
+    assert change[1, 1] == pytest.approx(np.e * 1e-12, rel=1e-6)
+    many = jax.vmap(partial(change_of, f, x))(jnp.stack([dx, 2 * dx]))
+    np.testing.assert_allclose(many[0], change, rtol=1e-6)
+
+
+def test_a_value_that_is_not_finite_stays_so():
+    assert np.isnan(change_of(lambda y: jnp.log(y[0]), jnp.ones(1), jnp.full(1, -2.0)))
+    assert change_of(lambda y: jnp.sqrt(y[0]), jnp.zeros(1), jnp.full(1, 4.0)) == 2
+
+
+def test_an_error_of_the_change_is_doubted_by_the_slope_at_its_end():
+    with numerics("float64"):
+        x, dx, a = jnp.array([0.3, -1.0]), jnp.array([1e-3, 2e-3]), jnp.array([3.0, 4.0])
+        for error in (0.0, 1e-6, 1e-2):
+            _, doubt = change_and_doubt(lambda y: a @ y, x, dx, jnp.asarray(error))
+            np.testing.assert_allclose(doubt, 5 * error, rtol=1e-6, atol=1e-14)
+        _, doubt = change_and_doubt(lambda y: y[0] ** 2, x, dx, jnp.asarray(1e-2))
+        np.testing.assert_allclose(doubt, 2 * 0.301 * 1e-2, rtol=1e-6)
+
+
+HIDDEN = {
+    "a narrow ramp": lambda y: 1e5 + 1e-3 * jnp.clip((y[0] - 0.43) * 1e3, 0.0, 1.0),
+    "a bump": lambda y: 1e5 + 1e-3 * jax.nn.relu(1 - jnp.abs(y[0] - 0.6) * 9),
+    "a kink near the end": lambda y: 1e5 + 1e-3 * jnp.maximum(y[0], 0.598),
+    "two kinks": lambda y: 1e5 + 1e-3 * (jnp.abs(y[0] - 0.45) + jnp.abs(y[0] - 0.55)),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_a_kink_below_the_rounding_of_the_value_is_never_called_smooth(name):
+    f, x, dx = HIDDEN[name], jnp.array([0.4]), jnp.array([0.2])
+    with numerics("float64"):
+        true = float(f(np.array([0.6])) - f(np.array([0.4])))
+    value, doubt = change_and_doubt(f, x, dx, jnp.zeros(()))
+    assert abs(float(value) - true) <= float(doubt)
+    assert float(doubt) > 1e-3

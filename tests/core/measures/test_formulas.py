@@ -1,0 +1,132 @@
+"""Measures of an output and its change: the digits of small changes, at all sizes."""
+
+from __future__ import annotations
+
+from decimal import localcontext
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.measures.formulas import decision_of, excess
+from jaxsens.core.measures.measures import Measure, OfFunction
+from tests.lanes import examples
+from tests.measure_reference import DIGITS, exact, measured
+
+OUTPUTS = 7
+MEASURES = {name: kind() for name, kind in Measure.kinds.items() if not issubclass(kind, OfFunction)}
+
+
+def expected(name, y, changes):
+    with localcontext(DIGITS):
+        before = exact(y)
+        return np.array(
+            [
+                measured(before, [a + d for a, d in zip(before, exact(dy), strict=True)], name)
+                for dy in changes
+            ]
+        )
+
+
+MEASURED = {
+    (name, dtype): jax.jit(MEASURES[name].values) for name in MEASURES for dtype in ("float32", "float64")
+}
+
+
+def found(name, y, changes, dtype):
+    with numerics(dtype):
+        value = MEASURED[name, dtype](jnp.asarray(y, dtype), jnp.asarray(changes, dtype))
+        assert value.dtype == dtype
+        return np.asarray(value)
+
+
+def drawn(seed, size, dtype, spread=1.0, count=5):
+    rng = np.random.default_rng(seed)
+    y, changes = spread * rng.normal(size=OUTPUTS), size * rng.normal(size=(count, OUTPUTS))
+    return y.astype(dtype), changes.astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [1e-14, 1e-4, 1e-2, 1.0, 30.0])
+@pytest.mark.parametrize("name", [name for name in MEASURES if name != "decision"])
+def test_changes_of_all_sizes_keep_their_digits(name, size, dtype):
+    y, changes = drawn(0, size, dtype)
+    np.testing.assert_allclose(
+        found(name, y, changes, dtype), expected(name, y, changes), rtol=64 * np.finfo(dtype).eps
+    )
+
+
+SIZES = st.floats(-18, 1.5).map(lambda power: 10**power)
+
+
+@given(st.integers(0, 10**6), SIZES, st.sampled_from([0.1, 1.0, 5.0]), st.sampled_from(["cosine", "kl"]))
+@settings(max_examples=examples(100), deadline=None)
+def test_any_change_of_any_output(seed, size, spread, name):
+    y, changes = drawn(seed, size, "float32", spread, count=3)
+    # The part of a change that a measure leaves out (along y, or common to all outputs) costs digits of the rest.
+    truth = expected(name, y, changes)
+    rest = np.sqrt(np.maximum(truth, 1e-300)) * (np.linalg.norm(y) if name == "cosine" else 1.0)
+    lost = np.finfo(np.float32).eps * np.linalg.norm(changes, axis=1) / np.minimum(rest, 1.0)
+    value = found(name, y, changes, "float32")
+    assert np.all(np.abs(value - truth) <= (2e-5 + 64 * lost) * truth + 1e-37)
+    assert np.all(value >= 0)
+
+
+def test_a_divergence_of_logits_far_apart():
+    y = np.array([0.0, -200.0, -40.0], np.float32)
+    changes = np.array([[0, 0, 39], [0, 300, 0], [0, 199, 1], [-1e4, 1e4, 0], [5e3, 5e3, 5e3]], np.float32)
+    truth = expected("kl", y, changes)
+    np.testing.assert_allclose(found("kl", y, changes, "float32"), truth, rtol=2e-5, atol=1e-30)
+
+
+def test_the_series_of_the_exponential_has_all_digits():
+    for dtype, rtol in (("float32", 4e-7), ("float64", 1e-15)):
+        t = np.concatenate([[1e-15, -1e-9], np.linspace(-1.5, 1.5, 31)]).astype(dtype)
+        with localcontext(DIGITS), numerics(dtype):
+            truth = [float(value.exp() - 1 - value) for value in exact(t)]
+            np.testing.assert_allclose(excess(jnp.asarray(t)), truth, rtol=rtol, atol=1e-30)
+
+
+def test_opposite_and_equal_directions_and_none():
+    y = np.array([3.0, 4.0], np.float32)
+    changes = np.array([[3, 4], [-6, -8], [-3, -4], [-7, -1], [0, 0]], np.float32)
+    np.testing.assert_allclose(found("cosine", y, changes, "float32"), [0, 2, np.nan, 1, 0], rtol=1e-6)
+    assert np.isnan(found("cosine", np.zeros(2), changes, "float32")).all()
+
+
+# (output, change, whether the decision changes)
+DECISIONS = [
+    ([1, 2], [0, 0], 0),
+    ([1, 2], [1, 0], 1),  # a tie after the change: the first of equals
+    ([2, 1], [0, 1], 0),
+    ([1, 1], [0, 1e-12], 1),  # a tie before, told apart by a change that 1 + 1e-12 loses
+    ([1, 1], [1e-12, 0], 0),
+    ([1, 1, 3], [0, 5, 1], 1),
+    ([1], [-1], 1),
+    ([1], [-0.5], 0),
+    ([0], [1], 1),
+    ([0], [-1], 0),
+    ([-1], [1], 0),
+    ([1e6], [-1e6 - 1], 1),
+]
+
+
+@pytest.mark.parametrize(("y", "change", "changed"), DECISIONS)
+def test_decisions(y, change, changed):
+    assert found("decision", y, [change], "float32").tolist() == [changed]
+    assert expected("decision", y, [change]).tolist() == [changed]
+    if max(map(abs, change)) > 1e-6:
+        before, after = (int(decision_of(jnp.asarray(value, float))) for value in (y, np.add(y, change)))
+        assert (before != after) == changed
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_what_an_engine_declines_stays_declined(name):
+    for bad in (np.nan, np.inf):
+        value = found(name, [1.0, 2.0], [[bad, 0.0], [1.0, 0.0]], "float32")
+        assert not np.isfinite(value[0])
+        assert np.isfinite(value[1])

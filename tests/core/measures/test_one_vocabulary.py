@@ -1,0 +1,184 @@
+"""One vocabulary: Python, TOML and the command line take the same values of every field, and refuse the same wrong ones
+with the same words."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from typing import Any
+
+import pytest
+
+from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.strict import messages, read_fields
+from jaxsens.core.base.value import read
+from jaxsens.core.base.words import of_words, value_of
+from jaxsens.core.engines.options import AskedEngine
+from jaxsens.core.flips.flips import Flips
+from jaxsens.core.measures.measures import Comparison, Function, Measure
+from jaxsens.core.placement.placement import Placement
+from jaxsens.core.sweeps.config import Settings
+from jaxsens.core.sweeps.placement_table import PlacementTable
+from jaxsens.core.sweeps.points import Measurement
+
+COUNT, OPTIONAL = ("3", "0"), ("3", "0.5")
+OUTPUTS, LIST = ("[1,0]", "some"), ("[2,0]", "[0.5]")
+VALUES: dict[str, tuple[str, str]] = {
+    "symbols": ("[4,2]", "[-1]"),
+    "k": COUNT,
+    "times": COUNT,
+    "symbol": ("3", "-1"),
+    "flips": ("[[3,1],[0,2]]", "[3]"),
+    "positions": ('["readout",0,0.5,"0:4"]', "[-1]"),
+    "sample": OPTIONAL,
+    "seed": ("5", "-1"),
+    "groups": ("[[3,4],[0]]", "[[3],[3]]"),
+    "outputs": OUTPUTS,
+    "threshold": ("0.5", "high"),
+    "token": (" cat", "-1"),
+    "name": (" cat", "7"),
+    "sketch": OPTIONAL,
+    "verify": COUNT,
+    "batch_size": OPTIONAL,
+    "memory_budget": ("1000", "[1]"),
+}
+"""For every field a right value and a wrong one, as they are written on a command line."""
+
+NEEDED = {"pairs": {"flips": "[[0,1]]"}, "log-probability": {"token": "7"}, "seed": {"sample": "9"}}
+"""Further fields that a kind, or a field, does not go without."""
+
+FIELDS = [
+    (base, kind, field.name)
+    for base in (Flips, Measure, AskedEngine)
+    for kind, made in base.kinds.items()
+    if made not in (Function, Comparison)
+    for field in dataclasses.fields(made)
+]
+
+
+def test_every_field_has_a_right_and_a_wrong_value():
+    used = {name for _, _, name in FIELDS} | {field.name for field in dataclasses.fields(PlacementTable)}
+    assert used == set(VALUES)
+
+
+def given(kind: str, name: str, text: str, fields: Any) -> dict[str, str]:
+    further = {**NEEDED.get(kind, {}), **(NEEDED.get(name, {}) if "sample" in fields else {})}
+    return {**further, name: text}
+
+
+def toml(value: Any) -> str:
+    return repr(value).replace("'", '"')
+
+
+def in_python(made: Any, fields: dict[str, str]) -> Any:
+    """The object, or the errors, of a call."""
+    try:
+        return made(**{name: value_of(text) for name, text in fields.items()})
+    except InputError as error:
+        return messages(error)
+
+
+def in_toml(question: str, kind: str, fields: dict[str, str]) -> Any:
+    """The object, or the errors, of a `[measure]` table."""
+    written = ", ".join(f"{name} = {toml(value_of(text))}" for name, text in fields.items())
+    table = tomllib.loads(f'{question} = {{ kind = "{kind}", {written} }}')
+    problems = Problems("config")
+    found = read_fields(Measurement, table, "measure", problems)
+    return [text.removeprefix(f"measure.{question}.") for text in problems.messages] or found[question]
+
+
+def in_words(base: Any, words: list[str], option: str) -> Any:
+    """The object, or the errors, of the words behind an option."""
+    problems = Problems("measure")
+    made = of_words(base, words, problems, option)
+    named = f"{option} = "
+    return [
+        one if one.startswith(named) else one.removeprefix(f"{option} ") for one in problems.messages
+    ] or made
+
+
+@pytest.mark.parametrize(("base", "kind", "name"), FIELDS)
+def test_a_field_is_one_thing_in_python_in_a_file_and_on_the_command_line(base, kind, name):
+    made = base.kinds[kind]
+    known = {field.name for field in dataclasses.fields(made)}
+    for text, sound in zip(VALUES[name], (True, False), strict=True):
+        fields = given(kind, name, text, known)
+        spoken = [kind, *(f"{key}={value}" for key, value in fields.items())]
+        python = in_python(made, fields)
+        assert isinstance(python, made) == sound, python
+        assert in_toml(base.question, kind, fields) == python
+        assert in_words(base, spoken, f"--{base.question}") == python
+        if sound:
+            assert read(base, python.table(), Problems(""), file=True) == python
+        else:
+            assert len(python) == 1
+            assert python[0].startswith(f"{name} = ") or python[0].startswith(f"{name}: ")
+
+
+@pytest.mark.parametrize("name", ["batch_size", "memory_budget"])
+def test_a_field_of_the_placement_is_one_thing_too(name):
+    for text, sound in zip(VALUES[name], (True, False), strict=True):
+        python = in_python(Placement, {name: text})
+        problems = Problems("config")
+        table = {"lengths": [4], "placement": {name: value_of(text)}}
+        found = read_fields(Settings, table, "", problems)
+        file: Any = [one.removeprefix("placement.") for one in problems.messages] or found["placement"]
+        words = in_words(PlacementTable, [f"{name}={text}"], "--placement")
+        assert words == file
+        assert (file.placement() if sound else file) == python
+
+
+@pytest.mark.parametrize(("base", "kind", "name"), FIELDS)
+def test_an_unknown_field_is_answered_alike(base, kind, name):
+    made = base.kinds[kind]
+    fields = {**NEEDED.get(kind, {}), f"{name}x": "1"}
+    python = in_python(made, fields)
+    assert python == in_toml(base.question, kind, fields)
+    assert python == in_words(base, [kind, *(f"{key}={value}" for key, value in fields.items())], "--x")
+    assert f"{name}x: unknown key" in python[0]
+
+
+@pytest.mark.parametrize("base", [Flips, Measure, AskedEngine])
+def test_kinds_are_answered_alike(base):
+    for kind, made in base.kinds.items():
+        if made in (Function, Comparison) or kind in NEEDED:
+            continue
+        assert in_words(base, [kind], "--x") == read(base, kind, Problems("")) == made()
+    python, file = Problems(""), Problems("")
+    read(base, "vmop", python)
+    read_fields(Measurement, {base.question: "vmop"}, "measure", file)
+    assert [f"measure.{text}" for text in python.messages] == file.messages
+    assert in_words(base, ["vmop"], f"--{base.question}") == [f"--{text}" for text in python.messages]
+    assert "one of " in file.messages[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("8", 8),
+        ("0.5", 0.5),
+        ("median", "median"),
+        ("1,2", [1, 2]),
+        ("1,", [1]),
+        ("0,readout,0:4", [0, "readout", "0:4"]),
+        ("[[1,2],[3]]", [[1, 2], [3]]),
+        ("{3=[1]}", {"3": [1]}),
+        ("07:32:00", "07:32:00"),
+        (" cat", " cat"),
+        ('"7"', "7"),
+        ("", ""),
+        ("1\nother = 2", "1\nother = 2"),
+    ],
+)
+def test_what_a_word_of_the_command_line_means(text, value):
+    assert value_of(text) == value
+
+
+def test_words_that_are_no_fields_are_named():
+    assert in_words(Flips, ["neighbours", "8"], "--flips")[0].startswith(
+        "--flips = '8': fields as field=value"
+    )
+    assert in_words(Flips, ["neighbours", "k=8", "k=9"], "--flips") == ["k = 9: once"]
+    assert in_words(Flips, ["2", "sample=3"], "--flips") == in_words(
+        Flips, ["substitute", "symbols=2", "sample=3"], ""
+    )

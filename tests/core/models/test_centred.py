@@ -1,0 +1,200 @@
+"""Scores relative to the best key: the same weights, with digits that plain scores lose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import jaxsens
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.models.parts.masks import MASKS
+from jaxsens.core.models.parts.positions import Component, Limb
+from jaxsens.core.models.parts.schedules import Schedule
+from jaxsens.core.models.parts.weighting import HardWeighting, Softmax, averages
+from jaxsens.core.models.transformer import layers, trace
+from jaxsens.core.models.transformer.config import LayerConfig
+from jaxsens.core.models.transformer.scores import centred_scores, raw_scores
+from tests import reference
+from tests.small_models import WEIGHTINGS_AND_MASKS, WEIGHTINGS_TRIED, random_parameters, small
+from tests.tolerances import FORWARD
+
+WORD = np.array([2, 0, 1, 0, 3])
+POSITIONS = ("sinusoidal", "alternating", "length")
+
+
+def centred(**changes) -> jaxsens.TransformerConfig:
+    return small(**{"positions": POSITIONS, "centred_scores": True, **changes})
+
+
+def assert_follows_the_reference(config, parameters, word) -> None:
+    with numerics("float64"):
+        found = layers.activations(config, jax.tree.map(jnp.asarray, parameters), jnp.asarray(word))
+    expected = reference.activations(config, parameters, word)
+    np.testing.assert_allclose(found, expected, rtol=FORWARD.relative, atol=FORWARD.absolute)
+
+
+CENTRED = [
+    name
+    for name, given in WEIGHTINGS_TRIED.items()
+    if isinstance(small(weighting=given).layer(0).weighting, Softmax | HardWeighting)
+]
+
+
+@pytest.mark.quick(8)
+@pytest.mark.parametrize(("weighting", "mask"), [pair for pair in WEIGHTINGS_AND_MASKS if pair[0] in CENTRED])
+def test_a_model_means_the_same_with_centred_scores(weighting, mask):
+    config = centred(weighting=WEIGHTINGS_TRIED[weighting], mask=mask)
+    assert_follows_the_reference(config, random_parameters(config, seed=3), WORD)
+
+
+def test_a_model_means_the_same_in_blocks_of_rows(monkeypatch):
+    config = centred(mask="future", weighting="temperature-log")
+    monkeypatch.setattr(trace, "SCORES_IN_MEMORY", 2 * len(WORD) * 2)
+    assert_follows_the_reference(config, random_parameters(config), WORD)
+
+
+@pytest.mark.long
+@given(
+    seed=st.integers(0, 10**6),
+    scale=st.sampled_from([1e-3, 1.0, 1e3]),
+    mask=st.sampled_from(list(MASKS)),
+    exact=st.booleans(),
+)
+def test_every_row_is_the_plain_row_shifted_so_that_the_best_key_has_0(seed, scale, mask, exact):
+    config = small(mask=mask, weighting="average-hard" if exact else "softmax")
+    rng = np.random.default_rng(seed)
+    queries, keys = (scale * rng.normal(size=(2, 6, 4)) for _ in range(2))
+    keys[:, 4] = keys[:, 1]
+    place = np.arange(6)
+    seen = np.broadcast_to(
+        [[reference.visible(mask, int(i), int(j)) for j in place] for i in place], (2, 6, 6)
+    )
+    with numerics("float64"):
+        arrays = jnp.asarray(queries), jnp.asarray(keys)
+        found = np.asarray(centred_scores(config.layer(0), *arrays, jnp.asarray(seen)))
+        parameters = jax.tree.map(jnp.asarray, random_parameters(config)).layers[0]
+        plain = np.asarray(raw_scores(config.layer(0), parameters, *arrays))
+    np.testing.assert_array_equal(found[..., 4], found[..., 1])
+    for row in np.ndindex(2, 6):
+        if seen[row].any():
+            shift = plain[row] - found[row]
+            np.testing.assert_allclose(shift, plain[row][seen[row]].max(), rtol=0, atol=1e-13 * scale**2)
+            assert found[row][seen[row]].max() == pytest.approx(0, abs=1e-15 * scale**2)
+            assert (found[row][seen[row]] == 0).any()
+
+
+def test_a_key_that_is_not_a_number_spoils_the_rows_that_see_it_and_no_other():
+    keys = jnp.ones((1, 3, 2)).at[0, 2, 0].set(jnp.nan)
+    seen = jnp.array([[[True, True, False], [True, True, True]]])
+    found = centred_scores(small(head_width=2, heads=1).layer(0), jnp.ones((1, 2, 2)), keys, seen)
+    sound, spoilt = np.asarray(averages(Softmax(), found, seen, jnp.ones((1, 3, 2)), False))[0]
+    assert np.isfinite(sound).all()
+    assert np.isnan(spoilt).all()
+
+
+# Table lookup, Lemma 7 of Yang et al. (2026): queries G (C, 1) / n, keys (2j, -j^2), temperature 1/n, values j. The
+# average is C within 3 e^-G. In Theorem 20(b) the factor n is in the keys instead.
+
+SHARPNESS = np.log(24)
+
+
+def lookup_layer(dtype: Any) -> LayerConfig:
+    weighting = Softmax(Schedule(power=1.0))
+    return small(heads=1, layers=1, weighting=weighting, dtype=dtype, centred_scores=True).layer(0)
+
+
+def looked_up(n: int, counts: np.ndarray, dtype: str, *, is_centred: bool, limbs: bool, in_keys: bool):
+    """The lookup's answer for each count, by one block of scores."""
+    linear, square = ("length-index", "length-square") if in_keys else ("index", "square")
+    terms = [Limb(linear, 0), Limb(linear, 1), Limb(square, 0), Limb(square, 1)]
+    if not limbs:
+        terms = [Component(linear), None, Component(square), None]
+    columns = [np.zeros(n) if term is None else term.values(n) for term in terms]
+    keys = (np.stack(columns, axis=-1) * np.array([2.0, 2.0, -1.0, -1.0])).astype(dtype)
+    per_position = np.ones(1, dtype) / np.asarray(n, dtype)
+    ratio = counts.astype(dtype) * per_position
+    # Scores are divided by sqrt(head_width) = 2.
+    ones = np.broadcast_to(per_position, ratio.shape)
+    queries = np.asarray(2 * SHARPNESS, dtype) * np.stack([ratio, ratio, ones, ones], axis=-1)
+    layer = lookup_layer(dtype)
+    with numerics(dtype):
+        q, k = jnp.asarray(queries)[None], jnp.asarray(keys)[None]
+        seen = jnp.ones((1, len(counts), n), bool)
+        s = centred_scores(layer, q, k, seen) if is_centred else jnp.einsum("hid,hjd->hij", q / 2, k)
+        if not in_keys:
+            s = layer.weighting.tempered(s, jnp.full(len(counts), n - 1), n)
+        positions = jnp.arange(1, n + 1, dtype=dtype)[None, :, None]
+        found = averages(Softmax(), s, seen, jnp.broadcast_to(positions, (1, n, 4)), False)
+    return np.asarray(found, np.float64)[0, :, 0]
+
+
+def counts_to_try(n: int) -> np.ndarray:
+    """Some at random, both ends, and those whose squares are next to a multiple of 2^24."""
+    steps = [int(4096 * np.sqrt(k)) + d for k in (1, 2, 3, 7, 15, 23) for d in (0, 1, 2)]
+    chosen = [1, 2, n - 1, n, *np.random.default_rng(n).integers(1, n, 12).tolist(), *steps]
+    return np.array(sorted({c for c in chosen if 1 <= c <= n}))
+
+
+@pytest.mark.quick(1, 3)
+@pytest.mark.parametrize("in_keys", [False, True])
+@pytest.mark.parametrize("n", [3001, 5000, 20_011])
+def test_lookups_in_float32_are_those_in_float64(n, in_keys):
+    counts = counts_to_try(n)
+
+    def answers(dtype: str, is_centred: bool, limbs: bool) -> np.ndarray:
+        return looked_up(n, counts, dtype, is_centred=is_centred, limbs=limbs, in_keys=in_keys)
+
+    ideal = answers("float64", False, False)
+    assert np.abs(ideal - counts).max() < 3 * np.exp(-SHARPNESS)
+    # Measured: 0.0003 at the most, or 1.5 units in the last place of the answer, by the processor's order of summation.
+    assert np.abs(answers("float32", True, True) - ideal).max() < max(0.002, 2 * np.spacing(np.float32(n)))
+    assert np.abs(answers("float64", True, False) - ideal).max() < 1e-6
+    # An answer must be within 1/4, two of them in a sum within 1/8 each. Plain scores are not, whatever the keys.
+    for limbs in (False, True):
+        assert np.abs(answers("float32", False, limbs) - counts).max() > 1 / 8
+    # Neither are centred scores of keys that float32 does not hold.
+    if n >= 5000:
+        assert np.abs(answers("float32", True, False) - counts).max() > 1 / 8
+
+
+def test_no_array_of_all_products_is_held():
+    config = small(heads=2, head_width=32, centred_scores=True)
+    n = 256
+    vectors = jax.ShapeDtypeStruct((2, n, 32), jnp.float32)
+    seen = jax.ShapeDtypeStruct((2, n, n), jnp.bool)
+
+    @jax.jit
+    def run(queries, keys, seen):
+        return centred_scores(config.layer(0), queries, keys, seen)
+
+    analysis = run.lower(vectors, vectors, seen).compile().memory_analysis()
+    if analysis is None:
+        pytest.skip("this backend does not say how much memory a program takes")
+    assert analysis.temp_size_in_bytes < 4 * (2 * n * n * 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "needs"),
+    [
+        ({"scores": "additive"}, 'scores="dot-product"'),
+        ({"positions": "rotary"}, "no rotary, ALiBi or other positions"),
+        ({"positions": ("index", "alibi")}, "no rotary, ALiBi or other positions"),
+        ({"weighting": ("softmax", "sparsemax")}, "softmax or hard weightings, not Sparsemax"),
+        ({"centred_scores": 1}, "True or False"),
+    ],
+)
+def test_centred_scores_are_refused_where_they_are_not_defined(options, needs):
+    with pytest.raises(jaxsens.InputError, match=needs):
+        centred(**options)
+
+
+def test_their_operations_are_counted():
+    config = small(centred_scores=True)
+    more = layers.layer_operations(config, 0, 100) - layers.layer_operations(small(), 0, 100)
+    assert more == 2 * 3 * 100**2 * 8

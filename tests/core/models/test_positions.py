@@ -1,0 +1,181 @@
+"""Components of positions: named ones, functions of one's own, and limbs that hold whole numbers in float32."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jaxtyping import TypeCheckError
+
+from jaxsens import InputError, Transformer, TransformerConfig
+from jaxsens.core.models.parts.positions import (
+    COMPONENTS,
+    LIMB_LENGTH,
+    LIMBS,
+    Component,
+    FunctionComponent,
+    Limb,
+)
+from jaxsens.core.models.transformer.parameters import initialise
+from tests import reference
+from tests.small_models import small
+from tests.tolerances import FORWARD
+
+WHOLE = [name for name, component in COMPONENTS.items() if component.whole]
+
+
+@dataclass(frozen=True)
+class Multiple:
+    """The numerical predicate "i is a multiple of"."""
+
+    of: int
+
+    def __call__(self, i, n):
+        return i % self.of == 0
+
+
+def modulus(i, n):
+    return (i * n) % 3
+
+
+TERMS = (
+    Limb("square", 0),
+    "odd",
+    FunctionComponent("multiple of 3", Multiple(3)),
+    "sinusoidal",
+    Limb("square", 1),
+    FunctionComponent("modulus", modulus),
+    "index",
+)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 100])
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_named_components_are_their_formula(name, n):
+    expected = [reference.component(name, i, n) for i in range(1, n + 1)]
+    np.testing.assert_allclose(Component(name).values(n), expected, rtol=1e-15)
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_components_are_bounded_as_they_say(name):
+    largest = [np.abs(Component(name).values(n)).max() for n in (2, 1000, 100_000)]
+    assert (max(largest) <= 1.5) == Component(name).bounded
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("n", [5, 5000, 70_000])
+def test_limbs_are_float32_numbers_whose_sum_is_the_component_exactly(name, n):
+    limbs = [Limb(name, place).values(n) for place in range(LIMBS)]
+    for limb in limbs:
+        np.testing.assert_array_equal(limb.astype(np.float32).astype(np.float64), limb)
+    # n^3 = 3.4e14 is below 2^53, so float64 holds the sum.
+    np.testing.assert_array_equal(sum(limbs), Component(name).values(n))
+
+
+@given(
+    name=st.sampled_from(WHOLE),
+    n=st.integers(2, 200_000),
+    where=st.floats(0, 1),
+    place=st.integers(0, LIMBS - 1),
+)
+def test_limbs_are_those_of_arithmetic_in_whole_numbers(name, n, where, place):
+    i = 1 + int(where * (n - 1))
+    assert Limb(name, place).values(n)[i - 1] == reference.limb(name, place, i, n)
+
+
+def test_limbs_of_the_largest_component_do_not_overflow_up_to_their_length():
+    n = LIMB_LENGTH - 1
+    limbs = [Limb("length-square", place).values(n)[-1] for place in range(LIMBS)]
+    assert sum(int(limb) for limb in limbs) == n**3
+    with pytest.raises(InputError, match=f"below n = {LIMB_LENGTH}"):
+        Limb("square", 0).values(LIMB_LENGTH)
+
+
+def test_neighbouring_limbs_differ_by_little_more_than_their_values_do():
+    n = 20_000
+    change = np.abs(np.diff(Component("square").values(n)))
+    for place in range(2):
+        assert np.all(np.abs(np.diff(Limb("square", place).values(n))) <= change + 64)
+
+
+def test_terms_of_every_kind_together_follow_the_reference():
+    config = small(positions=TERMS, mask="future")
+    parameters = jax.tree.map(np.asarray, initialise(config, 3))
+    assert parameters.components is not None
+    assert parameters.components.shape == (6, config.width)
+    word = np.array([2, 0, 1, 0, 2, 2, 3])
+    found = Transformer(config, parameters=parameters).activations(word)
+    expected = reference.activations(config, parameters, word)
+    np.testing.assert_allclose(found, expected, rtol=FORWARD.relative, atol=FORWARD.absolute)
+
+
+def test_a_component_draws_its_vector_by_its_name_whatever_else_there_is():
+    alone = initialise(small(positions=Limb("square", 1)), 5).components
+    among = initialise(small(positions=TERMS), 5).components
+    assert alone is not None
+    assert among is not None
+    np.testing.assert_array_equal(alone[0], among[3])
+
+
+def test_bounded_counts_every_term():
+    assert small(positions=(FunctionComponent("odd", Multiple(2)), "inverse")).bounded
+    assert not small(positions=FunctionComponent("cube", lambda i, n: i**3, bounded=False)).bounded
+    assert not small(positions=Limb("square", 0)).bounded
+    assert small(positions=Limb("alternating", 0)).bounded
+
+
+def test_equal_functions_make_equal_configs_that_share_compiled_programs():
+    first, second = (small(positions=FunctionComponent("p", Multiple(3))) for _ in range(2))
+    assert first == second
+    assert hash(first) == hash(second)
+    assert first != small(positions=FunctionComponent("p", Multiple(4)))
+
+
+@pytest.mark.parametrize(
+    ("positions", "named"),
+    [
+        (Limb("inverse", 0), r"1/\(i\+1\) is not a whole number"),
+        (Limb("squares", 0), "one of constant"),
+        (Limb("square", 3), "a place from 0 to 2"),
+        (Limb("square", True), "a place from 0 to 2"),
+        ((Limb("square", 0), Limb("square", 0)), "name each term once"),
+        ((FunctionComponent("odd", modulus), "odd"), "positions = 'odd': a unique name"),
+    ],
+)
+def test_terms_that_cannot_be_used_are_refused(positions, named):
+    with pytest.raises(InputError, match=named):
+        TransformerConfig(alphabet_size=2, positions=positions)
+
+
+# In tests the types are checked first, and by a checker that users do not run.
+@pytest.mark.parametrize("fields", [{"name": ""}, {"function": 3}, {"bounded": 1}])
+def test_a_function_component_needs_a_name_a_function_and_a_bool(fields):
+    with pytest.raises((InputError, TypeCheckError)):
+        FunctionComponent(**{"name": "p", "function": modulus, **fields})
+
+
+def test_a_function_that_cannot_be_hashed_is_refused():
+    @dataclass
+    class Unhashable:
+        def __call__(self, i, n):
+            return i
+
+    with pytest.raises(InputError, match="a hashable function"):
+        FunctionComponent("p", Unhashable())
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda i, n: i[:-1], r"at n = 4 returns shape \(3,\)"),
+        (lambda i, n: i + 1j, "complex128; return real numbers"),
+        (lambda i, n: np.where(i == 2, np.nan, i), "is nan at i = 2"),
+    ],
+)
+def test_what_a_function_returns_is_checked(function, message):
+    with pytest.raises(InputError, match=message):
+        FunctionComponent("p", function).values(4)

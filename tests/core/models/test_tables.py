@@ -1,0 +1,121 @@
+"""A config's numbers as arrays: the model is the same, and models that differ in them alone have one shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.models.parts.initialisation import Normal
+from jaxsens.core.models.parts.positions import Component, Learned, Limb
+from jaxsens.core.models.parts.schedules import Schedule
+from jaxsens.core.models.parts.weighting import AdaptiveSoftmax, Sigmoid, SinkSoftmax, Softmax, Tempered
+from jaxsens.core.models.transformer import layers
+from jaxsens.core.models.transformer.layers import layered_transformer
+from jaxsens.core.models.transformer.parameters import initialise
+from jaxsens.core.models.transformer.tables import position_embedding, shape_of, with_tables
+from tests.small_models import small
+from tests.tolerances import FORWARD
+
+LOG, LINEAR = Schedule(log_power=1.0), Schedule(power=1.0, coefficient=0.1)
+CONFIGS = {
+    "one temperature": {"weighting": Softmax(LOG)},
+    "by query": {"weighting": Softmax(LOG, by="query"), "mask": "future"},
+    "of each layer": {
+        "layers": 3,
+        "weighting": (SinkSoftmax(LOG), Softmax(LINEAR, by="query"), Sigmoid(LOG)),
+    },
+    "hard beside soft": {"weighting": ("average-hard", Softmax(LINEAR))},
+    "adaptive": {"weighting": AdaptiveSoftmax(LOG)},
+    "no layers": {"layers": 0},
+    "components and limbs": {"positions": ("sinusoidal", Component("fraction"), Limb("square", 0))},
+    "learned, and some that affect scores": {"positions": (Learned(40), "rotary", "alibi")},
+    "no positions": {"positions": "none"},
+}
+
+
+@pytest.mark.quick(8)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_model_is_the_same_with_its_numbers_as_arrays(name, dtype):
+    config, n = small(dtype=dtype, **CONFIGS[name]), 12
+    words = np.random.default_rng(0).integers(0, 3, n)
+    with numerics(dtype):
+        parameters = initialise(config, 0)
+        tabled = with_tables(config, parameters, n, dtype)
+        found, wanted = (
+            jax.jit(layers.apply, static_argnums=0)(one, given, words)
+            for one, given in ((shape_of(config), tabled), (config, parameters))
+        )
+    # In float32 the compiler may contract a product and a sum of one of the two into one rounding.
+    some = FORWARD.relative if dtype == "float64" else 1e-5
+    np.testing.assert_allclose(found, wanted, rtol=some, atol=some)
+    assert tabled.tables is not None
+    assert tabled.tables.positions.dtype == dtype
+
+
+def test_configs_have_one_shape_if_they_differ_in_temperatures_and_added_positions_alone():
+    config = small()
+    same = [
+        small(weighting="temperature-log"),
+        small(weighting=Softmax(LINEAR)),
+        small(positions=("sinusoidal", "index")),
+        small(positions="none"),
+        small(initialisation=Normal(2.0)),
+    ]
+    others = [
+        small(weighting="leftmost-hard"),
+        small(weighting=Softmax(LOG, by="query")),
+        small(weighting=("softmax", "temperature-log")),
+        small(weighting=SinkSoftmax()),
+        small(positions="rotary"),
+        small(mask="future"),
+    ]
+    assert {shape_of(one) for one in same} == {shape_of(config)}
+    assert len({shape_of(one) for one in (config, *others)}) == 1 + len(others)
+
+
+def test_an_embedding_of_numpy_parameters_is_computed_without_jax():
+    config = small(positions=("sinusoidal", "fraction"), dtype="float64")
+    with numerics("float64"):
+        parameters = jax.tree.map(np.asarray, initialise(config, 0))
+    assert type(position_embedding(config, parameters, 9)) is np.ndarray
+
+
+@dataclass(frozen=True)
+class Windowed(Tempered):
+    """One of a user's own: its temperature is that of sixteen symbols at most."""
+
+    def inverse_temperatures(self, query_positions, n, dtype):
+        return jnp.full(query_positions.shape, self.inverse_temperature(min(n, 16)), dtype)
+
+    def shares(self, scores, visible):
+        return Softmax().shares(scores, visible)
+
+
+def test_a_class_from_elsewhere_keeps_its_formula():
+    config = small(weighting=Windowed(LOG), layers=1)
+    assert shape_of(config).layer(0).weighting == Windowed(LOG)
+    model, word = jaxsens.Transformer(config, seed=0), np.arange(30) % 3
+    found = jaxsens.flip_sensitivity(model, word, jaxsens.Substitute([0], positions=[4]), engine="vmap").norms
+    other = np.where(np.arange(30) == 4, 0, word)
+    np.testing.assert_allclose(found, np.linalg.norm(model(other) - model(word)), rtol=1e-9)
+
+
+def test_parameters_of_ones_own_need_no_tables():
+    model, own = layered_transformer(small()), cast("Any", {"own": None})
+    assert model.attention_of(own, 0) == model.attention(0)
+
+
+def test_a_shape_alone_is_no_model():
+    config = small()
+    with numerics(config.dtype):
+        parameters = initialise(config, 0)
+        with pytest.raises(TypeError, match="table 0 of inverse temperatures has no values yet"):
+            layers.apply(shape_of(config), parameters, jnp.zeros(5, int))

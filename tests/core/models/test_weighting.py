@@ -1,0 +1,228 @@
+"""Averages under attention weights."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxsens.core.base.errors import InputError
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.models.parts.schedules import SCHEDULES, Schedule
+from jaxsens.core.models.parts.weighting import (
+    WEIGHTINGS,
+    AdaptiveSoftmax,
+    Entmax,
+    LeftmostHard,
+    Sigmoid,
+    SinkSoftmax,
+    Softmax,
+    Sparsemax,
+    averages,
+    learns_sink,
+    weights,
+)
+from jaxsens.core.models.transformer.config import TransformerConfig
+from tests import reference
+from tests.small_models import WEIGHTINGS_TRIED
+
+
+@pytest.mark.parametrize("exact_rows", [False, True])
+@pytest.mark.parametrize("name", ["softmax", "average-hard"])
+@pytest.mark.parametrize("n", [10_007, 50_021])
+def test_uniform_averages_of_zeros_and_ones_are_correctly_rounded_quotients(name, n, exact_rows):
+    rng = np.random.default_rng(n)
+    counts = [n // 3, n // 2, n - 1, n]
+    values = np.stack([rng.permutation(n) < count for count in counts], axis=-1).astype(np.float32)
+    scores, seen = jnp.full((1, 2, n), 0.5), jnp.ones((1, 2, n), bool)
+    found = averages(WEIGHTINGS[name], scores, seen, jnp.asarray(values)[None], exact_rows)
+    expected = np.array(counts, np.float32) / np.float32(n)
+    np.testing.assert_array_equal(found[0], np.stack([expected, expected]))
+
+
+@pytest.mark.quick(10)
+@pytest.mark.parametrize("name", WEIGHTINGS)
+def test_averages_are_those_under_the_weights(name):
+    rng = np.random.default_rng(0)
+    scores = jnp.asarray(rng.integers(0, 3, size=(2, 3, 5)), jnp.float32)
+    seen = jnp.asarray(rng.random((2, 3, 5)) < 0.6).at[0, 0].set(False)
+    values = jnp.asarray(rng.normal(size=(2, 5, 4)), jnp.float32)
+    weight = weights(WEIGHTINGS[name], scores, seen)
+    total = weight.sum(-1)
+    if isinstance(WEIGHTINGS[name], SinkSoftmax | Sigmoid):
+        assert ((total > 0) == seen.any(-1)).all()
+        assert (total < seen.sum(-1)).any()
+    else:
+        np.testing.assert_allclose(total, seen.any(-1), rtol=1e-6)
+    assert not weight[~seen].any()
+    found = averages(WEIGHTINGS[name], scores, seen, values, False)
+    np.testing.assert_allclose(found, jnp.einsum("hij,hjd->hid", weight, values), rtol=1e-5, atol=1e-6)
+
+
+def test_equal_fractions_of_different_rows_are_equal_numbers():
+    # Row i averages i zeros and ones of which a third are ones.
+    values = (jnp.arange(30) % 3 == 0).astype(jnp.float32)[None, :, None]
+    lengths = jnp.arange(3, 31, 3)
+    seen = (jnp.arange(30) < lengths[:, None])[None]
+    compiled = jax.jit(averages, static_argnums=(0, 4))
+    for name in ("softmax", "average-hard"):
+        found = compiled(WEIGHTINGS[name], jnp.zeros(seen.shape), seen, values, True)
+        np.testing.assert_array_equal(found, np.full(found.shape, np.float32(1) / np.float32(3)))
+
+
+def test_averages_have_gradients():
+    def mean(values):
+        scores, seen = jnp.zeros((1, 1, 4)), jnp.ones((1, 1, 4), bool)
+        return averages(WEIGHTINGS["softmax"], scores, seen, values, False).sum()
+
+    np.testing.assert_allclose(jax.grad(mean)(jnp.ones((1, 4, 2))), 0.25)
+
+
+# Each weighting against its formula
+
+
+@pytest.mark.quick(12)
+@pytest.mark.parametrize(("factor", "dtype"), [(1.0, "float64"), (40.0, "float64"), (40.0, "float32")])
+@pytest.mark.parametrize("name", WEIGHTINGS_TRIED)
+def test_weights_are_those_of_the_formula(name, factor, dtype):
+    weighting, (m, n), sink = WEIGHTINGS_TRIED[name], (8, 8), None
+    if learns_sink(weighting):
+        sink, weighting = -0.4, weighting.at_sink(np.array([[[-0.4]]], dtype))
+    rng = np.random.default_rng(0)
+    scores = (factor * rng.normal(size=(1, m, n))).astype(dtype)
+    seen = rng.random((1, m, n)) < np.arange(m)[:, None] / (
+        m - 2
+    )  # none in the first row, all in the last two
+    with numerics(dtype):
+        tempered = weighting.tempered(jnp.asarray(scores), jnp.arange(m), n)
+        found = weights(weighting, tempered, jnp.asarray(seen))
+        assert str(found.dtype) == dtype
+    # A score is rounded by eps |s|, which is the relative error of its weight; here |s| is below 40 * 3 * 512.
+    largest = np.abs(np.asarray(tempered, np.float64)).max()
+    eps = float(np.finfo(dtype).eps)
+    for i in range(m):
+        own = list(scores[0, i, seen[0, i]].astype(np.longdouble))
+        expected = reference.weights(WEIGHTINGS_TRIED[name], own, i + 1, n, sink)
+        atol = 32 * eps * max(1, largest if not weighting.hard else 1)
+        np.testing.assert_allclose(found[0, i, seen[0, i]], np.array(expected, float), rtol=0, atol=atol)
+        assert not found[0, i, ~seen[0, i]].any()
+
+
+@pytest.mark.quick(5)
+@pytest.mark.parametrize("alpha", [1.001, 1.2, 1.5, 1.9, 2.0])
+@pytest.mark.parametrize("factor", [1e-4, 1.0, 1e6])
+def test_entmax_at_every_alpha_of_a_long_row(alpha, factor):
+    scores = factor * np.random.default_rng(1).normal(size=1000)
+    with numerics("float64"):
+        found = weights(Entmax(alpha=alpha), jnp.asarray(scores), jnp.ones(1000, bool))
+    np.testing.assert_allclose(found, reference.entmax(list(scores), alpha), rtol=1e-9, atol=1e-14)
+
+
+def test_entmax_lies_between_softmax_and_sparsemax():
+    scores, seen = jnp.asarray([0.3, -0.2, 0.9, 0.1, -4.0]), jnp.ones(5, bool)
+    with numerics("float64"):
+        scores = jnp.asarray(scores, jnp.float64)
+        soft, sparse = (weights(WEIGHTINGS[name], scores, seen) for name in ("softmax", "sparsemax"))
+        nearly, last = (weights(Entmax(alpha=alpha), scores, seen) for alpha in (1 + 1e-7, 2.0))
+    np.testing.assert_allclose(nearly, soft, atol=1e-6)
+    np.testing.assert_allclose(last, sparse, atol=1e-15)
+
+
+def differences(weighting, scores):
+    """The Jacobian of the weights, by central differences."""
+    columns = []
+    for j in range(len(scores)):
+        step = np.zeros(len(scores))
+        step[j] = 1e-6
+        up, down = (reference.weights(weighting, list(scores + sign * step), 1, 1) for sign in (1, -1))
+        columns.append((np.array(up, float) - np.array(down, float)) / 2e-6)
+    return np.stack(columns, axis=1)
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize(
+    "weighting",
+    [
+        *(Entmax(alpha=alpha) for alpha in (1.2, 1.5, 2.0)),
+        SinkSoftmax(logit=-0.5),
+        AdaptiveSoftmax(),
+        Sigmoid(bias=0.5),
+    ],
+    ids=repr,
+)
+def test_weights_have_the_derivative_of_the_formula(weighting):
+    scores = np.array([0.13, 0.52, -0.2, 0.71, -3.0])
+
+    def of(s):
+        return weights(
+            weighting, weighting.tempered(s[None, None], jnp.arange(1), 1)[0, 0], jnp.ones(5, bool)
+        )
+
+    with numerics("float64"):
+        found = jax.jacrev(of)(jnp.asarray(scores))
+    np.testing.assert_allclose(found, differences(weighting, scores), atol=1e-8)
+    assert np.abs(found).max() > 0.1
+
+
+def test_a_sink_of_any_logit_only_lowers_weights():
+    scores, seen = jnp.asarray([2.0, -1.0, 0.5]), jnp.ones(3, bool)
+    soft = weights(WEIGHTINGS["softmax"], scores, seen)
+    shares = [weights(SinkSoftmax(logit=logit), scores, seen) / soft for logit in (-300.0, -1.0, 4.0, 300.0)]
+    assert all(np.ptp(share) < 1e-6 for share in shares)
+    means = [float(share.mean()) for share in shares]
+    assert means == sorted(means, reverse=True)
+    assert means[0] == pytest.approx(1)
+    assert means[-1] == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: Entmax(alpha=1.0), "alpha = 1.0: above 1 and at most 2"),
+        (lambda: Entmax(alpha=2.5), "alpha = 2.5"),
+        (lambda: SinkSoftmax(logit=float("inf")), "logit = inf"),
+        (lambda: Sigmoid(bias=float("nan")), "bias = nan"),
+        (lambda: Sigmoid(log_bias=float("inf")), "log_bias = inf"),
+        (lambda: AdaptiveSoftmax(polynomial=()), r"polynomial = \(\)"),
+        (lambda: AdaptiveSoftmax(polynomial=(1.0, 0.9)), "would jump there"),
+        (lambda: AdaptiveSoftmax(least_entropy=-1.0), "least_entropy = -1.0"),
+    ],
+)
+def test_values_that_make_no_weighting_are_refused(make, named):
+    with pytest.raises(InputError, match=named):
+        make()
+
+
+def test_the_bound_on_a_sharpening_temperature_is_the_polynomials():
+    assert AdaptiveSoftmax().bounded
+    assert AdaptiveSoftmax(polynomial=(0.0, -1.0, 1.0)).bounded
+    assert not AdaptiveSoftmax(polynomial=(0.5, 0.0)).bounded
+    assert not AdaptiveSoftmax(SCHEDULES["log"]).bounded
+
+
+@pytest.mark.parametrize(
+    ("weighting", "told"),
+    [
+        (Softmax(), "1"),
+        (Softmax(SCHEDULES["log"]), "1/log n"),
+        (Softmax(SCHEDULES["log"], by="query"), "1/log i"),
+        (Softmax(SCHEDULES["cubic"]), "1/n^3"),
+        (Softmax(SCHEDULES["linearithmic"], by="query"), "1/(i log i)"),
+        (Softmax(SCHEDULES["log-from-one"]), "1/max(1, log n)"),
+        (Softmax(SCHEDULES["one-plus-log"]), "1/(1 + log n)"),
+        (Softmax(Schedule(4.0)), "1/4"),
+        (AdaptiveSoftmax(), "1 and by entropy"),
+        (LeftmostHard(), "hard"),
+        (Sparsemax(), "none"),
+    ],
+    ids=str,
+)
+def test_a_temperature_is_told_as_a_function_of_the_length(weighting, told):
+    assert weighting.temperature == told
+
+
+def test_the_temperature_of_a_model_is_that_of_all_layers_or_of_each():
+    assert TransformerConfig(2, layers=3, weighting="temperature-log").temperature == "1/log n"
+    assert TransformerConfig(2, weighting=("softmax", "leftmost-hard")).temperature == "1, hard"
+    assert TransformerConfig(2, layers=0).temperature == "none"

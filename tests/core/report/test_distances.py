@@ -1,0 +1,217 @@
+"""Change against the distance to the row that is read: means by loops, powers found, and what the report shows."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from jaxsens.core.report.data import DISTANCE_COLUMNS, DistanceBuilder, half_octave, load_sweep
+from jaxsens.core.report.distances import (
+    READ_AT,
+    DistanceLaw,
+    Distances,
+    distance_figure,
+    distance_sections,
+    distance_table,
+    write_distances,
+)
+from jaxsens.core.report.fits import fit_exponents
+from jaxsens.core.report.report import build_report, distances_of
+from jaxsens.core.sweeps.sweep import run_sweep
+from tests.core.report.drawn import clashes
+from tests.core.sweeps.tiny import quiet, tiny_sweep
+
+START = [1, 2, 3, 4, 6, 8, 12, 16, 23, 32, 46, 64, 91, 128]
+
+
+def test_cells_begin_at_powers_of_the_root_of_two_rounded_up():
+    for distance in range(128):
+        expected = sum(start <= distance for start in START)
+        assert half_octave(np.array([distance]))[0] == expected
+    assert [math.ceil(2 ** (k / 2)) for k in (0, 2, *range(3, 15))] == START
+
+
+@pytest.mark.parametrize("readout", ["last", 3])
+def test_means_are_those_of_loops_over_flips(readout):
+    rng = np.random.default_rng(0)
+    n, positions, norms = 40, rng.integers(0, 40, 500), rng.random(500)
+    builder = DistanceBuilder()
+    builder.add("a", n, 7, readout, positions, norms)
+    row = 39 if readout == "last" else 3
+    cells: dict[int, list[tuple[int, float]]] = {}
+    for position, norm in zip(positions, norms, strict=True):
+        apart = abs(int(position) - row)
+        cells.setdefault(sum(start <= apart for start in START), []).append((apart, float(norm)))
+    table = builder.table().sort_values("distance")
+    assert tuple(table.columns) == DISTANCE_COLUMNS
+    for found, cell in zip(table.to_dict("records"), sorted(cells), strict=True):
+        pairs = cells[cell]
+        logarithms = [math.log(apart) for apart, _ in pairs if apart]
+        distance = math.exp(sum(logarithms) / len(pairs)) if logarithms else 0.0
+        assert found["distance"] == pytest.approx(distance)
+        assert found["mean"] == pytest.approx(sum(norm for _, norm in pairs) / len(pairs))
+        assert (found["flips"], found["seed"], found["n"]) == (len(pairs), 7, n)
+
+
+def test_a_model_that_reads_no_single_row_has_no_distances():
+    builder = DistanceBuilder()
+    for readout in ("mean", None):
+        builder.add("a", 8, 0, readout, [0, 1], [1.0, 2.0])
+    assert builder.table().empty
+
+
+def decaying(**laws):
+    """Distances of variants whose change at distance d is law(d, seed), and 5 where the row that is read is flipped."""
+    builder = DistanceBuilder()
+    for variant, law in laws.items():
+        for n in (64, 256, 1024):
+            for seed in range(4):
+                apart = np.array([0, *(2**k for k in range(n.bit_length() - 1))])
+                norms = [5.0, *(law(d, seed) for d in apart[1:])]
+                builder.add(variant, n, seed, "last", n - 1 - apart, norms)
+    return Distances(builder.table(), tuple(laws), "l2")
+
+
+@pytest.fixture(scope="module")
+def three():
+    return decaying(
+        power=lambda d, seed: (1 + 0.1 * seed) * d**-0.8 * 2.0 ** (0.02 * seed * math.log2(d)),
+        exponential=lambda d, seed: math.exp(-d / 30),
+        zero=lambda d, seed: 0.0,
+    )
+
+
+def test_cells_that_are_not_resolved_have_no_part_in_the_fit():
+    clean = decaying(a=lambda d, seed: (1 + 0.1 * seed) * d**-0.8)
+    floored = decaying(a=lambda d, seed: max((1 + 0.1 * seed) * d**-0.8, 0.05))
+    far = floored.table["distance"] >= 32
+    assert bool(np.any(far))
+    table = floored.table.assign(mean_is=np.where(far, "at most", "exact"))
+    for found, one in zip(Distances(table, ("a",), "l2").fits, clean.fits, strict=True):
+        assert found.fit.exponent == pytest.approx(one.fit.exponent) == pytest.approx(-0.8)
+    assert Distances(floored.table, ("a",), "l2").fits[-1].fit.exponent > -0.75
+
+
+def test_a_power_is_found_with_its_interval_and_told_from_an_exponential(three):
+    fits = {(one.variant, one.n): one for one in three.fits}
+    power = fits["power", 1024]
+    assert power.fit.exponent == pytest.approx(-0.8 + 0.03)  # the mean of -0.80, -0.78, -0.76 and -0.74
+    assert power.fit.ci_low < -0.8 + 0.03 < power.fit.ci_high
+    assert power.fit.settled
+    assert power.power_r2 == pytest.approx(1)
+    assert power.exponential_r2 < 0.9
+    other = fits["exponential", 1024]
+    assert other.exponential_r2 == pytest.approx(1)
+    assert not other.fit.settled
+    assert math.isnan(fits["zero", 64].fit.exponent)
+    assert math.isnan(fits["zero", 64].power_r2)
+    assert len(three.fits) == 9
+
+
+def test_the_report_tells_draws_and_lists_it(three, tmp_path):
+    (section,) = distance_sections(three)
+    assert section.bullets[0] == (
+        "power, n = 1024: the mean change follows a power of the distance (exponent −0.77 [−0.81, −0.73]; a "
+        "power explains 1.00 of the variance of its logarithm, an exponential 0.64)"
+    )
+    assert "follows an exponential of the distance (a power explains 0.6" in section.bullets[1]
+    assert "settled" not in section.bullets[1]  # nothing is said of an exponent that is not shown
+    assert section.bullets[2] == "zero, n = 1024: the mean change is exactly 0 at every distance"
+    rows = distance_table(three.fits).rows
+    assert rows[2][:5] == ("power", "follows a power of the distance", "—", "1024", "−0.770")
+    axes = distance_figure(three).figure.axes
+    assert [one.get_title(loc="left").split(" [")[0] for one in axes[:3]] == [
+        "distance to the power −0.77",
+        "follows an exponential of the distance",
+        "is exactly 0 at every distance",
+    ]
+    assert [axes[0].xaxis.get_major_formatter()(x, 0) for x in (READ_AT, 1, 64)] == ["0", "1", "64"]
+    write_distances(tmp_path, three)
+    written = pd.read_csv(tmp_path / "distance_exponents.csv")
+    assert written["exponent"].iloc[0] == three.fits[0].fit.exponent
+    assert len(pd.read_csv(tmp_path / "distances.csv")) == len(three.table)
+
+
+def noise(d: int, seed: int) -> float:
+    return float(np.exp(np.random.default_rng([d, seed]).normal(0, 1)))
+
+
+VERDICTS = {
+    "equal": (lambda d, seed: 1.0, DistanceLaw.FLAT),
+    "nearly equal": (lambda d, seed: 1 + seed + 1e-3 * math.sin(d), DistanceLaw.FLAT),
+    "noise": (noise, DistanceLaw.FLAT),
+    "seeds that differ": (lambda d, seed: d ** (0.5 * seed - 0.7), DistanceLaw.NEITHER),
+    "zero": (lambda d, seed: 0.0, DistanceLaw.ZERO),
+    "zero from 128 on": (lambda d, seed: 1 / d if d < 128 else 0.0, DistanceLaw.NEITHER),
+    "zero from 32 on": (lambda d, seed: 1 / d if d < 32 else 0.0, DistanceLaw.NONE),
+    "zero but at the nearest": (lambda d, seed: float(d == 1), DistanceLaw.NONE),
+    "beyond float64": (lambda d, seed: 10.0 ** (-30 + 5 * math.log2(d)), DistanceLaw.NONE),
+    "hump": (lambda d, seed: math.exp(-((math.log(d / 20)) ** 2)), DistanceLaw.NEITHER),
+    "power": (lambda d, seed: (1 + seed) * d**-0.5, DistanceLaw.POWER),
+    "faint power": (lambda d, seed: (1 + seed) * d**-0.06, DistanceLaw.POWER),
+    "rising": (lambda d, seed: (1 + seed) * d**1.5, DistanceLaw.POWER),
+    "exponential": (lambda d, seed: math.exp(-d / 50), DistanceLaw.EXPONENTIAL),
+    "fast exponential": (lambda d, seed: math.exp(-d / 3), DistanceLaw.EXPONENTIAL),
+}
+
+
+@pytest.mark.parametrize("case", VERDICTS)
+def test_a_law_of_the_distance_is_stated_only_where_it_explains_something(case):
+    law, verdict = VERDICTS[case]
+    distances = decaying(a=law)
+    last = distances.fits[-1]
+    assert last.verdict is verdict
+    (section,) = distance_sections(distances)
+    (bullet,) = section.bullets
+    assert bullet.startswith(f"a, n = 1024: the mean change {verdict.value}")
+    assert "nan" not in bullet
+    assert ("explains" in bullet) == (
+        verdict in (DistanceLaw.POWER, DistanceLaw.EXPONENTIAL, DistanceLaw.NEITHER)
+    )
+    (figure,) = section.figures
+    assert clashes(figure.figure) == []
+    (row, *_) = [row for row in section.tables[0].rows if row[3] == "1024"]
+    assert row[1] == verdict.value
+    shown = verdict in (DistanceLaw.FLAT, DistanceLaw.POWER)
+    assert ("exponent " in bullet, "—" not in row[4:6]) == (shown, shown)
+    assert shown or "slopes" not in f"{bullet} {row[2]}"
+    assert last.row["verdict"] == verdict.value
+
+
+def test_lengths_that_a_figure_does_not_draw_are_named():
+    builder = DistanceBuilder()
+    for n in (8, 32, 64, 128, 256, 512, 1024):
+        builder.add("a", n, 0, "last", np.arange(n), np.ones(n))
+    figure = distance_figure(Distances(builder.table(), ("a",), "l2"))
+    assert "Not drawn: n = 8 and n = 256." in figure.caption
+    drawn = {text.get_text() for legend in figure.figure.legends for text in legend.get_texts()}
+    assert drawn == {f"n = {n}" for n in (32, 64, 128, 512, 1024)}
+
+
+def test_not_settled_is_within_the_panel():
+    """At this width the finding has two lines."""
+    distances = decaying(**{name: lambda d, seed: d ** (-0.8 - 0.1 * math.log(d)) for name in "abc"})
+    figure = distance_figure(distances).figure
+    for axes in figure.axes[:3]:
+        assert "not settled" in axes.get_title(loc="left").replace("\xa0", " ")
+    assert clashes(figure) == []
+
+
+def test_a_sweep_whose_flips_have_distances_reports_them(tmp_path):
+    sweep = tiny_sweep("lengths = [4, 6]", "lengths = [12, 16]")
+    assert run_sweep(sweep, tmp_path, sweep.points[:4], quiet()).exit_code == 0
+    data = load_sweep(tmp_path)
+    distances = distances_of(data)
+    assert distances is not None
+    softmax = distances.table.query("n == 12 and seed == 1")
+    cells = [1, 2, 3, math.sqrt(20), math.sqrt(42), (8 * 9 * 10 * 11) ** 0.25]
+    np.testing.assert_allclose(softmax["distance"], cells)
+    report = build_report(data, fit_exponents(data.points))
+    assert "Distance to the row that is read" in [section.heading for section in report.sections]
+    of_readout = dataclasses.replace(data, distances=distances.table.assign(distance=0.0))
+    for one, unflipped in ((report, True), (build_report(of_readout, fit_exponents(data.points)), False)):
+        assert ("The symbol at that position is not flipped" in one.introduction[0]) == unflipped

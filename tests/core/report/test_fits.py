@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import io
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from scipy import stats
+
+from jaxsens.core.base.errors import InputError
+from jaxsens.core.report.figures import sensitivity_figure, sensitivity_panel
+from jaxsens.core.report.fits import CONFIDENCE, Growth, fit_exponent, fit_exponents
+from jaxsens.core.report.page import exponent_table, summary_table, write_summary
+from jaxsens.core.report.panels import variant_styles
+from jaxsens.core.report.report import build_report
+from jaxsens.core.sweep import SweepResult
+from tests.core.report.drawn import clashes
+from tests.core.report.synthetic import LENGTHS, points, power, sweep_data
+
+N = np.array([16, 32, 64, 128, 256, 512], dtype=float)
+
+
+@given(
+    exponent=st.floats(-3, 2),
+    log_constants=st.lists(st.floats(-20, 5), min_size=2, max_size=5),
+    lengths=st.lists(st.integers(2, 10**6), min_size=3, max_size=9, unique=True),
+)
+def test_an_exact_power_law_is_recovered_whatever_its_constants_and_lengths(exponent, log_constants, lengths):
+    n = np.array(sorted(lengths), dtype=float)
+    values = np.concatenate([np.exp(constant) * n**exponent for constant in log_constants])
+    seeds = np.repeat(np.arange(len(log_constants)), n.size)
+    fit = fit_exponent(np.tile(n, len(log_constants)), values, seeds)
+    # Lengths close together leave few digits of a slope.
+    tolerance = 1e-9 + 1e-12 / np.var(np.log(n)) ** 0.5
+    assert abs(fit.exponent - exponent) < tolerance
+    assert abs(fit.ci_low - exponent) < 20 * tolerance
+    assert abs(fit.ci_high - exponent) < 20 * tolerance
+    assert (fit.points, fit.seeds) == (values.size, len(log_constants))
+    assert fit.note == ""
+
+
+def test_slopes_and_interval_agree_with_scipys_regression_and_t_distribution():
+    rng = np.random.default_rng(0)
+    values = N**-0.7 * np.exp(rng.normal(0, 0.3, (4, N.size)))
+    fit = fit_exponent(
+        np.tile(N, 4),
+        values.ravel(),
+        np.repeat([7, 3, 5, 1], N.size),
+        variant="v",
+        statistic="mean",
+    )
+    lines: list[Any] = [stats.linregress(np.log(N), np.log(row)) for row in values]
+    slopes = [line.slope for line in lines]
+    low, high = stats.t.interval(CONFIDENCE, df=3, loc=np.mean(slopes), scale=stats.sem(slopes))
+    np.testing.assert_allclose(
+        [fit.exponent, fit.ci_low, fit.ci_high], [np.mean(slopes), low, high], rtol=1e-10
+    )
+    assert (fit.variant, fit.statistic, fit.points, fit.seeds) == ("v", "mean", 4 * N.size, 4)
+
+
+@pytest.mark.slow
+def test_the_interval_over_five_seeds_covers_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(1)
+    trials, covered = 2000, 0
+    seeds = np.repeat(np.arange(5), N.size)
+    for _ in range(trials):
+        slopes = rng.normal(
+            -1, 0.05, (5, 1)
+        )  # each seed's model has a slope of its own, and noise at every length
+        logs = slopes * np.log(N) + rng.normal(0, 0.5, (5, 1)) + rng.normal(0, 0.1, (5, N.size))
+        fit = fit_exponent(np.tile(N, 5), np.exp(logs).ravel(), seeds)
+        covered += fit.ci_low <= -1 <= fit.ci_high
+    assert 0.935 < covered / trials < 0.965  # three standard errors around 0.95
+
+
+def test_a_logarithm_passes_for_a_power_in_the_exponent():
+    n = np.array([128, 256, 512, 1024, 2048, 4096])
+    fit = fit_exponent(n, np.log(n) / n, np.zeros(6))
+    assert fit.exponent == pytest.approx(-0.85, abs=0.01)
+
+
+def test_zeros_are_left_out_counted_and_told():
+    values = 1 / N
+    values[[1, 3]] = 0
+    fit = fit_exponent(np.tile(N, 2), np.tile(values, 2), np.repeat([0, 1], N.size))
+    assert fit.exponent == pytest.approx(-1)
+    assert (fit.points, fit.seeds, fit.values, fit.zeros) == (8, 2, 12, 4)
+    assert "4 of 12 values exactly 0" in fit.note
+    assert str(fit).endswith("not settled: exactly 0 at n = 32, 128; 4 zeros left out of 12 values)")
+    assert not fit.always_zero
+
+
+ZEROS = {
+    "from 64 on": (lambda n, seed: n >= 64, Growth.VANISHES, "exactly 0 from n = 64 on"),
+    "from 32 on": (lambda n, seed: n >= 32, Growth.VANISHES, "exactly 0 from n = 32 on"),
+    "at the longest": (lambda n, seed: n == 512, Growth.VANISHES, "exactly 0 from n = 512 on"),
+    "of most seeds": (
+        lambda n, seed: n >= 128 and seed,
+        Growth.MOSTLY,
+        "exactly 0 for most seeds from n = 128 on",
+    ),
+    "but at one": (lambda n, seed: n != 32 or seed, Growth.MOSTLY, "exactly 0 for most seeds from n = 16 on"),
+    "in the middle": (lambda n, seed: n == 64, Growth.INVERSE, "exactly 0 at n = 64"),
+    "at the shortest": (lambda n, seed: n == 16, Growth.INVERSE, "exactly 0 at n = 16"),
+    "single": (lambda n, seed: n == 64 and seed == 1, Growth.INVERSE, ""),
+    "of one seed": (lambda n, seed: seed == 1, Growth.INVERSE, ""),
+    "always": (lambda n, seed: True, Growth.ZERO, ""),
+    "never": (lambda n, seed: False, Growth.INVERSE, ""),
+}
+
+
+@pytest.mark.parametrize("case", ZEROS)
+def test_what_is_zero_somewhere_is_told_as_such_wherever_the_fit_is_told(case, tmp_path):
+    zero, growth, where = ZEROS[case]
+    law = {"mean": lambda n, seed: 0.0 if zero(n, seed) else 1 / n}
+    table = points({"a": law}, lengths=[int(n) for n in N])
+    fits = fit_exponents(table)
+    (fit,), zeros = fits, int(np.sum(table["mean"] == 0))
+    assert (fit.growth, fit.values, fit.zeros) == (growth, 18, zeros)
+    assert fit.settled == (not where)
+    data = sweep_data(table)
+    found = SweepResult(data, fits)
+    write_summary(tmp_path / "summary.csv", fits)
+    for told in (found.exponents, pd.read_csv(tmp_path / "summary.csv")):
+        row = told.iloc[0]
+        assert (row["values"], row["zeros"], row["settled"]) == (18, zeros, not where)
+        assert row["points"] + row["zeros"] <= row["values"]
+    assert found.exponents["growth"].iloc[0] == growth.value
+    console = Console(record=True, width=200, file=io.StringIO())
+    console.print(summary_table(fits))
+    page = build_report(data, fits)
+    lists = [bullet for section in page.sections for bullet in section.bullets]
+    cells = exponent_table(fits, {"a": True}).rows[0]
+    legend = sensitivity_panel(table, fits, variant_styles(["a"]), statistic="mean").lines[0].label
+    texts = {
+        "print": repr(found),
+        "terminal": console.export_text(),
+        "page": lists[0],
+        "table": " ".join(cells),
+    }
+    for text in texts.values():
+        assert growth.value in text
+        assert where in text
+    if 0 < zeros < 18 and not math.isnan(fit.exponent):
+        for text in (*texts.values(), legend):
+            assert any(f"{zeros} {told}" in text for told in ("zeros", "zero left", "of 18 values"))
+            assert "18 values" in text
+    elif 0 < zeros < 18:
+        assert legend.endswith(f"no power of n  ({where})")
+    figure = sensitivity_figure(table, fits, variant_styles(["a"]), statistics=["mean"]).figure
+    assert clashes(figure) == []
+
+
+def test_a_statistic_that_is_always_zero_has_no_exponent_and_says_why():
+    fit = fit_exponent(N, np.zeros(N.size), np.zeros(N.size))
+    assert math.isnan(fit.exponent)
+    assert math.isnan(fit.ci_low)
+    assert (fit.points, fit.seeds) == (0, 0)
+    assert fit.always_zero
+    assert "exactly 0 at every length" in fit.note
+
+
+@pytest.mark.parametrize("value", [1.0, 0.1, 1 + 2.0**-52])
+def test_a_constant_has_exponent_0_and_an_interval_of_no_width(value):
+    fit = fit_exponent(np.tile(N, 3), np.full(3 * N.size, value), np.repeat([0, 1, 2], N.size))
+    assert abs(fit.exponent) < 1e-15
+    assert fit.ci_low == fit.exponent == fit.ci_high
+    assert (fit.points, fit.zeros, fit.note) == (18, 0, "")
+
+
+def test_two_lengths_are_no_fit_however_many_values_there_are():
+    fit = fit_exponent([16, 16, 32, 32], [1, 1.1, 0.5, 0.6], [0, 0, 0, 0])
+    assert math.isnan(fit.exponent)
+    assert not fit.always_zero
+    assert "which takes 3 lengths" in fit.note
+
+
+def test_a_seed_with_too_few_positive_values_is_left_out_whole_and_told():
+    values = np.stack([1 / N, 1 / N, np.where(N > 32, 0, 1 / N)])
+    fit = fit_exponent(np.tile(N, 3), values.ravel(), np.repeat([0, 1, 2], N.size))
+    assert (fit.seeds, fit.points) == (2, 2 * N.size)
+    assert fit.exponent == pytest.approx(-1)
+    assert "1 of 3 seeds" in fit.note
+
+
+def test_one_seed_has_an_exponent_but_no_interval():
+    fit = fit_exponent(N, 1 / N, np.zeros(N.size))
+    assert fit.exponent == pytest.approx(-1)
+    assert math.isnan(fit.ci_low)
+    assert math.isnan(fit.ci_high)
+    assert "one seed only" in fit.note
+
+
+def test_missing_values_are_left_out_and_told():
+    values = 1 / N
+    values[0] = math.nan
+    fit = fit_exponent(N, values, np.zeros(N.size))
+    assert fit.exponent == pytest.approx(-1)
+    assert "1 of 6 values missing" in fit.note
+
+
+def test_lengths_below_the_minimum_do_not_enter():
+    values = np.where(N < 64, 0, 1 / N)
+    fit = fit_exponent(N, values, np.zeros(N.size), minimum_length=64)
+    assert (fit.points, fit.zeros) == (4, 0)
+    assert fit.exponent == pytest.approx(-1)
+
+
+def test_every_statistic_of_every_variant_is_fitted_in_the_order_asked_for():
+    table = points(
+        {
+            "a": {"mean": power(-1), "max": power(0)},
+            "b": {"mean": power(-0.5), "max": power(-2)},
+        }
+    )
+    fits = fit_exponents(table, ["b", "a"])
+    found = {(fit.variant, fit.statistic): round(fit.exponent, 9) + 0.0 for fit in fits}
+    assert found == {("b", "max"): -2, ("b", "mean"): -0.5, ("a", "max"): 0, ("a", "mean"): -1}
+    assert list(found) == [("b", "mean"), ("b", "max"), ("a", "mean"), ("a", "max")]
+    assert [fit.points for fit in fits] == [3 * len(LENGTHS)] * 4
+
+
+def test_a_table_is_fitted_from_length_1_on_in_its_own_order_unless_told_otherwise():
+    laws = {"mean": power(-1), "max": power(0)}
+    table = points({"b": laws, "a": laws}, lengths=(1, 2, 4, 8), seeds=2)
+    fits = fit_exponents(table)
+    assert [(fit.variant, fit.statistic) for fit in fits] == [
+        (variant, statistic) for variant in "ba" for statistic in ("mean", "max")
+    ]
+    assert {(fit.points, fit.values) for fit in fits} == {(8, 8)}
+    assert fit_exponent(N / 16, 1 / N, np.zeros(N.size)).points == N.size
+    later = fit_exponents(table, minimum_length=2)
+    assert {(fit.points, fit.values) for fit in later} == {(6, 6)}
+
+
+@pytest.mark.parametrize("value", [-1.0, math.inf])
+def test_a_value_that_no_norm_can_take_is_refused(value):
+    with pytest.raises(InputError, match="negative or infinite"):
+        fit_exponents(points({"a": {"mean": power(-1)}}).assign(mean=value))

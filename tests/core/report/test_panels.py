@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from jaxsens.core.report.data import Spread
+from jaxsens.core.report.figures import sensitivity_figure
+from jaxsens.core.report.fits import fit_exponents
+from jaxsens.core.report.panels import (
+    Line,
+    Panel,
+    draw_panels,
+    least_in_sight,
+    png_bytes,
+    svg_bytes,
+    variant_styles,
+)
+from tests.core.report.drawn import y_labels
+from tests.core.report.synthetic import points, power
+
+
+def draw() -> Figure:
+    table = points({"a": {"mean": power(-1)}, "b": {"mean": power(0, 0.0)}})
+    return sensitivity_figure(table, fit_exponents(table), variant_styles("ab"), statistics=["mean"]).figure
+
+
+def test_variants_differ_in_marker_and_dashes_so_that_black_and_white_suffices():
+    styles = list(variant_styles([f"v{k}" for k in range(8)]).values())
+    assert len({style.marker for style in styles}) == 8
+    assert len({style.dashes for style in styles}) == len({style.colour for style in styles}) == 8
+    many = list(variant_styles([f"v{k}" for k in range(60)]).values())
+    assert len(set(many)) == 60
+
+
+def test_a_variant_looks_the_same_in_every_figure_of_one_order():
+    assert variant_styles(["a", "b", "c"])["b"] == variant_styles(["a", "b"])["b"]
+
+
+def test_the_same_figure_is_the_same_svg():
+    first, second = svg_bytes(draw()), svg_bytes(draw())
+    assert first == second
+    assert b"<dc:date>" not in first
+
+
+def test_drawing_leaves_matplotlibs_global_state_alone():
+    with matplotlib.rc_context({"font.size": 31.0, "axes.facecolor": "black", "svg.hashsalt": "mine"}):
+        before = dict(matplotlib.rcParams)
+        figure = draw()
+        png_bytes(figure)
+        svg_bytes(figure)
+        assert dict(matplotlib.rcParams) == before
+
+
+@pytest.mark.long
+def test_drawing_needs_no_pyplot_and_so_leaves_the_choice_of_a_backend_to_the_user():
+    code = (
+        "import sys\nfrom jaxsens.core.report import figures, panels\n"
+        "figure = panels.Figure()\npanels.png_bytes(figure)\npanels.svg_bytes(figure)\n"
+        "print('matplotlib.pyplot' in sys.modules)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert ran.stdout.strip() == "False"
+
+
+def test_a_users_settings_do_not_change_the_figure():
+    plain = svg_bytes(draw())
+    with matplotlib.rc_context({"font.size": 31.0, "axes.facecolor": "black", "lines.linewidth": 9}):
+        assert svg_bytes(draw()) == plain
+
+
+def axes_from(low: float, high: float, lengths: list[int] | None = None) -> Axes:
+    """Axes of a panel whose vertical axis extends from `low` to `high`, over these lengths."""
+    steps = np.geomspace(low * 1.25, high / 1.25, 9)  # no gap that would put the lowest out of sight
+    values = {
+        n: Spread(at, at, at, 1)
+        for n, at in zip(np.geomspace(1, 10, 9).tolist(), steps.tolist(), strict=True)
+    }
+    line = Line("a", variant_styles(["a"])["a"], values)
+    return draw_panels([Panel("title", "y", [line], lengths or [1, 10])]).axes[0]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "marks"),
+    [
+        (2e-4, 0.5, [1e-3, 1e-2, 1e-1]),
+        (0.02, 0.3, [0.02, 0.05, 0.1, 0.2]),
+        (0.31, 0.54, [0.35, 0.4, 0.45, 0.5]),
+        (0.79, 1.26, [0.8, 0.9, 1.0, 1.1, 1.2]),
+        (1e-20, 1e20, [10.0**k for k in range(-19, 18, 4)]),
+    ],
+)
+def test_a_logarithmic_axis_has_marks_however_short_or_long_it_is(low, high, marks):
+    axes = axes_from(low, high)
+    assert axes.get_ylim() == pytest.approx((low, high))
+    assert list(y_labels(axes).values()) == pytest.approx(marks)
+
+
+@pytest.mark.parametrize("others", [[], [0.0]])
+def test_medians_a_million_times_smaller_than_all_others_lie_in_the_strip_with_zeros(others):
+    medians = [3.0, 2.0, 1e-17, *others]
+    values = {float(n): Spread(at, at / 2, at, 3) for n, at in zip((8, 16, 32, 64), medians, strict=False)}
+    axes = draw_panels([Panel("title", "y", [Line("a", variant_styles(["a"])["a"], values)], [8, 64])]).axes[
+        0
+    ]
+    low, high = axes.get_ylim()
+    assert (-low, high) == pytest.approx((0.8, 3.75))  # of 2.0's spread down to 1.0, and of 3.0
+    assert "below 0.8" in y_labels(axes)
+    assert least_in_sight(medians[:2]) == 0
+
+
+def test_a_line_on_another_is_named_in_the_legend():
+    styles = variant_styles("abcd")
+    zero, other = ({n: Spread(at, 0.0, high, 3) for n in (8, 16)} for at, high in ((0.0, 2.0), (1.0, 1.0)))
+    drawn = {"a:  n^0": zero, "b": other, "c": {n: spread._replace(high=7.0) for n, spread in zero.items()}}
+    lines = [Line(label, styles[label[0]], values) for label, values in drawn.items()]
+    lines += [Line("d", styles["d"], {})] * 2  # lines without values lie on nothing
+    (axes,) = draw_panels([Panel("title", "y", lines, [8, 16])]).axes
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["a:  n^0", "b", "c  (on a)", "d", "d"]
+
+
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [
+        (0.001, "0.001"),
+        (20.0, "20"),
+        (5e-4, "0.0005"),
+        (1e-7, "10^{-7}"),
+        (1e5, "10^{5}"),
+    ],
+)
+def test_marks_are_plain_numbers_near_1_and_powers_of_ten_elsewhere(value, label):
+    labels = y_labels(axes_from(value / 3, value * 3))
+    assert labels[f"$\\mathdefault{{{label}}}$"] == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "marked"),
+    [
+        ([16, 32, 64, 128], [16, 32, 64, 128]),
+        ([*range(10, 100)], [10, 14, 19, 26, 35, 47, 63, 84]),
+        ([64], [64]),
+    ],
+)
+def test_crowded_lengths_are_thinned_and_few_are_all_marked(lengths, marked):
+    assert list(axes_from(0.1, 1, lengths).get_xticks()) == marked

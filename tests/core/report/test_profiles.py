@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from matplotlib.colors import LogNorm
+
+from jaxsens.core.report.data import BINS, ProfileBuilder
+from jaxsens.core.report.figures import DECADES, MARGIN, profile_figure
+from tests.core.report.drawn import axes_titled, clashes
+
+
+def test_a_short_input_has_a_cell_a_position_and_none_for_what_was_not_flipped():
+    builder = ProfileBuilder()
+    builder.add("a", 4, [0, 1, 2, 0], [1.0, 2.0, 0.0, 3.0])
+    (profile,) = builder.profiles().values()
+    np.testing.assert_array_equal(profile, [2.0, 2.0, 0.0, np.nan])
+
+
+def test_cells_are_means_over_all_flips_in_them_however_they_came_in():
+    rng = np.random.default_rng(0)
+    n = 100
+    positions, norms = rng.integers(0, n, 5000), rng.random(5000)
+    builder = ProfileBuilder()
+    for part in np.array_split(np.arange(5000), 7):
+        builder.add("a", n, positions[part], norms[part])
+    (profile,) = builder.profiles().values()
+    assert profile.size == BINS
+    expected = [norms[np.floor(positions * BINS / n) == cell].mean() for cell in range(BINS)]
+    np.testing.assert_allclose(profile, expected)
+
+
+def test_variants_and_lengths_are_kept_apart():
+    builder = ProfileBuilder()
+    for variant, n, norm in (("b", 8, 1.0), ("a", 8, 2.0), ("b", 4, 3.0)):
+        builder.add(variant, n, [0], [norm])
+    found = [(variant, n, means[0]) for (variant, n), means in builder.profiles().items()]
+    assert found == [("a", 8, 2.0), ("b", 4, 3.0), ("b", 8, 1.0)]
+
+
+def colour_scales(figure) -> list[LogNorm]:
+    return [mesh.norm for axes in figure.axes for mesh in axes.collections if isinstance(mesh.norm, LogNorm)]
+
+
+def test_all_panels_share_one_colour_scale():
+    profiles = {("a", 4): np.array([1.0, 2.0]), ("b", 8): np.array([0.2, 0.5])}
+    figure = profile_figure(profiles, ["b", "a"]).figure
+    scales = colour_scales(figure)
+    assert {(scale.vmin, scale.vmax) for scale in scales} == {(0.2, 2.0)}
+    assert [axes.get_title(loc="left") for axes in figure.axes[:2]] == ["b", "a"]
+
+
+def test_rounding_noise_does_not_stretch_the_colour_scale():
+    few = {("a", 4): np.array([1.0, 1e-17, 0.3, 0.3])}
+    (scale, *_) = colour_scales(profile_figure(few, ["a"]).figure)
+    assert (scale.vmin, scale.vmax) == (pytest.approx(0.3 / MARGIN), 1.0)
+    many = {("a", 4): np.array([1e-17] * 4), ("b", 4): np.array([1.0] * 4)}
+    (scale, *_) = colour_scales(profile_figure(many, ["a", "b"]).figure)
+    assert (scale.vmin, scale.vmax) == (10.0**-DECADES, 1.0)
+
+
+def test_no_row_falls_below_the_colour_scale():
+    profiles = {("a", n): np.full(8, 1 / n) for n in (8, 64, 4096)}
+    (scale, *_) = colour_scales(profile_figure(profiles, ["a"]).figure)
+    assert (scale.vmin, scale.vmax) == (1 / 4096, 1 / 8)
+
+
+def test_exact_zeros_are_hatched_and_positions_without_a_flip_left_blank():
+    means = np.array([0.5, 0.0, 0.0, np.nan])
+    axes = axes_titled(profile_figure({("a", 4): means}, ["a"]).figure, "a")
+    mesh, zeros = axes.collections
+    coloured = np.ma.masked_array(mesh.get_array())
+    np.testing.assert_array_equal(np.ma.getmaskarray(coloured).ravel(), [False, True, True, True])
+    assert zeros.get_hatch()
+    left_edges = [path.get_extents().x0 for path in zeros.get_paths()]
+    assert left_edges == [0.25, 0.5]
+
+
+@pytest.mark.parametrize("count", [1, 2, 6])
+def test_no_label_of_the_heat_maps_overlaps_or_is_cut_off(count):
+    names = [f"variant-{k}" for k in range(count)]
+    profiles = {(name, n): np.full(8, 1 / n) for name in names for n in (16, 128, 1024)}
+    assert clashes(profile_figure(profiles, names).figure) == []
+
+
+def test_a_sweep_of_zeros_only_is_drawn():
+    figure = profile_figure({("a", 4): np.zeros(4)}, ["a"]).figure
+    assert clashes(figure) == []

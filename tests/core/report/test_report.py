@@ -1,0 +1,351 @@
+from __future__ import annotations
+
+import base64
+import dataclasses
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from jaxsens.core.report import page
+from jaxsens.core.report.data import SweepData
+from jaxsens.core.report.fits import fit_exponents, signed
+from jaxsens.core.report.page import (
+    duration,
+    exponent_table,
+    missing_text,
+    points_table,
+    render,
+    run_table,
+    variant_table,
+)
+from jaxsens.core.report.panels import svg_bytes
+from jaxsens.core.report.report import build_report
+from tests.core.report.drawn import clashes
+from tests.core.report.synthetic import points, power, six_variants, sweep_data
+
+BOUNDED = dict.fromkeys(
+    ["softmax", "temperature-log", "temperature-linear", "random", "temperature"], True
+) | (dict.fromkeys(["leftmost-hard", "average-hard", "control", "rounded"], True) | {"unbounded": False})
+VOID = {"meta", "img", "br", "hr", "link", "input"}
+
+
+class Page(HTMLParser):
+    """A page's text and attributes; raises where a tag is closed that was not open."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.references: list[str] = []
+        self.links: list[str] = []
+        self.alternatives: list[str] = []
+        self.words = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.references += [value or "" for name, value in attrs if name in ("src", "srcset", "data")]
+        self.links += [value or "" for name, value in attrs if name == "href"]
+        self.alternatives += [value or "" for name, value in attrs if name == "alt"]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not self.open or self.open[-1] != "style":
+            self.words += data
+
+
+def page_of(data, draw=lambda figure: b"<?xml a picture") -> tuple[str, Page]:
+    """The page and what it says; without `draw`, what turns a figure into SVG, there is a word for every picture."""
+    report = build_report(data, fit_exponents(data.points))
+    text = render(report, {figure.name: draw(figure) for figure in report.figures})
+    return text, Page(text)
+
+
+def drawn(figure) -> bytes:
+    return svg_bytes(figure.figure)
+
+
+@pytest.fixture(scope="module")
+def six():
+    return page_of(sweep_data(six_variants()), drawn)
+
+
+@pytest.mark.long
+def test_the_page_is_well_formed_and_needs_nothing_but_itself(six):
+    text, page = six
+    assert page.open == []
+    assert page.references
+    assert all(reference.startswith("data:image/svg+xml;base64,") for reference in page.references)
+    assert not {"script", "link", "iframe"} & set(page.tags)
+    assert "@import" not in text
+    assert "url(" not in text
+
+
+def test_every_figure_is_in_the_page_with_words_for_who_cannot_see_it(six):
+    _, page = six
+    assert page.tags.count("img") == len(page.alternatives) == 3
+    assert all("softmax" in words for words in page.alternatives)
+    for reference in page.references:
+        assert base64.b64decode(reference.partition(",")[2]).startswith(b"<?xml")
+
+
+def test_links_lead_to_the_papers_and_to_files_that_a_report_writes(six):
+    _, page = six
+    papers = [link for link in page.links if link.startswith("https://arxiv.org/abs/")]
+    assert len(papers) == 2
+    written = {"points.csv", "summary.csv", "local_slopes.csv", "sweep.toml"}
+    figures = {link for link in page.links if re.fullmatch(r"figures/[\w-]+\.(svg|png)", link)}
+    assert len(figures) == 6
+    assert set(page.links) == {*papers, *written, *figures}
+
+
+def test_the_page_says_what_was_found_with_exponent_and_interval(six):
+    _, page = six
+    fit = fit_exponents(six_variants())[0]
+    number = r"−(\d\.\d\d)"
+    found = re.search(rf"falls about as 1/n for softmax \({number}\)", page.words)
+    assert found
+    np.testing.assert_allclose(-float(found[1]), fit.exponent, atol=6e-3)
+    assert f"[{signed(fit.ci_low, 3)}, {signed(fit.ci_high, 3)}]" in page.words  # in the table
+    assert "is exactly 0 for average-hard" in page.words
+
+
+def test_variants_with_the_same_numbers_to_the_last_bit_are_remarked():
+    laws = {"softmax": power(-1), "masked": power(-1), "zero": power(0, 0.0), "null": power(0, 0.0)}
+    laws["nearly"] = lambda n, seed: float(np.nextafter(1 / n, 1)) if (n, seed) == (64, 1) else 1 / n
+    table = points({name: {"mean": law} for name, law in laws.items()})
+    report = build_report(sweep_data(table), fit_exponents(table))
+    (remark,) = [text for text in report.sections[0].bullets if "bitwise" in text]
+    assert remark.startswith(
+        "softmax and masked have bitwise equal numbers at every length and seed. What they differ in has no effect"
+    )
+
+
+def test_equal_numbers_of_exact_constructions_are_not_explained_by_what_differs():
+    table = points({name: {"mean": power(0)} for name in ("a", "b", "c")} | {"r": {"mean": power(-1)}})
+    given = {name: {"weights": "constructed"} for name in "abc"}
+    data = sweep_data(table, variants=given)
+    (remark,) = [
+        one for one in build_report(data, fit_exponents(table)).sections[0].bullets if "bitwise" in one
+    ]
+    assert remark.startswith("a, b and c have bitwise equal numbers")
+    assert "no effect" not in remark
+    assert "says nothing about how the variants differ" in remark
+
+
+def legend_of(axes):
+    legend = axes.get_legend()
+    assert legend is not None
+    return legend
+
+
+def test_every_caption_and_the_legend_say_temperature_and_embeddings():
+    table = points({name: {"mean": power(0), "max": power(0)} for name in ("a", "b", "lstm")})
+    given = {
+        "a": {"temperature": "1/n^3", "bounded": True},
+        "b": {"temperature": "1", "bounded": False},
+        "lstm": {"temperature": "", "bounded": True},
+    }
+    report = build_report(sweep_data(table, variants=given), fit_exponents(table))
+    assert len(report.figures) >= 3
+    for figure in report.figures:
+        assert "a (1/n^3, bounded); b (1, unbounded)." in figure.caption
+        assert figure.narrow is not None
+        narrow = figure.narrow()
+        assert narrow.get_figwidth() < 6 < figure.figure.get_figwidth()
+        assert clashes(narrow) == []
+    (axes, _) = report.figures[0].figure.axes
+    labels = [text.get_text() for text in legend_of(axes).get_texts()]
+    assert [label.split(":")[0] for label in labels] == ["a (1/n^3, bounded)", "b (1, unbounded)", "lstm"]
+    assert "(on a)" in labels[1]  # by its name alone
+    alike = build_report(
+        sweep_data(table, variants=dict.fromkeys("ab", given["a"]) | {"lstm": given["a"]}),
+        fit_exponents(table),
+    )
+    (axes, _) = alike.figures[0].figure.axes
+    assert legend_of(axes).get_texts()[0].get_text().startswith("a:")  # what all have alike is in the caption
+    assert "a, b, lstm (1/n^3, bounded)." in alike.figures[0].caption
+
+
+def test_a_complete_sweep_has_no_warning_and_an_incomplete_one_says_what_is_missing():
+    table = points({"a": {"mean": power(-1)}, "b": {"mean": power(0)}})
+    complete = sweep_data(table)
+    assert "Incomplete" not in page_of(complete)[1].words
+    rest = table.loc[(table["variant"] == "a") & ((table["n"] != 64) | (table["seed"] == 1)), :]
+    partial = sweep_data(
+        rest, planned=[(point.variant, point.n, point.seed) for point in complete.plan.points]
+    )
+    words = page_of(partial)[1].words
+    assert "Incomplete" in words
+    assert "17 of 30 planned points are missing: a n = 64 (seeds 0, 2); b n = 16 (seeds 0, 1, 2)" in words
+
+
+def test_a_single_finished_point_makes_a_report():
+    table = points({"a": {"mean": power(-1)}}, lengths=(16,), seeds=1)
+    _, page = page_of(sweep_data(table), drawn)
+    assert len(page.alternatives) == 2  # no local slopes
+    assert "too few positive values" in " ".join(page.alternatives) or "has no exponent" in page.words
+
+
+def test_what_a_config_says_is_shown_and_never_taken_for_html():
+    text, page = page_of(
+        sweep_data(
+            points({"a": {"mean": power(-1)}}),
+            title="<b>1 & 2</b>",
+            claim="a < b",
+            config="# <script>alert(1)</script>\n",
+        )
+    )
+    assert "script" not in page.tags
+    assert "# <script>alert(1)</script>" in page.words
+    assert "<b>1 & 2</b>" in page.words
+    assert "<title>&lt;b&gt;1 &amp; 2&lt;/b&gt;</title>" in text
+    assert "a < b" in page.words
+
+
+CONSTRUCTED: dict[str, dict[str, object]] = {
+    name: {"weights": "constructed", "outputs": "the coordinate of the result"}
+    for name in ("temperature", "unbounded", "control", "rounded")
+}
+
+
+def constructions(variants: dict[str, dict[str, object]] | None = None) -> SweepData:
+    """Random weights, constructions that do not fall, a control that does, and one that is exactly 0."""
+    names = ("random", "temperature", "unbounded", "control", "rounded")
+    laws = (power(-1), power(0), power(0, 1 - 2.0**-53), power(-1, 0.07), power(0, 0.0))
+    table = points({name: {"mean": law, "max": law} for name, law in zip(names, laws, strict=True)})
+    return sweep_data(table, variants=CONSTRUCTED if variants is None else variants)
+
+
+@pytest.mark.long
+def test_a_report_of_constant_and_vanishing_curves_says_so_in_one_picture():
+    _, page = page_of(constructions(), drawn)
+    said = (
+        "falls about as 1/n for random (−1.00) and control (−1.00); stays about constant for temperature (0.00) and "
+        "unbounded (0.00); is exactly 0 for rounded."
+    )
+    assert said in page.alternatives[0]
+    assert said in page.words
+    cells = {row[0]: row for row in exponent_table(fit_exponents(constructions().points), BOUNDED).rows}
+    assert cells["temperature"][3:7] == ("stays about constant", "", "0.000", "[0.000, 0.000]")
+    assert cells["unbounded"][3:7] == ("stays about constant", "", "0.000", "[0.000, 0.000]")
+    assert cells["rounded"][3] == "is exactly 0"
+    assert "nan" not in page.words
+
+
+def test_the_page_tells_constructed_weights_from_random_ones_and_what_is_measured():
+    data = constructions()
+    words = page_of(data)[1].words
+    assert (
+        "on networks with random weights and on networks with constructed weights, which do not depend on the seed"
+        in words
+    )
+    assert "(temperature, unbounded, control and rounded)" in words
+    rows = {row[0]: (row[2], *row[4:]) for row in variant_table(data).rows}
+    assert rows["random"] == ("random", "bounded", "every coordinate")
+    assert rows["control"] == ("constructed", "bounded", "the coordinate of the result")
+    assert "constructed weights" not in page_of(sweep_data(six_variants()))[1].words
+    only = constructions({**CONSTRUCTED, "random": {"weights": "constructed"}})
+    assert "random weights" not in page_of(only)[1].words
+    trained = constructions({"control": {"weights": "trained"}})
+    assert (
+        "and on networks with trained weights, which do not depend on the seed (control), all"
+        in page_of(trained)[1].words
+    )
+    assert {row[0]: row[2] for row in variant_table(trained).rows}["control"] == "trained"
+
+
+def test_lengths_beyond_which_rounding_counts_are_named():
+    def words_of(**exact_lengths: int) -> str:
+        return page_of(constructions({name: {"exact_length": n} for name, n in exact_lengths.items()}))[
+            1
+        ].words
+
+    assert "Rounding" not in words_of(temperature=256)
+    words = words_of(temperature=200, control=10**6)
+    assert words.count("Rounding may have affected") == 1
+    assert "temperature is predicted to be exact up to n = 200" in words
+
+
+def test_statistics_beside_mean_and_max_have_a_figure_of_their_own():
+    table = points({"a": {"max": power(0), "q90": power(-1), "mean": power(-1)}})
+    report = build_report(sweep_data(table), fit_exponents(table))
+    assert [figure.name for figure in report.figures] == [
+        "sensitivity",
+        "sensitivity-others",
+        "local-slopes",
+        "profiles",
+    ]
+
+
+def test_a_random_sample_of_flips_is_never_passed_off_as_all_of_them():
+    data = sweep_data(points({"a": {"mean": power(-1)}}))
+    assert "for every flip on" in page_of(data)[1].words
+    metadata = tuple(dataclasses.replace(point, population=10 * point.population) for point in data.metadata)
+    words = page_of(dataclasses.replace(data, metadata=metadata))[1].words
+    assert "for a random sample of all flips on" in words
+    assert "for every flip on" not in words
+    assert "the largest over all flips may be larger" in words
+    assert "random samples: 1,473 of 14,730" in words
+
+
+def test_the_exponents_stand_beside_the_boundedness_of_the_embeddings():
+    table = six_variants()
+    rows = exponent_table(fit_exponents(table), BOUNDED).rows
+    cells = {(row[0], row[2]): row for row in rows}
+    assert cells["softmax", "mean"][1] == "bounded"
+    assert cells["unbounded", "mean"][1] == "unbounded"
+    assert cells["average-hard", "max"][5:] == ("\N{EM DASH}", "\N{EM DASH}", "0", "0")
+
+
+def test_points_are_listed_by_variant_as_in_the_config_then_length_then_seed():
+    table = points({"b": {"mean": power(-1)}, "a": {"mean": power(-1)}}, lengths=(8, 100), seeds=2)
+    rows = points_table(sweep_data(table)).rows
+    assert [row[:3] for row in rows] == [
+        (variant, n, seed) for variant in "ba" for n in ("8", "100") for seed in ("0", "1")
+    ]
+    assert rows[0] == ("b", "8", "0", "1", "7", "0", "0.125", "exact")
+
+
+def test_a_table_of_very_many_points_is_cut_short_and_says_so(monkeypatch):
+    data = sweep_data(points({"a": {"mean": power(-1)}}, lengths=(8, 100), seeds=2))
+    whole = points_table(data)
+    monkeypatch.setattr(page, "MOST_ROWS", 3)
+    cut = points_table(data)
+    assert (whole.caption[:12], cut.caption[:25]) == ("All 4 points", "The first 3 of 4 points (")
+    assert cut.rows == whole.rows[:3]
+
+
+def test_what_was_run_names_every_engine_and_version_with_how_often():
+    data = sweep_data(points({"a": {"mean": power(-1)}}, lengths=(8, 16), seeds=2))
+    first, *others = data.metadata
+    engine = {**first.engine, "name": "difference"}
+    changed = dataclasses.replace(first, engine=engine, versions={"jax": "0.12"})
+    mixed = dataclasses.replace(data, metadata=(changed, *others))
+    cells = {row[0]: row[1] for row in run_table(mixed).rows}
+    assert cells["engine"] == "vmap (serves every model) (×3)\ndifference (serves every model) (×1)"
+    assert cells["jax"] == "0.10.2 (×3); 0.12 (×1)"
+    assert cells["device"] == "cpu"
+    assert cells["points"] == "4 of 4 planned"
+    assert cells["computing time"] == "6.0 s, summed over points"
+
+
+def test_a_long_list_of_missing_points_is_cut_short():
+    text = missing_text([("a", n, 0) for n in range(10, 40)])
+    assert text.startswith("a n = 10 (seed 0); ")
+    assert text.endswith("; and 21 more lengths of variants")
+    assert text.count(";") == 9
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(3.21, "3.2 s"), (59.99, "1 min 00 s"), (245, "4 min 05 s"), (7800, "2 h 10 min")]
+)
+def test_times_are_written_for_a_reader(seconds, text):
+    assert duration(seconds) == text

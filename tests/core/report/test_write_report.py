@@ -1,0 +1,160 @@
+"""The report of a sweep that was really run."""
+
+from __future__ import annotations
+
+import io
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from jaxsens.core.base.errors import InputError
+from jaxsens.core.report.data import load_sweep
+from jaxsens.core.report.fits import fit_exponents
+from jaxsens.core.report.report import write_report
+from jaxsens.core.sweeps.config import parse_sweep_config
+from jaxsens.core.sweeps.sweep import read_points, run_sweep
+from tests.core.sweeps.tiny import draw_nothing
+
+CONFIG = """# a comment
+title = "A small sweep"
+claim = "It is small."
+lengths = [4, 6, 9]
+seeds = 2
+variants = ["softmax", "unbounded"]
+statistics = ["mean", "max"]
+
+[model]
+alphabet_size = 2
+width = 4
+heads = 1
+layers = 1
+feed_forward = 4
+"""
+FIGURES = [
+    f"{name}.{ending}"
+    for name in ("distance", "local-slopes", "profiles", "sensitivity")
+    for ending in ("png", "svg")
+]
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """A finished sweep directory; tests must not change it."""
+    directory = tmp_path_factory.mktemp("swept")
+    sweep = parse_sweep_config(CONFIG)
+    assert not run_sweep(sweep, directory, sweep.points, Console(file=io.StringIO())).failures
+    return directory
+
+
+@pytest.fixture(scope="module")
+def reported(swept, tmp_path_factory):
+    """A copy of it with its report; tests must not change it."""
+    directory = shutil.copytree(swept, tmp_path_factory.mktemp("reported") / "sweep")
+    assert write_report(load_sweep(directory), directory)[0] == directory / "report.html"
+    return directory
+
+
+@pytest.fixture
+def sweep_copy(swept, tmp_path):
+    return shutil.copytree(swept, tmp_path / "copy")
+
+
+def files_below(directory):
+    return {file.relative_to(directory).as_posix() for file in directory.rglob("*") if file.is_file()}
+
+
+@pytest.mark.slow
+def test_the_report_adds_its_files_and_nothing_else(swept, reported):
+    added = files_below(reported) - files_below(swept)
+    assert added == {
+        *(f"figures/{name}" for name in FIGURES),
+        "report.html",
+        "summary.csv",
+        "local_slopes.csv",
+        "distances.csv",
+        "distance_exponents.csv",
+    }
+    assert (reported / "figures" / "profiles.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.long
+def test_the_page_shows_title_claim_config_and_what_was_run(reported):
+    text = (reported / "report.html").read_text(encoding="utf-8")
+    for expected in ("A small sweep", "It is small.", "# a comment", "12 of 12 planned", "unbounded"):
+        assert expected in text
+
+
+@pytest.mark.long
+def test_the_summary_holds_the_fits_of_the_points(reported):
+    summary = pd.read_csv(reported / "summary.csv")
+    fits = fit_exponents(load_sweep(reported).points)
+    assert list(summary["variant"]) == ["softmax", "softmax", "unbounded", "unbounded"]
+    # Not all versions of pandas read back the last digit.
+    np.testing.assert_allclose(summary["exponent"], [fit.exponent for fit in fits], rtol=1e-14)
+
+
+@pytest.mark.long
+def test_a_report_written_again_has_the_same_bytes(reported, tmp_path):
+    again = shutil.copytree(reported, tmp_path / "again")
+    (again / "report.html").write_text("old")
+    write_report(load_sweep(again), again)
+    assert files_below(again) == files_below(reported)
+    assert [
+        name for name in files_below(again) if (again / name).read_bytes() != (reported / name).read_bytes()
+    ] == []
+
+
+@pytest.mark.long
+def test_points_profiles_and_plan_are_those_that_the_sweep_wrote(swept):
+    data = load_sweep(swept)
+    table = pd.read_csv(swept / "points.csv")
+    pd.testing.assert_frame_equal(data.points, table)
+    assert (data.plan.title, data.plan.claim, data.plan.asked.measure.kind) == (
+        "A small sweep",
+        "It is small.",
+        "l2",
+    )
+    assert {variant.name: variant.bounded for variant in data.variants} == {
+        "softmax": True,
+        "unbounded": False,
+    }
+    assert data.missing == ()
+    keys = [[(p.variant, p.n, p.seed) for p in points] for points in (data.plan.points, data.metadata)]
+    assert keys[0] == keys[1]
+    assert len(keys[0]) == 12
+    flips = pd.concat(
+        flips.to_pandas()
+        for metadata, flips in read_points(swept, data.plan)
+        if (metadata.variant, metadata.n) == ("unbounded", 6)
+    )
+    profile = data.profiles["unbounded", 6]
+    expected = [flips["norm"][flips["position"] == i].mean() for i in range(5)]
+    np.testing.assert_allclose(profile[:5], expected)
+    assert np.isnan(profile[5])  # the position that is read out
+
+
+@pytest.mark.long
+def test_an_unfinished_sweep_is_reported_with_what_is_missing(sweep_copy, monkeypatch):
+    draw_nothing(monkeypatch)
+    shutil.rmtree(sweep_copy / "points" / "variant=unbounded" / "n=9")
+    page, _ = write_report(load_sweep(sweep_copy), sweep_copy)
+    text = page.read_text(encoding="utf-8")
+    assert "2 of 12 planned points are missing: unbounded n = 9 (seeds 0, 1)" in text
+
+
+@pytest.mark.long
+def test_a_sweep_without_a_finished_point_is_refused_and_nothing_written(sweep_copy):
+    shutil.rmtree(sweep_copy / "points")
+    before = files_below(sweep_copy)
+    with pytest.raises(InputError, match="none of its 12 points is finished"):
+        write_report(load_sweep(sweep_copy), sweep_copy)
+    assert files_below(sweep_copy) == before
+
+
+def test_a_folder_that_is_no_sweep_is_refused(tmp_path):
+    with pytest.raises(InputError, match="directory"):
+        write_report(load_sweep(tmp_path), tmp_path)
+    assert files_below(tmp_path) == set()

@@ -1,0 +1,276 @@
+"""A config is read strictly: what is wrong is found before anything runs, all of it at once, with its place."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from jaxsens.core.base.errors import InputError
+from jaxsens.core.engines.options import Auto
+from jaxsens.core.models.parts.positions import Learned
+from jaxsens.core.models.parts.schedules import Schedule
+from jaxsens.core.models.parts.weighting import AverageHard, Softmax
+from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.sweeps.config import load_sweep_config, parse_sweep_config
+from jaxsens.core.sweeps.sweep import SweepVariant
+from tests.core.sweeps.tiny import TINY, tiny_sweep
+
+
+def transformer(variant: SweepVariant) -> TransformerConfig:
+    """The config of a variant that is a transformer."""
+    config = config_of(variant)
+    assert isinstance(config, TransformerConfig)
+    return config
+
+
+def config_of(variant: SweepVariant) -> Any:
+    """The config of a variant that is a network with random weights."""
+    assert variant.source.weights == "random"
+    assert variant.source.network is not None
+    return variant.source.network
+
+
+def problems_of(text: str) -> list[str]:
+    """The problems that the message lists, one each."""
+    with pytest.raises(InputError) as caught:
+        parse_sweep_config(text)
+    _, _, listed = str(caught.value).partition(": ")
+    first, *rest = listed.split("\n  - ")
+    return rest or [first]
+
+
+def test_a_config_becomes_a_sweep_with_the_defaults_written_out():
+    sweep = tiny_sweep()
+    assert sweep.lengths == (4, 6)
+    assert sweep.seeds == (0, 1)
+    assert [variant.name for variant in sweep.variants] == ["softmax", "leftmost-hard"]
+    config = config_of(sweep.variants[0])
+    expected = TransformerConfig(alphabet_size=2, width=4, heads=1, layers=1, feed_forward=0)
+    assert config == expected
+    assert sweep.measure.engine == Auto()
+    assert [(p.variant, p.n, p.seed) for p in sweep.points[:3]] == [
+        ("softmax", 4, 0),
+        ("softmax", 4, 1),
+        ("softmax", 6, 0),
+    ]
+
+
+def test_all_problems_are_reported_at_once_each_with_its_path():
+    text = """
+lenghts = [4]
+lengths = [64, 32, 32, 1]
+seeds = "3"
+variants = ["softmx", "softmax", "softmax"]
+statistics = ["mean", "q101"]
+[model]
+alphabet_size = 2.0
+widht = 3
+heads = 3
+layer_norm = "both"
+[inputs]
+cuont = 3
+[measure]
+engine = "vmp"
+[placement]
+batch_size = 0
+[[variant]]
+name = "a/b"
+[[variant]]
+name = "deep"
+model = {layers = -1, weighting = {type = "Softmax", inverse_temperature = 3}}
+"""
+    problems = problems_of(text)
+    expected = [
+        r"^lenghts: unknown key; did you mean \"lengths\"",
+        r"^lengths = .*: 1 is too small.*32 comes after 64.*32 comes more than once",
+        r"^seeds = '3': .*a count of seeds or a list",
+        r"^variants = .*: no variant is called \"softmx\"; did you mean \"softmax\".*'softmax' comes more than once",
+        r"^statistics = .*: .*q101",
+        r"^model\.alphabet_size = 2\.0: a whole number of at least 2",
+        r"^model\.widht: unknown key; did you mean \"width\"",
+        r"^model\.heads = 3: a divisor of width",
+        r"^model\.layer_norm = 'both': one of none, pre, post",
+        r"^inputs\.cuont: unknown key; did you mean \"count\"",
+        r"^measure\.engine = 'vmp': one of auto, .*; did you mean \"vmap\"",
+        r"^placement\.batch_size = 0: a whole number of at least 1",
+        r"^variant\[0\]\.name = 'a/b': ",
+        r'^variant "deep": model\.layers = -1',
+        r'^variant "deep": model\.weighting\.inverse_temperature = 3: should be a table \{type = "Schedule"',
+    ]
+    for pattern in expected:
+        assert [problem for problem in problems if re.search(pattern, problem)], pattern
+    assert len(problems) == len(expected), problems
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("seeds", "2.0"),
+        ("seeds", "true"),
+        ("seeds", "0"),
+        ("seeds", "[]"),
+        ("seeds", "[1, 1]"),
+        ("seeds", "[-1]"),
+        ("seeds", '["1"]'),
+        ("lengths", "[]"),
+        ("lengths", "[4.0]"),
+        ("lengths", "8"),
+        ("title", "3"),
+        ("title", "2026-01-01"),
+        ("statistics", "[]"),
+        ("statistics", '"mean"'),
+        ("variants", "[]"),
+        ("inputs", "{count = true}"),
+        ("inputs", "{count = 0}"),
+        ("measure", '{measure = "l3"}'),
+        ("measure", '{flips = {kind = "substitute", sample = 1.5}}'),
+        ("measure", '{measure = {kind = "l2", outputs = "some"}}'),
+        ("measure", '{measure = {kind = "l2", outputs = []}}'),
+        ("measure", '{measure = {kind = "l2", outputs = [-1]}}'),
+        ("measure", '{measure = {kind = "l2", outputs = [0.5]}}'),
+        ("inputs", '{kind = "even"}'),
+        ("inputs", '{file = "words.txt", kind = "balanced"}'),
+        ("model", "{alphabet_size = 1}"),
+        ("model", "{alphabet_size = true}"),
+        ("model", '{alphabet_size = 2, kind = "mamba"}'),
+        ("model", '{alphabet_size = 2, positions = ["sinusoidal", "sinusodial"]}'),
+        ("model", '{alphabet_size = 2, positions = {type = "Learnt"}}'),
+        ("model", '{alphabet_size = 2, positions = {type = "Learned", max_length = 8.0}}'),
+        ("model", '{alphabet_size = 2, mask = ["none"]}'),
+        ("model", '{alphabet_size = 2, logits = "2"}'),
+        ("model", '{alphabet_size = 2, end_symbol = "false"}'),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_path(key, value):
+    kept = dict.fromkeys(["lengths", "variants", "model"], "")
+    kept |= {"lengths": "[4, 6]", "variants": '["softmax"]', "model": "{alphabet_size = 2}"}
+    kept[key] = value
+    problems = problems_of("\n".join(f"{name} = {text}" for name, text in kept.items()))
+    assert len(problems) == 1
+    assert problems[0].startswith(key)
+
+
+def test_a_config_without_variants_or_lengths_says_so():
+    problems = problems_of("[model]\nalphabet_size = 2\n")
+    assert any(problem.startswith("lengths: required") for problem in problems)
+    assert any(problem.startswith("variants = None: name at least one") for problem in problems)
+
+
+def test_what_is_wrong_with_the_model_is_said_once_and_not_once_a_variant():
+    text = TINY.replace("heads = 1", "heads = 3")
+    assert problems_of(text) == ["model.heads = 3: a divisor of width = 4, or give head_width"]
+
+
+def test_a_problem_of_the_model_that_every_variant_mends_is_none():
+    text = TINY.replace('variants = ["softmax", "leftmost-hard"]', "").replace("heads = 1", "heads = 3")
+    sweep = parse_sweep_config(text + '[[variant]]\nname = "mended"\nmodel = {heads = 2}\n')
+    assert transformer(sweep.variants[0]).heads == 2
+
+
+def test_variants_of_ones_own_change_the_model_and_their_names_must_be_free():
+    own = """
+[[variant]]
+name = "mixed"
+add_positions = ["index"]
+description = "both at once"
+model = {layers = 2, weighting = [{type = "Softmax", inverse_temperature = "log"}, "average-hard"]}
+"""
+    variant = tiny_sweep(after=own).variants[-1]
+    assert (variant.name, variant.description, variant.source.bounded) == ("mixed", "both at once", False)
+    weighting = transformer(variant).weighting
+    assert weighting == (Softmax(Schedule(log_power=1.0)), AverageHard())
+    problems = problems_of(TINY + '[[variant]]\nname = "softmax"\nmodel = {width = 8}\n')
+    assert problems == ["variant.name = 'softmax': this name is taken by another variant"]
+
+
+def test_a_variant_that_has_a_built_in_ones_name_only_is_refused_where_the_label_would_be_wrong():
+    own = TINY.replace('variants = ["softmax", "leftmost-hard"]', "") + '[[variant]]\nname = "{}"\n{}\n'
+    (problem,) = problems_of(own.format("leftmost-hard", ""))
+    assert problem.startswith(
+        "variant.name = 'leftmost-hard': the built-in variant of this name is another model"
+    )
+    assert 'variants = ["leftmost-hard"]' in problem
+    assert len(problems_of(own.format("unbounded", 'description = "n itself"'))) == 1
+    # The label is right where [model] is that model, and one's own business where the variant changes something.
+    assert len(parse_sweep_config(own.format("softmax", "")).variants) == 1
+    assert len(parse_sweep_config(own.format("leftmost-hard", "model = {heads = 2}")).variants) == 1
+    hard = own.replace("heads = 1", 'heads = 1\nweighting = "leftmost-hard"')
+    assert len(parse_sweep_config(hard.format("leftmost-hard", "")).variants) == 1
+
+
+def test_a_length_beyond_what_can_be_certified_is_refused_before_anything_runs():
+    text = TINY.replace("[4, 6]", "[4, 21846]")  # 2^16 / 3 symbols is 21845.3
+    (problem,) = problems_of(text + "[bounds]\n")
+    assert problem.startswith(
+        'lengths: variant "softmax": n = 21846 is beyond 21845, the longest that a bound'
+    )
+    for kept in (text, text + "[bounds]\ncertified = false\n", TINY.replace("6]", "21845]") + "[bounds]\n"):
+        parse_sweep_config(kept)
+
+
+def test_typed_values_are_tables_with_a_type():
+    sweep = tiny_sweep(
+        "feed_forward = 0", 'feed_forward = 0\npositions = [{type = "Learned", max_length = 9}]'
+    )
+    assert transformer(sweep.variants[0]).position_terms == (Learned(9),)
+
+
+def test_a_length_that_a_variant_cannot_read_is_refused_before_anything_runs():
+    text = TINY.replace(
+        "feed_forward = 0", 'feed_forward = 0\npositions = {type = "Learned", max_length = 5}'
+    )
+    problems = problems_of(text)
+    assert len(problems) == 2
+    assert all("max_length = 5" in problem and problem.startswith("lengths: variant") for problem in problems)
+
+
+def test_variants_that_read_different_alphabets_are_refused():
+    (problem,) = problems_of(TINY + '[[variant]]\nname = "wide"\nmodel = {alphabet_size = 3}\n')
+    assert "one alphabet" in problem
+    assert "wide: 3 symbols" in problem
+
+
+def test_a_variant_of_another_kind_keeps_what_its_kind_has_too():
+    sweep = tiny_sweep(after='[[variant]]\nname = "lstm"\nmodel = {kind = "lstm"}\n')
+    config = config_of(sweep.variants[-1])
+    assert (type(config).__name__, config.width, config.layers) == ("LSTMConfig", 4, 1)
+    (problem,) = problems_of(TINY + '[[variant]]\nname = "lstm"\nmodel = {kind = "lstm", heads = 2}\n')
+    assert problem.startswith('variant "lstm": model.heads: unknown key')
+
+
+def test_a_byte_order_mark_is_no_part_of_a_config(tmp_path):
+    (tmp_path / "plain.toml").write_text(TINY, encoding="utf-8")
+    (tmp_path / "marked.toml").write_text(TINY, encoding="utf-8-sig")
+    plain, marked = (load_sweep_config(tmp_path / f"{name}.toml") for name in ("plain", "marked"))
+    assert [point.key for point in marked.points] == [point.key for point in plain.points]
+
+
+def test_a_file_that_cannot_be_read_or_is_no_toml_is_one_clear_message(tmp_path):
+    with pytest.raises(InputError, match="readable TOML file"):
+        load_sweep_config(tmp_path / "none.toml")
+    (tmp_path / "broken.toml").write_text("lengths = [")
+    with pytest.raises(InputError, match=r"broken\.toml: not TOML"):
+        load_sweep_config(tmp_path / "broken.toml")
+    (tmp_path / "deep.toml").write_text("lengths = " + "[" * 100_000)
+    with pytest.raises(InputError, match=r"deep\.toml: not TOML: maximum recursion"):
+        load_sweep_config(tmp_path / "deep.toml")
+
+
+def test_an_output_coordinate_that_a_variant_lacks_is_found_before_anything_runs():
+    own = '[measure]\nmeasure = {kind = "l2", outputs = [1, 9]}\n[[variant]]\nname = "wide"\nmodel = { width = 12 }\n'
+    problems = problems_of(TINY + own)
+    expected = "outputs = [1, 9]: the model has the outputs 0 to 3"
+    assert problems == [
+        f'measure.measure: variant "{name}": {expected}' for name in ("softmax", "leftmost-hard")
+    ]
+
+
+def test_an_engine_that_refuses_a_variant_is_found_before_anything_runs():
+    tiny_sweep()
+    own = '[measure]\nengine = "difference"\n[[variant]]\nname = "sparse"\nmodel = { weighting = "sparsemax" }\n'
+    (problem,) = problems_of(TINY + own)
+    assert problem.startswith(
+        'measure.engine: variant "sparse": engine = "difference": it cannot serve this model'
+    )

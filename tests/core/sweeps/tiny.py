@@ -1,0 +1,80 @@
+"""Tiny sweeps, and a stand-in for the measurement where only what surrounds it is tested."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from jaxsens.core.engines.engine import EngineChoice
+from jaxsens.core.flips.flip_table import FlipTable
+from jaxsens.core.measures.measures import L2
+from jaxsens.core.report import page
+from jaxsens.core.report.figures import ReportFigure
+from jaxsens.core.results.measured import Provenance
+from jaxsens.core.results.result import FlipSensitivity
+from jaxsens.core.sweeps.config import parse_sweep_config
+from jaxsens.core.sweeps.sweep import Sweep
+from tests.made_results import request
+
+TINY = """
+title = "tiny"
+lengths = [4, 6]
+seeds = 2
+variants = ["softmax", "leftmost-hard"]
+statistics = ["mean", "max", "q90"]
+
+[model]
+alphabet_size = 2
+width = 4
+heads = 1
+layers = 1
+feed_forward = 0
+"""
+
+
+def tiny_sweep(before: str = "", after: str = "") -> Sweep:
+    """The tiny sweep with a replaced part: `before` stands in TINY and becomes `after`."""
+    assert before in TINY
+    return parse_sweep_config(TINY.replace(before, after) if before else TINY + after)
+
+
+def quiet() -> Console:
+    """A console that keeps what is printed: `console.file.getvalue()`."""
+    return Console(file=io.StringIO(), width=200)
+
+
+def printed(console: Console) -> str:
+    """What was printed on a quiet console."""
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replaces the pictures of reports, where only what surrounds them is tested."""
+    monkeypatch.setattr(ReportFigure, "figure", None)
+    for name in ("svg_bytes", "png_bytes"):
+        monkeypatch.setattr(page, name, lambda figure: b"<?xml a picture")
+
+
+def fake_flip_sensitivity(model: Any, tokens: Any, **options: Any) -> FlipSensitivity:
+    """One flip a position but the last, whose norm is made from the model's seedless width, n and the tokens."""
+    words = np.asarray(tokens)
+    batch, n = words.shape
+    inputs = np.repeat(np.arange(batch), n - 1)
+    positions = np.tile(np.arange(n - 1), batch)
+    symbols = 1 - words[:, :-1].ravel()
+    first = float(np.asarray(model.parameters.embedding)[0, 0])
+    values = np.abs(first + positions + symbols).astype(np.float32) / n
+    return FlipSensitivity(
+        values=values,
+        resolution=np.zeros_like(values),
+        flips=FlipTable(inputs, positions, symbols, np.full(batch, n - 1), (0, 1)),
+        tokens=words,
+        asked=request(measure=options.get("measure", L2()), readout="last", counts=(n - 1,) * batch),
+        engine=EngineChoice("fake", "for tests"),
+        run=Provenance("float32", {"device": "none", "jaxsens": "test"}),
+    )

@@ -1,0 +1,434 @@
+"""Statistics of estimated results, on synthetic populations whose exact norms are known."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import optimize, stats
+
+from jaxsens import InputError, load_result
+from jaxsens.core.measures.measures import Function
+from jaxsens.core.models.subjects.adapters import measurable
+from jaxsens.core.results.accuracy import accuracy_of
+from jaxsens.core.results.estimated import ESTIMATED, RANDOM, TOP, Estimated, strata
+from jaxsens.core.results.stratified import quantile_bounds, stratified_mean
+from jaxsens.first_order.run import warn_if_far
+from tests.core.flip_sensitivity.made import made
+
+
+def population(kind: str, flips: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Exact norms with a heavy tail, and estimates of them."""
+    x = rng.pareto(2.0, flips) + 0.05 if kind == "pareto" else np.exp(rng.normal(size=flips))
+    match kind:
+        case "wide log-normal":
+            x = x**1.5
+            z = x * np.exp(0.2 * rng.normal(size=flips))
+        case "errors with tails":
+            z = np.abs(x * (1 + 0.15 * rng.standard_t(2.5, size=flips)))
+        case "biased":
+            z = 0.6 * x**0.8 * np.exp(0.1 * rng.normal(size=flips))
+        case _:
+            z = x * np.exp(0.2 * rng.normal(size=flips))
+    return x, z
+
+
+KINDS = ("log-normal", "wide log-normal", "pareto", "errors with tails", "biased")
+
+
+def result_of(norms: np.ndarray, estimates: np.ndarray, verify: int, seed: int, **changes: Any) -> Any:
+    """The estimated result of flips with these exact norms."""
+    stratum = strata(estimates, verify, seed)
+    measured = stratum != ESTIMATED
+    estimated = Estimated(estimates, stratum, np.where(measured, norms, np.nan))
+    norms = np.where(measured, norms, np.abs(estimates))
+    return made(norms, engine="first-order", estimated=estimated, **changes)
+
+
+FINITE = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40).map(np.array)
+
+
+@given(FINITE, st.integers(1, 50), st.integers(0, 5))
+def test_strata_are_the_largest_sizes_and_a_draw_from_the_others(estimates, verify, seed):
+    found = strata(estimates, verify, seed)
+    assert found.dtype == np.int8
+    measured = min(verify, len(estimates))
+    assert (found == TOP).sum() == measured // 2
+    assert (found == RANDOM).sum() == measured - measured // 2
+    if (found == TOP).any():
+        assert np.abs(estimates[found == TOP]).min() >= np.abs(estimates[found != TOP]).max(initial=0)
+    np.testing.assert_array_equal(found, strata(-estimates, verify, seed))
+
+
+def test_equal_estimates_are_taken_in_their_order_and_draws_depend_on_the_seed():
+    found = strata(np.ones(100), 20, 0)
+    assert np.flatnonzero(found == TOP).tolist() == list(range(10))
+    assert (
+        np.flatnonzero(found == RANDOM).tolist()
+        != np.flatnonzero(strata(np.ones(100), 20, 1) == RANDOM).tolist()
+    )
+
+
+def test_every_flip_of_the_rest_is_drawn_equally_often():
+    counts = np.sum([strata(np.arange(30.0), 10, seed) == RANDOM for seed in range(2000)], axis=0)
+    assert (counts[25:] == 0).all()
+    assert stats.chisquare(counts[:25]).pvalue > 1e-3
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("flips", [300, 2000])
+def test_intervals_hold_in_heavy_tailed_populations_and_have_no_upper_end(kind, flips):
+    hits, relative = 0, []
+    for seed in range(100):
+        norms, estimates = population(kind, flips, np.random.default_rng(seed))
+        low, high = result_of(norms, estimates, 64, seed).mean_interval()
+        assert high == math.inf
+        hits += low <= norms.mean()
+        relative.append(low / norms.mean())
+    assert hits >= 95
+    assert np.median(relative) > 0.4
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_mean_is_unbiased_and_far_better_than_that_of_a_plain_sample(kind):
+    norms, estimates = population(kind, 1000, np.random.default_rng(0))
+    found = np.array([result_of(norms, estimates, 64, seed).mean for seed in range(400)])
+    plain = [np.random.default_rng(seed).choice(norms, 64, replace=False).mean() for seed in range(400)]
+    error = found.std() / math.sqrt(len(found))
+    assert abs(found.mean() - norms.mean()) < 4 * error + 2e-3 * norms.mean()
+    assert found.std() < np.std(plain) / 2
+    assert abs(estimates.mean() - norms.mean()) > 4 * error or kind != "biased"
+
+
+def test_constant_estimates_leave_the_mean_of_the_sample():
+    norms = np.random.default_rng(0).exponential(size=200)
+    result = result_of(norms, np.full(200, 0.3), 40, 0)
+    top, drawn = (result.estimated.stratum == s for s in (TOP, RANDOM))
+    assert result.mean == pytest.approx((norms[top].sum() + 180 * norms[drawn].mean()) / 200)
+
+
+def test_one_estimate_that_alone_determines_the_slope_leaves_a_mean():
+    estimates, norms = np.zeros(50), np.random.default_rng(0).exponential(size=50)
+    stratum = np.array([TOP] * 4 + [RANDOM] * 8 + [ESTIMATED] * 38, np.int8)
+    estimates[:5], norms[4] = 1, 5
+    found = stratified_mean(Estimated(estimates, stratum, norms), norms)
+    assert norms[:12].sum() / 50 <= found < 5
+
+
+@pytest.mark.parametrize("verify", [200, 500])
+def test_if_every_flip_is_measured_the_mean_is_exact(verify):
+    norms, estimates = population("pareto", 200, np.random.default_rng(0))
+    result = result_of(norms, estimates, verify, 0)
+    assert result.exact.all()
+    assert result.mean == pytest.approx(norms.mean(), rel=1e-14)
+    assert result.mean_interval() == (result.mean, result.mean)
+    assert result.quantile_interval(0.3) == (np.quantile(norms, 0.3),) * 2
+    assert result.accuracy.exceeding_count == 0
+
+
+@pytest.mark.parametrize("verify", [1, 2, 6])
+def test_few_verified_flips_prove_little_more_than_their_own_part_of_the_mean(verify):
+    norms, estimates = population("pareto", 200, np.random.default_rng(0))
+    result = result_of(norms, estimates, verify, 0)
+    low, high = result.mean_interval()
+    assert norms[result.exact].sum() / 200 <= low < 0.7 * norms.mean()
+    assert high == math.inf
+    assert np.isfinite(result.mean)
+    assert len(repr(result).splitlines()) == 4
+
+
+def test_an_interrupted_measurement_has_no_interval():
+    norms, estimates = population("pareto", 200, np.random.default_rng(0))
+    result = result_of(norms, estimates, 40, 0, populations=[300], requested=[300])
+    assert not result.complete
+    assert result.mean_interval() == (0, math.inf)
+    assert result.quantile_interval(0.5) == (0, math.inf)
+    assert "200 of 300 flips, interrupted" in repr(result)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("verify", [64, 200])
+def test_intervals_of_a_sample_of_flips_hold_for_all_flips(verify):
+    means = quantiles = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        norms, estimates = population("log-normal", 3000, rng)
+        drawn = np.sort(rng.choice(3000, 200, replace=False))
+        result = result_of(norms[drawn], estimates[drawn], verify, seed, populations=[3000])
+        low, high = result.mean_interval()
+        means += 0.3 * norms.mean() < low <= norms.mean() <= high
+        low, high = result.quantile_interval(0.5)
+        quantiles += low <= np.median(norms) <= high
+    assert means >= 190
+    assert quantiles >= 190
+
+
+@pytest.mark.parametrize("q", [0.0, 0.1, 0.5, 0.95, 1.0])
+def test_quantile_intervals_hold_whatever_the_estimates(q):
+    hits, bounded = 0, 0
+    for seed in range(200):
+        norms, _ = population("log-normal", 300, np.random.default_rng(seed))
+        estimates = np.random.default_rng(seed).permutation(norms) if seed % 2 else norms
+        low, high = result_of(norms, estimates, 100, seed).quantile_interval(q, 0.9)
+        hits += low <= np.quantile(norms, q) <= high
+        bounded += 0 < low < high < math.inf
+    assert hits >= 180
+    assert bounded > 100 or q in (0.0, 0.95, 1.0)
+
+
+def test_the_maximum_is_a_measured_one():
+    norms, estimates = np.array([1.0, 2.0, 3.0, 4.0]), np.array([0.5, 9.0, 0.4, 8.0])
+    stratum = np.array([RANDOM, TOP, ESTIMATED, ESTIMATED], np.int8)
+    base = result_of(norms, estimates, 2, 0)
+    estimated = Estimated(estimates, stratum, np.array([1.0, 2.0, np.nan, np.nan]))
+    result = dataclasses.replace(base, values=np.array([1.0, 2.0, 0.4, 8.0]), estimated=estimated)
+    assert (result.max, result.argmax.position, result.argmax.norm) == (2.0, 1, 2.0)
+    assert result.exact.tolist() == [True, True, False, False]
+    assert result.quantile(1) == 8.0
+    nothing = dataclasses.replace(estimated, stratum=np.zeros(4, np.int8))
+    unmeasured = dataclasses.replace(result, estimated=nothing)
+    assert math.isnan(unmeasured.max)
+    with pytest.raises(InputError, match="no flip was measured"):
+        _ = unmeasured.argmax
+    assert len(repr(unmeasured).splitlines()) == 4
+
+
+def accuracy_between(estimates, compared, **changes):
+    m = len(estimates)
+    found = Estimated(
+        np.array([*estimates, 99.0, 0.0]),
+        np.array([RANDOM] * m + [TOP, ESTIMATED], np.int8),
+        np.array([*compared, 99.0, np.nan]),
+        **changes,
+    )
+    return accuracy_of(found, np.array([*(changes.pop("norms", compared)), 99.0, 0.0]))
+
+
+def test_accuracy_is_that_of_the_random_flips():
+    rng = np.random.default_rng(0)
+    z = rng.exponential(size=32)
+    x = 1.3 * z * np.exp(0.1 * rng.normal(size=32)) + 0.1
+    found = accuracy_between(z, x)
+    assert found.count == 32
+    assert found.median_error == pytest.approx(np.median(np.abs(z / x - 1)))
+    assert found.error_90 == pytest.approx(
+        np.sort(np.abs(z / x - 1))[29]
+    )  # the 30th of 32: 30/33 is above 0.9
+    assert found.rank_correlation == pytest.approx(stats.spearmanr(z, x)[0])
+    assert found.slope == pytest.approx(np.polyfit(z, x, 1)[0])
+    assert found.sketch_error is None
+    assert found.exceeding == pytest.approx(1 - 0.05 ** (1 / 32))
+    assert 0.0885 < found.exceeding < 0.0895
+
+
+def share_at(found: int, drawn: int, tail: float) -> float:
+    """The share at which at most so many of those drawn exceed with this probability."""
+    root: Any = optimize.brentq(lambda p: stats.binom.cdf(found, drawn, p) - tail, 1e-9, 1 - 1e-9)
+    return root
+
+
+def test_flips_that_exceed_the_largest_are_bounded_by_those_drawn():
+    # 40 random and 400 estimated flips beside the largest estimate; five of the random exceed it.
+    stratum = np.array([TOP] + [RANDOM] * 40 + [ESTIMATED] * 400, np.int8)
+    norms = np.where(stratum == TOP, 1.0, 0.5)
+    norms[1:6] = 2.0
+    estimated = Estimated(norms, stratum, np.where(stratum == ESTIMATED, np.nan, norms))
+    found, share = accuracy_of(estimated, norms), share_at(5, 40, 0.05)
+    assert found.exceeding == pytest.approx(share)
+    # Of these, the ones that were measured are no more among the unmeasured.
+    assert found.exceeding_count == int(share * 440) - 5
+
+
+def test_errors_where_the_exact_value_is_0_are_0_or_infinite():
+    found = accuracy_between([0.0] * 8 + [1.0], [0.0] * 9)
+    assert (found.median_error, found.error_90) == (0, math.inf)
+    assert math.isnan(found.rank_correlation)
+    found = accuracy_between([1.0, 1.0, 1.0], [0.0, 0.0, 1.0])
+    assert found.median_error == math.inf
+    assert math.isnan(found.slope)
+
+
+def test_a_sample_too_small_gives_nan_and_no_random_flip_says_so():
+    found = accuracy_between([1.0, 2.0], [1.0, 1.0])
+    assert (found.count, found.median_error) == (2, 0.5)
+    assert math.isnan(found.slope)
+    none = accuracy_between([], [])
+    assert none.count == 0
+    assert math.isnan(none.median_error)
+    assert none.exceeding == 1
+    assert "not compared" in str(none)
+
+
+@pytest.mark.parametrize("verify", [18, 40, 64, 200])
+def test_of_the_flips_not_measured_at_most_a_tenth_is_off_by_more_than_it_says(verify):
+    beyond = []
+    for seed in range(400):
+        rng = np.random.default_rng(seed)
+        norms, off = rng.exponential(size=500), rng.normal(size=500)
+        result = result_of(norms, norms * np.exp(off), verify, seed)
+        errors = np.abs(result.estimated.estimates - norms) / norms
+        beyond.append(np.mean(errors[~result.exact] > result.accuracy.error_90))
+    assert np.mean(beyond) <= 0.1 + 2 * np.std(beyond) / 20
+
+
+@pytest.mark.parametrize(
+    ("far", "said"),
+    [
+        (None, None),
+        (
+            TOP,
+            r"off by 200% in the median of the 32 largest estimates, and by over 200% in a tenth of them, which",
+        ),
+        (RANDOM, r"off by 200% in the median of 32 random flips, and by over 200% in a tenth of them, which"),
+    ],
+)
+def test_either_part_of_the_measured_flips_warns_if_it_is_far_off(far, said):
+    norms = np.random.default_rng(0).exponential(size=400) + 1
+    result = result_of(norms, norms, 64, 0)
+    estimated = result.estimated
+    off = np.where(estimated.stratum == far, 3.0, 1.0)
+    result = dataclasses.replace(
+        result, estimated=dataclasses.replace(estimated, estimates=off * estimated.estimates)
+    )
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        warn_if_far(result, measurable(lambda tokens: tokens), 1.0, stacklevel=1)
+    assert len(found) == (said is not None)
+    assert said is None or re.search(said, str(found[0].message))
+
+
+def test_too_few_random_flips_have_no_error_that_nine_in_ten_keep_below():
+    found = accuracy_between([1.0] * 8, [2.0] * 8)
+    assert math.isnan(found.error_90)
+    assert "(median), rank correlation" in str(found)
+
+
+def test_the_error_of_the_largest_estimates_is_told_beside_that_of_the_random_ones():
+    estimates = np.array([4.0, 3.0, 2.0, *[1.0] * 9])
+    compared = np.array([2.0, 2.0, 2.0, *[1.0] * 9])
+    stratum = np.array([TOP] * 3 + [RANDOM] * 9, np.int8)
+    found = accuracy_of(Estimated(estimates, stratum, compared), compared)
+    assert (found.median_error, found.error_90) == (0, 0)
+    assert (found.largest_count, found.largest_error) == (3, 0.5)
+    assert found.largest_error_90 == pytest.approx(0.9)
+    assert "against the 3 largest, all measured: error 0.5 (median), 0.9 (90%)" in str(found)
+
+
+def test_a_sketch_has_an_error_of_its_own():
+    found = Estimated(
+        np.ones(4), np.array([RANDOM] * 3 + [TOP], np.int8), np.array([1.0, 1.2, 0.9, 1.0]), sketch=16
+    )
+    accuracy = accuracy_of(found, np.array([2.0, 1.0, 1.0, 1.0]))
+    assert accuracy.sketch_error == pytest.approx(0.2)
+    assert "the sketch itself 0.2" in str(accuracy)
+
+
+def test_signs_count_in_the_accuracy_of_a_scalar_and_not_in_its_mean():
+    rng = np.random.default_rng(0)
+    changes = rng.normal(size=400)
+    estimates = changes * np.exp(0.1 * rng.normal(size=400))
+    stratum = strata(estimates, 64, 0)
+    estimated = Estimated(estimates, stratum, np.where(stratum > 0, changes, np.nan))
+    base = result_of(np.abs(changes), np.abs(estimates), 64, 0)
+    values = np.where(stratum > 0, changes, estimates)
+    signed = made(values, measure=Function(lambda y: y[0]), engine="first-order", estimated=estimated)
+    assert signed.mean == base.mean
+    accuracy: Any = signed.accuracy
+    assert accuracy.rank_correlation > 0.98
+    wrong = dataclasses.replace(estimated, estimates=-estimates)
+    accuracy = dataclasses.replace(signed, estimated=wrong).accuracy
+    assert accuracy.rank_correlation < -0.98
+
+
+def test_the_number_that_may_exceed_the_maximum_is_bounded_as_often_as_it_says():
+    wrong = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        norms = rng.exponential(size=500)
+        result = result_of(norms, norms * np.exp(rng.normal(size=500)), 64, seed)
+        largest = norms[result.estimated.stratum == TOP].max()
+        exceeding = (norms[~result.exact] > largest).sum()
+        wrong += exceeding > result.accuracy.exceeding_count
+    assert wrong <= 14  # 5 %, and two standard deviations
+
+
+@pytest.fixture
+def result():
+    norms, estimates = population("log-normal", 400, np.random.default_rng(0))
+    return result_of(
+        norms,
+        estimates,
+        64,
+        0,
+        inputs=np.repeat([0, 1], 200),
+        positions=np.tile(np.arange(200), 2),
+        tokens=np.zeros((2, 201), np.int32),
+    )
+
+
+def test_the_four_lines_say_what_is_known(result):
+    first, second, third, fourth = repr(result).splitlines()
+    assert first == "FlipSensitivity(n=201, inputs=2, 400 flips, l2, engine=first-order)"
+    assert second == (
+        f"  mean={result.mean:.4g}, at least {result.mean_interval().low:.4g} with 95% confidence, and no upper end: "
+        f"flips not measured may be larger; "
+        f"largest measured={result.max:.4g} at position {result.argmax.position}"
+    )
+    accuracy = result.accuracy
+    assert third.startswith("  estimates against 32 random flips measured: error 0.")
+    assert f"rank correlation {accuracy.rank_correlation:.3g}, slope {accuracy.slope:.3g}" in third
+    assert fourth == (
+        f"  64 flips measured, 336 only estimated; at most {accuracy.exceeding_count} of these (8.9%) "
+        "exceed the largest measured, with 95% confidence"
+    )
+
+
+def test_the_part_of_one_input_has_its_strata(result):
+    part = result.of_input(1)
+    mine = result.inputs == 1
+    np.testing.assert_array_equal(part.estimated.stratum, result.estimated.stratum[mine])
+    np.testing.assert_array_equal(part.exact, result.exact[mine])
+    np.testing.assert_array_equal(part.norms, result.norms[mine])
+    assert part.accuracy.count == (part.estimated.stratum == RANDOM).sum()
+    assert 0 < part.mean_interval().low < part.mean
+
+
+def test_the_table_says_which_norms_are_exact(result):
+    table = result.to_pandas()
+    assert list(table.columns) == ["input", "position", "symbol", "norm", "resolution", "estimate", "exact"]
+    assert table["exact"].sum() == 64
+    assert (table["norm"] == table["estimate"])[~table["exact"]].all()
+    assert np.isfinite(result.profile()).sum() == 400
+
+
+@pytest.mark.parametrize("sketch", [None, 16])
+def test_a_saved_result_comes_back_with_its_estimates(result, sketch, tmp_path):
+    estimated = dataclasses.replace(result.estimated, sketch=sketch)
+    result = dataclasses.replace(result, estimated=estimated)
+    result.save(tmp_path / "r.parquet")
+    loaded: Any = load_result(tmp_path / "r.parquet")
+    assert loaded.estimated.sketch == sketch
+    for name in ("estimates", "stratum", "compared"):
+        before, after = getattr(estimated, name), getattr(loaded.estimated, name)
+        np.testing.assert_array_equal(after, before)
+        assert after.dtype == before.dtype
+    assert repr(loaded) == repr(result)
+    assert loaded.description() == result.description()
+
+
+@pytest.mark.parametrize(("q", "ends"), [(0.0, (3, 3)), (0.25, (5, 7)), (0.5, (8, 8)), (1.0, (20, 20))])
+def test_bounds_of_a_quantile_of_measured_flips_are_the_norms_on_both_sides_of_it(q, ends):
+    norms = np.array([20.0, 3.0, 5.0, 7.0, 9.0, 8.0, 11.0])
+    every = Estimated(norms, np.full(7, TOP, np.int8), norms)
+    low, high = quantile_bounds(every, norms, 7, q, 0.05)
+    assert (low, high) == ends
+    assert low <= np.quantile(norms, q) <= high

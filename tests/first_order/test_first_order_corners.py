@@ -1,0 +1,389 @@
+"""The first-order engine at the edges: short inputs, cold softmax, every mask and readout, unusual models."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import warnings
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jaxsens
+from jaxsens.core.base.errors import EngineRefusal, InputError, PrecisionWarning, UnchangedWarning
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.engines.engine import FlipBlock
+from jaxsens.core.engines.vmap import VmapEngine
+from jaxsens.core.measures.measures import L2
+from jaxsens.core.models.parts.masks import MASKS, SlidingWindow
+from jaxsens.core.models.subjects.adapters import TransformerApply
+from jaxsens.core.models.transformer.layers import layered_transformer
+from jaxsens.first_order.engine import FirstOrderEngine
+from jaxsens.first_order.estimate import combinations
+from jaxsens.first_order.first_order import FirstOrder
+from tests.lanes import examples
+from tests.small_models import WEIGHTINGS_TRIED, random_parameters, small
+
+SOFT = ("softmax", "temperature-log", "by-query", "cooling", "sigmoid by-query")
+
+
+def both(
+    config: jaxsens.TransformerConfig, parameters: Any, word: np.ndarray, flips: tuple[np.ndarray, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The estimated and the exact change of every output under each flip, computed operation by operation: operations
+    of equal shapes are compiled once for all configs."""
+    with numerics("float64"), jax.disable_jit():
+        parameters = jax.tree.map(jnp.asarray, parameters)
+        tokens, block = jnp.asarray(word), FlipBlock(*map(jnp.asarray, flips))
+        exact = VmapEngine(L2(), None, TransformerApply(config))
+        true = exact.changes(parameters, exact.prepare(parameters, tokens), block)
+        engine = FirstOrderEngine(L2(), None, layered_transformer(config), config.readout)
+        pair = parameters, jnp.eye(true.shape[1])
+        return np.asarray(engine.changes(pair, engine.prepare(pair, tokens), block)), np.asarray(true)
+
+
+@pytest.mark.slow  # each example is compiled for; the next tests and those of conformance have some of them
+@settings(max_examples=examples(12), deadline=None)
+@given(
+    n=st.sampled_from([1, 2, 4]),
+    seed=st.integers(0, 10),
+    sharpness=st.sampled_from([1.0, 30.0, 1e3]),
+    choices=st.fixed_dictionaries(
+        {
+            "mask": st.sampled_from([*sorted(MASKS), SlidingWindow(1), SlidingWindow(2)]),
+            "weighting": st.sampled_from(SOFT).map(WEIGHTINGS_TRIED.get),
+            "layer_norm": st.sampled_from(["none", "pre", "post"]),
+            "positions": st.sampled_from(["none", "rotary", "alibi"]),
+        }
+    ),
+    place=st.floats(0, 1),
+)
+def test_one_layer_is_exact_for_every_flip_however_short_the_input_and_cold_the_softmax(
+    n, seed, sharpness, choices, place
+):
+    config = small(layers=1, readout=int(place * (n - 1)), **choices)
+    parameters = random_parameters(config, seed)
+    sharp = tuple(dataclasses.replace(k, query=sharpness * k.query) for k in parameters.layers)
+    word = np.append(np.random.default_rng(seed).integers(0, 3, n - 1), 3).astype(np.int32)
+    flips = np.arange(n), (word + 1) % 3
+    found, true = both(config, dataclasses.replace(parameters, layers=sharp), word, flips)
+    scale = max(1.0, np.abs(true).max())
+    np.testing.assert_allclose(found, true, rtol=1e-9, atol=1e-12 * scale * sharpness)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mask", "readout"), list(product(MASKS, ("last", 0, "mean"))))
+def test_two_layers_of_200_rows_are_close_under_every_mask_readout_and_normalisation(mask, readout):
+    for norm in ("none", "pre", "post"):
+        config = small(mask=mask, readout=readout, layer_norm=norm, activation="gelu")
+        word = np.append(np.random.default_rng(0).integers(0, 3, 199), 3).astype(np.int32)
+        positions = np.arange(3, 199, 13)
+        found, true = both(config, random_parameters(config, 1), word, (positions, (word[positions] + 1) % 3))
+        norms, exact = np.linalg.norm(found, axis=1), np.linalg.norm(true, axis=1)
+        # Where a mask hides everything, the exact change is the rounding of a subtraction.
+        assert np.median(np.abs(norms - exact)) <= 0.1 * np.median(exact) + 1e-13
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "readout", [*(pytest.param(place, marks=pytest.mark.slow) for place in ("last", 0)), "mean"]
+)
+@pytest.mark.parametrize(
+    "n", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 3]
+)
+def test_two_layers_of_up_to_three_rows_are_finite_and_small_changes_stay_small(n, readout):
+    for mask in MASKS:
+        config = small(mask=mask, readout=readout)
+        parameters = random_parameters(config)
+        embedding = np.array(parameters.embedding)
+        embedding[1] = embedding[0] + 1e-6 * embedding[1]
+        near = dataclasses.replace(parameters, embedding=embedding)
+        word = np.zeros(n, np.int32)
+        found, true = both(config, near, word, (np.arange(n), np.ones(n, np.int32)))
+        assert np.all(np.isfinite(found))
+        np.testing.assert_allclose(found, true, rtol=1e-3, atol=1e-4 * np.abs(true).max())
+
+
+@dataclass(frozen=True)
+class Grouped(jaxsens.Layered):
+    """Layers with different numbers of heads, and values that are not as wide as keys."""
+
+    layers: int = 2
+    readout: Any = "last"
+    alphabet_size: int | None = 7
+    heads: tuple[int, ...] = (2, 4)
+    key_heads: tuple[int, ...] = (2, 2)
+    mask: Any = "future"
+    weighting: Any = WEIGHTINGS_TRIED["softmax"]
+
+    def attention(self, layer):
+        key_heads = self.key_heads[layer]
+        return jaxsens.Attention(
+            self.heads[layer], key_heads=key_heads, mask=self.mask, weighting=self.weighting
+        )
+
+    def embed(self, parameters, symbol, position):
+        return parameters["embedding"][symbol] + 0.1 * jnp.sin(position.astype(parameters["embedding"].dtype))
+
+    def project(self, parameters, layer, row, position):
+        own = parameters["layers"][layer]
+        q, k, v = (jnp.einsum("d,dhk->hk", row, own[name]) for name in ("query", "key", "value"))
+        return q, k, v
+
+    def merge(self, parameters, layer, row, attended):
+        row = row + jnp.einsum("hk,hkd->d", attended, parameters["layers"][layer]["output"])
+        return row / jnp.sqrt(0.1 + jnp.mean(row**2))
+
+    def read(self, parameters, row):
+        return row @ parameters["head"]
+
+
+def weights_of(model: Grouped, dtype: Any = np.float32) -> dict[str, Any]:
+    """NumPy weights, and an array of whole numbers that the model does not use."""
+    rng = np.random.default_rng(0)
+
+    def draw(*shape: int) -> np.ndarray:
+        return (rng.normal(size=shape) / shape[0] ** 0.5).astype(dtype)
+
+    layers = [
+        {
+            "query": draw(8, model.heads[k], 5),
+            "key": draw(8, model.key_heads[k], 5),
+            "value": draw(8, model.key_heads[k], 3),
+            "output": draw(model.heads[k], 3, 8),
+        }
+        for k in range(len(model.heads))
+    ]
+    return {"embedding": 2 * draw(7, 8), "head": draw(8, 4), "layers": layers, "unused": np.arange(3)}
+
+
+TOKENS = np.random.default_rng(0).integers(0, 7, 24)
+WEIGHTS = weights_of(Grouped())
+
+
+def measured(model: jaxsens.Layered, weights: Any = WEIGHTS, **options: Any) -> tuple[Any, np.ndarray]:
+    """An estimate, and the exact values of all flips in float64."""
+    wide = jax.tree.map(
+        lambda leaf: leaf.astype(np.float64) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, weights
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnchangedWarning)  # some of these models see none of the flipped rows
+        warnings.simplefilter(
+            "ignore", PrecisionWarning
+        )  # and some changes are below the rounding of float64
+        exact = jaxsens.flip_sensitivity((model, wide), TOKENS, engine="vmap", **options)
+    found = jaxsens.flip_sensitivity((model, weights), TOKENS, **options, engine=FirstOrder(verify=20))
+    return found, exact.values
+
+
+@dataclass(frozen=True)
+class Sloped(Grouped):
+    """Scores with a slope for each head, and weights of 0 beyond a window, given as a score of -inf."""
+
+    def position_score(self, layer, head, query, key):
+        return jnp.where(abs(query - key) < 9, -0.1 * (head + 1) * abs(query - key), -jnp.inf)
+
+
+@dataclass(frozen=True)
+class Bounded(Grouped):
+    """Scores that are no dot products, and a constant position score."""
+
+    def score(self, parameters, layer, head, query, key):
+        return 2 * jnp.tanh(jnp.sum(query * key))
+
+    def position_score(self, layer, head, query, key):
+        return 0.5
+
+
+@dataclass(frozen=True)
+class Counting(Grouped):
+    """A readout that depends on the length, and is a number."""
+
+    n: int = 0
+
+    def at_length(self, n):
+        return dataclasses.replace(self, n=n)
+
+    def read(self, parameters, row):
+        return jnp.sum(row**2) * self.n
+
+
+SIGMOID = WEIGHTINGS_TRIED["sigmoid by-query"]
+
+MODELS: dict[str, Grouped] = {
+    "grouped": Grouped(),
+    "no layer": Grouped(layers=0),
+    "row 3, of an integer type": Grouped(readout=np.int64(3), mask="none"),
+    "sloped": Sloped(mask="none"),
+    "bounded sigmoids": Bounded(weighting=SIGMOID),
+    "counting": Counting(),
+    "window": Grouped(mask=lambda query, key: (key <= query) & (query - key < 5)),
+    "every other row sees nothing": Grouped(mask=lambda query, key: (key < query) & (query % 2 == 0)),
+}
+
+
+@pytest.mark.quick(0, 2)
+@pytest.mark.parametrize("readout", ["auto", pytest.param("mean", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", MODELS)
+def test_small_changes_of_unusual_models_are_estimated_and_verified_flips_exact(name, readout):
+    weights = weights_of(MODELS[name], np.float64)
+    near = {**weights, "embedding": weights["embedding"][0] + 1e-4 * weights["embedding"]}
+    result, exact = measured(MODELS[name], near, readout=readout)
+    verified, size = result.exact, np.abs(exact).max()
+    np.testing.assert_allclose(result.values[verified], exact[verified], rtol=1e-7, atol=1e-14)
+    assert re.search("(incremental|vmap) in float64", result.engine.why)
+    np.testing.assert_allclose(result.estimated.estimates, exact, atol=1e-2 * size + 1e-14)
+
+
+@pytest.mark.slow
+def test_one_layer_of_such_a_model_is_exact():
+    kinds = Grouped(), Sloped(), Bounded(), Counting(weighting=SIGMOID)
+    for model in (dataclasses.replace(kind, layers=1) for kind in kinds):
+        weights = weights_of(model, np.float64)
+        result, exact = measured(model, weights, flips=jaxsens.Substitute(positions=range(len(TOKENS))))
+        np.testing.assert_allclose(result.estimated.estimates, exact, rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.quick(0, 1)
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, np.float16])
+def test_narrow_parameters_are_widened_for_the_estimate_and_for_verified_flips(dtype):
+    weights = weights_of(Grouped(), dtype)
+    result, exact = measured(Grouped(), weights)
+    np.testing.assert_allclose(result.values[result.exact], exact[result.exact], rtol=1e-9, atol=1e-14)
+    wide = jax.tree.map(
+        lambda leaf: leaf.astype(np.float32) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, weights
+    )
+    same, _ = measured(Grouped(), wide)
+    np.testing.assert_allclose(result.norms, same.norms, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_blocks_that_a_mask_hides_hold_nothing():
+    # A mask of one's own is not known to hide anything, so all blocks are computed.
+    word = np.append(np.random.default_rng(0).integers(0, 3, 599), 3).astype(np.int32)
+    for name, mask in MASKS.items():
+        config = small(mask=name, readout="mean")
+        with numerics("float64"):
+            parameters = jax.tree.map(jnp.asarray, random_parameters(config))
+            found = []
+            for model in (layered_transformer(config), _Known(config, mask=mask.sees)):
+                engine = FirstOrderEngine(L2(), None, model, "mean")
+                pair = parameters, jnp.eye(config.width)[:2]
+                prepared = jax.jit(engine.prepare)(pair, jnp.asarray(word))
+                for first in (0, 300, 560):
+                    positions = jnp.arange(first, first + 40)
+                    found.append(jax.jit(engine.changes)(pair, prepared, FlipBlock(positions, positions % 3)))
+        for with_span, whole in zip(found[:3], found[3:], strict=True):
+            np.testing.assert_allclose(with_span, whole, rtol=1e-9, atol=1e-15)
+
+
+@dataclass(frozen=True)
+class _Known(type(layered_transformer(small()))):
+    """A transformer whose mask is given as a function."""
+
+    mask: Any = None
+
+    def attention(self, layer):
+        return dataclasses.replace(super().attention(layer), mask=self.mask)
+
+    def at_length(self, n):
+        return dataclasses.replace(self, n=n)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_spans_hold_every_pair_that_a_mask_connects(mask):
+    attention, n = jaxsens.Attention(1, mask=mask), 7
+    seen = np.asarray(attention.sees(jnp.arange(n)[:, None], jnp.arange(n)[None, :]))
+    for first, stop in ((0, 2), (3, 4), (5, 7)):
+        rows = np.flatnonzero(seen[:, first:stop].any(1))
+        keys = np.flatnonzero(seen[first:stop].any(0))
+        low, high = attention.rows_that_see((first, stop), n)
+        assert set(rows) <= set(range(low, high))
+        low, high = attention.keys_seen_by((first, stop), n)
+        assert set(keys) <= set(range(low, high))
+
+
+def test_errors_of_a_users_model_name_what_is_wrong():
+    said = {
+        r"keys in layer 1 = \(2, 5\): \(4, width\): attention\(1\) has heads = 4, key_heads = 4": Grouped(
+            key_heads=(2, 4)
+        ),
+        r"queries in layer 0 = \(2, 5\): \(4, width\)": Grouped(heads=(4, 4)),
+        "readout = 'first': a 0-based position": Grouped(readout="first"),
+        r"readout = 99: a position from 0 to 23": Grouped(readout=99),
+        "layers = -1: a whole number of at least 0": Grouped(layers=-1),
+        "alphabet_size = 0: a whole number": Grouped(alphabet_size=0),
+        r"merge in layer 0: it returns a row of shape \(7,\); rows have shape \(8,\)": _Narrowing(),
+    }
+    for message, model in said.items():
+        with pytest.raises(InputError, match=message):
+            jaxsens.flip_sensitivity((model, WEIGHTS), TOKENS, engine="first-order")
+
+
+@dataclass(frozen=True)
+class _Narrowing(Grouped):
+    def merge(self, parameters, layer, row, attended):
+        return row[1:]
+
+
+@pytest.mark.long
+def test_a_scalar_without_a_derivative_is_refused_and_a_step_is_estimated():
+    def doubled(y: jax.Array) -> jax.Array:
+        return jax.lax.while_loop(lambda c: c[1] < 3, lambda c: (2 * c[0], c[1] + 1), (y[0], 0))[0]
+
+    with pytest.raises(EngineRefusal, match="this model or measure: it needs the derivative"):
+        measured(Grouped(), measure=jaxsens.Function(doubled))
+    result, exact = measured(Grouped(), measure=jaxsens.Function(lambda y: jnp.where(y[0] > y[1], 1.0, 0.0)))
+    np.testing.assert_array_equal(result.values[result.exact], exact[result.exact])
+
+
+def test_what_an_estimate_costs_is_explained_for_weights_of_numpy():
+    told = jaxsens.explain((Grouped(), WEIGHTS), 64, engine="first-order")
+    assert told.operations > 0
+    assert "first-order" in str(jaxsens.explain((Grouped(), WEIGHTS), 64))
+
+
+def test_few_outputs_of_many_take_no_memory_for_the_others():
+    engine = FirstOrderEngine(L2(), (3, 10**6), layered_transformer(small()), "last")
+    rows = combinations(FirstOrder(), engine, 2 * 10**6)
+    assert rows.shape == (2, 2 * 10**6)
+    assert rows.sum() == rows[0, 3] + rows[1, 10**6] == 2
+    asked = FirstOrder(sketch=5)
+    whole = FirstOrderEngine(L2(), None, layered_transformer(small()), "last")
+    parts = [combinations(asked, whole, 20, range(k, k + 2)) for k in (0, 2, 4)]
+    joined = np.concatenate(parts)
+    np.testing.assert_array_equal(joined[:5], combinations(asked, whole, 20))
+    assert not joined[5].any()
+
+
+@pytest.mark.long
+def test_a_budget_that_holds_nothing_is_refused_and_few_verified_flips_are_enough():
+    with pytest.raises(InputError, match="memory_budget"):
+        measured(Grouped(), placement=jaxsens.Placement(memory_budget=2**8))
+    one = jaxsens.flip_sensitivity((Grouped(), WEIGHTS), TOKENS, engine=FirstOrder(verify=1))
+    assert one.exact.sum() == 1
+    assert "any of them may exceed" in repr(one)
+    every = jaxsens.flip_sensitivity((Grouped(), WEIGHTS), TOKENS, engine=FirstOrder(verify=10**6))
+    assert every.exact.all()
+    low, high = every.mean_interval()
+    assert low == high
+
+
+@pytest.mark.quick(0, 1)
+@pytest.mark.parametrize(("mask", "readout"), [("future", 0), ("strict-future", 5)])
+def test_flips_that_a_mask_hides_from_the_readout_are_0_and_do_not_warn(mask, readout):
+    # Forward passes give the rounding of a subtraction there; warnings are errors in tests.
+    config = jaxsens.TransformerConfig(
+        alphabet_size=2, layers=3, layer_norm="pre", mask=mask, readout=readout
+    )
+    word = [0, 1, 1, 0] * 12 + [2]
+    result = jaxsens.flip_sensitivity(jaxsens.Transformer(config, seed=0), word, engine=FirstOrder(verify=20))
+    assert result.estimated is not None
+    assert not result.estimated.estimates[result.positions > readout].any()

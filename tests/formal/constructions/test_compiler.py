@@ -1,0 +1,409 @@
+"""The compiler against the evaluator, which is its specification: at every position of every word, exactly."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from functools import lru_cache
+from random import Random
+
+import numpy as np
+import pytest
+from jax import tree
+
+import jaxsens
+from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.models.parts.weighting import AverageHard
+from jaxsens.formal.constructions.compiled import CompiledTransformer
+from jaxsens.formal.constructions.compiler import compile_formula
+from jaxsens.formal.constructions.conditions import Condition, refuse
+from jaxsens.logic import (
+    LIBRARY,
+    CountComparison,
+    Formula,
+    PositionPredicate,
+    PredicateFamily,
+    evaluate_tokens,
+    formula,
+    hop_induction,
+    parse,
+)
+from tests.formal.constructions.many_words import activations, trace, wrong_values
+from tests.formal.logic.random_formulas import OPERATORS, random_formula
+
+EXACT = ("temperature", "unbounded", "temperature-bounded", "average-hard", "leftmost-hard", "rightmost-hard")
+FRAGMENTS = (OPERATORS, ("Y", "S"), ("Y", "S", "#L"), ("#L",), ("Y", "X", "S", "U"), ("#L", "#R"))
+
+
+def words(symbols: int, n: int, most: int = 512, seed: int = 0) -> np.ndarray:
+    """All words of a length, or random ones where there are more than `most`."""
+    if symbols**n <= most:
+        return np.array(list(itertools.product(range(symbols), repeat=n)))
+    return np.random.default_rng(seed).integers(0, symbols, size=(most, n))
+
+
+@lru_cache(maxsize=256)  # every named formula in every condition, for all tests
+def compiled(source: Formula, alphabet, condition: str, autoregressive: bool) -> CompiledTransformer | None:
+    """The model, or None where the condition does not promise this formula; there is no other reason to have none."""
+    problems = Problems(condition)
+    refuse(source, Condition(condition, autoregressive), problems)  # pyright: ignore[reportArgumentType]
+    if problems:
+        return None
+    return compile_formula(source, alphabet, condition, autoregressive=autoregressive)  # pyright: ignore[reportArgumentType]
+
+
+def wrong(model: CompiledTransformer, source: Formula, tokens: np.ndarray) -> int:
+    """At how many positions of all these words together the output is not the truth value."""
+    y = activations(model.config, model.parameters, tokens)[..., model.output]
+    return wrong_values(y, evaluate_tokens(source, tokens, model.alphabet))
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("name", LIBRARY)
+def test_named_formulas_equal_the_evaluator_at_every_position(name):
+    """In every condition that promises it; which those are, the next test says."""
+    entry = LIBRARY[name]
+    for condition, autoregressive in itertools.product(EXACT, (False, True)):
+        model = compiled(entry.formula, entry.alphabet, condition, autoregressive)
+        if model is not None:
+            for n in (1, 2, 3, 4, 7, 8, 24):
+                found = wrong(model, entry.formula, words(len(entry.alphabet), n, 64))
+                assert found == 0, (condition, autoregressive, n)
+
+
+def promised() -> set[tuple[str, str, bool]]:
+    return {
+        (name, condition, autoregressive)
+        for name, entry in LIBRARY.items()
+        for condition in EXACT
+        for autoregressive in (False, True)
+        if compiled(entry.formula, entry.alphabet, condition, autoregressive) is not None
+    }
+
+
+def test_every_named_formula_is_promised_where_the_paper_gives_it():
+    """So that no test above is skipped by a compiler that refuses too much."""
+    given = promised()
+    counting = {
+        "parity", "parity-without-predicates", "parity-without-predicates-since", "ones-divisible-by-three", "majority",
+        "dyck-1", "dyck-1-depth-2", "equal-blocks",
+    }  # fmt: skip
+    future = {"parity-without-predicates", "parity-without-predicates-since", "3-gram-ahead"}
+    looked_up = {"parity", "ones-divisible-by-three"}
+    for name in LIBRARY:
+        for condition in EXACT:
+            uniform = condition in ("leftmost-hard", "rightmost-hard") and name in counting
+            assert ((name, condition, False) in given) == (not uniform), (name, condition)
+            without_n = {"unbounded": counting, "temperature-bounded": looked_up}.get(condition, set())
+            masked = not (uniform or name in future or name in without_n)
+            assert ((name, condition, True) in given) == masked, (name, condition)
+
+
+def check_random(count: int, seed: int, lengths: tuple[int, ...], most: int) -> None:
+    random, tried = Random(seed), 0
+    for k in range(count):
+        source = random_formula(random, 3, "ab", operators=FRAGMENTS[k % len(FRAGMENTS)])
+        for condition, autoregressive in itertools.product(EXACT, (False, True)):
+            model = compiled(source, "ab", condition, autoregressive)
+            if model is None:
+                continue
+            tried += 1
+            for n in lengths:
+                found = wrong(model, source, words(2, n, most if n < 9 else 4, seed))
+                assert found == 0, f"{source} in {condition}, autoregressive {autoregressive}, n = {n}"
+    assert tried >= 6 * count
+
+
+def test_random_formulas_equal_the_evaluator_at_every_position():
+    check_random(12, seed=0, lengths=(1, 2, 5, 8), most=32)
+
+
+@pytest.mark.slow
+def test_hundreds_of_random_formulas_equal_the_evaluator_on_all_words_up_to_length_8():
+    check_random(300, seed=1, lengths=(*range(1, 9), 64), most=256)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("autoregressive", [False, True], ids=["knows-n", "autoregressive"])
+@pytest.mark.parametrize("condition", EXACT)
+@pytest.mark.parametrize("name", LIBRARY)
+def test_named_formulas_on_all_words_up_to_length_8_and_on_long_ones(name, condition, autoregressive):
+    entry = LIBRARY[name]
+    model = compiled(entry.formula, entry.alphabet, condition, autoregressive)
+    if model is None:
+        return  # which are promised, a test above says
+    for n in range(1, 9):
+        every = words(len(entry.alphabet), n, 10**6)
+        for part in np.array_split(every, -(-len(every) // 2000)):
+            assert wrong(model, entry.formula, part) == 0, n
+    for n in (100, 255, 512):
+        assert wrong(model, entry.formula, words(len(entry.alphabet), n, 3, seed=n)) == 0, n
+
+
+@pytest.mark.parametrize("name", ["parity", "majority", "since", "previous", "equal-blocks", "3-gram-ahead"])
+def test_every_head_is_as_near_to_hard_attention_as_its_lemma_says(name):
+    """The coordinates that heads write, beside those of the same network with average hard attention."""
+    entry = LIBRARY[name]
+    for condition, autoregressive in itertools.product(EXACT[:3], (False, True)):
+        model = compiled(entry.formula, entry.alphabet, condition, autoregressive)
+        if model is None:
+            continue
+        hard = model.config.replace(weighting=AverageHard())
+        largest = 0.0
+        for n in (1, 2, 3, 4, 7, 31):
+            tokens = words(len(entry.alphabet), n, 64)
+            soft, exact = (trace(config, model.parameters, tokens)[1] for config in (model.config, hard))
+            for layer, heads in enumerate(model.heads):
+                for head in heads:
+                    away = np.abs(soft[layer][..., head.target] - exact[layer][..., head.target]).max()
+                    assert away <= head.error + 1e-12, (condition, autoregressive, n, layer, head.kind, away)
+                    largest = max(largest, away)
+        assert 0 < largest <= 1 / 4
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("name", "condition"),
+    [
+        ("previous", "unbounded"),
+        ("since", "temperature"),
+        ("parity", "temperature"),
+        ("parity", "temperature-bounded"),
+        ("parity", "average-hard"),
+        ("majority", "unbounded"),
+        ("since", "leftmost-hard"),
+    ],
+)
+def test_the_flax_model_computes_what_the_plain_pass_computes(name, condition, dtype):
+    entry = LIBRARY[name]
+    model = compile_formula(entry.formula, entry.alphabet, condition, dtype=dtype)
+    tokens = words(len(entry.alphabet), 33, 4)
+    y = np.asarray(model.activations(tokens))[..., model.output]
+    assert y.dtype == dtype
+    np.testing.assert_array_equal(y, evaluate_tokens(entry.formula, tokens, entry.alphabet))
+
+
+def test_the_control_does_not_compute_parity():
+    entry = LIBRARY["parity"]
+    model = compile_formula(entry.formula, entry.alphabet, "bounded-softmax")
+    assert wrong(model, entry.formula, words(2, 12)) > 0
+    assert model.config.bounded
+    assert model.config.bounded_temperature
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_bounded_temperature_models_have_bounded_embeddings_only(name):
+    entry = LIBRARY[name]
+    assert compile_formula(entry.formula, entry.alphabet, "temperature-bounded").config.bounded
+
+
+@pytest.mark.parametrize("condition", ["temperature", "unbounded", "temperature-bounded"])
+def test_parameters_do_not_depend_on_n_and_do_not_grow(condition):
+    """All dependence on n is in embeddings and temperature: the largest parameter of any named formula is small."""
+    for entry in LIBRARY.values():
+        model = compile_formula(entry.formula, entry.alphabet, condition)
+        assert max(float(np.abs(leaf).max()) for leaf in tree.leaves(model.parameters)) <= 24, entry.name
+
+
+def test_output_is_a_constant_for_constant_formulas():
+    for text, value in (("true", 1.0), ("false", 0.0), ("0 >= 1", 0.0), ("#L[Q_a] >= #L[Q_a]", 1.0)):
+        model = compile_formula(text, "ab")
+        y = activations(model.config, model.parameters, words(2, 5))[..., model.output]
+        assert wrong_values(y, np.full(y.shape, value)) == 0, text
+        assert model.promise.theorem.startswith("no attention")
+
+
+def test_a_formula_of_one_position_needs_no_attention():
+    model = compile_formula("Q_a & odd | !Q_a & even", "ab")
+    assert wrong(model, parse("Q_a & odd | !Q_a & even"), words(2, 6)) == 0
+    assert model.promise.heads == 0
+
+
+def test_shared_subformulas_are_computed_once():
+    once = compile_formula("Y Q_a", "ab").config.width
+    twice = compile_formula("Y Q_a & !Y Q_a | Y Q_a", "ab").config.width
+    assert twice <= once + 3  # a conjunction, a disjunction, and no second search for the neighbour
+
+
+@pytest.mark.parametrize("sign", ["&", "|"])
+def test_a_chain_is_one_hidden_unit_however_long(sign):
+    alphabet = [f"s{k}" for k in range(300)]
+    model = compile_formula(f" {sign} ".join(f"Q_{name}" for name in alphabet), alphabet)
+    assert model.promise.feed_forward == 1
+    assert model.config.width <= len(alphabet) + 2
+    shared = parse("Q_a & Q_b")
+    for _ in range(50):
+        shared = shared & shared
+    assert compile_formula(shared, "ab").config.width == 3
+
+
+def test_an_inner_conjunction_that_something_else_reads_is_made_for_that():
+    source = parse("(Q_a & odd) & last | Y (Q_a & odd)")
+    assert wrong(compile_formula(source, "ab"), source, words(2, 5)) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("square", "square(#L[Q_1])"), ("square", "#L[Q_1] >= 2 & square"), ("alternating", "Y Q_1 & alternating"),
+     ("fraction", "fraction & Y Q_1"), ("index", "index(#L[Q_1])"), ("length", "length & Y Q_1")],
+)  # fmt: skip
+def test_predicates_may_be_called_as_position_components_are(name, text):
+    source = parse(text, predicates=[PredicateFamily(name, (), is_square)])
+    for condition, autoregressive in itertools.product(EXACT, (False, True)):
+        model = compiled(source, "01", condition, autoregressive)
+        if model is not None:
+            assert wrong(model, source, words(2, 5)) == 0, (condition, autoregressive)
+            assert f"[i {name}]" in model.promise.components
+
+
+def is_square(value: int, length: int) -> bool:
+    return value in (0, 1, 4)
+
+
+def test_two_families_of_one_name_are_refused():
+    late, early = (PredicateFamily("late", (), lambda v, n, k=k: v > k) for k in (2, 3))
+    both = PositionPredicate(late()) & PositionPredicate(early())
+    with pytest.raises(InputError, match="2 different families of predicates are called late"):
+        compile_formula(both, "01")
+
+
+def test_deep_formulas_compile():
+    deep = parse("Q_a")
+    for _ in range(40):
+        deep = ~(deep & parse("Q_b"))
+    model = compile_formula(deep, "ab")
+    assert wrong(model, deep, words(2, 3)) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "reasons"),
+    [
+        (("Y Q_c & U", "ab"), {}, ["column"]),
+        (("Y Q_c & X Q_d", "ab"), {}, ["'c'", "'d'"]),
+        (("Y Q_c & X Q_a", "ab"), {"autoregressive": True, "dtype": "f8"}, ["'c'", "X is not in", "dtype = 'f8'"]),
+        (("#L[Q_a] > #R[Q_b]", "ab", "rightmost-hard"), {"autoregressive": True}, ["#R", "average-hard"]),
+        (("odd(#L[Q_a])", "ab", "unbounded"), {"autoregressive": True}, ["Theorem 21"]),
+        (("last & Y Q_a", "ab"), {"autoregressive": True}, ["depends on the word's length"]),
+        (("Q_a", "a"), {}, ["at least two different symbols"]),
+        (("Q_a", [["a"], ["b"]], ["temperature"]), {}, ["alphabet", "condition"]),
+        (("Q_a", "ab", "hot"), {"read": "all"}, ["condition = 'hot'", "read = 'all'"]),
+        (("X Q_a", "ab", "hot"), {"autoregressive": True}, ["condition = 'hot'", "X is not in the fragment past"]),
+        ((3, "ab"), {"autoregressive": 1}, ["formula = 3", "autoregressive = 1"]),
+    ],
+)  # fmt: skip
+def test_refusals_give_every_reason_at_once(arguments, options, reasons):
+    with pytest.raises(InputError) as refusal:
+        compile_formula(*arguments, **options)
+    for reason in reasons:
+        assert reason in str(refusal.value)
+
+
+def test_encode_and_accept():
+    model = compile_formula("odd(#L[Q_1])", "01")
+    assert model.encode("0110").tolist() == [0, 1, 1, 0]
+    assert [model.accepts(word) for word in ("0110", "1000", "0000", "1011")] == [False, True, False, True]
+    assert model.accepts(np.array([0, 1, 0, 0]))
+    assert model.accepts(np.array([[0, 1], [1, 1]])).tolist() == [True, False]
+    for word in ("0x", [0, "x"]):
+        with pytest.raises(InputError, match="x"):
+            model.encode(word)  # pyright: ignore[reportArgumentType]
+    for word in (None, [[0], [0, 1]], ["01", "11"]):
+        with pytest.raises(InputError, match="encode: word"):
+            model.accepts(word)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match=r"dtype = 'float16': one of float32, float64"):
+        model.promise.exact_to("float16")
+
+
+LARGE = (
+    "#L[Q_1] <= 20000000",
+    "#L[Q_1] != 20000000",
+    "5000*#L[Q_1] > 4999*#L[Q_0]",
+    "100003*#L[Q_1] >= 100002*#R[Q_0] + 1",
+    "100000*#L[Q_1] - 99999*#R[Q_1] + 5199848 >= 0",
+    "100*#L[Q_1] >= 99*#R[Q_0] + 7",
+)
+
+
+@pytest.mark.parametrize("condition", ["temperature", "unbounded", "temperature-bounded"])
+def test_large_coefficients_shorten_the_exact_length(condition):
+    """A sum of order H n + |c| has no digits left for its last unit; the promise knows, and float64 is right."""
+    for text in LARGE:
+        comparison = parse(text)
+        assert isinstance(comparison, CountComparison)
+        model = compile_formula(text, "01", condition)
+        largest, constant = model.promise.exact_to("float32"), abs(comparison.constant)
+        assert largest * comparison.weight + constant <= max(2**20, constant), text
+        for tokens in (np.ones((1, 150), int), words(2, 101, 2), words(2, 1)):
+            assert wrong(model, comparison, tokens) == 0, text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("condition", ["temperature", "unbounded", "temperature-bounded", "average-hard"])
+def test_float32_models_are_exact_up_to_their_exact_length_or_400(condition):
+    random = Random(5)
+    sources = [parse(text) for text in LARGE] + [random_formula(random, 2, "01") for _ in range(12)]
+    for source in sources:
+        model = compile_formula(source, "01", condition, dtype="float32")
+        n = min(model.exact_length or 0, 400)
+        if n:
+            halves = np.arange(n) < n // 2
+            tokens = np.stack([np.ones(n), np.arange(n) % 2, halves, words(2, n, 1)[0]]).astype(int)
+            y = np.asarray(model.activations(tokens))[..., model.output]
+            np.testing.assert_array_equal(y, evaluate_tokens(source, tokens, "01"), err_msg=str(source))
+
+
+def test_formulas_whose_text_would_fit_no_disk_compile():
+    model = compile_formula(hop_induction(12, "a", "abc"), "abc")
+    assert len(model.promise.text) <= 300
+    assert len(str(model.promise)) < 2000
+
+
+def test_the_control_warns_of_nothing_for_it_promises_nothing():
+    assert compile_formula("odd(#L[Q_1])", "01", "bounded-softmax").exact_length is None
+    assert compile_formula("Q_1", "01", "bounded-softmax").promise.exact
+
+
+@pytest.mark.parametrize("name", ["parity", "since", "majority"])
+def test_the_control_has_the_parameters_of_the_temperature_version(name):
+    entry = LIBRARY[name]
+    hot, cold = (
+        compile_formula(entry.formula, entry.alphabet, each) for each in ("bounded-softmax", "temperature")
+    )
+    for one, other in zip(tree.leaves(hot.parameters), tree.leaves(cold.parameters), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_another_weighting_changes_nothing_else_of_a_network_and_promises_nothing():
+    network = compile_formula("odd(#L[Q_1])", "01", "temperature-bounded", read="everything")
+    warm = network.with_weighting("softmax")
+    for one, other in zip(tree.leaves(network.parameters), tree.leaves(warm.parameters), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert replace(warm.config, weighting=network.config.weighting) == network.config
+    assert (warm.promise.temperature, network.promise.temperature) == ("1", "1/n^3")
+    assert (warm.promise.components, warm.promise.bounded) == (network.promise.components, True)
+    assert (warm.promise.exact, warm.exact_length, warm.exact_outputs) == (False, None, ())
+    means = [jaxsens.flip_sensitivity(warm, np.arange(n) % 2, engine="vmap").mean for n in (16, 64)]
+    assert means[0] / means[1] == pytest.approx(4, rel=1e-2)  # as 1/n, by the temperature alone
+    with pytest.raises(InputError, match="weighting = 'cold'"):
+        network.with_weighting("cold")
+
+
+def test_a_predicate_that_fails_is_named():
+    broken = PredicateFamily("broken", (), lambda value, length: 1 // (value - 3) > 0)
+    model = compile_formula(parse("broken", predicates=[broken]), "01")
+    with pytest.raises(InputError, match="broken: it fails for the value 3 at n = 4, with ZeroDivisionError"):
+        model(np.zeros(4, int))
+
+
+def test_promise_says_what_the_model_is():
+    model = compile_formula(formula("parity"), "01", "temperature")
+    promise = model.promise
+    assert promise.theorem == "Theorem 20(a)"
+    assert promise.table_row == "counting"
+    assert promise.temperature == "1/n"
+    assert not promise.bounded
+    assert (promise.layers, promise.width) == (model.config.layers, model.config.width)
+    assert "[i odd]" in promise.components
+    for word in ("odd(#L[Q_1])", "Theorem 20(a)", "1/n", "unbounded"):
+        assert word in str(promise)

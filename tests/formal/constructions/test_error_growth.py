@@ -1,0 +1,203 @@
+"""Lemmas 25 and 28 to 34 and Theorem 26: no softmax network errs more than they say, and the worst ones so much."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+
+from jaxsens import Transformer
+from jaxsens.core.models.parts.schedules import Schedule
+from jaxsens.core.models.parts.weighting import Softmax
+from jaxsens.formal.constructions.soften import (
+    Constants,
+    LayerSizes,
+    error_bound,
+    head_gain,
+    norm_constants,
+    paper_constants,
+    theorem_temperature,
+    warmest_temperature,
+)
+from jaxsens.formal.constructions.uniform_tieless import UniformTieless, all_inputs, measure
+from tests.formal.constructions import many_words
+from tests.formal.constructions.tieless_models import (
+    FIRST,
+    ONE,
+    SECOND,
+    STRUCTURES,
+    SYMBOL,
+    by_hand,
+    chooser,
+    choosing,
+    random_model,
+)
+
+SLACK = 1 + 1e-12
+
+
+@cache
+def measured_model(structure: str, seed: int, n: int) -> tuple[Transformer, UniformTieless]:
+    model = random_model(structure, seed)
+    return model, measure(model, n)
+
+
+def softmax_error(model: Transformer, words: np.ndarray, tau: float) -> np.ndarray:
+    """The largest difference at temperature tau in each coordinate, over words and positions, in NumPy."""
+    soft = model.config.replace(weighting=Softmax(Schedule(coefficient=1 / tau)))
+    found = many_words.activations(soft, model.parameters, words)
+    return np.abs(found - many_words.activations(model.config, model.parameters, words)).max(axis=(0, 1))
+
+
+def sizes_of(model: Transformer) -> tuple[LayerSizes, ...]:
+    return tuple(LayerSizes.of(layer) for layer in model.parameters.layers)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_no_coordinate_errs_more_than_the_bound_at_any_temperature(structure):
+    """Warm ones too, where more than all of the gap is used up: the bound is then large, not wrong."""
+    nearest = 0.0
+    for seed in range(4):
+        model, measured = measured_model(structure, seed, 6)
+        words = all_inputs(model.config, 6)
+        for tau in np.geomspace(measured.gap / 30, 30 * measured.gap, 12):
+            bound = error_bound(sizes_of(model), measured, 1 / tau)
+            found = softmax_error(model, words, tau)
+            assert (found <= bound * SLACK + 1e-12).all()
+            nearest = max(nearest, float((found / bound).max()))
+    assert nearest > 1e-3  # it says something
+
+
+@pytest.mark.parametrize("tau", [0.05, 0.2, 1.0, 10.0])
+def test_the_bound_is_attained(tau):
+    """A word with a single 1, all other scores exactly a gap below, values 0 and 1: one layer has no slack."""
+    model, words = chooser(gap=1.0), np.array([[0, 0, 1, 0, 0]])
+    measured = measure(model, 5, words)
+    bound = error_bound(sizes_of(model), measured, 1 / tau)
+    np.testing.assert_allclose(softmax_error(model, words, tau), bound, rtol=1e-9, atol=1e-15)
+    assert bound[3] > 0
+
+
+AFTER: dict[str, dict[str, np.ndarray]] = {
+    "nothing": {},
+    "a map": {"into": 3 * FIRST, "out": -2 * FIRST},
+    "a map to another coordinate": {"into": 3 * FIRST, "out": -2 * SECOND},
+    "uniform attention": {"value": -2 * FIRST, "output": SECOND},
+    "uniform attention back": {"value": 2 * FIRST, "output": FIRST},
+}
+"""Second layers, which make the first one's error larger."""
+
+
+@pytest.mark.parametrize("after", AFTER)
+def test_the_growth_of_an_error_is_attained_but_for_signs(after):
+    """The residual adds to what maps and heads make of an error; -2 * 3 beside 1 is 5, which the bound takes for 7."""
+    model, words = by_hand(choosing(), AFTER[after]), np.array([[0, 0, 1, 0, 0]])
+    bound = error_bound(sizes_of(model), measure(model, 5, words), 1 / 0.3)
+    expected = softmax_error(model, words, 0.3)
+    expected[3] *= 7 / 5 if after == "a map" else 1
+    np.testing.assert_allclose(bound, expected, rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        {"query": FIRST, "key": SYMBOL},  # the query is too small by the first layer's error,
+        {"query": ONE, "key": FIRST - SYMBOL},  # or the best key is: position 1 of "10" sees itself alone
+    ],
+    ids=["query", "key"],
+)
+def test_an_error_of_scores_takes_from_the_gap(second):
+    """Twice what scores move by: here one of the two moves and the other does not, which is half of it."""
+    layers = choosing(), {**second, "value": SYMBOL, "output": SECOND}
+    model, words = by_hand(*layers, mask="future"), np.array([[1, 0]])
+    measured, sizes = measure(model, 2, words), sizes_of(model)
+    for tau in (0.1, 0.4, 2.0):
+        bound, found = error_bound(sizes, measured, 1 / tau), softmax_error(model, words, tau)
+        first = 1 / (1 + math.exp(1 / tau))
+        shifted = 1 / (1 + math.exp((1 - first) / tau))
+        assert found[3] == pytest.approx(first, rel=1e-9)
+        assert found[4] == pytest.approx(shifted, rel=1e-9)
+        assert bound[4] == pytest.approx(1 / (1 + math.exp((1 - 2 * first) / tau)), rel=1e-9)
+
+
+def test_the_temperature_is_then_the_warmest_possible():
+    model, words = chooser(gap=1.0), np.array([[0, 0, 1, 0, 0]])
+    measured = measure(model, 5, words)
+    for epsilon in (0.25, 1e-3):
+        colder = theorem_temperature(norm_constants(model.parameters), 1, 5, measured.gap, 1.0, epsilon)
+        tau = warmest_temperature(model.parameters, measured, epsilon, colder)
+        assert 1 - 4 / (4 + math.exp(1 / tau)) == pytest.approx(1 - epsilon, abs=0.01 * epsilon)
+        assert colder < tau
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("epsilon", [1 / 4, 1e-3])
+def test_each_temperature_keeps_the_promise_and_none_is_colder_than_the_one_before(structure, epsilon):
+    for seed in range(4):
+        model, measured = measured_model(structure, seed, 6)
+        words, layers = all_inputs(model.config, 6), model.config.layers
+        paper, norms = (
+            theorem_temperature(constants, layers, 6, measured.gap, measured.x_max, epsilon)
+            for constants in (
+                paper_constants(model.config, model.parameters),
+                norm_constants(model.parameters),
+            )
+        )
+        warmest = warmest_temperature(model.parameters, measured, epsilon, norms)
+        assert paper <= norms < warmest
+        for tau in (paper, norms, warmest):
+            assert error_bound(sizes_of(model), measured, 1 / tau).max() <= epsilon
+            assert softmax_error(model, words, tau).max() <= epsilon
+        assert error_bound(sizes_of(model), measured, 1 / (1.01 * warmest)).max() > epsilon
+
+
+def test_coordinates_that_nothing_writes_to_have_no_error():
+    model = chooser(gap=1.0, position_gap=0.1)
+    bound = error_bound(sizes_of(model), measure(model, 4, np.array([[0, 1, 0, 0]])), 1.0)
+    assert bound[:3].tolist() == [0, 0, 0]
+    assert bound[3] > 0
+
+
+def test_activations_grow_no_faster_than_lemma_29_says():
+    for structure in STRUCTURES:
+        model, measured = measured_model(structure, 0, 6)
+        growth = norm_constants(model.parameters).log_growth
+        for level, magnitude in enumerate(measured.magnitudes):
+            assert math.log(magnitude.max()) <= level * growth + math.log(measured.x_max) + 1e-12
+
+
+def test_the_temperature_of_theorem_26_by_its_formula():
+    constants = Constants(math.log(2), math.log(3), math.log(5), math.log(7), math.log(11))
+    for n, layers, gap, x_max, epsilon in (
+        (5, 3, 0.5, 4.0, 0.1),
+        (2, 1, 100.0, 1.0, 0.25),
+        (9, 2, 1e-3, 1.0, 9.0),
+    ):
+        a, b, x = 5 * 7, 5 * 2, 3 ** (layers - 1) * x_max
+        limit = min(epsilon, gap / (4 * 11 * x), 1)
+        expected = gap / (2 * math.log(2 * (n - 1) * b * layers * a ** (layers - 1) * x / limit))
+        assert theorem_temperature(constants, layers, n, gap, x_max, epsilon) == pytest.approx(
+            expected, rel=1e-12
+        )
+    assert theorem_temperature(constants, 3, 5, math.inf, 4.0, 0.1) == 1
+
+
+def test_powers_that_overflow_are_kept_as_logarithms():
+    constants = Constants(*[math.log(1e6)] * 5)
+    tau = theorem_temperature(constants, 100, 1000, 1.0, 1e3, 1e-6)
+    assert 1e-5 < tau < 1e-3
+
+
+def test_logits_are_bounded_too():
+    model = random_model("one head", 0, logits=3)
+    head = np.abs(np.asarray(model.parameters.head)) * 50
+    wide = dataclasses.replace(model.parameters, head=head)
+    assert head_gain(wide) == pytest.approx(head.sum(axis=0).max())
+    assert head_gain(random_model("one head", 0).parameters) == 1
+    measured = measure(model, 3)
+    narrow = warmest_temperature(model.parameters, measured, 0.1, 1e-9)
+    assert warmest_temperature(wide, measured, 0.1, 1e-9) < narrow

@@ -1,0 +1,279 @@
+"""`soften` keeps its promise on every word, at every position; a warmer softmax would break it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+import jaxsens
+from jaxsens import InputError, Transformer, TransformerConfig
+from jaxsens.core.models.parts.masks import SlidingWindow
+from jaxsens.core.models.parts.schedules import Schedule
+from jaxsens.core.models.parts.weighting import Softmax
+from jaxsens.formal.constructions.compiler import compile_formula
+from jaxsens.formal.constructions.soften import (
+    SoftenedTransformer,
+    head_gain,
+    largest_difference,
+    norm_constants,
+    paper_constants,
+    soften,
+    theorem_temperature,
+)
+from jaxsens.formal.constructions.uniform_tieless import all_inputs
+from tests.formal.constructions import many_words
+from tests.formal.constructions.tieless_models import (
+    FRACTION,
+    STRUCTURES,
+    chooser,
+    random_model,
+    with_parameters,
+)
+
+EPSILONS = (1 / 4, 1e-3)
+
+
+@cache
+def softened(structure: str, seed: int, n: int, epsilon: float) -> tuple[SoftenedTransformer, Transformer]:
+    hard = random_model(structure, seed)
+    return soften(hard, n, epsilon), hard
+
+
+def difference(soft: Transformer, hard: Transformer, words: np.ndarray, warmer: float = 1.0) -> float:
+    """As `largest_difference`, in NumPy; with the temperature times `warmer`."""
+    config = soft.config
+    if warmer != 1:
+        assert isinstance(config.weighting, Softmax)
+        inverse = config.weighting.inverse_temperature.coefficient
+        config = config.replace(weighting=Softmax(Schedule(coefficient=inverse / warmer)))
+    found = many_words.activations(config, soft.parameters, words)
+    return float(np.abs(found - many_words.activations(hard.config, hard.parameters, words)).max())
+
+
+def keeps_its_promise(structure: str, seed: int, n: int, epsilon: float) -> bool:
+    soft, hard = softened(structure, seed, n, epsilon)
+    return difference(soft, hard, all_inputs(hard.config, n)) <= epsilon
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_every_activation_on_every_word_is_within_epsilon(structure, epsilon):
+    assert all(keeps_its_promise(structure, seed, n, epsilon) for seed in range(5) for n in (1, 6))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_every_activation_on_every_word_of_every_length_is_within_epsilon(structure):
+    for seed, n, epsilon in itertools.product(range(10), range(1, 9), (1.0, *EPSILONS, 1e-8)):
+        assert keeps_its_promise(structure, seed, n, epsilon)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_a_hundred_times_the_temperature_breaks_the_promise(structure):
+    broken = [
+        difference(*softened(structure, seed, 6, 1e-3), all_inputs(random_model(structure, 0).config, 6), 100)
+        > 1e-3
+        for seed in range(5)
+    ]
+    assert all(broken)
+
+
+def test_the_difference_measured_on_the_models_themselves():
+    soft, hard = softened("two layers of two heads", 0, 6, 1 / 4)
+    found = largest_difference(soft, hard)
+    assert found == pytest.approx(difference(soft, hard, all_inputs(hard.config, 6)), rel=1e-6)
+    assert 0 < found <= soft.promise.epsilon
+    some = all_inputs(hard.config, 6)[5:9]
+    assert largest_difference(soft, hard, some) == pytest.approx(difference(soft, hard, some), rel=1e-6)
+
+
+def test_the_promise_says_where_it_comes_from():
+    soft, hard = softened("three layers", 0, 6, 1 / 4)
+    promise = soft.promise
+    assert (promise.measured.n, promise.epsilon) == (6, 1 / 4)
+    assert (promise.measured.inputs, promise.measured.exhaustive) == (64, True)
+    assert promise.measured.gap == min(min(layer) for layer in promise.measured.gaps)
+    assert promise.measured.gaps[1] == (math.inf,)
+    assert promise.theorem_tau < promise.tau
+    assert soft.config.weighting == Softmax(Schedule(coefficient=1 / promise.tau))
+    assert soft.config.replace(weighting="average-hard") == hard.config
+    assert hash(promise) == hash(soften(hard, 6, 1 / 4).promise)
+
+
+def test_a_softened_model_is_an_ordinary_one():
+    soft, _ = softened("one head", 0, 6, 1 / 4)
+    graph, state = nnx.split(soft)
+    again = nnx.merge(graph, state)
+    word = np.array([0, 1, 1, 0, 1, 0])
+    np.testing.assert_array_equal(again(word), soft(word))
+    assert soft(word[:3]).shape == (4,)
+    hard_with_outputs = random_model("one head", 0)
+    hard_with_outputs.outputs = (2,)  # pyright: ignore[reportAttributeAccessIssue]
+    assert soften(hard_with_outputs, 2, 1 / 4).outputs == (2,)
+    assert soft.outputs is None
+    assert jaxsens.formal.soften is soften
+
+
+@pytest.mark.long
+def test_the_flip_sensitivity_of_the_softened_model_is_that_of_the_hard_one_within_two_epsilon():
+    epsilon = 1e-3
+    soft, hard = softened("one head", 0, 6, epsilon)
+    words = all_inputs(hard.config, 6)[::7]
+    found, expected = (
+        jaxsens.flip_sensitivity(model, words, measure="linf", engine="vmap") for model in (soft, hard)
+    )
+    np.testing.assert_allclose(found.norms, expected.norms, rtol=0, atol=2 * epsilon)
+    # At this temperature the two may agree to the last digit: that one of them is soft is seen in its config only.
+    assert isinstance(soft.config.weighting, Softmax)
+    assert found.norms.max() > 0
+
+
+def test_words_given_are_what_the_promise_is_about():
+    hard, words = chooser(), np.array([[0, 1, 0, 0], [1, 0, 0, 0]])
+    soft = soften(hard, 4, 0.1, words=words)
+    assert (soft.promise.measured.exhaustive, soft.promise.measured.inputs) == (False, 2)
+    assert 0.099 < largest_difference(soft, hard, words) <= 0.1  # nothing to spare: the warmest there is
+    with pytest.raises(InputError, match=r"gap 0 at position 0 of \[0, 0, 0, 0\]"):
+        soften(hard, 4, 0.1)
+
+
+def test_nothing_is_promised_about_other_words():
+    """Values j/n, and of several 1s the last, by little: softmax averages them."""
+    hard = with_parameters(chooser(position_gap=0.01), 0, value=FRACTION.reshape(1, 5, 1))
+    words = np.array([[0, 1, 0, 0], [1, 0, 0, 0]])
+    soft = soften(hard, 4, 0.05, words=words)
+    assert largest_difference(soft, hard, words) <= 0.05
+    assert largest_difference(soft, hard) > 0.05
+
+
+def test_uniform_heads_alone_are_softmax_already():
+    hard = with_parameters(chooser(), 0, query=np.zeros((1, 5, 1)))
+    soft = soften(hard, 5, 1e-9)
+    assert soft.promise.tau == 1
+    assert soft.promise.measured.gap == math.inf
+    assert largest_difference(soft, hard) < 1e-14
+
+
+def test_rows_that_see_no_key_keep_the_promise():
+    hard = random_model("one head", 2, mask="strict-past")
+    soft = soften(hard, 4, 1e-3)
+    assert 0 < largest_difference(soft, hard) <= 1e-3
+
+
+def test_windows_keep_the_promise():
+    hard = random_model("two layers of two heads", 0, mask=(SlidingWindow(2), SlidingWindow(3)))
+    soft = soften(hard, 5, 1e-3)
+    assert largest_difference(soft, hard) <= 1e-3
+
+
+def test_positions_that_affect_scores_are_refused_in_whichever_layer():
+    hard = random_model("two layers of two heads", 0, layer_positions=("none", "relative-bias"))
+    with pytest.raises(InputError, match=r"layer 1: positions = RelativeBias.*added to the symbols' only"):
+        soften(hard, 5, 1e-3)
+
+
+def test_logits_are_within_epsilon():
+    hard = random_model("one head", 3, logits=2)
+    soft = soften(hard, 4, 1e-7)
+    words = all_inputs(hard.config, 4)
+    assert np.abs(np.asarray(soft(words)) - np.asarray(hard(words))).max() <= 1e-7
+    assert largest_difference(soft, hard) <= 1e-7
+    constants, promise = norm_constants(hard.parameters), soft.promise
+    assert head_gain(hard.parameters) > 1
+    theorem = theorem_temperature(
+        constants, 1, 4, promise.measured.gap, promise.measured.x_max, 1e-7 / head_gain(hard.parameters)
+    )
+    assert promise.theorem_tau == pytest.approx(theorem, rel=1e-12)
+
+
+def test_float32_keeps_the_promise_too():
+    hard = random_model("one head", 1, dtype="float32")
+    soft = soften(hard, 4, 0.01)
+    assert soft.config.dtype == "float32"
+    assert largest_difference(soft, hard) <= 0.01
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_a_formula_compiled_for_average_hard_attention_is_uniform_tieless(n):
+    hard = compile_formula("Q_0 S Q_1", "01", "average-hard")
+    soft = soften(hard, n, 1 / 4)
+    words = all_inputs(hard.config, n)
+    assert difference(soft, hard, words) <= 1 / 4
+    output = many_words.activations(soft.config, soft.parameters, words)[..., hard.output]
+    np.testing.assert_array_equal(output, output.round())  # it rounds: exact after all
+    assert soft.outputs == (hard.output,)
+    assert 1 / soft.promise.tau < 3 * n  # the paper's construction has 1/tau = n
+    assert 1 / soft.promise.theorem_tau > 10 * n
+
+
+@pytest.mark.parametrize("epsilon", [0, -1.0, math.nan, math.inf, True, "1/4"])
+def test_an_epsilon_that_is_no_number_above_0_is_refused(epsilon):
+    with pytest.raises(InputError, match="epsilon"):
+        soften(chooser(), 3, epsilon)
+
+
+@pytest.mark.parametrize(
+    ("model", "n", "reasons"),
+    [
+        (chooser(), 0, ["n = 0"]),
+        ("x", 0, ["model = 'str'", "n = 0"]),
+        (jaxsens.construction("parity"), "a", ["layer 0: weighting", "n = 'a'"]),
+    ],
+)
+def test_refusals_give_every_reason_at_once(model, n, reasons):
+    ragged: Any = [[0, 1], [1]]
+    with pytest.raises(InputError) as refusal:
+        soften(model, n, -1, words=ragged)
+    for reason in [*reasons, "epsilon = -1"]:
+        assert reason in str(refusal.value)
+    with pytest.raises(InputError, match="words = "):
+        soften(chooser(), 3, 0.1, words=ragged)
+
+
+def test_the_numbers_of_numpy_are_numbers():
+    promise = soften(random_model("one head", 0), np.int64(3), np.float32(0.25)).promise  # pyright: ignore[reportArgumentType]
+    assert (promise.measured.n, promise.epsilon) == (3, 0.25)
+    assert (type(promise.measured.n), type(promise.epsilon)) == (int, float)
+
+
+def test_an_epsilon_below_rounding_is_refused():
+    with pytest.raises(InputError, match=r"epsilon = 1e-16: at least .*float64 resolves"):
+        soften(random_model("one head", 0), 2, 1e-16)
+    with pytest.raises(InputError, match="float32 resolves"):
+        soften(random_model("one head", 1, dtype="float32"), 4, 1e-6)
+
+
+def test_a_softmax_model_is_refused():
+    soft, _ = softened("one head", 0, 2, 1 / 4)
+    with pytest.raises(InputError, match=r"layer 0: weighting = Softmax.*average-hard"):
+        soften(soft, 2, 1 / 4)
+
+
+def test_the_largest_difference_wants_words_and_shows_numbers_that_are_none():
+    hard = chooser()
+    with pytest.raises(InputError, match="words = None"):
+        largest_difference(hard, hard)
+    broken = with_parameters(hard, 0, value=np.full((1, 5, 1), np.nan))
+    assert math.isnan(largest_difference(broken, hard, np.array([[0, 1]])))
+
+
+def test_the_papers_constants_are_its_formulas_of_the_sizes():
+    config = TransformerConfig(alphabet_size=2, width=6, heads=2, layers=1, feed_forward=5, layer_norm="none")
+    model = Transformer(config, seed=0)
+    (layer,) = model.parameters.layers
+    p = max(1.0, *(float(np.abs(part).max()) for part in jax.tree.leaves(layer)))
+    d, v, heads, hidden = 6, 3, 2, 5
+    value, constants = heads * v * d * p**2, paper_constants(config, model.parameters)
+    assert constants.log_value == pytest.approx(math.log(value))
+    assert constants.log_feed_forward == pytest.approx(math.log(1 + d * hidden * p**2))
+    assert constants.log_score == pytest.approx(math.log(3 * math.sqrt(v) * d**2 * p**2))
+    growth = (1 + value) * (1 + hidden * p * (d * p + p) + p)
+    assert constants.log_growth == pytest.approx(math.log(growth))

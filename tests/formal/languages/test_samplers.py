@@ -1,0 +1,160 @@
+"""What is sampled has the law stated: chi-squared tests against exact probabilities, with fixed seeds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from jaxsens.formal.languages.base import draw
+from tests.formal.languages.cases import CASES, LONGEST_PREFIX, LONGEST_WORD
+
+NAMES = sorted(CASES)
+DRAWS = 20_000
+
+
+def fits(samples, law: dict) -> None:
+    """Fails if something impossible was drawn, or if the frequencies of the rest are improbable: 1 in a million."""
+    counts = Counter(samples)
+    assert set(counts) <= set(law)
+    total = sum(law.values())
+    keys = sorted(law, key=lambda key: law[key], reverse=True)
+    expected = np.array([float(law[key]) / float(total) for key in keys]) * len(samples)
+    observed = np.array([counts[key] for key in keys], float)
+    rare = int(np.searchsorted(-expected, -5.0))  # classes that expect fewer than 5 are taken together
+    if expected[rare:].sum() >= 5:
+        expected = np.append(expected[:rare], expected[rare:].sum())
+        observed = np.append(observed[:rare], observed[rare:].sum())
+    else:
+        expected, observed = expected[:rare], observed[:rare]
+    if len(expected) > 1:
+        assert chisquare(observed, expected * observed.sum() / expected.sum()).pvalue > 1e-6
+
+
+def rows(tokens) -> list[tuple[int, ...]]:
+    return [tuple(row) for row in tokens.tolist()]
+
+
+@pytest.mark.quick(27)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 7, 8, 12])
+def test_prefixes_have_the_law_of_words_that_have_so_many_symbols(name, n):
+    language, machine = CASES[name]
+    n = min(n, LONGEST_PREFIX[name])
+    law = {prefix: float(weight) for prefix, (weight, _) in machine.prefixes(n).items()}
+    fits(rows(language.sample_prefixes(DRAWS, n, np.random.default_rng(n))), law)
+
+
+@pytest.mark.quick(9)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("longest", [6, 10])
+def test_words_have_their_law_given_that_they_are_short(name, longest):
+    language, machine = CASES[name]
+    words = language.sample_words(DRAWS, np.random.default_rng(longest), longest=longest)
+    assert (words.tokens.shape[1], words.lengths.shape) == (words.lengths.max(), (DRAWS,))
+    assert words.tokens.dtype == np.int32
+    drawn = []
+    for row, length in zip(words.tokens.tolist(), words.lengths.tolist(), strict=True):
+        assert set(row[length:]) <= {language.end}
+        drawn.append(tuple(row[:length]))
+    fits(drawn, machine.words(longest))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("dyck-1", "dyck-3")])
+def test_words_without_a_bound_have_the_lengths_of_the_law(name):
+    language, _ = CASES[name]
+    lengths = language.sample_words(DRAWS, np.random.default_rng(2)).lengths
+    law = language.length_probabilities(max(400, int(lengths.max())))
+    fits(lengths.tolist(), dict(enumerate(law.tolist())))
+
+
+@pytest.mark.quick(9)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("n", [4, 8])
+def test_labelled_words_are_members_by_the_law_and_near_misses_each_half_of_the_time(name, n):
+    language, machine = CASES[name]
+    members = {word: weight for word, weight in machine.words(LONGEST_WORD[name]).items() if len(word) == n}
+    tokens, labels = language.sample_labelled(DRAWS, n, np.random.default_rng(n))
+    assert labels.sum() == DRAWS // 2
+    assert language.member(tokens).tolist() == labels.tolist()
+    fits(rows(tokens[labels]), members)
+    misses = Counter()
+    for word, weight in members.items():
+        near = machine.near_misses(word)
+        misses.update(dict.fromkeys(near, weight / len(near)))
+    assert not any(map(machine.member, misses))
+    fits(rows(tokens[~labels]), misses)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_labels_come_in_no_order_and_an_odd_number_is_shared_by_a_coin(name):
+    language, _ = CASES[name]
+    draws = [language.sample_labelled(7, 4, np.random.default_rng(seed))[1] for seed in range(60)]
+    assert {int(labels.sum()) for labels in draws} == {3, 4}
+    first = np.mean([labels[0] for labels in draws])
+    assert 0.2 < first < 0.8
+
+
+@pytest.mark.parametrize(
+    ("name", "n"), [("2dyck", 5), ("equal-blocks", 5), ("flip-flop", 2), ("flip-flop", 7)]
+)
+def test_lengths_without_members_give_prefixes_labelled_false(name, n):
+    language, machine = CASES[name]
+    tokens, labels = language.sample_labelled(DRAWS, n, np.random.default_rng(0))
+    assert not labels.any()
+    assert not language.member(tokens).any()
+    fits(rows(tokens), {prefix: float(weight) for prefix, (weight, _) in machine.prefixes(n).items()})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_empty_word_is_labelled_as_what_it_is(name):
+    language, machine = CASES[name]
+    tokens, labels = language.sample_labelled(3, 0, np.random.default_rng(0))
+    assert tokens.shape == (3, 0)
+    assert labels.tolist() == [machine.member(())] * 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_samples_are_determined_by_the_generator_and_differ_between_seeds(name):
+    language, _ = CASES[name]
+
+    def samples(seed):
+        generator = np.random.default_rng(seed)
+        words = language.sample_words(20, generator, longest=12)
+        labelled = language.sample_labelled(20, 12, generator)
+        return [*words, language.sample_prefixes(20, 13, generator), *labelled]
+
+    same = [np.array_equal(a, b) for a, b in zip(samples(1), samples(1), strict=True)]
+    other = [np.array_equal(a, b) for a, b in zip(samples(1), samples(2), strict=True)]
+    assert all(same)
+    # Words, their lengths, prefixes, labelled words, labels. The prefix of one-star is all 1s, whatever is drawn.
+    assert [k for k, equal in enumerate(other) if equal] == ([2] if name == "one-star" else [])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_samples_too_large_for_one_part_are_made_in_parts(name, monkeypatch):
+    language, machine = CASES[name]
+    monkeypatch.setattr("jaxsens.formal.languages.base.CELLS", 50)
+    law = {prefix: float(weight) for prefix, (weight, _) in machine.prefixes(4).items()}
+    fits(rows(language.sample_prefixes(2003, 4, np.random.default_rng(3))), law)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_words_at_all_can_be_asked_for(name):
+    language, _ = CASES[name]
+    generator = np.random.default_rng(0)
+    assert language.sample_prefixes(0, 5, generator).shape == (0, 5)
+    assert [array.shape for array in language.sample_words(0, generator, longest=6)] == [(0, 0), (0,)]
+    assert [array.shape for array in language.sample_labelled(0, 4, generator)] == [(0, 4), (0,)]
+    assert language.next_probabilities(np.zeros((0, 5), int)).shape == (0, 6, language.outcomes)
+    assert language.member(np.zeros((2, 0, 3), int)).shape == (2, 0)
+
+
+def test_what_is_impossible_is_not_drawn_even_at_the_ends_of_the_unit_interval():
+    generator = Mock(np.random.Generator)
+    generator.random.return_value = np.array([0.0, np.nextafter(0.5, 0), 0.5, np.nextafter(1, 0)])
+    law = np.array([0.0, 0.25, 0.0, 0.25, 0.0])  # as a law cut off need not add up to 1
+    assert draw(law, 4, generator).tolist() == [1, 1, 3, 3]

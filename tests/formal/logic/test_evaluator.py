@@ -1,0 +1,149 @@
+"""The evaluator against the definitions, on all short words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from operator import eq, ge, gt, le, lt, ne
+from random import Random
+
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens import logic
+from jaxsens.core.base.errors import InputError
+from jaxsens.formal.logic.formulas import Unary
+from tests.formal.logic.brute_force import truth
+from tests.formal.logic.random_formulas import random_formula
+
+
+@pytest.mark.quick(5)
+@pytest.mark.parametrize("seed", range(10))
+def test_random_formulas_mean_what_the_definitions_say_on_all_words_up_to_length_6(seed):
+    random = Random(seed)
+    formulas = [random_formula(random, depth=1 + number % 3) for number in range(40)]
+    used = frozenset().union(*map(logic.operators, formulas))
+    assert used == {"Y", "X", "S", "U", "#L", "#R"}
+    for length in range(1, 7):
+        words = list(product("ab", repeat=length))
+        tokens = np.array([["ab".index(symbol) for symbol in word] for word in words])
+        for formula in formulas:
+            measured = logic.evaluate_tokens(formula, tokens, "ab")
+            expected = [truth(formula, word) for word in words]
+            assert measured.tolist() == expected, str(formula)
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "expected"),
+    [
+        ("Q_a", "aba", "101"),
+        ("Y Q_a", "aba", "010"),
+        ("X Q_a", "abaa", "0110"),
+        ("Q_a S Q_b", "aabaacaa", "00111000"),  # the c ends it
+        ("Q_a U Q_b", "caab", "0111"),
+        ("true S Q_b", "aba", "011"),
+        ("false S Q_b", "aba", "010"),  # non-strict: it holds where its right side holds, whatever the left
+        ("#L[Q_a] = 2", "abab", "0011"),
+        ("#R[Q_a] = 2", "abab", "1000"),
+        ("2*#L[Q_a] - #R[Q_b] >= 1", "abab", "0011"),
+        ("first", "aaa", "100"),
+        ("last", "aaa", "001"),
+        ("middle", "aaaa", "0100"),
+        ("odd", "aaaa", "1010"),
+        ("mod(3, 2)", "aaaaa", "01001"),
+        ("exactly(4)", "aaaaa", "00010"),
+        ("square", "aaaaaaaaa", "100100001"),
+        ("prime", "aaaaaaa", "0110101"),
+        ("even(#L[Q_a])", "baa", "101"),  # theta(0)
+        ("true", "", ""),
+    ],
+)
+def test_each_operator_on_an_example(text, word, expected):
+    values = logic.evaluate(logic.parse(text), word)
+    assert values.dtype == np.bool_
+    assert "".join("01"[int(value)] for value in values) == expected
+
+
+RELATIONS = {"<": lt, "<=": le, "=": eq, "!=": ne, ">=": ge, ">": gt}
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_each_relation_compares_the_numbers_on_its_two_sides(relation):
+    formula = logic.parse(f"2*#L[Q_a] - #R[Q_b] + 1 {relation} #L[Q_b] - #R[Q_c] - 1")
+    seen = set()
+    for word in product("abc", repeat=4):
+        for i, value in enumerate(logic.evaluate(formula, word)):
+            so_far, from_here = word[: i + 1], word[i:]
+            left = 2 * so_far.count("a") - from_here.count("b") + 1
+            assert value == RELATIONS[relation](left, so_far.count("b") - from_here.count("c") - 1)
+            seen.add(bool(value))
+    assert seen == {True, False}
+
+
+def test_words_in_a_batch_are_independent_and_keep_their_shape():
+    random = Random(3)
+    tokens = np.array([[random.randrange(3) for _ in range(7)] for _ in range(6)]).reshape(2, 3, 7)
+    for _ in range(40):
+        formula = random_formula(random, depth=3, alphabet="abc")
+        together = logic.evaluate_tokens(formula, tokens, "abc")
+        assert together.shape == (2, 3, 7)
+        for place in np.ndindex(2, 3):
+            word = ["abc"[token] for token in tokens[place]]
+            assert together[place].tolist() == logic.evaluate(formula, word).tolist()
+
+
+def test_a_formula_deeper_than_the_interpreters_stack_is_evaluated():
+    formula: logic.Formula = logic.Symbol("a")
+    for _ in range(5000):
+        formula = ~formula
+    assert logic.evaluate(formula, "ab").tolist() == [True, False]
+
+
+def test_sharing_keeps_a_formula_of_exponential_text_cheap():
+    formula = logic.hop_induction(60, "a", "abc")
+    assert logic.size(formula) < 60 * 15
+    assert logic.evaluate(formula, "abcabc").shape == (6,)
+
+
+def test_a_word_satisfies_what_is_true_at_its_last_position():
+    assert logic.satisfies(logic.parse("Y Q_a"), "bab")
+    assert not logic.satisfies(logic.parse("Y Q_a"), "aba")
+    with pytest.raises(InputError, match="word is empty"):
+        logic.satisfies(logic.TRUE, "")
+
+
+def test_symbols_and_tokens_outside_the_alphabet_are_refused_together():
+    with pytest.raises(InputError) as refusal:
+        logic.evaluate_tokens(logic.parse("Q_x & Q_a | Q_y"), np.array([0, 2]), "ab")
+    assert "'x', 'y'" in str(refusal.value)
+    assert "from 0 to 2" in str(refusal.value)
+    with pytest.raises(InputError, match="give integers"):
+        logic.evaluate_tokens(logic.TRUE, np.array([0.0]), "ab")
+    for call in (logic.evaluate, logic.satisfies):
+        with pytest.raises(InputError, match="formula = None"):
+            call(None, "ab")  # pyright: ignore[reportArgumentType]
+        with pytest.raises(InputError, match="word = None"):
+            call(logic.TRUE, None)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match="formula = 'Q_a'"):
+        logic.evaluate_tokens("Q_a", np.array([0]), "ab")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match="evaluate_tokens"):
+        logic.evaluate(logic.TRUE, [0, 1])  # pyright: ignore[reportArgumentType]
+
+
+class Maybe(Unary):
+    """A formula that came later."""
+
+
+@dataclass(frozen=True)
+class CountNear(logic.Count):
+    sign = "#N"
+
+
+def test_kinds_without_a_rule_are_refused_by_name():
+    with pytest.raises(InputError, match="evaluate has no rule for the formula Maybe"):
+        logic.evaluate(Maybe(logic.Symbol("a")), "ab")
+    with pytest.raises(InputError, match="evaluate has no rule for the count CountNear"):
+        logic.evaluate(CountNear(logic.Symbol("a")) >= 1, "ab")
+    with pytest.raises(InputError, match="compile_formula has no rule for the formula Maybe"):
+        jaxsens.compile_formula(~Maybe(logic.Symbol("a")), "ab")

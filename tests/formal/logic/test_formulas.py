@@ -1,0 +1,130 @@
+"""Formulas as values: equality, hashing, building in Python, refusals."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+from jaxsens import logic
+from jaxsens.core.base.errors import InputError
+from jaxsens.formal.logic.formulas import same
+from jaxsens.formal.logic.numerical import MODULO, ODD
+from tests.formal.logic.random_formulas import formulas
+from tests.lanes import examples
+
+A, B = logic.Symbol("a"), logic.Symbol("b")
+
+
+@settings(deadline=None, max_examples=examples(100))
+@given(formulas, formulas)
+def test_formulas_are_equal_when_their_texts_are(left, right):
+    assert (left == right) == (str(left) == str(right))
+    again = copy.deepcopy(left)
+    assert again == left
+    assert hash(again) == hash(left)
+
+
+def test_what_looks_alike_but_differs_is_not_equal():
+    assert logic.Since(A, B) != logic.Until(A, B)
+    assert A & B != B & A
+    assert logic.CountLeft(A) != logic.CountRight(A)
+    assert (logic.CountLeft(A) >= 1) != (logic.CountRight(A) >= 1)
+    assert logic.Symbol("true") != logic.TRUE
+    assert A != "Q_a"
+
+
+def test_structures_are_compared_in_full_and_not_by_their_hashes_alone():
+    assert same(A & B, logic.And(logic.Symbol("a"), logic.Symbol("b")))
+    assert not same(A & B, A & A)
+    assert not same(logic.Since(A, B), logic.Until(A, B))
+    assert not same(logic.CountLeft(A) >= 1, logic.CountLeft(A) >= 2)
+
+
+def test_two_separately_built_shared_formulas_are_compared_without_unfolding_them():
+    def doubled(times):
+        formula = logic.Symbol("a")
+        for _ in range(times):
+            formula = logic.And(formula, formula)
+        return formula
+
+    assert doubled(200) == doubled(200)
+    assert doubled(200) != doubled(201)
+    assert logic.size(doubled(200)) == 201
+
+
+def test_a_formula_pickled_in_another_process_is_found_in_a_dictionary_here():
+    code = (
+        "import pickle, sys\nfrom jaxsens import logic\n"
+        "sys.stdout.buffer.write(pickle.dumps(logic.parse('Y Q_a & odd(#L[Q_b])')))"
+    )
+    sent = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        check=True,
+        cwd=Path(__file__).resolve().parents[3],
+        env={**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": "."},
+    ).stdout
+    formula = logic.parse("Y Q_a & odd(#L[Q_b])")
+    assert {formula: 1}[pickle.loads(sent)] == 1
+
+
+def test_sums_of_counts_become_the_normal_form():
+    left, right = logic.CountLeft(A), logic.CountRight(B)
+    comparison = 3 - 2 * right + left * 2 > left - 4
+    assert comparison == logic.CountComparison(((1, left), (-2, right)), 6, ">=")
+    assert comparison.weight == 3
+    assert comparison.directions == {"#L", "#R"}
+    assert (left <= right) == (right >= left)
+    assert (left < right) == (right > left)
+    assert left.equals(2) == (-left).equals(-2)
+    assert (left - left >= 0).terms == ()
+    assert (1 + left >= 0) == (left - (-1) >= 0)
+    for relation in ("<", "<=", "=", "!=", ">=", ">"):
+        assert logic.compare(left - 1, relation) == logic.parse(f"#L[Q_a] {relation} 1")
+
+
+def test_predicates_are_compared_by_family_and_arguments():
+    assert MODULO(3, 1) == MODULO(3, 1) != MODULO(3, 2)
+    assert MODULO(3, 1).table(4) == [False, True, False, False, True]
+    with pytest.raises(InputError, match="remainder must be"):
+        MODULO(3, 3)
+    with pytest.raises(InputError, match="wanted are none"):
+        ODD(1)
+
+
+@pytest.mark.parametrize(
+    ("build", "problem"),
+    [
+        (lambda: logic.Not("a"), "operand = 'a': not a formula"),  # pyright: ignore[reportArgumentType]
+        (lambda: logic.And(A, 1), "right = 1: not a formula"),  # pyright: ignore[reportArgumentType]
+        (lambda: logic.CountLeft("a"), "is not a formula"),  # pyright: ignore[reportArgumentType]
+        (lambda: logic.PositionPredicate(ODD), "is not a predicate"),  # pyright: ignore[reportArgumentType]
+        (lambda: logic.CountPredicate(ODD(), A), "give a predicate"),  # pyright: ignore[reportArgumentType]
+        (lambda: logic.CountComparison(((1, A),), 0, ">="), "CountLeft or CountRight"),  # pyright: ignore[reportArgumentType]
+        (lambda: logic.CountComparison((), 0, "<"), "takes the other relations"),  # pyright: ignore[reportArgumentType]
+        (lambda: logic.CountLeft(A) + 0.5, "as an integer"),  # pyright: ignore[reportOperatorIssue]
+        (lambda: 0.5 * logic.CountLeft(A), "as an integer"),  # pyright: ignore[reportOperatorIssue]
+        (lambda: logic.CountComparison(((0.5, logic.CountLeft(A)),), 0, ">="), "give pairs"),  # pyright: ignore[reportArgumentType]
+        (lambda: bool(A), "with & | ~"),
+        (lambda: A and B, "with & | ~"),
+    ],
+)
+def test_parts_of_the_wrong_kind_are_refused_when_building(build, problem):
+    with pytest.raises((TypeError, InputError), match=problem.replace("|", r"\|")):
+        build()
+
+
+def test_values_out_of_range_are_refused_when_building():
+    with pytest.raises(InputError, match="give the symbol as a string"):
+        logic.Symbol("")
+    with pytest.raises(InputError, match="lie within"):
+        logic.compare(logic.CountLeft(A) - 2**40, ">=")
+    with pytest.raises(InputError, match="give one of <, <=, ="):
+        logic.compare(logic.CountLeft(A), "=>")

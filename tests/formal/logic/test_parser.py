@@ -1,0 +1,195 @@
+"""What the parser builds, and how it refuses a text that is no formula."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxsens import logic
+from jaxsens.core.base.errors import InputError
+from jaxsens.formal.logic.numerical import EXACTLY, MODULO, ODD
+from tests.lanes import examples
+
+A, B, C = (logic.Symbol(name) for name in "abc")
+
+
+@pytest.mark.parametrize(
+    ("text", "formula"),
+    [
+        ("Q_a", A),
+        ('"a"', A),
+        ("Q_ab_1", logic.Symbol("ab_1")),
+        ("true | false", logic.TRUE | logic.FALSE),
+        ("Q_a | Q_b & Q_c", A | (B & C)),
+        ("!Q_a & Q_b", (~A) & B),
+        ("Y Q_a S Q_b", logic.Since(logic.Yesterday(A), B)),
+        ("Q_a S Q_b & Q_c", logic.Since(A, B) & C),
+        ("Q_a U Q_b S Q_c", logic.Until(A, logic.Since(B, C))),
+        ("Q_a -> Q_b -> Q_c", ~A | (~B | C)),
+        ("Q_a & Q_b -> Q_c", ~(A & B) | C),
+        ("Q_a | Q_b | Q_c", (A | B) | C),
+        ("X\n Q_a\t", logic.Next(A)),
+        ("odd", logic.PositionPredicate(ODD())),
+        ("odd(#L[Q_a])", logic.CountPredicate(ODD(), logic.CountLeft(A))),
+        ("mod(3,1)", logic.PositionPredicate(MODULO(3, 1))),
+        ("mod(3,1,#R[Q_a])", logic.CountPredicate(MODULO(3, 1), logic.CountRight(A))),
+        ("2*#L[Q_a] - #R[Q_b] + 1 >= 0", 2 * logic.CountLeft(A) - logic.CountRight(B) + 1 >= 0),
+        ("1 - #R[Q_b] < 3 + #L[Q_a]", 1 - logic.CountRight(B) < 3 + logic.CountLeft(A)),
+        ("#L[Q_a] = #L[Q_b]", logic.CountLeft(A).equals(logic.CountLeft(B))),
+        ("#L[Q_a] != 2", logic.CountLeft(A).differs(2)),
+        ("#L[Q_a] >= 1 & Q_b", (logic.CountLeft(A) >= 1) & B),
+    ],
+)
+def test_a_text_becomes_the_formula_that_the_grammar_gives(text, formula):
+    assert logic.parse(text) == formula
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "expected", "found"),
+    [
+        ("", 1, "a formula", "the end"),
+        ("Q_a &", 6, "a formula", "the end"),
+        ("Q_a & & Q_b", 7, "a formula", "'&'"),
+        ("Q_a Q_b", 5, "an operator (<-> -> | & S U) or the end", "'Q_b'"),
+        ("(Q_a", 5, "')' or an operator", "the end"),
+        ("Q_a)", 4, "or the end", "')'"),
+        ("#L(Q_a) > 0", 3, "'[' and the formula to count", "'('"),
+        ("#L[Q_a > 0", 8, "']' or an operator", "'>'"),
+        ("#L[Q_a]", 8, "+, - or a comparison", "the end"),
+        ("2 * Q_a > 1", 5, "a count", "'Q_a'"),
+        ("#L[Q_a] > Q_b", 11, "an integer or a count", "'Q_b'"),
+        ("1 < #L[Q_a] < 3", 13, "an operator", "'<'"),
+        ("mod(3)", 6, "',' and the remainder", "')'"),
+        ("mod(x, 1)", 5, "the integer modulus of mod", "'x'"),
+        ("mod(3, 3)", 1, "remainder must be one of", "'mod'"),
+        ("mod", 1, "wanted are modulus, remainder", "'mod'"),
+        ("odd(2)", 5, "a count (#L[...] or #R[...])", "'2'"),
+        ("odd()", 5, "a count", "')'"),
+        ("strange", 1, "one of the numerical predicates even, exactly, first", "'strange'"),
+        ("YQ_a", 1, "operators stand apart", "'YQ_a'"),
+        ("S Q_a", 1, "a formula", "'S'"),
+        ("Q_a @ Q_b", 5, "a word of the grammar", "'@'"),
+        ('Q_a & "b', 7, "a closing", "the end"),
+        ('""', 1, "at least one character", "an empty one"),
+        ("#L[Q_a] > 99999999999", 11, "an integer up to", "'99999999999'"),
+        ("2000000000*#L[Q_a] + 2000000000*#L[Q_a] > 0", 41, "smaller coefficients", "'>'"),
+        ("(" * 500 + "Q_a" + ")" * 500, 101, "at most 100 formulas", "'('"),
+    ],
+)
+def test_a_refusal_points_at_the_column_and_says_what_was_expected(text, column, expected, found):
+    with pytest.raises(logic.FormulaSyntaxError) as refusal:
+        logic.parse(text)
+    problem = refusal.value
+    assert (problem.line, problem.column) == (1, column)
+    assert expected in problem.expected
+    assert found == problem.found
+    _, line, carets = str(problem).split("\n")
+    assert line == "    " + text
+    assert carets == " " * (4 + column - 1) + "^"
+
+
+def test_the_line_is_found_in_a_text_of_several_lines():
+    with pytest.raises(logic.FormulaSyntaxError) as refusal:
+        logic.parse("Q_a &\n\tQ_b |\n\t\t& Q_c\n")
+    assert (refusal.value.line, refusal.value.column) == (3, 3)
+    assert str(refusal.value).endswith("\n    \t\t& Q_c\n    \t\t^")
+
+
+def test_deep_nesting_within_the_limit_is_read():
+    assert logic.parse("(" * 99 + "Q_a" + ")" * 99) == A
+    assert logic.depth(logic.parse("#L[" * 99 + "Q_a" + "] = 1" * 99)) == 99
+    assert logic.depth(logic.parse("!" * 2000 + "Q_a")) == 2000
+
+
+def test_all_unknown_symbols_are_named_and_marked_at_once():
+    with pytest.raises(InputError) as refusal:
+        logic.parse('Q_2 & Q_1 | #L["x y"] > 0 & Q_2', alphabet="01")
+    text = str(refusal.value)
+    assert "'2', 'x y': " in text
+    assert text.split("\n")[-1] == "    ^              ^            ^"
+    assert logic.parse("Q_0 | Q_1", alphabet="01") == logic.Symbol("0") | logic.Symbol("1")
+
+
+def test_own_predicates_are_read_by_name_and_may_replace_built_in_ones():
+    above = logic.PredicateFamily("above", ("bound",), lambda value, length, bound: value > bound)
+    formula = logic.parse("above(1) & above(2, #L[Q_a])", predicates=[above])
+    assert logic.evaluate(formula, "aaaa").tolist() == [False, False, True, True]
+    assert logic.parse(str(formula), predicates=[above]) == formula
+    never = logic.PredicateFamily("odd", (), lambda value, length: False)
+    assert not logic.evaluate(logic.parse("odd", predicates=[never]), "aaa").any()
+
+
+@pytest.mark.parametrize("name", ["", "S", "true", "Q_x", "two words", "1st"])
+def test_a_predicate_cannot_have_a_name_that_the_grammar_reads_otherwise(name):
+    with pytest.raises(InputError, match="PredicateFamily: name"):
+        logic.PredicateFamily(name, (), lambda value, length: True)
+
+
+def test_all_problems_of_a_family_are_named_at_once():
+    with pytest.raises(InputError) as refusal:
+        logic.PredicateFamily(3, ["bound"], None, needs_length=1, problem=2)  # pyright: ignore[reportArgumentType]
+    for field in ("name = 3", "parameters = ['bound']", "function = None", "needs_length = 1", "problem = 2"):
+        assert field in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("family", "arguments"),
+    [
+        (EXACTLY, (-2,)), (EXACTLY, (True,)), (EXACTLY, (2**31,)), (MODULO, (3.5, 1.5)), (MODULO, ("3", 1)),
+    ],
+)  # fmt: skip
+def test_arguments_that_no_text_can_have_are_refused(family, arguments):
+    with pytest.raises(InputError, match=f"{family.name}: arguments = .*whole numbers from 0 to 2147483647"):
+        family(*arguments)
+
+
+def test_predicates_built_with_the_numbers_of_numpy_are_those_of_the_text():
+    built = logic.PositionPredicate(MODULO(np.int64(3), np.int8(1)))  # pyright: ignore[reportArgumentType]
+    assert logic.parse(str(built)) == built == logic.PositionPredicate(MODULO(3, 1))
+
+
+def test_what_is_no_text_is_refused():
+    with pytest.raises(InputError, match="text = "):
+        logic.parse(A)  # pyright: ignore[reportArgumentType]
+
+
+WORDS = [
+    "Q_a",
+    '"("',
+    "&",
+    "|",
+    "!",
+    "Y",
+    "S",
+    "(",
+    ")",
+    "#L",
+    "[",
+    "]",
+    "1",
+    "*",
+    ">=",
+    "odd",
+    "mod",
+    ",",
+    "->",
+    "-",
+]
+
+
+@settings(deadline=None, max_examples=examples(300))
+@given(st.one_of(st.lists(st.sampled_from(WORDS), max_size=9).map(" ".join), st.text(max_size=12)))
+def test_any_text_is_a_formula_or_is_refused_at_a_column_of_it(text):
+    refusal = None
+    try:
+        formula = logic.parse(text)
+    except logic.FormulaSyntaxError as problem:
+        refusal = problem
+    else:
+        assert logic.parse(str(formula)) == formula
+    if refusal is not None:
+        lines = text.split("\n")
+        assert 1 <= refusal.line <= len(lines)
+        assert 1 <= refusal.column <= len(lines[refusal.line - 1]) + 1

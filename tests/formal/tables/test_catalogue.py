@@ -1,0 +1,110 @@
+"""`jaxsens constructions`: what is listed exists, what is refused is refused, and lines fit a terminal."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from jaxsens.cli import main
+from jaxsens.core.base.errors import InputError
+from jaxsens.formal.constructions.catalogue import EVERY_CONDITION, catalogue, construction, names
+from jaxsens.formal.constructions.conditions import CONDITIONS, Condition
+from jaxsens.formal.tables.report import conditions_text
+
+ENTRIES = {entry.name: entry for entry in catalogue()}
+
+
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def printed(capsys, *arguments: str) -> str:
+    assert main(["constructions", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert max(len(line) for line in out.splitlines()) <= 80
+    return out
+
+
+@pytest.mark.parametrize("name", ["parity", "majority", "3-gram-ahead", "dyck"])
+def test_a_condition_is_listed_where_the_construction_can_be_made(name):
+    def can_be_made(condition: Condition) -> bool:
+        try:
+            construction(name, condition.name, autoregressive=condition.autoregressive)
+        except InputError:
+            return False
+        return True
+
+    assert [each for each in EVERY_CONDITION if can_be_made(each)] == list(ENTRIES[name].conditions)
+
+
+def test_the_list_has_every_construction_with_its_conditions(capsys):
+    lines = printed(capsys).splitlines()
+    assert [line for line in lines if line.rstrip() in names()] == list(names())
+    after = lines[lines.index("majority") + 2].strip()
+    assert after == "temperature*, unbounded, temperature-bounded*, bounded-softmax, average-hard*"
+
+
+def test_one_construction_prints_its_promise_in_every_condition_and_why_not_in_the_others(capsys):
+    text = printed(capsys, "parity")
+    assert "odd(#L[Q_1])" in text
+    for condition in ENTRIES["parity"].conditions:
+        promise = ENTRIES["parity"].build(condition).promise
+        label = condition.name + (", autoregressive" if condition.autoregressive else "")
+        block = text[text.index(f"condition    {label} ") :].split("\n\n")[0]
+        assert f"{promise.layers} layers, {promise.heads} heads" in block
+        assert promise.temperature in block
+    assert "not unbounded, autoregressive:" in text
+    assert "Theorem 21" in text
+    assert text.count("uniform attention") == 2
+
+
+def test_chiang_and_cholaks_print_how_far_a_flip_moves_them(capsys):
+    text = printed(capsys, "chiang-cholak-parity")
+    gaps = [construction("chiang-cholak-parity", log_length=True).closed_form(n) for n in (16, 256, 4096)]  # pyright: ignore[reportAttributeAccessIssue]
+    assert ", ".join(f"{gap:.3g}" for gap in gaps) in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["pairity"], "one of parity, "),
+        (["--out", "x.md"], "require --measure"),
+        (["parity", "--cap", "50"], "require --measure"),
+        (["first", "--measure", "--cap", "2"], "2 errors"),
+    ],
+)
+def test_refusals(arguments, message, capsys):
+    assert main(["constructions", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+
+
+def test_measuring_writes_the_table(monkeypatch, tmp_path, capsys):
+    from jaxsens.formal.tables import constructions_table as experiment
+    from jaxsens.formal.tables import report as constructions
+
+    def measured(case, condition, read, plan):
+        promise = case.build(condition, "float64").promise
+        return experiment.TableRow(case.name, promise, read, "last", (32,), (1.0,), (0.5,), {})
+
+    def markdown(rows, plan):
+        return f"{len(rows)} {rows[0].name} {plan.cap}\n"
+
+    monkeypatch.setattr(experiment, "measure_row", measured)
+    monkeypatch.setattr(constructions, "markdown", markdown)
+    assert main(["constructions", "since", "--measure", "--cap", "50", "--out", str(tmp_path / "t.md")]) == 0
+    assert (tmp_path / "t.md").read_text() == "6 since 50\n"
+    assert main(["constructions", "--measure"]) == 0
+    every = len(experiment.plan_of().rows)
+    assert capsys.readouterr().out == f"{every} previous 4000\n"
+
+
+def test_conditions_are_abbreviated_only_where_all_are_there():
+    plain, masked = ([Condition(name, a) for name in CONDITIONS] for a in (False, True))  # pyright: ignore[reportArgumentType]
+    assert conditions_text([*itertools.chain(*zip(plain, masked, strict=True))]) == "every condition*"
+    assert conditions_text(plain) == "every condition"
+    assert conditions_text(plain[1:]).startswith("unbounded, ")
+    assert conditions_text([plain[0], masked[0]]) == "temperature*"

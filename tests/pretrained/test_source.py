@@ -1,0 +1,154 @@
+"""Published models as the `[model]` of a sweep: variants, checkpoints, texts, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens.cli import main
+from jaxsens.core.base.errors import InputError
+from jaxsens.core.flips.flips import Neighbours
+from jaxsens.core.sweeps.config import load_sweep_config, parse_sweep_config
+from tests.pretrained.folders import write_folder
+
+CONFIGS = sorted((Path(__file__).resolve().parents[2] / "configs" / "published").glob("*.toml"))
+CONFIG = """
+lengths = [5, 6]
+variants = ["softmax", "temperature-log"]
+[model]
+pretrained = "bert"
+[inputs]
+count = 2
+[measure]
+flips = { kind = "neighbours", k = 2 }
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "bert").mkdir()
+    write_folder(tmp_path / "bert", "bert")
+    return tmp_path
+
+
+@pytest.mark.long
+def test_points_are_what_the_function_measures_of_the_model_and_its_words(folder):
+    sweep = parse_sweep_config(CONFIG, folder=folder)
+    assert [one.source.weights for one in sweep.variants] == ["published"] * 2
+    model = jaxsens.load_pretrained(folder / "bert")
+    point = next(one for one in sweep.points if one.n == 6 and one.variant == "softmax")
+    words = point.tokens()
+    assert words.shape == (2, 6)
+    around = model.encode("the")
+    assert (words[:, 0] == around[0]).all()
+    assert (words[:, -1] == around[-1]).all()
+    assert not set(words[:, 1:-1].ravel().tolist()) & set(model.reserved)
+    expected = jaxsens.flip_sensitivity(model, words, Neighbours(2))
+    found = point.measure.flip_sensitivity(point.model(), words, 0)
+    np.testing.assert_array_equal(found.norms, expected.norms)
+    warm, cold = (
+        next(one for one in sweep.points if one.variant == name) for name in ("softmax", "temperature-log")
+    )
+    assert warm.key != cold.key
+    assert warm.expanded["model"]["pretrained"].keys() == {"config.json", "model.safetensors"}
+
+
+@pytest.mark.long
+def test_a_sweep_runs_resumes_and_is_planned(folder, capsys):
+    (folder / "sweep.toml").write_text(CONFIG, encoding="utf-8")
+    out = folder / "out"
+    assert main(["sweep", str(folder / "sweep.toml"), "--out", str(out)]) == 0
+    capsys.readouterr()
+    shutil.move(folder / "bert", folder / "moved")  # the place on the disk is no part of a point
+    moved = CONFIG.replace('"bert"', '"moved"')
+    (folder / "sweep.toml").write_text(moved, encoding="utf-8")
+    assert main(["sweep", str(folder / "sweep.toml"), "--out", str(out), "--list"]) == 0
+    assert "4 of 4 points are done" in capsys.readouterr().out
+    assert (out / "points.csv").is_file()
+    assert main(["plan", str(folder / "sweep.toml"), "--on", "h100"]) == 0
+
+
+def test_checkpoints_are_an_axis_of_variants(folder):
+    for k, step in enumerate(("step1", "step2")):
+        (folder / "run" / step).mkdir(parents=True)
+        write_folder(folder / "run" / step, "gpt2", {"layer_norm_epsilon": 1e-5 * (1 + k)})
+    text = CONFIG.replace('pretrained = "bert"', 'pretrained = "run"\ncheckpoints = ["step1", "step2"]')
+    names = [one.name for one in parse_sweep_config(text, folder=folder).variants]
+    assert names == ["softmax step1", "softmax step2", "temperature-log step1", "temperature-log step2"]
+    with pytest.raises(InputError) as caught:  # what is wrong at every one of them is said once
+        parse_sweep_config(text.replace('"run"', '"run"\nlayers = 3'), folder=folder)
+    assert str(caught.value).count("layers = 3: at most 2") == 1
+
+
+def test_texts_are_cut_off_or_repeated_to_each_length(folder):
+    (folder / "texts.txt").write_text("the cat sat on a mat\n\ndog\n", encoding="utf-8")
+    text = CONFIG.replace("count = 2", 'texts = "texts.txt"')
+    sweep = parse_sweep_config(text, folder=folder)
+    model = jaxsens.load_pretrained(folder / "bert")
+    words = next(one for one in sweep.points if one.n == 6).tokens()
+    assert [model.tokens(word) for word in words.tolist()] == [
+        ["[CLS]", "the", "cat", "sat", "on", "[SEP]"],
+        ["[CLS]", "dog", "dog", "dog", "dog", "[SEP]"],
+    ]
+
+
+def test_neighbours_are_flipped_unless_the_config_says_more(folder):
+    text = CONFIG[: CONFIG.index("[measure]")]
+    assert isinstance(parse_sweep_config(text, folder=folder).measure.flips, Neighbours)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"bert"', '"nothing"', "model.pretrained = .*nothing': no such folder"),
+        ('"bert"', '"bert"\nwindow = 0', "model.window = 0"),
+        ('"bert"', '"bert"\nheat = 1', "model.heat: unknown key"),
+        ('"bert"', '"bert"\nlayers = 3', "layers = 3: at most 2"),
+        ('"bert"', '"bert"\noutput = "labels"', "output = 'labels'"),
+        ('"temperature-log"', '"unbounded"', 'variant "unbounded": model.positions: unknown key'),
+        ("lengths = [5, 6]", "lengths = [2, 60]", "the model reads inputs of 3 to 12 symbols"),
+        ("count = 2", 'texts = "none.txt"', "inputs.texts = '.*none.txt': a readable"),
+        ('"bert"', '"bert"\ncheckpoints = "step1"', "model.checkpoints = 'step1': a list of folders"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_key(folder, old, new, message):
+    with pytest.raises(InputError, match=message):
+        parse_sweep_config(CONFIG.replace(old, new), folder=folder)
+
+
+def test_a_model_with_other_symbols_around_a_word_cannot_read_the_same_inputs(folder):
+    size = jaxsens.load_pretrained(folder / "bert").architecture.symbols
+    other = f'\n[[variant]]\nname = "random"\nmodel = {{ kind = "transformer", alphabet_size = {size} }}\n'
+    with pytest.raises(InputError, match="tokenizers or special symbols of their own"):
+        parse_sweep_config(
+            CONFIG.replace('{ kind = "neighbours", k = 2 }', '"substitute"') + other, folder=folder
+        )
+
+
+def test_texts_without_a_published_model_are_refused(tmp_path):
+    text = 'lengths = [4]\nvariants = ["softmax"]\n[model]\nalphabet_size = 2\n[inputs]\ntexts = "a.txt"'
+    with pytest.raises(InputError, match="texts are read by published models"):
+        parse_sweep_config(text, folder=tmp_path)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_a_shipped_config_is_read_with_a_model_in_place_of_its_own(path, tmp_path):
+    """The models are those that their comments say how to get."""
+    text = path.read_text("utf-8")
+    (tmp_path / "model").mkdir()
+    family, longest = ("gpt2", "n_positions") if "gpt2" in text else ("bert", "max_position_embeddings")
+    layers = "n_layer" if family == "gpt2" else "num_hidden_layers"
+    write_folder(tmp_path / "model", family, {longest: 1024, layers: 6})
+    named = json.dumps(str(tmp_path / "model"))
+    lines = [f"pretrained = {named}" if line.startswith("pretrained") else line for line in text.splitlines()]
+    sweep = parse_sweep_config("\n".join(lines), folder=tmp_path)
+    assert len(sweep.variants) == 4
+    assert text.startswith("# ")
+    assert "hf download" in text
+    with pytest.raises(InputError, match=r"no such folder"):
+        load_sweep_config(shutil.copy(path, tmp_path / "there.toml"))

@@ -1,0 +1,257 @@
+"""Local search: what it predicts is what is measured, it never exceeds the truth and mostly reaches it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.engines.options import Difference, Vmap
+from jaxsens.core.measures.measures import L2, LInf
+from jaxsens.core.placement.placement import Placement
+from jaxsens.theory import load_worst_input
+from jaxsens.theory.search.problem import Measured, Problem, after_one_change
+from jaxsens.theory.search.worst_input import worst_input
+from tests.theory.search.searching import ONE, model_of, problem, searched, truth
+
+# What two measurements tell
+
+
+def pair_of(task: Problem, word: np.ndarray, row: int, column: int) -> tuple[Measured, Measured]:
+    here = task.measure(word)
+    return here, task.measure(here.after(row, column))
+
+
+def at_all_neighbours(task: Problem, here: Measured, row: int, column: int) -> np.ndarray:
+    """The flip's norm measured anew at each word that differs from `here` in one symbol elsewhere."""
+    measured = np.full(here.norms.shape, -np.inf)
+    for j, t in np.ndindex(here.norms.shape):
+        if j != row:
+            measured[j, t] = task.few(here.after(j, t)[None], [here.flip(row, column)])[0, 0]
+    return measured
+
+
+@pytest.mark.quick(0, 1)
+@pytest.mark.parametrize("engine", [Difference(), Vmap()])
+def test_two_measurements_tell_what_a_flip_does_after_every_change(engine):
+    norm = L2() if isinstance(engine, Vmap) else LInf()
+    model = model_of(layers=2)
+    with numerics("float64"):
+        task = problem(model, 5, norm=norm, engine=engine)
+        rng = np.random.default_rng(0)
+        for row, column in ((0, 1), (3, 0)):
+            here, there = pair_of(task, rng.integers(0, 3, 5).astype(np.int32), row, column)
+            measured = at_all_neighbours(task, here, row, column)
+            np.testing.assert_allclose(after_one_change(here, there, row, column), measured, rtol=1e-9)
+            # The planted problems: the wrong sign, the flip in the word as it is, and another flip's neighbour.
+            step, moved = here.changes[row, column], there.changes - here.changes
+            elsewhere = task.measure(here.after(row - 1, column))
+            for wrong in (
+                task.sizes(step - moved),
+                task.sizes(step + 0 * moved),
+                after_one_change(here, elsewhere, row, column),
+            ):
+                assert not np.allclose(np.delete(wrong, row, 0), np.delete(measured, row, 0), rtol=1e-3)
+
+
+def test_a_local_maximum_is_one():
+    # Of every neighbour of the pair: the same flip after one change, and all flips at either end.
+    model = model_of(layers=2)
+    found = searched(model, 6, exact=False, restarts=2)
+    with numerics("float64"):
+        task = problem(model, 6, engine=Vmap())
+        for end in found.restarts:
+            assert end.converged
+            here = task.measure(np.array(end.tokens, np.int32))
+            np.testing.assert_allclose(here.value, end.value, rtol=1e-12)
+            row, column = here.largest
+            there = task.measure(here.after(row, column))
+            neighbours = at_all_neighbours(task, here, row, column)
+            assert max(neighbours.max(), there.value) <= end.value * (1 + 1e-8)
+
+
+# How good it is
+
+
+@pytest.mark.quick(1, 1)
+@pytest.mark.parametrize(
+    ("objective", "options", "share"),
+    [
+        ("max", {"layers": 2}, 0.75),
+        ("max", {"weighting": "leftmost-hard"}, 0.75),
+        ("mean", {"layers": 2}, 0.75),
+    ],
+)
+def test_most_searches_reach_the_maximum_and_none_exceeds_it(objective, options, share):
+    reached = []
+    for seed in range(8):
+        model = model_of(seed, alphabet_size=2, **options)
+        given = {"engine": "vmap", "placement": Placement(ONE)}
+        exact = worst_input(model, 8, search=jaxsens.theory.Search(objective=objective), **given)
+        # Half of the starts that a search has by default must do.
+        search = jaxsens.theory.Search(objective=objective, exact=False, seed=seed, restarts=4)
+        found = worst_input(model, 8, search=search, **given)
+        assert exact.exact
+        assert not found.exact
+        assert found.converged
+        assert found.value <= exact.value * (1 + 1e-9)
+        reached.append(found.value >= exact.value * (1 - 1e-9))
+    assert np.mean(reached) >= share
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("objective", ["max", "mean"])
+def test_the_value_is_what_flip_sensitivity_measures_and_above_random_words(objective):
+    model = model_of(layers=2)
+    found = searched(model, 16, objective=objective, restarts=2, budget=40)
+    largest, mean = truth(model, found.tokens[None], engine="vmap")
+    np.testing.assert_allclose(found.value, (largest if objective == "max" else mean)[0], rtol=1e-12)
+    words = np.random.default_rng(0).integers(0, 3, (found.measurements, 16))
+    largest, mean = truth(model, words, engine="vmap")
+    assert found.value > 1.2 * (largest if objective == "max" else mean).max()
+
+
+def test_plateaus_are_walked_on():
+    # The output is a lookup of the first 1: flips behind it do nothing, and from most words neither does any pair.
+    def model(tokens):
+        first = jax.numpy.argmax(tokens == 1)
+        return jax.numpy.where(jax.numpy.any(tokens == 1), first**2 * 1.0, 0.0)
+
+    found = searched(model, 20, 2, restarts=4, exact=False)
+    # 1 at the last position but one, all before it 0, and 1 at the first: from 18^2 to 0; the readout is not flipped.
+    assert found.value == 19**2
+
+
+def test_a_constant_model_ends_the_search():
+    def model(tokens):
+        return tokens.sum() * 0.0
+
+    for objective in ("max", "mean"):
+        found = searched(model, 20, 2, engine="auto", objective=objective, restarts=20, exact=False)
+        assert found.value == 0
+        assert found.converged
+        assert (
+            len({end.start for end in found.restarts}) == 20
+        )  # more than there are words of one or two symbols
+
+
+def test_float32_models():
+    model = model_of(dtype="float32")
+    found = searched(model, 16, engine="auto", restarts=2, budget=20)
+    assert found.dtype == "float32"
+    np.testing.assert_allclose(truth(model, found.tokens[None])[0][0], found.value, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_the_folded_engine_serves_the_search():
+    config = jaxsens.TransformerConfig(2, width=8, heads=2, layers=2, feed_forward=16, dtype="float64")
+    model = jaxsens.Transformer(config)
+    found = worst_input(
+        model, 512, search=jaxsens.theory.Search(budget=7), engine="difference", placement=Placement(ONE)
+    )
+    assert "folded" in found.engine.reason
+    np.testing.assert_allclose(truth(model, found.tokens[None])[0][0], found.value, rtol=1e-9)
+    plain = searched(model, 512, engine="auto", budget=7, start=found.tokens, restarts=0)
+    assert plain.value >= found.value
+
+
+# Budget, seeds, starts
+
+
+@pytest.mark.parametrize("objective", ["max", "mean"])
+def test_the_budget_is_kept_and_a_larger_one_begins_alike(objective, monkeypatch):
+    model, measure, counted = model_of(), Problem.measure, []
+
+    def counting(self, word):
+        counted.append(word)
+        return measure(self, word)
+
+    monkeypatch.setattr(Problem, "measure", counting)
+    options = {"engine": "vmap", "placement": Placement(ONE)}
+    search = jaxsens.theory.Search(objective=objective, exact=False, restarts=2)
+    whole = worst_input(model, 6, search=search, **options)
+    for budget in (1, 2, 3, 5, whole.measurements, whole.measurements + 5):
+        counted.clear()
+        seen = []
+        limited = dataclasses.replace(search, budget=budget)
+        found = worst_input(model, 6, search=limited, progress=seen.append, **options)
+        assert found.measurements == len(counted) == len(seen) == min(budget, whole.measurements)
+        assert [step.done for step in seen] == list(range(1, len(seen) + 1))
+        assert {step.total for step in seen} == {budget}
+        assert seen[-1].value == found.value
+        assert found.history == tuple(entry for entry in whole.history if entry[0] <= budget)
+        assert found.converged == (budget >= whole.measurements)
+        assert sum(end.measurements for end in found.restarts) <= found.measurements
+    assert sum(end.measurements for end in whole.restarts) == whole.measurements
+    np.testing.assert_allclose(max(end.value for end in whole.restarts), whole.value, rtol=1e-9)
+
+
+def test_seeds_are_reproducible_and_differ():
+    model = model_of()
+
+    first, again, other = (
+        searched(model, 14, exact=False, restarts=3, budget=9, seed=seed) for seed in (1, 1, 2)
+    )
+    assert first.description() == again.description()
+    assert first.restarts[0].start != other.restarts[0].start
+
+
+def test_starts_are_used_first_and_hold_what_is_fixed():
+    model = model_of()
+    starts = np.array([[0, 1, 2, 0, 1, 3], [2, 2, 2, 2, 2, 3]])
+    found = searched(model, 6, fixed={5: 3}, start=starts, restarts=3, exact=False)
+    assert [end.start for end in found.restarts][:2] == [tuple(word) for word in starts.tolist()]
+    assert len(found.restarts) == 5
+    assert {end.tokens[5] for end in found.restarts} == {3}
+    assert found.tokens[5] == 3
+
+
+# The result as a file
+
+
+def test_a_result_is_read_back_as_it_was(tmp_path):
+    # NumPy's whole numbers go into the file like Python's.
+    as_numpy: Any = np.int64
+    found = searched(model_of(), 14, budget=as_numpy(3), seed=as_numpy(0), fixed={13: 3})
+    path = tmp_path / "found.json"
+    found.save(path)
+    read = load_worst_input(path)
+    assert read.description() == found.description()
+    np.testing.assert_array_equal(read.tokens, found.tokens)
+    assert read.restarts == found.restarts
+    assert repr(read) == repr(found)
+    table = json.loads(path.read_text())
+    table["content"]["value"] = 1.0
+    path.write_text(json.dumps(table))
+    with pytest.raises(jaxsens.InputError, match="checksum"):
+        load_worst_input(path)
+    path.write_text('{"value": 1.0}')
+    with pytest.raises(jaxsens.InputError, match=r"not written by jaxsens.*WorstInput\.save"):
+        load_worst_input(path)
+    os.remove(path)
+    with pytest.raises(jaxsens.InputError, match="no such file"):
+        load_worst_input(path)
+
+
+ONE_LAYER = jaxsens.TransformerConfig(2, width=6, heads=2, layers=1, feed_forward=5, end_symbol=False)
+
+
+def test_a_budget_that_ends_between_two_starts_leaves_a_search_that_has_not_converged():
+    model = jaxsens.Transformer(ONE_LAYER, seed=0)
+    whole = worst_input(model, 9, search=jaxsens.theory.Search(exact=False, restarts=3, seed=0))
+    assert whole.converged
+    assert whole.starts == len(whole.restarts) == 3
+    first = worst_input(model, 9, search=jaxsens.theory.Search(exact=False, restarts=1, seed=0))
+    stopped = worst_input(
+        model, 9, search=jaxsens.theory.Search(exact=False, restarts=3, seed=0, budget=first.measurements)
+    )
+    assert stopped.restarts == first.restarts
+    assert first.converged
+    assert not stopped.converged

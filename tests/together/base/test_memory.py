@@ -1,0 +1,117 @@
+"""What cannot fit is refused at once, with what it takes, what there is, and the remedy; what fits is not."""
+
+from __future__ import annotations
+
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens import InputError, Transformer
+from jaxsens.core.base import memory
+from jaxsens.core.base.errors import Problems
+from jaxsens.core.sweeps.config import parse_sweep_config
+from jaxsens.core.sweeps.single.single import input_tokens, model_source
+from jaxsens.theory import lemma5, restrict
+from jaxsens.training.config import TrainConfig
+from tests.core.sweeps.tiny import TINY, tiny_sweep
+from tests.small_models import small
+
+MODEL = Transformer(small(dtype="float32"))
+HARD = Transformer(small(dtype="float32", weighting="leftmost-hard"))
+HUGE = 10**12
+FIGURES = r"takes [\d.e+]+ [GTP]iB, and this machine has [\d.]+ [MGT]iB; "
+
+
+def function(tokens):
+    return jnp.sum(tokens)[None]
+
+
+CALLS = {
+    "explain": lambda: jaxsens.explain(MODEL, HUGE),
+    "explain, of a function": lambda: jaxsens.explain(function, HUGE, flips=2),
+    "worst_input": lambda: jaxsens.theory.worst_input(MODEL, HUGE),
+    "worst_input, of a function": lambda: jaxsens.theory.worst_input(function, HUGE, flips=2),
+    "lemma5": lambda: lemma5(MODEL, HUGE),
+    "restrict": lambda: restrict(HARD, HUGE),
+    "flips of one position": lambda: jaxsens.flip_sensitivity(function, [0, 1, 1], 2**31 - 1),
+    "measure --n": lambda: input_tokens(source(), None, HUGE, 1, 0),
+    "measure --inputs": lambda: input_tokens(source(), None, 8, HUGE, 0),
+    "sweep": lambda: tiny_sweep("lengths = [4, 6]", f"lengths = [4, {HUGE}]"),
+}
+
+
+def source():
+    table = {"alphabet_size": 2, "width": 4, "heads": 1, "layers": 1, "feed_forward": 0}
+    return model_source(None, None, table)
+
+
+@pytest.fixture(autouse=True)
+def sixteen_gibibytes(monkeypatch):
+    monkeypatch.setattr(memory, "machine_memory", lambda: 2**34)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_cannot_fit_is_refused_with_the_figure(name):
+    with pytest.raises(InputError, match=FIGURES):
+        CALLS[name]()
+
+
+def test_flips_are_counted_before_they_are_listed(monkeypatch):
+    words = np.zeros((3, 50), int)
+    monkeypatch.setattr(memory, "machine_memory", lambda: 100_000)
+    with pytest.raises(
+        InputError, match=r"tokens = 'shape \(3, 50\)': a measurement of 1911 flips takes.*sample"
+    ):
+        jaxsens.flip_sensitivity(function, words, 14)
+    assert len(jaxsens.flip_sensitivity(function, words, flips=jaxsens.Substitute(14, sample=20))) == 20
+    assert len(jaxsens.flip_sensitivity(function, words, flips=jaxsens.Substitute(14, positions=[3]))) == 39
+
+
+@pytest.mark.parametrize("seeds", ["1000000000", str(10**18)])
+def test_seeds_are_counted_before_they_are_listed(seeds):
+    with pytest.raises(InputError, match=r"seeds = .*: .*at most 100000"):
+        tiny_sweep("seeds = 2", f"seeds = {seeds}")
+
+
+def test_a_sweep_of_too_many_points_is_refused():
+    text = TINY.replace("seeds = 2", "seeds = 25001")
+    with pytest.raises(
+        InputError, match="2 models at 2 lengths with 25001 seeds are 100004 points: at most 100000"
+    ):
+        parse_sweep_config(text)
+    assert len(parse_sweep_config(text.replace("25001", "40")).points) == 160
+
+
+def test_lengths_of_a_training_that_cannot_fit_are_refused():
+    table = {
+        "task": "prediction",
+        "language": {"name": "parity"},
+        "model": {"alphabet_size": 2, "width": 8, "heads": 1, "layers": 2, "feed_forward": 8},
+        "data": {"lengths": [2, HUGE]},
+    }
+    with pytest.raises(InputError, match=FIGURES):
+        TrainConfig.from_table(table)
+
+
+def test_the_machine_s_memory_is_read_and_a_container_s_limit_with_it(monkeypatch, tmp_path):
+    monkeypatch.undo()
+    memory.machine_memory.cache_clear()
+    assert 2**28 < memory.machine_memory() < 2**50
+    for text, expected in (("1000000\n", 1_000_000), ("max\n", None)):
+        (tmp_path / "limit").write_text(text)
+        monkeypatch.setattr(memory, "_LIMIT", tmp_path / "limit")
+        memory.machine_memory.cache_clear()
+        assert memory.machine_memory() == (expected or memory.machine_memory())
+    memory.machine_memory.cache_clear()
+
+
+def test_figures_have_a_unit():
+    problems = Problems("f")
+    assert memory.check_fits("n", 3, 2**34, "a list", "less", problems)
+    assert not memory.check_fits("n", 3, 2**34 + 2**33, "a list", "less", problems)
+    assert re.fullmatch("n = 3: a list takes 24 GiB, and this machine has 16 GiB; less", problems.messages[0])
+    told = {1: "1 bytes", 1536: "1.5 KiB", 1010 * 1024: "0.986 MiB", 2.0**55: "32 PiB"}
+    assert {count: memory.in_words(count) for count in told} == told

@@ -1,0 +1,290 @@
+"""Tiny changes have digits, bounds of rounding hold, and what is not resolved is said; see `digits.py` beside."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens import TransformerConfig
+from jaxsens.core import choice
+from jaxsens.core.base.errors import PrecisionWarning
+from jaxsens.core.base.precision import RESOLVED, numerics, resolved
+from jaxsens.core.engines.difference.rounding import product_error, size
+from jaxsens.core.measures.measures import Decision, Measure
+from jaxsens.core.models.parts.weighting import Sigmoid, SinkSoftmax
+from jaxsens.core.models.subjects.adapters import measurable
+from jaxsens.core.results.digits.rounding import output_rounding
+from tools.digits import truth
+
+ALIBI = {"mask": "future", "positions": ("alibi",), "weighting": "temperature-linear", "end_symbol": False}
+
+
+def transformer(seed: int = 0, **options: Any) -> jaxsens.Transformer:
+    given = {"alphabet_size": 2, "width": 16, "heads": 1, "layers": 1, "feed_forward": 0, **ALIBI, **options}
+    return jaxsens.Transformer(TransformerConfig(**given), seed=seed)
+
+
+def word(n: int = 32) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 2, n).astype(np.int32)
+
+
+def compared(model: Any, tokens: np.ndarray, **options: Any) -> tuple[jaxsens.FlipSensitivity, np.ndarray]:
+    found = jaxsens.flip_sensitivity(model, tokens, progress=False, **options)
+    return found, truth(measurable(model), tokens, found.positions, found.symbols)
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("float64", 1e-13)])
+def test_changes_far_below_the_rounding_of_the_output_have_digits(dtype, tolerance):
+    """Where nearly all weight is on keys of one value: 8e-19, and 2e-35 where scores are too large for float32."""
+    for seed, largest in ((0, 8.18e-19), (4, 1.59e-35)):
+        found, true = compared(transformer(seed, dtype=dtype), word())
+        np.testing.assert_allclose(found.norms, true, rtol=tolerance, atol=0)
+        assert found.max == pytest.approx(largest, rel=1e-2, abs=0)
+        assert found.resolved.all()
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "no positions, all rows see all": {"positions": (), "mask": "none"},
+    "places tell rows apart": {"positions": ("sinusoidal",), "weighting": "temperature-quadratic"},
+    "nearly equal places": {"positions": ("length",), "weighting": "softmax"},
+    "a sink": {"weighting": SinkSoftmax(logit=1.0), "positions": ()},
+    "learned sinks": {"weighting": SinkSoftmax(logit=1.0, learned=True), "positions": (), "heads": 2},
+    "two heads and a map": {"heads": 2, "feed_forward": 8, "layer_norm": "pre"},
+    "the flipped row is read": {"readout": 0, "mask": "past", "layers": 1},
+    "two layers of cold heads": {"layers": 2, "width": 8, "feed_forward": 8},
+    "three layers of a mean": {"layers": 3, "width": 8, "readout": "mean", "weighting": "temperature-log"},
+    "hard, of equal values": {"weighting": "average-hard", "positions": (), "mask": "none"},
+    "sigmoid": {"weighting": Sigmoid(), "positions": ("alibi",)},
+}
+
+
+QUICK = (
+    "no positions, all rows see all",
+    "places tell rows apart",
+    "a sink",
+    "learned sinks",
+    "hard, of equal values",
+)
+
+
+@pytest.mark.quick(1, 2)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CASES]
+)
+def test_every_bound_of_rounding_holds_and_nothing_is_off_by_more_than_it_says(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrecisionWarning)
+        found, true = compared(transformer(1, **CASES[name]), word(10))
+    off = np.abs(found.norms - true)
+    assert np.all(off <= np.maximum(found.resolution, 1e-300)), name
+    assert np.all(off[found.resolved] <= 1.5 * RESOLVED * true[found.resolved])
+    assert np.all(found.resolved | (true < 1e-300))  # float64 does not tell an average of equal values from 0
+
+
+def test_a_change_that_two_forward_passes_lose_is_said_to_be_lost():
+    found, true = compared(transformer(0, weighting="temperature-log"), word(12), engine="vmap")
+    np.testing.assert_allclose(found.norms[found.resolved], true[found.resolved], rtol=1.5 * RESOLVED, atol=0)
+
+
+def test_what_a_users_model_hides_is_said_to_be_lost():
+    table = jnp.asarray(np.random.default_rng(0).normal(size=(2, 4)), jnp.float32)
+
+    def model(tokens: Any) -> Any:  # one large constant, which hides a change of 1e-12
+        rows = table[tokens]
+        return jnp.asarray([1.0, 3.0]) + 1e-12 * rows.sum(axis=0)[:2] / 3
+
+    with pytest.warns(jaxsens.UnchangedWarning, match="rounded away"):
+        found = jaxsens.flip_sensitivity(model, word(8), 2, progress=False)
+    assert not found.resolved.any()
+    assert np.all(found.resolution >= 1e-12)
+
+
+def test_a_change_of_1e_150_that_float64_hides_is_said_to_be_lost():
+    def model(small: Any, tokens: Any) -> Any:
+        return (1 + small[tokens].sum())[None]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = jaxsens.flip_sensitivity((model, np.asarray([0, 1e-150])), word(5), flips=2, progress=False)
+    assert np.all(found.norms == 0)
+    assert not found.resolved.any()
+
+
+@pytest.mark.long
+def test_what_float32_does_not_resolve_goes_on_to_float64(monkeypatch):
+    monkeypatch.setattr(choice, "_wide_at_once", lambda *given: False)
+    found, true = compared(transformer(3), word(), engine="difference")
+    assert any("float64" in how for how, _ in found.engine.elsewhere)
+    assert found.resolved.all()
+    np.testing.assert_allclose(found.norms, true, rtol=2e-5, atol=0)
+
+
+def test_what_no_arithmetic_resolves_is_counted_in_one_warning():
+    with pytest.warns(
+        PrecisionWarning, match=r"n = 32: 31 of 31 flips change the output by less than"
+    ) as caught:
+        found = jaxsens.flip_sensitivity(transformer(0), word(32), engine="vmap", progress=False)
+    assert len(caught) == 1
+    assert not found.resolved.any()
+    true = truth(measurable(transformer(0)), word(32), found.positions, found.symbols)
+    assert np.all(np.abs(found.norms - true) <= found.resolution)
+
+
+def test_a_change_is_resolved_if_it_is_known_to_1_percent_or_taken_for_0():
+    values, resolution = (
+        np.array([1.0, -1.0, 1.0, 0.0, 1e-310, 1e-299]),
+        np.array([0.009, 0.009, 0.011, 0, 1e-301, 1e-300]),
+    )
+    assert resolved(values, resolution).tolist() == [True, True, False, True, True, True]
+
+
+@pytest.mark.long
+def test_exact_zeros_behind_a_mask_are_resolved_and_not_warned_of():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = jaxsens.flip_sensitivity(transformer(0, readout=3), word(12), progress=False)
+    assert np.all(found.norms[found.positions > 3] == 0)
+    assert found.resolved.all()
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("weighting", ["temperature-log", "temperature-linear"])
+def test_deletions_and_groups_are_resolved_too(weighting):
+    # At the second temperature they go on to float64, and from there to wider numbers.
+    model = transformer(0, weighting=weighting)
+    for flips in (jaxsens.Delete(), jaxsens.Substitute(groups=[(1, 2), (4,)])):
+        found = jaxsens.flip_sensitivity(model, word(10), flips, progress=False)
+        assert found.resolved.all()
+        assert np.all(found.norms > 0)
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("name", ["l2", "l1", "linf", "cosine", "kl"])
+def test_a_measures_resolution_is_what_an_error_of_the_change_can_do(name):
+    measure, rng = Measure.kinds[name](), np.random.default_rng(0)
+    with jax.enable_x64(True):
+        for scale in (1e-6, 1e-2, 1.0):
+            y, dy = jnp.asarray(rng.normal(size=5)), jnp.asarray(scale * rng.normal(size=(20, 5)))
+            direction = rng.normal(size=(20, 5))
+            direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+            error = jnp.asarray(scale * 10.0 ** rng.uniform(-6, -1, 20))
+            resolution = measure.resolution(y, dy, error)
+            moved = measure.values(y, dy + error[:, None] * direction) - measure.values(y, dy)
+            assert np.all(np.abs(moved) <= resolution * (1 + 1e-6))
+            assert np.max(np.abs(moved) / resolution) > 0.1  # and not much more than that
+
+
+def test_a_decision_that_an_error_may_turn_is_unresolved():
+    y, dy = jnp.asarray([1.0, 0.5]), jnp.asarray([[0.0, 0.499], [0.0, 0.6], [0.0, 0.2]])
+    error = jnp.asarray([1e-2, 1e-3, 1e-3])
+    assert Decision().resolution(y, dy, error).tolist() == [1, 0, 0]
+    assert Decision(0.5).resolution(y[:1], jnp.asarray([[-0.5]]), error[:1]).tolist() == [1]
+
+
+def test_the_error_of_a_product_is_that_of_float32():
+    rng = np.random.default_rng(0)
+    rows, matrix = rng.normal(size=(200, 32)).astype(np.float32), rng.normal(size=(32, 16)).astype(np.float32)
+    off = np.linalg.norm(rows @ matrix - rows.astype(np.float64) @ matrix.astype(np.float64), axis=1)
+    said = np.asarray(product_error(size(jnp.asarray(rows)), jnp.zeros(200), jnp.asarray(matrix)))
+    assert np.all(off <= said)
+    assert np.median(off / said) > 0.01
+
+
+@pytest.mark.long
+def test_the_doubt_of_an_output_covers_its_rounding_and_is_assumed_where_it_cannot_be_evaluated():
+    model = transformer(0, weighting="softmax", layers=2, width=32)
+    subject, tokens = measurable(model), word(24)
+    output = np.asarray(subject.apply(subject.parameters, jnp.asarray(tokens)))
+    doubts = output_rounding(subject, tokens[None])
+    said = doubts(0, "float32", output)
+    assert 1e-9 < np.max(said / np.max(np.abs(output))) < 1e-4
+
+    def on_host(tokens: Any) -> np.ndarray:
+        return np.asarray([tokens.sum(), 1], np.float32)
+
+    def called(tokens: Any) -> Any:
+        shape = jax.ShapeDtypeStruct((2,), jnp.float32)
+        found = jax.pure_callback(
+            lambda t: np.asarray([t.sum(), 1], np.float32), shape, tokens, vmap_method="sequential"
+        )
+        return jnp.asarray(found)
+
+    assumed = output_rounding(measurable(called), tokens[None])(0, "float32", np.array([3.0, 1.0]))
+    np.testing.assert_allclose(assumed, 4 * np.finfo(np.float32).eps * np.array([3, 1]))
+
+
+def test_the_doubt_of_a_float64_output_covers_the_rounding_of_its_parameters():
+    # The same operations in another order give the same number: only a moved parameter shows that its digits matter.
+    scales = np.array([1e7, 2e7, 3e7])
+    subject, tokens = measurable((lambda scales, word: jnp.sin(scales * (word.sum() + 1.5)), scales)), word(6)
+    with numerics("float64"):
+        output = np.asarray(subject.apply(subject.parameters, jnp.asarray(tokens)))
+    doubt = output_rounding(subject, tokens[None])(0, "float64", output)
+    x = scales * (tokens.sum() + 1.5)
+    assert np.all(0.2 * np.finfo(np.float64).eps * x * abs(np.cos(x)) < doubt)
+    assert np.all(doubt < 1e-4)
+
+
+@pytest.mark.long
+def test_what_computes_in_float32_whatever_its_parameters_are_is_seen_to_round():
+    """Its output is in float64 for a parameter in float64, and what cancels before it is not."""
+    table = np.random.default_rng(0).normal(size=4).astype(np.float32)
+
+    def model(scale: Any, tokens: Any) -> Any:
+        h, large = jnp.asarray(table)[tokens].mean(), (tokens.max() + 30000).astype(jnp.float32)
+        for _ in range(210):
+            h = (h + large) - large
+        return h[None] * scale
+
+    tokens = np.random.default_rng(0).integers(0, 4, 16)
+    with pytest.warns(PrecisionWarning):
+        found = jaxsens.flip_sensitivity((model, np.float32(1)), tokens, 4, progress=False)
+    true = np.abs(table[found.symbols].astype(float) - table[tokens[found.positions]]) / 16
+    off = np.abs(found.norms - true)
+    assert np.any(off > RESOLVED * true)
+    assert np.all(off[found.resolved] <= 1.5 * RESOLVED * true[found.resolved])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_outputs_that_a_construction_promises_to_be_0_or_1_have_no_rounding(dtype):
+    model = jaxsens.construction("first", "temperature", dtype=dtype)
+    assert isinstance(model, jaxsens.formal.CompiledTransformer)
+    found = jaxsens.flip_sensitivity(model, model.encode("01101001"), engine="vmap", progress=False)
+    np.testing.assert_array_equal(found.norms, [1, 0, 0, 0, 0, 0, 0])
+    assert found.resolved.all()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["random numbers", "a callback", "float32 alone"])
+def test_where_no_pass_in_float64_is_possible_a_model_is_measured_in_its_own_dtype(kind):
+    """A pass in float64 would draw other numbers, call the user's code with another dtype, or fail."""
+    table = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
+
+    def called(h: np.ndarray) -> np.ndarray:
+        assert h.dtype == np.float32
+        return np.asarray(h)
+
+    def model(table: Any, tokens: Any) -> Any:
+        h = jnp.asarray(table)[tokens].mean(0)
+        if kind == "random numbers":
+            h = h + jax.random.normal(jax.random.key(0), (5,))
+        if kind == "float32 alone":
+            assert h.dtype == jnp.float32
+        for _ in range(210):
+            h = jnp.tanh(h) * 1.01
+        if kind == "a callback":
+            shape = jax.ShapeDtypeStruct((5,), jnp.float32)
+            h = jnp.asarray(jax.pure_callback(called, shape, h, vmap_method="sequential"))
+        return h
+
+    tokens = np.random.default_rng(0).integers(0, 4, 16)
+    found = jaxsens.flip_sensitivity((model, table), tokens, 4, progress=False)
+    assert found.resolved.all()
+    assert np.all(found.resolution > 0)

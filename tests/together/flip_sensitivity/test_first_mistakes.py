@@ -1,0 +1,359 @@
+"""First mistakes of those who bring their own model: each gets one clear error that says what to write instead."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import warnings
+from collections import namedtuple
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
+
+import jaxsens
+
+TOKENS = np.array([0, 1, 1, 0, 1])
+TABLE = jax.random.normal(jax.random.key(0), (2, 4))
+PARAMETERS = {"embedding": TABLE, "scale": jnp.float32(2.0)}
+
+
+def network(tokens):
+    return jnp.tanh(TABLE[tokens]).mean(0)
+
+
+def apply(parameters, tokens):
+    return parameters["scale"] * jnp.tanh(parameters["embedding"][tokens]).mean(0)
+
+
+def refused(model: Any, tokens: Any = TOKENS, flips: Any = 2, **options: Any) -> str:
+    with pytest.raises(jaxsens.InputError) as caught:
+        jaxsens.flip_sensitivity(model, tokens, flips, **options)
+    return str(caught.value)
+
+
+class Record:
+    def __init__(self, logits):
+        self.logits = logits
+
+
+@dataclasses.dataclass
+class Output:
+    hidden: Any
+    logits: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Registered:
+    logits: Any
+
+
+Pair = namedtuple("Pair", ["logits", "hidden"])
+
+TORCH = types.ModuleType("torch.nn.modules.module")
+exec(
+    "class Module:\n"
+    "    def __call__(self, tokens):\n"
+    "        raise TypeError('embedding(): argument indices must be Tensor, not DynamicJaxprTracer')\n",
+    TORCH.__dict__,
+)
+
+
+class TorchModel(TORCH.Module):
+    pass
+
+
+class LinenModel(nn.Module):
+    rate: float = 0.0
+
+    @nn.compact
+    def __call__(self, tokens, train):
+        y = nn.Embed(2, 4)(tokens).mean(0)
+        return nn.Dropout(self.rate, deterministic=not train)(y)
+
+
+class NnxAttention(nnx.Module):
+    def __init__(self):
+        self.embed = nnx.Embed(2, 4, rngs=nnx.Rngs(0))
+        self.attend = nnx.MultiHeadAttention(1, 4, decode=False, dropout_rate=0.1, rngs=nnx.Rngs(0))
+
+    def __call__(self, tokens):
+        return self.attend(self.embed(tokens)).mean(0)
+
+
+class NnxBatched(nnx.Module):
+    def __init__(self):
+        self.embed = nnx.Embed(2, 4, rngs=nnx.Rngs(0))
+
+    def __call__(self, tokens):
+        batch, n = tokens.shape
+        return self.embed(tokens).sum(1) / n + 0 * batch
+
+
+OUTPUTS = {
+    "dict": (lambda t: {"logits": network(t)}, "a dict with the keys 'logits'", 'network(tokens)["logits"]'),
+    "empty dict": (lambda t: {}, "a dict with the keys", "network(tokens)"),
+    "tuple": (lambda t: (network(t), t), "a tuple of 2", "network(tokens)[0]"),
+    "list": (lambda t: [network(t)], "a list of 1", "network(tokens)[0]"),
+    "namedtuple": (lambda t: Pair(network(t), t), "a Pair of 2", "network(tokens)[0]"),
+    "dataclass": (lambda t: Output(t, network(t)), "a Output with hidden, logits", "network(tokens).logits"),
+    "registered": (lambda t: Registered(network(t)), "a Registered with logits", "network(tokens).logits"),
+    "object": (lambda t: Record(network(t)), "a Record; an array", "network(tokens).logits"),
+    "None": (lambda t: None, "it returns None", "return logits"),
+    "text": (lambda t: "01", "a str", "network(tokens)"),
+    "random key": (lambda t: jax.random.key(0), "it returns key<fry>", "an array of numbers"),
+    "complex": (
+        lambda t: jnp.fft.fft(network(t)),
+        "it returns complex64",
+        "jnp.stack([y.real, y.imag]).ravel()",
+    ),
+    "8-bit floats": (
+        lambda t: network(t).astype(jnp.float8_e4m3fn),
+        "it returns float8_e4m3fn",
+        "return y.astype(jnp.float32)",
+    ),
+    "4-bit integers": (lambda t: network(t).astype(jnp.int4), "it returns int4", "y.astype(jnp.float32)"),
+    "nothing": (
+        lambda t: network(t)[:0],
+        "its output is empty (shape (0,))",
+        "return the values to measure",
+    ),
+    "function": (lambda t: network, "a function", "network(tokens)"),
+}
+
+
+@pytest.mark.parametrize("kind", OUTPUTS)
+def test_an_output_that_is_no_array_is_refused_with_the_lines_that_take_one(kind):
+    model, said, line = OUTPUTS[kind]
+    message = refused(model)
+    assert said in message
+    assert line.replace('"', "'") in message
+    if kind not in ("None", "random key", "nothing", "complex", "8-bit floats", "4-bit integers"):
+        assert "jaxsens.flip_sensitivity(model, tokens, flips=...)" in message
+
+
+MODELS = {
+    "class": (NnxBatched, "NnxBatched, a class: pass an instance", "model = NnxBatched(...)"),
+    "torch": (TorchModel(), "TorchModel, of PyTorch", "model = jaxsens.from_torch(module.eval())"),
+    "config": (jaxsens.training.LSTMConfig(2, 4, 1), "LSTMConfig, a config", "model = jaxsens.training.LSTM(config, seed=0)"),
+    "path": ("results/x", "'results/x', a path: load it", "jaxsens.training.load_checkpoint(path).model"),
+    "parameters": (PARAMETERS, "dict: parameters alone are not a model", "model = (function, parameters)"),
+    "list": ([apply, PARAMETERS], "list: parameters alone", "model = (function, parameters)"),
+    "reversed": ((PARAMETERS, apply), "a pair in the wrong order", "model = (function, parameters)"),
+    "two of parameters": ((PARAMETERS, PARAMETERS), "a pair without a function", "(function, parameters)"),
+    "init and apply": ((lambda key: PARAMETERS, apply), "a pair of two functions", "model = (apply, init("),
+    "pair with a class": ((NnxBatched, PARAMETERS), "a pair with NnxBatched, a class", "pass an instance"),
+    "pair of one argument": ((network, PARAMETERS), "a pair with network(tokens): it is called as", "lambda"),
+    "pair of three": ((lambda p, key, t: t, PARAMETERS), "a pair with <lambda>(p, key, t)", "lambda parameters,"),
+    "two arguments": (apply, "apply(parameters, tokens): it is called only with the tokens", "(function, parameters)"),
+    "a keyword": (lambda t, *, train: t, "<lambda>(t, *, train)", "lambda tokens: model(tokens, deterministic=True)"),
+    "no argument": (lambda: 1.0, "<lambda>(): it is called only with the tokens", "(function, parameters)"),
+    "nnx.split": (nnx.split(NnxBatched()), "the result of nnx.split", "model = nnx.merge(graphdef, state)"),
+    "eqx.partition": (
+        eqx.partition(eqx.nn.Linear(2, 2, key=jax.random.key(0)), eqx.is_array), "two Linear", "eqx.combine(*parts)"
+    ),
+    "array": (TABLE, "ArrayImpl: pass a jaxsens model", "callable tokens -> array"),
+    "None": (None, "NoneType: pass a jaxsens model", "callable tokens -> array"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_what_is_no_model_is_refused_with_the_lines_that_make_one(kind):
+    model, said, line = MODELS[kind]
+    message = refused(model)
+    assert f"model = {said}" in message
+    assert line in message
+
+
+@pytest.mark.parametrize("call", [jaxsens.explain, jaxsens.theory.worst_input])
+def test_every_function_that_takes_a_model_says_so(call):
+    with pytest.raises(jaxsens.InputError, match=r"model = apply\(parameters, tokens\)"):
+        call(apply, 4, flips=2)
+    with pytest.raises(jaxsens.InputError, match="returns a dict with the keys 'logits'"):
+        call(OUTPUTS["dict"][0], 4, flips=2)
+    with pytest.raises(jaxsens.InputError, match=r"model: it cannot be traced by JAX"):
+        call(CALLED["NumPy"][0], 4, flips=2)
+
+
+def test_a_model_inside_another_trace_is_refused_with_the_remedy():
+    def inside(table):
+        return jaxsens.flip_sensitivity(lambda t: table[t].mean(0), TOKENS, 2).max
+
+    def beside(table):
+        return jaxsens.flip_sensitivity((lambda p, t: p[t].mean(0), table), TOKENS, 2).max
+
+    for call in (jax.jit(inside), jax.grad(beside)):
+        with pytest.raises(
+            jaxsens.InputError, match="it holds values that are being traced: call this outside"
+        ):
+            call(TABLE)
+
+
+def test_one_hot_rows_of_integers_are_measured_as_inputs_with_a_warning():
+    rows = np.eye(3, dtype=int)[[0, 2, 1, 1]]
+    table = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2)))
+    known = jaxsens.Transformer(jaxsens.TransformerConfig(2))
+    for model in (lambda t: table[t].mean(0), known):
+        with pytest.warns(UserWarning, match=r"4 inputs of 3 symbols .*, give tokens.argmax\(-1\)") as found:
+            assert len(jaxsens.flip_sensitivity(model, rows, 2).tokens) == 4
+        assert found[0].filename == __file__
+    for tokens in (rows[:1], rows + 1, rows.argmax(-1)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            jaxsens.flip_sensitivity(lambda t: table[t % 3].mean(0), tokens, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it reads three symbols, so rows of four are none of its one-hot rows
+        jaxsens.flip_sensitivity(known, np.eye(4, dtype=int), 2)
+
+
+CALLED = {
+    "torch in a lambda": (lambda t: TorchModel()(t), "it calls PyTorch, which JAX cannot trace"),
+    "NumPy": (lambda t: np.tanh(np.asarray(TABLE)[np.asarray(t)]).mean(0), "write it with jax.numpy"),
+    "float": (lambda t: float(t.sum()), "write it with jax.numpy"),
+    "branch": (lambda t: 1.0 if t[0] else 0.0, "write it with jax.numpy"),
+    "a list": (lambda t: [1.0, 2.0][t[0]], "write it with jax.numpy"),
+    "a mask": (lambda t: TABLE[t[t > 0]].sum(0), "write it with jax.numpy"),
+    "a dictionary": (lambda t: jnp.stack([{0: 1.0, 1: 2.0}[int(x)] for x in t]), "write it with jax.numpy"),
+    "batch": (NnxBatched(), "lambda tokens: model(tokens[None])[0]"),
+    "vmap": (jax.vmap(lambda t: TABLE[t].mean(0) / t.shape[0]), "lambda tokens: model(tokens[None])[0]"),
+    "its own problem": (lambda t: TABLE[t] @ jnp.ones(3), "it raised TypeError: dot_general requires"),
+    "one-hot of another size": (lambda t: jax.nn.one_hot(t, 3) @ TABLE, "it raised TypeError: dot_general"),
+    "callback": (
+        lambda t: jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct((5,), "int32"), t)[:2] * 1.0,
+        'jax.pure_callback(..., vmap_method="sequential")',
+    ),
+    "Equinox dropout": (lambda t: eqx.nn.Dropout(0.5)(network(t)), "switch off randomness"),
+    "linen argument": (
+        (LinenModel(), LinenModel().init(jax.random.key(0), TOKENS, train=False)),
+        "missing 1 required positional argument: 'train'",
+    ),
+    "linen parameters alone": (
+        (nn.Embed(2, 4), nn.Embed(2, 4).init(jax.random.key(0), TOKENS)["params"]),
+        '(module, {"params": parameters})',
+    ),
+    "nnx attention in training": (NnxAttention(), "switch off randomness (model.eval()"),
+    "linen dropout": (
+        (lambda v, t: LinenModel(0.5).apply(v, t, train=True), LinenModel().init(jax.random.key(0), TOKENS, False)),
+        "switch off randomness",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CALLED)
+def test_a_model_that_cannot_be_called_is_refused_with_the_remedy(kind):
+    model, said = CALLED[kind]
+    message = refused(model)
+    assert message.startswith("model: ")
+    assert said in message
+
+
+def test_what_the_model_raised_is_kept_with_its_traceback():
+    with pytest.raises(jaxsens.InputError, match="it raised ZeroDivisionError: division by zero") as caught:
+        jaxsens.flip_sensitivity(lambda t: 1 / 0, TOKENS, 2)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_model_with_a_shard_map_of_its_own_is_refused():
+    mesh = jax.make_mesh((1,), ("n",), axis_types=(AxisType.Auto,))
+    every = PartitionSpec()
+    model = jax.shard_map(network, mesh=mesh, in_specs=every, out_specs=every)
+    assert "it uses shard_map" in refused(model)
+
+
+def test_a_function_and_its_parameters_are_a_model():
+    pair, expected = (apply, PARAMETERS), jaxsens.flip_sensitivity(partial(apply, PARAMETERS), TOKENS, 2)
+    np.testing.assert_allclose(jaxsens.flip_sensitivity(pair, TOKENS, 2).norms, expected.norms, rtol=1e-6)
+    halved = {**PARAMETERS, "scale": jnp.float32(1.0)}
+    with pytest.MonkeyPatch.context() as patch:  # parameters are arguments: others do not compile again
+        patch.setattr(jax.stages.Lowered, "compile", lambda *a, **k: pytest.fail("compiled again"))
+        half = jaxsens.flip_sensitivity((apply, halved), TOKENS, 2)
+    np.testing.assert_allclose(2 * half.norms, expected.norms, rtol=1e-6)
+
+
+def test_parameters_of_a_pair_that_are_no_arrays_are_part_of_the_function():
+    def model(parameters, tokens):
+        return (
+            getattr(jnp, parameters["squash"])(parameters["table"][tokens])
+            .reshape(parameters["heads"], -1)
+            .mean(1)
+        )
+
+    parameters = {"table": np.asarray(TABLE, np.float64), "heads": 5, "squash": "tanh"}
+    result = jaxsens.flip_sensitivity((model, parameters), TOKENS, 2)
+    assert len(result) == 4
+    assert result.dtype == "float64"
+
+
+def numpy_model(tokens: np.ndarray) -> np.ndarray:
+    return np.tanh(np.asarray(PLAIN)[tokens]).mean(0)
+
+
+PLAIN = np.random.default_rng(0).normal(size=(2, 4))
+
+
+def test_the_lines_for_a_model_outside_jax_work():
+    d = 4
+    kind = jax.ShapeDtypeStruct((d,), "float32")  # of the model's output
+    model = lambda tokens: jax.pure_callback(lambda t: np.asarray(numpy_model(np.asarray(t)), "float32"), kind, tokens, vmap_method="sequential")  # noqa: E501, E731  # fmt: skip
+    result = jaxsens.flip_sensitivity(model, [0, 1] * 40, flips=2)
+    expected = np.linalg.norm(np.tanh(PLAIN[1]) - np.tanh(PLAIN[0])) / 80
+    np.testing.assert_allclose(result.norms, expected, rtol=1e-4)
+    line = 'jax.pure_callback(lambda t: np.asarray(numpy_model(np.asarray(t)), "float32"), kind, tokens, vmap_method='
+    assert line in refused(lambda t: numpy_model(np.asarray(t)))
+
+
+ACCEPTED = {
+    "jit": jax.jit(network),
+    "partial": partial(apply, PARAMETERS),
+    "a number": lambda t: jnp.sin(t * 1.0).sum(),
+    "bfloat16": lambda t: network(t).astype(jnp.bfloat16),
+    "a constant": lambda t: 1.0,
+    "default arguments": lambda t, train=False: network(t),
+    "whatever arguments": lambda *arguments, **options: network(*arguments),
+    "a method": jaxsens.Transformer(
+        jaxsens.TransformerConfig(alphabet_size=2, width=4, heads=1, layers=1, feed_forward=4)
+    ).__call__,
+    "a batch of one": lambda t: jax.vmap(network)(t[None])[0],
+}
+
+
+@pytest.mark.quick(5)
+@pytest.mark.parametrize("kind", ACCEPTED)
+def test_what_is_a_model_is_measured(kind):
+    # Two outputs of 8 bits tell no change to 1 %.
+    expected = {"a constant": jaxsens.UnchangedWarning, "bfloat16": jaxsens.PrecisionWarning}.get(kind)
+    with pytest.warns(expected) if expected else nullcontext():
+        assert len(jaxsens.flip_sensitivity(ACCEPTED[kind], TOKENS, 2)) == 4
+
+
+@pytest.mark.parametrize(
+    ("mesh", "said"),
+    [
+        ("cpu", "jax.sharding.Mesh(numpy.array(jax.devices('cpu')), (\"flips\",))"),
+        (AbstractMesh((2,), ("flips",)), "mesh = AbstractMesh("),
+        (jax.devices()[:2], 'jax.sharding.Mesh(numpy.array(devices), ("flips",))'),
+        (2, "mesh = 2: the devices to spread flips over"),
+        (Mesh(np.array([]), ("flips",)), "mesh = Mesh("),
+    ],
+)
+def test_what_is_no_mesh_is_refused_with_the_lines_that_make_one(mesh, said):
+    with pytest.raises(jaxsens.InputError, match="Placement: mesh = ") as caught:
+        jaxsens.Placement(mesh)
+    assert said in str(caught.value)
+    assert "jaxsens.flip_sensitivity(model, tokens, placement=jaxsens.Placement(mesh))" in str(caught.value)
+
+
+def test_several_mistakes_are_told_at_once():
+    message = refused(network, "01", 1, measure=2, placement="cpu", progress="bar", readout=-1)
+    refused(network, measure=np.array([1, 2]), engine=np.array([1, 2]))
+    for argument in ("tokens", "placement", "progress", "readout", "flips.symbols", "measure"):
+        assert f"\n  - {argument} = " in message

@@ -1,0 +1,279 @@
+"""A new kind of part: measured by what it owns, and refused by name by everybody who has no rule for it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens.core.base.errors import EngineRefusal, InputError
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.engines.difference import engine as difference
+from jaxsens.core.engines.difference import folded
+from jaxsens.core.engines.difference.engine import DifferenceEngine
+from jaxsens.core.engines.difference.rules import activation_change
+from jaxsens.core.engines.engine import FlipBlock
+from jaxsens.core.measures.measures import L2
+from jaxsens.core.models.parts.choices import (
+    ACTIVATIONS,
+    LAYER_NORMS,
+    OUTPUT_GATES,
+    SCORES,
+    LayerNormPlaces,
+    OutputGate,
+    ScoreFunction,
+)
+from jaxsens.core.models.parts.masks import MASK_TYPES, MASKS, KeyMask, visible
+from jaxsens.core.models.parts.positions import AddedTerm, CoordinateTerm, ScoreTerm
+from jaxsens.core.models.parts.schedules import Schedule
+from jaxsens.core.models.parts.score_positions import Alibi
+from jaxsens.core.models.parts.weighting import AverageHard, HardWeighting, Softmax, Weighting
+from tests.foreign_parts import Nowhere, Ramp, Window
+
+WORD = np.array([0, 1, 1, 0, 1, 2])
+
+
+@dataclasses.dataclass(frozen=True)
+class SquaredShares(Weighting):
+    """Weights proportional to 1 + s^2."""
+
+    @property
+    def hard(self) -> bool:
+        return False
+
+    def shares(self, scores, visible):
+        shares = jnp.where(visible, 1 + scores**2, 0)
+        return shares, jnp.maximum(jnp.sum(shares, axis=-1, keepdims=True), 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class EndsHard(HardWeighting):
+    """Half the weight on the first key with the largest score, half on the last."""
+
+    def winners(self, ties):
+        order = jnp.arange(ties.shape[-1])
+        last = ties.shape[-1] - 1 - jnp.argmax(ties[..., ::-1], axis=-1)
+        return ties & ((order == jnp.argmax(ties, axis=-1)[..., None]) | (order == last[..., None]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Thirds(CoordinateTerm):
+    """i mod 3."""
+
+    @property
+    def label(self) -> str:
+        return "thirds"
+
+    @property
+    def bounded(self) -> bool:
+        return True
+
+    def values(self, n):
+        return np.arange(1.0, n + 1) % 3
+
+
+class Warming:
+    """An inverse temperature that is no `Schedule`."""
+
+    bounded = True
+
+    def __call__(self, n):
+        return 1 / np.asarray(n, float)
+
+    def __repr__(self) -> str:
+        return "Warming()"
+
+
+def near(queries, keys):
+    return jnp.abs(queries - keys) <= 1
+
+
+def distance(queries, keys, vector, exact_rows):
+    return -jnp.sum((queries[:, :, None] - keys[:, None]) ** 2, axis=-1)
+
+
+NAMED = {
+    "activation": (ACTIVATIONS, "sine", jnp.sin),
+    "mask": (MASKS, "near", KeyMask("key j is visible if |i - j| <= 1", near, earlier=True, later=True)),
+    "scores": (SCORES, "distance", ScoreFunction(distance, vector=False)),
+    "layer_norm": (LAYER_NORMS, "sandwich", LayerNormPlaces(before=True, after=True)),
+    "output_gate": (OUTPUT_GATES, "signed", OutputGate(lambda head_width: 1, jnp.tanh)),
+}
+"""A foreign member of each family that a config names: the table of the family, its name, and what it is."""
+
+FOREIGN = [
+    ({"weighting": SquaredShares()}, "weighting SquaredShares"),
+    ({"weighting": EndsHard()}, "weighting EndsHard"),
+    ({"positions": Ramp()}, "position term Ramp"),
+    ({"positions": Thirds()}, "position term Thirds"),
+    ({"positions": Window()}, "position term Window"),
+    ({"activation": "sine"}, "activation sine"),
+    ({"mask": "near"}, "mask near"),
+    ({"scores": "distance"}, "score distance"),
+    ({"layer_norm": "sandwich"}, "layer normalisation sandwich"),
+    ({"output_gate": "signed"}, "output gate signed"),
+]
+
+
+@pytest.fixture
+def _members(monkeypatch):
+    for table, name, member in NAMED.values():
+        monkeypatch.setitem(table, name, member)
+
+
+def made(**options) -> jaxsens.Transformer:
+    config = jaxsens.TransformerConfig(
+        **{"alphabet_size": 2, "width": 8, "heads": 2, "feed_forward": 6, "dtype": "float64", **options}
+    )
+    return jaxsens.Transformer(config, seed=0)
+
+
+@pytest.mark.quick(1, 5)
+@pytest.mark.usefixtures("_members")
+@pytest.mark.parametrize(("options", "named"), FOREIGN)
+def test_a_part_that_owns_its_forward_pass_is_measured_by_forward_passes(options, named):
+    model = made(layers=1, **options)
+    assert not np.allclose(model(WORD), made(layers=1)(WORD))
+    found = jaxsens.flip_sensitivity(model, WORD)
+    assert found.engine.name == "vmap"
+    assert f"has no rule for the {named};" in found.engine.reason
+    for norm, i, symbol in zip(found.norms, found.positions, found.symbols, strict=True):
+        flipped = WORD.copy()
+        flipped[i] = symbol
+        assert norm == pytest.approx(np.linalg.norm(model(flipped) - model(WORD)), rel=1e-9, abs=1e-14)
+    told = jaxsens.explain(model, 600).engine
+    assert told.name == "vmap"
+    assert named in told.reason
+    levels = jaxsens.analysis.layer_changes(model, WORD)
+    assert np.isfinite(levels.own).all()
+
+
+@pytest.mark.usefixtures("_members")
+@pytest.mark.parametrize(("options", "named"), FOREIGN)
+def test_the_difference_engine_and_the_folded_form_refuse_it_by_name(options, named):
+    model = made(**options)
+    with pytest.raises(EngineRefusal, match=f"no rule for the {named}"):
+        jaxsens.flip_sensitivity(model, WORD, engine="difference")
+    with pytest.raises(EngineRefusal, match=f"no rule for the {named}"):
+        jaxsens.explain(model, 6, engine="difference")
+    assert named in str(folded.refusal(model.config))
+
+
+@pytest.mark.quick(5)
+@pytest.mark.usefixtures("_members")
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [case for case in FOREIGN if case[1].split()[0] in ("weighting", "activation", "score", "output")],
+)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_rules_of_the_difference_engine_refuse_it_where_nobody_asked_the_engine(options, named, layers):
+    model = made(layers=layers, **options)
+    engine, flips = (
+        DifferenceEngine(L2(), None, model.config),
+        FlipBlock(jnp.array([0, 3]), jnp.array([1, 1])),
+    )
+
+    def measured(parameters, tokens):
+        return engine.changes(parameters, engine.prepare(parameters, tokens), flips)
+
+    with numerics("float64"), pytest.raises(InputError, match=f"no rule for the {named}; it knows"):
+        jax.eval_shape(measured, model.parameters, WORD)
+
+
+@pytest.mark.usefixtures("_members")
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"weighting": SquaredShares()}, "SquaredShares"),
+        ({"weighting": EndsHard()}, "EndsHard"),
+        ({"positions": Window()}, "Window"),
+        ({"activation": "sine"}, "sine"),
+        ({"scores": "distance"}, "distance"),
+        ({"layer_norm": "sandwich"}, "sandwich"),
+        ({"output_gate": "headwise"}, "output_gate = 'headwise'"),
+    ],
+)
+def test_soften_refuses_what_theorem_26_is_not_about(options, named):
+    with pytest.raises(InputError, match=named):
+        jaxsens.formal.soften(made(**{"weighting": "average-hard", "positions": "none", **options}), 4, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({"weighting": Warming()}, r"weighting = Warming\(\)"),
+        ({"positions": Warming()}, r"positions = Warming\(\)"),
+        *(({field: name}, f"{field} = '{name}'") for field, (_, name, _) in NAMED.items()),
+    ],
+)
+def test_what_belongs_to_no_family_makes_no_model(options, shown):
+    with pytest.raises(InputError, match=shown):
+        made(**options)
+
+
+@pytest.mark.parametrize("field", NAMED)
+def test_a_name_that_the_config_did_not_check_is_refused_where_it_is_used(field):
+    model, name = made(), "unheard-of"
+    object.__setattr__(model.config, field, name)
+    with pytest.raises(InputError, match=name):
+        model(WORD)
+    with pytest.raises(InputError, match=name):
+        jaxsens.analysis.layer_changes(model, WORD)
+    with pytest.raises(InputError, match=name):
+        jaxsens.flip_sensitivity(model, WORD)
+    assert name in str(difference.refusal(model.config))
+
+
+def test_a_position_term_that_enters_neither_embeddings_nor_scores_is_refused():
+    model = made(positions=Nowhere())
+    for refused in (
+        lambda: model(WORD),
+        lambda: jaxsens.analysis.layer_changes(model, WORD),
+        lambda: jaxsens.flip_sensitivity(model, WORD),
+    ):
+        with pytest.raises(InputError, match="no rule for the position term Nowhere"):
+            refused()
+
+
+@pytest.mark.parametrize(
+    ("family", "given"),
+    [
+        (Weighting, ("shares", "hard")),
+        (HardWeighting, ("winners",)),
+        (AddedTerm, ("bounded", "values")),
+        (CoordinateTerm, ("bounded", "label", "values")),
+        (ScoreTerm, ("bounded", "turned", "penalty")),
+    ],
+)
+def test_a_member_that_forgets_a_behaviour_cannot_be_made(family, given):
+    for forgotten in given:
+        behaviours = {name: (lambda self: None) for name in given if name != forgotten}
+        with pytest.raises(TypeError, match=forgotten):
+            type("Forgetful", (family,), behaviours)()
+    type("Complete", (family,), {name: (lambda self: None) for name in given})()
+
+
+@pytest.mark.parametrize("member", [Softmax, AverageHard, Schedule, Alibi])
+def test_a_member_is_final_for_its_rules_are_chosen_by_its_class(member):
+    with pytest.raises(TypeError, match=f"{member.__name__} is final"):
+        type("Derived", (member,), {})
+
+
+def test_a_table_of_rules_names_what_it_knows():
+    layer = dataclasses.replace(made().config.layer(0), activation="sine")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match="no rule for the activation sine; it knows relu, tanh, silu, gelu"):
+        activation_change(layer, jnp.ones(2), jnp.ones(2))
+    with pytest.raises(InputError, match="no rule for the mask near; it knows none, future, past"):
+        visible("near", jnp.arange(2), jnp.arange(2))
+
+
+def test_every_member_that_a_config_can_name_is_served_as_the_engine_says():
+    assert set(difference.SERVED.masks) == {*MASKS, *MASK_TYPES}
+    assert set(difference.SERVED.scores) == set(SCORES)
+    assert set(difference.SERVED.layer_norms) == set(LAYER_NORMS)
+    assert set(difference.SERVED.activations) == set(ACTIVATIONS)
+    assert set(difference.SERVED.output_gates) == set(OUTPUT_GATES)

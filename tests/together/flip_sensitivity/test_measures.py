@@ -1,0 +1,443 @@
+"""What engines measure, beside plain loops: distances, decisions, and functions of both outputs."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens import InputError, Transformer, flip_sensitivity, load_result
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.choice import choose
+from jaxsens.core.engines.engine import FlipBlock
+from jaxsens.core.engines.options import Difference
+from jaxsens.core.flips.flips import Substitute
+from jaxsens.core.measures.measures import KL, Comparison, Cosine, Function, Measure
+from jaxsens.core.models.networks.given import parameters_from_numpy
+from jaxsens.core.models.subjects.adapters import measurable
+from jaxsens.core.placement.placement import Placement
+from tests import reference
+from tests.core.flip_sensitivity.conformance import CASES, engine_of
+from tests.measure_reference import exact, measured
+from tests.small_models import random_parameters, small
+
+ENGINES = ("vmap", "incremental", "difference")
+WORD = np.append(np.random.default_rng(0).integers(0, 3, 8), 3)
+
+MODELS = {
+    "one layer": small(layers=1),
+    "two layers": small(logits=4),
+    "three layers": small(layers=3, layer_norm="pre", logits=4),
+    "hard": small(weighting="average-hard", logits=3),
+    "one logit": small(layers=1, logits=1),
+}
+
+
+def by_loops(model, word, flips, name, outputs=None):
+    """The measure of every flip, from the reference's outputs in the widest type."""
+    parameters = jax.tree.map(lambda leaf: np.asarray(leaf).astype(np.longdouble), model.parameters)
+
+    def output(tokens):
+        y = reference.output(model.config, parameters, tokens, np.longdouble)
+        return exact((y if outputs is None else y[list(outputs)]).astype(np.float64))
+
+    before, values = output(list(word)), []
+    for position, symbol in zip(flips.positions, flips.symbols, strict=True):
+        values.append(
+            measured(before, output([symbol if i == position else t for i, t in enumerate(word)]), name)
+        )
+    return np.array(values)
+
+
+SERVED = [
+    (model, engine, name)
+    for model, config in MODELS.items()
+    for engine in ENGINES
+    if engine_of(engine, config) is not None
+    for name in ("cosine", "kl", "decision")
+    if config.logits != 1 or name == "decision"
+]
+
+
+@pytest.mark.quick(2, 6)
+@pytest.mark.parametrize(("model", "engine", "name"), SERVED)
+def test_every_engine_gives_what_plain_loops_do(model, engine, name):
+    built = Transformer(MODELS[model], seed=1)
+    result = flip_sensitivity(built, WORD, measure=name, engine=engine)
+    truth = by_loops(built, WORD, result, name)
+    np.testing.assert_allclose(result.norms, truth, rtol=1e-6, atol=1e-15)
+    assert (result.measure.kind, result.engine.name) == (name, engine)
+    assert f"{name}: mean=" in repr(result)
+
+
+@pytest.mark.quick(0, 1)
+@pytest.mark.parametrize("name", ["kl", "cosine", "decision"])
+def test_chosen_outputs_only(name):
+    built = Transformer(MODELS["two layers"], seed=1)
+    for engine in ("vmap", "difference"):
+        result = flip_sensitivity(built, WORD, measure=Measure.kinds[name](outputs=[3, 1]), engine=engine)
+        np.testing.assert_allclose(
+            result.norms, by_loops(built, WORD, result, name, (3, 1)), rtol=1e-6, atol=1e-15
+        )
+
+
+def apart(y, new):
+    return jnp.sum((new - y) * jnp.arange(1, y.shape[0] + 1)) + jnp.sum(new**2) - jnp.sum(y**2)
+
+
+CONFORMING = (
+    "mask future",
+    "weighting average-hard",
+    "layer norm after",
+    "no layer",
+    "one layer",
+    "logits of the mean, hard",
+    "sharpened much more",
+)
+
+
+@pytest.mark.quick(0, 2)
+@pytest.mark.parametrize(
+    "measure",
+    [Cosine(), KL(), Comparison(apart), Function(lambda y: jax.nn.logsumexp(y))],
+    ids=["cosine", "kl", "comparison", "function"],
+)
+@pytest.mark.parametrize("name", CONFORMING)
+def test_engines_agree_on_the_models_that_they_must_pass(name, measure):
+    case = CASES[name]
+    parameters, word = case.parameters(), jnp.asarray(case.word, jnp.int32)
+    pairs, values = jnp.asarray(case.flips, jnp.int32), {}
+    for engine in ("vmap", "difference"):
+        runner = engine_of(engine, case.config)
+        assert runner is not None
+        runner = dataclasses.replace(runner, measure=measure)
+        with numerics("float64"):
+            given = parameters_from_numpy(parameters, "float64")
+            prepared = jax.jit(runner.prepare)(given, word)
+            values[engine] = np.asarray(
+                jax.jit(runner.norms)(given, prepared, FlipBlock(pairs[:, 0], pairs[:, 1]))
+            )
+    declined = np.isnan(values["difference"])
+    assert not declined.all()
+    np.testing.assert_allclose(
+        values["difference"][~declined],
+        values["vmap"][~declined],
+        rtol=1e-7,
+        atol=1e-13 * max(1, np.nanmax(np.abs(values["vmap"]))),
+    )
+
+
+@pytest.mark.quick(0, 2)
+@pytest.mark.parametrize(
+    ("measure", "layers", "tolerance"),
+    [
+        (KL(), 1, 1e-5),
+        (Function(lambda y: jax.nn.log_softmax(y)[1]), 1, 1e-6),
+        (Cosine(), 1, 1e-5),
+        pytest.param(Function(lambda y: jax.nn.log_softmax(y)[1]), 2, 1e-6, marks=pytest.mark.slow),
+    ],
+    ids=["kl", "function", "cosine", "function of two layers"],
+)
+def test_the_difference_engine_keeps_the_digits_that_two_outputs_lose(measure, layers, tolerance):
+    # At n = 4096 a change is some 1e-4 of the output; folded for two layers.
+    config = jaxsens.TransformerConfig(3, width=8, heads=2, layers=layers, feed_forward=16, logits=5)
+    model, tokens = Transformer(config, seed=0), np.random.default_rng(0).integers(0, 3, 4096)
+    same = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.parameters)
+    wide = Transformer(config.replace(dtype="float64"), parameters=same)
+    flips = Substitute(sample=24, seed=1)
+    truth = flip_sensitivity(wide, tokens, flips, measure, engine="difference")
+    errors = {}
+    for engine in ("vmap", "difference"):
+        values = flip_sensitivity(model, tokens, flips, measure, engine=engine)
+        errors[engine] = np.median(np.abs(values.values - truth.values) / truth.norms)
+        if engine == "vmap":  # float32 has lost them
+            assert dict(values.engine.elsewhere)["a forward pass each in float64"] > 0
+        else:
+            assert ("folded" in values.engine.reason) == (layers == 2)
+    assert errors["difference"] < tolerance
+    assert errors["vmap"] < 1e-5
+
+
+# A function of both outputs
+
+
+def log_probability(y):
+    return jax.nn.log_softmax(y)[1]
+
+
+def log_probability_by_numpy(y):
+    return y[1] - np.log(np.exp(y - y.max()).sum()) - y.max()
+
+
+def apart_by_numpy(y, new):
+    return np.sum((new - y) * np.arange(1, len(y) + 1)) + np.sum(new**2) - np.sum(y**2)
+
+
+def change_of(f):
+    """A function of one output as one of two."""
+    return lambda y, new: f(new) - f(y)
+
+
+FUNCTIONS = {
+    "log-probability": (Function(log_probability), change_of(log_probability_by_numpy)),
+    "one output": (Function(lambda y: y[-1]), change_of(lambda y: y[-1])),
+    "sum of squares": (Function(lambda y: y @ y), change_of(lambda y: (y * y).sum())),
+    "step": (
+        Function(lambda y: jnp.where(y[0] > 0, 1.0, 0.0) * y[1]),
+        change_of(lambda y: (y[0] > 0) * y[1]),
+    ),
+    "comparison": (Comparison(apart), apart_by_numpy),
+}
+"""Each measure with its value by NumPy."""
+
+
+def by_numpy(model, word, result, of_both):
+    """The value of a function of both outputs under each flip, by plain loops in the widest type."""
+    parameters = jax.tree.map(lambda leaf: np.asarray(leaf).astype(np.longdouble), model.parameters)
+    y, values = reference.output(model.config, parameters, list(word), np.longdouble), []
+    for position, symbol in zip(result.positions, result.symbols, strict=True):
+        flipped = [symbol if i == position else t for i, t in enumerate(word)]
+        values.append(of_both(y, reference.output(model.config, parameters, flipped, np.longdouble)))
+    return np.array(values, float)
+
+
+@pytest.mark.quick(2, 5)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("model", ["two layers", "three layers"])
+def test_values_of_a_function_are_those_of_plain_loops_with_their_signs(model, name, engine):
+    built, (measure, of_both) = Transformer(MODELS[model], seed=1), FUNCTIONS[name]
+    result = flip_sensitivity(built, WORD, measure=measure, engine=engine)
+    truth = by_numpy(built, WORD, result, of_both)
+    assert min(truth) < 0 < max(truth)
+    np.testing.assert_allclose(result.values, truth, rtol=1e-9, atol=1e-14)
+    np.testing.assert_array_equal(result.norms, np.abs(result.values))
+    assert (result.measure.kind, result.asked.outputs, result.engine.name) == (measure.kind, None, engine)
+    assert result.max == result.argmax.norm == np.abs(result.values).max()
+    assert result.mean == np.abs(result.values).mean()
+    assert f"{result.measure.kind}: mean=" in repr(result)
+
+
+@pytest.mark.slow
+def test_flips_that_an_engine_declines_are_measured_with_the_same_function():
+    # Scores too large for float32, and too large for float64 to keep ties.
+    measure, of_both = FUNCTIONS["log-probability"]
+    for config in (
+        small(dtype="float32", weighting="temperature-cubic"),
+        small(weighting="temperature-cubic"),
+    ):
+        model = Transformer(config, parameters=random_parameters(config, 0, len(WORD)))
+        found = flip_sensitivity(model, WORD, measure=measure, engine="difference")
+        truth = by_numpy(model, WORD, found, of_both)
+        np.testing.assert_allclose(found.values, truth, rtol=1e-4, atol=1e-6)
+
+
+MODEL = Transformer(small(layers=1, dtype="float32", logits=3), seed=0)
+
+
+def of_measure(measure: Any = "l2", **options: Any) -> jaxsens.FlipSensitivity:
+    return flip_sensitivity(MODEL, WORD, measure=measure, **options)
+
+
+def finite_near(first):
+    return lambda y: jnp.where(jnp.abs(y[0] - first) < 1e-5, y[0], jnp.nan)
+
+
+NUMBER: Any = 3
+
+
+class Unhashable(SimpleNamespace):
+    __hash__ = None
+
+    def __call__(self, y):
+        return y[0]
+
+
+@pytest.mark.parametrize(
+    ("measure", "named"),
+    [
+        (lambda: Function(NUMBER), "f = 3"),
+        (lambda: Function(lambda y, k: y[k]), "f = "),
+        (lambda: Function(Unhashable()), "f = 'Unhashable'"),
+        (lambda: Function(lambda y: y[:2]), "measure"),
+        (lambda: Function(lambda y: y[0] > 0), "measure"),
+        (lambda: Function(lambda y: jnp.argmax(y)), "measure"),
+        (lambda: Function(lambda y: (y[0], y[1])), "measure"),
+        (lambda: Function(lambda y: None), "measure"),
+        (lambda: Function(lambda y: float(y[0])), "measure"),
+        (lambda: Function(lambda y: jax.nn.log_softmax(y)[60]), "use indices from 0 to 2"),
+        (lambda: Function(lambda y: jnp.log(y[0] * 0)), "output of input 0"),
+        (lambda: Function(finite_near(MODEL(jnp.asarray(WORD))[0])), "first at position 0"),
+        (lambda: Comparison(NUMBER), "f = 3"),
+        (lambda: Comparison(lambda y: y[0]), "f = "),
+        (lambda: Comparison(lambda y, new: new - y), "measure"),
+        (lambda: Comparison(lambda y, new: jnp.argmax(y) != jnp.argmax(new)), "measure"),
+        (lambda: Comparison(lambda y, new: (new - y)[7]), "use indices from 0 to 2"),
+        (lambda: Comparison(lambda y, new: jnp.log(-jnp.sum(new**2))), "output of input 0"),
+        (
+            lambda: Comparison(lambda y, new: jnp.where(jnp.all(y == new), 0.0, jnp.nan)),
+            "first at position 0",
+        ),
+    ],
+)
+def test_what_is_no_function_of_outputs_is_refused(measure, named):
+    with pytest.raises(InputError) as caught:
+        of_measure(measure())
+    assert named in str(caught.value)
+
+
+def test_a_direction_that_a_flip_takes_away_is_refused():
+    with pytest.raises(InputError, match="of 0 has no direction"):
+        flip_sensitivity(lambda t: t[:2] * 1.0, [0, 1, 0], 2, measure="cosine")
+
+
+@pytest.mark.parametrize("name", ["cosine", "kl"])
+def test_measures_of_several_outputs_refuse_a_single_one(name):
+    with pytest.raises(InputError, match=f'measure = "{name}": it is 0 for nearly every change of a single'):
+        of_measure(Measure.kinds[name](outputs=[1]))
+    with pytest.raises(InputError, match="of a single output"):
+        flip_sensitivity(lambda t: jnp.sum(t) * 1.0, [0, 1, 0], 2, measure=name)
+
+
+def test_engines_and_functions_that_serve_norms_only_refuse_the_others_by_name():
+    for measure, engine, match in (
+        ("decision", "first-order", 'cannot estimate measure = "decision", which jumps'),
+        (Comparison(apart), jaxsens.FirstOrder(sketch=2), "sketch = 2: only for L2"),
+    ):
+        with pytest.raises(InputError, match=match):
+            of_measure(measure, engine=engine)
+    for name in ("cosine", "kl", "decision"):
+        wrong: Any = name
+        for call in (
+            lambda wrong=wrong: jaxsens.theory.worst_input(MODEL, 4, measure=wrong),
+            lambda wrong=wrong: jaxsens.analysis.layer_changes(MODEL, WORD, measure=wrong),
+            lambda wrong=wrong: jaxsens.theory.lemma5(MODEL, 4, measure=wrong),
+            lambda wrong=wrong: jaxsens.theory.certified_bound(MODEL, 4, measure=wrong),
+        ):
+            with pytest.raises(
+                InputError, match=rf"measure = {Measure.kinds[wrong].__name__}\(\): a norm: l2, l1 or linf"
+            ):
+                call()
+
+
+def again(y, new):
+    return jnp.sum((new - y) * jnp.arange(1, y.shape[0] + 1)) + jnp.sum(new**2) - jnp.sum(y**2)
+
+
+def log_probability_again(y):
+    return jax.nn.log_softmax(y)[1]
+
+
+@pytest.mark.parametrize(
+    ("measure", "same", "other"),
+    [
+        (Comparison(apart), Comparison(again), Comparison(lambda y, new: y[0])),
+        (
+            Function(log_probability),
+            Function(log_probability_again),
+            Function(lambda y: jax.nn.log_softmax(y)[2]),
+        ),
+    ],
+    ids=["comparison", "function"],
+)
+def test_an_interrupted_measurement_is_completed_with_the_same_function_only(tmp_path, measure, same, other):
+    def progress(done, total):
+        raise KeyboardInterrupt
+
+    options: dict[str, Any] = {"placement": Placement(batch_size=1), "engine": "vmap"}
+    with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
+        of_measure(measure, progress=progress, **options)
+    caught.value.partial.save(tmp_path / "partial.parquet")
+    partial = load_result(tmp_path / "partial.parquet")
+    completed = partial.joined(of_measure(same, flips=partial.remaining, **options))
+    whole = of_measure(measure, **options)
+    assert 0 < len(partial) < len(whole)
+    np.testing.assert_array_equal(completed.values, whole.values)
+    for wrong, named in ((other, "remaining: measure"), ("l2", "measure = ")):
+        with pytest.raises(InputError, match=named):
+            of_measure(wrong, flips=partial.remaining, **options)
+
+
+def test_a_saved_result_and_the_part_of_an_input_have_their_signs(tmp_path):
+    result = flip_sensitivity(MODEL, np.stack([WORD, WORD[::-1] % 3]), measure=Function(log_probability))
+    assert list(result.to_pandas().columns) == ["input", "position", "symbol", "norm", "resolution", "value"]
+    result.save(tmp_path / "r.parquet")
+    loaded: Any = load_result(tmp_path / "r.parquet")
+    np.testing.assert_array_equal(loaded.values, result.values)
+    assert loaded.values.dtype == result.values.dtype
+    assert loaded.description() == result.description()
+    part = result.of_input(1)
+    np.testing.assert_array_equal(part.values, result.values[result.inputs == 1])
+    np.testing.assert_array_equal(part.norms, np.abs(part.values))
+
+
+def test_every_fallback_keeps_the_function():
+    config = jaxsens.TransformerConfig(alphabet_size=3, width=8, heads=2, layers=2, feed_forward=16)
+    measure = Function(log_probability)
+    runner, _ = choose(measurable(Transformer(config)), Difference(), Substitute(), measure, 1024)
+    assert runner.for_few_flips.measure is measure
+    chain = []
+    while runner is not None:
+        chain.append((type(runner).__name__, runner.measure))
+        runner = runner.fallback
+    assert [name for name, _ in chain] == [
+        "FoldedEngine",
+        "DifferenceEngine",
+        "DifferenceEngine",
+        "VmapEngine",
+    ]
+    assert {f for _, f in chain} == {measure}
+
+
+def test_functions_of_other_models():
+    w = np.random.default_rng(0).normal(size=9).astype(np.float32)
+    result = flip_sensitivity(
+        lambda t: jnp.asarray(w) @ t, WORD % 2, 2, measure=Function(lambda y: -2 * y[0])
+    )
+    signs = np.where(WORD[:8] % 2 == 0, 1, -1)
+    np.testing.assert_allclose(result.values, -2 * w[:8] * signs, rtol=1e-4, atol=1e-6)
+    rows = flip_sensitivity(
+        lambda t: jnp.asarray(w)[:, None] * t[:, None],
+        WORD % 2,
+        2,
+        measure=Function(lambda y: y[0]),
+        readout="mean",
+    )
+    np.testing.assert_allclose(rows.values, w * np.where(WORD % 2 == 0, 1, -1) / 9, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.long
+def test_the_designated_outputs_of_a_model_do_not_matter_to_a_function():
+    compiled = jaxsens.construction("parity", condition="temperature")
+    result = flip_sensitivity(
+        compiled, np.array([0, 1, 1, 0, 1]), measure=Function(lambda y: y[0] + 2 * y[1])
+    )
+    assert result.asked.outputs is None
+
+
+# The Boolean sensitivity
+
+
+def majority(tokens):
+    return jnp.sum(2 * tokens - 1) * 1.0
+
+
+@pytest.mark.long
+def test_the_average_sensitivity_of_a_sample_is_an_estimate():
+    words = np.random.default_rng(0).integers(0, 2, (6, 9))
+    whole = flip_sensitivity(majority, words, 2, measure="decision")
+    estimates = [
+        flip_sensitivity(majority, words, flips=Substitute(2, sample=20, seed=seed), measure="decision")
+        for seed in range(60)
+    ]
+    found = np.array([one.average_sensitivity for one in estimates])
+    assert abs(found.mean() - whole.average_sensitivity) < 4 * found.std() / np.sqrt(len(found))
+    assert found.std() > 0
+    few = flip_sensitivity(majority, words, flips=Substitute(2, sample=2), measure="decision")
+    assert np.isnan(few.sensitive_flips).sum() >= 4

@@ -1,0 +1,497 @@
+"""Placement: meshes, batches, memory, progress and interruption change where flips are measured, never the result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh
+
+import jaxsens
+from jaxsens.core.base.platforms import PLATFORMS, compiling_for
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.engines.difference.engine import DifferenceEngine
+from jaxsens.core.engines.difference.folded import FoldedEngine
+from jaxsens.core.engines.engine import Engine, FlipBlock
+from jaxsens.core.measures.measures import L2, LInf
+from jaxsens.core.placement import placement, program
+from jaxsens.core.placement.placement import Placement
+from tests.core.flip_sensitivity.conformance import engine_of
+from tests.core.flip_sensitivity.formula import (
+    EXPECTED,
+    FLIPS,
+    INPUTS,
+    POSITIONS,
+    SYMBOLS,
+    TOKENS,
+    Formula,
+    spread,
+)
+from tests.small_models import small
+
+
+def mesh_of(count: int) -> Mesh:
+    return Mesh(np.array(jax.devices()[:count]), ("flips",))
+
+
+def test_the_tests_run_on_eight_devices():
+    assert len(jax.devices()) == 8
+    assert placement.local_mesh().size == 8
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("batch_size", [1, 3, 7, 1000])
+@pytest.mark.parametrize("devices", [1, 2, 8])
+def test_every_flip_gets_its_own_value_on_any_mesh_in_any_batch(devices, batch_size):
+    # 22 flips an input: uneven for every mesh and batch here, and fewer than a device each at times.
+    norms, declined = spread(Formula(L2(), None), Placement(mesh_of(devices), batch_size))
+    np.testing.assert_array_equal(norms, EXPECTED)
+    assert not declined
+
+
+def test_what_is_prepared_in_float64_is_rounded_once():
+    model = jaxsens.Transformer(small(layers=1, dtype="float32"), seed=0)
+    engine, word = DifferenceEngine(L2(), None, model.config), np.append(np.arange(30) % 3, 3)
+    with numerics("float32"):
+        prepared = placement.prepared_on(mesh_of(1), engine, model.parameters, word).prepared
+    with numerics("float64"):
+        wide = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), jnp.float64), model.parameters)
+        exact = jax.tree.map(np.asarray, jax.jit(engine.prepare)(wide, word))
+    for found, wanted in zip(jax.tree.leaves(prepared), jax.tree.leaves(exact), strict=True):
+        assert found.dtype in (np.float32, np.int32, np.bool_)
+        if wanted.dtype != np.float64:
+            np.testing.assert_array_equal(found, wanted)
+            continue
+        known = np.isfinite(wanted)
+        np.testing.assert_array_equal(np.asarray(found)[~known], wanted[~known])
+        off = np.abs(np.asarray(found, np.float64) - wanted)[known]
+        assert (off <= 0.51 * np.spacing(np.abs(wanted[known]).astype(np.float32)) + 1e-13).all()
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("every", [0, 2, 4])
+@pytest.mark.parametrize("devices", [1, 8])
+def test_changes_are_vectors_with_the_signs_that_norms_lose(devices, every):
+    @dataclass(frozen=True)
+    class Vectors(Formula):
+        def changes(self, parameters: Any, prepared: Any, block: FlipBlock) -> Any:
+            value = super().changes(parameters, prepared, block)
+            return jnp.concatenate(
+                [0 * value, -self.scale * value, block.places[:, None] + 0 * value], axis=1
+            )
+
+        @property
+        def fallback(self) -> Engine | None:
+            return Vectors(self.measure, self.outputs, scale=-1.0) if self.every else None
+
+    engine, where = Vectors(LInf(), (1, 2), every), Placement(mesh_of(devices), 3)
+    changes, declined = placement.Measuring(
+        engine, jnp.float32(1), TOKENS, INPUTS, POSITIONS, SYMBOLS, where
+    ).changes()
+    np.testing.assert_array_equal(changes, np.stack([-EXPECTED, POSITIONS], axis=1))
+    norms, also = spread(engine, where)
+    np.testing.assert_array_equal(np.abs(changes).max(axis=1), norms)
+    assert bool(declined) == bool(also) == (every > 0)
+
+
+def test_ctrl_c_among_changes_is_a_plain_one():
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        placement.Measuring(
+            Formula(L2(), None),
+            jnp.float32(1),
+            TOKENS,
+            INPUTS,
+            POSITIONS,
+            SYMBOLS,
+            Placement(mesh_of(1)),
+            stop,
+        ).changes()
+    assert not isinstance(caught.value, placement.Interrupted)
+
+
+def test_one_program_serves_the_declined_flips_of_all_inputs(monkeypatch):
+    @dataclass(frozen=True)
+    class DeclinesZeros(Formula):
+        def changes(self, parameters: Any, prepared: Any, block: FlipBlock) -> Any:
+            change = super().changes(parameters, prepared, block)
+            return jnp.where(prepared[block.places][:, None] == 0, jnp.nan, change)
+
+        @property
+        def fallback(self) -> Engine:
+            return Formula(self.measure, self.outputs, scale=-1.0)
+
+    words = np.array([[0] * zeros + [1] * (11 - zeros) for zeros in range(3, 12)], np.int32)
+    inputs, positions = np.repeat(np.arange(9), 11), np.tile(np.arange(11), 9)
+    compiled, compile_ = [], jax.stages.Lowered.compile
+
+    def noted(lowered: Any, *arguments: Any, **options: Any) -> Any:
+        compiled.append(lowered)
+        return compile_(lowered, *arguments, **options)
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", noted)
+    norms, declined = placement.Measuring(
+        DeclinesZeros(LInf(), None),
+        jnp.float32(1),
+        words,
+        inputs,
+        positions,
+        np.full(99, 2),
+        Placement(mesh_of(1), 3),
+    ).numbers()
+    np.testing.assert_array_equal(norms[:, 0], 100.0 * positions + 21 + words.ravel())
+    assert declined["Formula"] >= sum(range(3, 12))
+    assert len(compiled) == 2
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize(("every", "share"), [(4, 3 / 11), (2, 6 / 11), (1, 1)])
+def test_declined_flips_go_to_the_fallback(devices, every, share):
+    seen = []
+    norms, declined = spread(
+        Formula(L2(), None, every), Placement(mesh_of(devices)), lambda *counts: seen.append(counts)
+    )
+    np.testing.assert_array_equal(norms, EXPECTED)
+    assert declined["Formula"] >= round(share * len(FLIPS))
+    assert_counts_up(seen)
+
+
+def assert_counts_up(seen: list[tuple[int, int]]) -> None:
+    assert seen == sorted(seen)
+    assert {total for _, total in seen} == {len(FLIPS)}
+    assert seen[-1][0] == len(FLIPS)
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        Mesh(np.array(jax.devices()).reshape(2, 4), ("a", "b")),
+        Mesh(np.array(jax.devices()[:6]).reshape(3, 2)[::-1], ("rows", "columns")),
+        jax.make_mesh((2, 4), ("a", "b"), axis_types=(AxisType.Explicit, AxisType.Explicit)),
+        jax.make_mesh((4, 2), ("a", "b"), axis_types=(AxisType.Auto, AxisType.Auto)),
+    ],
+    ids=["two axes", "six devices in another order", "explicit axes", "automatic axes"],
+)
+def test_a_mesh_of_the_callers_own(mesh):
+    np.testing.assert_array_equal(spread(Formula(L2(), None), Placement(mesh, 3))[0], EXPECTED)
+
+
+# With the engines
+
+
+def word(n: int, seed: int = 0) -> np.ndarray:
+    return np.append(np.random.default_rng(seed).integers(0, 3, n - 1), 3)
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("engine", ["vmap", "difference"])
+def test_engines_give_the_same_on_1_2_and_8_devices(engine):
+    model, tokens = jaxsens.Transformer(small(layers=1 if engine == "vmap" else 2)), word(13)
+    found = {
+        devices: jaxsens.flip_sensitivity(
+            model, tokens, engine=engine, placement=jaxsens.Placement(mesh_of(devices), batch_size=3)
+        ).norms
+        for devices in (1, 2, 8)
+    }
+    # A batch of one size runs the same program whatever the mesh.
+    np.testing.assert_array_equal(found[2], found[1])
+    np.testing.assert_allclose(found[8], found[1], rtol=1e-12)
+    other = jaxsens.flip_sensitivity(
+        model, tokens, engine=engine, placement=jaxsens.Placement(mesh_of(1), batch_size=1000)
+    )
+    np.testing.assert_allclose(other.norms, found[1], rtol=1e-12)
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize(("size", "kind"), [(8, AxisType.Auto), (2, AxisType.Auto), (2, AxisType.Explicit)])
+def test_the_result_does_not_depend_on_a_mesh_set_around_the_call(size, kind):
+    tokens = word(9)
+
+    def measured() -> tuple[np.ndarray, float]:
+        model = jaxsens.Transformer(small(layers=1))
+        return jaxsens.flip_sensitivity(model, tokens).norms, jaxsens.theory.worst_input(model, 3).value
+
+    alone = measured()
+    with jax.set_mesh(jax.make_mesh((size,), ("data",), axis_types=(kind,))):
+        inside = measured()
+    np.testing.assert_allclose(inside[0], alone[0], rtol=1e-12)
+    np.testing.assert_allclose(inside[1], alone[1], rtol=1e-12)
+
+
+# Interruption
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_ctrl_c_leaves_what_was_finished(after):
+    model, tokens = jaxsens.Transformer(small(layers=1)), np.stack([word(12), word(12, 1)])
+    whole = jaxsens.flip_sensitivity(model, tokens, placement=jaxsens.Placement(mesh_of(1), batch_size=2))
+    seen = []
+
+    def stop(done: int, total: int) -> None:
+        seen.append(done)
+        if len(seen) == after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
+        jaxsens.flip_sensitivity(
+            model, tokens, progress=stop, placement=jaxsens.Placement(mesh_of(1), batch_size=2)
+        )
+    partial = caught.value.partial
+    assert isinstance(caught.value, KeyboardInterrupt)
+    assert len(partial) == seen[-1] < len(whole) == partial.population
+    assert not partial.exhaustive
+    values = {
+        flip: norm
+        for *flip, norm in zip(whole.inputs, whole.positions, whole.symbols, whole.norms, strict=True)
+        for flip in [tuple(flip)]
+    }
+    finished = list(zip(partial.inputs, partial.positions, partial.symbols, strict=True))
+    assert len(set(finished)) == len(finished)
+    assert [values[flip] for flip in finished] == partial.norms.tolist()
+
+
+def test_ctrl_c_keeps_no_flip_that_was_declined_and_not_yet_measured():
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(placement.Interrupted) as caught:
+        spread(Formula(L2(), None, every=4), Placement(mesh_of(1), 1000), stop)
+    finished = ~np.isnan(caught.value.finished.values[:, 0])
+    np.testing.assert_array_equal(finished, (INPUTS == 0) & (POSITIONS % 4 != 0))
+    np.testing.assert_array_equal(caught.value.finished.values[finished, 0], EXPECTED[finished])
+
+
+# Memory
+
+
+def temporary(engine: Engine, config: jaxsens.TransformerConfig, n: int, flips: int) -> tuple[int, int]:
+    """Bytes that the compiled `norms` of a block of flips takes: temporary ones, and those of its arguments."""
+    with numerics(config.dtype):
+        tokens, block = (jax.ShapeDtypeStruct((size,), jnp.int32) for size in (n, flips))
+        parameters = jaxsens.Transformer(config).parameters
+        prepared = jax.eval_shape(engine.prepare, parameters, tokens)
+        lowered = jax.jit(engine.norms).lower(parameters, prepared, FlipBlock(block, block))
+        analysis = lowered.compile().memory_analysis()
+    assert analysis is not None
+    return analysis.temp_size_in_bytes, analysis.argument_size_in_bytes
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", [DifferenceEngine, FoldedEngine])
+def test_nothing_n_by_n_is_kept_for_a_block_of_flips(kind):
+    config = small(feed_forward=20)
+    sizes = [temporary(kind(L2(), None, config), config, n, 4) for n in (256, 1024)]
+    for short, long in zip(*sizes, strict=True):
+        assert long / short < 2.2**2, sizes
+    # A single n x n array a flip would be larger.
+    assert sizes[-1][0] < 4 * 8 * 1024**2
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("kind", [DifferenceEngine, FoldedEngine])
+def test_preparing_grows_no_faster_than_n_once_scores_come_in_blocks(kind):
+    config = small(feed_forward=20)
+    engine = kind(L2(), None, config)
+    sizes = []
+    with numerics("float64"):
+        parameters = jaxsens.Transformer(config).parameters
+        for n in (2**13, 2**15):
+            tokens = jax.ShapeDtypeStruct((n,), jnp.int32)
+            analysis = jax.jit(engine.prepare).lower(parameters, tokens).compile().memory_analysis()
+            assert analysis is not None
+            sizes.append(analysis.temp_size_in_bytes + analysis.output_size_in_bytes)
+    assert sizes[1] / sizes[0] < 2.2**2, sizes
+
+
+@pytest.mark.quick(2, 5)
+@pytest.mark.parametrize(
+    "options", [{}, {"mask": "future"}, {"weighting": ("softmax", "average-hard", "softmax")}]
+)
+@pytest.mark.parametrize("name", ["vmap", "incremental", "difference"])
+def test_scores_come_in_blocks_on_an_accelerator_too(monkeypatch, name, options):
+    """With 2^16 scores a flip, four flips of 1024 symbols hold less than four arrays n x n; `cost` knows how much."""
+    monkeypatch.setattr("jaxsens.core.models.transformer.trace.SCORES_IN_MEMORY", 2**16)
+    config, n = small(layers=3, readout="mean", **options), 1024
+    engine = engine_of(name, config)
+    if engine is None:
+        assert (name, config.exact_rows) == ("incremental", True)
+        return
+    with compiling_for(PLATFORMS["gpu"]):
+        found, _ = temporary(engine, config, n, 4)
+    assert found < 4 * 8 * n**2
+    if name != "vmap":
+        tokens = jax.ShapeDtypeStruct((n,), jnp.int32)
+        with numerics("float64"):
+            cost = engine.cost(jaxsens.Transformer(config).parameters, tokens, PLATFORMS["gpu"])
+        estimate = 4 * cost.block_bytes / engine.preferred_batch(n, PLATFORMS["gpu"])
+        assert 1 / 3 < estimate / found < 3, (estimate, found)
+
+
+def test_the_budget_is_kept_or_refused():
+    # A length no other test has: programs that were compiled before would not be seen.
+    model, tokens = jaxsens.Transformer(small(layers=1)), word(61)
+    asked = []
+    with pytest.MonkeyPatch.context() as patch:
+        compile_ = jax.stages.Lowered.compile
+
+        def noted(lowered: Any, *arguments: Any, **options: Any) -> Any:
+            compiled = compile_(lowered, *arguments, **options)
+            found = compiled.memory_analysis()
+            asked.append(
+                sum(getattr(found, f"{kind}_size_in_bytes") for kind in ("argument", "output", "temp"))
+            )
+            return compiled
+
+        patch.setattr(jax.stages.Lowered, "compile", noted)
+        free = jaxsens.flip_sensitivity(model, tokens, engine="vmap", placement=jaxsens.Placement(mesh_of(1)))
+        budget = asked[-1] // 2
+        tight = jaxsens.flip_sensitivity(
+            model, tokens, engine="vmap", placement=jaxsens.Placement(mesh_of(1), memory_budget=budget)
+        )
+    # The program that ran, the last one compiled, is within the budget: by XLA's count, and with all that it is given.
+    assert 0 < asked[-1] <= budget
+    np.testing.assert_allclose(tight.norms, free.norms, rtol=1e-10)
+
+
+@pytest.mark.parametrize("batch", [None, 4])
+def test_what_does_not_fit_is_refused_before_it_is_compiled(batch):
+    model, tokens = jaxsens.Transformer(small(layers=1)), word(62)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax.stages.Lowered, "compile", lambda *given, **options: pytest.fail("compiled"))
+        with pytest.raises(jaxsens.InputError, match=r"memory_budget = 9 bytes: the model .* take \d+ bytes"):
+            jaxsens.flip_sensitivity(
+                model,
+                tokens,
+                engine="vmap",
+                placement=jaxsens.Placement(mesh_of(1), batch_size=batch, memory_budget=9),
+            )
+
+
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.long), 2])
+@pytest.mark.parametrize("engine", ["vmap", pytest.param("difference", marks=pytest.mark.long)])
+def test_flips_whose_table_does_not_fit_are_measured_in_parts(monkeypatch, engine, devices):
+    model, words, done = jaxsens.Transformer(small(layers=2)), np.stack([word(23), word(23, seed=1)]), []
+    whole = jaxsens.flip_sensitivity(
+        model, words, engine=engine, placement=jaxsens.Placement(mesh_of(devices))
+    )
+    monkeypatch.setattr(program, "_TABLES", 7 * 40 / 2**31)
+    monkeypatch.setattr(program.Wanted, "_flip_bytes", lambda wanted, memory: 40)
+    parts = jaxsens.flip_sensitivity(
+        model,
+        words,
+        engine=engine,
+        placement=jaxsens.Placement(mesh_of(devices)),
+        progress=lambda flips, of: done.append(flips),
+    )
+    assert done[0] <= 7 * devices < len(whole) / 2  # flips at once, and so of a chunk
+    np.testing.assert_allclose(parts.norms, whole.norms, rtol=1e-6)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_needs_float64_is_computed_on_the_host_of_devices_without_it(monkeypatch, dtype):
+    """As of a TPU, whose float64 XLA emulates. The mesh has two devices; what is wide runs on one, the host's."""
+    model, tokens = jaxsens.Transformer(small(layers=3, dtype=dtype)), word(29)
+    asked = {"engine": "difference", "placement": jaxsens.Placement(mesh_of(2))}
+    whole = jaxsens.flip_sensitivity(model, tokens, **asked)
+    meshes, compiled = [], program.compiled_program
+
+    def noted(*given: Any) -> Any:
+        meshes.append((given[4], given[5].size))  # whether 64-bit types are on, and the devices
+        return compiled(*given)
+
+    monkeypatch.setattr(program, "compiled_program", noted)
+    monkeypatch.setitem(PLATFORMS, "cpu", replace(PLATFORMS["cpu"], float64=False))
+    found = jaxsens.flip_sensitivity(model, tokens, **asked)
+    assert set(meshes) <= {(True, 1), (False, 2)}
+    assert (True, 1) in meshes
+    np.testing.assert_allclose(found.norms, whole.norms, rtol=1e-6, atol=1e-12)
+
+
+# Operations
+
+
+def slope(config: jaxsens.TransformerConfig, engine: str, lengths: tuple[int, ...]) -> float:
+    """The exponent of n in the operations that `explain` counts for all flips of an input of length n."""
+    model = jaxsens.Transformer(config)
+    counts = [jaxsens.explain(model, n, engine=engine).operations for n in lengths]
+    return float(np.polyfit(np.log(lengths), np.log(counts), 1)[0])
+
+
+LONG = (2**10, 2**11, 2**12, 2**13)
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize(
+    ("engine", "options", "exponent"),
+    [
+        *(
+            ("difference", {"layers": layers, "activation": activation}, layers)
+            for layers in (1, 2)
+            for activation in ("relu", "tanh")
+        ),
+        ("difference", {"layers": 3}, 3),
+        ("vmap", {}, 3),
+    ],
+)
+def test_all_flips_cost_a_power_of_n(engine, options, exponent):
+    assert exponent - 0.2 < slope(small(feed_forward=20, **options), engine, LONG) < exponent + 0.1
+
+
+@pytest.mark.long
+def test_the_operations_of_the_compiled_program_grow_with_n(monkeypatch):
+    # A compiled loop counts once; with all rows in one block there is nothing to loop over.
+    monkeypatch.setattr("jaxsens.core.engines.difference.engine.ROW_BLOCK", 10**6)
+    config = small(activation="tanh", feed_forward=20)
+    engine, counts = DifferenceEngine(L2(), None, config), []
+    lengths = (512, 1024, 2048)
+    with numerics("float64"):
+        parameters = jaxsens.Transformer(config).parameters
+        for n in lengths:
+            tokens, block = (jax.ShapeDtypeStruct((size,), jnp.int32) for size in (n, 4))
+            prepared = jax.eval_shape(engine.prepare, parameters, tokens)
+            compiled = jax.jit(engine.norms).lower(parameters, prepared, FlipBlock(block, block)).compile()
+            counts.append((compiled.cost_analysis() or {})["flops"])
+    assert 0.9 < np.polyfit(np.log(lengths), np.log(counts), 1)[0] < 1.1
+    model = jaxsens.Transformer(config)
+    explained = [jaxsens.explain(model, n, engine="difference").operations / (2 * (n - 1)) for n in lengths]
+    # What `explain` says of a flip is what was compiled, to a factor of two.
+    for counted, said in zip(counts, explained, strict=True):
+        assert 0.5 < said / (counted / 4) < 2
+
+
+def test_a_batch_that_the_compiler_refuses_for_want_of_memory_is_halved(monkeypatch):
+    """As that of a TPU does. Other errors are not mended so."""
+    model, tokens, asked, compiled = (
+        jaxsens.Transformer(small(layers=1)),
+        word(59),
+        [],
+        program.compiled_program,
+    )
+    said = "RESOURCE_EXHAUSTED: Ran out of memory on HBM"
+
+    def refusing(*given: Any) -> Any:
+        asked.append(given[6])
+        if given[6] > 2:
+            raise jax.errors.JaxRuntimeError(said)
+        return compiled(*given)
+
+    monkeypatch.setattr(program, "compiled_program", refusing)
+    where = jaxsens.Placement(mesh_of(2))
+    found = jaxsens.flip_sensitivity(model, tokens, engine="incremental", placement=where)
+    assert len(asked) > 1
+    assert asked[-1] <= 2 < asked[-2]
+    monkeypatch.undo()
+    expected = jaxsens.flip_sensitivity(model, tokens, engine="incremental", placement=where)
+    np.testing.assert_allclose(found.norms, expected.norms, rtol=1e-10)
+    said = "INTERNAL: something else"
+    monkeypatch.setattr(program, "compiled_program", refusing)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
+        jaxsens.flip_sensitivity(model, tokens, engine="incremental", placement=where)

@@ -1,0 +1,164 @@
+"""Where a model is read: what is left out of the flips, and which row is selected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens.core.results.result import load_result
+
+TOKENS = np.array([0, 1, 1, 0, 1, 0])
+EMBEDDING = jax.random.normal(jax.random.key(0), (2, 4))
+MIXING = jax.random.normal(jax.random.key(1), (12, 12))
+
+
+def rows(tokens):
+    """(n, d): every row depends on every symbol, each in its own way."""
+    n = tokens.shape[0]
+    return jnp.tanh(MIXING[:n, :n] @ EMBEDDING[tokens])
+
+
+def vector(tokens):
+    return rows(tokens)[0]
+
+
+def refused(*arguments, **options):
+    with pytest.raises(jaxsens.InputError) as caught:
+        jaxsens.flip_sensitivity(*arguments, **options)
+    return str(caught.value)
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize(
+    ("readout", "left_out"),
+    [("auto", {5}), ("last", {5}), (0, {0}), (3, {3}), ("mean", set()), (None, set())],
+)
+def test_of_a_model_that_returns_a_vector_it_only_says_what_is_not_flipped(readout, left_out):
+    result = jaxsens.flip_sensitivity(vector, TOKENS, 2, readout=readout)
+    assert set(result.positions) == set(range(6)) - left_out
+    everywhere = jaxsens.flip_sensitivity(vector, TOKENS, flips=jaxsens.Substitute(2, positions=range(6)))
+    np.testing.assert_array_equal(result.norms, everywhere.norms[result.positions])
+    assert result.readout == ("last" if readout == "auto" else readout)
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize(
+    ("readout", "chosen"), [("last", lambda y: y[-1]), (0, lambda y: y[0]), ("mean", lambda y: y.mean(0))]
+)
+def test_of_a_model_that_returns_rows_it_selects_too(readout, chosen):
+    result = jaxsens.flip_sensitivity(rows, TOKENS, 2, readout=readout)
+    expected = jaxsens.flip_sensitivity(lambda t: chosen(rows(t)), TOKENS, 2, readout=readout)
+    np.testing.assert_allclose(result.norms, expected.norms, rtol=1e-6)
+    np.testing.assert_array_equal(result.positions, expected.positions)
+    assert result.readout == readout
+    assert result.norms.max() > 0.01
+
+
+def test_rows_are_selected_again_without_compiling_again():
+    numpys: Any = np.int64(0)
+    jaxsens.flip_sensitivity(rows, TOKENS, 2, readout=numpys)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax.stages.Lowered, "compile", lambda *a, **k: pytest.fail("compiled again"))
+        jaxsens.flip_sensitivity(rows, 1 - TOKENS, 2, readout=0)
+
+
+def test_rows_without_a_readout_are_refused_not_guessed():
+    message = refused(rows, TOKENS, 2)
+    assert 'readout = "auto": the model returns a row for each position (shape (6, 4))' in message
+    assert 'give readout="last", readout=0' in message
+    assert "lambda tokens: model(tokens).ravel()" in refused(rows, TOKENS, 2, readout=None)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_matrix_of_one_size_has_no_row_for_each_position(n):
+    message = refused(lambda t: jnp.ones((n, 2)) * t[0], [0, 1, 1][:n], 2, readout=0)
+    assert f"its output has shape ({n}, 2)" in message
+
+
+def test_a_batch_axis_is_refused_with_the_way_to_take_it_off():
+    assert "lambda tokens: model(tokens)[0]" in refused(lambda t: rows(t)[None], TOKENS, 2, readout=0)
+    assert "lambda tokens: model(tokens)[0]" in refused(lambda t: rows(t)[:1], TOKENS, 2)
+
+
+def test_rows_of_a_model_for_one_length_only_are_selected():
+    weights = jax.random.normal(jax.random.key(2), (6, 6))
+    result = jaxsens.flip_sensitivity(lambda t: weights @ EMBEDDING[t], TOKENS, 2, readout="last")
+    change = EMBEDDING[1] - EMBEDDING[0]
+    np.testing.assert_allclose(result.norms, jnp.abs(weights[-1, :-1]) * jnp.linalg.norm(change), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("readout", "remedy"),
+    [
+        (-1, 'readout = -1: positions count from the front, from 0: give "last"'),
+        (-3, "readout = -3: positions count from the front, from 0: give n - 3"),
+        (6, "readout = 6: a position from 0 to 5"),
+        ("cls", "readout = 'cls': a 0-based position, \"last\""),
+        (True, "readout = True: a 0-based position"),
+        (1.0, "readout = 1.0: a 0-based position"),
+        (np.array([0, 1]), "readout = array([0, 1]): a 0-based position"),
+    ],
+)
+def test_what_is_no_readout_is_refused_with_the_remedy(readout, remedy):
+    assert remedy in refused(vector, TOKENS, 2, readout=readout)
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("own", ["last", 1, "mean"])
+def test_a_jaxsens_transformer_is_read_where_its_config_says_and_nowhere_else(own):
+    config = jaxsens.TransformerConfig(
+        alphabet_size=2, width=4, heads=1, layers=1, feed_forward=4, readout=own
+    )
+    model = jaxsens.Transformer(config)
+    assert jaxsens.flip_sensitivity(model, TOKENS).readout == own
+    assert jaxsens.flip_sensitivity(model, TOKENS, readout=own).readout == own
+    for other in {"last", 1, "mean", None, 0} - {own}:
+        message = refused(model, TOKENS, readout=other)
+        assert f"readout = {other!r}: this model's config sets its readout to {own!r}" in message
+
+
+def test_a_baseline_is_read_where_its_config_says():
+    model = jaxsens.training.LSTM(jaxsens.training.LSTMConfig(alphabet_size=2, width=4, layers=1))
+    assert jaxsens.flip_sensitivity(model, TOKENS).readout == "last"
+    assert "its readout to 'last'" in refused(model, TOKENS, readout=0)
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("readout", [0, "mean", None])
+def test_the_readout_is_saved(tmp_path, readout):
+    result = jaxsens.flip_sensitivity(vector, TOKENS, 2, readout=readout)
+    result.save(tmp_path / "result.parquet")
+    assert load_result(tmp_path / "result.parquet").readout == readout
+    assert result.of_input(0).readout == readout
+
+
+@pytest.mark.parametrize(("readout", "flips"), [("auto", 9), (0, 9), ("mean", 10), (None, 10)])
+def test_explain_counts_the_flips_that_the_readout_leaves(readout, flips):
+    assert jaxsens.explain(vector, 10, flips=2, readout=readout).flips == flips
+    with pytest.raises(jaxsens.InputError, match="readout = -1"):
+        jaxsens.explain(vector, 10, flips=2, readout=-1)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_the_worst_input_of_rows_is_that_of_the_row_selected(exact):
+    found = jaxsens.theory.worst_input(rows, 4, 2, search=jaxsens.theory.Search(exact=exact), readout=0)
+    expected = jaxsens.theory.worst_input(
+        lambda t: rows(t)[0], 4, 2, search=jaxsens.theory.Search(exact=exact), readout=0
+    )
+    assert found.positions == (1, 2, 3)
+    assert found.value == pytest.approx(expected.value, rel=1e-5)
+    with pytest.raises(jaxsens.InputError, match="readout = 4: a position from 0 to 3"):
+        jaxsens.theory.worst_input(rows, 4, 2, readout=4)
+
+
+def test_a_search_goes_on_only_where_it_read(tmp_path):
+    search = jaxsens.theory.Search(exact=False, restarts=1, checkpoint=tmp_path / "search.json")
+    jaxsens.theory.worst_input(vector, 4, 2, readout=0, search=search)
+    assert jaxsens.theory.worst_input(vector, 4, 2, readout=0, search=search).positions == (1, 2, 3)
+    with pytest.raises(jaxsens.InputError, match="readout"):
+        jaxsens.theory.worst_input(vector, 4, 2, readout=1, search=search)

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsens
+import jaxsens.theory
+from jaxsens.analysis.layers import LayerChanges
+from jaxsens.core.flips.flip_table import FlipTable
+from jaxsens.theory.lemma5 import LayerBound, LayerConstants
+from tests.made_results import made_result
+
+
+def weights(n):
+    return jnp.asarray(np.random.default_rng(0).exponential(size=n), jnp.float32)
+
+
+@pytest.fixture(scope="module")
+def result():
+    w = weights(40)
+    return jaxsens.flip_sensitivity(lambda t: jnp.stack([w @ t, t[0] * 2.0]), np.zeros((2, 40), int), 2)
+
+
+def test_the_table_has_a_row_a_flip(result):
+    frame = result.to_pandas()
+    assert list(frame.columns) == ["input", "position", "symbol", "norm", "resolution"]
+    assert len(frame) == len(result) == 2 * 39
+
+
+@pytest.mark.long
+def test_intervals_of_samples_cover_the_truth_as_often_as_they_say():
+    w = weights(400)
+
+    def model(tokens):
+        return w @ tokens
+
+    truth = jaxsens.flip_sensitivity(model, np.zeros(400, int), 2)
+    mean_hits = quantile_hits = 0
+    for seed in range(100):
+        drawn = jaxsens.flip_sensitivity(
+            model, np.zeros(400, int), flips=jaxsens.Substitute(2, sample=60, seed=seed)
+        )
+        low, high = drawn.mean_interval(0.9)
+        mean_hits += low <= truth.mean <= high
+        low, high = drawn.quantile_interval(0.5, 0.9)
+        quantile_hits += low <= truth.quantile(0.5) <= high
+    assert mean_hits >= 90
+    assert quantile_hits >= 85
+
+
+def sample_of(values, population):
+    """A result of so many flips, drawn of a population."""
+    made = made_result(values)
+    return dataclasses.replace(
+        made, flips=dataclasses.replace(made.flips, populations=np.array([population]))
+    )
+
+
+def tail(m, q, successes):
+    """P(B < successes) of a binomial B, summed term by term."""
+    return sum(math.comb(m, k) * q**k * (1 - q) ** (m - k) for k in range(successes))
+
+
+@pytest.mark.parametrize(("m", "q", "confidence"), [(60, 0.5, 0.9), (40, 0.1, 0.5), (60, 0.93, 0.8)])
+def test_the_interval_of_a_quantile_is_the_narrowest_between_two_of_the_sample_that_each_err_as_rarely(
+    m, q, confidence
+):
+    # The k-th smallest of m is above the q-quantile where fewer than k of them are below it.
+    norms = np.random.default_rng(m).permutation(np.arange(1.0, m + 1))
+    sampled = sample_of(norms, 10 * m)
+    err = (1 - confidence) / 2
+    low = max(k for k in range(1, m + 1) if tail(m, q, k) <= err)
+    high = min(k for k in range(1, m + 1) if tail(m, q, k) >= 1 - err)
+    assert sampled.quantile_interval(q, confidence) == (low, high)
+
+
+def test_a_sample_too_small_to_bound_a_quantile_says_so():
+    few = sample_of(np.array([1.0, 2.0, 3.0]), 100)
+    assert few.quantile_interval(0.5, 0.95) == (0.0, np.inf)
+    assert few.quantile_interval(0.99, 0.5) == (3.0, np.inf)
+
+
+def test_the_profile_has_every_norm_at_its_place_and_no_other(result):
+    table = result.profile()
+    assert table.shape == (2, 40, 2)
+    for b, i, s, norm in zip(result.inputs, result.positions, result.symbols, result.norms, strict=True):
+        assert table[b, i, s] == norm
+    assert np.isfinite(table).sum() == len(result)
+    part = result.of_input(1)
+    np.testing.assert_array_equal(part.profile(), table[1])
+    assert part.inputs.dtype == np.int64
+
+
+def test_an_exhaustive_result_has_no_uncertainty(result):
+    assert result.exhaustive
+    assert result.mean_interval() == (result.mean, result.mean)
+    assert result.quantile_interval(0.9) == (result.quantile(0.9),) * 2
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    """15 of 5 + 16 = 21 flips: the first input has an end-of-sequence from position 5 on, which stays."""
+    w = 1 + weights(17)  # no change is near the rounding of the sum
+    words = np.array([[0] * 5 + [2] * 12, [1] * 17])
+    return jaxsens.flip_sensitivity(lambda t: w @ t, words, flips=jaxsens.Substitute(2, sample=15, seed=1))
+
+
+def test_the_part_of_a_sample_knows_how_many_flips_its_input_has(sampled, tmp_path):
+    sampled.save(tmp_path / "s.parquet")
+    for whole in (sampled, jaxsens.load_result(tmp_path / "s.parquet")):
+        parts = [whole.of_input(k) for k in range(2)]
+        assert [part.population for part in parts] == [5, 16]
+        assert [len(part) for part in parts] == np.bincount(sampled.inputs).tolist()
+        assert not parts[1].exhaustive
+        again = parts[1].of_input(0)
+        assert (again.population, again.norms.tolist()) == (16, parts[1].norms.tolist())
+
+
+def test_the_part_of_a_sample_that_happens_to_have_all_flips_of_its_input_is_exhaustive(sampled):
+    kept = sampled.inputs == 1
+    for more in (0, 1):
+        populations = np.array([5, int(kept.sum()) + more])
+        whole = dataclasses.replace(
+            sampled, flips=dataclasses.replace(sampled.flips, populations=populations)
+        )
+        assert whole.of_input(1).exhaustive == (not more)
+
+
+def test_the_flips_of_each_input_are_saved(result, sampled):
+    assert sampled.description()["flips"]["populations"]["values"] == [5, 16]
+    assert result.flips.populations.tolist() == [39, 39]
+
+
+def test_quantiles_are_interpolated_between_the_values():
+    result = made_result(np.arange(11.0))
+    assert [result.quantile(q) for q in (0, 0.25, 0.5, 0.95, 1)] == pytest.approx([0, 2.5, 5, 9.5, 10])
+
+
+RESULTS = {
+    **{name: getattr(jaxsens, name) for name in jaxsens.__all__},
+    **{name: getattr(jaxsens.theory, name) for name in jaxsens.theory.__all__},
+    "FlipTable": FlipTable,
+    "LayerBound": LayerBound,
+    "LayerChanges": LayerChanges,
+    "LayerConstants": LayerConstants,
+}
+WITH_ARRAYS = sorted(
+    name
+    for name, value in RESULTS.items()
+    if dataclasses.is_dataclass(value)
+    and any("ndarray" in str(field.type) for field in dataclasses.fields(value))
+)
+
+
+@pytest.mark.parametrize("name", WITH_ARRAYS)
+def test_results_that_hold_arrays_equal_themselves_alone_and_can_be_hashed(name):
+    # Compared field by field, arrays would have no truth value.
+    assert RESULTS[name].__eq__ is object.__eq__
+    assert RESULTS[name].__hash__ is object.__hash__
+
+
+def test_the_results_that_hold_arrays_were_found(result):
+    assert {"FlipSensitivity", "WorstInput", "Restriction", "LogitGrowth"} <= set(WITH_ARRAYS)
+    again = dataclasses.replace(result)
+    assert result == result
+    assert result != again
+    assert len({result, again}) == 2
+
+
+@pytest.mark.parametrize("wrong", ["a", None, [0.1, 0.9], True, float("nan"), -0.1, 90])
+def test_what_is_no_share_or_no_input_is_refused(result, wrong):
+    for call in (result.quantile, result.quantile_interval, result.mean_interval):
+        with pytest.raises(
+            jaxsens.InputError, match=r"(q|confidence) = .*: a number of at least 0 and at most 1"
+        ):
+            call(wrong)
+    with pytest.raises(jaxsens.InputError, match=r"k = .*: an input from 0 to"):
+        result.of_input(wrong)

@@ -1,0 +1,203 @@
+"""Texts, and inputs of several lengths: a result for each text, and one for ids of one length."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens.core.flips.flips import Substitute
+from jaxsens.core.models.transformer.layered import LayeredModel
+from jaxsens.core.models.transformer.layers import layered_transformer
+from jaxsens.core.results.result import FlipSensitivity
+from jaxsens.first_order.first_order import FirstOrder
+
+CONFIG = jaxsens.TransformerConfig(alphabet_size=3, width=4, heads=1, layers=1, feed_forward=4)
+MODEL = jaxsens.Transformer(CONFIG, seed=0)
+
+
+class Speller(LayeredModel):
+    """Encodes letters a, b, c."""
+
+    def encode(self, text: str) -> list[int]:
+        return ["abc".index(letter) for letter in text]
+
+    def tokens(self, ids: Any) -> list[str]:
+        return ["abc"[one] for one in ids]
+
+
+SPELLER = Speller(layered_transformer(CONFIG), MODEL.parameters)
+TEXTS = ["abcab", "cc", "bacca", "abb"]
+
+
+def measured(tokens: Any, model: Any = SPELLER, flips: Any = 3, **options: Any) -> Any:
+    return jaxsens.flip_sensitivity(model, tokens, flips, engine=options.pop("engine", "vmap"), **options)
+
+
+def same(one: FlipSensitivity, other: FlipSensitivity) -> None:
+    for name in ("values", "resolution", "inputs", "positions", "symbols", "tokens"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    assert one.description() == other.description()
+
+
+@pytest.fixture(scope="module")
+def each() -> list[FlipSensitivity]:
+    return measured(TEXTS)
+
+
+def test_a_list_of_texts_has_a_result_for_each_that_of_the_text_alone(each):
+    assert [one.tokens.tolist() for one in each] == [[SPELLER.encode(text)] for text in TEXTS]
+    for one, text in zip(each, TEXTS, strict=True):
+        same(one, measured(text))
+    assert each[0].names == {0: "a", 1: "b", 2: "c"}
+    assert list(each[0].to_pandas()["token"][:2]) == ["a", "a"]
+
+
+@pytest.mark.parametrize("texts", [["abc"], ("ab", "ca")])
+def test_a_list_is_returned_also_for_one_text_and_for_equal_lengths(texts):
+    found = measured(texts)
+    assert isinstance(found, list)
+    assert [len(one.tokens) for one in found] == [1] * len(texts)
+
+
+@pytest.mark.parametrize(
+    "tokens", [[[0, 1], [2, 2]], [np.array([0, 1]), np.array([2, 2])], np.zeros((2, 2), int)]
+)
+def test_ids_of_one_length_have_one_result(tokens):
+    found = measured(tokens)
+    assert isinstance(found, FlipSensitivity)
+    assert len(found.tokens) == 2
+
+
+@pytest.mark.parametrize(
+    "tokens", [[[0, 1, 2], [2, 2]], (np.array([0, 1, 2]), [2, 2]), [[0], [1, 2], [0, 1, 2]]]
+)
+@pytest.mark.parametrize("model", [MODEL, SPELLER])
+def test_ids_of_several_lengths_are_refused_with_the_loop_to_write(tokens, model):
+    loop = r"\[flip_sensitivity\(model, one\) for one in tokens\]"
+    wanted = rf"tokens = .*: ids of one length, not of (2, 3|1, 2, 3): {loop}"
+    with pytest.raises(jaxsens.InputError, match=wanted):
+        measured(tokens, model)
+
+
+def test_what_is_neither_texts_nor_ids_is_refused():
+    for tokens in ("abc", ["ab", "c"]):
+        with pytest.raises(jaxsens.InputError, match="ids, not text"):
+            measured(tokens, MODEL)
+    with pytest.raises(jaxsens.InputError, match="whole numbers of shape"):
+        measured([[0, 1], [[0], [1, 2]]])
+    with pytest.raises(jaxsens.InputError, match="tokens"):
+        measured(["ab", [0, 1]])
+
+
+def test_a_sample_is_drawn_of_each_text(each):
+    found = measured(TEXTS, flips=Substitute(3, sample=3, seed=1))
+    assert [len(one) for one in found] == [3, 2, 3, 3]
+    assert [one.population for one in found] == [one.population for one in each]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::jaxsens.EstimateWarning")
+def test_estimates_verify_flips_of_each_text():
+    found = measured(["abcabcabcabc", "abacabacab" * 3], engine=FirstOrder(verify=12))
+    assert [int(one.exact.sum()) for one in found] == [12, 12]
+
+
+def test_texts_that_cannot_be_measured_are_named_before_one_is():
+    done: list[int] = []
+    with pytest.raises(jaxsens.InputError) as caught:
+        measured(["ab", "a", "abc", "b"], progress=lambda now, total: done.append(now))
+    assert "2 errors" in str(caught.value)
+    for k in (1, 3):
+        assert f"text {k}: tokens of shape (1, 1): nothing to flip" in str(caught.value)
+    assert not done
+    with pytest.raises(jaxsens.InputError, match="text 1: flips: positions = 3: positions from 0 to 1"):
+        measured(["abca", "ab"], flips=Substitute(3, positions=[3]))
+    for wrong, said in ({"progress": 3}, "progress = 3"), ({"measure": "l3"}, "measure = 'l3'"):
+        with pytest.raises(jaxsens.InputError, match=said):
+            measured(TEXTS, **wrong)
+
+
+@pytest.mark.parametrize("text", [0, 2])
+def test_an_interrupted_call_keeps_what_was_measured_and_can_be_completed(each, text):
+    seen: list[int] = []
+
+    def stop(done: int, total: int) -> None:
+        seen.append(done)
+        if len(seen) == text + 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
+        measured(TEXTS, progress=stop)
+    assert len(caught.value.finished) == text
+    for one, whole in zip(caught.value.finished, each, strict=False):
+        same(one, whole)
+    partial = caught.value.partial
+    assert not partial.complete
+    rest = measured(TEXTS[text], flips=partial.remaining)
+    np.testing.assert_allclose(partial.joined(rest).norms, each[text].norms, rtol=1e-5)
+
+
+def test_between_two_texts_the_last_that_is_finished_stands_for_the_partial_one(each):
+    class Slow(Speller):
+        """Stops at the second text, before a flip of it is measured."""
+
+        def pieces(self, text: Any) -> Any:
+            if text == TEXTS[1]:
+                raise KeyboardInterrupt
+            return list(text)
+
+    with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
+        measured(TEXTS, Slow(SPELLER.layered, SPELLER.parameters))
+    assert caught.value.finished == []
+    assert caught.value.partial.complete
+    np.testing.assert_array_equal(caught.value.partial.norms, each[0].norms)
+
+
+def test_a_table_of_texts_counts_each_once(each):
+    table = jaxsens.corpus_table(each, "label", ["x", "y", "x", "x"])
+    means = [float(one.norms.astype(np.float64).mean()) for one in each]
+    assert [(row.key, row.texts) for row in table] == [("x", 3), ("y", 1)]
+    assert table[0].mean == pytest.approx(np.mean([means[0], means[2], means[3]]))
+    assert table[0].error == pytest.approx(np.std([means[0], means[2], means[3]], ddof=1) / math.sqrt(3))
+    assert math.isnan(table[1].error)
+    largest = max(range(4), key=lambda k: each[k].max)
+    row = max(table, key=lambda row: row.largest)
+    assert (row.text, row.position, row.largest) == (
+        largest,
+        each[largest].argmax.position,
+        each[largest].max,
+    )
+    batch = measured([SPELLER.encode(TEXTS[0]), SPELLER.encode(TEXTS[2])])
+    both = jaxsens.corpus_table([batch, each[1]], "label", ["x", "x", "y"])
+    assert [row.texts for row in both] == [2, 1]
+    assert both[1].text == 2
+
+
+@pytest.mark.parametrize("results", [None, "ab", [1], (3,)])
+def test_a_table_of_no_list_of_results_is_refused(results):
+    with pytest.raises(
+        jaxsens.InputError, match=r"corpus_table: results = .*: a list, each a .*FlipSensitivity"
+    ):
+        jaxsens.corpus_table(results)
+    with pytest.raises(jaxsens.InputError, match=r"corpus_table: results = \[\]: at least one result"):
+        jaxsens.corpus_table([])
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"measure": "l1"}, r"results\[1\]: measure = L1\(\): that of results\[0\] is L2\(\)"),
+        (
+            {"model": jaxsens.Transformer(CONFIG, seed=1), "tokens": [0, 1]},
+            "model = 'Transformer': results.0. has other weights",
+        ),
+        ({"flips": Substitute(3, groups=[(0, 1)])}, r"results\[1\] = .*: flips of single positions"),
+    ],
+)
+def test_a_table_of_results_that_differ_is_refused_by_name(each, other, said):
+    with pytest.raises(jaxsens.InputError, match=said):
+        jaxsens.corpus_table([each[0], measured(**{"tokens": "ab", **other})])

@@ -1,0 +1,190 @@
+"""Objects of a call: they print as the call that makes them, and tables, names and shorthands make the same ones."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens import (
+    KL,
+    L1,
+    L2,
+    Auto,
+    Cosine,
+    Decision,
+    Delete,
+    Difference,
+    FirstOrder,
+    Incremental,
+    InputError,
+    Insert,
+    LInf,
+    LogProbability,
+    Mask,
+    Neighbours,
+    Pairs,
+    Repeat,
+    Substitute,
+    Vmap,
+)
+from jaxsens.core.base.errors import Problems
+from jaxsens.core.base.value import read
+from jaxsens.core.engines.options import AskedEngine
+from jaxsens.core.flips.flips import Flips
+from jaxsens.core.measures.measures import Measure
+
+OBJECTS: tuple[Any, ...] = (
+    Substitute(),
+    Substitute(2),
+    Substitute([4, 3, 3]),
+    Substitute({3: [1], 0: [0, 1]}),
+    Substitute({3: [1], 0: [0]}, groups=[(3, 0)]),
+    Substitute([0, 1], groups=[(9,), (3, 4, 5)], sample=7, seed=2),
+    Substitute(positions=["readout", 0.5, "0:16", 3]),
+    Neighbours(3, positions=range(2)),
+    Mask(103),
+    Delete(sample=9),
+    Insert([1], positions=[0]),
+    Repeat(3),
+    Pairs([(3, 17), (0, 2)], sample=1),
+    L1(outputs=[2, 0]),
+    L2(),
+    LInf(outputs="all"),
+    Cosine(),
+    KL(),
+    Decision("median", outputs=[0]),
+    Decision(0.5),
+    LogProbability(7),
+    LogProbability("no"),
+    Auto(),
+    Vmap(),
+    Incremental(),
+    Difference(),
+    FirstOrder(sketch=4, verify=8, seed=1),
+)
+
+
+WRONG: Any = jaxsens  # for values that types exclude
+
+
+def base_of(asked: Any) -> Any:
+    """The class of the question that an object answers."""
+    return next(base for base in (Flips, Measure, AskedEngine) if isinstance(asked, base))
+
+
+def made(base: Any, value: Any, **options: Any) -> Any:
+    """What a value is read as."""
+    problems = Problems("test")
+    found = read(base, value, problems, **options)
+    problems.raise_if_any()
+    return found
+
+
+@pytest.mark.parametrize("asked", OBJECTS, ids=repr)
+def test_an_object_prints_as_the_call_that_makes_it_and_its_table_makes_it_again(asked):
+    assert (
+        eval(repr(asked), vars(jaxsens) | {name: getattr(jaxsens, name) for name in jaxsens.__all__}) == asked
+    )
+    table = json.loads(json.dumps(asked.table()))
+    assert made(base_of(asked), table, file=True) == asked
+    assert len({asked, made(base_of(asked), table)}) == 1
+
+
+def test_the_names_are_those_of_the_kinds():
+    for base in (Flips, Measure, AskedEngine):
+        for name, kind in base.kinds.items():
+            assert kind.kind == name
+            assert getattr(jaxsens, kind.__name__) is kind
+
+
+@pytest.mark.parametrize(
+    ("value", "asked"),
+    [
+        (2, Substitute(2)),
+        (np.int64(3), Substitute(3)),
+        ([4, 3, 4], Substitute([3, 4])),
+        (np.array([4, 3]), Substitute([3, 4])),
+        (jnp.arange(2), Substitute([0, 1])),
+        (range(2), Substitute([0, 1])),
+        ({1: [0]}, Substitute({1: [0]})),
+    ],
+)
+def test_a_shorthand_stands_for_substitutions(value, asked):
+    assert made(Flips, value) == asked
+
+
+@pytest.mark.parametrize(
+    ("base", "value", "named"),
+    [
+        (Flips, "delet", ("flips = 'delet'", 'did you mean "delete"')),
+        (Flips, {"kind": "delet"}, ("flips = 'delet'", 'did you mean "delete"')),
+        (Flips, {"kind": 3}, ("flips.kind = 3",)),
+        (Flips, {"kind": "neighbours", "k": 0}, ("flips.k = 0",)),
+        (Flips, {"kind": "neighbours", "j": 0}, ("flips.j",)),
+        (Flips, L1(), ("flips = L1()", "jaxsens.Neighbours(8)")),
+        (Flips, 1, ("flips.symbols = 1",)),
+        (Flips, [0.5], ("flips.symbols = [0.5]",)),
+        (Flips, [(-1, [0])], ("flips.symbols",)),
+        (Flips, [("x", ["y"])], ("flips.symbols",)),
+        (Flips, [(1, ["y"])], ("symbols[1]",)),
+        (Flips, {-1: [0]}, ("position = -1",)),
+        (Measure, 2, ("measure = 2", "jaxsens.L1(outputs=[0])")),
+        (Measure, L1, ("measure = <class",)),
+        (Measure, Delete(), ("measure = Delete()",)),
+        (AskedEngine, "fast", ("engine = 'fast'",)),
+        (AskedEngine, None, ("engine = None",)),
+    ],
+)
+def test_what_is_no_answer_is_refused_with_the_answers_there_are(base, value, named):
+    with pytest.raises(InputError) as caught:
+        made(base, value)
+    assert all(one in str(caught.value) for one in named), caught.value
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: Substitute(groups=[(0, 1)], positions=[0]), "positions = [0]"),
+        (lambda: Substitute({0: [1]}, positions=[0]), "positions = [0]"),
+        (lambda: Substitute({0: [1], 1: [0, 1]}, groups=[(0, 1)]), "groups = (0, 1)"),
+        (lambda: Substitute({1: [0]}, groups=[(1, 2)]), "groups = (1, 2)"),
+        (lambda: Substitute({0: [1], 1: [0]}, groups=[(0,)]), "symbols: position = 1"),
+        (lambda: Substitute(groups=[(0, 1), (1, 2)]), "groups: position = 1"),
+        *(
+            (lambda groups=groups: WRONG.Substitute(groups=groups), "groups = ")
+            for groups in (3, [], [1, 2], [()])
+        ),
+        (lambda: Substitute(seed=1), "seed = 1"),
+        *((lambda count=count: WRONG.Substitute(sample=count), "sample = ") for count in (0, -1, 2.5, True)),
+        *(
+            (lambda positions=positions: WRONG.Substitute(positions=positions), "positions = ")
+            for positions in ([-1], ["middle"], [1.5], ["1"], [True], [], [[0, 1]], 3, [0, None])
+        ),
+        *(
+            (lambda pairs=pairs: WRONG.Pairs(pairs), "flips = ")
+            for pairs in ([], [1, 2], [(1, 2, 3)], [(1, 0.5)])
+        ),
+        (lambda: Pairs([(-1, 0)]), "flips: position = -1"),
+        (lambda: Pairs([(0, -1)]), "flips: symbol = -1"),
+        (lambda: WRONG.Mask("x"), "symbol = 'x'"),
+        (lambda: Mask(-1), "symbol = -1"),
+        (lambda: WRONG.Insert(3), "symbols = 3"),
+        *((lambda times=times: WRONG.Repeat(times), "times = ") for times in (0, 1.5)),
+        (lambda: L2(outputs=[0, 0]), "outputs = [0, 0]"),
+        (lambda: WRONG.Decision("mean"), "threshold = 'mean'"),
+        (
+            lambda: Neighbours(0, sample=-2, seed=-1, positions=[-2]),
+            "k = 0, sample = -2, seed = -1, positions = -2",
+        ),
+        (lambda: FirstOrder(verify=0, sketch=-1), "sketch = -1, verify = 0"),
+    ],
+)
+def test_an_object_checks_itself(make, named):
+    with pytest.raises(InputError) as caught:
+        make()
+    assert all(one in str(caught.value) for one in named.split(", ")), caught.value

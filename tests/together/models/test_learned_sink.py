@@ -1,0 +1,149 @@
+"""Sinks whose scores are parameters, one for each head: trained, kept and measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsens
+from jaxsens.core.base.errors import InputError
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.models.parts.initialisation import Normal
+from jaxsens.core.models.parts.weighting import SinkSoftmax, learns_sink
+from jaxsens.core.models.transformer.layered import Attention
+from jaxsens.core.models.transformer.layers import LayeredTransformer, layered_transformer
+from jaxsens.core.models.transformer.parameters import initialise
+from jaxsens.training.checkpoints import load_checkpoint
+from jaxsens.training.loop import train
+from tests import reference
+from tests.small_models import random_parameters, small
+from tests.training.tiny import tiny
+
+LEARNED = SinkSoftmax(logit=0.5, learned=True)
+WORD = [0, 1, 1, 0, 1, 0, 0, 2]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Any:
+    """A transformer after a few steps of training, and where it is kept."""
+    directory = tmp_path_factory.mktemp("sinks")
+    weighting = {"type": "SinkSoftmax", "logit": 0.5, "learned": True}
+    model = {
+        "kind": "transformer",
+        "width": 8,
+        "heads": 2,
+        "layers": 3,
+        "layer_norm": "pre",
+        "dtype": "float64",
+    }
+    config = tiny(model={**model, "weighting": weighting}, optimiser={"steps": 8}, evaluation={"every": 0})
+    return train(config, directory).model, directory
+
+
+def test_training_moves_every_sink_on_its_own(trained):
+    sinks = np.concatenate([layer.sink for layer in trained[0].parameters.layers])
+    assert len(set(sinks)) == 6
+    assert np.all(np.abs(sinks - 0.5) > 1e-3)
+
+
+def test_the_gradient_is_that_of_the_specification():
+    config = small(weighting=LEARNED, mask="past")
+    parameters, step = random_parameters(config), 1e-5
+
+    def moved(by: float) -> Any:
+        layer = parameters.layers[0]
+        changed = dataclasses.replace(layer, sink=layer.sink + np.array([0.0, by]))
+        return dataclasses.replace(parameters, layers=(changed, *parameters.layers[1:]))
+
+    up, down = (np.sum(reference.output(config, moved(by), WORD)) for by in (step, -step))
+    with numerics("float64"):
+        given, tokens = jax.tree.map(jnp.asarray, parameters), jnp.asarray(WORD)
+        model = layered_transformer(config)
+        slope = jax.jit(jax.grad(lambda given: jnp.sum(model(given, tokens))))(given)
+    assert float(slope.layers[0].sink[1]) == pytest.approx((up - down) / (2 * step), rel=1e-6)
+
+
+def test_a_checkpoint_keeps_them(trained):
+    model, directory = trained
+    kept = load_checkpoint(directory).model
+    assert kept.config == model.config
+    for layer, other in zip(kept.parameters.layers, model.parameters.layers, strict=True):
+        np.testing.assert_array_equal(layer.sink, other.sink)
+
+
+def test_they_start_at_the_logit_and_no_other_parameter_is_drawn_anew():
+    config = small(weighting=(LEARNED, "softmax"), initialisation=Normal(2.0))
+    model, plain = initialise(config, 3), initialise(config.replace(weighting="softmax"), 3)
+    np.testing.assert_array_equal(model.layers[0].sink, [0.5, 0.5])
+    assert model.layers[1].sink is None
+    bare = dataclasses.replace(model.layers[0], sink=None)
+    jax.tree.map(np.testing.assert_array_equal, bare, plain.layers[0])
+    fixed = jaxsens.Transformer(small(weighting=SinkSoftmax(logit=0.5)), seed=0)
+    same = jaxsens.Transformer(small(weighting=LEARNED), seed=0)
+    np.testing.assert_array_equal(same(np.array(WORD)), fixed(np.array(WORD)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Own(jaxsens.Layered):
+    """A user's model, with a learned sink in both heads unless it has another weighting."""
+
+    weighting: Any = LEARNED
+    layers: int = 2
+    alphabet_size: int | None = 3
+
+    def attention(self, layer):
+        return Attention(2, weighting=self.weighting)
+
+    def weighting_of(self, parameters, layer, head):
+        weighting = self.attention(layer).weighting
+        return weighting.at_sink(parameters["sinks"][layer, head]) if learns_sink(weighting) else weighting
+
+    def embed(self, parameters, symbol, position):
+        return parameters["embedding"][symbol] + 0.1 * position
+
+    def project(self, parameters, layer, row, position):
+        return tuple(row.reshape(2, 3) * (1 + layer) * c for c in (1.0, 0.5, 2.0))
+
+    def merge(self, parameters, layer, row, attended):
+        return row + jnp.tanh(attended.reshape(-1) + row)
+
+    def read(self, parameters, row):
+        return row
+
+
+def test_a_users_model_has_them_too():
+    sinks = np.array([[-1.0, 2.0], [0.5, 3.0]])
+    parameters = {"embedding": np.random.default_rng(0).normal(size=(3, 6)), "sinks": sinks}
+    model = Own(), parameters
+    found, exact = (jaxsens.flip_sensitivity(model, WORD, engine=e) for e in ("incremental", "vmap"))
+    np.testing.assert_allclose(found.norms, exact.norms, rtol=1e-9)
+    total = jaxsens.analysis.attention_statistics(model, WORD).total
+    for head, logit in enumerate(sinks[0]):
+        fixed = jaxsens.analysis.attention_statistics(
+            (Own(SinkSoftmax(logit=float(logit))), parameters), WORD
+        ).total
+        np.testing.assert_allclose(total[0, head], fixed[0, head], rtol=1e-6)
+
+
+@dataclasses.dataclass(frozen=True)
+class Forgetful(LayeredTransformer):
+    """A user's model that says its sinks are learned, and does not say where their scores are."""
+
+    def weighting_of(self, parameters, layer, head):
+        return self.attention_of(parameters, layer).weighting
+
+
+def test_a_model_without_the_parameter_is_refused_and_the_logit_is_not_used_for_it():
+    config = small(weighting=LEARNED, dtype="float32")
+    parameters = initialise(config, 0)
+    with pytest.raises(InputError, match="SinkSoftmax: learned = True: its score is a parameter"):
+        Forgetful(config, len(WORD))(parameters, jnp.asarray(WORD))
+    assert Attention(2, weighting=LEARNED).weighting == LEARNED
+    bare = tuple(dataclasses.replace(layer, sink=None) for layer in parameters.layers)
+    with pytest.raises(InputError, match="parameters"):
+        jaxsens.Transformer(config, parameters=dataclasses.replace(parameters, layers=bare))

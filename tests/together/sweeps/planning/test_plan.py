@@ -1,0 +1,176 @@
+"""`jaxsens plan`: the table, the suggested job, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from jaxsens.cli import main
+from jaxsens.core.sweeps.config import load_sweep_config
+from jaxsens.core.sweeps.expected import ExpectedPoints, expected_points, expected_seconds
+from jaxsens.core.sweeps.planning import topology
+from jaxsens.core.sweeps.planning.devices import target_called
+from jaxsens.core.sweeps.planning.job_files import job_file
+from jaxsens.core.sweeps.planning.plan import Plan, PlannedPoints, planned
+
+CONFIG = """
+title = "plan"
+lengths = [8, 16]
+seeds = 3
+variants = ["softmax", "leftmost-hard"]
+[model]
+alphabet_size = 2
+width = 8
+layers = 2
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch) -> Path:
+    monkeypatch.setattr(topology.importlib.util, "find_spec", lambda name: None)
+    path = tmp_path / "sweep.toml"
+    path.write_text(CONFIG, "utf-8")
+    return path
+
+
+def plan_of(config: Path, name: str) -> Plan:
+    target = target_called(name)
+    found = [*planned(load_sweep_config(config).points, target, None, None)]
+    rows = tuple(row for row in found if isinstance(row, PlannedPoints))
+    assert len(rows) == len(found)
+    return Plan(target, rows, ())
+
+
+def test_eight_devices_take_an_eighth_of_the_least_time_of_one(config):
+    one, eight = plan_of(config, "h100"), plan_of(config, "h100x8")
+    assert len(one.rows) == 4
+    for alone, shared in zip(one.rows, eight.rows, strict=True):
+        # Operations and bytes are the same; batches are smaller, of whole flips.
+        assert 8 * (shared.seconds or 0) == pytest.approx(alone.seconds, rel=0.2)
+    assert eight.device_hours > one.device_hours  # all eight wait while the host compiles
+    assert one.shards == 1
+
+
+def test_least_times_follow_the_slower_of_arithmetic_and_memory(config):
+    (row, *_) = plan_of(config, "a100").rows
+    device = target_called("a100").device
+    assert row.seconds == pytest.approx(
+        max(row.expected.operations / device.float32, row.moved / device.bandwidth)
+    )
+
+
+def test_what_takes_longer_gets_more_shards_and_more_time(config):
+    made = plan_of(config, "h100")
+    slow = dataclasses.replace(made, rows=tuple(dataclasses.replace(row, seconds=120.0) for row in made.rows))
+    assert (slow.shards, made.minutes) == (
+        5,
+        10,
+    )  # 12 points of 120 s at a tenth of the rates, and what compiles
+    assert slow.minutes * 60 > 12 * 1200 / 5
+
+
+@pytest.mark.parametrize("name", ["h100x8", "v6e-8"])
+def test_job_files_have_the_numbers_of_the_plan(config, name):
+    yaml = pytest.importorskip("yaml")
+    made = plan_of(config, name)
+    slurm = job_file(made, ".slurm", config)
+    assert f"#SBATCH --array=0-{made.shards - 1}\n" in slurm
+    assert re.search(r"#SBATCH --time=00:10:00\n", slurm)
+    assert ("#SBATCH --gpus-per-task=8\n" in slurm) == name.startswith("h100")
+    assert f"config=${{1:-{config}}}" in slurm
+    job = yaml.safe_load(job_file(made, ".yaml", config))
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    kind = "nvidia.com/gpu" if name.startswith("h100") else "google.com/tpu"
+    assert container["resources"]["limits"][kind] == "8"
+    assert f"$(INDEX)/{job['spec']['completions']}" in container["args"]
+    selector = job["spec"]["template"]["spec"].get("nodeSelector", {})
+    assert ("2x4" in selector.values()) == name.startswith("v6e")
+
+
+def test_the_command_prints_the_plan_says_that_it_estimates_and_writes_the_job(
+    config, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "150")
+    job = tmp_path / "job.slurm"
+    assert main(["plan", str(config), "--on", "h100", "--write", str(job)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "h100: 1 x NVIDIA H100 SXM, 80 GB" in told
+    assert 'Nothing was compiled, and ~ marks estimates: pip install "jaxsens[cuda12]"' in told
+    assert "Suggested: 1 shard of at most 10 minutes" in told
+    assert job.read_text("utf-8").startswith("#!/bin/bash")
+
+
+def test_what_does_not_fit_is_said_and_is_exit_code_1(config, capsys):
+    config.write_text(CONFIG + "[placement]\nmemory_budget = 100\n", "utf-8")
+    assert main(["plan", str(config), "--on", "h100"]) == 1
+    assert "memory_budget = 100 bytes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "--on = None: devices, such as a100"),
+        (["--on", "h100", "--write", "job.txt"], "--write = 'job.txt': a name with one of these endings"),
+        (["--on", "h100", "--compile", "some"], "--compile = 'some'"),
+        (["--on", "h1000"], 'did you mean "h100"'),
+    ],
+)
+def test_bad_options_are_refused_by_name(config, capsys, options, message):
+    assert main(["plan", str(config), *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_config_that_is_not_toml_is_refused(config, capsys):
+    config.write_text("title =", "utf-8")
+    assert main(["plan", str(config), "--on", "h100"]) == 2
+    assert "not TOML" in capsys.readouterr().err
+
+
+def test_the_list_of_a_sweep_says_how_long_it_takes_here(config, tmp_path, capsys):
+    assert main(["sweep", str(config), "--out", str(tmp_path / "out"), "--list"]) == 0
+    assert re.search(
+        r"the missing points take about \d+ (s|min) here", " ".join(capsys.readouterr().out.split())
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "command"),
+    [
+        ("words = 4\n[[model]]\nname = 'a'\n", "theorem6"),
+        ("bins = [[2, 4]]\nwords = 4\n", "generalisation"),
+        ("[language]\nname = 'parity'\n", "train"),
+    ],
+)
+def test_a_config_of_a_command_that_trains_is_refused_with_its_name(config, capsys, keys, command):
+    config.write_text(keys, "utf-8")
+    assert main(["plan", str(config), "--on", "h100"]) == 2
+    told = capsys.readouterr().err
+    assert f"CONFIG = {config}: a config of `jaxsens {command}`, which trains models" in told
+    assert "unknown key" not in told
+
+
+def seconds_of(config: Path, more: str) -> tuple[float, float]:
+    config.write_text(CONFIG + more, "utf-8")
+    sweep = load_sweep_config(config)
+    groups = [*expected_points(sweep.points)]
+    return expected_seconds([one for one in groups if isinstance(one, ExpectedPoints)], sweep.tables.values())
+
+
+def test_what_goes_on_in_float64_and_attention_statistics_are_counted_here(config):
+    _, exact = seconds_of(config, '[measure]\nengine = "difference"\n')
+    _, passes = seconds_of(config, '[measure]\nengine = "vmap"\n')
+    # Of two lengths, softmax takes one program each. Hard attention takes two: flips that move no choice go on.
+    assert passes == pytest.approx(6 * 1.6)
+    assert exact == pytest.approx(4 * 5.4)
+    _, attending = seconds_of(config, '[measure]\nengine = "vmap"\n[attention]\n')
+    assert attending == pytest.approx(10 * 1.6)
+
+
+def test_telling_the_rounding_of_outputs_takes_time(config):
+    found = expected_points(load_sweep_config(config).points)
+    softmax = next(one for one in found if isinstance(one, ExpectedPoints))
+    assert softmax.run.engine.subtracts
+    assert softmax.seconds > softmax.host_seconds(everything=False) > 0

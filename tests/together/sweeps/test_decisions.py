@@ -1,0 +1,184 @@
+"""Sweeps of other measures than norms: the average sensitivity as a statistic, and what refuses them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from jaxsens.core.base.errors import InputError
+from jaxsens.core.measures.measures import Decision, Measure, balancing_threshold
+from jaxsens.core.report.figures import change_label, sensitivity_figure, sensitivity_panel
+from jaxsens.core.report.fits import fit_exponents, statistic_name
+from jaxsens.core.report.page import points_table
+from jaxsens.core.report.panels import variant_styles
+from jaxsens.core.report.report import build_report
+from jaxsens.core.sweeps.config import parse_sweep_config
+from jaxsens.core.sweeps.points import (
+    AVERAGE_SENSITIVITY,
+    EXTREMES,
+    OF_DECISIONS,
+    PER_POSITION,
+    is_statistic,
+    read_point,
+    statistics_of,
+    write_point,
+)
+from jaxsens.training.theorem6.config import parse_theorem6_config
+from tests.core.report.synthetic import points, power, sweep_data
+from tests.core.sweeps.tiny import TINY
+from tests.training.test_theorem6_config import INLINE
+
+DECIDED = TINY.replace('"q90"]', f'"{AVERAGE_SENSITIVITY}"]')
+
+
+def sweep_of(measure, text=DECIDED):
+    return parse_sweep_config(f"{text}\n[measure]\n{measure}\n")
+
+
+def test_the_average_sensitivity_of_a_point_is_kept_with_it(tmp_path):
+    sweep = sweep_of('measure = "decision"\nengine = "vmap"')
+    point = sweep.points[0]
+    tokens = point.tokens()
+    result = point.measure.flip_sensitivity(point.model(), tokens, point.seed)
+    assert set(result.norms.tolist()) <= {0, 1}
+    kept = write_point(tmp_path, point, result, sweep.statistics, 1.0)
+    assert kept.statistics[AVERAGE_SENSITIVITY] == pytest.approx(result.norms.sum() / len(tokens))
+    assert list(kept.statistics) == ["mean", "max", AVERAGE_SENSITIVITY]
+    assert kept.status(AVERAGE_SENSITIVITY) == "exact"
+    again, _ = read_point(point.path(tmp_path), point.key, sweep.statistics)
+    assert again.statistics == kept.statistics
+
+
+def test_it_is_a_statistic_of_decisions_only():
+    assert is_statistic(AVERAGE_SENSITIVITY)
+    match = "statistics = 'average-sensitivity': it counts .*give \\[measure\\] measure = \"decision\""
+    with pytest.raises(InputError, match=match):
+        sweep_of('measure = "l1"')
+    sweep = sweep_of('measure = "kl"', TINY)
+    result = sweep.points[0].measure.flip_sensitivity(sweep.points[0].model(), sweep.points[0].tokens(), 0)
+    with pytest.raises(InputError, match="average_sensitivity: "):
+        statistics_of(result, ["mean", AVERAGE_SENSITIVITY])
+    assert np.isfinite(statistics_of(result, ["mean"])["mean"])
+
+
+@pytest.mark.parametrize("norm", ["cosine", "kl", "decision"])
+def test_what_is_of_norms_only_refuses_the_others_before_anything_runs(norm):
+    text = f'measure = "{norm}"'
+    with pytest.raises(
+        InputError, match=f"measure.measure = '{norm}': \\[bounds\\] searches and certifies l2"
+    ):
+        sweep_of(f"{text}\n[bounds]", TINY)
+    assert sweep_of(f"{text}\n[bounds]\nworst = false\ncertified = false", TINY).measure.measure.kind == norm
+    with pytest.raises(InputError, match=f"measure.measure = '{norm}': the theorem is about norms"):
+        parse_theorem6_config(f"{INLINE}\n[measure]\n{text}\n")
+
+
+def test_decisions_are_not_estimated_beyond_a_length_and_distances_are():
+    table = TINY.replace('["softmax", "leftmost-hard"]', '["softmax"]')
+    with pytest.raises(InputError, match='cannot estimate measure = "decision"'):
+        sweep_of('measure = "decision"\nexact_up_to = 4', table)
+    assert sweep_of('measure = "kl"\nexact_up_to = 4', table).measure.measure.kind == "kl"
+
+
+def test_a_single_output_has_no_direction():
+    with pytest.raises(
+        InputError, match=r'measure.measure: variant "softmax": measure = "cosine": it is 0 for nearly every'
+    ):
+        sweep_of('measure = { kind = "cosine", outputs = [1] }', TINY)
+
+
+def test_reports_name_the_average_sensitivity_and_every_measure():
+    laws = {"mean": power(-1), AVERAGE_SENSITIVITY: power(0.5)}
+    table = points({"a": laws, "b": laws}, seeds=2)
+    fits = fit_exponents(table)
+    assert {fit.statistic for fit in fits} == {"mean", AVERAGE_SENSITIVITY}
+    assert "number of flips" in statistic_name(AVERAGE_SENSITIVITY)
+    report = build_report(sweep_data(table), fits)
+    found = next(section for section in report.sections if section.heading == "What was found")
+    assert any("average sensitivity" in text for text in found.bullets)
+    data = sweep_data(table)
+    assert AVERAGE_SENSITIVITY in points_table(data).header
+    styles = variant_styles(["a", "b"])
+    panel = sensitivity_panel(table, fits, styles, statistic=AVERAGE_SENSITIVITY, norm="decision")
+    assert panel.y_label == "number of flips"
+    assert sensitivity_figure(table, fits, styles, statistics=("mean",), norm="kl").draw is not None
+
+
+def test_every_measure_has_a_label_for_axes():
+    labels = [change_label(norm, lines) for norm in Measure.kinds for lines in (1, 2)]
+    assert len(set(labels)) == len(labels)
+    assert not any("{" in label for label in labels)
+    with pytest.raises(InputError, match="the report has no rule for the measure other"):
+        change_label("other")
+
+
+ONE_OUTPUT = DECIDED.replace('"average-sensitivity"]', ", ".join(f'"{name}"' for name in OF_DECISIONS) + "]")
+ONE_OUTPUT += 'logits = 1\n[inputs]\nkind = "all"\n'
+
+
+@pytest.mark.long
+def test_statistics_of_decisions_are_those_of_the_result():
+    sweep = sweep_of('measure = { kind = "decision", threshold = "median" }', ONE_OUTPUT)
+    plainly = sweep_of('measure = "decision"', ONE_OUTPUT)
+    assert sweep.points[0].key != plainly.points[0].key
+    assert plainly.points[0].expanded["measure"]["measure"] == {"kind": "decision"}
+    for point in sweep.points[2:4]:
+        model, tokens = point.model(), point.tokens()
+        result = point.measure.flip_sensitivity(model, tokens, point.seed)
+        outputs = np.asarray(model(tokens))[:, 0]
+        threshold = result.asked.measure.threshold  # pyright: ignore[reportAttributeAccessIssue]
+        assert threshold == pytest.approx(np.median(outputs), rel=1e-5)
+        assert (outputs > threshold).mean() == 0.5
+        flips = result.sensitive_flips
+        expected = dict(zip(EXTREMES, (flips.min(), flips.max()), strict=True))
+        expected |= {
+            "mean": result.mean,
+            AVERAGE_SENSITIVITY: flips.mean(),
+            PER_POSITION: flips.mean() / (point.n - 1),
+        }
+        assert statistics_of(result, expected) == pytest.approx(expected)
+        assert flips.mean() > 0
+
+
+def test_what_a_sweep_of_decisions_cannot_give_is_refused():
+    for measure, message in (
+        (
+            'measure = "decision"\nflips = { kind = "substitute", sample = 3 }',
+            "statistics = 'minimum-sensitivity': it needs every flip",
+        ),
+        ('measure = { kind = "l2", threshold = 0.5 }', r"measure\.measure\.threshold: unknown key"),
+        (
+            'measure = "decision"\nsample_beyond = 3\nexact_up_to = 4',
+            "statistics = 'maximum-sensitivity': it needs",
+        ),
+        ('measure = { kind = "decision", threshold = "mean" }', r"measure\.measure\.threshold = 'mean'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            sweep_of(measure, ONE_OUTPUT)
+    with pytest.raises(InputError, match=r"inputs\.count = 1: threshold = .* at least 2"):
+        sweep_of(
+            'measure = { kind = "decision", threshold = "median" }', ONE_OUTPUT.replace('kind = "all"', "")
+        )
+    with pytest.raises(
+        InputError, match=r"measure\.measure: variant \"softmax\": threshold = 0.5: the decision of 4 outputs"
+    ):
+        sweep_of('measure = { kind = "decision", threshold = 0.5 }', DECIDED)
+    assert sweep_of(
+        'measure = { kind = "decision", threshold = 0.5, outputs = [1] }', DECIDED
+    ).measure.measure == (Decision(0.5, outputs=(1,)))
+
+
+def test_the_balancing_threshold_splits_outputs_as_evenly_as_it_can():
+    draws = np.random.default_rng(0)
+    for count in (2, 3, 10, 11):
+        outputs = draws.normal(size=count)
+        threshold = balancing_threshold(outputs, 1e-16)
+        assert abs((outputs > threshold).sum() - count / 2) <= 0.5
+        assert threshold not in outputs
+    ones = np.array([0.0, 1, 1, 1, 0, 1])
+    assert balancing_threshold(ones, 1e-7) == 0.5
+    near = np.repeat([1.0, 2.0, 3.0], [3, 4, 2]) + 1e-7 * draws.uniform(size=9)
+    assert balancing_threshold(near, 1e-7) == pytest.approx(1.5)
+    for same in (near[:3], np.zeros(4), np.full(2, -3.0)):
+        size = np.abs(same).max() or 1
+        assert 1e-7 * size < balancing_threshold(same, 1e-7) - same.max() < 1e-3 * size

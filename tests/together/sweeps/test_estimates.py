@@ -1,0 +1,286 @@
+"""A sweep that estimates long inputs: its config, its points' keys, and what is kept of the estimates."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from jaxsens.core.base.errors import InputError
+from jaxsens.core.engines.options import Auto, Vmap
+from jaxsens.core.results.estimated import ESTIMATED, Estimated, strata
+from jaxsens.core.sweeps import points
+from jaxsens.core.sweeps.config import parse_sweep_config
+from jaxsens.core.sweeps.points import Measurement, of_estimates, read_point, statistics_of, write_point
+from jaxsens.core.sweeps.sweep import ESTIMATE_COLUMNS, KEY_COLUMNS, run_sweep
+from jaxsens.first_order.first_order import FirstOrder
+from jaxsens.training.theorem6.config import parse_theorem6_config
+from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity, quiet
+from tests.refusals import refused
+from tests.training.test_theorem6_config import INLINE
+from tests.training.tiny_training import PREDICTION
+
+SOFT = TINY.replace('["softmax", "leftmost-hard"]', '["softmax"]').replace("[4, 6]", "[8, 40]")
+
+BEYOND = "engine_beyond = {{ kind = 'first-order', {} }}"
+
+
+def sweep_of(measure, text=SOFT):
+    return parse_sweep_config(f"{text}\n[measure]\n{measure}\n")
+
+
+def estimated_flip_sensitivity(model, tokens, **options):
+    """The stand-in for the measurement; with the first-order engine its norms are estimates, off by a factor."""
+    exact = fake_flip_sensitivity(model, tokens, **options)
+    engine = options["engine"]
+    if not isinstance(engine, FirstOrder):
+        return exact
+    estimates = exact.norms * (1 + 0.1 * np.cos(np.arange(len(exact.norms))))
+    stratum = strata(estimates, engine.verify, engine.seed)
+    measured = stratum != ESTIMATED
+    known = Estimated(estimates, stratum, np.where(measured, exact.norms, np.nan), engine.sketch)
+    norms = np.where(measured, exact.norms, estimates).astype(np.float32)
+    return dataclasses.replace(exact, values=norms, estimated=known)
+
+
+@pytest.fixture
+def stood_in(monkeypatch):
+    calls = []
+
+    def measured(model, tokens, **options):
+        calls.append({"n": tokens.shape[1], **options})
+        return estimated_flip_sensitivity(model, tokens, **options)
+
+    monkeypatch.setattr(points, "flip_sensitivity", measured)
+    return calls
+
+
+def test_first_order_and_its_options_are_read():
+    measure = sweep_of('engine = { kind = "first-order", sketch = 4, verify = 16 }').measure
+    engine = FirstOrder(sketch=4, verify=16)
+    assert (measure.engine_at(8), measure.engine_at(40), measure.estimates) == (engine, engine, True)
+    assert measure.expanded(8) == {
+        "flips": {"kind": "substitute"},
+        "measure": {"kind": "l2"},
+        "engine": {"kind": "first-order", "sketch": 4, "verify": 16},
+    }
+    measure = sweep_of('engine = "vmap"\nexact_up_to = 8').measure
+    assert (measure.engine_at(8), measure.engine_at(9)) == (Vmap(), FirstOrder())
+    assert not Measurement().estimates
+
+
+@pytest.mark.parametrize(
+    ("measure", "names"),
+    [
+        ('engine = "first_order"', "measure.engine"),
+        ("verify = 16", "measure.verify"),
+        ('engine = { kind = "vmap", sketch = 16 }', "measure.engine.sketch"),
+        (BEYOND.format("verify = 16"), "measure.engine_beyond"),
+        ('exact_up_to = 8\nengine_beyond = "vmap"', "measure.engine_beyond"),
+        ('engine = { kind = "first-order", seed = 3 }', "measure.engine.seed"),
+        ('engine = "first-order"\nexact_up_to = 8', "measure.exact_up_to"),
+        ("exact_up_to = 40", "measure.exact_up_to"),
+        (f"exact_up_to = 8\nmeasure = 'l1'\n{BEYOND.format('sketch = 4')}", "measure.engine_beyond.sketch"),
+        ("exact_up_to = 0", "measure.exact_up_to"),
+        (f"exact_up_to = 8\n{BEYOND.format('verify = 0')}", "measure.engine_beyond.verify"),
+        ("sample_beyond = 3", "measure.sample_beyond"),
+        ('estimate = ["softmax"]', "measure.estimate"),
+        ("exact_up_to = 8\nsample_beyond = 3", "measure.sample_beyond"),
+        (
+            "exact_up_to = 8\nflips = { kind = 'substitute', sample = 4 }\nsample_beyond = 3\nestimate = []",
+            "measure.sample_beyond",
+        ),
+        (
+            f"exact_up_to = 8\nsample_beyond = 3\nestimate = []\n{BEYOND.format('verify = 16')}",
+            "measure.engine_beyond",
+        ),
+        ("exact_up_to = 8\nestimate = []", "measure.estimate"),
+        ('exact_up_to = 8\nestimate = ["softmux"]', "measure.estimate"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_runs(measure, names):
+    refused(names, sweep_of, measure)
+
+
+@pytest.mark.parametrize(
+    ("measure", "key"), [('engine = "first-order"', "engine"), ("exact_up_to = 8", "exact_up_to")]
+)
+def test_a_variant_that_cannot_be_estimated_is_found_before_anything_runs(measure, key):
+    text = TINY.replace("[4, 6]", "[8, 40]")
+    with pytest.raises(InputError, match=f'measure.{key}: variant "leftmost-hard": engine = "first-order"'):
+        sweep_of(measure, text)
+
+
+def test_the_theorem_6_experiment_measures_exactly():
+    with pytest.raises(InputError, match="measure: this experiment measures every flip exactly"):
+        parse_theorem6_config(
+            INLINE.replace("[[model]]", "[measure]\nexact_up_to = 2\n[[model]]") + PREDICTION
+        )
+
+
+MIXED = TINY.replace("[4, 6]", "[4, 6, 40]").replace('"leftmost-hard"', '"leftmost-hard", "sparsemax"')
+
+
+def test_a_variant_that_needs_a_sample_is_named_with_the_remedy_beside_all_other_errors():
+    with pytest.raises(InputError) as caught:
+        sweep_of(f"exact_up_to = 6\n{BEYOND.format('verify = 0')}", MIXED)
+    assert "measure.engine_beyond.verify" in str(caught.value)
+    with pytest.raises(InputError) as caught:
+        sweep_of(f"exact_up_to = 6\nmeasure = 'l1'\n{BEYOND.format('sketch = 4')}", MIXED)
+    told = str(caught.value)
+    assert "sketch = 4: only for L2" in told
+    for name in ("leftmost-hard", "sparsemax"):
+        assert f'variant "{name}": engine = "first-order": it cannot serve this model' in told
+    assert told.count("give sample_beyond = K") == 2
+
+
+def test_a_refused_variant_cannot_be_named_among_the_estimated():
+    with pytest.raises(
+        InputError, match=r'measure.estimate: variant "sparsemax": .*leave it out of the list'
+    ):
+        sweep_of('exact_up_to = 6\nsample_beyond = 3\nestimate = ["softmax", "sparsemax"]', MIXED)
+
+
+@pytest.mark.parametrize(
+    ("estimate", "estimated"),
+    [("", {"softmax"}), ("estimate = []", set()), ('estimate = ["softmax"]', {"softmax"})],
+)
+def test_beyond_the_limit_what_is_not_estimated_is_sampled(stood_in, tmp_path, estimate, estimated):
+    sweep = sweep_of(f"exact_up_to = 6\nsample_beyond = 3\n{estimate}", MIXED)
+    run_sweep(sweep, tmp_path, sweep.points, quiet())
+    points_of = {(point.variant, point.n): point for point in sweep.points if point.seed == 0}
+    for (variant, n), point in points_of.items():
+        first_order = n > 6 and variant in estimated
+        drawn = 3 if n > 6 and variant not in estimated else None
+        assert point.measure.engine_at(n) == (FirstOrder() if first_order else Auto())
+        assert point.measure.flips_at(n).sample == point.expanded["measure"]["flips"].get("sample") == drawn
+    told = [(call["n"], call["engine"].kind, call["flips"].sample) for call in stood_in]
+    per_seed = 2 * [(40, "first-order", None)] if estimated else []
+    assert sorted(told, key=str) == sorted(
+        [
+            *6 * [(4, "auto", None)],
+            *6 * [(6, "auto", None)],
+            *per_seed,
+            *(6 - len(per_seed)) * [(40, "auto", 3)],
+        ],
+        key=str,
+    )
+
+
+def test_sampled_points_have_the_keys_of_a_sweep_with_a_sample():
+    mixed = {
+        (point.variant, point.n, point.seed): point.key
+        for point in sweep_of("exact_up_to = 6\nsample_beyond = 3", MIXED).points
+    }
+    sampled = sweep_of('flips = { kind = "substitute", sample = 3 }', MIXED)
+    for point in sampled.points:
+        same = mixed[point.variant, point.n, point.seed] == point.key
+        assert same == (point.n == 40 and point.variant != "softmax")
+
+
+@pytest.mark.parametrize(
+    ("flips", "known", "expected"),
+    [
+        (9, None, ("exact", "exact", "exact", "exact")),
+        (9, {"measured": 4}, ("estimated", "estimated", "estimated", "estimated")),
+        (5, None, ("lower bound", "upper bound", "estimated", "estimated")),
+        (5, {"measured": 4}, ("lower bound", "upper bound", "estimated", "estimated")),
+    ],
+)
+def test_the_extremes_of_a_sample_are_bounds(stood_in, tmp_path, flips, known, expected):
+    point = parse_sweep_config(SOFT).points[0]
+    result = point.measure.flip_sensitivity(point.source.build(point.n, 0), point.tokens(), 0)
+    written = write_point(tmp_path, point, result, ("mean",), 1.0)
+    changed = dataclasses.replace(written, flips=flips, population=9, estimated=known)
+    assert tuple(map(changed.status, ("max", "min", "mean", "q90"))) == expected
+    assert changed.status("q100") == expected[0]
+    assert changed.status("q0") == expected[1]
+
+
+@pytest.mark.slow
+def test_a_real_sweep_says_which_maxima_are_lower_bounds(tmp_path):
+    sweep = sweep_of(f"exact_up_to = 6\nsample_beyond = 3\n{BEYOND.format('verify = 16')}", MIXED)
+    assert not run_sweep(sweep, tmp_path, sweep.points, quiet()).failures
+    rows = csv.DictReader((tmp_path / "points.csv").read_text().splitlines())
+    found = {(row["variant"], row["n"]): (row["flips"], row["mean_is"], row["max_is"]) for row in rows}
+    assert found["softmax", "40"] == ("39", "estimated", "estimated")
+    for name in ("leftmost-hard", "sparsemax"):
+        assert found[name, "40"] == ("3", "estimated", "lower bound")
+        assert found[name, "6"] == ("5", "exact", "exact")
+
+
+def keys(sweep):
+    return {(point.n, point.seed): point.key for point in sweep.points}
+
+
+def test_points_up_to_the_limit_have_the_keys_of_an_exact_sweep_and_longer_ones_those_of_estimates():
+    exact, limited = (
+        keys(parse_sweep_config(SOFT)),
+        keys(sweep_of(f"exact_up_to = 8\n{BEYOND.format('verify = 16')}")),
+    )
+    estimated = keys(sweep_of('engine = { kind = "first-order", verify = 16 }'))
+    for (n, seed), key in limited.items():
+        assert key == (exact if n == 8 else estimated)[n, seed]
+    assert exact[40, 0] != estimated[40, 0] != keys(sweep_of("exact_up_to = 8"))[40, 0]
+    assert keys(sweep_of(f"exact_up_to = 8\n{BEYOND.format('verify = 64')}")) == keys(
+        sweep_of("exact_up_to = 8")
+    )
+
+
+def test_an_estimated_point_keeps_what_is_known_of_its_error(stood_in, tmp_path):
+    sweep = sweep_of(f"exact_up_to = 8\n{BEYOND.format('verify = 20')}")
+    point = sweep.points[-1]
+    result = point.measure.flip_sensitivity(point.source.build(point.n, 1), point.tokens(), 1)
+    written = write_point(tmp_path, point, result, ("mean", "max", "q90"), 1.0)
+    read, again = read_point(point.path(tmp_path), point.key, ("mean", "max", "q90", "min"))
+    assert read.estimated is not None
+    assert result.accuracy is not None
+    assert read.estimated == written.estimated == of_estimates(again)
+    assert read.estimated["measured"] == 20
+    assert (read.estimated["mean_low"], read.estimated["mean_high"]) == result.mean_interval()
+    assert read.estimated["rank_correlation"] == result.accuracy.rank_correlation
+    assert read.statistics["mean"] == result.mean != result.norms.mean()
+    assert read.statistics["max"] == result.max == result.norms[result.exact].max()
+    assert read.statistics["q90"] == result.quantile(0.9)
+    assert read.statistics["min"] == result.norms.min()
+    assert statistics_of(again, ["mean"]) == {"mean": result.mean}
+    assert f"estimated, the mean: {result.mean_interval().told(3)}" in read.summary()
+
+
+def test_a_point_of_which_every_flip_was_measured_is_exact(stood_in):
+    point = sweep_of('engine = { kind = "first-order", verify = 500 }').points[0]
+    result = point.measure.flip_sensitivity(point.source.build(point.n, 0), point.tokens(), 0)
+    assert of_estimates(result) is None
+
+
+def test_the_table_of_points_says_which_are_estimates(stood_in, tmp_path):
+    sweep = sweep_of(f"exact_up_to = 8\n{BEYOND.format('verify = 16')}")
+    assert run_sweep(sweep, tmp_path, sweep.points, quiet()).finished == 4
+    rows = list(csv.DictReader((tmp_path / "points.csv").read_text().splitlines()))
+    assert tuple(rows[0]) == (
+        *(*KEY_COLUMNS, "mean", "max", "q90", "mean_is", "max_is", "q90_is"),
+        *ESTIMATE_COLUMNS,
+    )
+    for row in rows:
+        if row["n"] == "8":
+            assert all(row[name] == "" for name in ESTIMATE_COLUMNS)
+            assert row["mean_is"] == row["max_is"] == "exact"
+        else:
+            assert row["mean_is"] == row["max_is"] == "estimated"
+            assert row["measured"] == "16"
+            assert float(row["mean_low"]) <= float(row["mean"]) <= float(row["mean_high"])
+    exact = parse_sweep_config(SOFT)
+    assert exact.plan.columns == (*KEY_COLUMNS, "mean", "max", "q90", "mean_is", "max_is", "q90_is")
+
+
+def test_a_point_whose_mean_has_no_interval_is_kept_and_read(stood_in, tmp_path):
+    point = sweep_of('engine = { kind = "first-order", verify = 2 }').points[-1]
+    result = point.measure.flip_sensitivity(point.source.build(point.n, 1), point.tokens(), 1)
+    write_point(tmp_path, point, result, ("mean",), 1.0)
+    read, _ = read_point(point.path(tmp_path), point.key, ("mean",))
+    assert read.estimated is not None
+    assert read.estimated["mean_high"] == math.inf
+    assert read.estimated["slope"] != read.estimated["slope"]  # NaN

@@ -1,0 +1,221 @@
+"""The time left is a fair guess or is not given; a terminal gets a bar, all else lines; no note is lost."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from jaxsens.core.base.told import duration
+from jaxsens.core.sweeps.jobs import progress
+from jaxsens.core.sweeps.jobs.progress import BarReporter, Reporter, TimeLeft, left_text, reporting, watching
+from jaxsens.training.evaluation import CrossEntropy, Recognition
+from jaxsens.training.events import Evaluated, Note, Saved, Stepped
+from tests.core.sweeps.tiny import printed, quiet
+
+
+def cost(variant: str, n: int, first: bool) -> float:
+    per_flip = {"soft": 1e-6, "hard": 2e-5}[variant]
+    return 0.02 + per_flip * n**2 + 2e-9 * n**3 + (1.3 if first else 0.0)
+
+
+def model_of(lengths, seeds=2):
+    model = TimeLeft()
+    for n in lengths:
+        for seed in range(seeds):
+            for variant in ("soft", "hard"):
+                model.add(variant, n, cost(variant, n, seed == 0))
+    return model
+
+
+def test_the_time_left_follows_the_cost_of_longer_inputs():
+    points = [
+        (variant, n, first) for n in (256, 512) for variant in ("soft", "hard") for first in (True, False)
+    ]
+    truth = sum(cost(*point) for point in points)
+    rest = [(variant, n) for variant, n, _ in points]
+    assert model_of([32, 64, 128]).of(rest) == pytest.approx(truth, rel=0.2)
+
+
+def test_a_count_of_points_would_be_far_off_where_the_model_is_not():
+    rest = [("hard", 1024)] * 4
+    truth = 4 * cost("hard", 1024, False)
+    by_count = 4 * cost("hard", 64, False)
+    assert by_count < truth / 50
+    assert model_of([32, 64]).of(rest) == pytest.approx(truth, rel=0.3)
+
+
+def test_very_many_points_are_estimated_from_the_latest_of_each_length():
+    left, many = TimeLeft(), 100_000
+    for seed in range(200):
+        left.add("soft", 64, cost("soft", 64, seed == 0) * (10 if seed < 100 else 1))
+        left.add("soft", 32, cost("soft", 32, seed == 0))
+    rest = [("soft", 64)] * many
+    assert left.of(rest) == pytest.approx(many * cost("soft", 64, False), rel=0.1)
+
+
+def test_nothing_is_said_where_it_would_be_a_guess():
+    assert TimeLeft().of([("soft", 8)]) is None
+    assert model_of([32]).of([("soft", 64)]) is None
+    assert model_of([32]).of([("soft", 32)]) == pytest.approx(cost("soft", 32, False), rel=0.5)
+    assert model_of([32]).of([]) == 0.0
+    assert model_of([32, 64]).of([("soft", 2048)]) is None  # half an hour, or 179 h: too far to tell
+
+
+def test_a_single_seed_whose_every_point_compiles_is_estimated_too():
+    rest = [("soft", 128)]
+    assert model_of([32, 64], seeds=1).of(rest) == pytest.approx(cost("soft", 128, True), rel=0.3)
+
+
+def test_where_everything_was_compiled_for_only_a_wide_range_of_lengths_tells_of_much_longer_ones():
+    def model(**taken):
+        left = TimeLeft()
+        for name, costs in taken.items():
+            for n, seconds in costs:
+                left.add(name, n, seconds)
+        return left
+
+    squares = model(a=[(8, 1.0), (16, 4.0), (64, 64.0)])
+    assert squares.of([("a", 128), ("a", 256)]) == pytest.approx(256 + 1024, rel=0.05)
+    flat = model(b=[(8, 1.0), (64, 1.0)])
+    assert flat.of([("b", 512)]) == pytest.approx(1.0)
+    noisy = model(c=[(8, 1.0), (16, 2.0)])
+    assert noisy.of([("c", 64)]) is None
+    assert noisy.of([("c", 32)]) == pytest.approx(6.0, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (3.24e-5, "32.4 µs"),
+        (0.0324, "0.032 s"),
+        (3.24, "3.2 s"),
+        (9.97, "10 s"),
+        (99, "99 s"),
+        (150, "2 min"),
+        (9000, "2.5 h"),
+    ],
+)
+def test_durations_are_in_a_unit_that_suits_them(seconds, text):
+    assert duration(seconds) == text
+    assert left_text(seconds) == f"; about {text} left"
+    assert left_text(None) == ""
+
+
+def test_lines_are_timed_and_rare(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    console = quiet()
+    with reporting(console, 4) as reporter:
+        now = 0.1
+        reporter.finished("a", None)  # too soon after the start
+        reporter.inside("b", 1, 9)  # too soon
+        now = 62.0
+        reporter.finished("b", 5.0)
+        reporter.note("careful")  # always
+        now = 130.0
+        reporter.inside("c", 3, 9)
+        now = 180.5
+        reporter.finished("c", None)  # too soon
+    assert printed(console).splitlines() == [
+        "[    62.0 s]  2/4  b; about 5 s left",
+        "[    62.0 s]  careful",
+        "[   130.0 s]  2/4  c: 3 of 9 flips",
+    ]
+
+
+def test_a_log_has_one_failure_a_minute_and_counts_them_all(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    console = quiet()
+    with reporting(console, 100) as reporter:
+        for k in range(70):
+            now = float(k)
+            reporter.failed(f"failed: {k}")
+            reporter.finished(f"{k}", None)
+    assert printed(console).splitlines() == [
+        "[     0.0 s]  failed: 0",
+        "[    60.0 s]  failed: 60",
+        "[    60.0 s]  61/100, 61 failed  60",
+    ]
+
+
+def test_the_last_point_is_always_reported():
+    console = quiet()
+    with reporting(console, 2, 0) as reporter:
+        assert isinstance(reporter, Reporter)
+        reporter.finished("a", None)
+        reporter.finished("b [n]", 0.0)
+    assert "2/2  b [n]; about 0 s left" in printed(console)
+
+
+def test_a_terminal_gets_a_bar_that_moves():
+    console = Console(file=io.StringIO(), force_terminal=True, width=150)
+    with reporting(console, 3, 1) as reporter:
+        assert isinstance(reporter, BarReporter)
+        reporter.inside("softmax n=4", 2, 3)
+        reporter.note("careful [n]")
+        reporter.finished("softmax n=4", 12.0)
+        assert reporter.done == 2
+    text = printed(console)
+    assert "careful [n]" in text
+    assert "2/3" in text
+    assert "about 12 s left" in text
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still until it is set."""
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def stepped(step: int) -> Stepped:
+    return Stepped(step=step, steps=100, length=16, loss=0.9, optimum=0.8)
+
+
+def test_lines_come_first_every_minute_and_last_with_the_time_left(clock):
+    console = quiet()
+    with watching(console, 100, "lstm") as watcher:
+        for step, now in ((10, 100), (20, 140), (30, 160), (40, 180), (100, 210)):
+            clock[0] = float(now)
+            watcher(stepped(step))
+    assert printed(console).splitlines() == [
+        "[     0.0 s]  lstm: 10/100  loss 0.9000 (optimum 0.8000), n = 16",
+        "[    60.0 s]  lstm: 30/100  loss 0.9000 (optimum 0.8000), n = 16; about 4 min left",
+        "[   110.0 s]  lstm: 100/100  loss 0.9000 (optimum 0.8000), n = 16; about 0 s left",
+    ]
+
+
+def test_notes_and_evaluations_are_printed_at_once_and_checkpoints_are_not(clock):
+    console = quiet()
+    with watching(console, 100) as watcher:
+        watcher(Note("goes on from step 4"))
+        watcher(Saved(4, Path("somewhere")))
+        watcher(Evaluated(4, CrossEntropy(8, 4, 1.0, 0.25, 0.1)))
+        watcher(Evaluated(4, CrossEntropy(8, 4, 1.0, 0.25, 0.1, 0.125, 0.1)))
+        watcher(Evaluated(4, Recognition(8, 4, 0.75, 0.1, -1.5, 0.1)))
+        watcher(Stepped(2, 100, 16, 0.5, 0.0))
+    assert [line.partition("]  ")[2] for line in printed(console).splitlines()] == [
+        "goes on from step 4",
+        "step 4: n = 8: cross-entropy 1.0000, 0.2500 above the optimum",
+        "step 4: n = 8: cross-entropy 1.0000, 0.2500 above the optimum, 0.1250 of it for choosing brackets",
+        "step 4: n = 8: accuracy 0.750, margin -1.5",
+        "2/100  loss 0.5000, n = 16",
+    ]
+
+
+def test_a_training_on_a_terminal_gets_a_bar_with_notes_above_it():
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    with watching(console, 100, "lstm") as watcher:
+        watcher(stepped(40))
+        watcher(Note("goes on"))
+        watcher(stepped(100))
+    text = printed(console)
+    assert "100/100" in text
+    assert "lstm: goes on" in text
+    assert "loss 0.9000" in text

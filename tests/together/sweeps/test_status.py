@@ -1,0 +1,143 @@
+"""`jaxsens status` says what is done, damaged and failed, from the directory alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from jaxsens.cli import main
+from jaxsens.cli import sweep as command
+from jaxsens.core.base.errors import InputError
+from jaxsens.core.sweeps import points as sweep_points
+from jaxsens.core.sweeps.points import select
+from jaxsens.core.sweeps.status import sweep_status
+from jaxsens.core.sweeps.sweep import PointsJob, run_sweep
+from tests.core.sweeps.tiny import fake_flip_sensitivity, quiet, tiny_sweep
+
+
+@pytest.fixture
+def sweep(monkeypatch):
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", fake_flip_sensitivity)
+    return tiny_sweep()
+
+
+def run(sweep, folder, **selection):
+    return run_sweep(sweep, folder, select(sweep.points, **selection), quiet())
+
+
+def test_a_sweep_that_was_stopped_finished_or_never_begun(sweep, tmp_path):
+    with pytest.raises(InputError, match="no sweep was run here"):
+        sweep_status(tmp_path)
+    run(sweep, tmp_path, only=["n=4"])
+    found = sweep_status(tmp_path)
+    assert (found.state, found.points, found.of_points, found.report) == ("unfinished", 4, 8, False)
+    run(sweep, tmp_path)
+    found = sweep_status(tmp_path)
+    assert (found.state, found.points, found.failed) == ("finished", 8, ())
+    assert found.compute_seconds_left == 0.0
+    assert "jaxsens report" in found.lines()[-1]
+
+
+def test_a_sweep_is_watched_as_long_as_it_is_unfinished(sweep, tmp_path, monkeypatch, capsys):
+    run(sweep, tmp_path, only=["n=4"])
+    waited = []
+
+    def wait(seconds):
+        waited.append(seconds)
+        run(sweep, tmp_path)
+
+    monkeypatch.setattr(command, "_pause", wait)
+    assert main(["status", "--watch", str(tmp_path)]) == 0
+    states = [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if "points" in line]
+    assert (states, waited) == (["unfinished", "finished"], [command.WATCH_SECONDS])
+
+
+def test_the_time_left(sweep, tmp_path):
+    run(sweep, tmp_path, only=["n=4", "variant=softmax"])
+    run(sweep, tmp_path, only=["n=6", "variant=softmax"])
+    found = sweep_status(tmp_path)
+    assert found.compute_seconds_left is not None
+    assert any("of one process left" in line for line in found.lines())
+
+
+def test_what_failed_is_said_until_it_is_computed(sweep, tmp_path, monkeypatch, capsys):
+    def fails(model, tokens, **options):
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", fails)
+    run(sweep, tmp_path, only=["n=6", "seed=1"])
+    assert main(["status", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["state"], found["points"]) == ("unfinished", 0)
+    assert found["failed"][0] == {"item": "softmax n=6 seed=1", "message": "RuntimeError: no luck"}
+    assert main(["status", str(tmp_path)]) == 0
+    assert "failed: leftmost-hard n=6 seed=1: RuntimeError: no luck" in capsys.readouterr().out
+    run(sweep, tmp_path)
+    assert sweep_status(tmp_path).state == "failed"
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", fake_flip_sensitivity)
+    run(sweep, tmp_path)
+    assert sweep_status(tmp_path).failed == ()
+    assert not list(tmp_path.rglob("*.failed"))
+
+
+def test_damaged_records_are_found_named_and_not_counted_as_done(sweep, tmp_path, capsys):
+    run(sweep, tmp_path)
+    damaged = sweep.points[2].path(tmp_path)
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    found = sweep_status(tmp_path)
+    assert (found.state, found.points, found.checked) == ("unfinished", 7, 8)
+    assert [one.item for one in found.damaged] == [str(sweep.points[2])]
+    assert main(["status", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "unfinished: 7 of 8 points" in said
+    assert f"damaged: {sweep.points[2]}: " in said
+    assert "not checked" not in said
+    run(sweep, tmp_path)
+    assert (sweep_status(tmp_path).state, sweep_status(tmp_path).damaged) == ("finished", ())
+
+
+def test_a_quick_look_says_what_it_did_not_check(sweep, tmp_path, capsys):
+    run(sweep, tmp_path)
+    sweep.points[2].path(tmp_path).write_bytes(b"damaged")
+    assert main(["status", "--quick", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "finished: 8 of 8 points" in said
+    assert "not checked: the seals of 8 records" in said
+    assert main(["status", "--quick", "--json", str(tmp_path)]) == 0
+    assert json.loads(capsys.readouterr().out)["checked"] == 0
+
+
+def test_a_damaged_bound_is_found(tmp_path):
+    sweep = tiny_sweep(after="[bounds]\nworst = false\nrestrict = false\n")
+    plan = sweep.plan
+    plan.write(tmp_path / "sweep.json")
+    path = tmp_path / plan.records["bounds"][0].file
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    found = sweep_status(tmp_path)
+    assert [one.item for one in found.damaged] == ["bounds of softmax n=4 seed=0"]
+    assert (found.records, found.state) == ({"bounds": (0, 8)}, "unfinished")
+
+
+def test_looking_writes_nothing_outside_the_directory(sweep, tmp_path):
+    out, outside = tmp_path / "out", tmp_path / "outside"
+    run(sweep, out)
+    (out / "points").rename(outside)
+    (out / "points").symlink_to(outside)
+    (outside / "variant=softmax" / "n=4").chmod(0o755)
+    before = (outside / "variant=softmax" / "n=4").stat().st_mtime_ns
+    assert sweep_status(out).points == 8
+    assert (outside / "variant=softmax" / "n=4").stat().st_mtime_ns == before
+
+
+def test_the_last_looks_of_a_run_make_the_file_system_look_again(sweep, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "jaxsens.core.sweeps.jobs.job.see_what_others_wrote", lambda folders: seen.extend(folders)
+    )
+    run(sweep, tmp_path, only=["n=4"])
+    assert {folder.name for folder in seen} == {"n=6"}
+    assert PointsJob(sweep, tmp_path).state(sweep.points[0]) == "done"

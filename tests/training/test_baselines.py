@@ -1,0 +1,174 @@
+"""LSTM, simple RNN and convolution beside plain NumPy loops, and what each does with a single exchanged symbol."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxsens import InputError, Transformer, TransformerConfig
+from jaxsens.training import baselines
+from jaxsens.training.baselines import LSTM, RNN, Baseline, BaselineParameters, Convolution, check_tokens
+from jaxsens.training.baselines_config import BaselineConfig, ConvolutionConfig, LSTMConfig, RNNConfig
+from tests.baseline_reference import loop_output
+from tests.tolerances import FORWARD
+
+MODELS: dict[type[BaselineConfig], Any] = {LSTMConfig: LSTM, RNNConfig: RNN, ConvolutionConfig: Convolution}
+CONFIGS: list[Any] = [
+    LSTMConfig(3, width=5, layers=2, dtype="float64"),
+    LSTMConfig(2, width=4, layers=1, logits=3, readout=1, end_symbol=False, dtype="float64"),
+    RNNConfig(3, width=5, layers=2, readout="mean", dtype="float64"),
+    RNNConfig(2, width=4, layers=1, logits=3, dtype="float64"),
+    ConvolutionConfig(3, width=5, layers=2, kernel_width=3, dtype="float64"),
+    ConvolutionConfig(3, width=5, layers=1, kernel_width=4, logits=2, dtype="float64"),
+    ConvolutionConfig(2, width=4, layers=3, kernel_width=1, end_symbol=False, dtype="float64"),
+]
+
+
+def built(config: BaselineConfig, seed: int = 0) -> tuple[Baseline, BaselineParameters]:
+    """A model whose biases are random too, and its parameters as NumPy arrays."""
+    model, rng = MODELS[type(config)](config, seed), np.random.default_rng(seed)
+    with jax.enable_x64(True):
+        state = nnx.state(model, nnx.Param)
+        nnx.update(model, jax.tree.map(lambda leaf: leaf + 0.3 * rng.normal(size=leaf.shape), state))
+    return model, jax.tree.map(np.asarray, model.parameters)
+
+
+def words(config: BaselineConfig, n: int, count: int = 3) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(n).integers(0, config.vocabulary_size, size=(count, n)))
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_outputs_and_activations_are_those_of_the_loop(config):
+    model, parameters = built(config)
+    for n in (2, 7):
+        batch = words(config, n)
+        for word, output, activations in zip(batch, model(batch), model.activations(batch), strict=True):
+            expected = loop_output(config, parameters, np.asarray(word))
+            np.testing.assert_allclose(output, expected[0], rtol=FORWARD.relative, atol=FORWARD.absolute)
+            np.testing.assert_allclose(activations, expected[1], rtol=FORWARD.relative, atol=FORWARD.absolute)
+        assert model(batch).shape == (3, config.logits or config.width)
+        np.testing.assert_allclose(model(batch[0]), model(batch)[0], rtol=FORWARD.relative)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_seed_gives_the_same_parameters_in_both_dtypes_and_shares_the_transformers_embedding(kind):
+    single, double, other = (
+        MODELS[kind](kind(2, width=8, layers=2, dtype=dtype), seed)
+        for dtype, seed in (("float32", 3), ("float64", 3), ("float64", 4))
+    )
+    for low, high in zip(jax.tree.leaves(single.parameters), jax.tree.leaves(double.parameters), strict=True):
+        assert (low.dtype, high.dtype) == (np.float32, np.float64)
+        np.testing.assert_array_equal(low, np.asarray(high).astype(np.float32))
+    assert not np.array_equal(double.parameters.embedding, other.parameters.embedding)
+    transformer = Transformer(TransformerConfig(2, width=8, dtype="float64"), seed=3)
+    np.testing.assert_array_equal(double.parameters.embedding, transformer.parameters.embedding)
+    word = words(single.config, 6)
+    assert (single(word).dtype, double(word).dtype) == (np.float32, np.float64)
+    np.testing.assert_allclose(single(word), double(word), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_initial_weights_have_the_variances_that_are_documented(kind):
+    d = 64
+    parameters = MODELS[kind](kind(2, width=d, dtype="float64")).parameters
+    layer = parameters.layers[0]
+    if kind is ConvolutionConfig:
+        variances = [(layer.kernel, 2 / (3 * d)), (parameters.output, 1 / d)]
+        assert not np.any(layer.bias)
+    else:
+        variances = [(layer.input, 1 / (2 * d)), (layer.recurrent, 1 / (2 * d))]
+        remembering = [0, 1, 0, 0] if kind is LSTMConfig else [0]
+        np.testing.assert_array_equal(layer.bias, np.outer(remembering, np.ones(d)))
+    for matrix, variance in variances:
+        assert np.var(np.asarray(matrix)) == pytest.approx(variance, rel=6 * np.sqrt(2 / matrix.size))
+
+
+def test_an_nnx_module_can_be_split_and_merged():
+    model = LSTM(CONFIGS[0])
+    word = words(model.config, 4)
+    again = nnx.merge(*nnx.split(model))
+    np.testing.assert_array_equal(again(word), model(word))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "arguments"),
+    [
+        (LSTMConfig, {"alphabet_size": 1, "readout": "first"}, ["alphabet_size", "readout"]),
+        (RNNConfig, {"layers": 0, "width": 2.5, "readout": -1}, ["layers", "width", "readout"]),
+        (ConvolutionConfig, {"kernel_width": 0, "dtype": "bfloat16"}, ["kernel_width", "dtype"]),
+        (
+            ConvolutionConfig,
+            {"logits": 0, "end_symbol": 1, "layers": True},
+            ["logits", "end_symbol", "layers"],
+        ),
+    ],
+)
+def test_all_problems_of_a_config_are_reported_at_once(kind, changes, arguments):
+    with pytest.raises(InputError, match=f"{kind.__name__}: {len(arguments)} errors") as refusal:
+        kind(**{"alphabet_size": 2, **changes})
+    assert all(f"{name} = {changes[name]!r}" in str(refusal.value) for name in arguments)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (np.array([0.5, 1.0]), "whole numbers"),
+        (np.array([0, 3]), "tokens = 3: the model reads ids 0 to 2"),
+        (np.array([0, -2]), "tokens = -2: ids of at least 0"),
+        (np.zeros((0, 4), int), "shape"),
+        (np.array(1), "shape"),
+        ([0, 1], "tokens = list: give an array"),
+        (np.array([1]), "longer than the readout position 1"),
+    ],
+)
+def test_tokens_that_cannot_be_read_are_refused(tokens, message):
+    with pytest.raises(InputError, match=message):
+        check_tokens(LSTMConfig(2, readout=1), tokens)
+    with pytest.raises(InputError, match=message):
+        LSTM(LSTMConfig(2, width=4, readout=1))(tokens)
+
+
+def test_a_config_of_another_model_is_refused():
+    with pytest.raises(InputError, match=r"LSTM: config = .*: give a LSTMConfig"):
+        LSTM(RNNConfig(2))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match="no rule for the config BaselineConfig"):
+        baselines.initialise(BaselineConfig(2), 0)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "a", None, True, np.bool_(True)])
+def test_a_seed_that_is_none_is_refused_with_any_other_problem(seed):
+    with pytest.raises(InputError, match=r"Convolution: 2 errors(?s:.)*config(?s:.)*seed = .*whole number"):
+        Convolution(RNNConfig(2), seed=seed)  # pyright: ignore[reportArgumentType]
+
+
+def test_configs_are_values():
+    assert LSTMConfig(2, width=8).replace(width=4) == LSTMConfig(2, width=4)
+    assert hash(RNNConfig(2)) == hash(RNNConfig(2))
+    assert (LSTMConfig(2).end_of_sequence, LSTMConfig(2, end_symbol=False).end_of_sequence) == (2, None)
+    assert ConvolutionConfig(2).readout == "mean"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        RNNConfig(2).width = 3  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_baseline_of_given_parameters_is_the_one_that_they_came_from(config):
+    kind, tokens = MODELS[type(config)], np.array([0, 1, 1, 0])
+    model = kind(config, seed=3)
+    same = kind(config, parameters=jax.tree.map(np.asarray, model.parameters))
+    assert np.array_equal(same(tokens), model(tokens))
+    assert not np.array_equal(kind(config, seed=4)(tokens), model(tokens))
+
+
+def test_parameters_of_another_config_are_refused_with_every_shape():
+    given = RNN(RNNConfig(2, width=4)).parameters
+    with pytest.raises(InputError, match=r"4 errors(?s:.)*embedding.*shape \(3, 5\)"):
+        RNN(RNNConfig(2, width=5), parameters=given)
+    with pytest.raises(InputError, match="the structure of this config"):
+        RNN(RNNConfig(2, width=4, layers=2), parameters=given)

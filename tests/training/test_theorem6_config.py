@@ -1,0 +1,123 @@
+"""The config of the Theorem 6 experiment is read strictly, and nothing runs before all of its problems are told."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from jaxsens.core.base.errors import InputError
+from jaxsens.core.engines.options import Vmap
+from jaxsens.languages import Parity
+from jaxsens.training.config import TrainConfig
+from jaxsens.training.theorem6.config import load_theorem6_config, parse_theorem6_config
+from tests.refusals import refused
+from tests.training.tiny_training import PREDICTION, RECOGNITION, THEOREM6, TRANSFORMER, write_training
+
+INLINE = """
+lengths = [4]
+[[model]]
+name = "lstm"
+[model.train]
+"""
+DYCK = """
+language = {name = "2dyck"}
+task = "recognition"
+model = {kind = "lstm", width = 4}
+optimiser = {steps = 10}
+"""
+
+
+def problems_of(text: str, folder) -> str:
+    with pytest.raises(InputError) as caught:
+        parse_theorem6_config(text, "config", folder)
+    return str(caught.value)
+
+
+def test_models_are_trained_by_a_file_or_a_table_or_set_by_hand(tmp_path):
+    train = write_training(tmp_path)
+    (tmp_path / "theorem6.toml").write_text(THEOREM6)
+    read = load_theorem6_config(tmp_path / "theorem6.toml")
+    lstm, rnn = read.models
+    assert lstm.config == TrainConfig.from_toml(train)
+    assert lstm.description == "lstm, trained on 1 to 3 symbols in 4 steps"
+    assert (rnn.language, rnn.task, rnn.config) == (Parity(0.5), "prediction", None)
+    assert (read.lengths, read.seeds, read.words, read.inputs, read.fit_from) == ((2, 4, 6), (0, 1), 4, 1, 2)
+    assert read.measure.engine == Vmap()
+    assert read.text == THEOREM6
+    (inline,) = parse_theorem6_config(INLINE + PREDICTION).models
+    assert inline == lstm
+
+
+def test_every_problem_is_told_at_once(tmp_path):
+    text = """
+lengths = [4, 2]
+words = 1
+sedes = 3
+[measure]
+engine = "psychic"
+[[model]]
+name = "a/b"
+exact = "rnn"
+[[model]]
+name = "c"
+[model.train]
+optimiser = {steps = 0}
+"""
+    told = problems_of(text, tmp_path)
+    for part in (
+        "lengths = [4, 2]: 2 comes after 4",
+        "words = 1: a whole number of at least 2",
+        'sedes: unknown key; did you mean "seeds"?',
+        "measure.engine = 'psychic': one of auto, vmap, incremental, difference, first-order",
+        "model[0].name = 'a/b': ",
+        "model[1].train: language = None: a table with a name",
+        "model[1].train: optimiser.steps = 0",
+    ):
+        assert part in told
+
+
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        ("", "model"),
+        ('[[model]]\nname = "a"\n', "model[0].train"),
+        ('[[model]]\nname = "a"\nexact = "rnn"\ntrain = "lstm.toml"\n', "model[0].train"),
+        ('[[model]]\nname = "a"\nexact = "rnn"\n', "model[0].end_probability"),
+        ('[[model]]\nname = "a"\nexact = "rnn"\nend_probability = 2.0\n', "model[0].end_probability"),
+        ('[[model]]\nname = "a"\nexact = "gru"\n', "model[0].exact"),
+        ('[[model]]\nname = "a"\ntrain = "lstm.toml"\nend_probability = 0.5\n', "model[0].end_probability"),
+        ('[[model]]\nname = "a"\ntrain = "no.toml"\n', "model[0].train"),
+        ('[[model]]\nname = "a"\ntrain = "lstm.toml"\n' * 2, "model.name"),
+    ],
+)
+def test_what_is_wrong_with_a_model_is_told_with_its_path(tmp_path, models, message):
+    write_training(tmp_path)
+    refused(message, parse_theorem6_config, f"lengths = [4]\n{models}", "config", tmp_path)
+
+
+def test_lengths_that_a_model_cannot_read_or_recognise_are_refused(tmp_path):
+    learned = TRANSFORMER.replace('"inverse"', '{type = "Learned", max_length = 16}')
+    told = problems_of(INLINE.replace("[4]", "[4, 32]") + learned, tmp_path)
+    assert re.search(r'lengths: model "lstm", with the boundary symbol: .* max_length = 16', told)
+    told = problems_of(INLINE.replace("[4]", "[4, 5, 7]") + DYCK, tmp_path)
+    assert "lengths = [5, 7]: lengths for which dyck has words" in told
+
+
+def test_outputs_that_a_model_does_not_have_are_refused(tmp_path):
+    text = INLINE.replace("[[model]]", '[measure]\nmeasure = { kind = "l2", outputs = [2] }\n[[model]]')
+    assert parse_theorem6_config(text + PREDICTION).measure.measure.outputs == (2,)
+    told = problems_of(text + RECOGNITION, tmp_path)
+    assert 'measure.measure: model "lstm": outputs = [2]: the model has the outputs 0 to 1' in told
+
+
+def test_an_engine_that_refuses_a_model_is_refused_before_anything_is_trained(tmp_path):
+    write_training(tmp_path, TRANSFORMER, "soft.toml")
+    write_training(tmp_path)
+    soft = '[[model]]\nname = "soft"\ntrain = "soft.toml"\n'
+    text = f"{THEOREM6}{soft}".replace('"vmap"', '"difference"')
+    told = problems_of(text, tmp_path)
+    for name in ("lstm", "rnn"):
+        assert f'measure.engine: model "{name}": engine = "difference": it cannot serve this model' in told
+    assert '"soft"' not in told
+    assert parse_theorem6_config(text.replace('"difference"', '"auto"'), "config", tmp_path).measure

@@ -1,0 +1,49 @@
+"""Draws the documentation's picture of the page, with a published model: python -m tools.service_screenshots FOLDER."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+from tests.service.served import ROOT, TOKEN, serving
+from tests.service.test_page import ARGUMENTS, CHROMIUM
+
+TEXTS = (
+    "The committee did not approve the new budget because the treasurer had resigned.",
+    "The committee did approve the new budget because the treasurer had resigned.",
+)
+SIZES = {
+    "service": {"viewport": {"width": 1100, "height": 900}},
+    "service-narrow": {"viewport": {"width": 400, "height": 800}},
+    "service-dark": {"viewport": {"width": 1100, "height": 900}, "color_scheme": "dark"},
+}
+
+
+def main(folder: str) -> None:
+    """Writes the pictures to docs/, and says how long colours took."""
+    with (
+        tempfile.TemporaryDirectory() as place,
+        sync_playwright() as started,
+        serving(Path(place) / "store", {"minilm": folder}) as served,
+    ):
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        for name, size in SIZES.items():
+            page = browser.new_page(**size)
+            page.goto(f"{served.address}/?token={TOKEN}")
+            page.get_by_role("button", name="Compare").click()
+            for k, text in enumerate(TEXTS):
+                page.locator("textarea[name=tokens]").nth(k).fill(text)
+            began = time.monotonic()
+            page.get_by_role("button", name="Measure").click()
+            page.locator(".picture[data-shown=exact]").nth(1).wait_for()
+            print(f"{name}: {time.monotonic() - began:.1f} s")
+            page.locator("button.main:enabled").wait_for()
+            page.screenshot(path=ROOT / "docs" / f"{name}.png", full_page=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
