@@ -140,6 +140,7 @@ def true_links(
     if not pagename.startswith("_modules/"):
         return
     module = pagename.removeprefix("_modules/").replace("/", ".")
+    package = ".".join(module.split(".")[:2])
     known = app.env.get_domain("py").objects
 
     def link(found: re.Match[str]) -> str:
@@ -149,7 +150,7 @@ def true_links(
         return next(
             (
                 f'#{name}"'
-                for name in (f"jaxsens.{inside}", f"{module}.{inside}")
+                for name in (f"jaxsens.{inside}", f"{package}.{inside}", f"{module}.{inside}")
                 if name in known
             ),
             found[0],

@@ -69,7 +69,15 @@ def public() -> dict[str, Any]:
         room, _, name = path.rpartition(".")
         owner = jaxsens if room == "jaxsens" else importlib.import_module(room)
         found[name] = getattr(owner, name)
-    for room in (jaxsens, jaxsens.theory, jaxsens.languages, jaxsens.logic):
+    packages = (
+        jaxsens.analysis,
+        jaxsens.formal,
+        jaxsens.pretrained,
+        jaxsens.service,
+        jaxsens.theory,
+        jaxsens.training,
+    )
+    for room in (jaxsens, *packages, jaxsens.languages, jaxsens.logic):
         names = getattr(room, "__all__", None) or [name for name in vars(room) if name[0] != "_"]
         found |= {name: getattr(room, name) for name in names}
     return found

@@ -239,11 +239,14 @@ PUBLIC: Any = jaxsens  # for arguments that are none
     [
         (partial(PUBLIC.flip_sensitivity, MODEL, [0], mesure="l1"), "flip_sensitivity: mesure = 'l1': .*\"measure\""),
         (partial(PUBLIC.explain, MODEL, 8, measur="l1"), "explain: measur = 'l1': unknown argument; did you mean"),
-        (partial(PUBLIC.worst_input, MODEL, 4, serch=1), 'worst_input: serch = 1: .* did you mean "search"'),
-        (partial(PUBLIC.worst_input, MODEL, 4, restarts=1), r"worst_input: restarts .* search=Search\(restarts=...\)"),
+        (partial(PUBLIC.theory.worst_input, MODEL, 4, serch=1), 'worst_input: serch = 1: .* did you mean "search"'),
+        (
+            partial(PUBLIC.theory.worst_input, MODEL, 4, restarts=1),
+            r"worst_input: restarts .* search=Search\(restarts=...\)",
+        ),
         (partial(PUBLIC.flip_sensitivity, MODEL, [0], outputs=[0]), r"write measure=L2\(outputs=...\)"),
         (partial(PUBLIC.flip_sensitivity, MODEL, [0], sample=9), r"write flips=Substitute\(sample=...\)"),
-        (partial(PUBLIC.influence_matrix, MODEL, [0], verify=9), r"write engine=FirstOrder\(verify=...\)"),
+        (partial(PUBLIC.analysis.influence_matrix, MODEL, [0], verify=9), r"write engine=FirstOrder\(verify=...\)"),
         (partial(PUBLIC.Substitute, 3, sed=1), 'Substitute: sed: unknown key; did you mean "seed"'),
         (partial(PUBLIC.Mask, symbl=1), 'Mask: symbl: unknown key; did you mean "symbol"'),
         (partial(PUBLIC.from_torch, None, outputs=1), 'from_torch: outputs = 1: .* did you mean "output"'),

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SUITE = "trixie"  # as python:3.12-slim; its Python is 3.13
@@ -72,7 +73,7 @@ def context(ignored: str, into: Path) -> Path:
     return into
 
 
-def copy(source: Path, target: Path, ignore=None) -> None:
+def copy(source: Path, target: Path, ignore: Any = None) -> None:
     """Copies a file, or what is in a folder; the copy is root's, as COPY makes it."""
     if source.is_dir():
         shutil.copytree(source, target, symlinks=True, ignore=ignore, dirs_exist_ok=True)

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 from tests.pretrained.folders import weights, write_tokenizer
 
-FILE = Path(__file__).with_name("recorded.npz")
+FILE = Path(__file__).parent / "recorded" / "pretrained.npz"
 
 LABELLED = (
     "bert",

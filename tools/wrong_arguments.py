@@ -230,7 +230,8 @@ def _objects() -> dict[str, Any]:
     model = prepared()["model"]
     return {
         "FlipSensitivity": prepared()["result"], "Transformer": model,
-        "LSTM": jaxsens.training.LSTM(jaxsens.training.LSTMConfig(2, width=4)), "CompiledTransformer": jaxsens.construction("parity"),
+        "LSTM": jaxsens.training.LSTM(jaxsens.training.LSTMConfig(2, width=4)),
+        "CompiledTransformer": jaxsens.construction("parity"),
         "PretrainedModel": jaxsens.load_pretrained(prepared()["folder"] / "bert", output="logits"),
         "TransformerConfig": model.config, "LayerChanges": jaxsens.analysis.layer_changes(model, [0, 1, 1, 0]),
         "InfluenceMatrix": jaxsens.analysis.influence_matrix(model, [0, 1, 1, 0]),
@@ -263,7 +264,7 @@ SPECIAL: dict[str, dict[str, Callable[[], Any]]] = {
 def calls() -> tuple[Call, ...]:
     """Every call: of public functions, of classes that users make objects of, of methods of objects."""
     own, made = own_arguments(), []
-    for module in (jaxsens, theory, logic, languages):
+    for module in (jaxsens, *PACKAGES, logic, languages):
         for name in public_names(module):
             given, runs = own.get(name, {}), name not in _LEFT_OUT
             made.append(Call(f"{module.__name__}.{name}", getattr(module, name), given, runs))
@@ -282,6 +283,9 @@ _LEFT_OUT = {
     "phase_diagram", "from_weights", "from_torch", "train", "LogitGrowth",
 }  # fmt: skip
 """What is refused with the right arguments too: files that are not there."""
+
+
+PACKAGES = (jaxsens.analysis, jaxsens.formal, jaxsens.pretrained, jaxsens.service, theory, jaxsens.training)
 
 
 def public_names(module: Any) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The phase diagram of softmax: how the sensitivity scales with n against how the inverse temperature does.
 
-The critical line is predicted from the models' scores alone, by `jaxsens.analysis.critical_temperatures`, whose source is
-Hayase and Karakida (2026, arXiv 2605.12697).
+The critical line is predicted from the models' scores alone, by `jaxsens.analysis.critical_temperatures`, whose
+source is Hayase and Karakida (2026, arXiv 2605.12697).
 """
 
 from __future__ import annotations

@@ -47,9 +47,9 @@ class CriticalTemperatures:
 
     Attributes:
         beta: by row, what the scores that the model uses, its temperature included, would have to be multiplied by for
-            the largest weight to be half of the keys' weight (`jaxsens.analysis.critical_inverse_temperature`). 1: the row is at
-            the transition. Less: one key has more than half. More: no key has half. 0: a row of one key, or of two that
-            differ. inf: several keys have the maximum. NaN: the row sees no key.
+            the largest weight to be half of the keys' weight (`jaxsens.analysis.critical_inverse_temperature`). 1:
+            the row is at the transition. Less: one key has more than half. More: no key has half. 0: a row of one
+            key, or of two that differ. inf: several keys have the maximum. NaN: the row sees no key.
         gaps: differences of scores, of the same units.
         counts: by row, how many keys are within each gap of the row's maximum, itself counted.
         tokens: the input.
@@ -110,8 +110,8 @@ def critical_temperatures(model: Any, tokens: Any, *, gaps: Sequence[float] = GA
     """Returns how far every row of attention is from the temperature at which one key gets half of the weight.
 
     From the scores themselves, so that weights that underflow count in full. The score of a sink is left out. The
-    source is named at `jaxsens.analysis.critical_inverse_temperature`. Arithmetic is in the model's dtype. O(layers n^2 width)
-    operations, those of two forward passes and of some 20 softmaxes, and O(layers heads n gaps) memory.
+    source is named at `jaxsens.analysis.critical_inverse_temperature`. Arithmetic is in the model's dtype. O(layers
+    n^2 width) operations, those of two forward passes and of some 20 softmaxes, and O(layers heads n gaps) memory.
 
     Args:
         model: a model whose attention is visible and softmax: a jaxsens transformer, a published model, a pair

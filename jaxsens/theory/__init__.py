@@ -14,22 +14,22 @@ from jaxsens.theory.search.result import SearchInterrupted, WorstInput, load_wor
 from jaxsens.theory.search.worst_input import worst_input
 
 __all__ = [
-    "worst_input",
-    "load_worst_input",
-    "WorstInput",
-    "SearchInterrupted",
-    "Search",
     "CertifiedBound",
     "Lemma5",
     "LogitGrowth",
     "MisclassifiedPair",
     "Restriction",
     "RestrictionRefused",
+    "Search",
+    "SearchInterrupted",
     "Verdict",
+    "WorstInput",
     "certified_bound",
     "check",
     "lemma5",
+    "load_worst_input",
     "logit_growth",
     "misclassified_pair",
     "restrict",
+    "worst_input",
 ]

@@ -83,8 +83,8 @@ def cross_entropy(subject: Any, language: Language, n: int, words: int = 256, se
     exact. A model that predicts p thus attains exactly the optimum, on every sample.
 
     Args:
-        subject: A trained model, a module such as `jaxsens.training.RNN` with a logit for every outcome, or the pair of a
-            network's config and its parameters.
+        subject: A trained model, a module such as `jaxsens.training.RNN` with a logit for every outcome, or the pair
+            of a network's config and its parameters.
         language: The language of the words; its alphabet is the model's.
         n: The number of symbols before the predicted one, at least 0.
         words: The number of prefixes.

@@ -129,8 +129,8 @@ def test_what_is_refused(monkeypatch):
         jaxsens.analysis.influence_matrix(lambda tokens: jnp.ones(2) * tokens.sum(), [0, 1, 1], flips=[0, 1])
     with pytest.raises(InputError, match="statistic = 'median': one of mean, max"):
         jaxsens.analysis.influence_matrix(model, TOKENS, flips=jaxsens.Substitute(positions=[0])).matrix(
-            "median"
-        )  # pyright: ignore[reportArgumentType]
+            "median"  # pyright: ignore[reportArgumentType]
+        )
     monkeypatch.setattr(memory, "machine_memory", lambda: 1000)
     with pytest.raises(
         InputError, match=r"the influence of 10 flips on 6 rows takes 1\.\d+ KiB, and this machine has"

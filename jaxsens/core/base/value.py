@@ -74,7 +74,8 @@ class Answer:
 
 @dataclass_transform(frozen_default=True, kw_only_default=False, field_specifiers=(dataclasses.field,))
 def kind_of(base: Any, kind: str) -> Callable[[type[T]], type[T]]:
-    """Makes a class a kind of the answers to a question: a config (`jaxsens.core.base.strict`), known by the word `kind`."""
+    """Makes a class a kind of the answers to a question: a config (`jaxsens.core.base.strict`), known by the word
+    `kind`."""
 
     def decorate(cls: type[T]) -> type[T]:
         made: Any = config(cls)

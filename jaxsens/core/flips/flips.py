@@ -141,9 +141,9 @@ class Flips(Answer, abc.ABC):
 
     Every kind but `Pairs` has these fields besides its own:
 
-    - `positions`: 0-based positions to flip, or entries for every length (`jaxsens.core.flips.positions`). By default all
-      except the position that is read, which reaches the output through the skip connection and changes it by O(1) in
-      every model, and positions with special symbols, of models that have some.
+    - `positions`: 0-based positions to flip, or entries for every length (`jaxsens.core.flips.positions`). By
+      default all except the position that is read, which reaches the output through the skip connection and changes
+      it by O(1) in every model, and positions with special symbols, of models that have some.
     - `sample`: measure this many flips, drawn uniformly without replacement, instead of all; of several inputs
       together. `seed` is that of the draw.
 

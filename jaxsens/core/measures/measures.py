@@ -23,7 +23,8 @@ MEDIAN = "median"
 
 
 def _formulas() -> Any:
-    """Returns `jaxsens.core.measures.formulas`, which needs JAX, so that it is loaded only where something is measured."""
+    """Returns `jaxsens.core.measures.formulas`, which needs JAX, so that it is loaded only where something is
+    measured."""
     from jaxsens.core.measures import formulas
 
     return formulas

@@ -2,8 +2,8 @@
 
 There is one rule for every statistic S that grows with the norms, such as a mean, a maximum or a quantile. With u the
 norms and r the resolutions of the flips that are not resolved (0 for all others), S lies between S(u - r) and S(u + r).
-It is resolved if neither end is further from S(u) than `jaxsens.core.base.precision.RESOLVED` of it. Otherwise it is said to
-be at most S(u + r), and S(u) is not shown: it may be rounding alone.
+It is resolved if neither end is further from S(u) than `jaxsens.core.base.precision.RESOLVED` of it. Otherwise it is
+said to be at most S(u + r), and S(u) is not shown: it may be rounding alone.
 """
 
 from __future__ import annotations

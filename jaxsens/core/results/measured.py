@@ -119,9 +119,9 @@ class MeasuredFlips:
 
     @property
     def resolved(self) -> Bool[np.ndarray, " flips"]:
-        """Which changes are known to 1 % of themselves (`jaxsens.core.base.precision.RESOLVED`), or below 1e-300, which is
-        taken for 0. The others are at most their norm plus their `resolution`. Estimates count as resolved: see
-        `accuracy`.
+        """Which changes are known to 1 % of themselves (`jaxsens.core.base.precision.RESOLVED`), or below 1e-300,
+        which is taken for 0. The others are at most their norm plus their `resolution`. Estimates count as resolved:
+        see `accuracy`.
         """
         return resolved(self.norms, self.resolution)
 

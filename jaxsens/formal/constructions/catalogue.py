@@ -40,8 +40,8 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 
 
 def names() -> tuple[str, ...]:
-    """The names that `construction` knows: the formulas of `jaxsens.formal.logic`, dyck, the PARITY whose positions do not
-    depend on n, and Chiang and Cholak's."""
+    """The names that `construction` knows: the formulas of `jaxsens.formal.logic`, dyck, the PARITY whose positions
+    do not depend on n, and Chiang and Cholak's."""
     return (*LIBRARY, DYCK, LENGTH_INDEPENDENT, *REFERENCES)
 
 

@@ -48,9 +48,9 @@ class FormulaLanguage(Language):
 
     How words are drawn depends on the formula:
 
-    - From its minimal automaton, if `jaxsens.formal.logic.automaton` finds one. Everything is exact and nothing is rejected:
-      numbers of words are integers of any size, found by going back from the last symbol. With g(q) the probability
-      that a word that goes on from state q ends as a member,
+    - From its minimal automaton, if `jaxsens.formal.logic.automaton` finds one. Everything is exact and nothing is
+      rejected: numbers of words are integers of any size, found by going back from the last symbol. With g(q) the
+      probability that a word that goes on from state q ends as a member,
       g(q) = e [q accepts] + (1 - e)/|alphabet| sum_a g(q a),
       the next symbol after q is a with probability (1 - e)/|alphabet| g(q a)/g(q), and the end has e [q accepts]/g(q).
     - From an automaton that is right up to the length, for other formulas of the past only, such as

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jaxsens.core.report import texts
 
-FOLDER = Path(texts.__file__).parent.parent
+FOLDER = Path(texts.__file__).parents[2]
 FAMILIES = ("flip-", "heading-", "networks-")
 """The beginnings of names that the code makes."""
 

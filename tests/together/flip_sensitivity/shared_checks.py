@@ -1,4 +1,6 @@
-"""What a process of a distributed job looks at: `python -m tests.together.flip_sensitivity.shared_checks PROCESS PROCESSES PORT DIR`.
+"""What a process of a distributed job looks at.
+
+    python -m tests.together.flip_sensitivity.shared_checks PROCESS PROCESSES PORT DIR
 
 Prints `ok NAME` after every check that holds in this process.
 """

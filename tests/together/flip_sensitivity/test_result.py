@@ -142,7 +142,17 @@ def test_quantiles_are_interpolated_between_the_values():
 
 RESULTS = {
     **{name: getattr(jaxsens, name) for name in jaxsens.__all__},
-    **{name: getattr(jaxsens.theory, name) for name in jaxsens.theory.__all__},
+    **{
+        name: getattr(package, name)
+        for package in (
+            jaxsens.analysis,
+            jaxsens.formal,
+            jaxsens.pretrained,
+            jaxsens.theory,
+            jaxsens.training,
+        )
+        for name in package.__all__
+    },
     "FlipTable": FlipTable,
     "LayerBound": LayerBound,
     "LayerChanges": LayerChanges,

@@ -142,7 +142,7 @@ def test_a_key_whose_package_is_not_installed_is_unknown_and_others_are_named(mo
     monkeypatch.setattr(
         registry,
         "find_spec",
-        lambda name: None if name == "jaxsens.formal.constructions" else find_spec(name),
+        lambda name: None if name == "jaxsens.formal" else find_spec(name),
     )
     registry.entries.cache_clear()
     try:

@@ -7,8 +7,8 @@ rounding errors of the exact change for inputs that are themselves off by a roun
 
 with a small c and eps of the dtype. So the error is relative to the change, however small, provided that dx is that
 accurate. Numbers below the smallest normal one, of inputs and results alike, may be taken for 0. No result is inf or
-NaN if D is finite. For layer normalisation |.| is the norm of a row. `tests/core/flip_sensitivity/test_rules.py` verifies these
-properties.
+NaN if D is finite. For layer normalisation |.| is the norm of a row. `tests/core/flip_sensitivity/test_rules.py`
+verifies these properties.
 """
 
 from __future__ import annotations

@@ -75,8 +75,9 @@ def _what_it_is(model: Any) -> str | None:
         return f"{name}, of {home}: JAX cannot trace it. Let JAX call it{_called_elsewhere(home)}"
     if isinstance(model, NetworkConfig):
         made = network(model.kind)
-        home = "jaxsens" if made.__module__.startswith("jaxsens.") else made.__module__
-        return f"{name}, a config: make a model of it{lines(f'{home}.{made.__name__}(config, seed=0)')}"
+        return (
+            f"{name}, a config: make a model of it{lines(f'{_home(made)}.{made.__name__}(config, seed=0)')}"
+        )
     if isinstance(model, str | os.PathLike):
         return f"{os.fspath(model)!r}, a path: load it{lines('jaxsens.training.load_checkpoint(path).model')}"
     if isinstance(model, tuple) and len(model) == 2 and not callable(model):
@@ -131,6 +132,14 @@ def _is_array(leaf: Any) -> bool:
 def _called(function: Any) -> str:
     name = getattr(function, "__name__", type(function).__name__)
     return f"{name}{inspect.signature(function)}"
+
+
+def _home(kind: type) -> str:
+    """Returns the module from which users take a class."""
+    top, package, *_ = *kind.__module__.split("."), ""
+    if top != "jaxsens":
+        return kind.__module__
+    return top if package == "core" else f"{top}.{package}"
 
 
 def _framework(kind: type) -> str | None:

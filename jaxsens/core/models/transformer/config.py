@@ -191,9 +191,9 @@ class TransformerConfig(NetworkConfig):
             Those that affect scores (rotary, alibi, ...) do so in every layer.
         scores: "dot-product", q.k / sqrt(head_width), or "additive", a.tanh(q + k).
         centred_scores: whether to form each row's scores relative to its best key, from differences of keys. The
-            weights are the same, but accurate for large scores (`jaxsens.core.models.transformer.scores`). For dot products
-            without rotary or ALiBi embeddings and for softmax and hard weightings; slower, and only for the vmap
-            engine.
+            weights are the same, but accurate for large scores (`jaxsens.core.models.transformer.scores`). For dot
+            products without rotary or ALiBi embeddings and for softmax and hard weightings; slower, and only for the
+            vmap engine.
         layer_norm: "none", "pre" (on each map's input) or "post" (after each skip connection).
         layer_norm_epsilon: added to the variance; 0 makes layer normalisation non-Lipschitz.
         activation: the activation of the per-position map; "gelu" is the tanh form.
