@@ -11,23 +11,11 @@ import pytest
 from tests.lanes import mark_long, spread
 
 
-def test_as_many_cases_as_a_parameter_has_values_have_all_values_of_all_parameters():
-    cases = [{f"a = {a}", f"b = {b}", f"c = {c}"} for a, b, c in product(range(4), range(3), range(2))]
-    chosen = spread(cases, 4)
-    assert len(chosen) == 4
-    assert set.union(*(cases[k] for k in chosen)) == set.union(*cases)
-
-
 def test_as_many_cases_as_two_parameters_have_pairs_have_all_pairs():
     cases = [{f"a = {a}", f"b = {b}", f"c = {c}"} for a, b, c in product(range(3), range(3), range(3))]
     pairs = {pair for case in cases for pair in combinations(sorted(case), 2)}
     found = {pair for k in spread(cases, 12) for pair in combinations(sorted(cases[k]), 2)}
     assert found == pairs
-
-
-def test_cases_that_are_alike_are_taken_in_order_and_no_more_than_there_are():
-    assert spread([{"a = 1"}, {"a = 2"}, {"a = 3"}], 2) == [0, 1]
-    assert spread([set(), set()], 5) == [0, 1]
 
 
 @pytest.mark.parametrize(("asked", "lanes"), [((2,), "qllq"), ((1, 2), "qssl")])

@@ -155,6 +155,7 @@ def test_what_it_does_not_serve_it_refuses_and_edits_are_refused_for_it(brought)
         measured(engine={"kind": "another", "times": 2})
 
 
+@pytest.mark.needs("first_order")
 def test_it_is_listed_in_the_error_for_an_unknown_engine_and_not_imported(brought):
     for used in (None, "first-order"):
         if used is not None:
@@ -171,6 +172,7 @@ def test_auto_never_chooses_it_though_it_costs_nothing(brought):
     assert jaxsens.explain(jaxsens.Transformer(small(layers=3), seed=0), 40).engine.name in CORE
 
 
+@pytest.mark.needs("first_order")
 def test_an_estimating_engine_of_another_package_estimates_and_is_told_of_by_explain(brought):
     found = measured(engine={"kind": "guess", "seed": 3})
     assert found.values.tolist() == [3.0 + k for k in range(len(found))]
@@ -187,6 +189,7 @@ def test_an_estimating_engine_of_another_package_estimates_and_is_told_of_by_exp
     assert jaxsens.explain(model, 5, engine="guess").instead == lines[0]
 
 
+@pytest.mark.needs("first_order")
 def test_a_sweep_reads_it_and_gives_it_the_seed_of_each_point(brought):
     text = TINY.replace('["softmax", "leftmost-hard"]', '["softmax"]')
     config = parse_sweep_config(f'{text}\n[measure]\nexact_up_to = 4\nengine_beyond = "guess"\n')

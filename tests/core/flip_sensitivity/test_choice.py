@@ -161,6 +161,7 @@ def test_the_choice_knows_no_clock(monkeypatch):
     assert [chosen(one, n) for one in models for n in (64, 512)] == before
 
 
+@pytest.mark.needs("first_order")
 def test_an_engine_that_nobody_knows_is_no_other_one():
     class SecondOrder(AskedEngine):
         kind = "second-order"

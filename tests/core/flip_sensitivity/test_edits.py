@@ -169,6 +169,7 @@ def bounded(tokens):
         (bounded, [1, 2, 0, 1], {"readout": None}, "at most 4 symbols"),
     ],
 )
+@pytest.mark.needs("first_order")
 def test_what_cannot_be_measured_is_refused_by_name(model, word, options, named):
     with pytest.raises(InputError) as caught:
         flip_sensitivity(model, word, **{"flips": Insert([1]), **options})

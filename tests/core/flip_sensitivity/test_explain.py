@@ -133,6 +133,7 @@ def test_flips_of_other_kinds_are_counted(flips, count):
     assert told.seconds > 0
 
 
+@pytest.mark.needs("first_order")
 def test_an_estimated_distance_needs_memory_for_the_changes_of_all_outputs():
     norms, distances = (
         jaxsens.explain(model(), 64, measure=norm, engine="first-order") for norm in ("l2", "kl")
@@ -141,6 +142,7 @@ def test_an_estimated_distance_needs_memory_for_the_changes_of_all_outputs():
     assert distances.operations == norms.operations
 
 
+@pytest.mark.needs("first_order")
 def test_measures_and_edits_that_an_engine_lacks_are_refused_by_name():
     with pytest.raises(jaxsens.EngineRefusal, match='cannot estimate measure = "decision"'):
         jaxsens.explain(model(), 10, measure="decision", engine="first-order")

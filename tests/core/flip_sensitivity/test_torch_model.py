@@ -280,6 +280,7 @@ def test_an_output_that_cannot_be_measured_is_refused(wrap, output, said):
     assert said in refused(lambda: measured(model, readout=0))
 
 
+@pytest.mark.needs("first_order")
 def test_what_is_no_module_ready_to_be_measured_is_refused():
     assert "module = 'function': give a torch.nn.Module" in refused(
         lambda: jaxsens.from_torch(lambda ids: ids)

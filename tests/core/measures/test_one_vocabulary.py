@@ -56,6 +56,7 @@ FIELDS = [
 ]
 
 
+@pytest.mark.needs("first_order")
 def test_every_field_has_a_right_and_a_wrong_value():
     used = {name for _, _, name in FIELDS} | {field.name for field in dataclasses.fields(PlacementTable)}
     assert used == set(VALUES)

@@ -70,5 +70,6 @@ def test_defaults_written_out_keep_the_key_and_every_other_flip_changes_it():
         ),
     ],
 )
+@pytest.mark.needs("theory")
 def test_what_flips_do_not_go_with_is_an_error_of_the_config(text, match):
     refused(match, parse_sweep_config, text)

@@ -328,6 +328,7 @@ def test_of_two_parts_that_end_together_the_later_sees_all_if_its_file_system_is
     assert (outcome.finished == 8) == (tmp_path / "points.csv").exists() == looks_again
 
 
+@pytest.mark.needs("theory")
 def test_what_killed_processes_left_is_cleared_away(calls, tmp_path):
     sweep = tiny_sweep()
     run(sweep, tmp_path, only=["seed=1"])

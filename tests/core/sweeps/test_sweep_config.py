@@ -200,6 +200,7 @@ def test_a_variant_that_has_a_built_in_ones_name_only_is_refused_where_the_label
     assert len(parse_sweep_config(hard.format("leftmost-hard", "")).variants) == 1
 
 
+@pytest.mark.needs("theory")
 def test_a_length_beyond_what_can_be_certified_is_refused_before_anything_runs():
     text = TINY.replace("[4, 6]", "[4, 21846]")  # 2^16 / 3 symbols is 21845.3
     (problem,) = problems_of(text + "[bounds]\n")
@@ -232,6 +233,7 @@ def test_variants_that_read_different_alphabets_are_refused():
     assert "wide: 3 symbols" in problem
 
 
+@pytest.mark.needs("training")
 def test_a_variant_of_another_kind_keeps_what_its_kind_has_too():
     sweep = tiny_sweep(after='[[variant]]\nname = "lstm"\nmodel = {kind = "lstm"}\n')
     config = config_of(sweep.variants[-1])

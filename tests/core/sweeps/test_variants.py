@@ -93,5 +93,6 @@ PARITY = {"construction": "parity", "condition": "unbounded", "kinds": 3}
         ({"checkpoint": "run"}, {"checkpoint": "other"}, {"checkpoint": "other"}),
     ],
 )  # fmt: skip
+@pytest.mark.needs("formal", "training")
 def test_a_variant_of_another_kind_of_model_keeps_only_what_that_kind_has_too(base, changes, expected):
     assert Variant("v", changes).table(base) == expected

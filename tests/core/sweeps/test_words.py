@@ -57,6 +57,7 @@ def test_the_stream_of_random_words_is_pinned():
     ]
 
 
+@pytest.mark.needs("training")
 def test_all_variants_of_a_sweep_read_the_same_inputs():
     sweep = tiny_sweep(after='[inputs]\ncount = 3\n[[variant]]\nname = "lstm"\nmodel = {kind = "lstm"}\n')
     for n in sweep.lengths:

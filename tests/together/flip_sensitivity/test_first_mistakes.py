@@ -144,11 +144,7 @@ def test_an_output_that_is_no_array_is_refused_with_the_lines_that_take_one(kind
 MODELS = {
     "class": (NnxBatched, "NnxBatched, a class: pass an instance", "model = NnxBatched(...)"),
     "torch": (TorchModel(), "TorchModel, of PyTorch", "model = jaxsens.from_torch(module.eval())"),
-    "config": (
-        jaxsens.training.LSTMConfig(2, 4, 1),
-        "LSTMConfig, a config",
-        "model = jaxsens.training.LSTM(config, seed=0)",
-    ),
+    "config": (jaxsens.training.LSTMConfig(2, 4, 1), "LSTMConfig, a config", "jaxsens.training.LSTM(config"),
     "path": ("results/x", "'results/x', a path: load it", "jaxsens.training.load_checkpoint(path).model"),
     "parameters": (PARAMETERS, "dict: parameters alone are not a model", "model = (function, parameters)"),
     "list": ([apply, PARAMETERS], "list: parameters alone", "model = (function, parameters)"),

@@ -54,6 +54,7 @@ def test_a_plan_finds_the_program_and_the_bytes_of_the_measurement(monkeypatch, 
 
 
 @pytest.mark.parametrize("flips", [jaxsens.Substitute(groups=[(0, 1), (3, 5)]), None])
+@pytest.mark.needs("first_order")
 def test_groups_and_estimates_are_compiled_too(flips):
     model = jaxsens.Transformer(small(layers=1, dtype="float32"))
     run = planned_run(model, 9, flips, engine="auto" if flips else "first-order")
