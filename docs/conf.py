@@ -145,7 +145,7 @@ def true_links(
 
     def link(found: re.Match[str]) -> str:
         inside = (
-            found[1].removeprefix(f"{module}.").removeprefix("jaxsens.")
+            found[1].removeprefix(f"{module}.").removeprefix(f"{package}.").removeprefix("jaxsens.")
         )  # which module it took is by chance
         return next(
             (
