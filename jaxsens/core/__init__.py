@@ -1,7 +1,7 @@
-"""Flip sensitivity, one room a step of a measurement.
+"""Measures flip sensitivity. Nothing here imports anything of jaxsens outside this package.
 
-`subjects` takes any model, `flips` lists what is flipped, `checks` refuses what cannot be measured, `engines` compute a
-block of flips, `placement` runs an engine over all of them, `digits` measures again what rounding has left without
-digits, `estimates` orders flips where all are too many, `results` holds what was found and `pictures` draws it. `rows`
-measures rows, layers and attention. The files beside this one put the steps together. `engines.md` has the mathematics.
+`models` takes any model, `flips` lists what is flipped, `measures` say what is measured of a change, `checks` refuse
+what cannot be measured, `choice` takes an engine, `engines` compute a block of flips, `placement` runs an engine over
+all of them, `results` holds the values, says which digits are right and draws them. `flip_sensitivity` and `explain`
+put these steps together, `sweeps` repeat them over lengths, and `report` draws what comes of it.
 """
