@@ -84,9 +84,7 @@ def test_what_failed_is_said_until_it_is_computed(sweep, tmp_path, monkeypatch, 
 def test_damaged_records_are_found_named_and_not_counted_as_done(sweep, tmp_path, capsys):
     run(sweep, tmp_path)
     damaged = sweep.points[2].path(tmp_path)
-    content = bytearray(damaged.read_bytes())
-    content[len(content) // 2] ^= 1
-    damaged.write_bytes(content)
+    damaged.write_bytes(damaged.read_bytes()[:-9])
     found = sweep_status(tmp_path)
     assert (found.state, found.points, found.checked) == ("unfinished", 7, 8)
     assert [one.item for one in found.damaged] == [str(sweep.points[2])]
