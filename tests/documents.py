@@ -60,6 +60,11 @@ def inline(prose: str) -> list[str]:
 # Names
 
 
+def public_modules() -> list[Any]:
+    """The modules that have public names: jaxsens, and those that are public names of it."""
+    return [jaxsens, *filter(inspect.ismodule, (getattr(jaxsens, name) for name in jaxsens.__all__))]
+
+
 @cache
 def public() -> dict[str, Any]:
     """What users call by its name: every public name, and what the reference lists."""
@@ -69,15 +74,7 @@ def public() -> dict[str, Any]:
         room, _, name = path.rpartition(".")
         owner = jaxsens if room == "jaxsens" else importlib.import_module(room)
         found[name] = getattr(owner, name)
-    packages = (
-        jaxsens.analysis,
-        jaxsens.formal,
-        jaxsens.pretrained,
-        jaxsens.service,
-        jaxsens.theory,
-        jaxsens.training,
-    )
-    for room in (jaxsens, *packages, jaxsens.languages, jaxsens.logic):
+    for room in public_modules():
         names = getattr(room, "__all__", None) or [name for name in vars(room) if name[0] != "_"]
         found |= {name: getattr(room, name) for name in names}
     return found

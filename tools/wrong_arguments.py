@@ -35,6 +35,7 @@ import numpy as np
 import jaxsens
 from jaxsens import DurationWarning, InputError, languages, logic, theory
 from jaxsens.core.base import memory
+from tests.documents import public_modules
 from tests.pretrained.folders import write_folder
 from tests.training.tiny import tiny
 
@@ -264,7 +265,7 @@ SPECIAL: dict[str, dict[str, Callable[[], Any]]] = {
 def calls() -> tuple[Call, ...]:
     """Every call: of public functions, of classes that users make objects of, of methods of objects."""
     own, made = own_arguments(), []
-    for module in (jaxsens, *PACKAGES, logic, languages):
+    for module in public_modules():
         for name in public_names(module):
             given, runs = own.get(name, {}), name not in _LEFT_OUT
             made.append(Call(f"{module.__name__}.{name}", getattr(module, name), given, runs))
@@ -283,9 +284,6 @@ _LEFT_OUT = {
     "phase_diagram", "from_weights", "from_torch", "train", "LogitGrowth",
 }  # fmt: skip
 """What is refused with the right arguments too: files that are not there."""
-
-
-PACKAGES = (jaxsens.analysis, jaxsens.formal, jaxsens.pretrained, jaxsens.service, theory, jaxsens.training)
 
 
 def public_names(module: Any) -> Iterator[str]:

@@ -12,6 +12,7 @@ import jaxsens.theory
 from jaxsens.analysis.layers import LayerChanges
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.theory.lemma5 import LayerBound, LayerConstants
+from tests.documents import public
 from tests.made_results import made_result
 
 
@@ -141,18 +142,7 @@ def test_quantiles_are_interpolated_between_the_values():
 
 
 RESULTS = {
-    **{name: getattr(jaxsens, name) for name in jaxsens.__all__},
-    **{
-        name: getattr(package, name)
-        for package in (
-            jaxsens.analysis,
-            jaxsens.formal,
-            jaxsens.pretrained,
-            jaxsens.theory,
-            jaxsens.training,
-        )
-        for name in package.__all__
-    },
+    **public(),
     "FlipTable": FlipTable,
     "LayerBound": LayerBound,
     "LayerChanges": LayerChanges,

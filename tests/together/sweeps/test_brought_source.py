@@ -14,6 +14,7 @@ from jaxsens.core.report.data import load_sweep
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sources import naming
 from jaxsens.core.sweeps.sweep import run_sweep
+from tests.core.base.test_registry import installed
 from tests.core.sweeps.tiny import quiet
 
 MODULE = """
@@ -69,15 +70,10 @@ model = {counter = "twos"}
 @pytest.fixture
 def brought(tmp_path, monkeypatch):
     """A distribution on the path whose entry point brings the key `counter`."""
-    information = tmp_path / "theirs-1.0.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text(
-        "[jaxsens.model_sources]\ncounter = brought_counter:COUNTER\nnone = brought_counter:NONE\n"
-    )
-    (tmp_path / "brought_counter.py").write_text(MODULE)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    registry.entries.cache_clear()
+    site = tmp_path / "site"
+    lines = "counter = brought_counter:COUNTER\nnone = brought_counter:NONE"
+    installed(site, "theirs", lines, monkeypatch, "model_sources")
+    (site / "brought_counter.py").write_text(MODULE)
     yield
     sys.modules.pop("brought_counter", None)
     registry.entries.cache_clear()
