@@ -21,8 +21,8 @@ from jaxsens.core.measures.measures import Norm
 from jaxsens.core.models.transformer import layers
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import Layered, rows_of
-from jaxsens.core.placement import placement as placing
 from jaxsens.core.placement.placement import Placement
+from jaxsens.core.placement.run import Measuring
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,6 @@ def changes_of_rows(
     engine = RowsEngine(measure, outputs, rows)
     parameters = jax.tree.map(jnp.asarray, parameters)
     with stopping.noting(signal.SIGINT):
-        return placing.Measuring(
+        return Measuring(
             engine, parameters, words, flips.inputs, flips.positions, flips.symbols, placement
         ).changes()[0]

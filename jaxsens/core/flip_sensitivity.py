@@ -11,13 +11,11 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 
 from jaxsens.core.base import inputs, stopping
 from jaxsens.core.base.errors import PrecisionWarning, collecting
 from jaxsens.core.base.inputs import FEWER_FLIPS, SHORTER
 from jaxsens.core.base.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
-from jaxsens.core.base.nudged import DRAWS
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.value import read
@@ -29,18 +27,19 @@ from jaxsens.core.choice import choose
 from jaxsens.core.engines.edits import edit_of
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.engines.options import AskedEngine, Auto, Difference
-from jaxsens.core.engines.vmap import VmapEngine, compiled_output, program_size
+from jaxsens.core.engines.vmap import compiled_output
 from jaxsens.core.explain import warn_if_long
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.flips.selection import Selection, default_flips, select
-from jaxsens.core.measures.measures import L2, Decision, Measure, OfFunction, balancing_threshold
+from jaxsens.core.measures.measures import Decision, Measure, OfFunction, balancing_threshold
 from jaxsens.core.models.subjects.adapters import Measurable, checked_input, measurable
 from jaxsens.core.models.subjects.texts import encoded, pieces_of, with_token
 from jaxsens.core.models.transformer.module import activation_bytes
-from jaxsens.core.placement import placement as placing
 from jaxsens.core.placement.placement import Placement, checked_placement
+from jaxsens.core.placement.preparing import Ready
 from jaxsens.core.placement.progress import PROGRESS, telling
+from jaxsens.core.placement.run import Finished, Measuring, Progress
 from jaxsens.core.results.digits.alone import called_alone, check_alone, warn_of_no_change
 from jaxsens.core.results.digits.resolution import (
     ForwardPass,
@@ -49,7 +48,7 @@ from jaxsens.core.results.digits.resolution import (
     unresolved_scores,
     warn_if_unresolved,
 )
-from jaxsens.core.results.digits.rounding import output_rounding
+from jaxsens.core.results.digits.rounding import rounding_of
 from jaxsens.core.results.fingerprint import fingerprint, weights_of
 from jaxsens.core.results.interrupted import MeasurementInterrupted
 from jaxsens.core.results.measured import Provenance
@@ -185,7 +184,7 @@ class _Call:
     placement: Placement
     progress: Callable[[int, int], object] | bool | None
     remaining: Remaining | None
-    told: placing.Progress | None = None
+    told: Progress | None = None
 
 
 def _measured_words(
@@ -319,7 +318,7 @@ def _measured(
     chosen: np.ndarray,
     runner: Engine,
     call: _Call,
-    given: tuple[Any, placing.Ready | None],
+    given: tuple[Any, Ready | None],
 ) -> FlipSensitivity:
     """Returns the result on all flips, or on those that remain of an interrupted call.
 
@@ -335,7 +334,7 @@ def _measured(
         MeasurementInterrupted: on Ctrl-C, with the finished flips.
     """
     (parameters, ready), flips, words = given, whole.flips, whole.tokens
-    so_far, (what, by_what) = placing.Finished(), flips.edits
+    so_far, (what, by_what) = Finished(), flips.edits
 
     def part(values: np.ndarray, done: np.ndarray, elsewhere: dict[str, int]) -> FlipSensitivity:
         values, resolution = values[done].T
@@ -357,8 +356,8 @@ def _measured(
     try:
         with stopping.noting(signal.SIGINT):
             where = flips.inputs[chosen], what[chosen], by_what[chosen]
-            doubting, doubts = _doubting(runner, subject, whole, call.placement, parameters)
-            values, elsewhere = placing.Measuring(
+            doubting, doubts = rounding_of(runner, subject, words, flips, (parameters, call.placement))
+            values, elsewhere = Measuring(
                 doubting, parameters, words, *where, call.placement, call.told, doubts, so_far, ready
             ).numbers()
         found = part(values, np.arange(len(chosen)), elsewhere)
@@ -366,52 +365,6 @@ def _measured(
     except KeyboardInterrupt as stop:
         raise MeasurementInterrupted(unfinished(), getattr(stop, "signal", signal.SIGINT)) from stop
     return found
-
-
-MOST_EQUATIONS = 400
-"""The equations of a program up to which it is taken for a function of which nothing is known: some three layers. What
-moves its roundings is compiled, in a second for each hundred of them."""
-
-MOST_NUDGED = 1e9
-"""The operations that are spent at most on the rounding of each flip of a user's function: some seconds."""
-
-SHARE_NUDGED = 1 / 64
-"""Beyond that, the share of the flips of an input whose rounding is measured: an eighth of the time of all flips."""
-
-
-def _doubting(
-    runner: Engine, subject: Measurable, whole: FlipSensitivity, placement: Placement, parameters: Any
-) -> tuple[Engine, placing.Doubts | None]:
-    """Returns the engine with what bounds the rounding of its outputs.
-
-    For a user's function, that is measured at each flip where this is cheap. Otherwise it is the largest found at a
-    sample of the flips. For networks of layers it is that of the unflipped input.
-    """
-    words, flips = whole.tokens, whole.flips
-    if not isinstance(runner, VmapEngine) or not runner.foreign:
-        return runner, output_rounding(subject, words)
-    size = program_size(subject.apply, subject.parameters, words.shape[1])
-    if size.equations > MOST_EQUATIONS:
-        return runner, output_rounding(subject, words)
-    nudging = dataclasses.replace(runner, nudges=True)
-    affordable = int(MOST_NUDGED / (DRAWS * max(size.operations, 1.0)))
-    if len(flips) <= affordable:
-        return nudging, None
-    what, by_what = flips.edits
-
-    def doubts(b: int, dtype: str, output: Float[np.ndarray, " outputs"]) -> Float[np.ndarray, " outputs"]:
-        del dtype
-        own = np.arange(*np.searchsorted(flips.inputs, [b, b + 1]))
-        count = max(1, affordable // len(words), int(SHARE_NUDGED * len(own)))
-        some = np.sort(np.random.default_rng(b).permutation(own)[:count])
-        engine, where = (
-            dataclasses.replace(nudging, measure=L2()),
-            (flips.inputs[some], what[some], by_what[some]),
-        )
-        found, _ = placing.Measuring(engine, parameters, words, *where, placement).numbers()
-        return np.full(output.shape, np.max(found[:, 1]) / len(runner.outputs or output) ** 0.5)
-
-    return runner, doubts
 
 
 def _check_measured(runner: Engine, subject: Measurable, found: FlipSensitivity, call: _Call) -> None:

@@ -7,7 +7,7 @@ import signal
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,8 @@ from jaxsens.core.measures.formulas import as_vector
 from jaxsens.core.measures.measures import Norm
 from jaxsens.core.models.subjects.adapters import Measurable
 from jaxsens.core.placement import placement
+from jaxsens.core.placement.preparing import Ready
+from jaxsens.core.placement.run import Measuring, Progress
 from jaxsens.core.results.estimated import RANDOM, TOP, Estimated, strata
 from jaxsens.core.results.interrupted import MeasurementInterrupted
 from jaxsens.core.results.result import FlipSensitivity
@@ -120,8 +122,8 @@ class Blocks(NamedTuple):
         self,
         whole: FlipSensitivity,
         devices: placement.Placement,
-        progress: placement.Progress | None,
-        ready: placement.Ready | None,
+        progress: Progress | None,
+        ready: Ready | None,
     ) -> FlipSensitivity:
         """Returns the estimates, with some flips measured. An interrupted estimate keeps nothing: it is begun again.
 
@@ -170,8 +172,8 @@ def estimated(
     words: Int[np.ndarray, "batch n"],
     flips: FlipTable,
     devices: placement.Placement,
-    progress: placement.Progress | None = None,
-    ready: placement.Ready | None = None,
+    progress: Progress | None = None,
+    ready: Ready | None = None,
 ) -> Float[np.ndarray, " flips"]:
     """Returns the estimated measure of each flip, in float64; with a scalar or a change function, its signed value.
 
@@ -194,7 +196,7 @@ def estimated(
         pair, first = blocks.pair(k), ready if k == 0 else None
         told = progress and _share(progress, k, len(blocks.each))
         where = flips.inputs, flips.positions, flips.symbols
-        changes, _ = placement.Measuring(engine, pair, words, *where, devices, told, first=first).changes()
+        changes, _ = Measuring(engine, pair, words, *where, devices, told, first=first).changes()
         changes = changes.astype(np.float64)
         if engine.scalar is not None:
             return changes[:, 0]
@@ -223,7 +225,7 @@ def _of_changes(
     return found
 
 
-def _share(progress: placement.Progress, k: int, blocks: int) -> Callable[[int, int], None]:
+def _share(progress: Progress, k: int, blocks: int) -> Callable[[int, int], None]:
     """Returns the progress of block k, in flips of all blocks together."""
     return lambda done, total: progress((k * total + done) // blocks, total)
 
@@ -247,11 +249,9 @@ def check_estimates_finite(
 class OutputEngine(VmapEngine):
     """Forward passes alone, one program: what it returns as the changes of outputs are the outputs themselves."""
 
-    compiles_preparation: ClassVar[bool] = False
-
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> PreparedPass:
         del parameters
-        nothing = jax.device_put(np.zeros(0))
+        nothing = jnp.zeros(0)
         return PreparedPass(tokens, nothing, nothing, nothing)  # of which only the first is looked at
 
     def changes(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Array:
@@ -311,7 +311,7 @@ def verified(
         order = np.argsort(where[0], kind="stable")
     with numerics(wide.dtype):
         parameters, (b, places, symbols) = jax.device_put(wide.parameters), (part[order] for part in where)
-        measuring = placement.Measuring(runner, parameters, words, b, places, symbols, devices)
+        measuring = Measuring(runner, parameters, words, b, places, symbols, devices)
         if not isinstance(norm, Norm):
             values = measuring.numbers()[0][:, 0].astype(np.float64)
             return values, values, f"{name} in {wide.dtype}", None

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base.errors import no_rule
 from jaxsens.core.base.platforms import Platform
@@ -153,7 +153,6 @@ class Engine(abc.ABC):
         outputs: the output coordinates that are measured; None for all.
         wide: whether flips of a float32 model are measured in float64, with parameters and prepared values in float64.
         subtracts: whether changes are differences of two rounded outputs, whose rounding `doubting` tells.
-        compiles_preparation: whether `prepare` computes anything.
         prepares_for_measure: whether what `prepare` returns depends on `measure` or `outputs`.
         compiling: seconds to trace and compile on the reference machine, fixed and per layer;
             `scripts/benchmark_auto.py` and `scripts/benchmark_first_call.py` check them.
@@ -163,7 +162,6 @@ class Engine(abc.ABC):
     outputs: tuple[int, ...] | None
     wide: bool = field(default=False, kw_only=True)
     subtracts: ClassVar[bool] = False
-    compiles_preparation: ClassVar[bool] = True
     prepares_for_measure: ClassVar[bool] = False
     compiling: ClassVar[tuple[float, float] | None] = None
 
@@ -246,14 +244,15 @@ class Engine(abc.ABC):
         """The engine for flips whose change this one's arithmetic does not resolve; None if there is none."""
         return None
 
-    def doubting(self, prepared: Any, doubt: Float[Any, " outputs"]) -> Any:
-        """Returns the prepared values with a bound of the rounding of each output; only for one that `subtracts`."""
+    def doubting(self, prepared: Any, doubt: Float[Any, "inputs outputs"]) -> Any:
+        """Returns the prepared values of some inputs with a bound of the rounding of each output; only for one that
+        `subtracts`."""
         return replace(prepared, doubt=jax.device_put(np.asarray(doubt, prepared.doubt.dtype)))
 
-    def resolves(self, prepared: Any) -> bool:
+    def resolves(self, prepared: Any) -> Bool[Array, ""]:
         """Returns whether flips of the prepared input are accurate. If they may not be, there must be a `fallback`."""
         del prepared
-        return True
+        return jnp.asarray(True)
 
     @property
     def for_few_flips(self) -> Engine:

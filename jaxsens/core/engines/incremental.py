@@ -19,8 +19,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base.platforms import Platform, compiled_for
 from jaxsens.core.engines.engine import Engine, EngineCost, FlipBlock
@@ -143,15 +142,15 @@ class IncrementalEngine(SubtractingEngine):
     def how(self) -> str:
         return "what a flip changes of a forward pass"
 
-    def resolves(self, prepared: UnflippedRows) -> bool:
+    def resolves(self, prepared: UnflippedRows) -> Bool[Array, ""]:
         """Returns whether the first layer's scores are small enough for the closed form: always in float64, and never
         in bfloat16 or float16.
 
         The log-normaliser is at most log n above a row's largest score. In sigmoid attention it is 0, for scores of any
         size: the changed weight is that of one key, and its rounding is relative to its own change.
         """
-        sizes = np.asarray(prepared.first.normaliser)
-        return float(np.max(np.abs(sizes), initial=0)) <= LARGEST_SCORE.get(str(sizes.dtype), -math.inf)
+        sizes = prepared.first.normaliser
+        return jnp.max(jnp.abs(sizes), initial=0) <= LARGEST_SCORE.get(str(sizes.dtype), -math.inf)
 
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> UnflippedRows:
         n = tokens.shape[0]

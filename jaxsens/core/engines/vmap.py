@@ -52,7 +52,7 @@ class SubtractingEngine(Engine):
     def for_config(self, config: TransformerConfig) -> SubtractingEngine:
         return replace(self, apply=TransformerApply(config))
 
-    def doubting(self, prepared: Any, doubt: Float[Any, " outputs"]) -> Any:
+    def doubting(self, prepared: Any, doubt: Float[Any, "inputs outputs"]) -> Any:
         return prepared if is_whole(prepared.output) else super().doubting(prepared, doubt)
 
     def changed(self, parameters: Any, prepared: Any, block: FlipBlock) -> Changed:

@@ -1,4 +1,4 @@
-"""The program that measures blocks of flips on every device of a mesh, and the largest one that fits the memory.
+"""The program that measures blocks of flips of several inputs on every device of a mesh, and the largest that fits.
 
 The devices need not be at hand: what is planned for others is compiled by the same functions.
 """
@@ -6,6 +6,7 @@ The devices need not be at hand: what is planned for others is compiled by the s
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import jaxpr_as_fun
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from jaxtyping import Array
 
 from jaxsens.core.base.errors import InputError
@@ -30,17 +31,21 @@ _TABLES = 0.25
 
 @dataclass(frozen=True)
 class FlipProgram:
-    """A compiled range of blocks: ((parameters, prepared), flips, results, start, stop, step) -> results.
+    """A compiled range of blocks: ((parameters, prepared), inputs, flips, results, start, stop, step) -> results.
 
-    `shape` and `dtype` are those of one flip's result; `bytes` is the temporary memory of one call.
+    A block has `together` rows of `batch` flips, and each row the number of the prepared input to which its flips
+    belong. `shape` and `dtype` are those of one flip's result; `bytes` is the temporary memory of one call; `pace` has
+    the seconds of a block in one thread, once it has run.
     """
 
     run: Any
     batch: int
+    together: int
     blocks: int
     shape: tuple[int, ...]
     dtype: Any
     bytes: int
+    pace: list[float]
 
 
 @dataclass(frozen=True)
@@ -62,16 +67,17 @@ class Memory:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A program to measure flips of one input.
+    """A program to measure flips of some inputs.
 
     Attributes:
         quantity: what it measures of each flip.
         engine: what measures: an `Engine.shared`.
-        given: the model's parameters and what the engine prepared; abstract values do.
-        n: the length of the input.
+        given: the model's parameters and what the engine prepared of the inputs; abstract values do.
+        n: the length of the inputs.
         outputs: the number of outputs.
         mesh: the devices that it is compiled for.
         devices: the devices of all processes.
+        tail: the shape of the places, and of the symbols, of one flip.
     """
 
     quantity: Quantity
@@ -81,6 +87,7 @@ class Wanted:
     outputs: int
     mesh: Mesh
     devices: int
+    tail: tuple[int, ...] = ()
 
     @property
     def arguments(self) -> int:
@@ -88,7 +95,7 @@ class Wanted:
         return bytes_of(self.given, self.mesh)
 
     def room(self, flips: int, memory: Memory) -> int:
-        """Returns how many of an input's flips are measured at once. The others wait: their table would not fit.
+        """Returns how many of the flips are measured at once. The others wait: their table would not fit.
 
         Raises:
             InputError: if what all flips share does not fit, before anything is compiled.
@@ -101,12 +108,12 @@ class Wanted:
             )
         return max(1, min(flips, int(_TABLES * free / self._flip_bytes(memory)) * self.devices))
 
-    def fitting(self, batch: int, room: int, memory: Memory) -> tuple[FlipProgram, int]:
+    def fitting(self, batch: int, rows: Callable[[int], int], memory: Memory) -> tuple[FlipProgram, int]:
         """Returns the program with the largest batch, up to `batch`, at which all threads fit, and their number.
 
         Args:
-            batch: flips of a block on each device.
-            room: flips that the program has room for, on all devices together.
+            batch: flips of a row on each device.
+            rows: the rows of flips that the program has room for, on all devices together, by the batch.
             memory: what it may take.
 
         Raises:
@@ -116,10 +123,12 @@ class Wanted:
         shapes = tuple(placed(leaf, spec_on(leaf, self.mesh), self.mesh) for leaf in leaves)
         wide, lanes = jnp.result_type(float) == jnp.float64, memory.lanes
         while True:
-            blocks = -(-room // (batch * self.devices))
+            together = self.together(batch, rows(batch))
+            blocks = -(-rows(batch) // (together * self.devices))
+            size = batch, together, blocks
             try:
                 program = compiled_program(
-                    self.quantity, self.engine, structure, shapes, wide, self.mesh, batch, blocks
+                    self.quantity, self.engine, structure, shapes, wide, self.mesh, self.tail, size
                 )
             except jax.errors.JaxRuntimeError as error:
                 # The compiler of a TPU refuses what its memory does not hold.
@@ -142,14 +151,30 @@ class Wanted:
                 )
             batch = max(1, min(batch - 1, int(batch * free / (lanes * program.bytes))))
 
+    def together(self, batch: int, rows: int) -> int:
+        """Returns the rows of a block: a core takes one after the other, an accelerator as many as keep it busy."""
+        platform = platform_of(self.mesh)
+        inputs = max((leaf.shape[0] for leaf in jax.tree.leaves(self.given[1])), default=1)
+        if platform.threads or inputs == 1:
+            return 1
+        fill = self.engine.preferred_batch(self.n, platform) // batch
+        return 1 << (max(1, min(fill, rows // self.devices)).bit_length() - 1)
+
     def held(self, program: FlipProgram, memory: Memory) -> int:
         """Returns the bytes of a program's arguments and results on each device, for all threads together."""
-        return self.arguments + program.blocks * program.batch * self._flip_bytes(memory)
+        flips = program.blocks * program.together * program.batch
+        return self.arguments + flips * self._flip_bytes(memory)
 
     def _flip_bytes(self, memory: Memory) -> int:
         """Returns the bytes of a flip and of its results, in the table that all threads read and in each of theirs."""
         numbers = 2 if self.quantity == "measured" else self.outputs
-        return 8 + jnp.result_type(float).itemsize * numbers * (1 + memory.lanes)
+        own = 8 * math.prod(self.tail)
+        return own + jnp.result_type(float).itemsize * numbers * (1 + memory.lanes)
+
+
+def is_single(mesh: Mesh) -> bool:
+    """Returns whether a mesh is one device, without axes of a model of its own."""
+    return mesh.size == 1 and mesh.axis_names == ("flips",)
 
 
 def spec_on(leaf: Any, mesh: Mesh) -> PartitionSpec:
@@ -160,7 +185,8 @@ def spec_on(leaf: Any, mesh: Mesh) -> PartitionSpec:
 
 def placed(leaf: Any, spec: PartitionSpec, mesh: Mesh) -> jax.ShapeDtypeStruct:
     """Returns an array's shape and dtype on the devices of a mesh."""
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
+    where = SingleDeviceSharding(mesh.devices.flat[0]) if is_single(mesh) else NamedSharding(mesh, spec)
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
 
 
 def bytes_of(tree: Any, mesh: Mesh | None = None) -> int:
@@ -174,7 +200,7 @@ def bytes_of(tree: Any, mesh: Mesh | None = None) -> int:
 
 def _local(leaf: Any, mesh: Mesh) -> tuple[int, ...]:
     """Returns the shape of what each device has of an array."""
-    return NamedSharding(mesh, spec_on(leaf, mesh)).shard_shape(leaf.shape)
+    return leaf.shape if is_single(mesh) else NamedSharding(mesh, spec_on(leaf, mesh)).shard_shape(leaf.shape)
 
 
 @kept
@@ -185,39 +211,63 @@ def compiled_program(
     shapes: tuple[Any, ...],
     wide: bool,
     mesh: Mesh,
-    batch: int,
-    blocks: int,
+    tail: tuple[int, ...],
+    size: tuple[int, int, int],
 ) -> FlipProgram:
-    """Compiles `blocks` blocks of `batch` flips on each device. `wide` (64-bit types are on) is part of the key."""
+    """Compiles blocks for each device. `wide` (64-bit types are on) is part of the key; `size` is the flips of a row,
+    the rows of a block, and the blocks of a device."""
     everywhere, split = PartitionSpec(), PartitionSpec(mesh.axis_names)
+    batch, together, blocks = size
+    given = jax.tree.unflatten(structure, shapes)
+    local = [jax.ShapeDtypeStruct(_local(leaf, mesh), leaf.dtype) for leaf in shapes]
+    of_row = jax.ShapeDtypeStruct((batch, *tail), np.int32)
+
+    def row(given: tuple[Any, Any], number: Array, flips: FlipBlock) -> Array:
+        parameters, prepared = given
+        own = jax.tree.map(lambda leaf: leaf[0 if leaf.shape[0] == 1 else number], prepared)
+        return getattr(engine, quantity)(parameters, own, flips)
+
+    # Traced once: its shape sizes the results, and the same trace is what the loop computes.
+    axes = () if is_single(mesh) else tuple(mesh.shape.items())
+    with compiling_for(platform_of(mesh)):
+        trace = jax.make_jaxpr(row, axis_env=axes)(
+            jax.tree.unflatten(structure, local), jax.ShapeDtypeStruct((), np.int32), FlipBlock(of_row, of_row)
+        )
+    traced, (of_result,) = jaxpr_as_fun(trace), trace.out_avals
 
     def run(
-        given: tuple[Any, Any], flips: FlipBlock, results: Array, start: Array, stop: Array, step: Array
+        given: tuple[Any, Any],
+        inputs: Array,
+        flips: FlipBlock,
+        results: Array,
+        start: Array,
+        stop: Array,
+        step: Array,
     ) -> Array:
+        def one(number: Array, flips: FlipBlock) -> Array:
+            return traced(*jax.tree.leaves((given, number, flips)))[0]
+
         def block(i: Array, results: Array) -> Array:
             k = start + i * step
-            (values,) = traced(*jax.tree.leaves((given, FlipBlock(*(part[k] for part in flips)))))
-            return results.at[k].set(values)
+            some = inputs[k], FlipBlock(*(part[k] for part in flips))
+            if together == 1:
+                return results.at[k, 0].set(one(*jax.tree.map(lambda part: part[0], some)))
+            return results.at[k].set(jax.vmap(one)(*some))
 
         return jax.lax.fori_loop(0, (stop - start + step - 1) // step, block, results)
 
-    given = jax.tree.unflatten(structure, shapes)
-    of_given = jax.tree.map(lambda leaf: spec_on(leaf, mesh), given)
-    specs = of_given, split, split, everywhere, everywhere, everywhere
-    sharded = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
-    flips = jax.ShapeDtypeStruct((batch,), np.int32)
-    local = [jax.ShapeDtypeStruct(_local(leaf, mesh), leaf.dtype) for leaf in shapes]
-    # Traced once: its shape sizes the results, and the same trace is what the loop computes.
-    with compiling_for(platform_of(mesh)):
-        trace = jax.make_jaxpr(getattr(engine, quantity), axis_env=tuple(mesh.shape.items()))(
-            *jax.tree.unflatten(structure, local), FlipBlock(flips, flips)
-        )
-    traced, (of_block,) = jaxpr_as_fun(trace), trace.out_avals
-    many = (mesh.size * blocks, batch)
-    whole = FlipBlock(*[placed(jax.ShapeDtypeStruct(many, np.int32), split, mesh)] * 2)
-    result = placed(jax.ShapeDtypeStruct((*many, *of_block.shape[1:]), of_block.dtype), split, mesh)
+    many = mesh.size * blocks, together, batch
+    inputs = placed(jax.ShapeDtypeStruct(many[:2], np.int32), split, mesh)
+    whole = FlipBlock(*[placed(jax.ShapeDtypeStruct((*many, *tail), np.int32), split, mesh)] * 2)
+    result = placed(jax.ShapeDtypeStruct((*many, *of_result.shape[1:]), of_result.dtype), split, mesh)
     end = jax.ShapeDtypeStruct((), np.int32)
-    compiled = jax.jit(sharded).lower(given, whole, result, end, end, end).compile(SOONER)
+    if not is_single(mesh):
+        of_given = jax.tree.map(lambda leaf: spec_on(leaf, mesh), given)
+        specs = of_given, split, split, split, everywhere, everywhere, everywhere
+        run = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
+    compiled = jax.jit(run).lower(given, inputs, whole, result, end, end, end).compile(SOONER)
     analysis = compiled.memory_analysis()
     temporary = 0 if analysis is None else int(analysis.temp_size_in_bytes)
-    return FlipProgram(compiled, batch, blocks, of_block.shape[1:], of_block.dtype, temporary)
+    return FlipProgram(
+        compiled, batch, together, blocks, of_result.shape[1:], of_result.dtype, temporary, []
+    )

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import jax.monitoring
 
-from jaxsens.core.placement.placement import Progress
+from jaxsens.core.placement.run import Progress
 
 PROGRESS = "(flips done, flips in all), True for a bar, or False for nothing"
 """What `progress` may be, in words."""

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.engines.engine import FlipBlock
 from jaxsens.core.engines.vmap import VmapEngine
-from jaxsens.core.placement import placement
+from jaxsens.core.placement.run import Measuring
 from jaxsens.theory.search.local_search import SearchProgress
 from jaxsens.theory.search.problem import Problem, SearchSpace
 
@@ -112,7 +112,7 @@ def _outputs(
 
         # The last block is filled up, so that one program serves all blocks.
         numbers = np.minimum(np.arange(start, start + size), space.count - 1)
-        outputs, _ = placement.Measuring(
+        outputs, _ = Measuring(
             engine, problem.parameters, first, nothing, numbers, nothing, problem.devices, told
         ).changes()
         if not start:

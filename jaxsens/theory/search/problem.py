@@ -25,6 +25,7 @@ from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures.measures import Norm
 from jaxsens.core.models.subjects.adapters import Measurable
 from jaxsens.core.placement import placement
+from jaxsens.core.placement.run import Measuring
 from jaxsens.theory.search.options import Search
 
 
@@ -198,7 +199,7 @@ class Problem:
 
     def _changes(self, engine: Engine, words: np.ndarray, *flips: np.ndarray) -> np.ndarray:
         """The changes under flips, given by the rows of their words, their positions and their symbols."""
-        measuring = placement.Measuring(engine, self.parameters, words, *flips, placement=self.devices)
+        measuring = Measuring(engine, self.parameters, words, *flips, placement=self.devices)
         return measuring.changes()[0]
 
 

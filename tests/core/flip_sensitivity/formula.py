@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxsens.core.base.platforms import Platform
 from jaxsens.core.engines.engine import Engine, EngineCost, FlipBlock
-from jaxsens.core.placement import placement
+from jaxsens.core.placement import run
 from jaxsens.core.placement.placement import Placement
 
 
@@ -57,5 +57,5 @@ EXPECTED = np.array([100.0 * p + 10.0 * s + TOKENS[b, p] + 1 for b, p, s in FLIP
 
 def spread(engine: Engine, where: Placement, progress: Any = None) -> tuple[np.ndarray, dict[str, int]]:
     given = jnp.float32(1), TOKENS, INPUTS, POSITIONS, SYMBOLS, where, progress
-    values, elsewhere = placement.Measuring(engine, *given).numbers()
+    values, elsewhere = run.Measuring(engine, *given).numbers()
     return values[:, 0], elsewhere

@@ -23,7 +23,7 @@ from jaxsens.core.models.parts.positions import Learned
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import SinkSoftmax, Softmax
 from jaxsens.core.models.transformer.parameters import initialise
-from jaxsens.core.placement import placement
+from jaxsens.core.placement import preparing, run
 from jaxsens.core.placement.placement import Placement
 from tests.core.flip_sensitivity.conformance import sharpened
 from tests.small_models import small
@@ -51,7 +51,8 @@ def measured(engine: Any, config: TransformerConfig, tokens: np.ndarray, positio
         np.resize(array, (-(-len(array) // BLOCK), BLOCK)) for array in flips_of(tokens, positions)
     )
     with numerics(config.dtype):
-        parameters, prepared, *_ = placement.prepared_on(ONE_DEVICE, engine, initialise(config, 0), tokens)
+        parameters, prepared, *_ = preparing.prepared_on(ONE_DEVICE, engine, initialise(config, 0), tokens[None])
+        prepared = jax.tree.map(lambda leaf: leaf[0], prepared)
         norms = jax.jit(engine.shared.norms)
         blocks = [
             norms(parameters, prepared, FlipBlock(*block)) for block in zip(places, symbols, strict=True)
@@ -65,14 +66,14 @@ def completed(
     """The norms of one flip at each position, and how many declined ones were measured by which fallback."""
     places, symbols = flips_of(tokens, positions)
     with numerics(config.dtype):
-        values, elsewhere = placement.Measuring(
+        values, elsewhere = run.Measuring(
             FoldedEngine(L2(), None, config),
             parameters_from_numpy(parameters, config.dtype),
             tokens[None],
             np.zeros_like(places),
             places,
             symbols,
-            placement.Placement(ONE_DEVICE),
+            Placement(ONE_DEVICE),
         ).numbers()
         return values[:, 0], elsewhere
 

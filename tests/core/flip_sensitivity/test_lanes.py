@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 import jaxsens
 from jaxsens.core.base.precision import numerics
-from jaxsens.core.placement import lanes, placement
+from jaxsens.core.placement import lanes, run
 from jaxsens.core.placement.lanes import Lanes, lanes_on
 from jaxsens.core.placement.program import Wanted
 from tests.small_models import small
@@ -119,7 +119,7 @@ def test_the_numbers_are_bitwise_the_same_on_any_number_of_cores(options, engine
             used.append(count)
             super().__init__(count)
 
-    monkeypatch.setattr(placement, "Lanes", Noted)
+    monkeypatch.setattr(run, "Lanes", Noted)
     for count in (1, 2, 3, 64):
         monkeypatch.setattr(lanes, "cores", lambda count=count: count)
         found[count] = jaxsens.flip_sensitivity(
@@ -147,7 +147,7 @@ def test_all_threads_together_stay_within_the_budget(monkeypatch):
         return programs[-1], fitting(wanted, batch, room, memory)[1]
 
     fitting = Wanted.fitting
-    monkeypatch.setattr(placement, "Lanes", Noted)
+    monkeypatch.setattr(run, "Lanes", Noted)
     monkeypatch.setattr(Wanted, "fitting", noted)
     monkeypatch.setattr(lanes, "cores", lambda: 8)
 

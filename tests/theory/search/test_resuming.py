@@ -160,7 +160,7 @@ def test_ctrl_c_before_anything_was_found_is_a_plain_one(tmp_path, monkeypatch):
     def stop(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("jaxsens.core.placement.placement.prepared_on", stop)
+    monkeypatch.setattr("jaxsens.core.placement.run.prepared_on", stop)
     path = tmp_path / "state"
     with pytest.raises(KeyboardInterrupt) as caught:
         searched(model_of(), 6, checkpoint=path, **SEARCH)

@@ -30,6 +30,10 @@ def transformer(seed: int = 0, **options: Any) -> jaxsens.Transformer:
     return jaxsens.Transformer(TransformerConfig(**given), seed=seed)
 
 
+FIRST = np.zeros(1, int)
+"""The number of the one input."""
+
+
 def word(n: int = 32) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 2, n).astype(np.int32)
 
@@ -203,7 +207,7 @@ def test_the_doubt_of_an_output_covers_its_rounding_and_is_assumed_where_it_cann
     subject, tokens = measurable(model), word(24)
     output = np.asarray(subject.apply(subject.parameters, jnp.asarray(tokens)))
     doubts = output_rounding(subject, tokens[None])
-    said = doubts(0, "float32", output)
+    said = doubts(FIRST, "float32", output[None])
     assert 1e-9 < np.max(said / np.max(np.abs(output))) < 1e-4
 
     def on_host(tokens: Any) -> np.ndarray:
@@ -216,8 +220,8 @@ def test_the_doubt_of_an_output_covers_its_rounding_and_is_assumed_where_it_cann
         )
         return jnp.asarray(found)
 
-    assumed = output_rounding(measurable(called), tokens[None])(0, "float32", np.array([3.0, 1.0]))
-    np.testing.assert_allclose(assumed, 4 * np.finfo(np.float32).eps * np.array([3, 1]))
+    assumed = output_rounding(measurable(called), tokens[None])(FIRST, "float32", np.array([[3.0, 1.0]]))
+    np.testing.assert_allclose(assumed[0], 4 * np.finfo(np.float32).eps * np.array([3, 1]))
 
 
 def test_the_doubt_of_a_float64_output_covers_the_rounding_of_its_parameters():
@@ -226,7 +230,7 @@ def test_the_doubt_of_a_float64_output_covers_the_rounding_of_its_parameters():
     subject, tokens = measurable((lambda scales, word: jnp.sin(scales * (word.sum() + 1.5)), scales)), word(6)
     with numerics("float64"):
         output = np.asarray(subject.apply(subject.parameters, jnp.asarray(tokens)))
-    doubt = output_rounding(subject, tokens[None])(0, "float64", output)
+    doubt = output_rounding(subject, tokens[None])(FIRST, "float64", output[None])
     x = scales * (tokens.sum() + 1.5)
     assert np.all(0.2 * np.finfo(np.float64).eps * x * abs(np.cos(x)) < doubt)
     assert np.all(doubt < 1e-4)

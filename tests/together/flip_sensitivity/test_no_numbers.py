@@ -13,7 +13,7 @@ import jaxsens
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.engines.engine import Engine, FlipBlock
 from jaxsens.core.measures.measures import L2
-from jaxsens.core.placement import placement
+from jaxsens.core.placement import run
 from jaxsens.core.placement.placement import Placement
 from tests.together.flip_sensitivity.test_placement import (
     EXPECTED,
@@ -60,7 +60,7 @@ def test_flips_under_which_an_engine_overflows_go_to_the_fallback():
 
     # Changes, since the norm of what holds inf is NaN.
     flips = INPUTS, POSITIONS, SYMBOLS
-    changes, declined = placement.Measuring(
+    changes, declined = run.Measuring(
         Overflowing(L2(), None), jnp.float32(1), TOKENS, *flips, Placement(mesh_of(1))
     ).changes()
     np.testing.assert_array_equal(np.abs(changes[:, 0]), EXPECTED)

@@ -18,7 +18,7 @@ from jaxsens.core.engines.difference.engine import DifferenceEngine
 from jaxsens.core.engines.difference.folded import FoldedEngine
 from jaxsens.core.engines.engine import Engine, FlipBlock
 from jaxsens.core.measures.measures import L2, LInf
-from jaxsens.core.placement import placement, program
+from jaxsens.core.placement import placement, preparing, program, run
 from jaxsens.core.placement.placement import Placement
 from tests.core.flip_sensitivity.conformance import engine_of
 from tests.core.flip_sensitivity.formula import (
@@ -57,7 +57,8 @@ def test_what_is_prepared_in_float64_is_rounded_once():
     model = jaxsens.Transformer(small(layers=1, dtype="float32"), seed=0)
     engine, word = DifferenceEngine(L2(), None, model.config), np.append(np.arange(30) % 3, 3)
     with numerics("float32"):
-        prepared = placement.prepared_on(mesh_of(1), engine, model.parameters, word).prepared
+        prepared = preparing.prepared_on(mesh_of(1), engine, model.parameters, word[None]).prepared
+        prepared = jax.tree.map(lambda leaf: leaf[0], prepared)
     with numerics("float64"):
         wide = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), jnp.float64), model.parameters)
         exact = jax.tree.map(np.asarray, jax.jit(engine.prepare)(wide, word))
@@ -89,7 +90,7 @@ def test_changes_are_vectors_with_the_signs_that_norms_lose(devices, every):
             return Vectors(self.measure, self.outputs, scale=-1.0) if self.every else None
 
     engine, where = Vectors(LInf(), (1, 2), every), Placement(mesh_of(devices), 3)
-    changes, declined = placement.Measuring(
+    changes, declined = run.Measuring(
         engine, jnp.float32(1), TOKENS, INPUTS, POSITIONS, SYMBOLS, where
     ).changes()
     np.testing.assert_array_equal(changes, np.stack([-EXPECTED, POSITIONS], axis=1))
@@ -103,7 +104,7 @@ def test_ctrl_c_among_changes_is_a_plain_one():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt) as caught:
-        placement.Measuring(
+        run.Measuring(
             Formula(L2(), None),
             jnp.float32(1),
             TOKENS,
@@ -113,7 +114,7 @@ def test_ctrl_c_among_changes_is_a_plain_one():
             Placement(mesh_of(1)),
             stop,
         ).changes()
-    assert not isinstance(caught.value, placement.Interrupted)
+    assert not isinstance(caught.value, run.Interrupted)
 
 
 def test_one_program_serves_the_declined_flips_of_all_inputs(monkeypatch):
@@ -136,7 +137,7 @@ def test_one_program_serves_the_declined_flips_of_all_inputs(monkeypatch):
         return compile_(lowered, *arguments, **options)
 
     monkeypatch.setattr(jax.stages.Lowered, "compile", noted)
-    norms, declined = placement.Measuring(
+    norms, declined = run.Measuring(
         DeclinesZeros(LInf(), None),
         jnp.float32(1),
         words,
@@ -261,7 +262,7 @@ def test_ctrl_c_keeps_no_flip_that_was_declined_and_not_yet_measured():
     def stop(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(placement.Interrupted) as caught:
+    with pytest.raises(run.Interrupted) as caught:
         spread(Formula(L2(), None, every=4), Placement(mesh_of(1), 1000), stop)
     finished = ~np.isnan(caught.value.finished.values[:, 0])
     np.testing.assert_array_equal(finished, (INPUTS == 0) & (POSITIONS % 4 != 0))
@@ -478,8 +479,8 @@ def test_a_batch_that_the_compiler_refuses_for_want_of_memory_is_halved(monkeypa
     said = "RESOURCE_EXHAUSTED: Ran out of memory on HBM"
 
     def refusing(*given: Any) -> Any:
-        asked.append(given[6])
-        if given[6] > 2:
+        asked.append(given[7][0])
+        if given[7][0] > 2:
             raise jax.errors.JaxRuntimeError(said)
         return compiled(*given)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base.platforms import Platform
 from jaxsens.core.base.precision import LARGEST_SCORE
@@ -108,8 +109,9 @@ class DifferenceEngine(ConfigEngine):
     def how(self) -> str:
         return "whole rows in float64" if self.wide else "whole rows"
 
-    def resolves(self, prepared: Prepared) -> bool:
-        return self.wide or largest_score(prepared) <= LARGEST_SCORE[self.config.dtype]
+    def resolves(self, prepared: Prepared) -> Bool[Array, ""]:
+        limit = math.inf if self.wide else LARGEST_SCORE[self.config.dtype]
+        return largest_score(prepared) <= limit
 
     def sizes(self, prepared: Prepared) -> Float[Array, " layers"]:
         return score_sizes(prepared)

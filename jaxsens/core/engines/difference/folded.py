@@ -400,7 +400,7 @@ class FoldedEngine(ConfigEngine):
     def how(self) -> str:
         return "the folded form"
 
-    def resolves(self, prepared: PreparedFold) -> bool:
+    def resolves(self, prepared: PreparedFold) -> Bool[Array, ""]:
         return largest_score(prepared.prepared) <= min(LARGEST_SCORE[self.config.dtype], LARGEST_TIED)
 
     def cost(self, parameters: TransformerParameters, tokens: Any, platform: Platform) -> EngineCost:

@@ -8,7 +8,6 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base.errors import no_rule
@@ -98,14 +97,13 @@ def score_sizes(prepared: Prepared) -> Float[Array, " layers"]:
     return jnp.concatenate([jnp.zeros(0, prepared.output.dtype), *sizes])
 
 
-def largest_score(prepared: Prepared) -> float:
+def largest_score(prepared: Prepared) -> Float[Array, ""]:
     """Returns the largest size of a softmax score that gets weight in the unflipped run, to within log n.
 
     It uses the log-normaliser, which is at most log n above a row's largest score. Scores far below that may be large,
     because their weights are 0.
     """
-    sizes = (np.abs(np.asarray(kept.normaliser)) for kept in prepared.traces.runs)
-    return max((float(np.max(each, initial=0)) for each in sizes), default=0.0)
+    return jnp.max(score_sizes(prepared), initial=0)
 
 
 def of_dtype(config: TransformerConfig, parameters: TransformerParameters) -> TransformerConfig:

@@ -13,7 +13,8 @@ from jaxsens.core.base.precision import UNRESOLVED
 from jaxsens.core.engines.difference import engine as difference
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.models.subjects.adapters import Measurable
-from jaxsens.core.placement.placement import Placement, Ready, arithmetic_of, prepared_on, where_computed
+from jaxsens.core.placement.placement import Placement, where_computed
+from jaxsens.core.placement.preparing import Ready, arithmetic_of, inputs_at_once, prepared_on
 
 if TYPE_CHECKING:
     from jaxsens.core.results.result import FlipSensitivity
@@ -25,7 +26,7 @@ class ForwardPass(NamedTuple):
     Attributes:
         output: that on the first input.
         largest: the largest |log-normaliser| of each layer on any input.
-        first: the first input as the engine prepared it.
+        first: the first inputs as the engine prepared them.
     """
 
     output: Float[np.ndarray, " outputs"]
@@ -40,7 +41,7 @@ def forward_pass(
     parameters: Any,
     placement: Placement,
 ) -> ForwardPass | None:
-    """Prepares every input of a jaxsens transformer as the engine does, and keeps the first; None of other models.
+    """Prepares every input of a jaxsens transformer as the engine does, and keeps the first ones; None of other models.
 
     So this compiles nothing that a measurement does not need. Call it within `numerics(subject.dtype)`.
 
@@ -50,19 +51,22 @@ def forward_pass(
     if subject.config is None:
         return None
     first, largest = None, np.zeros(subject.config.layers)
-    for k, word in enumerate(words):
-        with arithmetic_of(engine), where_computed(placement) as there:
-            ready = prepared_on(there.local, engine, parameters, word)
-        if not np.all(np.isfinite(ready.output)):
-            raise InputError(
-                f"model: its output on input {k} is not finite in {subject.dtype}; look for NaN in its parameters, or "
-                "use float64 or smaller weights"
-            )
-        # An engine of a package may not see the scores.
-        first, largest = first or ready, np.maximum(largest, ready.sizes if len(ready.sizes) else 0)
+    with arithmetic_of(engine), where_computed(placement) as there:
+        size = inputs_at_once(engine, parameters, words.shape, there)
+        for start in range(0, len(words), size):
+            ready = prepared_on(there.local, engine, parameters, words[start : start + size])
+            bad = np.flatnonzero(~np.all(np.isfinite(ready.output), axis=1))
+            if len(bad):
+                raise InputError(
+                    f"model: its output on input {start + bad[0]} is not finite in {subject.dtype}; look for NaN in "
+                    "its parameters, or use float64 or smaller weights"
+                )
+            # An engine of a package may not see the scores.
+            sizes = ready.sizes.max(axis=0) if ready.sizes.size else 0
+            first, largest = first or ready, np.maximum(largest, sizes)
     if first is None:
         raise TypeError("no input")
-    return ForwardPass(first.output, largest, first)
+    return ForwardPass(first.output[0], largest, first)
 
 
 def unresolved_scores(subject: Measurable, n: int, passed: ForwardPass | None, widens: bool) -> str | None:

@@ -2,18 +2,23 @@
 
 Engines that subtract two outputs lose what is smaller than the rounding of either. That depends on the model: a cold
 softmax turns a rounding of its scores into another choice of keys, and a mean of many values is better than each. So
-it is measured, at the input. A model is run in float64, and four times more with every parameter and constant moved
-by a rounding. One that computes in less than float64 whatever its parameters are, calls Python, or draws random
-numbers, is run in its own dtype with every rounding moved. Each difference may be small by luck, in a model of few
-outputs.
+it is measured.
 
-It costs five forward passes for each input, and one compilation for each model and length.
+- A network of layers is run in float64 at the unflipped input, and four times more with every parameter and constant
+  moved by a rounding. Each difference may be small by luck, in a model of few outputs. Of many short inputs, as many
+  are run as make a part of the flips (`SHARE_PASSED`), and `MOVED_INPUTS` of them with moved numbers: what is seen
+  there, relative to the output, is taken for all.
+- Of a user's function nothing is known, and its flips may round in other ways than its input. Every rounding of it is
+  moved at each flip where that is cheap, else at a sample of the flips of all inputs, of which the largest is taken.
+- One that computes in less than float64 whatever its parameters are, calls Python, or draws random numbers, is run in
+  its own dtype with every rounding moved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -22,15 +27,19 @@ import numpy as np
 from jax.extend.core import jaxpr_as_fun, jaxprs_in_params
 from jaxtyping import Array, Float, Int
 
+from jaxsens.core.base.nudged import DRAWS as NUDGES
 from jaxsens.core.base.nudged import nudged, salts
 from jaxsens.core.base.platforms import on_host
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.base.programs import SOONER, compiled, kept
 from jaxsens.core.engines.engine import Engine
-from jaxsens.core.engines.vmap import HALF_UNIT, VmapEngine, compiled_output, output_vector, program_size
+from jaxsens.core.engines.vmap import HALF_UNIT, VmapEngine, output_vector, program_size
+from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.measures.measures import L2
 from jaxsens.core.models.subjects.adapters import Measurable, in_float64
-from jaxsens.core.placement.placement import preparation_of
+from jaxsens.core.models.transformer.parameters import TransformerParameters
+from jaxsens.core.placement.placement import Placement
+from jaxsens.core.placement.run import Doubts, Measuring
 
 FACTOR = 4.0
 """A change is taken to be off by this many times the rounding seen in the output: it has the rounding of two outputs,
@@ -39,6 +48,12 @@ and that of the flipped input's may be larger."""
 DRAWS = 4
 """So often are the numbers moved, in other ways."""
 
+SHARE_PASSED = 1 / 32
+"""The share of the flips' number that is run in float64, at unflipped inputs."""
+
+MOVED_INPUTS = 4
+"""The inputs that are run with moved numbers, and at least in float64."""
+
 LARGEST_PASS = 1e11
 """The floating-point operations up to which a pass is run: some seconds. Beyond, `HALF_UNIT` is assumed."""
 
@@ -46,64 +61,129 @@ MOST_MOVED = 2**20
 """The numbers of a float32 model up to which it is run with moved parameters too. Of the many outputs of a larger one
 some show the rounding."""
 
-MOST_NUDGED = 4000
-"""The equations of a program up to which its roundings are moved: that is compiled, in a second for each hundred."""
+MOST_EQUATIONS = 400
+"""The equations of a program up to which it is taken for a function of which nothing is known: some three layers. What
+moves its roundings is compiled, in a second for each hundred of them."""
+
+MOST_NUDGED_EQUATIONS = 4000
+"""The equations of a program up to which its roundings are moved at the unflipped inputs."""
+
+CHEAP = 5e7
+"""The operations that are spent at most on moving the roundings of all flips: some milliseconds."""
+
+SHARE_NUDGED = 1 / 256
+"""Beyond that, the share of the flips whose roundings are moved: a tenth of the time of all flips."""
+
+LEAST_NUDGED = 4
+"""The flips whose roundings are moved at least."""
 
 RATE = 2e10
 """Operations per second of a pass in float64 on the reference machine: 1.9e10 to 6.6e10 at n = 256 to 1024."""
 
-Pass = Callable[[Int[np.ndarray, " n"]], Float[np.ndarray, " outputs"]]
-"""A run of the model on a word."""
+Passes = Callable[[Int[np.ndarray, "passes n"], Int[np.ndarray, " passes"]], Float[np.ndarray, "passes outputs"]]
+"""Runs the model on words: draw 0 is the model, and the others its numbers moved."""
 
 
 def rounding_seconds(engine: Engine, subject: Measurable, n: int) -> float:
-    """Estimates the seconds in which `output_rounding` runs one input of length n on the reference machine."""
+    """Estimates the seconds in which one input of length n is run again on the reference machine."""
     operations = _operations(subject, n) if engine.subtracts else None
     if operations is None or operations > LARGEST_PASS:
         return 0.0
     return (1 + DRAWS) * operations / RATE
 
 
-def output_rounding(
-    subject: Measurable, words: Int[np.ndarray, "batch n"]
-) -> Callable[[int, str, Float[np.ndarray, " outputs"]], Float[np.ndarray, " outputs"]]:
-    """Returns a function from the number of an input, the dtype of the arithmetic, and the output in it, to a bound of
-    the rounding of each entry of the output's change.
+def rounding_of(
+    engine: Engine,
+    subject: Measurable,
+    words: Int[np.ndarray, "inputs n"],
+    flips: FlipTable,
+    given: tuple[Any, Placement],
+) -> tuple[Engine, Doubts | None]:
+    """Returns the engine, and what bounds the rounding of outputs that it subtracts; None if it does so itself.
+
+    `given` are the engine's parameters and where it runs.
+    """
+    if not isinstance(engine, VmapEngine) or not engine.foreign:
+        return engine, output_rounding(subject, words, len(flips))
+    size = program_size(subject.apply, subject.parameters, words.shape[1])
+    if size.equations > MOST_EQUATIONS:
+        return engine, output_rounding(subject, words, len(flips))
+    nudging, affordable = replace(engine, nudges=True), CHEAP / (NUDGES * max(size.operations, 1.0))
+    if len(flips) <= affordable:
+        return nudging, None
+    return engine, _of_sample(nudging, words, flips, given, int(affordable))
+
+
+def _of_sample(
+    nudging: VmapEngine,
+    words: Int[np.ndarray, "inputs n"],
+    flips: FlipTable,
+    given: tuple[Any, Placement],
+    affordable: int,
+) -> Doubts:
+    """Returns the largest rounding at a sample of the flips of all inputs."""
+    (parameters, placement), (what, by_what) = given, flips.edits
+
+    @cache
+    def largest() -> float:
+        count = max(LEAST_NUDGED, affordable, int(SHARE_NUDGED * len(flips)))
+        some = np.sort(np.random.default_rng(0).permutation(len(flips))[:count])
+        where = flips.inputs[some], what[some], by_what[some]
+        engine = replace(nudging, measure=L2())
+        return float(np.max(Measuring(engine, parameters, words, *where, placement).numbers()[0][:, 1]))
+
+    def bound(inputs: Any, dtype: str, outputs: np.ndarray) -> np.ndarray:
+        del inputs, dtype
+        return np.full(outputs.shape, largest() / len(nudging.outputs or outputs[0]) ** 0.5)
+
+    return bound
+
+
+def output_rounding(subject: Measurable, words: Int[np.ndarray, "inputs n"], flips: int = 0) -> Doubts:
+    """Returns a bound of the rounding of each entry of the output's change, for models of layers.
 
     For a PyTorch model, one whose parameters are split, and one that takes long, a few roundings of the output are
     assumed. So they are of an output that every pass gives as the same number, unless the model promises it to be
-    exact: 1 + 1e-50 is 1 in each. An engine that bounds its own rounding needs no pass.
+    exact: 1 + 1e-50 is 1 in each. An engine that bounds its own rounding needs no pass. `flips` is their number.
     """
+    n, each = words.shape[1], flips / len(words)
     exact = subject.outputs is not None and set(subject.outputs) <= set(subject.exact_outputs)
-    exact = exact and (subject.exact_length is None or words.shape[1] <= subject.exact_length)
+    exact = exact and (subject.exact_length is None or n <= subject.exact_length)
     large = sum(np.size(leaf) for leaf in jax.tree.leaves(subject.parameters)) > MOST_MOVED
+    passes_in = cache(partial(_passes, subject, n))
 
-    @lru_cache(maxsize=0 if large else None)  # a pass holds its moved parameters
-    def pass_of(moved_by: str | None, draw: int = 0) -> Pass | None:
-        return _pass(subject, words.shape[1], moved_by, draw, large)
-
-    def bound(b: int, dtype: str, output: Float[np.ndarray, " outputs"]) -> Float[np.ndarray, " outputs"]:
-        output = np.asarray(output, np.float64)
-        assumed = HALF_UNIT * np.finfo(dtype).eps * np.abs(output)
-        unmoved = pass_of(None)
-        if unmoved is None:
+    def bound(inputs: Any, dtype: str, outputs: np.ndarray) -> np.ndarray:
+        outputs = np.asarray(outputs, np.float64)
+        sizes, off = np.abs(outputs), np.zeros(outputs.shape)
+        assumed, passes = HALF_UNIT * np.finfo(dtype).eps * sizes, passes_in(dtype)
+        if passes is None:
             return assumed
-        true = unmoved(words[b])
-        off = np.abs(output - true)
+        run, in_own_dtype = passes
+        some = _spread(len(inputs), max(MOVED_INPUTS, int(SHARE_PASSED * each * len(inputs))))
+        true = run(words[inputs[some]], np.zeros(len(some), int))
+        off[some] = np.abs(outputs[some] - true)
         if exact and not np.any(off):
             return off
-        for draw in range(DRAWS):
-            moved = pass_of(dtype, draw)
-            if moved is not None:
-                off = np.maximum(off, np.abs(moved(words[b]) - true))
-        if not np.any(off):
-            return FACTOR * assumed
+        if in_own_dtype or not (large and dtype == "float32"):
+            few = _spread(len(some), MOVED_INPUTS)
+            again, draws = np.repeat(few, DRAWS), np.tile(np.arange(1, 1 + DRAWS), len(few))
+            moved = np.abs(run(words[inputs[some[again]]], draws) - true[again])
+            np.maximum.at(off, some[again], moved)
+        size = np.max(sizes, axis=1, initial=0)
+        size[size == 0] = 1.0
+        seen = np.max(off, axis=1, initial=0)
+        if len(inputs) > MOVED_INPUTS:
+            seen = np.maximum(seen, size * np.max(seen / size))
         # A few entries may be right by luck; all of them are off by as much as the others, relative to their sizes.
-        size = float(np.max(np.abs(output), initial=0)) or 1.0
-        least = np.max(off, initial=0) * np.maximum(np.abs(output) / size, 2**-10)
-        return FACTOR * np.maximum(off, least)
+        least = seen[:, None] * np.maximum(sizes / size[:, None], 2**-10)
+        return FACTOR * np.where(seen[:, None] > 0, np.maximum(off, least), assumed)
 
     return bound
+
+
+def _spread(count: int, most: int) -> Int[np.ndarray, " chosen"]:
+    """Returns at most so many of the first `count` numbers, evenly spread."""
+    return np.arange(count) if count <= most else np.linspace(0, count - 1, most).round().astype(int)
 
 
 def _operations(subject: Measurable, n: int) -> float | None:
@@ -114,8 +194,8 @@ def _operations(subject: Measurable, n: int) -> float | None:
         return program_size(subject.apply, subject.parameters, n).operations
 
 
-def _pass(subject: Measurable, n: int, moved_by: str | None, draw: int, large: bool) -> Pass | None:
-    """Returns a pass with every number moved by a rounding of a dtype, if any, in a fixed random way.
+def _passes(subject: Measurable, n: int, dtype: str) -> tuple[Passes, bool] | None:
+    """Returns passes with numbers moved by roundings of a dtype, and whether they are in the model's own dtype.
 
     None where there is no pass, or it takes long. A jaxsens transformer is run in its float64 form, whose positions and
     temperatures are formulas.
@@ -123,62 +203,88 @@ def _pass(subject: Measurable, n: int, moved_by: str | None, draw: int, large: b
     operations = _operations(subject, n)
     if operations is None or operations > LARGEST_PASS:
         return None
+    step = float(np.finfo(dtype).eps)
     if subject.config is not None:
-        if large and moved_by == "float32":
-            return None
-        wide = in_float64(subject.apply) or subject.apply
-        engine = VmapEngine(L2(), None, wide, wide=subject.dtype != "float64")
+        engine = VmapEngine(
+            L2(), None, in_float64(subject.apply) or subject.apply, wide=subject.dtype != "float64"
+        )
+        draws = range(1 if subject.parameters.components is subject.parameters.learned is None else 1 + DRAWS)
         with numerics("float64"):
-            given = engine.with_tables(_moved(subject.parameters, moved_by, draw, np.float64), n)
-        prepare = partial(preparation_of(engine.shared), engine.shared.preparing, given)
-        return _in_float64(lambda word: prepare(word)[1])
+            tabled = [engine.with_tables(_with_moved_positions(subject.parameters, k, step), n) for k in draws]
+            tables = jax.tree.map(lambda *leaves: np.stack(leaves), *(one.tables for one in tabled))
+        program = partial(_outputs_of_transformer, engine.shared, replace(tabled[0], tables=None), tables)
+        return partial(_run, program, step, "float64"), False
     leaves, structure = jax.tree.flatten(subject.parameters)
     shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
     found = _pass_of(subject.apply, structure, shapes, n)
-    if found is None:
-        return _pass_in_own_dtype(subject, n, moved_by, draw)
-    if large and moved_by == "float32":
-        return None
-    consts, run = found
-    with numerics("float64"):
-        numbers = _moved(list(consts), moved_by, draw, None), _moved(leaves, moved_by, draw, np.float64)
-    return _in_float64(partial(run, *numbers))
-
-
-def _in_float64(run: Callable[[Any], Any]) -> Pass:
-    def output(word: Int[np.ndarray, " n"]) -> Float[np.ndarray, " outputs"]:
-        with numerics("float64"), on_host():
-            return np.asarray(run(jnp.asarray(word, jnp.int32)))
-
-    return output
-
-
-def _pass_in_own_dtype(subject: Measurable, n: int, moved_by: str | None, draw: int) -> Pass | None:
-    """Returns a pass with every rounding moved, if any is; None for a program of too many equations."""
+    if found is not None:
+        consts, run = found
+        return partial(_run, partial(run, list(consts), leaves), step, "float64"), False
     with numerics(subject.dtype):
-        if program_size(subject.apply, subject.parameters, n).equations > MOST_NUDGED:
+        if program_size(subject.apply, subject.parameters, n).equations > MOST_NUDGED_EQUATIONS:
             return None
+    program = partial(_outputs_nudged, subject.apply, subject.parameters)
+    return partial(_run, program, step, subject.dtype), True
 
-    def output(word: Int[np.ndarray, " n"]) -> Float[np.ndarray, " outputs"]:
-        with numerics(subject.dtype):
-            given = subject.apply, subject.parameters, jnp.asarray(word, jnp.int32)
-            found = compiled_output(*given) if moved_by is None else _nudged_output(*given, salts()[draw])
-            return np.asarray(found, np.float64)
 
-    return output
+def _run(
+    program: Callable[..., Array],
+    step: float,
+    dtype: str,
+    words: Int[np.ndarray, "passes n"],
+    draws: Int[np.ndarray, " passes"],
+) -> Float[np.ndarray, "passes outputs"]:
+    """Runs a program of words, draws, the rounding, and the number of passes; on the host, if it is in float64."""
+    count, n = words.shape
+    room = 1 << (count - 1).bit_length()
+    filled, drawn = np.zeros((room, n), np.int32), np.zeros(room, np.int32)
+    filled[:count], drawn[:count] = words, draws
+    with numerics(dtype), on_host() if dtype == "float64" else numerics(dtype):
+        return np.asarray(program(filled, drawn, np.asarray(step, dtype), np.int32(count))[:count], np.float64)
+
+
+def _over_passes(one: Callable[[Array, Array], Array], words: Array, draws: Array, count: Array) -> Array:
+    """Returns one(word, draw) for the first `count` passes."""
+    kind = jax.eval_shape(one, words[0], draws[0])
+    empty = jnp.zeros((len(words), *kind.shape), kind.dtype)
+    return jax.lax.fori_loop(0, count, lambda k, found: found.at[k].set(one(words[k], draws[k])), empty)
 
 
 @compiled(static=1)
-def _nudged_output(apply: Any, parameters: Any, word: Array, salt: Array) -> Array:
-    moved = nudged(lambda parameters, word: output_vector(apply, parameters, word), salt)
-    return moved(jax.tree.map(jnp.asarray, parameters), word)
+def _outputs_of_transformer(
+    engine: VmapEngine, parameters: Any, tables: Any, words: Array, draws: Array, step: Array, count: Array
+) -> Array:
+    def one(word: Array, draw: Array) -> Array:
+        own = jax.tree.map(lambda leaf: leaf[0] if leaf.shape[0] == 1 else leaf[draw], tables)
+        given = replace(_moved(parameters, draw, step), tables=own)
+        return engine.output(given, engine.prepare(given, word))
+
+    return _over_passes(one, words, draws, count)
+
+
+@compiled(static=1)
+def _outputs_nudged(
+    apply: Any, parameters: Any, words: Array, draws: Array, step: Array, count: Array
+) -> Array:
+    del step
+    parameters = jax.tree.map(jnp.asarray, parameters)
+
+    def run(word: Array) -> Array:
+        return output_vector(apply, parameters, word)
+
+    def one(word: Array, draw: Array) -> Array:
+        moved = nudged(run, salts()[draw - 1])
+        return jax.lax.cond(draw == 0, run, moved, word)
+
+    return _over_passes(one, words, draws, count)
 
 
 @kept
 def _pass_of(
     apply: Callable[[Any, Any], Any], structure: Any, shapes: tuple[Any, ...], n: int
 ) -> tuple[Sequence[Any], Callable[..., Array]] | None:
-    """Returns the constants of a model's pass in float64, and the pass, of constants, parameters and tokens.
+    """Returns the constants of a model's pass in float64, and the passes, of constants, parameters and what `_run`
+    gives.
 
     None if not all of it is in float64.
     """
@@ -197,8 +303,15 @@ def _pass_of(
     if not (layered or _is_wide(closed.jaxpr)):
         return None
 
-    def run(consts: Sequence[Any], leaves: Sequence[Any], tokens: Array) -> Array:
-        return jaxpr_as_fun(closed.replace(consts=consts))(*leaves, tokens)[0]
+    def run(
+        consts: Sequence[Any], leaves: Sequence[Any], words: Array, draws: Array, step: Array, count: Array
+    ) -> Array:
+        def one(word: Array, draw: Array) -> Array:
+            own, moved = _moved(list(consts), draw, step, narrow=True), _moved(list(leaves), draw, step)
+            own = [part.astype(kind.dtype) for part, kind in zip(own, closed.consts, strict=True)]
+            return jaxpr_as_fun(closed.replace(consts=own))(*moved, word)[0]
+
+        return _over_passes(one, words, draws, count)
 
     return closed.consts, jax.jit(run, compiler_options=SOONER)
 
@@ -222,18 +335,35 @@ def _is_wide(jaxpr: Any) -> bool:
     return True
 
 
-def _moved(numbers: Any, dtype: str | None, draw: int, kind: Any) -> Any:
-    """Returns numbers, in float64 if that is the `kind`, each moved by a rounding of the dtype, if any."""
+def _moved(numbers: Any, draw: Array, step: Array, narrow: bool = False) -> Any:
+    """Returns numbers in float64, each moved by a rounding, up or down as a hash of its place says; draw 0 moves none.
+
+    `step` is the rounding of the arithmetic; with `narrow`, numbers of fewer digits have their own.
+    """
+    leaves, structure = jax.tree.flatten(numbers)
+    found = []
+    for k, leaf in enumerate(leaves):
+        kind = jnp.result_type(leaf)
+        if not jnp.issubdtype(kind, jnp.floating):
+            found.append(leaf)
+            continue
+        salt = (draw.astype(jnp.uint32) * np.uint32(0x85EBCA6B) + np.uint32(2 * k)) | np.uint32(1)
+        bits = jnp.arange(1, 1 + np.size(leaf), dtype=jnp.uint32) * np.uint32(0x9E3779B1)
+        bits = (bits ^ (bits >> 15)) * salt
+        sign = 1.0 - 2.0 * ((bits ^ (bits >> 13)) & 1).reshape(np.shape(leaf))
+        by = jnp.maximum(step, float(jnp.finfo(kind).eps)) if narrow else step
+        found.append(jnp.asarray(leaf, jnp.float64) * (1 + jnp.where(draw == 0, 0.0, by) * sign))
+    return jax.tree.unflatten(structure, found)
+
+
+def _with_moved_positions(parameters: TransformerParameters, draw: int, step: float) -> TransformerParameters:
+    """Returns the parameters with those of positions in float64, moved by a rounding, which tables are made of."""
     rng = np.random.default_rng(draw)
 
     def one(leaf: Any) -> Any:
-        own = jnp.result_type(leaf)
-        if not jnp.issubdtype(own, jnp.floating):
-            return leaf
-        wide = np.asarray(leaf).astype(np.float64)
-        if dtype is not None:
-            step = max(float(np.finfo(dtype).eps), float(jnp.finfo(own).eps) if kind is None else 0.0)
-            wide = wide * (1 + step * rng.choice([-1.0, 1.0], wide.shape))
-        return jnp.asarray(wide, own) if kind is None else wide
+        wide = np.asarray(leaf, np.float64)
+        return wide * (1 + step * rng.choice([-1.0, 1.0], wide.shape)) if draw else wide
 
-    return jax.tree.map(one, numbers)
+    own = parameters.components, parameters.learned
+    components, learned = (None if part is None else jax.tree.map(one, part) for part in own)
+    return replace(parameters, components=components, learned=learned)

@@ -99,7 +99,7 @@ def compile_for(mesh: Mesh, what: PlannedFlips, budget: int) -> tuple[CompiledPr
         if wide:
             parameters = jax.tree.map(partial(_abstract, wide=True), parameters)
         prepare = partial(preparation_of(engine), engine.shared.preparing)
-        tokens = jax.ShapeDtypeStruct((what.n,), jnp.int32)
+        tokens = jax.ShapeDtypeStruct((1, what.n), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
         where = host_mesh() if elsewhere else mesh
         with numerics("float64") if engine.prepares_in_float64 else numerics(str(jnp.result_type(float))):
             first, prepared = _prepared(prepare, parameters, tokens, where)
@@ -108,7 +108,7 @@ def compile_for(mesh: Mesh, what: PlannedFlips, budget: int) -> tuple[CompiledPr
         memory, began = Memory(budget, 1, limited=True), time.perf_counter()
         room = wanted.room(what.flips, memory)
         batch = max(1, min(engine.preferred_batch(what.n, platform), -(-room // mesh.size)))
-        program, _ = wanted.fitting(batch, room, memory)
+        program, _ = wanted.fitting(batch, lambda batch: -(-room // batch), memory)
         seconds = time.perf_counter() - began
     flips = CompiledProgram(
         "flips", seconds, wanted.held(program, memory), program.bytes, program.batch, on_host=host
@@ -117,13 +117,13 @@ def compile_for(mesh: Mesh, what: PlannedFlips, budget: int) -> tuple[CompiledPr
 
 
 def _prepared(
-    prepare: Callable[[Any, Any], Any], parameters: Any, tokens: Any, mesh: Mesh
+    prepare: Callable[..., Any], parameters: Any, tokens: Any, mesh: Mesh
 ) -> tuple[tuple[str, float, int, int], Any]:
     """Compiles the preparation for one device of a mesh, or for all over which parameters are split; returns what is
     told of it, and its results' shapes."""
     split = any(spec_on(leaf, mesh) != PartitionSpec() for leaf in jax.tree.leaves(parameters))
     where = mesh if split else Mesh(mesh.devices.flatten()[:1], ("flips",))
-    given = jax.tree.map(lambda leaf: placed(leaf, spec_on(leaf, mesh), where), (parameters, tokens))
+    given = jax.tree.map(lambda leaf: placed(leaf, spec_on(leaf, mesh), where), (parameters, *tokens))
     began = time.perf_counter()
     with compiling_for(platform_of(mesh)):
         lowered = jax.jit(prepare).lower(*given)

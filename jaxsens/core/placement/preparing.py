@@ -1,0 +1,172 @@
+"""What an engine computes once for each input, for many inputs in one program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsens.core.base.platforms import compiled_for, on_host, platform_of
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import compiled, kept
+from jaxsens.core.engines.engine import Engine
+from jaxsens.core.placement.placement import Placement
+from jaxsens.core.placement.program import bytes_of, is_single, spec_on
+
+_SYMBOLS = 2**14
+"""The symbols of the inputs that are prepared by one call, at most: between two calls, Ctrl-C is heard."""
+
+_TOGETHER = 2**13
+"""The symbols that an accelerator prepares at the same time: what it computes on the way may be large."""
+
+_SHARE = 0.25
+"""The share of the memory budget that prepared inputs may take."""
+
+
+class Ready(NamedTuple):
+    """Inputs that an engine has prepared, on every device. Arrays of inputs have an axis for them in front, which may
+    have room for more inputs than there are.
+
+    Attributes:
+        parameters: those of the model, with tables (`Engine.with_tables`).
+        prepared: what `Engine.prepare` returns for each input.
+        output: the output of each unflipped input.
+        sizes: `Engine.sizes`.
+        resolved: `Engine.resolves`.
+    """
+
+    parameters: Any
+    prepared: Any
+    output: Float[np.ndarray, "inputs outputs"]
+    sizes: Float[np.ndarray, "inputs layers"]
+    resolved: Bool[np.ndarray, " inputs"]
+
+
+def arithmetic_of(engine: Engine) -> AbstractContextManager[None]:
+    """Returns a block in the arithmetic that an engine computes in."""
+    return numerics("float64") if engine.wide else nullcontext()
+
+
+def inputs_at_once(engine: Engine, parameters: Any, shape: tuple[int, int], placement: Placement) -> int:
+    """Returns how many of some inputs (inputs, n) are prepared, and their flips measured, at once: what fits in the
+    memory.
+
+    Processes that share a mesh take one after the other: each exchanges a fixed number of integers for it.
+    """
+    count, n = shape
+    most = min(count, max(1, max(_SYMBOLS, placement.platform.forward_symbols) // n))
+    if most == 1 or placement.group is not None:
+        return 1
+    leaves, structure = jax.tree.flatten(engine.with_tables(parameters, n))
+    shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+    wide = jnp.result_type(float) == jnp.float64
+    each = _prepared_bytes(engine.shared.preparing, structure, shapes, n, wide)
+    own = sum(np.size(leaf) * jnp.result_type(leaf).itemsize for leaf in leaves)
+    return max(1, min(most, int(_SHARE * (placement.budget_beside(own) - own) / max(1, each))))
+
+
+@kept
+def _prepared_bytes(engine: Engine, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool) -> int:
+    del wide  # 64-bit types are on: another program
+    parameters = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*one) for one in shapes])
+    return bytes_of(jax.eval_shape(engine.prepare, parameters, jax.ShapeDtypeStruct((n,), jnp.int32)))
+
+
+def prepared_on(mesh: Mesh, engine: Engine, parameters: Any, words: Int[np.ndarray, "inputs n"]) -> Ready:
+    """Returns the parameters and the engine's prepared values for some inputs, on every device of the mesh.
+
+    The parameters are those of the `shared` engine, with tables.
+
+    An engine with `prepares_in_float64` prepares in float64, on the host if the devices do not compute in it, and the
+    result is rounded once to 32 bits.
+    """
+    count, n = words.shape
+    parameters, engine = engine.with_tables(parameters, n), engine.shared
+    if engine.wide:
+        parameters = jax.tree.map(_widened, parameters)
+    # Room for a power of two of inputs, so that few programs serve all their numbers.
+    filled = np.zeros((1 << (count - 1).bit_length(), n), np.int32)
+    filled[:count] = words
+    prepare = partial(preparation_of(engine), engine.preparing)
+    if engine.prepares_in_float64:
+        elsewhere = nullcontext() if platform_of(mesh).float64 else on_host()
+        with numerics("float64"), elsewhere:
+            found = prepare(jax.tree.map(np.asarray, parameters), filled, np.int32(count))
+    else:
+        found = prepare(parameters, filled, np.int32(count))
+    given = on_mesh((parameters, found[0]), mesh)
+    return Ready(*given, *(np.asarray(one)[:count] for one in found[1:]))
+
+
+def on_mesh(tree: Any, mesh: Mesh) -> Any:
+    """Returns arrays on every device of a mesh; those that are there already are not moved."""
+    if not is_single(mesh):
+        places = jax.tree.map(lambda leaf: NamedSharding(mesh, spec_on(leaf, mesh)), tree)
+        return jax.device_put(tree, places)
+    device = mesh.devices.flat[0]
+
+    def placed(leaf: Any) -> Any:
+        there = isinstance(leaf, jax.Array) and leaf.sharding.device_set == {device}
+        return leaf if there else jax.device_put(leaf, device)
+
+    return jax.tree.map(placed, tree)
+
+
+def preparation_of(engine: Engine) -> Callable[..., tuple[Any, Array, Array, Array]]:
+    """Returns what prepares inputs for an engine: of (`Engine.preparing`, parameters, words, their number) it gives
+    what `Ready` has beside the parameters. Words beyond that number are not prepared."""
+    return _prepare_in_float64 if engine.prepares_in_float64 else _prepare
+
+
+def _widened(leaf: Any) -> Any:
+    """Returns an array in float64, unless it holds no such numbers: those of groups are whole."""
+    return jax.device_put(np.asarray(leaf, np.float64)) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+
+def _prepared(engine: Engine, parameters: Any, words: Any, count: Any) -> tuple[Any, Array, Array, Array]:
+    def one(word: Array) -> tuple[Any, Array, Array, Array]:
+        prepared = engine.prepare(parameters, word)
+        return prepared, engine.output(parameters, prepared), engine.sizes(prepared), engine.resolves(prepared)
+
+    room, n = words.shape
+    if room == 1:
+        return jax.tree.map(lambda leaf: leaf[None], one(words[0]))
+    # One after the other in a core's cache; an accelerator needs many at a time.
+    platform = compiled_for()
+    together = 1 if platform.threads else min(room, 1 << (max(1, _TOGETHER // n).bit_length() - 1))
+    many = one if together == 1 else jax.vmap(one)
+    shapes = jax.eval_shape(many, words[0] if together == 1 else words[:together])
+    empty = jax.tree.map(lambda leaf: jnp.zeros((room, *leaf.shape[together > 1 :]), leaf.dtype), shapes)
+
+    def step(k: Array, whole: Any) -> Any:
+        if together == 1:
+            return jax.tree.map(lambda leaf, own: leaf.at[k].set(own), whole, one(words[k]))
+        some = jax.lax.dynamic_slice_in_dim(words, k * together, together)
+        return jax.tree.map(
+            lambda leaf, own: jax.lax.dynamic_update_slice_in_dim(leaf, own, k * together, 0),
+            whole,
+            many(some),
+        )
+
+    return jax.lax.fori_loop(0, (count + together - 1) // together, step, empty)
+
+
+_prepare = compiled(static=1)(_prepared)
+
+
+@compiled(static=1)
+def _prepare_in_float64(
+    engine: Engine, parameters: Any, words: Any, count: Any
+) -> tuple[Any, Array, Array, Array]:
+    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), parameters)
+    narrow = {jnp.dtype(jnp.float64): jnp.float32, jnp.dtype(jnp.int64): jnp.int32}
+    return jax.tree.map(
+        lambda leaf: leaf.astype(narrow.get(leaf.dtype, leaf.dtype)), _prepared(engine, wide, words, count)
+    )
