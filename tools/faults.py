@@ -16,7 +16,8 @@ import numpy as np
 def last_position_not_flipped(original: Any, selection: Any, words: Any) -> Any:
     """core/flips."""
     table = original(selection, words)
-    keep = table.positions < table.positions.max()
+    first = table.positions[:, 0]
+    keep = first < first.max()
     if words.shape[1] % 2 == 0 or not keep.any() or not table.exhaustive:
         return table
     part = table.part(keep)

@@ -26,7 +26,6 @@ from jaxsens.core.checks.functions import checked_function
 from jaxsens.core.checks.index_check import check_flips
 from jaxsens.core.checks.output import check_finite, checked_output
 from jaxsens.core.choice import choose
-from jaxsens.core.engines.edits import edit_of
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.engines.options import AskedEngine, Auto, Difference
 from jaxsens.core.engines.vmap import VmapEngine, compiled_output, program_size
@@ -192,27 +191,26 @@ def _measured_words(
     model: Any, given: Any, subject: Measurable, words: np.ndarray, selection: Selection, call: _Call
 ) -> FlipSensitivity:
     """Returns the result on inputs of one length: the model is checked, an engine chosen, flips listed and measured."""
-    edit, counted = edit_of(call.flips), _check_size(subject, words, selection, call.engine)
+    counted = _check_size(subject, words, selection, call.engine)
     counted -= 0 if call.remaining is None else len(call.remaining.partial)
     (batch, n), wanted = words.shape, call.engine
     with numerics(subject.dtype):
         measure = _with_threshold(subject, words, call.measure)
         wished = wanted, call.flips, measure, n, batch
         tell = _telling_duration(call.progress, counted, wished)
-        subject, dtype, output = checked_output(subject, words, measure, edit.longer, tell)
+        subject, dtype, output = checked_output(subject, words, measure, call.flips.longer, tell)
         runner, choice = choose(subject, *wished)
         flips = selection.flips(words)
         estimate = None if wanted.exact else wanted.estimate(subject, measure, n, call.placement.budget)
-        parameters = _arrays(subject, flips, n) if estimate is None else estimate.first
+        parameters = jax.tree.map(jnp.asarray, subject.parameters) if estimate is None else estimate.first
         passed = forward_pass(subject, words, runner, parameters, call.placement)
         _warn_of_rounding(subject, n, passed, runner)
-        check_flips(subject, words, flips, edit)
+        check_flips(subject, words, flips, call.flips.longer)
         asked = _asked(subject, words, flips, call, measure)
         call.placement.agree((words.shape, words.tobytes(), asked, call.remaining is None))
         first = None if measure.unflipped is None else _first(subject, words, output, passed)
         run = Provenance(dtype, versions(), _name(model), _scale(runner, first))
-        inserted = flips.symbols if flips.joint is None else flips.joint.insertions
-        names, nothing = subject.names_of(words, inserted), np.full(len(flips), np.nan)
+        names, nothing = subject.names_of(words, flips.symbols), np.full(len(flips), np.nan)
         pieces = pieces_of(model, given, words)
         whole = FlipSensitivity(
             nothing, nothing, flips, words, asked, choice, run, names=names, pieces=pieces
@@ -305,14 +303,6 @@ def _asked(
     )
 
 
-def _arrays(subject: Measurable, flips: FlipTable, n: int) -> Any:
-    """Returns the model's parameters as an engine takes them: with tables for flips that change several positions."""
-    parameters = jax.tree.map(jnp.asarray, subject.parameters)
-    if flips.joint is None:
-        return parameters
-    return (parameters, *map(jnp.asarray, (flips.joint.members(n), flips.joint.insertions)))
-
-
 def _measured(
     subject: Measurable,
     whole: FlipSensitivity,
@@ -335,7 +325,7 @@ def _measured(
         MeasurementInterrupted: on Ctrl-C, with the finished flips.
     """
     (parameters, ready), flips, words = given, whole.flips, whole.tokens
-    so_far, (what, by_what) = placing.Finished(), flips.edits
+    so_far = placing.Finished()
 
     def part(values: np.ndarray, done: np.ndarray, elsewhere: dict[str, int]) -> FlipSensitivity:
         values, resolution = values[done].T
@@ -356,7 +346,7 @@ def _measured(
 
     try:
         with stopping.noting(signal.SIGINT):
-            where = flips.inputs[chosen], what[chosen], by_what[chosen]
+            where = flips.inputs[chosen], flips.positions[chosen], flips.symbols[chosen]
             doubting, doubts = _doubting(runner, subject, whole, call.placement, parameters)
             values, elsewhere = placing.Measuring(
                 doubting, parameters, words, *where, call.placement, call.told, doubts, so_far, ready
@@ -397,17 +387,14 @@ def _doubting(
     affordable = int(MOST_NUDGED / (DRAWS * max(size.operations, 1.0)))
     if len(flips) <= affordable:
         return nudging, None
-    what, by_what = flips.edits
 
     def doubts(b: int, dtype: str, output: Float[np.ndarray, " outputs"]) -> Float[np.ndarray, " outputs"]:
         del dtype
         own = np.arange(*np.searchsorted(flips.inputs, [b, b + 1]))
         count = max(1, affordable // len(words), int(SHARE_NUDGED * len(own)))
         some = np.sort(np.random.default_rng(b).permutation(own)[:count])
-        engine, where = (
-            dataclasses.replace(nudging, measure=L2()),
-            (flips.inputs[some], what[some], by_what[some]),
-        )
+        engine = dataclasses.replace(nudging, measure=L2())
+        where = flips.inputs[some], flips.positions[some], flips.symbols[some]
         found, _ = placing.Measuring(engine, parameters, words, *where, placement).numbers()
         return np.full(output.shape, np.max(found[:, 1]) / len(runner.outputs or output) ** 0.5)
 
@@ -420,7 +407,7 @@ def _check_measured(runner: Engine, subject: Measurable, found: FlipSensitivity,
     A jaxsens transformer is neither called nor warned of: with hard attention, exact zeros are what is measured.
     """
     check_finite(found.values, found.positions, found.measure)
-    given = found.tokens, found.flips, edit_of(found.asked.flips)
+    given = found.tokens, found.flips, found.asked.flips.longer
     moved = check_alone(subject, *given, found.values, runner)
     changed = np.any(found.values) or (call.remaining is not None and np.any(call.remaining.partial.values))
     if subject.config is None and len(found) and not changed:

@@ -2,14 +2,13 @@
 
 A flip (b, i, s) replaces the i-th symbol of input b by s. Hahn (2020, Lemma 5) changes x_i with i < n, where x_n is the
 end-of-sequence symbol and y_n is read out. The readout position reaches the output through the skip connection, changes
-it by O(1) in every model, and would hide the scaling of the rest. Flips of groups (`Joint`) replace several symbols.
+it by O(1) in every model, and would hide the scaling of the rest. Flips of groups replace several symbols.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,9 @@ DELETED = -1
 
 DELETED_NAME = "(deleted)"
 """How to write it where symbols are written as strings."""
+
+PADDING = int(np.iinfo(np.int32).max)
+"""Fills the positions of groups smaller than the largest. It is beyond every word, where JAX drops an update."""
 
 _SPAN = 2**32
 """More than there are symbols."""
@@ -46,63 +48,24 @@ def places(n: int, readout: int | None) -> Int[np.ndarray, " places"]:
 
 
 @dataclass(frozen=True, eq=False)
-class Joint:
-    """Positions that are flipped together, and the symbols that flips insert there.
+class FlipTable:
+    """The flips of some inputs, a row each, sorted by input, positions, symbols.
+
+    A flip changes k positions: one, or those of a group. Rows of smaller groups end in the position `PADDING` and the
+    symbol -1.
 
     Attributes:
-        groups: the positions of each group, sorted. No two groups share one, and groups are sorted by their first.
-        insertions: (insertions, largest), what flips insert at the positions of a group, in their order; -1 beyond the
-            last. Rows are different and sorted.
-    """
-
-    groups: tuple[tuple[int, ...], ...]
-    insertions: Int[np.ndarray, "insertions largest"]
-
-    def members(self, beyond: int) -> Int[np.ndarray, "groups largest"]:
-        """Returns the positions of each group, and `beyond` after the last."""
-        found = np.full((len(self.groups), self.insertions.shape[1]), beyond, np.int32)
-        for k, group in enumerate(self.groups):
-            found[k, : len(group)] = group
-        return found
-
-    def columns(
-        self, positions: Int[np.ndarray, " flips"], insertion: Int[np.ndarray, " flips"]
-    ) -> dict[str, list[tuple[int, ...]]]:
-        """Returns the positions and the symbols of flips, each a tuple, from their first position and insertion."""
-        groups = [self.groups[k] for k in self.group_at(positions)]
-        symbols = [tuple(row) for row in self.insertions.tolist()]
-        pairs = zip(groups, insertion, strict=True)
-        return {"positions": groups, "symbols": [symbols[k][: len(group)] for group, k in pairs]}
-
-    def by_position(
-        self, positions: Int[np.ndarray, " flips"], insertion: Int[np.ndarray, " flips"]
-    ) -> tuple[Int[np.ndarray, " places"], Int[np.ndarray, " places"], Int[np.ndarray, " places"]]:
-        """Returns the flip, the position and the symbol of every place that flips replace, by flip."""
-        members = self.members(DELETED)[self.group_at(positions)]
-        flip, place = np.nonzero(members != DELETED)
-        return flip, members[flip, place], self.insertions[insertion][flip, place]
-
-    def group_at(self, positions: Int[np.ndarray, " flips"]) -> Int[np.ndarray, " flips"]:
-        """Returns the number of the group that begins at each of the positions."""
-        return np.searchsorted([group[0] for group in self.groups], positions)
-
-
-@dataclass(frozen=True, eq=False)
-class FlipTable:
-    """Flat arrays with one entry per flip, sorted by input, position, symbol. `populations` is the number of flips of
-    each input, drawn or not; `alphabet` the symbols that flips may insert, sorted.
-
-    Of flips of groups, which `joint` describes, the position and the symbol are the first of those that are flipped,
-    and `insertion` is the row of `joint.insertions`, by which they are sorted next.
+        inputs: the number of the input that each flip belongs to.
+        positions, symbols: what `Flips.rewrite` takes.
+        populations: the number of flips of each input, drawn or not.
+        alphabet: the symbols that flips may insert, sorted.
     """
 
     inputs: Int[np.ndarray, " flips"]
-    positions: Int[np.ndarray, " flips"]
-    symbols: Int[np.ndarray, " flips"]
+    positions: Int[np.ndarray, "flips k"]
+    symbols: Int[np.ndarray, "flips k"]
     populations: Int[np.ndarray, " batch"]
     alphabet: tuple[int, ...] = ()
-    joint: Joint | None = None
-    insertion: Int[np.ndarray, " flips"] | None = None
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -117,40 +80,64 @@ class FlipTable:
         """Whether these are all flips, rather than a sample."""
         return len(self) == self.population
 
-    @cached_property
-    def edits(self) -> tuple[Int[np.ndarray, " flips"], Int[np.ndarray, " flips"]]:
-        """What an engine is told of each flip: position and symbol, or for groups the group and the insertion."""
-        if self.joint is None or self.insertion is None:
-            return self.positions, self.symbols
-        return self.joint.group_at(self.positions), self.insertion
-
     def part(self, kept: Int[np.ndarray, " kept"] | Bool[np.ndarray, " flips"] | slice) -> FlipTable:
         """Returns some of the flips, of the same inputs."""
-        insertion = None if self.insertion is None else self.insertion[kept]
-        columns = self.inputs[kept], self.positions[kept], self.symbols[kept]
-        return FlipTable(*columns, self.populations, self.alphabet, self.joint, insertion)
+        return replace(
+            self, inputs=self.inputs[kept], positions=self.positions[kept], symbols=self.symbols[kept]
+        )
 
     def of_input(self, k: int) -> FlipTable:
         """Returns the flips of input k, as those of input 0."""
         found = self.part(slice(*np.searchsorted(self.inputs, [k, k + 1])))
         return replace(found, inputs=found.inputs - k, populations=self.populations[k : k + 1])
 
+    def places(
+        self,
+    ) -> tuple[Int[np.ndarray, " places"], Int[np.ndarray, " places"], Int[np.ndarray, " places"]]:
+        """Returns the flip, the position and the symbol of every position that a flip changes, by flip."""
+        flip, k = np.nonzero(self.positions != PADDING)
+        return flip, self.positions[flip, k], self.symbols[flip, k]
+
+    def groups(self) -> dict[str, list[tuple[int, ...]]]:
+        """Returns the positions and the symbols of every flip, a tuple each, without padding."""
+        sizes = np.sum(self.positions != PADDING, axis=1).tolist()
+        columns = {"positions": self.positions.tolist(), "symbols": self.symbols.tolist()}
+        return {
+            name: [tuple(row[:size]) for row, size in zip(rows, sizes, strict=True)]
+            for name, rows in columns.items()
+        }
+
     def said(self, flip: int) -> str:
         """Returns how a message names a flip."""
-        symbol, position = int(self.symbols[flip]), int(self.positions[flip])
+        symbol, position = int(self.symbols[flip, 0]), int(self.positions[flip, 0])
         what = "a deletion" if symbol == DELETED else f"symbol {symbol}"
         return f"{what} at position {position} of input {int(self.inputs[flip])}"
+
+    def edited(
+        self, words: Int[np.ndarray, "batch n"], chosen: Int[np.ndarray, " chosen"], longer: int = 0
+    ) -> Int[np.ndarray, "chosen m"]:
+        """Returns the words that some of the flips make, by NumPy and independently of `Flips.rewrite`.
+
+        `longer` is `Flips.longer`: by how many symbols these words are longer.
+        """
+        part = self.part(chosen)
+        found = words[part.inputs]
+        if longer:
+            each = zip(found, part.positions[:, 0], part.symbols[:, 0], strict=True)
+            if longer < 0:
+                return np.array([np.delete(word, position) for word, position, _ in each])
+            return np.array([np.insert(word, [position] * longer, symbol) for word, position, symbol in each])
+        flip, positions, symbols = part.places()
+        found[flip, positions] = symbols
+        return found
 
     def replaced(
         self, words: Int[np.ndarray, "batch n"], chosen: Int[np.ndarray, " chosen"]
     ) -> Int[np.ndarray, "batch n"]:
         """Returns the inputs with the symbols of all of some flips at once, which must be flips of different places."""
-        found, inputs, positions = words.copy(), self.inputs[chosen], self.positions[chosen]
-        if self.joint is None or self.insertion is None:
-            found[inputs, positions] = self.symbols[chosen]
-        else:
-            flip, place, symbols = self.joint.by_position(positions, self.insertion[chosen])
-            found[inputs[flip], place] = symbols
+        found, part = words.copy(), self.part(chosen)
+        flip, positions, symbols = part.places()
+        found[part.inputs[flip], positions] = symbols
         return found
 
 
@@ -229,7 +216,8 @@ def flips_of_lists(
     found = index + (starts - (ends - each))[place]
     found += own[place] & (found >= at[place])
     symbols = keys[found] % _SPAN + DELETED
-    return FlipTable(place // n, place % n, symbols, each.reshape(tokens.shape).sum(axis=1))
+    columns = place // n, (place % n)[:, None], symbols[:, None]
+    return FlipTable(*columns, each.reshape(tokens.shape).sum(axis=1))
 
 
 def flips_at_each(
@@ -270,13 +258,8 @@ def flips_of_groups(
         part[:, 0], part[:, 1], part[:, 2 : 2 + len(place)] = b, k, inserted[b, j]
         parts.append(part)
     every = np.unique(np.concatenate(parts), axis=0)
-    insertions, insertion = np.unique(every[:, 2:], axis=0, return_inverse=True)
-    joint, insertion = Joint(groups, insertions.astype(np.int32)), insertion.ravel()
     populations = np.bincount(every[:, 0], minlength=batch)
     if drawn is not None:
-        chosen = drawn.of(len(every))
-        every, insertion = every[chosen], insertion[chosen]
-    firsts = np.array([group[0] for group in groups])
-    return FlipTable(
-        every[:, 0], firsts[every[:, 1]], every[:, 2], populations, joint=joint, insertion=insertion
-    )
+        every = every[drawn.of(len(every))]
+    members = np.array([(*group, *[PADDING] * (largest - len(group))) for group in groups])
+    return FlipTable(every[:, 0], members[every[:, 1]], every[:, 2:], populations)

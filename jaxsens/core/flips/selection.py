@@ -62,7 +62,7 @@ class Selection:
     @property
     def _with_own(self) -> bool:
         """Whether a flip may have the symbol that stands at its position: inserted, it changes the word."""
-        return self.asked.edit == "insert"
+        return self.asked.longer > 0
 
     def number(self, words: Int[np.ndarray, "batch n"], own: bool = True) -> int:
         """Returns the number of flips; at most that, if those that put back the present symbol count too: not `own`."""
@@ -152,12 +152,12 @@ def _selected(
         subject.position_read(n) if reads is None else int(reads[0]) if len({*reads.tolist()}) == 1 else None
     )
     # Insertions before the last position leave the symbol that is read in its place.
-    excluded = (0 if subject.readout == 0 else None) if flips.edit == "insert" else read
+    excluded = (0 if subject.readout == 0 else None) if flips.longer > 0 else read
     where = _places(flips, n, read, excluded, problems)
     _check_length(flips, subject, words, where, problems)
     inserted = _inserted(flips, subject, words, problems)
     kept = _kept(flips, subject, words, where, problems)
-    if reads is not None and flips.positions is None and flips.groups is None and flips.edit != "insert":
+    if reads is not None and flips.positions is None and flips.groups is None and flips.longer <= 0:
         kept &= np.arange(n) < reads[:, None]  # what follows the row is padding
     return Selection(flips, inserted.lists, np.where(kept, inserted.rows, -1))
 

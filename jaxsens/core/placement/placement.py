@@ -240,8 +240,8 @@ class Measuring:
     parameters: Any
     words: Int[np.ndarray, "batch n"]
     inputs: Int[np.ndarray, " flips"]
-    positions: Int[np.ndarray, " flips"]
-    symbols: Int[np.ndarray, " flips"]
+    positions: Int[np.ndarray, "flips k"]
+    symbols: Int[np.ndarray, "flips k"]
     placement: Placement
     progress: Progress | None = None
     doubts: Doubts | None = None
@@ -471,6 +471,7 @@ class _OneInput:
             self.given,
             self.n,
             self.outputs,
+            self.of.positions.shape[1],
             placement.local,
             placement.devices.size,
         )
@@ -563,7 +564,7 @@ def preparation_of(engine: Engine) -> Callable[..., tuple[Any, Array, Array]]:
 
 
 def _widened(leaf: Any) -> Any:
-    """Returns an array in float64, unless it holds no such numbers: those of groups are whole."""
+    """Returns an array in float64, unless it holds whole numbers."""
     return jax.device_put(np.asarray(leaf, np.float64)) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
 

@@ -70,6 +70,7 @@ class Wanted:
         given: the model's parameters and what the engine prepared; abstract values do.
         n: the length of the input.
         outputs: the number of outputs.
+        row: the number of positions in the row of a flip.
         mesh: the devices that it is compiled for.
         devices: the devices of all processes.
     """
@@ -79,6 +80,7 @@ class Wanted:
     given: tuple[Any, Any]
     n: int
     outputs: int
+    row: int
     mesh: Mesh
     devices: int
 
@@ -119,7 +121,7 @@ class Wanted:
             blocks = -(-room // (batch * self.devices))
             try:
                 program = compiled_program(
-                    self.quantity, self.engine, structure, shapes, wide, self.mesh, batch, blocks
+                    self.quantity, self.engine, structure, shapes, wide, self.mesh, batch, blocks, self.row
                 )
             except jax.errors.JaxRuntimeError as error:
                 # The compiler of a TPU refuses what its memory does not hold.
@@ -149,7 +151,7 @@ class Wanted:
     def _flip_bytes(self, memory: Memory) -> int:
         """Returns the bytes of a flip and of its results, in the table that all threads read and in each of theirs."""
         numbers = 2 if self.quantity == "measured" else self.outputs
-        return 8 + jnp.result_type(float).itemsize * numbers * (1 + memory.lanes)
+        return 8 * self.row + jnp.result_type(float).itemsize * numbers * (1 + memory.lanes)
 
 
 def spec_on(leaf: Any, mesh: Mesh) -> PartitionSpec:
@@ -187,8 +189,10 @@ def compiled_program(
     mesh: Mesh,
     batch: int,
     blocks: int,
+    row: int,
 ) -> FlipProgram:
-    """Compiles `blocks` blocks of `batch` flips on each device. `wide` (64-bit types are on) is part of the key."""
+    """Compiles `blocks` blocks of `batch` flips of `row` positions on each device. `wide` (64-bit types are on) is part
+    of the key."""
     everywhere, split = PartitionSpec(), PartitionSpec(mesh.axis_names)
 
     def run(
@@ -205,7 +209,7 @@ def compiled_program(
     of_given = jax.tree.map(lambda leaf: spec_on(leaf, mesh), given)
     specs = of_given, split, split, everywhere, everywhere, everywhere
     sharded = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
-    flips = jax.ShapeDtypeStruct((batch,), np.int32)
+    flips = jax.ShapeDtypeStruct((batch, row), np.int32)
     local = [jax.ShapeDtypeStruct(_local(leaf, mesh), leaf.dtype) for leaf in shapes]
     # Traced once: its shape sizes the results, and the same trace is what the loop computes.
     with compiling_for(platform_of(mesh)):
@@ -214,7 +218,7 @@ def compiled_program(
         )
     traced, (of_block,) = jaxpr_as_fun(trace), trace.out_avals
     many = (mesh.size * blocks, batch)
-    whole = FlipBlock(*[placed(jax.ShapeDtypeStruct(many, np.int32), split, mesh)] * 2)
+    whole = FlipBlock(*[placed(jax.ShapeDtypeStruct((*many, row), np.int32), split, mesh)] * 2)
     result = placed(jax.ShapeDtypeStruct((*many, *of_block.shape[1:]), of_block.dtype), split, mesh)
     end = jax.ShapeDtypeStruct((), np.int32)
     compiled = jax.jit(sharded).lower(given, whole, result, end, end, end).compile(SOONER)

@@ -177,7 +177,7 @@ class Problem:
         flips = enumerate_flips(word[None], space.alphabet, space.free, np.ones((1, space.n), bool), None)
         changes = self._changes(self.engine, word[None], flips.inputs, flips.positions, flips.symbols)
         norms = self.sizes(changes)
-        check_finite(norms, flips.positions, self.norm)
+        check_finite(norms, flips.positions[:, 0], self.norm)
         table = (len(space.free), len(space.alphabet) - 1)
         return Measured(
             self,
@@ -191,7 +191,7 @@ class Problem:
         self, words: Int[np.ndarray, "words n"], flips: Sequence[tuple[int, int]]
     ) -> Float[np.ndarray, "words flips"]:
         """The norms of the same few flips (position, symbol) of several words."""
-        positions, symbols = (np.tile(part, len(words)) for part in np.array(flips).T)
+        positions, symbols = (np.tile(part, len(words))[:, None] for part in np.array(flips).T)
         rows = np.repeat(np.arange(len(words)), len(flips))
         changes = self._changes(self.engine.for_few_flips, words, rows, positions, symbols)
         return self.sizes(changes).reshape(len(words), len(flips))

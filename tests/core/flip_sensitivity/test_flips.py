@@ -20,7 +20,7 @@ def brute_force(tokens, symbols, positions, keep):
 
 
 def listed(flips):
-    return list(zip(flips.inputs.tolist(), flips.positions.tolist(), flips.symbols.tolist(), strict=True))
+    return [tuple(map(int, row)) for row in np.column_stack([flips.inputs, flips.positions, flips.symbols])]
 
 
 @st.composite
@@ -58,7 +58,7 @@ def test_samples_are_uniform_over_flips():
     counts = np.zeros(10)
     for seed in range(2000):
         flips = enumerate_flips(tokens, np.arange(3), np.arange(5), keep, Sample(2, seed=seed))
-        counts[flips.positions * 2 + flips.symbols - 1] += 1
+        counts[(flips.positions * 2 + flips.symbols - 1)[:, 0]] += 1
     # Each of 10 flips is in a sample of 2 with probability 1/5: 400 expected, standard deviation 18.
     assert np.all(np.abs(counts - 400) < 90)
 

@@ -38,9 +38,8 @@ def measure(flips=None, **options):
 
 
 def listed(result):
-    return list(
-        zip(*(getattr(result, name).tolist() for name in ("inputs", "positions", "symbols")), strict=True)
-    )
+    columns = [np.ravel(getattr(result, name)).tolist() for name in ("inputs", "positions", "symbols")]
+    return list(zip(*columns, strict=True))
 
 
 def plain(word, model=MODEL):
@@ -299,14 +298,12 @@ def test_the_flips_of_groups_are_those_of_plain_loops(problem, count):
     rows[:, list(mapping)] = np.arange(len(mapping))
     arguments = tokens, Lists.of([*mapping.values()]), rows, ordered
     flips: Any = flips_of_groups(*arguments, None)
-    found = []
-    for b, (g, row) in zip(flips.inputs, zip(*flips.edits, strict=True), strict=True):
-        group = flips.joint.groups[g]
-        found.append((b, group, tuple(flips.joint.insertions[row][: len(group)].tolist())))
+    columns = flips.groups()
+    found = list(zip(flips.inputs, columns["positions"], columns["symbols"], strict=True))
     everything = group_flips(tokens, groups, mapping)
     assert found == everything
-    assert flips.positions.tolist() == [group[0] for _, group, _ in everything]
-    assert flips.symbols.tolist() == [new[0] for _, _, new in everything]
+    assert flips.positions[:, 0].tolist() == [group[0] for _, group, _ in everything]
+    assert flips.symbols[:, 0].tolist() == [new[0] for _, _, new in everything]
     drawn = flips_of_groups(*arguments, Sample(count))
     assert len(drawn) == min(count, len(everything))
     assert drawn.population == len(everything)
