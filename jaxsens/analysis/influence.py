@@ -200,7 +200,7 @@ def influence_matrix(
         # No row is read, so none is left out of the flips.
         selection = select(asked, dataclasses.replace(subject, readout=None), words, problems)
         if not problems:
-            count, n = selection.entries(words), words.shape[1]
+            count, n = selection.number(), words.shape[1]
             needed = count * (FLIP_BYTES + n * np.dtype(subject.dtype).itemsize) + 8 * n * n
             what = f"the influence of {count} flips on {n} rows"
             check_fits("tokens", f"length {n}", needed, what, FEWER_FLIPS, problems)
@@ -212,7 +212,7 @@ def influence_matrix(
     with numerics(subject.dtype):
         chosen = norm.chosen(subject.outputs)
         rows = _rows_of(subject, words, norm)
-        table = selection.flips(words)
+        table = selection.flips()
         check_flips(subject, words, table)
         devices.agree((fingerprint(subject, words.shape[1]), words.tobytes(), norm))
         norms = changes_of_rows(rows, subject.parameters, words, table, norm, chosen, devices)

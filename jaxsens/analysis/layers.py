@@ -253,4 +253,4 @@ def _checked(
     problems.raise_if_any()
     if config is None or selection is None or norm is None:
         raise TypeError("unusable arguments without an error")
-    return config, words, selection.flips(words), norm
+    return config, words, selection.flips(), norm

@@ -204,12 +204,12 @@ def _count_flips(
     selection = select(flips, subject, word, problems)
     if problems:
         return 0
-    needed = n * TOKEN_BYTES + selection.entries(word) * FLIP_BYTES
+    needed = n * TOKEN_BYTES + selection.number() * FLIP_BYTES * flips.row
     check_fits("n", n, needed, "the list of its flips", _SHORTER, problems)
     of_alphabet = (
         isinstance(flips, Substitute) and not isinstance(flips.symbols, tuple) and flips.groups is None
     )
-    return selection.number(word, own=known is not None or of_alphabet)
+    return selection.number(own=known is not None or of_alphabet)
 
 
 @dataclass(frozen=True)

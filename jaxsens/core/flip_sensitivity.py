@@ -200,7 +200,7 @@ def _measured_words(
         tell = _telling_duration(call.progress, counted, wished)
         subject, dtype, output = checked_output(subject, words, measure, call.flips.longer, tell)
         runner, choice = choose(subject, *wished)
-        flips = selection.flips(words)
+        flips = selection.flips()
         estimate = None if wanted.exact else wanted.estimate(subject, measure, n, call.placement.budget)
         parameters = jax.tree.map(jnp.asarray, subject.parameters) if estimate is None else estimate.first
         passed = forward_pass(subject, words, runner, parameters, call.placement)
@@ -425,8 +425,9 @@ def _check_size(subject: Measurable, words: np.ndarray, selection: Selection, en
     Raises:
         InputError: with the bytes that the flips take.
     """
-    counted = selection.entries(words)
-    needed = counted * FLIP_BYTES + words.size * TOKEN_BYTES
+    counted = selection.number()
+    table = counted * FLIP_BYTES * selection.asked.row
+    needed = table + words.size * TOKEN_BYTES
     if subject.config is not None:
         needed += activation_bytes(subject.config, words.shape[1])
         # For a float32 model no other engine resolves inputs so long that this matters.
@@ -435,6 +436,6 @@ def _check_size(subject: Measurable, words: np.ndarray, selection: Selection, en
             needed += words.shape[1] * subject.config.width * _PREPARED_BYTES
     with collecting("flip_sensitivity") as problems:
         what = f"a measurement of {counted} flips"
-        remedy = FEWER_FLIPS if 2 * counted * FLIP_BYTES > needed else SHORTER
+        remedy = FEWER_FLIPS if 2 * table > needed else SHORTER
         check_fits("tokens", f"shape {words.shape}", needed, what, remedy, problems)
     return counted
