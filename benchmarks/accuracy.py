@@ -23,7 +23,7 @@ from jaxsens import Transformer, TransformerConfig
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.engines.engine import FlipBlock
-from jaxsens.core.flips.flip_table import FlipTable, Sample, enumerate_flips
+from jaxsens.core.flips.flip_table import Candidates, FlipTable, Lists
 from jaxsens.core.measures.measures import L2
 from jaxsens.core.models.subjects.adapters import Measurable, measurable
 from jaxsens.core.placement.placement import Placement
@@ -63,9 +63,8 @@ def compared(config: TransformerConfig, n: int, seed: int, count: int) -> dict[s
     """Returns each method's median error and rank correlation; and how much weight a row's best key gets, twice."""
     model = Transformer(config, seed=seed)
     word = np.append(np.random.default_rng([n, seed]).integers(0, 2, n - 1), 2).astype(np.int32)
-    flips = enumerate_flips(
-        word[None], np.arange(2), np.arange(n - 1), np.ones((1, n), bool), Sample(count, seed)
-    )
+    which = np.where(np.arange(n) < n - 1, 0, -1)
+    flips = Candidates.of(word[None], Lists.of([[0, 1]]), which[None]).table(count, seed)
     subject = measurable(model)
     with numerics("float32"):
         engine = first_order_engine(subject, FirstOrder(), L2())

@@ -64,4 +64,4 @@ def planned(options: dict[str, Any], mesh: Mesh, n: int) -> PlannedFlips:
         parameters = parameters_of(found, a.layers, Shapes(NARROW, mesh))
     engine = VmapEngine(L2(), None, LayeredApply(PublishedTransformer(a, "logits", mesh=mesh), "last"))
     held = bytes_of(parameters, mesh)
-    return PlannedFlips(engine, "measured", parameters, n, SYMBOLS * (n - 1), "float32", held)
+    return PlannedFlips(engine, "measured", parameters, n, SYMBOLS * (n - 1), 1, "float32", held)

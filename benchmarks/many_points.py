@@ -107,7 +107,11 @@ def made_up(point: Point, rng: np.random.Generator) -> FlipSensitivity:
     n = point.n
     tokens = rng.integers(0, 2, (1, n))
     flips = FlipTable(
-        np.zeros(n - 1, np.int32), np.arange(n - 1), 1 - tokens[0, :-1], np.array([n - 1]), (0, 1)
+        np.zeros(n - 1, np.int32),
+        np.arange(n - 1)[:, None],
+        1 - tokens[0, :-1, None],
+        np.array([n - 1]),
+        (0, 1),
     )
     measure = point.measure
     asked = Request(

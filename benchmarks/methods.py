@@ -80,7 +80,7 @@ def _jaxsens(
 def _estimate(case: Case, sketch: int | None, scalar: bool) -> Measure:
     """The first-order estimate alone, of all flips, without those that are measured exactly to check it."""
     from jaxsens.core.base.precision import numerics
-    from jaxsens.core.flips.flip_table import enumerate_flips
+    from jaxsens.core.flips.flip_table import Candidates, Lists
     from jaxsens.core.measures.measures import L2, LogProbability
     from jaxsens.core.models.subjects.adapters import measurable
     from jaxsens.core.placement.placement import Placement
@@ -97,7 +97,8 @@ def _estimate(case: Case, sketch: int | None, scalar: bool) -> Measure:
 
     def measure(positions: Int[np.ndarray, " flips"] | None) -> Float[np.ndarray, " flips"]:
         chosen = np.arange(case.n - 1) if positions is None else positions
-        flips = enumerate_flips(words, np.arange(2), chosen, words < 2, None)
+        which = np.where(np.isin(np.arange(case.n), chosen) & (words < 2), 0, -1)
+        flips = Candidates.of(words, Lists.of([[0, 1]]), which).table()
         with numerics("float32"):
             return np.abs(estimated(blocks, words, flips, where))
 

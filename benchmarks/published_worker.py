@@ -79,7 +79,9 @@ def alone(model: Any, given: Task, readout: int | str, scalar: bool, sketch: int
     from jaxsens.first_order.run import Blocks, estimated
 
     subject, count = measurable(model).reading(readout), len(given.positions)
-    flips = FlipTable(np.zeros(count, int), given.positions, np.full(count, given.mask), np.array([count]))
+    flips = FlipTable(
+        np.zeros(count, int), given.positions[:, None], np.full((count, 1), given.mask), np.array([count])
+    )
     asked = jaxsens.FirstOrder(sketch=sketch)
     measure = jaxsens.Function(coordinate) if scalar else jaxsens.L2()
     engine = first_order_engine(subject, asked, measure)

@@ -36,7 +36,9 @@ def made_result(values: Any, **changed: Any) -> FlipSensitivity:
     """A result of flips to the symbol 1, one at each position of one input, unless fields say otherwise."""
     values = np.asarray(values)
     count = len(values)
-    flips = FlipTable(np.zeros(count, int), np.arange(count), np.ones(count, int), np.array([count]), (0, 1))
+    flips = FlipTable(
+        np.zeros(count, int), np.arange(count)[:, None], np.ones((count, 1), int), np.array([count]), (0, 1)
+    )
     fields: dict[str, Any] = {
         "values": values,
         "resolution": np.zeros(count),

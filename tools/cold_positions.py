@@ -62,7 +62,7 @@ def norms(name: str, config: TransformerConfig, parameters: Any, word: Any, flip
         given = jax.tree.map(lambda leaf: jnp.asarray(leaf, config.dtype), parameters)
         engine = FirstOrderEngine(L2(), None, layered_transformer(config), config.readout)
         pair = given, jnp.eye(config.width, dtype=config.dtype)
-        block = FlipBlock(*jnp.asarray(flips).T)
+        block = FlipBlock(*jnp.asarray(flips).T[:, :, None])
         changes = engine.changes(pair, engine.prepare(pair, jnp.asarray(word)), block)
         return np.linalg.norm(np.asarray(changes, np.float64), axis=1)
 

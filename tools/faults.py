@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 
-def last_position_not_flipped(original: Any, selection: Any, words: Any) -> Any:
+def last_position_not_flipped(original: Any, selection: Any) -> Any:
     """core/flips."""
-    table = original(selection, words)
-    keep = table.positions < table.positions.max()
-    if words.shape[1] % 2 == 0 or not keep.any() or not table.exhaustive:
+    table = original(selection)
+    first = table.positions[:, 0]
+    keep = first < first.max()
+    if selection.words.shape[1] % 2 == 0 or not keep.any() or not table.exhaustive:
         return table
     part = table.part(keep)
     return replace(part, populations=np.bincount(part.inputs, minlength=len(table.populations)))

@@ -29,10 +29,9 @@ from jaxsens.core.base.value import read
 from jaxsens.core.base.versions import versions
 from jaxsens.core.checks.index_check import check_flips
 from jaxsens.core.checks.output import checked_output
-from jaxsens.core.engines.edits import SUBSTITUTE, read_substitution
 from jaxsens.core.engines.options import AskedEngine, Auto, Vmap
 from jaxsens.core.engines.vmap import VmapEngine
-from jaxsens.core.flips.flips import Flips
+from jaxsens.core.flips.flips import Flips, read_substitution
 from jaxsens.core.flips.selection import default_flips, select
 from jaxsens.core.measures.measures import Measure, read_norm
 from jaxsens.core.models.parts.masks import Span, mask_of
@@ -201,7 +200,7 @@ def influence_matrix(
         # No row is read, so none is left out of the flips.
         selection = select(asked, dataclasses.replace(subject, readout=None), words, problems)
         if not problems:
-            count, n = selection.entries(words), words.shape[1]
+            count, n = selection.number(), words.shape[1]
             needed = count * (FLIP_BYTES + n * np.dtype(subject.dtype).itemsize) + 8 * n * n
             what = f"the influence of {count} flips on {n} rows"
             check_fits("tokens", f"length {n}", needed, what, FEWER_FLIPS, problems)
@@ -213,13 +212,13 @@ def influence_matrix(
     with numerics(subject.dtype):
         chosen = norm.chosen(subject.outputs)
         rows = _rows_of(subject, words, norm)
-        table = selection.flips(words)
+        table = selection.flips()
         check_flips(subject, words, table)
         devices.agree((fingerprint(subject, words.shape[1]), words.tobytes(), norm))
         norms = changes_of_rows(rows, subject.parameters, words, table, norm, chosen, devices)
         if subject.given_layers is None:
             runner = VmapEngine(norm, chosen, subject.apply)
-            check_alone(subject, words, table, SUBSTITUTE, norms, runner)
+            check_alone(subject, words, table, 0, norms, runner)
         # Batches round in other places than the pass on the input, so rows that no flip reaches differ in last digits.
         norms[~(_reached(subject, table.positions, words.shape[1]) | np.isnan(norms))] = 0
     if not np.isfinite(norms).all():

@@ -22,9 +22,8 @@ from jaxsens.core.base.sealed import SavedResult, reader
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.told import facts
 from jaxsens.core.base.versions import versions
-from jaxsens.core.engines.edits import read_substitution
 from jaxsens.core.flips.flip_table import FlipTable
-from jaxsens.core.flips.flips import Flips, Substitute
+from jaxsens.core.flips.flips import Flips, Substitute, read_substitution
 from jaxsens.core.flips.selection import select
 from jaxsens.core.measures.measures import Measure, Norm, read_norm
 from jaxsens.core.models.networks.given import instead_of
@@ -214,7 +213,7 @@ def _measured(
         sizes = changes_of_rows(apply, model.parameters, words, part, norm, None, placement)[: count - start]
         chosen = np.flatnonzero((kept >= start) & (kept < start + at_once))
         rows[chosen] = sizes[kept[chosen] - start]
-        flip, where = np.arange(len(sizes)), part.positions[: len(sizes)]
+        flip, where = np.arange(len(sizes)), part.positions[: len(sizes), 0]
         own = sizes[flip, :, where]
         sizes[flip, :, where] = 0
         parts.append((own, sizes.max(axis=2), sizes.sum(axis=2, dtype=np.float64) / max(1, n - 1)))
@@ -254,4 +253,4 @@ def _checked(
     problems.raise_if_any()
     if config is None or selection is None or norm is None:
         raise TypeError("unusable arguments without an error")
-    return config, words, selection.flips(words), norm
+    return config, words, selection.flips(), norm

@@ -32,7 +32,6 @@ from jaxsens.core.engines.difference import engine as difference
 from jaxsens.core.engines.difference import folded
 from jaxsens.core.engines.difference.engine import DifferenceEngine
 from jaxsens.core.engines.difference.folded import FoldedEngine
-from jaxsens.core.engines.edits import SUBSTITUTE, Edit, edit_of, engine_of
 from jaxsens.core.engines.engine import Engine, EngineChoice
 from jaxsens.core.engines.incremental import incremental_engine
 from jaxsens.core.engines.options import AskedEngine, Auto, Difference, Incremental, Vmap
@@ -69,9 +68,9 @@ def choose(
         EngineRefusal: if the engine does not support the model, what is measured, or what flips do.
     """
     outputs = measure.chosen(subject.outputs)
-    forward = VmapEngine(measure, outputs, subject.apply)
-    if (edit := edit_of(flips)) != SUBSTITUTE:
-        return edited(asked, edit, forward)
+    forward = VmapEngine(measure, outputs, subject.apply, rewrite=flips.rewrite)
+    if not flips.plain:
+        return _by_forward_passes(asked, flips, forward)
     match asked:
         case Auto():
             return _best(subject, forward, n, inputs)
@@ -141,20 +140,19 @@ def _best(subject: Measurable, forward: VmapEngine, n: int, inputs: int) -> tupl
     return min(choices, key=lambda choice: seconds(choice[0], subject, config, n, inputs))
 
 
-def edited(asked: AskedEngine, edit: Edit, forward: VmapEngine) -> tuple[Engine, EngineChoice]:
-    """Returns the engine that measures flips which do more than replace one symbol, by forward passes.
+def _by_forward_passes(asked: AskedEngine, flips: Flips, forward: VmapEngine) -> tuple[Engine, EngineChoice]:
+    """Returns the engine for flips that do more than replace one symbol.
 
     Raises:
         EngineRefusal: if another engine than "vmap" was asked for.
     """
-    engine, does = engine_of(edit, forward)
     if not isinstance(asked, Auto | Vmap):
         raise EngineRefusal(
-            f'engine = "{asked.kind}": it replaces one symbol at a time, and cannot serve flips that {does}; '
+            f'engine = "{asked.kind}": it replaces one symbol at a time, and cannot serve flips that {flips.does}; '
             'use engine="vmap"'
         )
-    why = f"one forward pass per flip serves flips that {does}"
-    return engine, EngineChoice("vmap", "asked for" if isinstance(asked, Vmap) else why)
+    why = f"one forward pass per flip serves flips that {flips.does}"
+    return forward, EngineChoice("vmap", "asked for" if isinstance(asked, Vmap) else why)
 
 
 def lost_digits(subject: Measurable, config: TransformerConfig, n: int) -> str | None:

@@ -23,7 +23,6 @@ from jaxsens.core.base.told import duration
 from jaxsens.core.base.value import read
 from jaxsens.core.checks.output import traced_output
 from jaxsens.core.choice import choose, compile_seconds, lost_digits
-from jaxsens.core.engines.edits import SUBSTITUTE, GroupEngine, edit_of
 from jaxsens.core.engines.engine import Engine, EngineChoice, EngineCost
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips, Substitute
@@ -205,12 +204,12 @@ def _count_flips(
     selection = select(flips, subject, word, problems)
     if problems:
         return 0
-    needed = n * TOKEN_BYTES + selection.entries(word) * FLIP_BYTES
+    needed = n * TOKEN_BYTES + selection.number() * FLIP_BYTES * flips.row
     check_fits("n", n, needed, "the list of its flips", _SHORTER, problems)
     of_alphabet = (
         isinstance(flips, Substitute) and not isinstance(flips.symbols, tuple) and flips.groups is None
     )
-    return selection.number(word, own=known is not None or of_alphabet)
+    return selection.number(own=known is not None or of_alphabet)
 
 
 @dataclass(frozen=True)
@@ -241,12 +240,8 @@ class PlannedRun:
 
     @cached_property
     def parameters(self) -> Any:
-        """The parameters as the engine takes them; what is added to those of the model is abstract."""
-        own = self.subject.parameters
-        if not isinstance(self.engine, GroupEngine):
-            return own
-        table = jax.ShapeDtypeStruct((self.flips, max(map(len, self.asked.groups or ((0, 0),)))), jnp.int32)
-        return own, table, table
+        """The parameters as the engine takes them."""
+        return self.subject.parameters
 
     @cached_property
     def cost(self) -> EngineCost:
@@ -318,7 +313,7 @@ class PlannedRun:
         found = Explanation(
             self.choice, self.n, self.flips, self.operations, self.memory, self.seconds, self.compiling
         )
-        if edit_of(self.asked) != SUBSTITUTE:
+        if not self.asked.plain:
             return found
         kinds = AskedEngine.kinds
         others = [kinds[name].instead(self) for name in kinds.brought if name != self.choice.name]

@@ -24,7 +24,6 @@ from jaxsens.core.checks.functions import checked_function
 from jaxsens.core.checks.index_check import check_flips
 from jaxsens.core.checks.output import check_finite, checked_output
 from jaxsens.core.choice import choose
-from jaxsens.core.engines.edits import edit_of
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.engines.options import AskedEngine, Auto, Difference
 from jaxsens.core.engines.vmap import compiled_output
@@ -191,27 +190,26 @@ def _measured_words(
     model: Any, given: Any, subject: Measurable, words: np.ndarray, selection: Selection, call: _Call
 ) -> FlipSensitivity:
     """Returns the result on inputs of one length: the model is checked, an engine chosen, flips listed and measured."""
-    edit, counted = edit_of(call.flips), _check_size(subject, words, selection, call.engine)
+    counted = _check_size(subject, words, selection, call.engine)
     counted -= 0 if call.remaining is None else len(call.remaining.partial)
     (batch, n), wanted = words.shape, call.engine
     with numerics(subject.dtype):
         measure = _with_threshold(subject, words, call.measure)
         wished = wanted, call.flips, measure, n, batch
         tell = _telling_duration(call.progress, counted, wished)
-        subject, dtype, output = checked_output(subject, words, measure, edit.longer, tell)
+        subject, dtype, output = checked_output(subject, words, measure, call.flips.longer, tell)
         runner, choice = choose(subject, *wished)
-        flips = selection.flips(words)
+        flips = selection.flips()
         estimate = None if wanted.exact else wanted.estimate(subject, measure, n, call.placement.budget)
-        parameters = _arrays(subject, flips, n) if estimate is None else estimate.first
+        parameters = jax.tree.map(jnp.asarray, subject.parameters) if estimate is None else estimate.first
         passed = forward_pass(subject, words, runner, parameters, call.placement)
         _warn_of_rounding(subject, n, passed, runner)
-        check_flips(subject, words, flips, edit)
+        check_flips(subject, words, flips, call.flips.longer)
         asked = _asked(subject, words, flips, call, measure)
         call.placement.agree((words.shape, words.tobytes(), asked, call.remaining is None))
         first = None if measure.unflipped is None else _first(subject, words, output, passed)
         run = Provenance(dtype, versions(), _name(model), _scale(runner, first))
-        inserted = flips.symbols if flips.joint is None else flips.joint.insertions
-        names, nothing = subject.names_of(words, inserted), np.full(len(flips), np.nan)
+        names, nothing = subject.names_of(words, flips.symbols), np.full(len(flips), np.nan)
         pieces = pieces_of(model, given, words)
         whole = FlipSensitivity(
             nothing, nothing, flips, words, asked, choice, run, names=names, pieces=pieces
@@ -304,14 +302,6 @@ def _asked(
     )
 
 
-def _arrays(subject: Measurable, flips: FlipTable, n: int) -> Any:
-    """Returns the model's parameters as an engine takes them: with tables for flips that change several positions."""
-    parameters = jax.tree.map(jnp.asarray, subject.parameters)
-    if flips.joint is None:
-        return parameters
-    return (parameters, *map(jnp.asarray, (flips.joint.members(n), flips.joint.insertions)))
-
-
 def _measured(
     subject: Measurable,
     whole: FlipSensitivity,
@@ -334,7 +324,7 @@ def _measured(
         MeasurementInterrupted: on Ctrl-C, with the finished flips.
     """
     (parameters, ready), flips, words = given, whole.flips, whole.tokens
-    so_far, (what, by_what) = Finished(), flips.edits
+    so_far = Finished()
 
     def part(values: np.ndarray, done: np.ndarray, elsewhere: dict[str, int]) -> FlipSensitivity:
         values, resolution = values[done].T
@@ -355,7 +345,7 @@ def _measured(
 
     try:
         with stopping.noting(signal.SIGINT):
-            where = flips.inputs[chosen], what[chosen], by_what[chosen]
+            where = flips.inputs[chosen], flips.positions[chosen], flips.symbols[chosen]
             doubting, doubts = rounding_of(runner, subject, words, flips, (parameters, call.placement))
             values, elsewhere = Measuring(
                 doubting, parameters, words, *where, call.placement, call.told, doubts, so_far, ready
@@ -373,7 +363,7 @@ def _check_measured(runner: Engine, subject: Measurable, found: FlipSensitivity,
     A jaxsens transformer is neither called nor warned of: with hard attention, exact zeros are what is measured.
     """
     check_finite(found.values, found.positions, found.measure)
-    given = found.tokens, found.flips, edit_of(found.asked.flips)
+    given = found.tokens, found.flips, found.asked.flips.longer
     moved = check_alone(subject, *given, found.values, runner)
     changed = np.any(found.values) or (call.remaining is not None and np.any(call.remaining.partial.values))
     if subject.config is None and len(found) and not changed:
@@ -391,8 +381,9 @@ def _check_size(subject: Measurable, words: np.ndarray, selection: Selection, en
     Raises:
         InputError: with the bytes that the flips take.
     """
-    counted = selection.entries(words)
-    needed = counted * FLIP_BYTES + words.size * TOKEN_BYTES
+    counted = selection.number()
+    table = counted * FLIP_BYTES * selection.asked.row
+    needed = table + words.size * TOKEN_BYTES
     if subject.config is not None:
         needed += activation_bytes(subject.config, words.shape[1])
         # For a float32 model no other engine resolves inputs so long that this matters.
@@ -401,6 +392,6 @@ def _check_size(subject: Measurable, words: np.ndarray, selection: Selection, en
             needed += words.shape[1] * subject.config.width * _PREPARED_BYTES
     with collecting("flip_sensitivity") as problems:
         what = f"a measurement of {counted} flips"
-        remedy = FEWER_FLIPS if 2 * counted * FLIP_BYTES > needed else SHORTER
+        remedy = FEWER_FLIPS if 2 * table > needed else SHORTER
         check_fits("tokens", f"shape {words.shape}", needed, what, remedy, problems)
     return counted

@@ -144,7 +144,7 @@ class FirstOrderEngine(Engine):
     def changes(
         self, parameters: tuple[Any, Any], prepared: PreparedEstimate, block: FlipBlock
     ) -> Float[Array, "flips combinations"]:
-        kept, (positions, symbols) = prepared.run, block
+        kept, (positions, symbols) = prepared.run, block.single
         n = kept.tokens.shape[0]
         (model, own), row = self._model(parameters, n), readout_row(self.readout, n)
         moved = embedded_rows(model, own, symbols, positions)

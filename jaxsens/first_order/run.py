@@ -134,7 +134,7 @@ class Blocks(NamedTuple):
         try:
             with stopping.noting(signal.SIGINT):
                 values = estimated(self, words, flips, devices, progress, ready)
-                check_estimates_finite(values, flips.positions)
+                check_estimates_finite(values, flips.positions[:, 0])
                 stratum = strata(np.abs(values), asked.verify, asked.seed)
                 chosen = np.flatnonzero(stratum)
                 exact, compared, how, size = verified(
@@ -306,7 +306,7 @@ def verified(
     inputs, which = np.unique(where[0], return_inverse=True)
     order, passes = np.arange(len(chosen)), isinstance(runner, OutputEngine)
     if passes:  # the output of an input is that on a flip which puts there what there is
-        own = inputs, np.zeros_like(inputs), words[inputs, 0]
+        own = inputs, np.zeros((len(inputs), 1), int), words[inputs, :1]
         where = [np.concatenate(pair) for pair in zip(own, where, strict=True)]
         order = np.argsort(where[0], kind="stable")
     with numerics(wide.dtype):

@@ -60,9 +60,9 @@ def check_flips(
         given = [words[k] for k in of_length]
         tokens, reading = checked_input(subject, given, arguments.get("readout", "auto"), own)
         selection = select(flips.drawing(None), reading, tokens, own)
+        each = selection.candidates.counts.sum(axis=1)
         for row, k in enumerate(of_length if not own else ()):
-            alone = dataclasses.replace(selection, rows=selection.rows[row : row + 1])
-            if not alone.number(tokens[row : row + 1]):
+            if not each[row]:
                 why = "nothing to flip beside special, unknown and read symbols; remove it"
                 problems.messages.append(f"--texts: line {texts[k].line}: text = {texts[k].text!r}: {why}")
         problems.messages += [one for one in own.messages if one not in problems.messages]

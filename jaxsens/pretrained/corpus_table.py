@@ -96,7 +96,7 @@ def _check_alike(results: Sequence[FlipSensitivity], problems: Problems) -> None
         problems.add("results", results, "at least one result of flip_sensitivity")
     for k, one in enumerate(results):
         first = results[0].asked
-        if one.flips.joint is not None:
+        if one.asked.flips.groups is not None:
             problems.add(
                 f"results[{k}]", one, "flips of single positions; those of groups have no single token"
             )

@@ -54,6 +54,10 @@ def flips_of(word: np.ndarray, readout: bool = False) -> tuple[np.ndarray, np.nd
     return positions, ((word + 1) % 3)[positions]
 
 
+def block_of(positions: np.ndarray, symbols: np.ndarray) -> FlipBlock:
+    return FlipBlock(positions[:, None], symbols[:, None])
+
+
 _prepare = jax.jit(lambda engine, *given: engine.prepare(*given), static_argnums=0)
 _changes = jax.jit(lambda engine, *given: engine.changes(*given), static_argnums=0)
 
@@ -62,13 +66,13 @@ def estimate(config, parameters, word, positions, symbols, engine: type = FirstO
     """The estimated change of every output under each flip."""
     runner = engine(L2(), None, layered_transformer(config), config.readout)
     pair = parameters, jnp.eye(config.logits or config.width, dtype=config.dtype)
-    return np.asarray(_changes(runner, pair, _prepare(runner, pair, word), FlipBlock(positions, symbols)))
+    return np.asarray(_changes(runner, pair, _prepare(runner, pair, word), block_of(positions, symbols)))
 
 
 def exact(config, parameters, word, positions, symbols) -> np.ndarray:
     engine = VmapEngine(L2(), None, TransformerApply(config))
     prepared = engine.prepare(parameters, word)
-    return np.asarray(_changes(engine, parameters, prepared, FlipBlock(positions, symbols)))
+    return np.asarray(_changes(engine, parameters, prepared, block_of(positions, symbols)))
 
 
 def errors(config, seed: int, n: int, engine: type = FirstOrderEngine) -> np.ndarray:
@@ -255,7 +259,7 @@ def test_no_array_grows_with_the_square_of_n():
     found = []
     for n in (2**14, 2**16):
         parameters = jax.eval_shape(lambda: initialise(config, 0)), jax.ShapeDtypeStruct((2, 8), np.float32)
-        word, flips = jax.ShapeDtypeStruct((n,), np.int32), jax.ShapeDtypeStruct((16,), np.int32)
+        word, flips = jax.ShapeDtypeStruct((n,), np.int32), jax.ShapeDtypeStruct((16, 1), np.int32)
         prepared = jax.eval_shape(engine.prepare, parameters, word)
         programs = (
             jax.make_jaxpr(engine.prepare)(parameters, word),
@@ -635,7 +639,7 @@ def test_few_outputs_are_estimated_as_all_are():
     config = jaxsens.TransformerConfig(alphabet_size=3, width=16, heads=2, layers=4, feed_forward=8)
     with numerics("float64"):
         parameters, word = initialise(config.replace(dtype="float64"), 0), word_of(300)
-        block = FlipBlock(*flips_of(word))
+        block = block_of(*flips_of(word))
         runner = FirstOrderEngine(L2(), None, layered_transformer(config), config.readout)
         found = []
         for rows in (jnp.eye(16), jnp.eye(16)[:3]):

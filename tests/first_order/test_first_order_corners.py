@@ -41,7 +41,7 @@ def both(
     of equal shapes are compiled once for all configs."""
     with numerics("float64"), jax.disable_jit():
         parameters = jax.tree.map(jnp.asarray, parameters)
-        tokens, block = jnp.asarray(word), FlipBlock(*map(jnp.asarray, flips))
+        tokens, block = jnp.asarray(word), FlipBlock(*(jnp.asarray(part)[:, None] for part in flips))
         exact = VmapEngine(L2(), None, TransformerApply(config))
         true = exact.changes(parameters, exact.prepare(parameters, tokens), block)
         engine = FirstOrderEngine(L2(), None, layered_transformer(config), config.readout)
@@ -278,7 +278,7 @@ def test_blocks_that_a_mask_hides_hold_nothing():
                 pair = parameters, jnp.eye(config.width)[:2]
                 prepared = jax.jit(engine.prepare)(pair, jnp.asarray(word))
                 for first in (0, 300, 560):
-                    positions = jnp.arange(first, first + 40)
+                    positions = jnp.arange(first, first + 40)[:, None]
                     found.append(jax.jit(engine.changes)(pair, prepared, FlipBlock(positions, positions % 3)))
         for with_span, whole in zip(found[:3], found[3:], strict=True):
             np.testing.assert_allclose(with_span, whole, rtol=1e-9, atol=1e-15)

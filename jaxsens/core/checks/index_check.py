@@ -20,7 +20,6 @@ from jaxtyping import Array, Int
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.nudged import inlined
 from jaxsens.core.base.programs import compiled
-from jaxsens.core.engines.edits import SUBSTITUTE, Edit, edited
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.models.subjects.adapters import Measurable
 
@@ -51,35 +50,35 @@ def check_words(subject: Measurable, words: Int[np.ndarray, "words n"], argument
 
 
 def check_flips(
-    subject: Measurable, words: Int[np.ndarray, "batch n"], flips: FlipTable, edit: Edit = SUBSTITUTE
+    subject: Measurable, words: Int[np.ndarray, "batch n"], flips: FlipTable, longer: int = 0
 ) -> None:
     """Rejects a model that reads beyond an array under a flip, as far as a few words show it.
 
     These are the words of a flip to the largest symbol, of one to the smallest, and of `RANDOM_FLIPS` others; and each
     input with the largest symbol, and with the smallest, at every position that is flipped. Models with a known
-    vocabulary are run only if `edit` changes the length and their longest input is not known.
+    vocabulary are run only if flips make words `longer` or shorter and their longest input is not known.
 
     Raises:
         InputError: with the flip, the index, its axis, and the remedy.
     """
     if subject.vocabulary_size is not None:
         limited = subject.config is not None or subject.max_length is not None or subject.torch is not None
-        if edit.longer == 0 or limited:
+        if longer == 0 or limited:
             return
     subject, count = _on_device(subject), len(flips)
 
     def check(flip: int) -> None:
-        problem = _problem(subject, edited(words, flips, edit, np.array([flip]))[0])
+        problem = _problem(subject, flips.edited(words, np.array([flip]), longer)[0])
         if problem is not None:
             raise InputError(f"flips: with {flips.said(flip)}, {problem}")
 
-    check(int(np.argmax(flips.symbols)))
-    check(int(np.argmin(flips.symbols)))
+    check(int(np.argmax(flips.symbols[:, 0])))
+    check(int(np.argmin(flips.symbols[:, 0])))
     for flip in np.random.default_rng(0).choice(count, min(count, RANDOM_FLIPS), replace=False).tolist():
         check(flip)
-    if edit.longer:
+    if longer:
         return
-    first = np.flatnonzero(np.diff(flips.inputs * words.shape[1] + flips.positions, prepend=-1))
+    first = np.flatnonzero(np.diff(flips.inputs * words.shape[1] + flips.positions[:, 0], prepend=-1))
     for extreme in (np.append(first[1:], count) - 1, first):  # at each place the largest symbol, the smallest
         for b, word in enumerate(flips.replaced(words, extreme)):
             if _problem(subject, word) is not None:

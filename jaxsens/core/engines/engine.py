@@ -127,12 +127,17 @@ class FlipBlock(NamedTuple):
     """Flips of one input that are measured together.
 
     Attributes:
-        places: the positions of the flips, or what else an engine numbers them by.
+        places: the positions of each flip.
         symbols: what is put there.
     """
 
-    places: Int[Any, " flips"]
-    symbols: Int[Any, " flips"]
+    places: Int[Any, "flips *k"]
+    symbols: Int[Any, "flips *k"]
+
+    @property
+    def single(self) -> FlipBlock:
+        """Flips that replace one symbol each, without the axis of their positions."""
+        return FlipBlock(self.places[:, 0], self.symbols[:, 0])
 
 
 Changed: TypeAlias = tuple[Float[Array, "flips outputs"], Float[Array, " flips"]]

@@ -188,7 +188,7 @@ class IncrementalEngine(SubtractingEngine):
     def _flipped(
         self, parameters: Any, prepared: UnflippedRows, block: FlipBlock
     ) -> Float[Array, "flips outputs"]:
-        n, (positions, symbols) = prepared.first.x.shape[0], block
+        n, (positions, symbols) = prepared.first.x.shape[0], block.single
         model = self.layered.at_length(n)
         moved = embedded_rows(model, parameters, symbols, positions)
         words = jax.vmap(lambda i, symbol: prepared.tokens.at[i].set(symbol))(positions, symbols)

@@ -17,6 +17,7 @@ from jaxsens.core.base.nudged import equations, nudged, salts
 from jaxsens.core.base.platforms import Platform
 from jaxsens.core.base.programs import compiled, kept
 from jaxsens.core.engines.engine import Changed, Engine, EngineCost, FlipBlock, PreparedPass, Values
+from jaxsens.core.flips.flips import Rewrite, replaced
 from jaxsens.core.measures.formulas import as_vector, difference, is_whole, l2
 from jaxsens.core.models.subjects.adapters import LayeredApply, TorchApply, TransformerApply, in_float64
 from jaxsens.core.models.transformer.config import TransformerConfig
@@ -38,16 +39,14 @@ class SubtractingEngine(Engine):
 
     Attributes:
         apply: the model's forward pass: (parameters, tokens (n,)) -> output.
-        one_length: whether flipped inputs are as long as the input.
     """
 
     apply: Callable[[Any, Any], Any]
-    one_length: ClassVar[bool] = True
     subtracts: ClassVar[bool] = True
 
     @property
     def own_config(self) -> TransformerConfig | None:
-        return self.apply.config if self.one_length and isinstance(self.apply, TransformerApply) else None
+        return self.apply.config if isinstance(self.apply, TransformerApply) else None
 
     def for_config(self, config: TransformerConfig) -> SubtractingEngine:
         return replace(self, apply=TransformerApply(config))
@@ -78,15 +77,18 @@ class SubtractingEngine(Engine):
 
 @dataclass(frozen=True)
 class VmapEngine(SubtractingEngine):
-    """Runs the model on every flipped input. It supports every model; n flips cost n forward passes.
+    """Runs the model on every flipped input. It supports every model and every kind of flips; n flips cost n forward
+    passes.
 
     Outputs are subtracted, so a change below their rounding error is lost. In float32 this is 1e-7 of the output, and
     at n = 10^4 a softmax transformer's sensitivity is of that order: use float64 there.
 
     Attributes:
+        rewrite: what a flip does to a word (`Flips.rewrite`).
         nudges: whether the rounding of each output is measured, by the model run anew `nudged.DRAWS` times.
     """
 
+    rewrite: Rewrite = field(default=replaced, kw_only=True)
     nudges: bool = field(default=False, kw_only=True)
     compiling: ClassVar[tuple[float, float]] = 1.4, 0.1
 
@@ -94,6 +96,10 @@ class VmapEngine(SubtractingEngine):
     def foreign(self) -> bool:
         """Whether the model is a user's function that JAX runs: of its rounding nothing is known beforehand."""
         return not isinstance(_innermost(self.apply), TransformerApply | LayeredApply | TorchApply)
+
+    @property
+    def own_config(self) -> TransformerConfig | None:
+        return super().own_config if self._replaces else None  # else words have two lengths
 
     @property
     def wider(self) -> Engine | None:
@@ -120,8 +126,8 @@ class VmapEngine(SubtractingEngine):
         old, new = prepared.output, self._flipped(parameters, prepared, block)
         changes, error = self._changed_to(new, prepared)
         if self.nudges and self._replaces:  # the input too, as a flip to its own symbol: in one program
-            own = zip(block, (jnp.zeros(1, block.places.dtype), prepared.tokens[:1]), strict=True)
-            whole = FlipBlock(*(jnp.concatenate([part, first.astype(part.dtype)]) for part, first in own))
+            own = zip(block, (0, prepared.tokens[0]), strict=True)
+            whole = FlipBlock(*(jnp.concatenate([part, jnp.full_like(part[:1], one)]) for part, one in own))
             both = jnp.concatenate([new, old[None]])
             doubt = l2(
                 self.chosen(self._moved(both, lambda moved: moved._flipped(parameters, prepared, whole)))
@@ -140,28 +146,36 @@ class VmapEngine(SubtractingEngine):
         """The platform's number of symbols. A PyTorch module says how many."""
         own = _innermost(self.apply)
         symbols = own.batch_symbols if isinstance(own, TorchApply) else platform.forward_symbols
-        return max(1, symbols // n)
+        return max(1, symbols // self._longest(n))
 
     def cost(self, parameters: Any, tokens: Any, platform: Platform) -> EngineCost:
-        """Counts the operations of one forward pass. Temporary memory is estimated as three times the largest
-        intermediate value, per flip of a block."""
+        """Counts the operations of one forward pass on the longer of the input and the flipped one. Temporary memory is
+        estimated as three times the largest intermediate value, per flip of a block."""
         own, n = _innermost(self.apply), tokens.shape[0]
-        size = program_size(self.apply, parameters, n)
+        size = program_size(self.apply, parameters, self._longest(n))
         hard = isinstance(own, TransformerApply) and own.config.exact_rows
         block = 3 * self.preferred_batch(n, platform) * size.largest
-        return EngineCost(size.operations, size.operations, block, ELEMENTWISE if hard else EFFICIENCY)
+        prepare = program_size(self.apply, parameters, n).operations
+        return EngineCost(prepare, size.operations, block, ELEMENTWISE if hard else EFFICIENCY)
+
+    def _longest(self, n: int) -> int:
+        """Returns the length of an input or of the flipped one, whichever is larger."""
+        if self._replaces:
+            return n
+        word, one = (jax.ShapeDtypeStruct((size,), jnp.int32) for size in (n, 1))
+        return max(n, jax.eval_shape(self.rewrite, word, one, one).shape[0])
 
     def _flipped(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Array:
         tokens = prepared.tokens
 
-        def one(place: Array, symbol: Array) -> Array:
-            return self._output(parameters, self._edited(tokens, place, symbol.astype(tokens.dtype)))
+        def one(positions: Array, symbols: Array) -> Array:
+            return self._output(parameters, self.rewrite(tokens, positions, symbols.astype(tokens.dtype)))
 
         return jax.vmap(one)(*block)
 
     @property
     def _replaces(self) -> bool:
-        return type(self) is VmapEngine
+        return self.rewrite is replaced
 
     def _moved(self, output: Array, run: Callable[[VmapEngine], Array]) -> Float[Array, "*shape"]:
         """Returns how far each output moves at most if the model's roundings are moved at random."""
@@ -171,10 +185,6 @@ class VmapEngine(SubtractingEngine):
 
         found = jnp.max(jax.lax.map(away, salts()), axis=0)
         return jnp.where(jnp.isfinite(found), found, jnp.inf)
-
-    def _edited(self, tokens: Array, place: Array, symbol: Array) -> Array:
-        """Returns the word that a flip makes."""
-        return tokens.at[place].set(symbol)
 
     def _output(self, parameters: Any, tokens: Array) -> Array:
         return jnp.atleast_1d(self.apply(parameters, tokens))

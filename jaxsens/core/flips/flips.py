@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 from jaxtyping import Int
@@ -17,7 +17,50 @@ from jaxsens.core.base.strict import OptionalPositive, Positive, checked_by
 from jaxsens.core.base.value import Answer, Seed, kind_of, read
 from jaxsens.core.flips.positions import checked_positions
 
+if TYPE_CHECKING:
+    from jaxtyping import Array
+
 Groups = tuple[tuple[int, ...], ...]
+
+Rewrite: TypeAlias = Callable[[Any, Any, Any], Any]
+"""What a flip does to a word (n,), from the positions (k,) and the symbols (k,) of its row. It is a static argument of
+programs: equal for all flips that do the same, which share a program."""
+
+
+# JAX is imported where it is used: help and version are printed without it.
+def replaced(
+    word: Int[Array, " n"], positions: Int[Array, " k"], symbols: Int[Array, " k"]
+) -> Int[Array, " n"]:
+    """Returns the word with symbols put at positions; padding, which is beyond the word, changes nothing."""
+    return word.at[positions].set(symbols, mode="drop")
+
+
+def deleted(
+    word: Int[Array, " n"], positions: Int[Array, " 1"], symbols: Int[Array, " 1"]
+) -> Int[Array, " m"]:
+    """Returns the word without a position."""
+    import jax.numpy as jnp
+
+    del symbols
+    rest = jnp.arange(word.shape[0] - 1)
+    return word[rest + (rest >= positions[0])]
+
+
+@dataclasses.dataclass(frozen=True)
+class Inserted:
+    """Returns the word with copies of a symbol before a position."""
+
+    copies: int = 1
+
+    def __call__(
+        self, word: Int[Array, " n"], positions: Int[Array, " 1"], symbols: Int[Array, " 1"]
+    ) -> Int[Array, " m"]:
+        import jax.numpy as jnp
+
+        each = jnp.arange(word.shape[0] + self.copies)
+        own = word[jnp.where(each < positions[0], each, jnp.maximum(each - self.copies, 0))]
+        inserted = (each >= positions[0]) & (each < positions[0] + self.copies)
+        return jnp.where(inserted, symbols[0], own)
 
 
 def _symbols(name: str, value: Any, problems: Problems) -> Any:
@@ -154,7 +197,6 @@ class Flips(Answer, abc.ABC):
     question: ClassVar[str] = "flips"
     example: ClassVar[str] = "jaxsens.Neighbours(8)"
     kinds: ClassVar[dict[str, type[Any]]] = {}
-    edit: ClassVar[str] = "substitute"
     groups: Any = None
     positions: Any
     sample: Any
@@ -184,6 +226,26 @@ class Flips(Answer, abc.ABC):
         if self.seed and self.sample is None:
             problems.add("seed", self.seed, "only with sample, which it draws; leave it out")
         problems.raise_if_any()
+
+    @property
+    def rewrite(self) -> Rewrite:
+        """What a flip does to a word."""
+        return replaced
+
+    @property
+    def does(self) -> str:
+        """What a flip does, in words."""
+        return "replace a symbol" if self.groups is None else "replace the symbols of a group"
+
+    @property
+    def plain(self) -> bool:
+        """Whether each flip replaces one symbol, which every engine measures."""
+        return self.rewrite is replaced and self.groups is None
+
+    @property
+    def row(self) -> int:
+        """The number of positions in the row of a flip: those of the largest group."""
+        return max(map(len, self.groups or ((0,),)))
 
     @property
     def longer(self) -> int:
@@ -351,10 +413,17 @@ class Delete(Flips):
         positions, sample, seed: as for every kind (`Flips`).
     """
 
-    edit: ClassVar[str] = "delete"
     positions: Positions = dataclasses.field(default=None, kw_only=True)
     sample: OptionalPositive = dataclasses.field(default=None, kw_only=True)
     seed: Seed = dataclasses.field(default=0, kw_only=True)
+
+    @property
+    def rewrite(self) -> Rewrite:
+        return deleted
+
+    @property
+    def does(self) -> str:
+        return "delete a position"
 
     @property
     def longer(self) -> int:
@@ -382,11 +451,18 @@ class Insert(Flips):
         positions, sample, seed: as for every kind (`Flips`).
     """
 
-    edit: ClassVar[str] = "insert"
     symbols: Ids = None
     positions: Positions = dataclasses.field(default=None, kw_only=True)
     sample: OptionalPositive = dataclasses.field(default=None, kw_only=True)
     seed: Seed = dataclasses.field(default=0, kw_only=True)
+
+    @property
+    def rewrite(self) -> Rewrite:
+        return Inserted()
+
+    @property
+    def does(self) -> str:
+        return "insert a symbol"
 
     @property
     def longer(self) -> int:
@@ -413,11 +489,18 @@ class Repeat(Flips):
         positions, sample, seed: as for every kind (`Flips`).
     """
 
-    edit: ClassVar[str] = "insert"
     times: Positive = 1
     positions: Positions = dataclasses.field(default=None, kw_only=True)
     sample: OptionalPositive = dataclasses.field(default=None, kw_only=True)
     seed: Seed = dataclasses.field(default=0, kw_only=True)
+
+    @property
+    def rewrite(self) -> Rewrite:
+        return Inserted(self.times)
+
+    @property
+    def does(self) -> str:
+        return "insert a symbol"
 
     @property
     def longer(self) -> int:
@@ -454,6 +537,14 @@ class Pairs(Flips):
 
     def told(self, inserted: str) -> str:
         return CHOSEN
+
+
+def read_substitution(value: Any, default: Flips, problems: Problems) -> Any:
+    """Returns the `Flips` that a value stands for, which replace one symbol each; None after adding an error."""
+    found = default if value is None else read(Flips, value, problems)
+    if found is not None and not found.plain:
+        problems.add("flips", found, "flips that replace one symbol each")
+    return found
 
 
 def alphabet_of(

@@ -13,15 +13,7 @@ from jaxtyping import Bool, Float, Int
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems, no_rule
 from jaxsens.core.base.memory import TOKEN_BYTES, check_fits
-from jaxsens.core.flips.flip_table import (
-    DELETED,
-    FlipTable,
-    Lists,
-    Sample,
-    flips_at_each,
-    flips_of_groups,
-    flips_of_lists,
-)
+from jaxsens.core.flips.flip_table import DELETED, Candidates, FlipTable, Lists
 from jaxsens.core.flips.flips import Delete, Flips, Insert, Mask, Neighbours, Pairs, Repeat, Substitute
 from jaxsens.core.flips.positions import positions_at
 from jaxsens.core.models.subjects.adapters import Measurable
@@ -40,66 +32,45 @@ class Selection:
 
     Attributes:
         asked: what is flipped.
+        words: the inputs.
         lists: the symbols to insert, `DELETED` for a deletion.
         rows: (batch, n), the number of the list of each place; -1 for a place that is not flipped.
     """
 
     asked: Flips
+    words: Int[np.ndarray, "batch n"]
     lists: Lists
     rows: Int[np.ndarray, "batch n"]
 
-    @cached_property
+    @property
     def alphabet(self) -> tuple[int, ...]:
         """The symbols that flips may insert, sorted; -1 for a deletion."""
         used = np.isin(np.arange(len(self.lists.counts)), self.rows)
         return tuple(np.unique(self.lists.symbols[np.repeat(used, self.lists.counts)]).tolist())
 
-    @property
-    def drawn(self) -> Sample | None:
-        """The sample to draw of the flips; None for all."""
-        return None if self.asked.sample is None else Sample(self.asked.sample, self.asked.seed)
+    @cached_property
+    def candidates(self) -> Candidates:
+        """The flips before they are listed. An insertion may be of the symbol that stands at its position."""
+        return Candidates.of(self.words, self.lists, self.rows, self.asked.groups, self.asked.longer > 0)
 
-    @property
-    def _with_own(self) -> bool:
-        """Whether a flip may have the symbol that stands at its position: inserted, it changes the word."""
-        return self.asked.edit == "insert"
-
-    def number(self, words: Int[np.ndarray, "batch n"], own: bool = True) -> int:
+    def number(self, own: bool = True) -> int:
         """Returns the number of flips; at most that, if those that put back the present symbol count too: not `own`."""
-        counts = self.lists.counts
-        if self.asked.groups is not None:
-            each = [counts[self.rows[:, group[0]]].sum() for group in self.asked.groups]
-        elif own:
-            each = flips_at_each(words, self.lists, self.rows, self._with_own)
-        else:
-            each = counts[self.rows[self.rows >= 0]]
-        found = int(np.sum(each))
-        return found if self.drawn is None else min(found, self.drawn.count)
+        found = int(self.candidates.counts.sum() + (0 if own else np.sum(self.candidates.own >= 0)))
+        return found if self.asked.sample is None else min(found, self.asked.sample)
 
-    def entries(self, words: Int[np.ndarray, "batch n"]) -> int:
-        """Returns the length of the list of flips; for groups, that of all positions that they flip."""
-        if self.asked.groups is None:
-            return self.number(words)
-        return int(self.lists.counts[self.rows[self.rows >= 0]].sum())
-
-    def flips(self, words: Int[np.ndarray, "batch n"]) -> FlipTable:
+    def flips(self) -> FlipTable:
         """Returns the flips.
 
         Raises:
             InputError: if there are none.
         """
-        groups = self.asked.groups
-        if groups is None:
-            found = flips_of_lists(words, self.lists, self.rows, self.drawn, self._with_own)
-        else:
-            found = flips_of_groups(words, self.lists, self.rows, groups, self.drawn)
-        if not len(found):
+        if not self.candidates.counts.any():
             raise InputError(
-                f"tokens of shape {words.shape}: nothing to flip. The readout position, and special and unknown "
+                f"tokens of shape {self.words.shape}: nothing to flip. The readout position, and special and unknown "
                 "symbols, are excluded by default; give a longer input, or positions, as in "
                 f"flips=jaxsens.{type(self.asked).__name__}(positions=[0])"
             )
-        return replace(found, alphabet=self.alphabet)
+        return replace(self.candidates.table(self.asked.sample, self.asked.seed), alphabet=self.alphabet)
 
 
 class _Inserted(NamedTuple):
@@ -152,14 +123,14 @@ def _selected(
         subject.position_read(n) if reads is None else int(reads[0]) if len({*reads.tolist()}) == 1 else None
     )
     # Insertions before the last position leave the symbol that is read in its place.
-    excluded = (0 if subject.readout == 0 else None) if flips.edit == "insert" else read
+    excluded = (0 if subject.readout == 0 else None) if flips.longer > 0 else read
     where = _places(flips, n, read, excluded, problems)
     _check_length(flips, subject, words, where, problems)
     inserted = _inserted(flips, subject, words, problems)
     kept = _kept(flips, subject, words, where, problems)
-    if reads is not None and flips.positions is None and flips.groups is None and flips.edit != "insert":
+    if reads is not None and flips.positions is None and flips.groups is None and flips.longer <= 0:
         kept &= np.arange(n) < reads[:, None]  # what follows the row is padding
-    return Selection(flips, inserted.lists, np.where(kept, inserted.rows, -1))
+    return Selection(flips, words, inserted.lists, np.where(kept, inserted.rows, -1))
 
 
 def _reads(subject: Measurable, words: Int[np.ndarray, "batch n"]) -> Int[np.ndarray, " batch"] | None:
@@ -363,7 +334,7 @@ def _of_pairs(
     flips: Pairs, subject: Measurable, words: Int[np.ndarray, "batch n"], problems: Problems
 ) -> Selection:
     """Returns the selection of exactly these flips of every input."""
-    n, nothing = words.shape[1], Selection(flips, Lists.of([[]]), np.full(words.shape, -1))
+    n, nothing = words.shape[1], Selection(flips, words, Lists.of([[]]), np.full(words.shape, -1))
     position, symbol = np.array(flips.flips).T
     if n and position.max() >= n:
         problems.add("flips: position", int(position.max()), f"positions from 0 to {n - 1}")
@@ -377,7 +348,7 @@ def _of_pairs(
         remedy = f"input {k} has this symbol there already; leave the flip out"
         problems.add("flips", (int(position[which]), int(symbol[which])), remedy)
     by_position = {p: np.unique(symbol[position == p]) for p in np.unique(position).tolist()}
-    return Selection(flips, Lists.of([*by_position.values()]), _rows(words, by_position))
+    return Selection(flips, words, Lists.of([*by_position.values()]), _rows(words, by_position))
 
 
 def _of_mapping(
@@ -395,7 +366,7 @@ def _of_mapping(
             continue
         inputs.check_ids(f"flips[{position}]", np.array(symbols), subject.vocabulary_size, problems)
         sound[position] = symbols
-    return Selection(flips, Lists.of([*sound.values()]), _rows(words, sound))
+    return Selection(flips, words, Lists.of([*sound.values()]), _rows(words, sound))
 
 
 def _rows(words: Int[np.ndarray, "batch n"], lists: Mapping[int, Any]) -> Int[np.ndarray, "batch n"]:

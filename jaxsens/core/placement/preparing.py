@@ -133,7 +133,12 @@ def _widened(leaf: Any) -> Any:
 def _prepared(engine: Engine, parameters: Any, words: Any, count: Any) -> tuple[Any, Array, Array, Array]:
     def one(word: Array) -> tuple[Any, Array, Array, Array]:
         prepared = engine.prepare(parameters, word)
-        return prepared, engine.output(parameters, prepared), engine.sizes(prepared), engine.resolves(prepared)
+        return (
+            prepared,
+            engine.output(parameters, prepared),
+            engine.sizes(prepared),
+            engine.resolves(prepared),
+        )
 
     room, n = words.shape
     if room == 1:

@@ -75,9 +75,9 @@ class Wanted:
         given: the model's parameters and what the engine prepared of the inputs; abstract values do.
         n: the length of the inputs.
         outputs: the number of outputs.
+        row: the number of positions in the row of a flip.
         mesh: the devices that it is compiled for.
         devices: the devices of all processes.
-        tail: the shape of the places, and of the symbols, of one flip.
     """
 
     quantity: Quantity
@@ -85,9 +85,9 @@ class Wanted:
     given: tuple[Any, Any]
     n: int
     outputs: int
+    row: int
     mesh: Mesh
     devices: int
-    tail: tuple[int, ...] = ()
 
     @property
     def arguments(self) -> int:
@@ -125,10 +125,10 @@ class Wanted:
         while True:
             together = self.together(batch, rows(batch))
             blocks = -(-rows(batch) // (together * self.devices))
-            size = batch, together, blocks
+            size = batch, together, blocks, self.row
             try:
                 program = compiled_program(
-                    self.quantity, self.engine, structure, shapes, wide, self.mesh, self.tail, size
+                    self.quantity, self.engine, structure, shapes, wide, self.mesh, size
                 )
             except jax.errors.JaxRuntimeError as error:
                 # The compiler of a TPU refuses what its memory does not hold.
@@ -168,8 +168,7 @@ class Wanted:
     def _flip_bytes(self, memory: Memory) -> int:
         """Returns the bytes of a flip and of its results, in the table that all threads read and in each of theirs."""
         numbers = 2 if self.quantity == "measured" else self.outputs
-        own = 8 * math.prod(self.tail)
-        return own + jnp.result_type(float).itemsize * numbers * (1 + memory.lanes)
+        return 8 * self.row + jnp.result_type(float).itemsize * numbers * (1 + memory.lanes)
 
 
 def is_single(mesh: Mesh) -> bool:
@@ -211,16 +210,15 @@ def compiled_program(
     shapes: tuple[Any, ...],
     wide: bool,
     mesh: Mesh,
-    tail: tuple[int, ...],
-    size: tuple[int, int, int],
+    size: tuple[int, int, int, int],
 ) -> FlipProgram:
     """Compiles blocks for each device. `wide` (64-bit types are on) is part of the key; `size` is the flips of a row,
-    the rows of a block, and the blocks of a device."""
+    the rows of a block, the blocks of a device, and the positions of a flip."""
     everywhere, split = PartitionSpec(), PartitionSpec(mesh.axis_names)
-    batch, together, blocks = size
+    batch, together, blocks, positions = size
     given = jax.tree.unflatten(structure, shapes)
     local = [jax.ShapeDtypeStruct(_local(leaf, mesh), leaf.dtype) for leaf in shapes]
-    of_row = jax.ShapeDtypeStruct((batch, *tail), np.int32)
+    of_row = jax.ShapeDtypeStruct((batch, positions), np.int32)
 
     def row(given: tuple[Any, Any], number: Array, flips: FlipBlock) -> Array:
         parameters, prepared = given
@@ -231,7 +229,9 @@ def compiled_program(
     axes = () if is_single(mesh) else tuple(mesh.shape.items())
     with compiling_for(platform_of(mesh)):
         trace = jax.make_jaxpr(row, axis_env=axes)(
-            jax.tree.unflatten(structure, local), jax.ShapeDtypeStruct((), np.int32), FlipBlock(of_row, of_row)
+            jax.tree.unflatten(structure, local),
+            jax.ShapeDtypeStruct((), np.int32),
+            FlipBlock(of_row, of_row),
         )
     traced, (of_result,) = jaxpr_as_fun(trace), trace.out_avals
 
@@ -258,7 +258,7 @@ def compiled_program(
 
     many = mesh.size * blocks, together, batch
     inputs = placed(jax.ShapeDtypeStruct(many[:2], np.int32), split, mesh)
-    whole = FlipBlock(*[placed(jax.ShapeDtypeStruct((*many, *tail), np.int32), split, mesh)] * 2)
+    whole = FlipBlock(*[placed(jax.ShapeDtypeStruct((*many, positions), np.int32), split, mesh)] * 2)
     result = placed(jax.ShapeDtypeStruct((*many, *of_result.shape[1:]), of_result.dtype), split, mesh)
     end = jax.ShapeDtypeStruct((), np.int32)
     if not is_single(mesh):
@@ -268,6 +268,4 @@ def compiled_program(
     compiled = jax.jit(run).lower(given, inputs, whole, result, end, end, end).compile(SOONER)
     analysis = compiled.memory_analysis()
     temporary = 0 if analysis is None else int(analysis.temp_size_in_bytes)
-    return FlipProgram(
-        compiled, batch, together, blocks, of_result.shape[1:], of_result.dtype, temporary, []
-    )
+    return FlipProgram(compiled, batch, together, blocks, of_result.shape[1:], of_result.dtype, temporary, [])

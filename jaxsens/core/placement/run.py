@@ -73,7 +73,8 @@ class Finished:
 
 
 Doubts = Callable[
-    [Int[np.ndarray, " inputs"], str, Float[np.ndarray, "inputs outputs"]], Float[np.ndarray, "inputs outputs"]
+    [Int[np.ndarray, " inputs"], str, Float[np.ndarray, "inputs outputs"]],
+    Float[np.ndarray, "inputs outputs"],
 ]
 """Returns a bound of the rounding of each output's change, from the numbers of some inputs, the dtype of the
 arithmetic, and the outputs found in it."""
@@ -102,8 +103,8 @@ class Measuring:
     parameters: Any
     words: Int[np.ndarray, "batch n"]
     inputs: Int[np.ndarray, " flips"]
-    positions: Int[np.ndarray, " flips"]
-    symbols: Int[np.ndarray, " flips"]
+    positions: Int[np.ndarray, "flips k"]
+    symbols: Int[np.ndarray, "flips k"]
     placement: Placement
     progress: Progress | None = None
     doubts: Doubts | None = None
@@ -161,7 +162,9 @@ class Measuring:
         if len(numbers) < 2:
             return [numbers] if len(numbers) else []
         with arithmetic_of(self.engine), where_computed(self.placement) as placement:
-            size = inputs_at_once(self.engine, self.parameters, (len(numbers), self.words.shape[1]), placement)
+            size = inputs_at_once(
+                self.engine, self.parameters, (len(numbers), self.words.shape[1]), placement
+            )
         return [numbers[first : first + size] for first in range(0, len(numbers), size)]
 
     def _measure_inputs(self, inputs: Int[np.ndarray, " inputs"]) -> None:
@@ -213,7 +216,9 @@ class Measuring:
         ends = np.searchsorted(self.inputs, [inputs, inputs + 1])
         block = FlipBlock(self.positions[flips], self.symbols[flips])
         shape = self.words.shape[1], ready.output[0].size
-        one = _ByOneEngine(self, placement, runner, (ready.parameters, ready.prepared), shape, ends[1] - ends[0])
+        one = _ByOneEngine(
+            self, placement, runner, (ready.parameters, ready.prepared), shape, ends[1] - ends[0]
+        )
         for finished, values in one.chunks(number, block):
             left[finished] = False
             self._take(runner, flips[finished], values, waiting)
@@ -417,7 +422,7 @@ class _ByOneEngine:
     def _wanted(self, flips: FlipBlock) -> tuple[Wanted, Memory]:
         """Returns what a program is wanted for, and the memory that it may take."""
         placement, (n, outputs) = self.placement, self.shape
-        where = placement.local, placement.devices.size, flips.places.shape[1:]
+        where = flips.places.shape[1], placement.local, placement.devices.size
         wanted = Wanted(self.of.quantity, self.engine.shared, self.given, n, outputs, *where)
         limited, batched = placement.memory_budget is not None, placement.batch_size is not None
         lanes, budget = lanes_on(placement.local), placement.budget_beside(wanted.arguments)

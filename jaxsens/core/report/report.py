@@ -144,7 +144,7 @@ def _introduction(data: SweepData, flips: str) -> list[str]:
     """What was measured, and what is known of it."""
     asked = data.plan.asked
     told = {"edit": _edit(data.plan, "flip"), "flips": flips, "networks": _networks(data)}
-    replaced = asked.flips.edit == "substitute"
+    replaced = asked.flips.longer == 0
     if data.decisions is None or not isinstance(asked.measure, Decision):
         beside = (distances := distances_of(data)) is not None and np.min(distances.table["distance"]) > 0
         told["read"] = f" {text('read')}" if beside else ""
@@ -158,7 +158,7 @@ def _introduction(data: SweepData, flips: str) -> list[str]:
 def _edit(plan: SweepPlan, told: str) -> str:
     """What a flip does, as a "flip" in a sentence or as the "heading" of a figure."""
     flips = plan.asked.flips
-    kind = flips.kind if flips.edit != "substitute" else flips.edit
+    kind = flips.kind if flips.longer else "substitute"
     symbol = "the symbol at the readout" if _of_readout(plan) else "one symbol"
     return text(f"{told}-{kind}", symbol=symbol, copies=f"{1 + flips.copies} copies")
 

@@ -27,12 +27,12 @@ COLUMNS = {
     "symbol": "flips.symbols",
     "value": "values",
     "resolution": "resolution",
-    "insertion": "flips.insertion",
     "estimate": "estimated.estimates",
     "stratum": "estimated.stratum",
     "compared": "estimated.compared",
 }
-"""The columns of a result's file, and the fields that they hold. Not every result has the last four."""
+"""The columns of a result's file, and the fields that they hold. Not every result has the last three. Positions and
+symbols of groups are lists."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,12 @@ class MeasuredFlips:
     @property
     def positions(self) -> Int[np.ndarray, " flips"]:
         """The 0-based positions flipped; those before which a symbol is inserted; the first of a group."""
-        return self.flips.positions
+        return self.flips.positions[:, 0]
 
     @property
     def symbols(self) -> Int[np.ndarray, " flips"]:
         """The symbols inserted; -1 for a deleted position; that of the first position of a group."""
-        return self.flips.symbols
+        return self.flips.symbols[:, 0]
 
     @property
     def alphabet(self) -> tuple[int, ...]:

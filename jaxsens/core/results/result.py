@@ -241,7 +241,7 @@ class FlipSensitivity(MeasuredFlips):
             InputError: as `sensitivity_distribution` does, and for flips of groups.
         """
         self._check_decisions("influences", whole=True)
-        if self.flips.joint is not None:
+        if self.asked.flips.groups is not None:
             raise InputError("influences: flips of groups are not flips of positions; use to_pandas()")
         flipped = np.bincount(self.positions, minlength=self.n) > 0
         changing = np.bincount(self.positions, weights=self.norms, minlength=self.n)
@@ -269,7 +269,7 @@ class FlipSensitivity(MeasuredFlips):
         Raises:
             InputError: which begins with `name`, if a sample does not say; and for flips of groups.
         """
-        if self.flips.joint is not None:
+        if self.asked.flips.groups is not None:
             raise InputError(f"{name}: flips of groups are not flips of positions; use to_pandas()")
         if self.exhaustive:
             return len(np.unique(self.inputs.astype(np.int64) * self.n + self.positions))
@@ -381,7 +381,7 @@ class FlipSensitivity(MeasuredFlips):
                 apart.
         """
         batch, n = self.tokens.shape
-        if self.flips.joint is not None:
+        if self.asked.flips.groups is not None:
             raise InputError("profile: these flips replace several symbols at once; use to_pandas()")
         if (cells := batch * n * len(self.alphabet)) > MOST_CELLS:
             raise InputError(
@@ -413,9 +413,8 @@ class FlipSensitivity(MeasuredFlips):
             columns |= {"token": token, "symbol": symbol, "replacement": replacement, **others}
         if self.estimated is not None:
             columns |= {"estimate": self.estimated.estimates, "exact": self.exact}
-        joint, insertion = self.flips.joint, self.flips.insertion
-        if joint is not None and insertion is not None:
-            both = joint.columns(self.positions, insertion)
+        if self.asked.flips.groups is not None:
+            both = self.flips.groups()
             if self.names is not None:
                 words = zip(self.inputs, both["positions"], strict=True)
                 columns["token"] = [self._written(self.tokens[k, list(group)]) for k, group in words]
@@ -425,11 +424,10 @@ class FlipSensitivity(MeasuredFlips):
 
     def view(self) -> ResultView:
         """Returns the result by position, with the strings of its symbols, as pictures show it."""
-        shown, flip = [], np.arange(len(self))
-        positions, symbols = self.positions, self.symbols
-        joint, insertion = self.flips.joint, self.flips.insertion
-        if joint is not None and insertion is not None:  # a flip counts at every position that it replaces
-            flip, positions, symbols = joint.by_position(positions, insertion)
+        shown, (flip, positions, symbols) = (
+            [],
+            self.flips.places(),
+        )  # a flip counts at each position of its group
         few = len(self.alphabet) <= MOST_NAMED
         inserted = self._strings(np.array(self.alphabet)).tolist() if few else ()
         named = map(repr, inserted) if few else (f"{len(self.alphabet):,} symbols",)
@@ -451,7 +449,9 @@ class FlipSensitivity(MeasuredFlips):
             exact=int(self.exact.sum()),
             unresolved=self.unresolved,
             engine=self.engine.name,
-            flipped_input=flipped_input(self.alphabet, joint is not None, self.asked.flips.copies),
+            flipped_input=flipped_input(
+                self.alphabet, self.asked.flips.groups is not None, self.asked.flips.copies
+            ),
             flipped_by=self.asked.flips.told(", ".join(named)),
             model=self.run.model,
             scale=self.run.scale,
@@ -599,8 +599,9 @@ def save_with_metadata(
     """Does what `FlipSensitivity.save` does. `clear` is as for `jaxsens.core.base.files.atomic_path`."""
     columns = dict[str, np.ndarray]()
     for name, place in COLUMNS.items():
-        held = reduce(lambda part, field: getattr(part, field, None), place.split("."), result)
-        columns |= {} if held is None else {name: held}
+        held: Any = reduce(lambda part, field: getattr(part, field, None), place.split("."), result)
+        if held is not None:  # rows of one number are stored as numbers, rather than as lists of one
+            columns[name] = held[:, 0] if held.ndim == 2 and held.shape[1] == 1 else held
     write_columns(path, columns, result.description(), metadata, clear)
 
 
@@ -612,7 +613,8 @@ def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, d
         table = decoded(fields)
         for name, column in columns.items():
             *above, last = COLUMNS[name].split(".")
-            (table[above[0]] if above else table)[last] = column
+            rows = column.ndim == 1 and name in ("position", "symbol")
+            (table[above[0]] if above else table)[last] = column[:, None] if rows else column
         return _reader().validate_python(table), metadata
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(

@@ -50,7 +50,7 @@ def write_columns(
     metadata = _as_json(description, further)
     columns = {name: np.ascontiguousarray(values) for name, values in columns.items()}
     sealed = {**metadata, "checksum": digest(metadata, columns.values())}
-    table = pa.table({name: pa.array(values) for name, values in columns.items()})
+    table = pa.table({name: _stored(values) for name, values in columns.items()})
     table = table.replace_schema_metadata({_METADATA_KEY: json.dumps(sealed, sort_keys=True).encode()})
     with atomic_path(path, clear) as temporary:
         pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
@@ -97,10 +97,26 @@ def _read(
     metadata = json.loads(text)
     stated = metadata.pop("checksum", None)
     present = [*names, *(name for name in further if name in table.column_names)]
-    columns = {name: table.column(name).to_numpy() for name in present}
+    columns = {name: _array(table.column(name)) for name in present}
     if stated != digest(metadata, columns.values()):
         raise ValueError("its content does not match its checksum")
     return columns, metadata.pop("result"), metadata
+
+
+def _stored(values: np.ndarray) -> Any:
+    """Returns a column of numbers, or of lists of them for an array of rows."""
+    import pyarrow as pa
+
+    numbers = pa.array(values.reshape(-1))
+    return numbers if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(numbers, values.shape[1])
+
+
+def _array(column: Any) -> np.ndarray:
+    """Returns the array that a column holds."""
+    size = getattr(column.type, "list_size", None)
+    return (
+        column.to_numpy() if size is None else column.combine_chunks().flatten().to_numpy().reshape(-1, size)
+    )
 
 
 def _as_json(description: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:

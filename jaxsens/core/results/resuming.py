@@ -11,7 +11,6 @@ from jaxtyping import Int
 
 from jaxsens.core.base.errors import InputError, Problems, shortened
 from jaxsens.core.checks.output import check_finite
-from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.results.at_most import Result
 from jaxsens.core.results.measured import MeasuredFlips
 
@@ -39,7 +38,7 @@ class Remaining:
             InputError: naming all differences from the interrupted call.
         """
         _check_alike("flip_sensitivity: remaining", self.partial, call)
-        keys, every = (_keys(one.flips, call) for one in (self.partial, call))
+        keys, every = _keys(self.partial, call)
         # Both are sorted in the same way, so one search finds them all.
         index = np.minimum(np.searchsorted(every, keys), max(len(every) - 1, 0))
         if not np.array_equal(every[index], keys) or (np.diff(index) < 1).any():
@@ -56,18 +55,17 @@ def joined(one: Result, other: Any) -> Result:
     _check_exact("joined", one)
     _check_alike("joined", one, other)
     both = one, other
-    keys = np.concatenate([_keys(part.flips, one) for part in both])
+    keys = np.concatenate(_keys(one, other))
     order = np.argsort(keys, kind="stable")
     if (np.diff(keys[order]) < 1).any():
         raise InputError(
             "joined: rest has flips that this result has; measure those that it lacks: .remaining"
         )
     known = [part for part in both if len(part)] or [one]  # the dtype of no values says nothing
-    columns = [(part.inputs, part.positions, part.symbols, part.flips.insertion) for part in both]
-    inputs, positions, symbols, insertion = (
-        None if column[0] is None else np.concatenate(column)[order] for column in zip(*columns, strict=True)
-    )
-    table = {"inputs": inputs, "positions": positions, "symbols": symbols, "insertion": insertion}
+    table = {
+        name: np.concatenate([getattr(part.flips, name) for part in both])[order]
+        for name in ("inputs", "positions", "symbols")
+    }
     found = dataclasses.replace(
         one,
         values=np.concatenate([part.values for part in known])[order],
@@ -109,10 +107,13 @@ def _check_alike(subject: str, one: MeasuredFlips, other: MeasuredFlips) -> None
     problems.raise_if_any()
 
 
-def _keys(flips: FlipTable, call: MeasuredFlips) -> Int[np.ndarray, " flips"]:
-    """Returns one number per flip, increasing with input, position and symbol, or for groups insertion."""
-    last, kinds, joint = np.searchsorted(call.alphabet, flips.symbols), len(call.alphabet), call.flips.joint
-    if joint is not None and flips.insertion is not None:
-        last, kinds = flips.insertion, len(joint.insertions)
-    place = flips.inputs, flips.positions, last
-    return np.asarray(np.ravel_multi_index(place, (*call.tokens.shape, kinds)))
+def _keys(*parts: MeasuredFlips) -> list[Int[np.ndarray, " flips"]]:
+    """Returns one number for each flip of each part, increasing with input, positions and symbols."""
+    tables = [part.flips for part in parts]
+    rows = [np.column_stack([table.inputs, table.positions, table.symbols]) for table in tables]
+    keys, *columns = np.concatenate(rows).T
+    for column in columns:
+        values, ranks = np.unique(column, return_inverse=True)
+        # Ranks again, since products of many columns would overflow.
+        keys = np.unique(keys * len(values) + ranks, return_inverse=True)[1]
+    return np.split(keys, [len(tables[0])])

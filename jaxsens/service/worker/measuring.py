@@ -62,7 +62,7 @@ class Desk:
                 problems.add("tokens", f"{n} symbols", limit)
             asked = default_flips(subject) if question.flips is None else question.flips
             selection = select(asked, reading, words, problems)
-        flips, run = selection.number(words), self._plan(question, n)
+        flips, run = selection.number(), self._plan(question, n)
         compiled = (question.shape(), n) in self._measured
         about = {"n": n, "inputs": len(words), "flips": flips, "bytes": run.memory}
         about |= {

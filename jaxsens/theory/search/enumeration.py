@@ -103,7 +103,7 @@ def _outputs(
     engine = EveryWord(problem.norm, problem.engine.outputs, problem.subject.apply, alphabet, free)
     first = _words(space, np.zeros(1, int))
     size = max(1, min(_BLOCK_BYTES // max(1, problem.output_bytes), space.count))
-    nothing = np.zeros(size, np.int32)
+    nothing = np.zeros((size, 1), np.int32)
     for start in range(0, space.count, size):
 
         def told(done: int, total: int, start: int = start) -> None:
@@ -111,9 +111,9 @@ def _outputs(
                 progress(SearchProgress(min(start + done, space.count), space.count, None))
 
         # The last block is filled up, so that one program serves all blocks.
-        numbers = np.minimum(np.arange(start, start + size), space.count - 1)
+        numbers = np.minimum(np.arange(start, start + size), space.count - 1)[:, None]
         outputs, _ = Measuring(
-            engine, problem.parameters, first, nothing, numbers, nothing, problem.devices, told
+            engine, problem.parameters, first, nothing[:, 0], numbers, nothing, problem.devices, told
         ).changes()
         if not start:
             found = np.zeros((space.count, outputs.shape[1]), outputs.dtype)
@@ -153,4 +153,4 @@ class EveryWord(VmapEngine):
             word = prepared.at[jnp.asarray(self.free)].set(jnp.asarray(self.alphabet, prepared.dtype)[digits])
             return self._output(parameters, word)
 
-        return jax.vmap(one)(block.places)
+        return jax.vmap(one)(block.places[:, 0])

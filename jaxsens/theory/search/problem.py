@@ -20,7 +20,7 @@ from jaxsens.core.checks.output import check_finite, checked_output
 from jaxsens.core.choice import choose
 from jaxsens.core.engines.engine import Engine, EngineChoice
 from jaxsens.core.engines.options import AskedEngine
-from jaxsens.core.flips.flip_table import enumerate_flips, places
+from jaxsens.core.flips.flip_table import Candidates, Lists
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures.measures import Norm
 from jaxsens.core.models.subjects.adapters import Measurable
@@ -93,8 +93,8 @@ def search_space(
         subject.check_length(n, problems)
     fixed, start = search.fixed, search.start
     held = inputs.fixed(fixed, n, subject.vocabulary_size, problems)
-    everywhere = places(n, subject.position_read(n))
-    flipped = everywhere[~np.isin(everywhere, list(held))]
+    kept = {*held, subject.position_read(n)}
+    flipped = np.array([position for position in range(n) if position not in kept], int)
     if n and not len(flipped):
         remedy = (
             "nothing to flip: neither the readout position nor fixed ones are flipped; leave another one free"
@@ -175,10 +175,11 @@ class Problem:
             InputError: If the output is not finite under some flip.
         """
         space = self.space
-        flips = enumerate_flips(word[None], space.alphabet, space.free, np.ones((1, space.n), bool), None)
+        which = np.where(np.isin(np.arange(space.n), space.free), 0, -1)
+        flips = Candidates.of(word[None], Lists.of([space.alphabet]), which[None]).table()
         changes = self._changes(self.engine, word[None], flips.inputs, flips.positions, flips.symbols)
         norms = self.sizes(changes)
-        check_finite(norms, flips.positions, self.norm)
+        check_finite(norms, flips.positions[:, 0], self.norm)
         table = (len(space.free), len(space.alphabet) - 1)
         return Measured(
             self,
@@ -192,7 +193,7 @@ class Problem:
         self, words: Int[np.ndarray, "words n"], flips: Sequence[tuple[int, int]]
     ) -> Float[np.ndarray, "words flips"]:
         """The norms of the same few flips (position, symbol) of several words."""
-        positions, symbols = (np.tile(part, len(words)) for part in np.array(flips).T)
+        positions, symbols = (np.tile(part, len(words))[:, None] for part in np.array(flips).T)
         rows = np.repeat(np.arange(len(words)), len(flips))
         changes = self._changes(self.engine.for_few_flips, words, rows, positions, symbols)
         return self.sizes(changes).reshape(len(words), len(flips))

@@ -144,7 +144,7 @@ def by_one(
         if not engine.resolves(prepared):
             return np.full(len(flips), np.nan)
         given = parameters_from_numpy(parameters, dtype)
-        return np.asarray(norms(given, prepared, FlipBlock(pairs[:, 0], pairs[:, 1])))
+        return np.asarray(norms(given, prepared, FlipBlock(pairs[:, :1], pairs[:, 1:])))
 
 
 def _narrow(leaf: jax.Array) -> jax.Array:

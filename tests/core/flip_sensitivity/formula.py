@@ -29,7 +29,7 @@ class Formula(Engine):
         return changes, jnp.zeros(len(changes))
 
     def changes(self, parameters: Any, prepared: Any, block: FlipBlock) -> Any:
-        positions, symbols = block
+        positions, symbols = block.single
         value = parameters * (100.0 * positions + 10.0 * symbols + prepared[positions] + 1) * self.scale
         if self.every:
             value = jnp.where(positions % self.every == 0, jnp.nan, value)
@@ -56,6 +56,6 @@ EXPECTED = np.array([100.0 * p + 10.0 * s + TOKENS[b, p] + 1 for b, p, s in FLIP
 
 
 def spread(engine: Engine, where: Placement, progress: Any = None) -> tuple[np.ndarray, dict[str, int]]:
-    given = jnp.float32(1), TOKENS, INPUTS, POSITIONS, SYMBOLS, where, progress
+    given = jnp.float32(1), TOKENS, INPUTS, POSITIONS[:, None], SYMBOLS[:, None], where, progress
     values, elsewhere = run.Measuring(engine, *given).numbers()
     return values[:, 0], elsewhere

@@ -44,8 +44,8 @@ def made(
     tokens = np.zeros((1, len(values)), np.int32) if tokens is None else np.asarray(tokens)
     each = np.bincount(inputs, minlength=len(tokens))
     columns = (
-        np.arange(len(values)) if positions is None else np.asarray(positions),
-        np.ones(len(values), int) if symbols is None else np.asarray(symbols),
+        np.reshape(np.arange(len(values)) if positions is None else positions, (-1, 1)),
+        np.reshape(np.ones(len(values), int) if symbols is None else symbols, (-1, 1)),
         each if populations is None else np.asarray(populations),
     )
     asked = request(

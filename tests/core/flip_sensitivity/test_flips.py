@@ -5,8 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxsens
-from jaxsens.core.flips.flip_table import Sample, enumerate_flips
+from jaxsens.core.flips.flip_table import Candidates, Lists
 from tests.lanes import examples
+
+
+def flips_of(tokens, symbols, positions, keep, **sample):
+    which = np.where(np.isin(np.arange(tokens.shape[1]), positions) & keep, 0, -1)
+    return Candidates.of(tokens, Lists.of([symbols]), which).table(**sample)
 
 
 def brute_force(tokens, symbols, positions, keep):
@@ -20,7 +25,7 @@ def brute_force(tokens, symbols, positions, keep):
 
 
 def listed(flips):
-    return list(zip(flips.inputs.tolist(), flips.positions.tolist(), flips.symbols.tolist(), strict=True))
+    return [tuple(map(int, row)) for row in np.column_stack([flips.inputs, flips.positions, flips.symbols])]
 
 
 @st.composite
@@ -36,14 +41,14 @@ def problems(draw):
 
 @given(problems())
 def test_every_flip_is_listed_once_in_order_and_none_puts_back_the_same_symbol(problem):
-    assert listed(enumerate_flips(*problem, drawn=None)) == brute_force(*problem)
+    assert listed(flips_of(*problem)) == brute_force(*problem)
 
 
 @given(problems(), st.integers(1, 40), st.integers(0, 5))
 @settings(max_examples=examples(50))
 def test_a_sample_is_a_subset_of_the_flips_without_repeats(problem, count, seed):
     everything = brute_force(*problem)
-    flips = enumerate_flips(*problem, drawn=Sample(count, seed=seed))
+    flips = flips_of(*problem, sample=count, seed=seed)
     drawn = listed(flips)
     assert len(drawn) == min(count, len(everything)) == len(set(drawn))
     assert set(drawn) <= set(everything)
@@ -57,17 +62,16 @@ def test_samples_are_uniform_over_flips():
     tokens, keep = np.zeros((1, 5), int), np.ones((1, 5), bool)
     counts = np.zeros(10)
     for seed in range(2000):
-        flips = enumerate_flips(tokens, np.arange(3), np.arange(5), keep, Sample(2, seed=seed))
-        counts[flips.positions * 2 + flips.symbols - 1] += 1
+        flips = flips_of(tokens, np.arange(3), np.arange(5), keep, sample=2, seed=seed)
+        counts[(flips.positions * 2 + flips.symbols - 1)[:, 0]] += 1
     # Each of 10 flips is in a sample of 2 with probability 1/5: 400 expected, standard deviation 18.
     assert np.all(np.abs(counts - 400) < 90)
 
 
 def test_huge_alphabets_are_sampled_without_listing_all_flips():
     tokens = np.zeros((1, 100_000), int)
-    flips = enumerate_flips(
-        tokens, np.arange(50_000), np.arange(99_999), np.ones(tokens.shape, bool), Sample(10)
-    )
+    keep = np.ones(tokens.shape, bool)
+    flips = flips_of(tokens, np.arange(50_000), np.arange(99_999), keep, sample=10)
     assert len(flips) == 10
     assert flips.population == 99_999 * 49_999
 

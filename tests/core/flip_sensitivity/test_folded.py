@@ -48,10 +48,12 @@ def measured(engine: Any, config: TransformerConfig, tokens: np.ndarray, positio
     In blocks of neighbouring positions: under a mask, those late in the word leave rows out.
     """
     places, symbols = (
-        np.resize(array, (-(-len(array) // BLOCK), BLOCK)) for array in flips_of(tokens, positions)
+        np.resize(array, (-(-len(array) // BLOCK), BLOCK, 1)) for array in flips_of(tokens, positions)
     )
     with numerics(config.dtype):
-        parameters, prepared, *_ = preparing.prepared_on(ONE_DEVICE, engine, initialise(config, 0), tokens[None])
+        parameters, prepared, *_ = preparing.prepared_on(
+            ONE_DEVICE, engine, initialise(config, 0), tokens[None]
+        )
         prepared = jax.tree.map(lambda leaf: leaf[0], prepared)
         norms = jax.jit(engine.shared.norms)
         blocks = [
@@ -71,8 +73,8 @@ def completed(
             parameters_from_numpy(parameters, config.dtype),
             tokens[None],
             np.zeros_like(places),
-            places,
-            symbols,
+            places[:, None],
+            symbols[:, None],
             Placement(ONE_DEVICE),
         ).numbers()
         return values[:, 0], elsewhere
@@ -226,7 +228,7 @@ def test_a_flip_of_a_key_with_more_than_half_of_a_row_is_declined(share, decline
         given = parameters_from_numpy(parameters, "float64")
         prepared = jax.jit(engine.prepare)(given, tokens)
         norms = np.asarray(
-            jax.jit(engine.norms)(given, prepared, FlipBlock(np.array([1, 2]), np.array([1, 1])))
+            jax.jit(engine.norms)(given, prepared, FlipBlock(np.array([[1], [2]]), np.array([[1], [1]])))
         )
     np.testing.assert_array_equal(np.isnan(norms), [declined, False])
 

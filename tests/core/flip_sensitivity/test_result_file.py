@@ -26,7 +26,7 @@ ARRAYS = ("values", "resolution", "inputs", "positions", "symbols", "tokens")
 def result():
     n = 5
     values = np.random.default_rng(0).exponential(size=2 * (n - 1)).astype(np.float32)
-    columns = np.repeat([0, 1], n - 1), np.tile(np.arange(n - 1), 2), np.ones(2 * (n - 1), int)
+    columns = np.repeat([0, 1], n - 1), np.tile(np.arange(n - 1), 2)[:, None], np.ones((2 * (n - 1), 1), int)
     return FlipSensitivity(
         values=values,
         resolution=0 * values,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import jaxsens
 from jaxsens import InputError, Transformer, load_result
-from jaxsens.core.flips.flip_table import Lists, Sample, enumerate_flips, flips_of_groups, flips_of_lists
+from jaxsens.core.flips.flip_table import Candidates, Lists
 from jaxsens.core.flips.flips import Delete, Mask, Neighbours, Pairs, Repeat, Substitute
 from jaxsens.core.flips.selection import nearest_symbols
 from jaxsens.core.measures.measures import Function
@@ -38,9 +38,8 @@ def measure(flips=None, **options):
 
 
 def listed(result):
-    return list(
-        zip(*(getattr(result, name).tolist() for name in ("inputs", "positions", "symbols")), strict=True)
-    )
+    columns = [np.ravel(getattr(result, name)).tolist() for name in ("inputs", "positions", "symbols")]
+    return list(zip(*columns, strict=True))
 
 
 def plain(word, model=MODEL):
@@ -76,18 +75,20 @@ def list_problems(draw):
 @given(list_problems(), st.integers(1, 20))
 def test_the_flips_of_lists_are_those_of_plain_loops(problem, count):
     tokens, lists, rows = problem
-    flips = flips_of_lists(tokens, Lists.of(lists), rows, None)
+    candidates = Candidates.of(tokens, Lists.of(lists), rows)
+    flips = candidates.table()
     everything = brute_force(*problem)
     assert listed(flips) == everything
     assert flips.populations.tolist() == [sum(b == k for b, _, _ in everything) for k in range(len(tokens))]
-    drawn = flips_of_lists(tokens, Lists.of(lists), rows, Sample(count))
+    drawn = candidates.table(count)
     assert len(drawn) == min(count, len(everything)) == len(set(listed(drawn)))
     assert set(listed(drawn)) <= set(everything)
 
 
 def test_four_million_flips_are_listed():
     tokens = np.random.default_rng(0).integers(0, 30_522, (1, 138))
-    flips = enumerate_flips(tokens, np.arange(30_522), np.arange(137), np.ones(tokens.shape, bool), None)
+    which = np.where(np.arange(138) < 137, 0, -1)[None]
+    flips = Candidates.of(tokens, Lists.of([np.arange(30_522)]), which).table()
     assert len(flips) == 137 * 30_521
 
 
@@ -297,17 +298,15 @@ def test_the_flips_of_groups_are_those_of_plain_loops(problem, count):
     ordered = tuple(sorted(tuple(sorted(group)) for group in groups))
     rows = np.full(tokens.shape, -1)
     rows[:, list(mapping)] = np.arange(len(mapping))
-    arguments = tokens, Lists.of([*mapping.values()]), rows, ordered
-    flips: Any = flips_of_groups(*arguments, None)
-    found = []
-    for b, (g, row) in zip(flips.inputs, zip(*flips.edits, strict=True), strict=True):
-        group = flips.joint.groups[g]
-        found.append((b, group, tuple(flips.joint.insertions[row][: len(group)].tolist())))
+    candidates = Candidates.of(tokens, Lists.of([*mapping.values()]), rows, ordered)
+    flips = candidates.table()
+    columns = flips.groups()
+    found = list(zip(flips.inputs, columns["positions"], columns["symbols"], strict=True))
     everything = group_flips(tokens, groups, mapping)
     assert found == everything
-    assert flips.positions.tolist() == [group[0] for _, group, _ in everything]
-    assert flips.symbols.tolist() == [new[0] for _, _, new in everything]
-    drawn = flips_of_groups(*arguments, Sample(count))
+    assert flips.positions[:, 0].tolist() == [group[0] for _, group, _ in everything]
+    assert flips.symbols[:, 0].tolist() == [new[0] for _, _, new in everything]
+    drawn = candidates.table(count)
     assert len(drawn) == min(count, len(everything))
     assert drawn.population == len(everything)
 

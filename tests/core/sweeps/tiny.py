@@ -72,7 +72,7 @@ def fake_flip_sensitivity(model: Any, tokens: Any, **options: Any) -> FlipSensit
     return FlipSensitivity(
         values=values,
         resolution=np.zeros_like(values),
-        flips=FlipTable(inputs, positions, symbols, np.full(batch, n - 1), (0, 1)),
+        flips=FlipTable(inputs, positions[:, None], symbols[:, None], np.full(batch, n - 1), (0, 1)),
         tokens=words,
         asked=request(measure=options.get("measure", L2()), readout="last", counts=(n - 1,) * batch),
         engine=EngineChoice("fake", "for tests"),

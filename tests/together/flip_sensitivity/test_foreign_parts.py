@@ -174,7 +174,7 @@ def test_the_rules_of_the_difference_engine_refuse_it_where_nobody_asked_the_eng
     model = made(layers=layers, **options)
     engine, flips = (
         DifferenceEngine(L2(), None, model.config),
-        FlipBlock(jnp.array([0, 3]), jnp.array([1, 1])),
+        FlipBlock(jnp.array([[0], [3]]), jnp.array([[1], [1]])),
     )
 
     def measured(parameters, tokens):

@@ -81,9 +81,7 @@ def test_changes_are_vectors_with_the_signs_that_norms_lose(devices, every):
     class Vectors(Formula):
         def changes(self, parameters: Any, prepared: Any, block: FlipBlock) -> Any:
             value = super().changes(parameters, prepared, block)
-            return jnp.concatenate(
-                [0 * value, -self.scale * value, block.places[:, None] + 0 * value], axis=1
-            )
+            return jnp.concatenate([0 * value, -self.scale * value, block.places + 0 * value], axis=1)
 
         @property
         def fallback(self) -> Engine | None:
@@ -91,7 +89,7 @@ def test_changes_are_vectors_with_the_signs_that_norms_lose(devices, every):
 
     engine, where = Vectors(LInf(), (1, 2), every), Placement(mesh_of(devices), 3)
     changes, declined = run.Measuring(
-        engine, jnp.float32(1), TOKENS, INPUTS, POSITIONS, SYMBOLS, where
+        engine, jnp.float32(1), TOKENS, INPUTS, POSITIONS[:, None], SYMBOLS[:, None], where
     ).changes()
     np.testing.assert_array_equal(changes, np.stack([-EXPECTED, POSITIONS], axis=1))
     norms, also = spread(engine, where)
@@ -109,8 +107,8 @@ def test_ctrl_c_among_changes_is_a_plain_one():
             jnp.float32(1),
             TOKENS,
             INPUTS,
-            POSITIONS,
-            SYMBOLS,
+            POSITIONS[:, None],
+            SYMBOLS[:, None],
             Placement(mesh_of(1)),
             stop,
         ).changes()
@@ -122,7 +120,7 @@ def test_one_program_serves_the_declined_flips_of_all_inputs(monkeypatch):
     class DeclinesZeros(Formula):
         def changes(self, parameters: Any, prepared: Any, block: FlipBlock) -> Any:
             change = super().changes(parameters, prepared, block)
-            return jnp.where(prepared[block.places][:, None] == 0, jnp.nan, change)
+            return jnp.where(prepared[block.places] == 0, jnp.nan, change)
 
         @property
         def fallback(self) -> Engine:
@@ -142,8 +140,8 @@ def test_one_program_serves_the_declined_flips_of_all_inputs(monkeypatch):
         jnp.float32(1),
         words,
         inputs,
-        positions,
-        np.full(99, 2),
+        positions[:, None],
+        np.full((99, 1), 2),
         Placement(mesh_of(1), 3),
     ).numbers()
     np.testing.assert_array_equal(norms[:, 0], 100.0 * positions + 21 + words.ravel())
@@ -275,7 +273,7 @@ def test_ctrl_c_keeps_no_flip_that_was_declined_and_not_yet_measured():
 def temporary(engine: Engine, config: jaxsens.TransformerConfig, n: int, flips: int) -> tuple[int, int]:
     """Bytes that the compiled `norms` of a block of flips takes: temporary ones, and those of its arguments."""
     with numerics(config.dtype):
-        tokens, block = (jax.ShapeDtypeStruct((size,), jnp.int32) for size in (n, flips))
+        tokens, block = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((n,), (flips, 1)))
         parameters = jaxsens.Transformer(config).parameters
         prepared = jax.eval_shape(engine.prepare, parameters, tokens)
         lowered = jax.jit(engine.norms).lower(parameters, prepared, FlipBlock(block, block))
@@ -456,7 +454,7 @@ def test_the_operations_of_the_compiled_program_grow_with_n(monkeypatch):
     with numerics("float64"):
         parameters = jaxsens.Transformer(config).parameters
         for n in lengths:
-            tokens, block = (jax.ShapeDtypeStruct((size,), jnp.int32) for size in (n, 4))
+            tokens, block = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((n,), (4, 1)))
             prepared = jax.eval_shape(engine.prepare, parameters, tokens)
             compiled = jax.jit(engine.norms).lower(parameters, prepared, FlipBlock(block, block)).compile()
             counts.append((compiled.cost_analysis() or {})["flops"])
@@ -479,8 +477,8 @@ def test_a_batch_that_the_compiler_refuses_for_want_of_memory_is_halved(monkeypa
     said = "RESOURCE_EXHAUSTED: Ran out of memory on HBM"
 
     def refusing(*given: Any) -> Any:
-        asked.append(given[7][0])
-        if given[7][0] > 2:
+        asked.append(given[6][0])
+        if given[6][0] > 2:
             raise jax.errors.JaxRuntimeError(said)
         return compiled(*given)
 

@@ -114,7 +114,7 @@ def test_its_model_is_measured_and_its_config_alone_is_not_a_model():
     kind = network("counts")
     model = kind(kind.of(3), seed=1)
     result = jaxsens.flip_sensitivity(model, np.array([0, 1, 2, 0]))
-    assert set(result.flips.symbols) == {0, 1, 2}
+    assert set(result.symbols) == {0, 1, 2}
     with pytest.raises(
         InputError, match=r"CountsConfig, a config: .*\n    model = counting\.Counts\(config, seed=0\)"
     ):

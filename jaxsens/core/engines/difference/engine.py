@@ -127,7 +127,7 @@ class DifferenceEngine(ConfigEngine):
 
     def changed(self, parameters: TransformerParameters, prepared: Prepared, block: FlipBlock) -> Changed:
         """Returns the output's change under each flip, and a running bound of its rounding (`difference.rounding`)."""
-        run = KeptRun(of_dtype(self.config, parameters), parameters, prepared)
+        run, block = KeptRun(of_dtype(self.config, parameters), parameters, prepared), block.single
         n, layers = prepared.tokens.shape[0], run.config.layers
         row = readout_position(run.config, n)
         if layers == 0:

@@ -216,6 +216,7 @@ class FoldedEngine(ConfigEngine):
 
     def changed(self, parameters: TransformerParameters, prepared: PreparedFold, block: FlipBlock) -> Changed:
         """Returns the output's change under each flip, NaN for flips that are declined, and its error."""
+        block = block.single
         config, base, (positions, symbols) = self.config, prepared.prepared, block
         n, dtype, run = base.tokens.shape[0], base.output.dtype, KeptRun(config, parameters, base)
         last = run.layer(1)

@@ -17,7 +17,6 @@ from jaxsens.core.base.errors import InputError, UnchangedWarning
 from jaxsens.core.base.nudged import nudged, salts
 from jaxsens.core.base.precision import LOW_PRECISION
 from jaxsens.core.base.programs import compiled
-from jaxsens.core.engines.edits import Edit, edited
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.measures.formulas import difference
@@ -34,7 +33,7 @@ def check_alone(
     subject: Measurable,
     words: Int[np.ndarray, "batch n"],
     flips: FlipTable,
-    edit: Edit,
+    longer: int,
     values: Float[np.ndarray, "flips *rows"],
     engine: Engine,
 ) -> bool:
@@ -44,6 +43,7 @@ def check_alone(
     module with parameters of 16 bits, whose rounding is not known.
 
     Args:
+        longer: by how many symbols a flip makes a word longer.
         values: what was measured of each flip, or of each row (flips, n) of a model that returns rows (n, d).
 
     Returns:
@@ -64,7 +64,7 @@ def check_alone(
     chosen = np.unique([len(values) - 1 - int(np.argmax(sizes[::-1])), len(values) - 1, int(drawn)])
     own = {b: called_alone(subject, words[b]) for b in np.unique(flips.inputs[chosen]).tolist()}
     outputs, moved = engine.outputs, False
-    for k, word in zip(chosen.tolist(), edited(words, flips, edit, chosen), strict=True):
+    for k, word in zip(chosen.tolist(), flips.edited(words, chosen, longer), strict=True):
         b = int(flips.inputs[k])
         pair = own[b], called_alone(subject, word)
         moved = moved or not np.array_equal(*pair)

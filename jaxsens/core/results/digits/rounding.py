@@ -80,7 +80,9 @@ LEAST_NUDGED = 4
 RATE = 2e10
 """Operations per second of a pass in float64 on the reference machine: 1.9e10 to 6.6e10 at n = 256 to 1024."""
 
-Passes = Callable[[Int[np.ndarray, "passes n"], Int[np.ndarray, " passes"]], Float[np.ndarray, "passes outputs"]]
+Passes = Callable[
+    [Int[np.ndarray, "passes n"], Int[np.ndarray, " passes"]], Float[np.ndarray, "passes outputs"]
+]
 """Runs the model on words: draw 0 is the model, and the others its numbers moved."""
 
 
@@ -122,13 +124,13 @@ def _of_sample(
     affordable: int,
 ) -> Doubts:
     """Returns the largest rounding at a sample of the flips of all inputs."""
-    (parameters, placement), (what, by_what) = given, flips.edits
+    parameters, placement = given
 
     @cache
     def largest() -> float:
         count = max(LEAST_NUDGED, affordable, int(SHARE_NUDGED * len(flips)))
         some = np.sort(np.random.default_rng(0).permutation(len(flips))[:count])
-        where = flips.inputs[some], what[some], by_what[some]
+        where = flips.inputs[some], flips.positions[some], flips.symbols[some]
         engine = replace(nudging, measure=L2())
         return float(np.max(Measuring(engine, parameters, words, *where, placement).numbers()[0][:, 1]))
 
@@ -210,7 +212,9 @@ def _passes(subject: Measurable, n: int, dtype: str) -> tuple[Passes, bool] | No
         )
         draws = range(1 if subject.parameters.components is subject.parameters.learned is None else 1 + DRAWS)
         with numerics("float64"):
-            tabled = [engine.with_tables(_with_moved_positions(subject.parameters, k, step), n) for k in draws]
+            tabled = [
+                engine.with_tables(_with_moved_positions(subject.parameters, k, step), n) for k in draws
+            ]
             tables = jax.tree.map(lambda *leaves: np.stack(leaves), *(one.tables for one in tabled))
         program = partial(_outputs_of_transformer, engine.shared, replace(tabled[0], tables=None), tables)
         return partial(_run, program, step, "float64"), False
@@ -240,7 +244,9 @@ def _run(
     filled, drawn = np.zeros((room, n), np.int32), np.zeros(room, np.int32)
     filled[:count], drawn[:count] = words, draws
     with numerics(dtype), on_host() if dtype == "float64" else numerics(dtype):
-        return np.asarray(program(filled, drawn, np.asarray(step, dtype), np.int32(count))[:count], np.float64)
+        return np.asarray(
+            program(filled, drawn, np.asarray(step, dtype), np.int32(count))[:count], np.float64
+        )
 
 
 def _over_passes(one: Callable[[Array, Array], Array], words: Array, draws: Array, count: Array) -> Array:

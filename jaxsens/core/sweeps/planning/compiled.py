@@ -53,6 +53,7 @@ class PlannedFlips:
         parameters: those of the model as the engine takes them; abstract values do.
         n: the length of the input.
         flips: their number.
+        row: the number of positions in the row of a flip.
         dtype: of the model.
         arguments: bytes of what all flips share, the model included.
     """
@@ -62,6 +63,7 @@ class PlannedFlips:
     parameters: Any
     n: int
     flips: int
+    row: int
     dtype: str
     arguments: int
 
@@ -71,7 +73,14 @@ def measured_by(run: PlannedRun) -> PlannedFlips:
     with numerics(run.subject.dtype):
         arguments = bytes_of((run.parameters, run.prepared)) * (2 if run.engine.wide else 1)
         return PlannedFlips(
-            run.engine, run.quantity, run.parameters, run.n, run.flips, run.subject.dtype, arguments
+            run.engine,
+            run.quantity,
+            run.parameters,
+            run.n,
+            run.flips,
+            run.asked.row,
+            run.subject.dtype,
+            arguments,
         )
 
 
@@ -104,7 +113,9 @@ def compile_for(mesh: Mesh, what: PlannedFlips, budget: int) -> tuple[CompiledPr
         with numerics("float64") if engine.prepares_in_float64 else numerics(str(jnp.result_type(float))):
             first, prepared = _prepared(prepare, parameters, tokens, where)
         given = jax.tree.map(partial(_abstract, wide=wide), (parameters, prepared[0]))
-        wanted = Wanted(what.quantity, engine.shared, given, what.n, prepared[1].size, mesh, mesh.size)
+        wanted = Wanted(
+            what.quantity, engine.shared, given, what.n, prepared[1].size, what.row, mesh, mesh.size
+        )
         memory, began = Memory(budget, 1, limited=True), time.perf_counter()
         room = wanted.room(what.flips, memory)
         batch = max(1, min(engine.preferred_batch(what.n, platform), -(-room // mesh.size)))

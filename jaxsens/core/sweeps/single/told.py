@@ -246,11 +246,10 @@ def _sizes(result: FlipSensitivity) -> str:
 
 def _largest(result: FlipSensitivity, count: int) -> Iterator[tuple[int, dict[str, Any]]]:
     """The largest flips: their numbers, positions and symbols (of a group, lists of all of them), and limits."""
-    joint, insertion = result.flips.joint, result.flips.insertion
     for k in map(int, np.argsort(-result.norms, kind="stable")[:count]):
         flip: dict[str, Any] = {"position": int(result.positions[k]), "symbol": int(result.symbols[k])}
-        if joint is not None and insertion is not None:
-            both = joint.columns(result.positions[k : k + 1], insertion[k : k + 1])
+        if result.asked.flips.groups is not None:
+            both = result.flips.part(slice(k, k + 1)).groups()
             flip = {"position": list(both["positions"][0]), "symbol": list(both["symbols"][0])}
         if not result.resolved[k]:
             flip["at_most"] = float(result.norms[k] + result.resolution[k])
