@@ -38,7 +38,7 @@ from jaxsens.core.engines.options import AskedEngine, Auto, Difference, Incremen
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures.measures import Measure
-from jaxsens.core.models.parts.weighting import Tempered
+from jaxsens.core.models.parts.weighting import Tempered, learns_sink
 from jaxsens.core.models.subjects.adapters import Measurable
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layers import apply_operations, readout_position
@@ -157,7 +157,11 @@ def _by_forward_passes(asked: AskedEngine, flips: Flips, forward: VmapEngine) ->
 
 def lost_digits(subject: Measurable, config: TransformerConfig, n: int) -> str | None:
     """Returns why subtracting two outputs would be too inaccurate, or None if it is accurate enough."""
-    kinds = [weighting_of(config.layer(k), subject.parameters.layers[k]) for k in range(config.layers)]
+    layers = subject.parameters.layers
+    kinds = [
+        weighting_of(layer, layers[k]) if learns_sink(layer.weighting) else layer.weighting
+        for k, layer in enumerate(map(config.layer, range(config.layers)))
+    ]
     soft = [kind for kind in kinds if isinstance(kind, Tempered)]
     if subject.outputs is not None:
         return "the designated output may change by far less than a part 1/n"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial, wraps
 from types import MethodType
@@ -144,11 +144,34 @@ class _Results(Generic[Result]):
             self._entries.pop(key, None)
 
 
+class OfArrays(Generic[Result]):
+    """Results that were made of JAX's arrays, which do not change, kept as long as all of these are."""
+
+    def __init__(self) -> None:
+        self._results: dict[Hashable, tuple[list[Any], Result]] = {}
+
+    def get(self, key: Hashable, arrays: Sequence[jax.Array], make: Callable[[], Result]) -> Result:
+        """Returns what was made of these arrays and a key, or makes it."""
+        key = key, *map(id, arrays)
+        held, result = self._results.get(key, (None, None))
+        if (
+            held is None
+            or result is None
+            or any(one() is not own for one, own in zip(held, arrays, strict=True))
+        ):
+            result = make()
+            for old, (references, _) in list(self._results.items()):
+                if any(one() is None for one in references):
+                    self._results.pop(old, None)
+            self._results[key] = list(map(weakref.ref, arrays)), result
+        return result
+
+
 def _weakly(argument: Any, mortal: list[Any]) -> Hashable:
     """Returns a key that is equal for equal arguments and holds no function; adds the objects that it refers to.
 
     These are all that are equal to themselves alone: functions, and objects of classes without equality. The engines
-    and adapters of jaxsens, which hold functions, are taken apart.
+    and adapters of jaxsens, which hold functions, are taken apart; those with `lasting` once.
     """
     kind = type(argument)
     if kind.__hash__ is object.__hash__ and kind.__eq__ is object.__eq__ and kind.__weakrefoffset__:
@@ -158,7 +181,28 @@ def _weakly(argument: Any, mortal: list[Any]) -> Hashable:
         return kind, _weakly(argument.__self__, mortal), _weakly(argument.__func__, mortal)
     if kind is tuple:
         return tuple(_weakly(one, mortal) for one in argument)
-    if kind.__module__.startswith("jaxsens.") and is_dataclass(kind):
-        own = (getattr(argument, one.name) for one in fields(kind) if one.compare)
-        return kind, *(_weakly(one, mortal) for one in own)
-    return argument
+    if not (kind.__module__.startswith("jaxsens.") and is_dataclass(kind)):
+        return argument
+    held, key, functions = _keys.get(id(argument), (None, None, ()))
+    if held is not None and held() is argument:
+        alive = [one() for one in functions]
+        mortal.extend(alive)
+        return key
+    own: list[Any] = []
+    values = (getattr(argument, one.name) for one in fields(kind) if one.compare)
+    key = kind, *(_weakly(one, own) for one in values)
+    mortal.extend(own)
+    if getattr(kind, "lasting", False):
+        number = id(argument)
+        forget = partial(_forget_key, number)
+        _keys[number] = weakref.ref(argument, forget), key, tuple(map(weakref.ref, own))
+    return key
+
+
+_keys: dict[int, tuple[Any, Hashable, tuple[Any, ...]]] = {}
+"""The keys of configs, which programs are asked for by again and again, as long as they live."""
+
+
+def _forget_key(number: int, dead: Any, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+    if not ending() and _keys.get(number, (None,))[0] is dead:
+        _keys.pop(number, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -108,7 +109,11 @@ class Placement:
 
 def local_mesh() -> Mesh:
     """Returns a mesh of all devices of this process, with one axis called "flips"."""
-    devices = jax.local_devices()
+    return _mesh_of(tuple(jax.local_devices()))
+
+
+@lru_cache(maxsize=4)
+def _mesh_of(devices: tuple[jax.Device, ...]) -> Mesh:
     return jax.make_mesh((len(devices),), ("flips",), devices=devices, axis_types=(AxisType.Auto,))
 
 

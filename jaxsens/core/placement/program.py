@@ -35,7 +35,7 @@ class FlipProgram:
 
     A block has `together` rows of `batch` flips, and each row the number of the prepared input to which its flips
     belong. `shape` and `dtype` are those of one flip's result; `bytes` is the temporary memory of one call; `pace` has
-    the seconds of a block in one thread, once it has run.
+    the least seconds of a block in one thread, once it has run.
     """
 
     run: Any

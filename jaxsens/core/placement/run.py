@@ -382,7 +382,7 @@ class _ByOneEngine:
         if placement.group is None and program.pace and blocks * program.pace[0] < _SHORT:
             began = time.perf_counter()
             found = lane(0, blocks, 1, 0)
-            program.pace[0] = (time.perf_counter() - began) / blocks
+            program.pace[0] = min(program.pace[0], (time.perf_counter() - began) / blocks)
             yield self._values(order[:, :blocks], rows, found)
             return
         start, step, stride = 0, lanes, lanes
@@ -399,7 +399,7 @@ class _ByOneEngine:
                 for k, part in enumerate(threads.run(partial(lane, start, stop, lanes))):
                     found[:, k::lanes] = part
                 seconds = max(time.perf_counter() - began, 1e-6)
-                program.pace[:] = [seconds * lanes / (stop - start)]
+                program.pace[:] = [min([*program.pace, seconds * lanes / (stop - start)])]
                 found, seconds = _of_all(found, seconds, placement)
                 yield self._values(order[:, start:stop], rows, found)
                 step = max(1, min(8 * step, int((stop - start) * _CHUNK_SECONDS / seconds)))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import weakref
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsens.core.base.programs import kept
+from jaxsens.core.base.programs import OfArrays, kept
 from jaxsens.core.models.subjects.adapters import Measurable
 
 
@@ -25,27 +24,18 @@ def fingerprint(subject: Measurable, n: int, weights: str | None = None) -> str:
     return hashlib.sha256(f"{_function(subject, n)} {weights}".encode()).hexdigest()
 
 
-_digests: dict[tuple[Any, ...], tuple[tuple[Any, ...], str]] = {}
-"""Digests of parameters by their structure and the identities of their arrays, beside weak references to these."""
+_digests: OfArrays[str] = OfArrays()
 
 
 def weights_of(subject: Measurable) -> str:
     """Returns the SHA-256 of a model's parameters, by path; of a PyTorch module with its description.
 
-    That of JAX's arrays, which do not change, is kept as long as they are: to read all weights takes longer than to
-    measure a short input.
+    That of JAX's arrays is kept as long as they are: to read all weights takes longer than to measure a short input.
     """
     leaves, structure = jax.tree.flatten(subject.parameters)
     if subject.torch is not None or not all(isinstance(leaf, jax.Array) for leaf in leaves):
         return _read_weights(subject)
-    key = structure, *map(id, leaves)
-    held, digest = _digests.get(key, ((), ""))
-    if not (digest and all(one() is leaf for one, leaf in zip(held, leaves, strict=True))):
-        digest = _read_weights(subject)
-        for dead in [old for old, (refs, _) in _digests.items() if any(one() is None for one in refs)]:
-            _digests.pop(dead, None)
-        _digests[key] = tuple(map(weakref.ref, leaves)), digest
-    return digest
+    return _digests.get(structure, leaves, lambda: _read_weights(subject))
 
 
 def _read_weights(subject: Measurable) -> str:

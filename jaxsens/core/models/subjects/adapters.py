@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -23,6 +24,7 @@ from jaxtyping import Int
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.inputs import plain_numbers
+from jaxsens.core.base.programs import kept
 from jaxsens.core.models.networks.config import NetworkConfig
 from jaxsens.core.models.subjects.model_problems import check_is_model
 from jaxsens.core.models.torch_model import TorchModel
@@ -147,12 +149,15 @@ class Measurable:
 
         Models from elsewhere may hold hidden constants, so they are also "float64" if JAX is set to 64 bits.
         """
-        kinds = {str(leaf.dtype) for leaf in jax.tree.leaves(self.parameters) if hasattr(leaf, "dtype")}
         if self.config is None and jnp.result_type(float) == "float64":
             return "float64"
         if self.torch is not None:
             return self.torch.dtype
-        return "float64" if "float64" in kinds else "float32"
+        return "float64" if self._has_float64 else "float32"
+
+    @cached_property
+    def _has_float64(self) -> bool:
+        return any(getattr(leaf, "dtype", None) == np.float64 for leaf in jax.tree.leaves(self.parameters))
 
 
 @dataclass(frozen=True)
@@ -193,11 +198,16 @@ def in_float64(apply: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any] | 
     """
     match apply:
         case TransformerApply() if apply.config.dtype == "float32":
-            return TransformerApply(apply.config.replace(dtype="float64"))
+            return _transformer_in_float64(apply.config)
         case LayeredApply() if apply.model.mesh is None:
             return apply
         case _:
             return None
+
+
+@kept
+def _transformer_in_float64(config: TransformerConfig) -> TransformerApply:
+    return TransformerApply(config.replace(dtype="float64"))
 
 
 @dataclass(frozen=True)
@@ -334,10 +344,11 @@ def _from_nnx(nnx: Any, model: Any) -> Measurable:
     config = getattr(model, "config", None)
     if not isinstance(config, NetworkConfig):
         config = None
-    if isinstance(config, TransformerConfig) and hasattr(model, "parameters"):
+    if isinstance(config, TransformerConfig) and hasattr(type(model), "parameters"):
+        own = model.parameters
         return Measurable(
             TransformerApply(config),
-            dataclasses.replace(model.parameters, layers=stacked(config, model.parameters.layers)),
+            dataclasses.replace(own, layers=stacked(config, own.layers)),
             call=model,
             config=config,
             alphabet_size=config.alphabet_size,
@@ -346,7 +357,7 @@ def _from_nnx(nnx: Any, model: Any) -> Measurable:
             outputs=getattr(model, "outputs", None),
             exact_length=getattr(model, "exact_length", None),
             exact_outputs=getattr(model, "exact_outputs", ()),
-            embeddings=lambda: np.asarray(model.parameters.embedding),
+            embeddings=lambda: np.asarray(own.embedding),
         )
     graph, state = nnx.split(model)
     # Call a copy, so that counters of random streams advance there and not in the user's model.

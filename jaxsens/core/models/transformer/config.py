@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import ValidationInfo, field_validator
@@ -359,6 +360,13 @@ class TransformerConfig(NetworkConfig):
 
     def layer(self, k: int) -> LayerConfig:
         """The configuration of layer k, 0 <= k < layers."""
+        return self._layers[k]
+
+    @cached_property
+    def _layers(self) -> tuple[LayerConfig, ...]:
+        return tuple(map(self._made_layer, range(self.layers)))
+
+    def _made_layer(self, k: int) -> LayerConfig:
         everywhere, each = cast("tuple[Any, Any]", (self.positions, self.layer_positions))
         heads = _of_layer(self.heads, k)
         head_width = _of_layer(self.head_width, k)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
+from jaxsens.core.base.programs import OfArrays
 from jaxsens.core.models.transformer.config import TransformerConfig
 
 Part = TypeVar("Part")
@@ -69,6 +70,16 @@ def stacked(config: TransformerConfig, layers: Sequence[Part]) -> Sequence[Part]
     lengths = lengths_of_runs(config)
     if isinstance(layers, Stack) or max(lengths, default=1) == 1:
         return layers
+    leaves = jax.tree.leaves(tuple(layers))
+    if not all(isinstance(leaf, jax.Array) for leaf in leaves):
+        return _stacked(lengths, layers)
+    return _stacks.get(lengths, leaves, lambda: _stacked(lengths, layers))
+
+
+_stacks: OfArrays[Sequence[Any]] = OfArrays()
+
+
+def _stacked(lengths: tuple[int, ...], layers: Sequence[Part]) -> Stack[Part]:
     runs, start = [], 0
 
     def joined(*leaves: Any) -> jax.Array:

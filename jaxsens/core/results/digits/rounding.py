@@ -74,7 +74,7 @@ CHEAP = 5e7
 SHARE_NUDGED = 1 / 256
 """Beyond that, the share of the flips whose roundings are moved: a tenth of the time of all flips."""
 
-LEAST_NUDGED = 4
+LEAST_NUDGED = 2
 """The flips whose roundings are moved at least."""
 
 RATE = 2e10
