@@ -353,7 +353,7 @@ def _measured(
         found = part(values, np.arange(len(chosen)), elsewhere)
         _check_measured(runner, subject, found, call)
     except KeyboardInterrupt as stop:
-        raise MeasurementInterrupted(unfinished(), getattr(stop, "signal", signal.SIGINT)) from stop
+        raise MeasurementInterrupted(unfinished(), getattr(stop, "signal", signal.SIGINT)) from None
     return found
 
 

@@ -149,7 +149,7 @@ class Blocks(NamedTuple):
                 flips=flips.part(slice(0)),
                 engine=EngineChoice(NAME, "asked for; interrupted, begin it again"),
             )
-            raise MeasurementInterrupted(empty, getattr(stop, "signal", signal.SIGINT)) from stop
+            raise MeasurementInterrupted(empty, getattr(stop, "signal", signal.SIGINT)) from None
         sketch = sketch_of(asked, self.engine, self.outputs)
         of = "" if sketch is None else f"{sketch} random combinations of the outputs; "
         known, found = np.full(len(flips), np.nan), values.copy()

@@ -11,6 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
 from dataclasses import fields, is_dataclass
 from functools import partial, wraps
 from types import MethodType
@@ -19,6 +20,8 @@ from typing import Any, Generic, TypeVar, TypeVarTuple
 import jax
 import numpy as np
 from jax.core import Tracer
+
+from jaxsens.core.base import stopping
 
 LARGEST = 64
 """The number of results that each function decorated here keeps. Beyond it, the one used longest ago goes."""
@@ -87,14 +90,19 @@ def _program(function: Callable[..., Result]) -> Callable[..., Result]:
         return function(*at_hand.static, *arrays)
 
     traced.__name__ = function.__name__  # what profiles call it
-    run, inner = jax.jit(traced, compiler_options=SOONER), jax.jit(traced)
+    run, inner, ran = jax.jit(traced, compiler_options=SOONER), jax.jit(traced), threading.Event()
 
     def call(static: tuple[Any, ...], arrays: tuple[Any, ...]) -> Result:
         before = getattr(at_hand, "static", None)
         at_hand.static = static
         try:
             being_traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arrays))
-            return (inner if being_traced else run)(*arrays)
+            if being_traced:
+                return inner(*arrays)
+            with nullcontext() if ran.is_set() else stopping.compiling():
+                result = run(*arrays)
+            ran.set()
+            return result
         finally:
             at_hand.static = before
 

@@ -25,6 +25,8 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _SAID = "stopping after this step; again to stop now"
 
+_WHILE_COMPILING = "stopping when this program is compiled"
+
 
 class Stopped(KeyboardInterrupt):
     """Raised by `check` after a signal asked for a stop. `signal` is the signal's number."""
@@ -51,7 +53,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.previous: dict[int, Any] = {}
-        self.own_process = False
+        self.own_process = self.heard_at_once = False
         self.clear()
 
     def clear(self) -> None:
@@ -151,14 +153,32 @@ def of_a_command(own_process: bool) -> Iterator[StopRequest]:
                 print(_SAID, file=sys.stderr, flush=True)
 
     with noting(*ENDING) as request, _heard_at_once(heard):
-        request.own_process = own_process
+        request.own_process, request.heard_at_once = own_process, True
         try:
             yield request
         finally:
-            request.own_process = False
+            request.own_process = request.heard_at_once = False
             # A later Ctrl-C ends the process without a traceback.
             if own_process and signal.SIGINT in request.previous:
                 request.previous[signal.SIGINT] = signal.SIG_DFL
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Prints at once that a signal is heard, while compiled code runs or is made; only where signals are recorded
+    (`noting`), and not within a command, which says so itself."""
+
+    def heard(number: int) -> None:
+        if number in _request.previous:
+            with suppress(OSError, ValueError):  # Stderr may be closed.
+                print(_WHILE_COMPILING, file=sys.stderr, flush=True)
+
+    recorded = _request.previous and threading.current_thread() is threading.main_thread()
+    if not recorded or _request.heard_at_once:
+        yield
+        return
+    with _heard_at_once(heard):
+        yield
 
 
 def end_process(code: int) -> NoReturn:

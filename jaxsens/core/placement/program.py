@@ -17,6 +17,7 @@ from jax.extend.core import jaxpr_as_fun
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from jaxtyping import Array
 
+from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.platforms import compiling_for, platform_of
 from jaxsens.core.base.programs import SOONER, kept
@@ -265,7 +266,8 @@ def compiled_program(
         of_given = jax.tree.map(lambda leaf: spec_on(leaf, mesh), given)
         specs = of_given, split, split, split, everywhere, everywhere, everywhere
         run = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
-    compiled = jax.jit(run).lower(given, inputs, whole, result, end, end, end).compile(SOONER)
+    with stopping.compiling():
+        compiled = jax.jit(run).lower(given, inputs, whole, result, end, end, end).compile(SOONER)
     analysis = compiled.memory_analysis()
     temporary = 0 if analysis is None else int(analysis.temp_size_in_bytes)
     return FlipProgram(compiled, batch, together, blocks, of_result.shape[1:], of_result.dtype, temporary, [])

@@ -41,9 +41,9 @@ def each_text(measure: Callable[[str], FlipSensitivity], texts: Sequence[str]) -
         for text in texts:
             found.append(measure(text))
     except MeasurementInterrupted as stop:
-        raise MeasurementInterrupted(stop.partial, stop.signal, found) from stop
+        raise MeasurementInterrupted(stop.partial, stop.signal, found) from None
     except KeyboardInterrupt as stop:
         if not found:
             raise
-        raise MeasurementInterrupted(found[-1], getattr(stop, "signal", signal.SIGINT), found[:-1]) from stop
+        raise MeasurementInterrupted(found[-1], getattr(stop, "signal", signal.SIGINT), found[:-1]) from None
     return found

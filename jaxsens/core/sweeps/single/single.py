@@ -139,4 +139,4 @@ def measured(
     try:
         return partial.joined(flip_sensitivity(model, tokens, partial.remaining, **arguments))
     except MeasurementInterrupted as stop:
-        raise MeasurementInterrupted(partial.joined(stop.partial), stop.signal) from stop
+        raise MeasurementInterrupted(partial.joined(stop.partial), stop.signal) from None
