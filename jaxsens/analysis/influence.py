@@ -214,23 +214,24 @@ def influence_matrix(
         rows = _rows_of(subject, words, norm)
         table = selection.flips()
         check_flips(subject, words, table)
+        positions = table.positions[:, 0]
         devices.agree((fingerprint(subject, words.shape[1]), words.tobytes(), norm))
         norms = changes_of_rows(rows, subject.parameters, words, table, norm, chosen, devices)
         if subject.given_layers is None:
             runner = VmapEngine(norm, chosen, subject.apply)
             check_alone(subject, words, table, 0, norms, runner)
         # Batches round in other places than the pass on the input, so rows that no flip reaches differ in last digits.
-        norms[~(_reached(subject, table.positions, words.shape[1]) | np.isnan(norms))] = 0
+        norms[~(_reached(subject, positions, words.shape[1]) | np.isnan(norms))] = 0
     if not np.isfinite(norms).all():
-        where = int(table.positions[np.argmin(np.isfinite(norms).all(axis=1))])
+        where = int(positions[np.argmin(np.isfinite(norms).all(axis=1))])
         raise InputError(
             f"influence_matrix: model: an output row is not finite under a flip of position {where}; use float64, or "
             "smaller weights"
         )
     return InfluenceMatrix(
         norms=norms,
-        positions=table.positions,
-        symbols=table.symbols,
+        positions=positions,
+        symbols=table.symbols[:, 0],
         tokens=words[0],
         measure=norm.kind,
         outputs=chosen,

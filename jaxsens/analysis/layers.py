@@ -178,12 +178,12 @@ def layer_changes(
     if len(bad):
         raise InputError(
             f"layer_changes: model = 'y^({bad[0, 1]}) not finite under the flip of position "
-            f"{listed.positions[bad[0, 0]]}': smaller weights, or float64"
+            f"{listed.positions[bad[0, 0], 0]}': smaller weights, or float64"
         )
     return LayerChanges(
         **found,
-        positions=listed.positions,
-        symbols=listed.symbols,
+        positions=listed.positions[:, 0],
+        symbols=listed.symbols[:, 0],
         kept=kept,
         tokens=words[0],
         population=listed.population,

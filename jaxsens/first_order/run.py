@@ -6,13 +6,12 @@ import dataclasses
 import signal
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
 from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import EstimateWarning, InputError, collecting
@@ -20,12 +19,11 @@ from jaxsens.core.base.memory import check_fits
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.engines.difference import engine as difference
 from jaxsens.core.engines.difference.engine import DifferenceEngine
-from jaxsens.core.engines.engine import Engine, EngineChoice, FlipBlock, PreparedPass
+from jaxsens.core.engines.engine import Engine, EngineChoice
 from jaxsens.core.engines.incremental import incremental_engine
 from jaxsens.core.engines.one_key.layer_costs import LayerCosts, costs_of_layers
-from jaxsens.core.engines.vmap import VmapEngine, compiled_output
+from jaxsens.core.engines.vmap import OutputEngine, VmapEngine, compiled_output
 from jaxsens.core.flips.flip_table import FlipTable
-from jaxsens.core.measures.formulas import as_vector
 from jaxsens.core.measures.measures import Norm
 from jaxsens.core.models.subjects.adapters import Measurable
 from jaxsens.core.placement import placement
@@ -243,19 +241,6 @@ def check_estimates_finite(
             'overflows, not the model. Use dtype="float64", engine="auto", which measures every flip, or a model with '
             "layer normalisation"
         )
-
-
-@dataclass(frozen=True)
-class OutputEngine(VmapEngine):
-    """Forward passes alone, one program: what it returns as the changes of outputs are the outputs themselves."""
-
-    def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> PreparedPass:
-        del parameters
-        nothing = jnp.zeros(0)
-        return PreparedPass(tokens, nothing, nothing, nothing)  # of which only the first is looked at
-
-    def changes(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Array:
-        return jax.vmap(as_vector)(self._flipped(parameters, prepared, block))
 
 
 def exact_engine(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -99,7 +99,7 @@ class VmapEngine(SubtractingEngine):
 
     @property
     def own_config(self) -> TransformerConfig | None:
-        return super().own_config if self._replaces else None  # else words have two lengths
+        return super().own_config if _flipped_length(self.rewrite, 2) == 2 else None
 
     @property
     def wider(self) -> Engine | None:
@@ -146,24 +146,17 @@ class VmapEngine(SubtractingEngine):
         """The platform's number of symbols. A PyTorch module says how many."""
         own = _innermost(self.apply)
         symbols = own.batch_symbols if isinstance(own, TorchApply) else platform.forward_symbols
-        return max(1, symbols // self._longest(n))
+        return max(1, symbols // max(n, _flipped_length(self.rewrite, n)))
 
     def cost(self, parameters: Any, tokens: Any, platform: Platform) -> EngineCost:
         """Counts the operations of one forward pass on the longer of the input and the flipped one. Temporary memory is
         estimated as three times the largest intermediate value, per flip of a block."""
         own, n = _innermost(self.apply), tokens.shape[0]
-        size = program_size(self.apply, parameters, self._longest(n))
+        size = program_size(self.apply, parameters, max(n, _flipped_length(self.rewrite, n)))
         hard = isinstance(own, TransformerApply) and own.config.exact_rows
         block = 3 * self.preferred_batch(n, platform) * size.largest
         prepare = program_size(self.apply, parameters, n).operations
         return EngineCost(prepare, size.operations, block, ELEMENTWISE if hard else EFFICIENCY)
-
-    def _longest(self, n: int) -> int:
-        """Returns the length of an input or of the flipped one, whichever is larger."""
-        if self._replaces:
-            return n
-        word, one = (jax.ShapeDtypeStruct((size,), jnp.int32) for size in (n, 1))
-        return max(n, jax.eval_shape(self.rewrite, word, one, one).shape[0])
 
     def _flipped(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Array:
         tokens = prepared.tokens
@@ -188,6 +181,19 @@ class VmapEngine(SubtractingEngine):
 
     def _output(self, parameters: Any, tokens: Array) -> Array:
         return jnp.atleast_1d(self.apply(parameters, tokens))
+
+
+@dataclass(frozen=True)
+class OutputEngine(VmapEngine):
+    """Forward passes alone, one program: what it returns as the changes of outputs are the outputs themselves."""
+
+    def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> PreparedPass:
+        del parameters
+        nothing = jnp.zeros(0)
+        return PreparedPass(tokens, nothing, nothing, nothing)  # of which only the first is looked at
+
+    def changes(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Array:
+        return jax.vmap(as_vector)(self._flipped(parameters, prepared, block))
 
 
 def output_vector(apply: Callable[[Any, Any], Any], parameters: Any, tokens: Array) -> Float[Array, "*shape"]:
@@ -224,6 +230,13 @@ def _program_size(apply: Any, structure: Any, shapes: tuple[Any, ...], n: int, w
     else:
         operations = float((traced.lower().cost_analysis() or {}).get("flops", 0))
     return ProgramSize(equations(traced.jaxpr.jaxpr), operations, _largest(traced.jaxpr.jaxpr))
+
+
+@lru_cache(maxsize=1024)
+def _flipped_length(rewrite: Rewrite, n: int) -> int:
+    """Returns the length of a flipped input."""
+    word, one = (jax.ShapeDtypeStruct((size,), jnp.int32) for size in (n, 1))
+    return jax.eval_shape(rewrite, word, one, one).shape[0]
 
 
 def _innermost(apply: Any) -> Any:

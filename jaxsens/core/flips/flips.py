@@ -228,6 +228,11 @@ class Flips(Answer, abc.ABC):
         problems.raise_if_any()
 
     @property
+    def by_position(self) -> dict[int, tuple[int, ...]] | None:
+        """The symbols of each position, if they are listed so; otherwise None."""
+        return None
+
+    @property
     def rewrite(self) -> Rewrite:
         """What a flip does to a word."""
         return replaced
@@ -306,7 +311,6 @@ class Substitute(Flips):
 
     @property
     def by_position(self) -> dict[int, tuple[int, ...]] | None:
-        """The symbols of each position, of a mapping; otherwise None."""
         if isinstance(self.symbols, tuple) and self.symbols and isinstance(self.symbols[0], tuple):
             return dict(cast(Any, self.symbols))
         return None
@@ -531,6 +535,13 @@ class Pairs(Flips):
             problems = Problems("Pairs")
             problems.add("flips", [], "pairs of a 0-based position and a symbol id: [(3, 17), (5, 2)]")
             problems.raise_if_any()
+
+    @property
+    def by_position(self) -> dict[int, tuple[int, ...]]:
+        lists: dict[int, tuple[int, ...]] = {}
+        for position, symbol in self.flips:
+            lists[position] = (*lists.get(position, ()), symbol)
+        return lists
 
     def _written(self) -> dict[str, Any]:
         return {**super()._written(), "flips": list(self.flips)}

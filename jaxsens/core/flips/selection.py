@@ -114,10 +114,8 @@ def _selected(
     last = max((group[-1] for group in flips.groups or ()), default=-1)
     if n and last >= n:
         problems.add("flips: groups: position", last, f"positions from 0 to {n - 1}")
-    if isinstance(flips, Pairs):
-        return _of_pairs(flips, subject, words, problems)
-    if isinstance(flips, Substitute) and (lists := flips.by_position) is not None:
-        return _of_mapping(flips, lists, subject, words, problems)
+    if flips.by_position is not None:
+        return _of_lists(flips, flips.by_position, subject, words, problems)
     reads = _reads(subject, words)
     read = (
         subject.position_read(n) if reads is None else int(reads[0]) if len({*reads.tolist()}) == 1 else None
@@ -330,48 +328,27 @@ def _check_length(
         problems.add("flips: positions", 0, remedy)
 
 
-def _of_pairs(
-    flips: Pairs, subject: Measurable, words: Int[np.ndarray, "batch n"], problems: Problems
-) -> Selection:
-    """Returns the selection of exactly these flips of every input."""
-    n, nothing = words.shape[1], Selection(flips, words, Lists.of([[]]), np.full(words.shape, -1))
-    position, symbol = np.array(flips.flips).T
-    if n and position.max() >= n:
-        problems.add("flips: position", int(position.max()), f"positions from 0 to {n - 1}")
-        return nothing
-    inputs.check_ids("flips: symbol", symbol, subject.vocabulary_size, problems)
-    if not n:
-        return nothing
-    same = np.argwhere(words[:, position] == symbol)
-    if len(same):
-        k, which = same[0]
-        remedy = f"input {k} has this symbol there already; leave the flip out"
-        problems.add("flips", (int(position[which]), int(symbol[which])), remedy)
-    by_position = {p: np.unique(symbol[position == p]) for p in np.unique(position).tolist()}
-    return Selection(flips, words, Lists.of([*by_position.values()]), _rows(words, by_position))
-
-
-def _of_mapping(
-    flips: Substitute,
+def _of_lists(
+    flips: Flips,
     lists: Mapping[int, tuple[int, ...]],
     subject: Measurable,
     words: Int[np.ndarray, "batch n"],
     problems: Problems,
 ) -> Selection:
-    """Returns the selection of a mapping of positions to symbols."""
-    n, sound = words.shape[1], dict[int, tuple[int, ...]]()
+    """Returns the selection of flips whose symbols are listed by position."""
+    n, sound, pairs = words.shape[1], dict[int, tuple[int, ...]](), isinstance(flips, Pairs)
     for position, symbols in lists.items():
         if n and position >= n:
-            problems.add("flips: position", position, f"0-based positions below {n}")
+            problems.add("flips: position", position, f"positions from 0 to {n - 1}")
             continue
-        inputs.check_ids(f"flips[{position}]", np.array(symbols), subject.vocabulary_size, problems)
+        name = "flips: symbol" if pairs else f"flips[{position}]"
+        inputs.check_ids(name, np.array(symbols), subject.vocabulary_size, problems)
+        same = np.argwhere(words[:, position, None] == symbols) if n and pairs else ()
+        for k, which in same[:1]:
+            remedy = f"input {k} has this symbol there already; leave the flip out"
+            problems.add("flips", (position, symbols[which]), remedy)
         sound[position] = symbols
-    return Selection(flips, words, Lists.of([*sound.values()]), _rows(words, sound))
-
-
-def _rows(words: Int[np.ndarray, "batch n"], lists: Mapping[int, Any]) -> Int[np.ndarray, "batch n"]:
-    """Returns the number of the list of each place, of lists by position."""
     rows = np.full(words.shape, -1)
     if words.size:
-        rows[:, list(lists)] = np.arange(len(lists))
-    return rows
+        rows[:, list(sound)] = np.arange(len(sound))
+    return Selection(flips, words, Lists.of([*sound.values()]), rows)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.engines.engine import FlipBlock
-from jaxsens.core.engines.vmap import VmapEngine
+from jaxsens.core.engines.vmap import OutputEngine
 from jaxsens.core.placement.run import Measuring
 from jaxsens.theory.search.local_search import SearchProgress
 from jaxsens.theory.search.problem import Problem, SearchSpace
@@ -99,8 +96,8 @@ def _outputs(
 ) -> Float[np.ndarray, "words outputs"]:
     """The chosen outputs of every word. Blocks of words fit what the returned values leave of the memory budget."""
     space, found = problem.space, np.zeros((0, 0))
-    alphabet, free = tuple(space.alphabet.tolist()), tuple(space.free.tolist())
-    engine = EveryWord(problem.norm, problem.engine.outputs, problem.subject.apply, alphabet, free)
+    rewrite = NumberedWord(tuple(space.alphabet.tolist()), tuple(space.free.tolist()))
+    engine = OutputEngine(problem.norm, problem.engine.outputs, problem.subject.apply, rewrite=rewrite)
     first = _words(space, np.zeros(1, int))
     size = max(1, min(_BLOCK_BYTES // max(1, problem.output_bytes), space.count))
     nothing = np.zeros((size, 1), np.int32)
@@ -122,10 +119,8 @@ def _outputs(
 
 
 @dataclass(frozen=True)
-class EveryWord(VmapEngine):
-    """The output on each word of a space, where other engines have its change under a flip. Costs the same.
-
-    The place of a "flip" is the word's number, see `_words`; its symbol means nothing.
+class NumberedWord:
+    """What a "flip" does: it makes the word whose number, see `_words`, is its position.
 
     Attributes:
         alphabet: the symbols of words.
@@ -135,22 +130,10 @@ class EveryWord(VmapEngine):
     alphabet: tuple[int, ...]
     free: tuple[int, ...]
 
-    def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> Any:
-        return tokens
-
-    def output(self, parameters: Any, prepared: Any) -> Float[Array, " 0"]:
-        return jnp.zeros(0)
-
-    def sizes(self, prepared: Any) -> Float[Array, " 0"]:
-        """None: one word of many tells little of the others."""
-        return jnp.zeros(0)
-
-    def changes(self, parameters: Any, prepared: Any, block: FlipBlock) -> Float[Array, "flips outputs"]:
+    def __call__(
+        self, word: Int[Array, " n"], positions: Int[Array, " 1"], symbols: Int[Array, " 1"]
+    ) -> Int[Array, " n"]:
+        del symbols
         size, strides = len(self.alphabet), jnp.asarray(_strides(len(self.alphabet), len(self.free)))
-
-        def one(number: Array) -> Array:
-            digits = number // strides % size
-            word = prepared.at[jnp.asarray(self.free)].set(jnp.asarray(self.alphabet, prepared.dtype)[digits])
-            return self._output(parameters, word)
-
-        return jax.vmap(one)(block.places[:, 0])
+        digits = positions[0] // strides % size
+        return word.at[jnp.asarray(self.free)].set(jnp.asarray(self.alphabet, word.dtype)[digits])
