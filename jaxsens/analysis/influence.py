@@ -27,8 +27,8 @@ from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.told import facts
 from jaxsens.core.base.value import read
 from jaxsens.core.base.versions import versions
-from jaxsens.core.checks.index_check import check_flips
-from jaxsens.core.checks.output import checked_output
+from jaxsens.core.checks.check import check_alone, check_calls, traced_model
+from jaxsens.core.checks.indices import check_flips
 from jaxsens.core.engines.options import AskedEngine, Auto, Vmap
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.flips.flips import Flips, read_substitution
@@ -38,7 +38,6 @@ from jaxsens.core.models.parts.masks import Span, mask_of
 from jaxsens.core.models.subjects.adapters import Measurable, checked_input, measurable
 from jaxsens.core.models.subjects.texts import encoded
 from jaxsens.core.placement.placement import Placement, checked_placement
-from jaxsens.core.results.digits.alone import check_alone
 from jaxsens.core.results.fingerprint import fingerprint
 
 if TYPE_CHECKING:
@@ -247,11 +246,13 @@ def _rows_of(
     """Returns the function from (parameters, tokens) to the output rows.
 
     Raises:
-        InputError: as `checked_output` does; for a model without rows, and outputs that rows lack.
+        InputError: as `traced_model` and `check_calls` do; for a model without rows, and outputs that rows lack.
     """
     visible = subject.config is not None or subject.given_layers is not None
     # As a model whose last row is read, one of rows is checked like any other.
-    checked_output(subject if visible else dataclasses.replace(subject, readout="last"), words, measure)
+    last = subject if visible else dataclasses.replace(subject, readout="last")
+    last, shape, _ = traced_model(last, words[0], measure)
+    check_calls(last, words, shape)
     if subject.config is not None:
         return TransformerRows(subject.config)
     if subject.given_layers is not None:

@@ -21,7 +21,7 @@ from jaxsens.core.base.precision import numerics
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.told import duration
 from jaxsens.core.base.value import read
-from jaxsens.core.checks.output import traced_output
+from jaxsens.core.checks.check import traced_model
 from jaxsens.core.choice import choose, compile_seconds, lost_digits
 from jaxsens.core.engines.engine import Engine, EngineChoice, EngineCost
 from jaxsens.core.engines.options import AskedEngine
@@ -145,11 +145,7 @@ def planned_run(
     if isinstance(what, Decision) and isinstance(what.threshold, str):
         what = replace(what, threshold=0.0)  # which costs the same
     with numerics(subject.dtype):
-        if subject.config is None:
-            subject, shape, _ = traced_output(subject, n)
-        else:
-            shape = (subject.config.logits or subject.config.width,)
-        what.check(int(np.prod(shape)), subject.outputs)
+        subject, _, _ = traced_model(subject, n, what)
         on = platform or compiled_for()
         return _planned(subject, (asked, flipped, what, n, 1), count, on)
 

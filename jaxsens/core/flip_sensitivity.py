@@ -20,9 +20,15 @@ from jaxsens.core.base.precision import numerics
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.value import read
 from jaxsens.core.base.versions import versions
-from jaxsens.core.checks.functions import checked_function
-from jaxsens.core.checks.index_check import check_flips
-from jaxsens.core.checks.output import check_finite, checked_output
+from jaxsens.core.checks.check import (
+    check_alone,
+    check_calls,
+    check_finite,
+    traced_model,
+    warn_of_no_change,
+)
+from jaxsens.core.checks.functions import checked_function, unflipped_value
+from jaxsens.core.checks.indices import check_flips
 from jaxsens.core.choice import choose
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.engines.options import AskedEngine, Auto, Difference
@@ -39,7 +45,6 @@ from jaxsens.core.placement.placement import Placement, checked_placement
 from jaxsens.core.placement.preparing import Ready
 from jaxsens.core.placement.progress import PROGRESS, telling
 from jaxsens.core.placement.run import Finished, Measuring, Progress
-from jaxsens.core.results.digits.alone import called_alone, check_alone, warn_of_no_change
 from jaxsens.core.results.digits.resolution import (
     ForwardPass,
     beyond_precision,
@@ -196,8 +201,12 @@ def _measured_words(
     with numerics(subject.dtype):
         measure = _with_threshold(subject, words, call.measure)
         wished = wanted, call.flips, measure, n, batch
-        tell = _telling_duration(call.progress, counted, wished)
-        subject, dtype, output = checked_output(subject, words, measure, call.flips.longer, tell)
+        subject, shape, dtype = traced_model(subject, words[0], measure, call.flips.longer)
+        if (
+            call.progress is None or call.progress is True
+        ):  # else the caller follows it, or wants nothing of it
+            warn_if_long(subject, wished, counted, stacklevel=5)
+        check_calls(subject, words, shape, call.flips.longer)
         runner, choice = choose(subject, *wished)
         flips = selection.flips()
         estimate = None if wanted.exact else wanted.estimate(subject, measure, n, call.placement.budget)
@@ -205,10 +214,10 @@ def _measured_words(
         passed = forward_pass(subject, words, runner, parameters, call.placement)
         _warn_of_rounding(subject, n, passed, runner)
         check_flips(subject, words, flips, call.flips.longer)
-        asked = _asked(subject, words, flips, call, measure)
+        asked = _asked(subject, words, flips, call, measure, (shape, dtype))
         call.placement.agree((words.shape, words.tobytes(), asked, call.remaining is None))
-        first = None if measure.unflipped is None else _first(subject, words, output, passed)
-        run = Provenance(dtype, versions(), _name(model), _scale(runner, first))
+        scale = None if measure.unflipped is None else _scale(subject, words, runner, passed)
+        run = Provenance(dtype, versions(), _name(model), scale)
         names, nothing = subject.names_of(words, flips.symbols), np.full(len(flips), np.nan)
         pieces = pieces_of(model, given, words)
         whole = FlipSensitivity(
@@ -233,19 +242,6 @@ def _with_threshold(subject: Measurable, words: np.ndarray, measure: Measure) ->
     return dataclasses.replace(measure, threshold=threshold)
 
 
-def _telling_duration(
-    progress: Any, flips: int, wished: tuple[AskedEngine, Flips, Measure, int, int]
-) -> Callable[[Measurable], None]:
-    """Returns what is called with the model before it is run, and warns if the flips will take long; unless the caller
-    follows the progress, or wants nothing of it. `wished` are the arguments of `choose` but the first."""
-
-    def tell(measured: Measurable) -> None:
-        if progress is None or progress is True:
-            warn_if_long(measured, wished, flips, stacklevel=6)
-
-    return tell
-
-
 def _warn_of_rounding(subject: Measurable, n: int, passed: ForwardPass | None, runner: Engine) -> None:
     """Warns if inputs are too long for a model that promises to be exact, or the scores too large for the dtype."""
     said = beyond_precision(subject, n) or unresolved_scores(subject, n, passed, runner.widens)
@@ -253,20 +249,12 @@ def _warn_of_rounding(subject: Measurable, n: int, passed: ForwardPass | None, r
         warnings.warn(said, PrecisionWarning, stacklevel=5)
 
 
-def _first(
-    subject: Measurable, words: np.ndarray, output: np.ndarray | None, passed: ForwardPass | None
-) -> np.ndarray:
-    """Returns the output on the first input without a flip: that of the check, or of the forward pass, if it ran."""
-    if passed is not None:
-        return passed.output
-    return called_alone(subject, words[0]) if output is None else output
-
-
-def _scale(runner: Engine, first: np.ndarray | None) -> float | None:
-    """Returns the field `scale` of a run, from the output on the first input."""
-    if first is None:
-        return None
-    return runner.measure.scale(first if runner.outputs is None else first[list(runner.outputs)])
+def _scale(
+    subject: Measurable, words: np.ndarray, runner: Engine, passed: ForwardPass | None
+) -> float | None:
+    """Returns the field `scale` of a run, from the output on the first input without a flip."""
+    first = compiled_output(subject.apply, subject.parameters, words[0]) if passed is None else passed.output
+    return unflipped_value(runner.measure, first if runner.outputs is None else first[list(runner.outputs)])
 
 
 def _name(model: Any) -> str | None:
@@ -280,16 +268,21 @@ def _name(model: Any) -> str | None:
 
 
 def _asked(
-    subject: Measurable, words: np.ndarray, flips: FlipTable, call: _Call, measure: Measure
+    subject: Measurable,
+    words: np.ndarray,
+    flips: FlipTable,
+    call: _Call,
+    measure: Measure,
+    output: tuple[tuple[int, ...], str],
 ) -> Request:
-    """Returns what is asked. It runs a measure's function on the output of every input.
+    """Returns what is asked. `output` has the shape and dtype of the model's output.
 
     Raises:
-        InputError: for a function that does not give one finite number.
+        InputError: for a measure's function that does not return one number.
     """
     weights = weights_of(subject)
     if isinstance(measure, OfFunction):
-        measure = measure.without_function(checked_function(measure, subject, words))
+        measure = measure.without_function(checked_function(measure, *output))
     return Request(
         flips=call.flips,
         measure=measure,

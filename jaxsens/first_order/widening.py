@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens.core.base.precision import numerics
-from jaxsens.core.checks.output import traced_output
+from jaxsens.core.checks.check import traced_model
 from jaxsens.core.models.subjects.adapters import Measurable, TransformerApply
 
 
@@ -33,7 +33,7 @@ def with_parameters_in(subject: Measurable, n: int, dtype: Any) -> Measurable:
     wide = replace(subject, parameters=parameters)
     try:
         with numerics(wide.dtype):
-            traced_output(wide, n)
+            traced_model(wide, n)
     except Exception:  # noqa: BLE001 - the model is the user's: whatever it raises, it runs as it is
         return subject
     return wide

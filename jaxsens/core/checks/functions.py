@@ -1,115 +1,92 @@
-"""Checks the function f of a measure (`Function`, `Comparison`) on the model's outputs, before anything is measured."""
+"""Checks the function f of a measure (`Function`, `Comparison`) by tracing it, before anything is measured."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import checkify
-from jaxtyping import Array, Int
+from jaxtyping import Float
 
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.base.programs import compiled
-from jaxsens.core.engines.vmap import compiled_output
-from jaxsens.core.measures.formulas import value_of
-from jaxsens.core.measures.measures import Comparison, Function, OfFunction
-from jaxsens.core.models.subjects.adapters import Measurable
+from jaxsens.core.base.programs import kept
+from jaxsens.core.measures.measures import Comparison, Function, Measure, OfFunction
 
 
-def checked_function(measure: OfFunction, subject: Measurable, words: Int[np.ndarray, "batch n"]) -> str:
-    """Traces f once, and computes it on the output of every input, which takes the place of that of a flipped one too.
+def checked_function(measure: OfFunction, shape: tuple[int, ...], dtype: str) -> str:
+    """Traces f for outputs of this shape and dtype, once, and compares its indices with the output's length.
 
-    Call it within `numerics(subject.dtype)`, for a model whose output was checked. It costs one forward pass per input.
+    f is not computed for the model's outputs: a value that is not finite is found in the result (`check_finite`).
 
     Returns:
         The SHA-256 of f's lowered program (StableHLO), with the arrays that f closes over.
 
     Raises:
-        InputError: if f raises an exception, does not return one floating-point number, indexes beyond its vector, or
-            returns a number that is not finite.
+        InputError: if f raises an exception, does not return one floating-point number, or indexes beyond its vector.
     """
-    checked, function = _Checked(measure), measure.function
-    checked.check_value(output := _output(subject, words[0]))
-    for k, word in enumerate(words):
-        output = _output(subject, word) if k else output
-        value = float(_value(function, measure.arguments, output))
-        if not np.isfinite(value):
-            raise InputError(
-                f"{checked}: it is {value} for the output of input {k}; give a function that is finite there, such as "
-                "jax.nn.log_softmax(y)[k] for jnp.log(jax.nn.softmax(y)[k])"
-            )
-    return _fingerprint(function, measure.arguments, output)
+    return _digest(measure, shape or (1,), dtype, jnp.result_type(float) == jnp.float64)
 
 
-@dataclass(frozen=True)
-class _Checked:
-    """A measure of a function; as a string, how messages begin."""
+def unflipped_value(measure: Measure, output: Float[np.ndarray, " outputs"]) -> float | None:
+    """Returns the value of `measure.unflipped` of the outputs that are measured; None if the measure has none.
 
-    measure: OfFunction
-
-    def __str__(self) -> str:
-        if not isinstance(self.measure, Function | Comparison):
-            return f"measure = {self.measure!r}"
-        f = self.measure.f
-        return f"measure = {type(self.measure).__name__}({getattr(f, '__name__', None) or repr(f)})"
-
-    def check_value(self, output: Array) -> None:
-        """Rejects what f returns for outputs of this shape and dtype, without computing it; and indices beyond it."""
-        wanted = self.measure.wanted
-        size = f"an output of {output.shape[0]} numbers ({output.dtype})"
-        given = [jax.ShapeDtypeStruct(output.shape, output.dtype)] * self.measure.arguments
-        try:
-            value = jax.eval_shape(self.measure.function, *given)
-        except InputError:  # of a function of jaxsens, which says what it needs
-            raise
-        except Exception as error:
-            lines = str(error).strip().splitlines()
-            told = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-            raise InputError(
-                f"{self}: called on {size} it raised {told}; write it with jax.numpy, as {wanted}"
-            ) from error
-        leaves = jax.tree.leaves(value)
-        if len(leaves) != 1 or value is not leaves[0]:
-            raise InputError(f"{self}: it returns {len(leaves)} arrays; give {wanted}")
-        if value.shape != () or not jnp.issubdtype(value.dtype, jnp.floating):
-            raise InputError(
-                f"{self}: for {size} it returns {value.dtype} of shape {value.shape}; one floating-point number is "
-                f"needed, of shape (): give {wanted}"
-            )
-        self._check_indices(output)
-
-    def _check_indices(self, output: Array) -> None:
-        given = [output] * self.measure.arguments
-        try:
-            error, _ = checkify.checkify(self.measure.function, errors=checkify.index_checks)(*given)
-        except Exception:  # noqa: BLE001 - whatever checkify fails with: there are primitives that it has no rule for
-            return
-        if error.get() is not None:
-            first = str(error.get()).splitlines()[0]
-            raise InputError(
-                f"{self}: it indexes beyond an array ({first}), which JAX would clamp. The output has "
-                f"{output.shape[0]} numbers: use indices from 0 to {output.shape[0] - 1}"
-            )
+    Raises:
+        InputError: for a function that is not finite there.
+    """
+    value = measure.scale(output)
+    if isinstance(measure, OfFunction) and value is not None and not math.isfinite(value):
+        raise InputError(
+            f"{_name(measure)}: it is {value} for the output of input 0; give a function that is finite there, such as "
+            "jax.nn.log_softmax(y)[k] for jnp.log(jax.nn.softmax(y)[k])"
+        )
+    return value
 
 
-def _output(subject: Measurable, word: Int[np.ndarray, " n"]) -> Array:
-    return jnp.asarray(compiled_output(subject.apply, subject.parameters, word))
+def _name(measure: OfFunction) -> str:
+    if not isinstance(measure, Function | Comparison):
+        return f"measure = {measure!r}"
+    return f"measure = {type(measure).__name__}({getattr(measure.f, '__name__', None) or repr(measure.f)})"
 
 
-@compiled(static=2)
-def _value(function: Callable[..., Array], outputs: int, output: Array) -> Array:
-    return value_of(lambda y: function(*[y] * outputs), output)
+@kept
+def _digest(measure: OfFunction, shape: tuple[int, ...], dtype: str, wide: bool) -> str:
+    function, name, size = measure.function, _name(measure), f"an output of {shape[0]} numbers ({dtype})"
+    outputs, wanted = [jax.ShapeDtypeStruct(shape, dtype)] * measure.arguments, measure.wanted
 
-
-def _fingerprint(function: Callable[..., Array], outputs: int, output: Array) -> str:
-    def program(
-        *given: Array,
-    ) -> Array:  # under this name whatever f's own is, which the lowered text would hold
+    def program(*given: Any) -> Any:  # under this name whatever f's own is, which the lowered text would hold
         return function(*given)
 
-    shape = jax.ShapeDtypeStruct(output.shape, output.dtype)
-    return hashlib.sha256(jax.jit(program).lower(*[shape] * outputs).as_text().encode()).hexdigest()
+    try:
+        traced = jax.jit(program).trace(*outputs)
+    except InputError:  # of a function of jaxsens, which says what it needs
+        raise
+    except Exception as error:
+        told = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+        raise InputError(
+            f"{name}: called on {size} it raised {told}; write it with jax.numpy, as {wanted}"
+        ) from error
+    values, structure = jax.tree.flatten(traced.out_info)
+    number = structure == jax.tree.structure(0) and values[0].shape == ()
+    if not number or not jnp.issubdtype(values[0].dtype, jnp.floating):
+        returned = ", ".join(f"{value.dtype} of shape {value.shape}" for value in values)
+        raise InputError(
+            f"{name}: for {size} it returns {returned or 'nothing'}; one floating-point number is needed, of shape (): "
+            f"give {wanted}"
+        )
+    try:
+        error, _ = checkify.checkify(function, errors=checkify.index_checks)(
+            *[jnp.zeros(shape, dtype)] * len(outputs)
+        )
+        beyond = error.get()
+    except Exception:  # noqa: BLE001 - there are primitives that checkify has no rule for
+        beyond = None
+    if beyond is not None:
+        raise InputError(
+            f"{name}: it indexes beyond an array ({beyond.splitlines()[0]}), which JAX would clamp. The output has "
+            f"{shape[0]} numbers: use indices from 0 to {shape[0] - 1}"
+        )
+    return hashlib.sha256(traced.lower().as_text().encode()).hexdigest()

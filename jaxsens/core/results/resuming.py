@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 from jaxsens.core.base.errors import InputError, Problems, shortened
-from jaxsens.core.checks.output import check_finite
+from jaxsens.core.checks.check import check_finite
 from jaxsens.core.results.at_most import Result
 from jaxsens.core.results.measured import MeasuredFlips
 

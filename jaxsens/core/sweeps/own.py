@@ -24,7 +24,7 @@ from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.memory import TOKEN_BYTES, check_fits
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.base.stopping import check
-from jaxsens.core.checks.output import traced_output
+from jaxsens.core.checks.check import traced_model
 from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.flips.selection import default_flips
 from jaxsens.core.models.config_tables import build
@@ -107,7 +107,7 @@ def own_source(
         model = built(*example)
         subject = measurable(model)
         with numerics(subject.dtype):
-            subject, shape, _ = traced_output(subject, example[0])
+            subject, shape, _ = traced_model(subject, example[0])
     except InputError as error:
         problems.messages.append(_for_a_sweep(error, *example))
         return None
@@ -138,7 +138,7 @@ def _sha256(model: Any, n: int) -> str:
         try:
             return fingerprint(subject, n)
         except Exception:
-            traced_output(subject, n)
+            traced_model(subject, n)
             raise
 
 

@@ -15,8 +15,8 @@ from jaxtyping import Bool, Float, Int
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import Problems
 from jaxsens.core.base.memory import TOKEN_BYTES, check_fits
-from jaxsens.core.checks.index_check import RANDOM_FLIPS, check_words
-from jaxsens.core.checks.output import check_finite, checked_output
+from jaxsens.core.checks.check import check_calls, check_finite, traced_model
+from jaxsens.core.checks.indices import RANDOM_FLIPS, check_words
 from jaxsens.core.choice import choose
 from jaxsens.core.engines.engine import Engine, EngineChoice
 from jaxsens.core.engines.options import AskedEngine
@@ -214,11 +214,11 @@ def problem_of(
 ) -> Problem:
     """The problem, after trying the model on a word. Call and use it within `numerics(subject.dtype)`.
 
-    Raises:
-        InputError: For a model or an engine that `flip_sensitivity` refuses.
+    Raises an InputError for a model or an engine that `flip_sensitivity` refuses.
     """
     first = space.word(np.full((1, len(space.free)), space.alphabet[0]))
-    subject, dtype, _ = checked_output(subject, first, norm)
+    subject, shape, dtype = traced_model(subject, first[0], norm)
+    check_calls(subject, first, shape)
     check_words(subject, space.tried(search.seed), "flips or search.fixed")
     runner, choice = choose(subject, engine, Substitute(), norm, space.n)
     parameters = jax.tree.map(jnp.asarray, subject.parameters)

@@ -144,7 +144,7 @@ def test_a_module_with_padding_is_explained():
 
 def test_rows_are_read_where_the_readout_says():
     model = jaxsens.from_torch(Rows().eval())
-    assert 'readout = "auto"' in refused(lambda: measured(model))
+    assert "readout = 'auto'" in refused(lambda: measured(model))
     for readout in (0, "last", "mean"):
         expected = measured(InJax("float32"), readout=readout)
         np.testing.assert_allclose(

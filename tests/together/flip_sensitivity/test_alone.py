@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from typing import Any
 
@@ -120,6 +121,78 @@ def test_a_model_that_is_another_in_a_batch_is_refused(name: str, tokens: Any, f
 def test_a_model_that_is_the_same_in_a_batch_is_measured(flips: Any, measure: Any):
     for method in ("sequential", "expand_dims"):
         assert len(jaxsens.flip_sensitivity(model_of_numpy(of_words, method), WORD, flips, measure))
+
+
+def test_what_a_model_passed_is_not_asked_again():
+    calls = itertools.count()
+
+    def model(t):
+        next(calls)
+        return in_jax(t)
+
+    jaxsens.flip_sensitivity(model, WORD, 3)
+    first = next(calls)
+    for tokens in (WORD, WORD[::-1]):
+        jaxsens.flip_sensitivity(model, tokens, 3)
+    assert next(calls) == first + 1
+    with pytest.warns(UnchangedWarning):
+        jaxsens.flip_sensitivity(lambda t: 0 * in_jax(t), WORD, 3)
+
+
+def of_a_closure() -> tuple[Any, Any]:
+    table = jnp.asarray(TABLE)
+
+    def bind(to: Any) -> None:
+        nonlocal table
+        table = to
+
+    return lambda t: jax.vmap(lambda i: table[i])(t).mean(0), bind
+
+
+def of_a_dictionary() -> tuple[Any, Any]:
+    weights = {"layers": [jnp.asarray(TABLE)]}
+    return lambda t: weights["layers"][0][t].mean(0), lambda to: weights["layers"].__setitem__(0, to)
+
+
+def of_an_attribute() -> tuple[Any, Any]:
+    class Model:
+        table = None
+
+        def forward(self, t: Any) -> Any:
+            return self.table[t].mean(0)  # pyright: ignore[reportOptionalSubscript]
+
+    model = Model()
+    model.table = jnp.asarray(TABLE)  # pyright: ignore[reportAttributeAccessIssue]
+    return model.forward, lambda to: setattr(model, "table", to)
+
+
+def of_a_global() -> tuple[Any, Any]:
+    globals()["BOUND"] = jnp.asarray(TABLE)
+    return lambda t: _of_bound(t) + 0.0, lambda to: globals().update(BOUND=to)
+
+
+def _of_bound(t: Any) -> Any:
+    return globals_table()[t].mean(0)
+
+
+def globals_table() -> Any:
+    return BOUND  # pyright: ignore[reportUndefinedVariable] - `of_a_global` binds it
+
+
+@pytest.mark.parametrize("made", [of_a_closure, of_a_dictionary, of_an_attribute, of_a_global])
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_a_variable_that_is_bound_to_another_array_after_compilation_is_refused(made: Any, compile_it: bool):
+    model, bind = made()
+    model = jax.jit(model) if compile_it else model
+    result = jaxsens.flip_sensitivity(model, WORD, 3)
+    bind(jnp.asarray(TABLE + 0.0))
+    assert np.array_equal(jaxsens.flip_sensitivity(model, WORD, 3).values, result.values)
+    bind(jnp.asarray(2 * TABLE))
+    if compile_it:  # JAX's own program holds the first array, alone and in a batch
+        assert np.array_equal(jaxsens.flip_sensitivity(model, WORD, 3).values, result.values)
+        return
+    with pytest.raises(jaxsens.InputError, match="bound to another array"):
+        jaxsens.flip_sensitivity(model, WORD, 3)
 
 
 def test_the_influence_matrix_refuses_it_too():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 import types
 import warnings
 from collections import namedtuple
@@ -100,87 +101,66 @@ class NnxBatched(nnx.Module):
 
 
 OUTPUTS = {
-    "dict": (lambda t: {"logits": network(t)}, "a dict with the keys 'logits'", 'network(tokens)["logits"]'),
-    "empty dict": (lambda t: {}, "a dict with the keys", "network(tokens)"),
-    "tuple": (lambda t: (network(t), t), "a tuple of 2", "network(tokens)[0]"),
-    "list": (lambda t: [network(t)], "a list of 1", "network(tokens)[0]"),
-    "namedtuple": (lambda t: Pair(network(t), t), "a Pair of 2", "network(tokens)[0]"),
-    "dataclass": (lambda t: Output(t, network(t)), "a Output with hidden, logits", "network(tokens).logits"),
-    "registered": (lambda t: Registered(network(t)), "a Registered with logits", "network(tokens).logits"),
-    "object": (lambda t: Record(network(t)), "a Record; an array", "network(tokens).logits"),
-    "None": (lambda t: None, "it returns None", "return logits"),
-    "text": (lambda t: "01", "a str", "network(tokens)"),
-    "random key": (lambda t: jax.random.key(0), "it returns key<fry>", "an array of numbers"),
-    "complex": (
-        lambda t: jnp.fft.fft(network(t)),
-        "it returns complex64",
-        "jnp.stack([y.real, y.imag]).ravel()",
+    "dict": (lambda t: {"logits": network(t)}, "network(tokens)['logits']"),
+    "empty dict": (lambda t: {}, "network(tokens)['logits']"),
+    "tuple": (lambda t: (network(t), t), "network(tokens)[0]"),
+    "list": (lambda t: [network(t)], "network(tokens)[0]"),
+    "namedtuple": (lambda t: Pair(network(t), t), "network(tokens)[0]"),
+    "dataclass": (lambda t: Output(t, network(t)), "network(tokens).logits"),
+    "registered": (lambda t: Registered(network(t)), "network(tokens).logits"),
+    "object": (lambda t: Record(network(t)), "it returns a Record"),
+    "None": (lambda t: None, "it returns a NoneType"),
+    "text": (lambda t: "01", "it returns a str"),
+    "random key": (lambda t: jax.random.key(0), "it returns an array of key<fry>"),
+    "complex": (lambda t: jnp.fft.fft(network(t)), "jnp.stack([y.real, y.imag]).ravel()"),
+    "8-bit floats": (lambda t: network(t).astype(jnp.float8_e4m3fn), "y.astype(jnp.float32)"),
+    "4-bit integers": (lambda t: network(t).astype(jnp.int4), "y.astype(jnp.float32)"),
+    "nothing": (lambda t: network(t)[:0], "its output is empty (shape (0,))"),
+    "function": (lambda t: network, "it returns a function"),
+}
+MODELS = {
+    "class": (NnxBatched, "NnxBatched(...)"),
+    "torch": (TorchModel(), "jaxsens.from_torch(module.eval())"),
+    "config": (jaxsens.training.LSTMConfig(2, 4, 1), "jaxsens.training.LSTM(config, seed=0)"),
+    "path": ("results/x", "jaxsens.training.load_checkpoint(path).model"),
+    "parameters": (PARAMETERS, "(function, parameters)"),
+    "list": ([apply, PARAMETERS], "(function, parameters)"),
+    "reversed": ((PARAMETERS, apply), "(function, parameters)"),
+    "two of parameters": ((PARAMETERS, PARAMETERS), "(function, parameters)"),
+    "init and apply": ((lambda key: PARAMETERS, apply), "function(parameters, tokens)"),
+    "pair with a class": ((NnxBatched, PARAMETERS), "NnxBatched(...)"),
+    "pair of one argument": (
+        (network, PARAMETERS),
+        "network(tokens): it is called as function(parameters, tokens)",
     ),
-    "8-bit floats": (
-        lambda t: network(t).astype(jnp.float8_e4m3fn),
-        "it returns float8_e4m3fn",
-        "return y.astype(jnp.float32)",
+    "pair of three": ((lambda p, key, t: t, PARAMETERS), "<lambda>(p, key, t): it is called as"),
+    "two arguments": (apply, "apply(parameters, tokens): it is called as model(tokens)"),
+    "a keyword": (lambda t, *, train: t, "lambda tokens: model(tokens, deterministic=True)"),
+    "no argument": (lambda: 1.0, "<lambda>(): it is called as model(tokens)"),
+    "nnx.split": (nnx.split(NnxBatched()), "(GraphDef, State)"),
+    "eqx.partition": (
+        eqx.partition(eqx.nn.Linear(2, 2, key=jax.random.key(0)), eqx.is_array),
+        "it is called as",
     ),
-    "4-bit integers": (lambda t: network(t).astype(jnp.int4), "it returns int4", "y.astype(jnp.float32)"),
-    "nothing": (
-        lambda t: network(t)[:0],
-        "its output is empty (shape (0,))",
-        "return the values to measure",
-    ),
-    "function": (lambda t: network, "a function", "network(tokens)"),
+    "array": (TABLE, "(function, parameters)"),
+    "None": (None, "callable tokens -> array"),
 }
 
 
-@pytest.mark.parametrize("kind", OUTPUTS)
-def test_an_output_that_is_no_array_is_refused_with_the_lines_that_take_one(kind):
-    model, said, line = OUTPUTS[kind]
+@pytest.mark.parametrize(("model", "remedy"), [*OUTPUTS.values(), *MODELS.values()], ids=[*OUTPUTS, *MODELS])
+def test_what_is_no_model_or_returns_no_array_is_refused_with_what_to_write(model, remedy):
     message = refused(model)
-    assert said in message
-    assert line.replace('"', "'") in message
-    if kind not in ("None", "random key", "nothing", "complex", "8-bit floats", "4-bit integers"):
-        assert "jaxsens.flip_sensitivity(model, tokens, flips=...)" in message
-
-
-MODELS = {
-    "class": (NnxBatched, "NnxBatched, a class: pass an instance", "model = NnxBatched(...)"),
-    "torch": (TorchModel(), "TorchModel, of PyTorch", "model = jaxsens.from_torch(module.eval())"),
-    "config": (jaxsens.training.LSTMConfig(2, 4, 1), "LSTMConfig, a config", "jaxsens.training.LSTM(config"),
-    "path": ("results/x", "'results/x', a path: load it", "jaxsens.training.load_checkpoint(path).model"),
-    "parameters": (PARAMETERS, "dict: parameters alone are not a model", "model = (function, parameters)"),
-    "list": ([apply, PARAMETERS], "list: parameters alone", "model = (function, parameters)"),
-    "reversed": ((PARAMETERS, apply), "a pair in the wrong order", "model = (function, parameters)"),
-    "two of parameters": ((PARAMETERS, PARAMETERS), "a pair without a function", "(function, parameters)"),
-    "init and apply": ((lambda key: PARAMETERS, apply), "a pair of two functions", "model = (apply, init("),
-    "pair with a class": ((NnxBatched, PARAMETERS), "a pair with NnxBatched, a class", "pass an instance"),
-    "pair of one argument": ((network, PARAMETERS), "a pair with network(tokens): it is called as", "lambda"),
-    "pair of three": ((lambda p, key, t: t, PARAMETERS), "a pair with <lambda>(p, key, t)", "lambda parameters,"),
-    "two arguments": (apply, "apply(parameters, tokens): it is called only with the tokens", "(function, parameters)"),
-    "a keyword": (lambda t, *, train: t, "<lambda>(t, *, train)", "lambda tokens: model(tokens, deterministic=True)"),
-    "no argument": (lambda: 1.0, "<lambda>(): it is called only with the tokens", "(function, parameters)"),
-    "nnx.split": (nnx.split(NnxBatched()), "the result of nnx.split", "model = nnx.merge(graphdef, state)"),
-    "eqx.partition": (
-        eqx.partition(eqx.nn.Linear(2, 2, key=jax.random.key(0)), eqx.is_array), "two Linear", "eqx.combine(*parts)"
-    ),
-    "array": (TABLE, "ArrayImpl: pass a jaxsens model", "callable tokens -> array"),
-    "None": (None, "NoneType: pass a jaxsens model", "callable tokens -> array"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", MODELS)
-def test_what_is_no_model_is_refused_with_the_lines_that_make_one(kind):
-    model, said, line = MODELS[kind]
-    message = refused(model)
-    assert f"model = {said}" in message
-    assert line in message
+    assert message.startswith("model")
+    assert remedy in message
 
 
 @pytest.mark.parametrize("call", [jaxsens.explain, jaxsens.theory.worst_input])
 def test_every_function_that_takes_a_model_says_so(call):
     with pytest.raises(jaxsens.InputError, match=r"model = apply\(parameters, tokens\)"):
         call(apply, 4, flips=2)
-    with pytest.raises(jaxsens.InputError, match="returns a dict with the keys 'logits'"):
+    with pytest.raises(jaxsens.InputError, match=r"^model: it returns a dict"):
         call(OUTPUTS["dict"][0], 4, flips=2)
-    with pytest.raises(jaxsens.InputError, match=r"model: it cannot be traced by JAX"):
+    with pytest.raises(jaxsens.InputError, match=r"^model: JAX cannot trace it"):
         call(CALLED["NumPy"][0], 4, flips=2)
 
 
@@ -216,7 +196,7 @@ def test_one_hot_rows_of_integers_are_measured_as_inputs_with_a_warning():
 
 
 CALLED = {
-    "torch in a lambda": (lambda t: TorchModel()(t), "it calls PyTorch, which JAX cannot trace"),
+    "torch in a lambda": (lambda t: TorchModel()(t), "jaxsens.from_torch(module.eval())"),
     "NumPy": (lambda t: np.tanh(np.asarray(TABLE)[np.asarray(t)]).mean(0), "write it with jax.numpy"),
     "float": (lambda t: float(t.sum()), "write it with jax.numpy"),
     "branch": (lambda t: 1.0 if t[0] else 0.0, "write it with jax.numpy"),
@@ -240,7 +220,7 @@ CALLED = {
         (nn.Embed(2, 4), nn.Embed(2, 4).init(jax.random.key(0), TOKENS)["params"]),
         '(module, {"params": parameters})',
     ),
-    "nnx attention in training": (NnxAttention(), "switch off randomness (model.eval()"),
+    "nnx attention in training": (NnxAttention(), "switch off randomness: model.eval()"),
     "linen dropout": (
         (lambda v, t: LinenModel(0.5).apply(v, t, train=True), LinenModel().init(jax.random.key(0), TOKENS, False)),
         "switch off randomness",
@@ -301,14 +281,12 @@ PLAIN = np.random.default_rng(0).normal(size=(2, 4))
 
 
 def test_the_lines_for_a_model_outside_jax_work():
-    d = 4
-    kind = jax.ShapeDtypeStruct((d,), "float32")  # of the model's output
-    model = lambda tokens: jax.pure_callback(lambda t: np.asarray(numpy_model(np.asarray(t)), "float32"), kind, tokens, vmap_method="sequential")  # noqa: E501, E731  # fmt: skip
-    result = jaxsens.flip_sensitivity(model, [0, 1] * 40, flips=2)
+    lines = refused(lambda t: numpy_model(np.asarray(t))).split("called back:\n")[1]
+    names: dict[str, Any] = {"jax": jax, "np": np, "numpy_model": numpy_model, "d": 4}
+    exec(textwrap.dedent(lines), names)
+    result = jaxsens.flip_sensitivity(names["model"], [0, 1] * 40, flips=2)
     expected = np.linalg.norm(np.tanh(PLAIN[1]) - np.tanh(PLAIN[0])) / 80
     np.testing.assert_allclose(result.norms, expected, rtol=1e-4)
-    line = 'jax.pure_callback(lambda t: np.asarray(numpy_model(np.asarray(t)), "float32"), kind, tokens, vmap_method='
-    assert line in refused(lambda t: numpy_model(np.asarray(t)))
 
 
 ACCEPTED = {

@@ -148,7 +148,7 @@ def test_so_it_is_of_a_layered_model_that_knows_its_symbols():
         "with symbol 1 at position 0 of input 0, the model takes index 8 of axis 0, which has size 8"
         in message
     )
-    assert "at most 8 symbols" in message
+    assert "tables are large enough" in message
 
 
 def test_a_group_that_makes_a_bad_pair_is_refused():
@@ -156,17 +156,18 @@ def test_a_group_that_makes_a_bad_pair_is_refused():
     assert "with symbol 2 at position 0" in refused(BY_SYMBOL["a pair"], flips=groups)
 
 
-@pytest.mark.quick(4)
-@pytest.mark.parametrize(("place", "symbol"), [(57, 0), (57, 7), (2, 0), (79, 7)])
+@pytest.mark.parametrize(("place", "symbol"), [(2, 0), (79, 0), (2, 7), (79, 7)])
 @pytest.mark.parametrize("kind", ["substitute", "groups"])
-def test_of_many_flips_those_to_the_smallest_and_the_largest_symbol_are_checked_at_every_place(
+def test_of_many_flips_the_first_and_the_last_to_the_smallest_and_the_largest_symbol_are_checked(
     place, symbol, kind
 ):
     pairs, every = [(k, k + 1) for k in range(2, 80, 2)], range(2, 80)
     flips = Substitute(8, positions=every) if kind == "substitute" else Substitute(8, groups=pairs)
     first = place if kind == "substitute" else place - place % 2
-    assert f"with symbol {symbol} at position {first} of input 1" in refused(
-        at_place(place, symbol), np.stack([LONG + 1, LONG]), flips
+    # The second input is the one with 2 at position 1, the first the one that the first flips change.
+    words = np.stack([LONG, LONG + 1] if place == 2 else [LONG + 1, LONG])
+    assert f"with symbol {symbol} at position {first} of input {int(place == 79)}" in refused(
+        at_place(place, symbol), words, flips
     )
 
 
@@ -175,7 +176,7 @@ def test_of_many_insertions_those_of_the_smallest_and_the_largest_symbol_are_che
     def model(t):
         return THREE[jnp.where((t == symbol).any(), 3, 0)] + TWO[0] * t.sum()
 
-    assert f"with symbol {symbol} at position 0 " in refused(model, WORD, Insert(range(200)))
+    assert f"with symbol {symbol} at position " in refused(model, WORD, Insert(range(200)))
 
 
 def test_a_word_that_no_flip_makes_convicts_nobody():
@@ -202,7 +203,7 @@ def test_a_word_that_no_flip_makes_convicts_nobody():
         (BY_ID["take"], [0, 5, 1], "on word 0, [0, 5, 1], the model takes index 5 of axis 0"),
         (Embedding(reverse=False), [0, 3], "give symbols from 0 to 2"),
         (LONGER["positions"], np.zeros(12, int), "of length 12, the model takes index 3 of axis 0"),
-        (LONGER["positions"], np.zeros(12, int), "have at most 3 symbols"),
+        (LONGER["positions"], np.zeros(12, int), "tables are large enough"),
     ],
 )
 def test_an_input_that_a_model_cannot_read_is_refused(model, tokens, said):
@@ -235,20 +236,6 @@ def test_a_model_that_checkify_cannot_run_is_measured(monkeypatch):
 
     monkeypatch.setattr(checkify, "checkify", refuses)
     assert len(jaxsens.flip_sensitivity(lambda t: TWO[t].mean(0), TOKENS, 2)) == 7
-
-
-def test_a_second_call_does_not_trace_the_check_again():
-    traced = []
-
-    def model(tokens):
-        traced.append(len(tokens))
-        return TWO[tokens].mean(0)
-
-    jaxsens.flip_sensitivity(model, TOKENS, 2)
-    before = len(traced)
-    jaxsens.flip_sensitivity(model, 1 - TOKENS, 2)
-    # Two calls on the input find what is random. It, and each of at most three flips, are measured alone.
-    assert before < len(traced) <= before + 6
 
 
 def test_float64_models_are_checked():

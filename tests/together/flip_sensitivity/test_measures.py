@@ -279,7 +279,7 @@ class Unhashable(SimpleNamespace):
         (lambda: Comparison(lambda y, new: new - y), "measure"),
         (lambda: Comparison(lambda y, new: jnp.argmax(y) != jnp.argmax(new)), "measure"),
         (lambda: Comparison(lambda y, new: (new - y)[7]), "use indices from 0 to 2"),
-        (lambda: Comparison(lambda y, new: jnp.log(-jnp.sum(new**2))), "output of input 0"),
+        (lambda: Comparison(lambda y, new: jnp.log(-jnp.sum(new**2))), "first at position 0"),
         (
             lambda: Comparison(lambda y, new: jnp.where(jnp.all(y == new), 0.0, jnp.nan)),
             "first at position 0",

@@ -115,9 +115,7 @@ def test_its_model_is_measured_and_its_config_alone_is_not_a_model():
     model = kind(kind.of(3), seed=1)
     result = jaxsens.flip_sensitivity(model, np.array([0, 1, 2, 0]))
     assert set(result.symbols) == {0, 1, 2}
-    with pytest.raises(
-        InputError, match=r"CountsConfig, a config: .*\n    model = counting\.Counts\(config, seed=0\)"
-    ):
+    with pytest.raises(InputError, match=r"^model = CountsConfig: .* counting\.Counts\(config, seed=0\)"):
         jaxsens.flip_sensitivity(kind.of(3), np.array([0, 1, 2, 0]))
 
 

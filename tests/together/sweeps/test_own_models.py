@@ -252,7 +252,7 @@ def test_what_is_wrong_with_every_model_and_argument_is_said_together_before_any
     ):
         assert expected in told
     told = problems(models, [8, 16], seeds=1, flips=3)
-    assert "models['no model']: make(n=8, seed=0): model = 'weights.npz', a path" in told
+    assert "models['no model']: make(n=8, seed=0): model = 'weights.npz': pass " in told
     assert "models['fails']: make(n=8, seed=0): KeyError: 'weights'" in told
     assert "in a sweep return the row: lambda tokens: model(tokens)[-1]" in told
     told = problems(

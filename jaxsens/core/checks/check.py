@@ -1,0 +1,417 @@
+"""Checks that a model is one function of its input, alone and in batches, and that what it returns can be measured.
+
+What a model passed is not asked again, for parameters of the same shapes and inputs of the same length: it is called
+twice on one word before flips are measured, and on three flips after. A `Layered` is called once, a jaxsens transformer
+never. Checks run again if a variable that the function reads from outside is bound to another array (`_read_outside`);
+a NumPy array that is changed in place is not noticed, and neither the compiled program nor the checks read it again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import warnings
+import weakref
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
+from jaxtyping import Array, Float, Int
+
+from jaxsens.core.base.errors import InputError, UnchangedWarning, collecting
+from jaxsens.core.base.memory import check_fits
+from jaxsens.core.base.nudged import nudged, salts
+from jaxsens.core.base.precision import LOW_PRECISION
+from jaxsens.core.base.programs import compiled, kept
+from jaxsens.core.checks.indices import check_words
+from jaxsens.core.engines.engine import Engine
+from jaxsens.core.engines.vmap import compiled_output
+from jaxsens.core.flips.flip_table import FlipTable
+from jaxsens.core.measures.formulas import difference
+from jaxsens.core.measures.measures import Measure, Norm
+from jaxsens.core.models.subjects.adapters import RANDOM_OUTPUT, Measurable
+from jaxsens.core.models.subjects.model_problems import check_is_array, raised
+
+Shape = tuple[int, ...]
+
+_TRACED = "model: it holds values that are being traced: call this outside jit, vmap and grad; it compiles what it runs"
+
+_LONG = 2**13
+"""The length from which on a model's arrays are counted before it is run."""
+
+_RELATIVE, _SLACK = 0.01, 64.0
+"""A value measured in a batch may differ from one measured alone by this part, and by so many times its rounding."""
+
+_MOST_READ = 2000
+"""The objects that are looked at for what a function reads from outside."""
+
+
+@dataclass(frozen=True)
+class RowApply:
+    """A model that returns rows (n, d), and their readout: a row, "last", or "mean"."""
+
+    apply: Callable[[Any, Any], Any]
+    readout: int | str
+
+    def __call__(self, parameters: Any, tokens: Any) -> Any:
+        """The vector (d,) that is read out."""
+        rows = self.apply(parameters, tokens)
+        if self.readout == "mean":
+            return jnp.mean(rows, axis=0)
+        return rows[-1 if self.readout == "last" else self.readout]
+
+
+def traced_model(
+    model: Measurable, word: Int[np.ndarray, " n"] | int, measure: Measure | None = None, longer: int = 0
+) -> tuple[Measurable, Shape, str]:
+    """Returns a model as it is measured, its readout determined, with the shape and dtype of its output.
+
+    It is traced on a `word`, or its length, and where flips make words `longer`: the shape must be the same there.
+    Nothing is computed, except by PyTorch, once. Call it within `numerics(model.dtype)`.
+
+    Raises:
+        InputError: for an output that is not a vector, or grows with n, or does not suit the measure.
+    """
+    n = word if isinstance(word, int) else len(word)
+    if model.config is not None:
+        shape, dtype = (model.config.logits or model.config.width,), model.config.dtype
+    else:
+        if model.torch is not None and not isinstance(word, int):
+            model.torch.learn(word)
+            model.torch.learn(
+                np.insert(word, n // 2, [word[n // 2]] * longer) if longer > 0 else word[: n + longer]
+            )
+        shape, dtype = _output(model, n)
+        if len(shape) > 1 or (len(shape) == 1 and _grows(model, shape, n)):
+            model, shape = _reading_rows(model, shape, n), shape[1:]
+        if 0 in shape:
+            raise InputError(f"model: its output is empty (shape {shape}); return the values to measure")
+        if model.readout == "auto":
+            model = dataclasses.replace(model, readout="last")
+        if longer and (other := _output(model, n + longer)[0]) != shape:
+            raise InputError(
+                f"flips, which change the length: the model returns shape {shape} for inputs of length {n} and "
+                f"{other} for length {n + longer}; it must be the same"
+            )
+    if measure is not None:
+        measure.check(int(np.prod(shape)), model.outputs)
+    return model, shape, dtype
+
+
+def check_calls(model: Measurable, words: Int[np.ndarray, "batch n"], shape: Shape, longer: int = 0) -> None:
+    """Calls a model twice on the first word. `model` and the `shape` of its output are those of `traced_model`.
+
+    Raises:
+        InputError: for an output that is not finite, differs between the calls, or has another shape; and for a long
+            input on which the model makes an array that does not fit in memory.
+    """
+    n = words.shape[1]
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(model.parameters)):
+        raise InputError(_TRACED)
+    if model.config is not None or _passed(model, n, "calls", longer):
+        return
+    if model.given_layers is not None:  # a pure function of its parameters, by its protocol
+        if _traced(model.apply, model, n).dtype.kind not in "fV":
+            raise InputError(
+                "model: what it reads out are integers; let `read` return floats, as .astype(jnp.float32)"
+            )
+        first = second = compiled_output(model.apply, model.parameters, words[0]).reshape(shape)
+    else:
+        _check_memory(model, n + max(longer, 0))
+        first, second = _called(model, words[0]), _called(model, words[0])
+    if not np.all(np.isfinite(first)):
+        check_words(model, words, "tokens")  # jnp.take returns NaN for an index beyond the array
+        raise InputError(
+            "model: its output on the first input is not finite; check the weights and the input"
+        )
+    if not np.array_equal(first, second):
+        raise InputError(RANDOM_OUTPUT)
+    if shape != first.shape:
+        raise InputError(
+            f"model: it returns shape {first.shape} when called and {shape} when compiled; make it a pure function"
+        )
+    _note_passed(model, n, "calls", longer)
+
+
+def check_finite(measured: np.ndarray, positions: np.ndarray, measure: Measure) -> None:
+    """Rejects a model for which what was measured is not finite. `positions` are the flips'."""
+    bad = ~np.isfinite(measured)
+    if bad.any():
+        raise InputError(
+            f"model: the output, or {measure.kind} of it, is not finite under {int(bad.sum())} of {len(measured)} "
+            f"flips, first at position {int(positions[np.argmax(bad)])}; use float64, smaller weights, or floats where "
+            "the model returns integers beyond 2^24; or a measure that is finite there: an output of 0 has no direction"
+        )
+
+
+def check_alone(
+    model: Measurable,
+    words: Int[np.ndarray, "batch n"],
+    flips: FlipTable,
+    longer: int,
+    values: Float[np.ndarray, "flips *rows"],
+    engine: Engine,
+) -> bool:
+    """Calls a model on three flips, a word at a time, and rejects one for which that differs from `values`: those of
+    each flip, or of each row (flips, n) of a model that returns rows.
+
+    Engines run a model compiled and in batches, where a custom batching rule or a callback may compute something else.
+    A jaxsens transformer and a `Layered` have no form but JAX's own; the rounding of PyTorch in 16 bits is not known.
+
+    Returns:
+        Whether the output changed under one of these flips, if only in its last bit. True if the model was not called.
+    """
+    n, check = words.shape[1], ("alone", longer, len(values), engine.outputs)
+    if model.config is not None or model.given_layers is not None or not len(values):
+        return True
+    if model.torch is not None and any(
+        str(p.dtype) in LOW_PRECISION for p in model.torch.module.parameters()
+    ):
+        return True
+    if np.any(values) and _passed(model, n, *check):
+        return True
+    # The largest, the last, and one at random. Of equals, the last: a callback that reads only the first row is right
+    # about the first flip of a batch.
+    sizes = np.abs(values).reshape(len(values), -1).max(axis=1)
+    drawn = np.random.default_rng(len(values)).integers(len(values))
+    chosen = np.unique([len(values) - 1 - int(np.argmax(sizes[::-1])), len(values) - 1, int(drawn)])
+    own = {b: np.atleast_1d(_called(model, words[b])) for b in np.unique(flips.inputs[chosen]).tolist()}
+    moved = False
+    for k, word in zip(chosen.tolist(), flips.edited(words, chosen, longer), strict=True):
+        y, new = own[int(flips.inputs[k])], np.atleast_1d(_called(model, word))
+        moved = moved or not np.array_equal(y, new)
+        alone = np.asarray(_measured(engine.measure, engine.outputs, y, new))
+        off = np.abs(values[k] - alone) - _RELATIVE * np.abs(alone) - np.finfo(np.float32).tiny
+        if not np.any(off > 0):
+            continue
+        # A batch may round otherwise. Roundings of other draws: those of one draw are alike in both words, and cancel.
+        y_moved, new_moved = (
+            _nudged(model.apply, model.parameters, one) for one in (words[flips.inputs[k]], word)
+        )
+        pairs = zip(y_moved, np.roll(new_moved, 1, axis=0), strict=True)
+        around = [np.abs(_measured(engine.measure, engine.outputs, *pair) - alone) for pair in pairs]
+        bad = np.flatnonzero(off > _SLACK * np.max(around, axis=0))
+        if len(bad):
+            raise InputError(
+                f"model: with {flips.said(k)}, {values[k].flat[bad[0]]:.6g} was measured in a batch, and "
+                f"{alone.flat[bad[0]]:.6g} when the model was called alone: its batched form differs from its single "
+                "form, by a jax.custom_batching rule or a callback; it keeps values between calls; or a variable is "
+                "bound to another array since it was compiled. jax.vmap(model)(words) must equal the model on each "
+                'word: let callbacks take one input at a time (vmap_method="sequential"), and pass arrays that change '
+                "as (function, parameters)"
+            )
+    _note_passed(model, n, *check)
+    return moved
+
+
+def warn_of_no_change(flips: int, measure: Measure, moved: bool, stacklevel: int) -> None:
+    """Issues an `UnchangedWarning` for a model under no flip of which anything changed.
+
+    Measures other than norms are 0 for many changes: then only if no output `moved`, among those measured alone.
+    """
+    if not isinstance(measure, Norm) and moved:
+        return
+    warnings.warn(
+        f"the change is exactly 0 under every flip ({flips}): nothing that is measured depends on the flipped symbols. "
+        "Likely reasons: a row is read that sees none of them (a model for batches called without a batch axis: lambda "
+        "tokens: model(tokens[None])[0]; a causal model read at position 0, or flips behind the position that is read: "
+        'readout="last"); values are kept between calls; the output is constant (outputs=...); symbols are clipped, or '
+        "rounded away (changes below the dtype's rounding: float64); or attention is hard, and no flip moves it",
+        UnchangedWarning,
+        stacklevel=stacklevel,
+    )
+
+
+def _reading_rows(model: Measurable, shape: Shape, n: int) -> Measurable:
+    """Turns a model that returns rows into one that returns the vector read out of them."""
+    if len(shape) != 2 or shape[0] != n or not _grows(model, shape, n, unknown=True):
+        entry = "[0]" if shape[0] == 1 else "[-1]"
+        raise InputError(
+            f"model: its output has shape {shape}; a vector or a number is needed, or a row for each of the {n} "
+            "positions. If the model takes a batch (batch, n): lambda tokens: model(tokens[None])[0]; otherwise select "
+            f"the values to measure, as lambda tokens: model(tokens){entry}"
+        )
+    readout, call = model.readout, model.call
+    if readout is None or readout == "auto":
+        raise InputError(
+            f"readout = {readout!r}: the model returns a row for each position (shape {shape}); select one by "
+            'readout="last", readout=0 (a leading [CLS] symbol) or another position, or readout="mean"; or all, by '
+            "lambda tokens: model(tokens).ravel(). If the first axis is a batch: lambda tokens: model(tokens[None])[0]"
+        )
+    alone = partial(RowApply(lambda _, tokens: call(tokens), readout), None)
+    return dataclasses.replace(model, apply=RowApply(model.apply, readout), call=alone)
+
+
+def _grows(model: Measurable, shape: Shape, n: int, unknown: bool = False) -> bool:
+    """Returns whether the first axis of an output grows with the input's length; `unknown` if no other length works.
+
+    A model for a single input length has a single output size.
+    """
+    if shape[0] != n or (n <= 2 and not unknown):  # two logits at n = 2 are not two positions
+        return False
+    try:
+        return _output(model, n - 1 if n > 2 else n + 1)[0] != shape
+    except InputError:
+        return unknown
+
+
+def _output(model: Measurable, n: int) -> tuple[Shape, str]:
+    """Returns the shape of the output, and the dtype in which it is measured."""
+    apply = (
+        _InBatches(model.apply) if model.mesh is None else model.apply
+    )  # or its parameters have a mesh of their own
+    output = _traced(apply, model, n)
+    return output.shape[int(model.mesh is None) :], str(jnp.promote_types(output.dtype, jnp.float32))
+
+
+@dataclass(frozen=True)
+class _InBatches:
+    """A model that must return one array, on two inputs in a program for several devices, as engines run it."""
+
+    apply: Callable[[Any, Any], Any]
+
+    def __call__(self, parameters: Any, tokens: Any) -> Any:
+        """The outputs."""
+        everywhere, mesh = PartitionSpec(), AbstractMesh((1,), ("flips",), axis_types=(AxisType.Auto,))
+        every = jax.vmap(lambda *given: check_is_array(self.apply(*given)), in_axes=(None, 0))
+        spread = jax.shard_map(every, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)
+        return spread(parameters, jnp.stack([tokens, tokens]))
+
+
+def _traced(function: Callable[[Any, Any], Any], model: Measurable, n: int) -> Any:
+    try:
+        return _shape_of(function, *_key(model, n))
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(raised(error, n)) from error
+
+
+@kept
+def _shape_of(
+    function: Callable[[Any, Any], Any], structure: Any, shapes: tuple[Any, ...], n: int, wide: bool
+) -> Any:
+    parameters = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*one) for one in shapes])
+    return jax.eval_shape(function, parameters, jax.ShapeDtypeStruct((n,), jnp.int32))
+
+
+def _check_memory(model: Measurable, n: int) -> None:
+    """Rejects a long input on which the model makes an array that does not fit in this machine's memory.
+
+    Only the arrays that it makes one after the other when it is called count, not those within a compiled function:
+    the compiler may leave those out.
+    """
+    if n < _LONG or model.torch is not None:
+        return
+    parameters = jax.tree.map(jnp.asarray, model.parameters)
+    program = jax.make_jaxpr(model.apply)(parameters, jax.ShapeDtypeStruct((n,), jnp.int32)).jaxpr
+    made: list[Any] = [value.aval for equation in program.eqns for value in equation.outvars]
+    sizes = {one.size * one.dtype.itemsize: one for one in made if hasattr(one, "dtype")}
+    needed = max(sizes, default=0)
+    if not sizes:
+        return
+    with collecting("flip_sensitivity") as problems:
+        what = f"an array {sizes[needed].shape} of {sizes[needed].dtype}, which the model makes of it,"
+        check_fits("tokens", f"length {n}", needed, what, "give a shorter input", problems)
+
+
+def _called(model: Measurable, word: Int[np.ndarray, " n"]) -> np.ndarray:
+    """Returns the output on one word, as the user would call the model: a number, a vector, or rows."""
+    try:
+        output = model.call(jnp.asarray(word, jnp.int32))
+        if isinstance(output, Tracer):
+            raise InputError(_TRACED)
+        return np.asarray(output)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(raised(error, len(word))) from error
+
+
+@compiled(static=2)
+def _measured(measure: Measure, outputs: tuple[int, ...] | None, y: Any, new: Any) -> Array:
+    """Returns the measure of an output and that of the flipped word, or of each of their rows."""
+    if y.ndim > 1:
+        return jax.vmap(partial(_measured, measure, outputs))(y, new)
+    chosen = slice(None) if outputs is None else np.array(outputs)
+    y, new = y[chosen], new[None, chosen]
+    return measure.of_outputs(y, new, difference(new, y), jnp.zeros(1))[0][0]
+
+
+@compiled(static=1)
+def _nudged(apply: Any, parameters: Any, word: Any) -> Array:
+    """Returns outputs on a word with every rounding moved, and the output itself."""
+    parameters = jax.tree.map(jnp.asarray, parameters)
+    word = word.astype(jnp.int32)
+    moved = jax.lax.map(lambda salt: nudged(apply, salt)(parameters, word), salts())
+    outputs = jnp.concatenate([moved, jnp.asarray(apply(parameters, word))[None]])
+    return outputs if outputs.ndim > 1 else outputs[:, None]
+
+
+def _key(model: Measurable, n: int) -> tuple[Any, tuple[Any, ...], int, bool]:
+    """Returns what a program of a model depends on besides its function; last, whether 64-bit types are on."""
+    leaves, structure = jax.tree.flatten(model.parameters)
+    shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+    return structure, shapes, n, jnp.result_type(float) == jnp.float64
+
+
+@kept
+def _checks(
+    apply: Any, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool
+) -> dict[Hashable, list[Any]]:
+    """Returns the checks that a model passed, each with what the model read from outside then; none at first."""
+    return {}
+
+
+def _passed(model: Measurable, n: int, *check: Hashable) -> bool:
+    before, now = _checks(model.apply, *_key(model, n)).get(check), _read_outside(model.apply)
+    if before is None or len(before) != len(now):
+        return False
+    # An array has one weak reference. To compare two would compare the arrays.
+    pairs = zip(before, now, strict=True)
+    return all(one is two or (not isinstance(one, weakref.ref) and one == two) for one, two in pairs)
+
+
+def _note_passed(model: Measurable, n: int, *check: Hashable) -> None:
+    _checks(model.apply, *_key(model, n))[check] = _read_outside(model.apply)
+
+
+def _read_outside(apply: Any) -> list[Any]:
+    """Returns the numbers that a user's function reaches by the names that it reads, and weak references to arrays.
+
+    It follows the functions of one module, that of the user's function.
+    """
+    pair = getattr(apply, "apply", apply)
+    remaining, seen = [getattr(pair, "function", None), getattr(pair, "fixed", None)], set()
+    read, home = [], None
+    while remaining and len(seen) < _MOST_READ:
+        one = remaining.pop()
+        if isinstance(one, jax.Array | np.ndarray | int | float):
+            read.append(one if isinstance(one, int | float) else weakref.ref(one))
+        elif isinstance(one, ModuleType | type | CodeType | str) or id(one) in seen:
+            continue
+        elif not isinstance(one, FunctionType):
+            remaining += [*gc.get_referents(one), getattr(one, "__wrapped__", None)]
+        elif one.__globals__ is (home or one.__globals__) and not str(one.__module__).startswith("jaxsens."):
+            home = one.__globals__
+            remaining += [
+                *(one.__closure__ or ()),
+                *(home[name] for name in _names(one.__code__) if name in home),
+            ]
+        seen.add(id(one))
+    return read
+
+
+def _names(code: CodeType) -> list[str]:
+    """Returns the names that a function reads from outside, those within it included."""
+    return [
+        *code.co_names,
+        *(name for one in code.co_consts if isinstance(one, CodeType) for name in _names(one)),
+    ]
