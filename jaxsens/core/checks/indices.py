@@ -51,8 +51,8 @@ def check_flips(
     """Rejects a model that reads beyond an array on an input, or under one of a few flips.
 
     These are the first and the last flip to the smallest symbol and to the largest, and `RANDOM_FLIPS` others. An index
-    that only another flip reaches is not seen. Models with a known vocabulary are run only if flips make words `longer` or shorter
-    and their longest input is not known.
+    that only another flip reaches is not seen. Models with a known vocabulary are run only if flips make words `longer`
+    or shorter, and their longest input is not known.
 
     Raises:
         InputError: with the input or the flip, the index, its axis, and the remedy.
