@@ -17,7 +17,7 @@ import numpy as np
 from jax.experimental import checkify
 from jaxtyping import Array, Int
 
-from jaxsens.core.base.errors import InputError
+from jaxsens.core.base.errors import NO_VALUE, InputError
 from jaxsens.core.base.nudged import inlined
 from jaxsens.core.base.programs import compiled
 from jaxsens.core.engines.edits import SUBSTITUTE, Edit, edited
@@ -71,7 +71,7 @@ def check_flips(
     def check(flip: int) -> None:
         problem = _problem(subject, edited(words, flips, edit, np.array([flip]))[0])
         if problem is not None:
-            raise InputError(f"flips: with {flips.said(flip)}, {problem}")
+            raise InputError.of("flips", NO_VALUE, f"with {flips.said(flip)}, {problem}")
 
     check(int(np.argmax(flips.symbols)))
     check(int(np.argmin(flips.symbols)))
@@ -141,5 +141,5 @@ def _numbers(error: Exception) -> tuple[int, int, int]:
     """Returns the index, its axis and the size of that axis."""
     found = _MESSAGE.search(str(error))
     if found is None:
-        raise InputError(f"model: it indexes beyond an array: {error}")
+        raise InputError.of("model", NO_VALUE, f"it indexes beyond an array: {error}")
     return int(found[1]), int(found[2]), int(found[3])

@@ -14,7 +14,7 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 from jaxtyping import Int
 
-from jaxsens.core.base.errors import InputError, collecting
+from jaxsens.core.base.errors import NO_VALUE, InputError, collecting
 from jaxsens.core.base.memory import check_fits
 from jaxsens.core.base.programs import kept
 from jaxsens.core.checks.index_check import check_words
@@ -112,8 +112,10 @@ def checked_output(
         subject.given_layers is not None
         and _traced(OneArray(subject.apply), subject, n).dtype.kind not in "fV"
     ):
-        raise InputError(
-            "model: what it reads out are integers; let `read` return floats, as .astype(jnp.float32)"
+        raise InputError.of(
+            "model",
+            NO_VALUE,
+            "what it reads out are integers; let `read` return floats, as .astype(jnp.float32)",
         )
     if subject.given_layers is not None:  # a pure function of its parameters, by its protocol
         check_words(subject, words, "tokens")
@@ -142,13 +144,17 @@ def traced_output(subject: Measurable, n: int) -> tuple[Measurable, Shape, str]:
         subject = _reading_rows(subject, shape, n)
         shape = shape[1:]
     elif len(shape) == 1 and _grows(subject, shape, n):
-        raise InputError(
-            f"model: its output has one entry per position (shape {shape} at n = {n}). If the model takes a batch "
+        raise InputError.of(
+            "model",
+            NO_VALUE,
+            f"its output has one entry per position (shape {shape} at n = {n}). If the model takes a batch "
             "(batch, n), give it a batch axis: lambda tokens: model(tokens[None])[0]; otherwise select an entry, as "
-            "lambda tokens: model(tokens)[-1]"
+            "lambda tokens: model(tokens)[-1]",
         )
     if 0 in shape:
-        raise InputError(f"model: its output is empty (shape {shape}); return the values to measure")
+        raise InputError.of(
+            "model", NO_VALUE, f"its output is empty (shape {shape}); return the values to measure"
+        )
     if subject.mesh is None:  # else the parameters have a mesh of their own
         _traced(Many(subject.apply), subject, n)
     if subject.readout == "auto":
@@ -177,21 +183,27 @@ def _reading_rows(subject: Measurable, shape: Shape, n: int) -> Measurable:
     """Turns a model that returns rows into one that returns the vector read out of them."""
     if len(shape) != 2 or shape[0] != n or not _grows(subject, shape, n, unknown=True):
         inner = "model(tokens)[0]" if shape[0] == 1 else "model(tokens)[-1]"
-        raise InputError(
-            f"model: its output has shape {shape}; a vector or a number is needed, or a row for each of the {n} "
+        raise InputError.of(
+            "model",
+            NO_VALUE,
+            f"its output has shape {shape}; a vector or a number is needed, or a row for each of the {n} "
             "positions. If the model takes a batch (batch, n): lambda tokens: model(tokens[None])[0]; otherwise select "
-            f"the values to measure, as lambda tokens: {inner}"
+            f"the values to measure, as lambda tokens: {inner}",
         )
     if subject.readout == "auto":
-        raise InputError(
-            f'readout = "auto": the model returns a row for each position (shape {shape}) and does not say '
+        raise InputError.of(
+            "readout",
+            "auto",
+            f"the model returns a row for each position (shape {shape}) and does not say "
             'which is read out; give readout="last", readout=0 (a leading [CLS] symbol) or another position, or '
-            'readout="mean". If the first axis is a batch: lambda tokens: model(tokens[None])[0]'
+            'readout="mean". If the first axis is a batch: lambda tokens: model(tokens[None])[0]',
         )
     if subject.readout is None:
-        raise InputError(
-            f"readout = None: the model returns a row for each position (shape {shape}); None is for models that "
-            'return one vector. Give a position, "last" or "mean", or lambda tokens: model(tokens).ravel() for all rows'
+        raise InputError.of(
+            "readout",
+            None,
+            f"the model returns a row for each position (shape {shape}); None is for models that "
+            'return one vector. Give a position, "last" or "mean", or lambda tokens: model(tokens).ravel(), all rows',
         )
     call, readout = subject.call, subject.readout
     return dataclasses.replace(
@@ -248,9 +260,11 @@ def _called_twice(subject: Measurable, word: Int[np.ndarray, " n"]) -> tuple[np.
     try:
         outputs = subject.call(tokens), subject.call(tokens)
         if isinstance(outputs[0], Tracer):
-            raise InputError(
-                "model: it holds values that are being traced: call this outside jit, vmap and grad; it compiles what "
-                "it runs"
+            raise InputError.of(
+                "model",
+                NO_VALUE,
+                "it holds values that are being traced: call this outside jit, vmap and grad; it compiles what "
+                "it runs",
             )
         return np.asarray(outputs[0]), np.asarray(outputs[1])
     except InputError:
@@ -261,14 +275,16 @@ def _called_twice(subject: Measurable, word: Int[np.ndarray, " n"]) -> tuple[np.
 
 def _check_values(first: np.ndarray, second: np.ndarray, shape: Shape) -> None:
     if not np.all(np.isfinite(first)):
-        raise InputError(
-            "model: its output on the first input is not finite; check the weights and the input"
+        raise InputError.of(
+            "model", NO_VALUE, "its output on the first input is not finite; check the weights and the input"
         )
     if not np.array_equal(first, second):
         raise InputError(RANDOM_OUTPUT)
     if shape != first.shape:
-        raise InputError(
-            f"model: it returns shape {first.shape} when called and {shape} when compiled; make it a pure function"
+        raise InputError.of(
+            "model",
+            NO_VALUE,
+            f"it returns shape {first.shape} when called and {shape} when compiled; make it a pure function",
         )
 
 

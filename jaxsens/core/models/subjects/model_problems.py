@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsens.core.base.errors import InputError
+from jaxsens.core.base.errors import NO_VALUE, InputError
 from jaxsens.core.base.inputs import takes
 from jaxsens.core.models.config_tables import network
 from jaxsens.core.models.networks.config import NetworkConfig
@@ -157,13 +157,15 @@ def check_is_array(output: Any) -> None:
     if isinstance(output, jax.Array | np.ndarray | np.generic | int | float | complex):
         remedy = _what_numbers(jnp.result_type(output))
         if remedy is not None:
-            raise InputError(f"model: it returns {jnp.result_type(output)}; {remedy}")
+            raise InputError.of("model", NO_VALUE, f"it returns {jnp.result_type(output)}; {remedy}")
         return
     name = type(output).__name__
     if output is None:
-        raise InputError(
-            "model: it returns None; an array is needed. Does it lack a return?\n"
-            "    def model(tokens):\n        return logits"
+        raise InputError.of(
+            "model",
+            NO_VALUE,
+            "it returns None; an array is needed. Does it lack a return?\n"
+            "    def model(tokens):\n        return logits",
         )
     if isinstance(output, Mapping):
         keys = list(output)

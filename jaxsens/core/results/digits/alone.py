@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsens.core.base.errors import InputError, UnchangedWarning
+from jaxsens.core.base.errors import NO_VALUE, InputError, UnchangedWarning
 from jaxsens.core.base.nudged import nudged, salts
 from jaxsens.core.base.precision import LOW_PRECISION
 from jaxsens.core.base.programs import compiled
@@ -82,13 +82,15 @@ def check_alone(
         around = [np.asarray(_measured(engine.measure, outputs, *pair)) for pair in pairs]
         bad = np.flatnonzero(off > bound + _SLACK * np.max(np.abs(np.array(around) - alone), axis=0))
         if len(bad):
-            raise InputError(
-                f"model: with {flips.said(k)}, {values[k].flat[bad[0]]:.6g} was measured in a batch, and "
+            raise InputError.of(
+                "model",
+                NO_VALUE,
+                f"with {flips.said(k)}, {values[k].flat[bad[0]]:.6g} was measured in a batch, and "
                 f"{alone.flat[bad[0]]:.6g} when the model was called alone. Its batched form differs from its single "
                 "form: a jax.custom_batching rule, a callback that reads only the first row of a batch (vmap_method), "
                 "statistics over a batch, or values kept between calls. Let callbacks take one input at a time "
                 '(vmap_method="sequential"), or correct the rule: jax.vmap(model)(words) must equal the model on each '
-                "word"
+                "word",
             )
     return moved
 

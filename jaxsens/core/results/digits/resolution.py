@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxsens.core.base.errors import InputError, PrecisionWarning
+from jaxsens.core.base.errors import NO_VALUE, InputError, PrecisionWarning
 from jaxsens.core.base.precision import UNRESOLVED
 from jaxsens.core.engines.difference import engine as difference
 from jaxsens.core.engines.engine import Engine
@@ -54,9 +54,11 @@ def forward_pass(
         with arithmetic_of(engine), where_computed(placement) as there:
             ready = prepared_on(there.local, engine, parameters, word)
         if not np.all(np.isfinite(ready.output)):
-            raise InputError(
-                f"model: its output on input {k} is not finite in {subject.dtype}; look for NaN in its parameters, or "
-                "use float64 or smaller weights"
+            raise InputError.of(
+                "model",
+                NO_VALUE,
+                f"its output on input {k} is not finite in {subject.dtype}; look for NaN in its parameters, or "
+                "use float64 or smaller weights",
             )
         # An engine of a package may not see the scores.
         first, largest = first or ready, np.maximum(largest, ready.sizes if len(ready.sizes) else 0)
