@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from jaxsens import InputError
+from jaxsens.core.base.errors import dotted
+
+
+def paths(error: InputError) -> list[str]:
+    """The places of the problems of an error, as they are written."""
+    return [dotted(one.path) for one in error.problems]
 
 
 def refused(names: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> str:
-    """Checks that a call raises an error that has these names, parted by spaces; returns its message."""
+    """Checks that a call raises an error of problems at exactly these places, parted by spaces; returns the message."""
     with pytest.raises(InputError) as caught:
         call(*arguments, **options)
-    message = str(caught.value)
-    lacking = [
-        name for name in names.split() if not re.search(rf"(?<![\w.]){re.escape(name)}( =|:)", message)
-    ]
-    assert not lacking, f"{lacking} in: {message}"
-    return message
+    assert {*paths(caught.value)} == {*names.split()}, caught.value
+    return str(caught.value)

@@ -121,9 +121,9 @@ def test_parts_of_inputs_are_counted_in_tenths(folder):
 def texts_of(path: Path, content: bytes) -> tuple[list[tuple[str, str, int]], list[str]]:
     path.write_bytes(content)
     problems = Problems("")
-    return [
-        (one.text, one.label, one.line) for one in read_texts("--texts", path, problems)
-    ], problems.messages
+    return [(one.text, one.label, one.line) for one in read_texts("--texts", path, problems)], [
+        *map(str, problems)
+    ]
 
 
 @pytest.mark.parametrize(

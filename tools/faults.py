@@ -159,7 +159,7 @@ def finding_left_out(original: Any, fits: Any) -> Any:
 
 def first_mistake_only(original: Any, problems: Any, *given: Any) -> None:
     """core/base."""
-    del problems.messages[1:]
+    del problems[1:]
     original(problems, *given)
 
 

@@ -145,7 +145,7 @@ def outcome(family: str, whole: dict[str, Any], parent: Path, theirs: dict[Any, 
     architecture = own.architecture(options)
     options.finish(family)
     if problems:
-        return "refused here", str(problems.messages[0])[:200]
+        return "refused here", str(problems[0])[:200]
     if (key, architecture) in theirs:  # the same model, told in other words
         return theirs[key, architecture]
     output: Output = "logits" if own.head_matrix else "hidden"

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 
 from jaxsens.analysis.rows import LayeredRows, TransformerRows, changes_of_rows
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import EngineRefusal, InputError, collecting
+from jaxsens.core.base.errors import NO_VALUE, EngineRefusal, InputError, collecting
 from jaxsens.core.base.inputs import FEWER_FLIPS
 from jaxsens.core.base.memory import FLIP_BYTES, check_fits
 from jaxsens.core.base.precision import numerics
@@ -204,9 +204,12 @@ def influence_matrix(
             what = f"the influence of {count} flips on {n} rows"
             check_fits("tokens", f"length {n}", needed, what, FEWER_FLIPS, problems)
     if not isinstance(how, Auto | Vmap):
-        raise EngineRefusal(
-            f'influence_matrix: engine = "{how.kind}": it carries the change of the one row that is read; the '
-            'influence on all rows is measured by "vmap"; or flip_sensitivity(..., readout=j) for a single row'
+        raise EngineRefusal.of(
+            "engine",
+            how.kind,
+            "it carries the change of the one row that is read; the "
+            'influence on all rows is measured by "vmap"; or flip_sensitivity(..., readout=j) for a single row',
+            subject="influence_matrix",
         )
     with numerics(subject.dtype):
         chosen = norm.chosen(subject.outputs)
@@ -223,9 +226,11 @@ def influence_matrix(
         norms[~(_reached(subject, positions, words.shape[1]) | np.isnan(norms))] = 0
     if not np.isfinite(norms).all():
         where = int(positions[np.argmin(np.isfinite(norms).all(axis=1))])
-        raise InputError(
-            f"influence_matrix: model: an output row is not finite under a flip of position {where}; use float64, or "
-            "smaller weights"
+        raise InputError.of(
+            "model",
+            NO_VALUE,
+            f"an output row is not finite under a flip of position {where}; use float64, or smaller weights",
+            subject="influence_matrix",
         )
     return InfluenceMatrix(
         norms=norms,
@@ -260,9 +265,12 @@ def _rows_of(
     tokens = jax.ShapeDtypeStruct(words[0].shape, jnp.int32)
     shape = jax.eval_shape(subject.apply, jax.tree.map(jnp.asarray, subject.parameters), tokens).shape
     if len(shape) != 2:
-        raise InputError(
-            f"influence_matrix: model: it returns shape {shape}, and no row for each of the {words.shape[1]} "
-            "positions; flip_sensitivity measures the change of one output"
+        raise InputError.of(
+            "model",
+            NO_VALUE,
+            f"it returns shape {shape}, and no row for each of the {words.shape[1]} "
+            "positions; flip_sensitivity measures the change of one output",
+            subject="influence_matrix",
         )
     return subject.apply
 

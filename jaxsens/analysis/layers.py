@@ -166,8 +166,11 @@ def layer_changes(
     kept, placement = np.zeros(0, int) if keep is None else np.asarray(keep, int), placement or Placement()
     beyond = kept[(kept < 0) | (kept >= len(listed))]
     if len(beyond):
-        raise InputError(
-            f"layer_changes: keep = {beyond[0]}: indices from 0 to {len(listed) - 1}: there are {len(listed)} flips"
+        raise InputError.of(
+            "keep",
+            beyond[0],
+            f"indices from 0 to {len(listed) - 1}: there are {len(listed)} flips",
+            subject="layer_changes",
         )
     with numerics(config.dtype):
         placement.agree(

@@ -132,9 +132,12 @@ def phase_diagram(directory: str | os.PathLike[str], *, statistic: str = "max") 
     sweep = parse_sweep_config(data.plan.config, folder=Path(directory))
     schedules = dict(_schedules(sweep))
     if not schedules or statistic not in data.plan.statistics or len(sweep.lengths) < MINIMUM_LENGTHS:
-        raise InputError(
-            f"phase_diagram: directory = {str(directory)!r}: wanted a sweep of at least {MINIMUM_LENGTHS} lengths "
-            f"with the statistic {statistic!r}, and variants of a transformer whose softmax has a power of n or log n"
+        raise InputError.of(
+            "directory",
+            str(directory),
+            f"wanted a sweep of at least {MINIMUM_LENGTHS} lengths "
+            f"with the statistic {statistic!r}, and variants of a transformer whose softmax has a power of n or log n",
+            subject="phase_diagram",
         )
     critical = _critical(sweep, next(iter(schedules)), next(iter(schedules.values())))
     table = data.points.loc[data.points["variant"].isin([*schedules])]

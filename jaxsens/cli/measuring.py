@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 MEASURED_BY = {
     **{key: flag(key) for key in ("flips", "measure", "engine", "placement")},
     **dict.fromkeys(("remaining", "joined"), "--resume"),
-    **{key: f"--measure {key}" for key in ("outputs", "threshold")},
-    **{key: f"--placement {key}" for key in ("batch_size", "memory_budget")},
+    **{key: ("--measure", key) for key in ("outputs", "threshold")},
+    **{key: ("--placement", key) for key in ("batch_size", "memory_budget")},
 }
 """The arguments of `flip_sensitivity`, and the fields, whose errors name the option instead."""
 
@@ -176,7 +176,7 @@ class OutputOptions:
             path = str(self.save)
             held = f"{len(found)} of {found.requested} flips of a measurement that was stopped"
             remedy = f"it holds {held}: add --resume {shlex.quote(path)} to go on, or remove it"
-            raise InputError(f"measure: --save = {path!r}: {remedy}")
+            raise InputError.of("--save", path, remedy, subject="measure")
 
     def keep(self, kept: FlipSensitivity) -> None:
         """Writes the flips of a measurement that was stopped, and prints how to go on from them."""

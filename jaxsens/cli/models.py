@@ -25,7 +25,6 @@ from jaxsens.cli.shared import (
 )
 from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.files import read_within, rest_within
-from jaxsens.core.base.strict import messages
 from jaxsens.core.measures.measures import KL, Decision, LogProbability
 from jaxsens.pretrained.folder import existing_folder
 
@@ -213,7 +212,7 @@ class PublishedOptions(OptionGroup):
         try:
             existing_folder(self.pretrained)
         except InputError as error:
-            problems.messages += [message.replace("folder", "--pretrained", 1) for message in messages(error)]
+            problems.include(one.renamed({"folder": "--pretrained"}) for one in error.problems)
         if self.text is not None and self.text_file is not None:
             problems.add("--text-file", str(self.text_file), "give it or --text, not both")
         elif self.text_file is None and not self.text:

@@ -20,7 +20,7 @@ import tyro
 from rich.console import Console
 from tyro.constructors import PrimitiveConstructorSpec
 
-from jaxsens.core.base.errors import InputError, Problems, collecting
+from jaxsens.core.base.errors import InputError, Location, Problems, collecting
 from jaxsens.core.base.files import remedy, takes_no_more, try_writing_to
 from jaxsens.core.base.kept_programs import KeptPrograms, kept_in
 from jaxsens.core.base.told import say
@@ -155,19 +155,13 @@ def flag(key: str) -> str:
 
 
 @contextmanager
-def flags_named(names: Mapping[str, str]) -> Iterator[None]:
-    """Renames arguments to options in the messages of `InputError`s raised in the block."""
+def flags_named(names: Mapping[str, str | Location]) -> Iterator[None]:
+    """Renames arguments to options in `InputError`s raised in the block."""
     try:
         yield
     except InputError as error:
-        text = str(error)
-        for argument, option in names.items():
-            # "measure: ..." begins with what was asked, not with an argument.
-            said = rf"(^(?!\w+: )|: |- ){re.escape(argument)}(?= = |: |,|\[)"
-            text = re.sub(said, rf"\g<1>{option}", text, flags=re.MULTILINE)
-        if text == str(error):
-            raise
-        raise type(error)(text) from error
+        problems = [one.renamed(names) for one in error.problems]
+        raise type(error)(*problems, subject=error.subject) from error
 
 
 _given: list[str] = []

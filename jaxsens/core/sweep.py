@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from jaxsens.core.base.errors import InputError, Problems, collecting
+from jaxsens.core.base.errors import InputError, Problem, Problems, collecting
 from jaxsens.core.base.files import check_ending, try_writing_to, write_text
 from jaxsens.core.base.inputs import plain_numbers
 from jaxsens.core.base.kept_programs import programs_kept
@@ -173,11 +173,13 @@ def sweep(
         variants = _variants(models, n, each, None if flips is None else asked.flips, problems)
         if flips is None and variants:
             asked = dataclasses.replace(asked, flips=variants[0].source.flips)
-        own = Problems("")
+        own = Problems()
         check_estimates(asked, (), own)
         for variant in variants:
             check_variant(variant, n, asked, own)
-        problems.messages += [message.removeprefix("measure.") for message in own.messages]
+        for one in own:  # the arguments are those of [measure] in a config
+            inside = one.path[1:] if one.path[:1] == ("measure",) else one.path
+            problems.append(Problem(inside, one.value, one.remedy))
         check_points(len(variants), n, each, problems)
         words: Any = None
         if inputs is not None:
@@ -208,7 +210,9 @@ def _run(planned: Sweep, folder: Path) -> SweepResult:
         with nullcontext() if jax.config.jax_compilation_cache_dir else programs_kept():  # pyright: ignore[reportAttributeAccessIssue]
             outcome = run_sweep(planned, folder, select(planned.points), console)
     except InputError as error:
-        raise InputError(f"sweep: {str(error).replace('directory =', 'out =', 1)}") from error
+        raise InputError(
+            *(one.renamed({"directory": "out"}) for one in error.problems), subject="sweep"
+        ) from error
     found = None
     if outcome.finished:
         data = load_sweep(folder)
@@ -258,11 +262,11 @@ def _variants(
         return ()
     found = []
     for name, make in models.items():
-        own = Problems("")
+        own = Problems()
         if not isinstance(name, str) or not NAME.fullmatch(name):
             own.add("name", name, NAME_RULE)
         source = own_source(make, lengths, seeds, flips, own)
-        problems.extend(own, prefix=f"models[{name!r}]: ")
+        problems.include(own, ("models", name if isinstance(name, str) else repr(name)))
         if source is not None and not own:
             found.append(SweepVariant(name, _name(make), source))
     return tuple(found)

@@ -235,11 +235,13 @@ def check_estimates_finite(
     checked before, does not."""
     bad = ~np.isfinite(estimates)
     if bad.any():
-        raise InputError(
-            f"engine = '{NAME}': its estimate is not finite for {int(bad.sum())} of {len(estimates)} flips, first "
+        raise InputError.of(
+            "engine",
+            NAME,
+            f"its estimate is not finite for {int(bad.sum())} of {len(estimates)} flips, first "
             f"at position {int(positions[np.argmax(bad)])}, while the model's output is finite: the estimate "
             'overflows, not the model. Use dtype="float64", engine="auto", which measures every flip, or a model with '
-            "layer normalisation"
+            "layer normalisation",
         )
 
 

@@ -41,7 +41,8 @@ def encoded_texts(model: PretrainedModel, texts: list[LabelledText], problems: P
         try:
             found.append(model.encode(one.text))
         except InputError as error:
-            problems.messages.append(f"--texts: line {one.line}: {str(error).removeprefix('encode: ')}")
+            for each in error.problems:
+                problems.note("--texts", f"line {one.line}: {each}")
     return found
 
 
@@ -56,7 +57,7 @@ def check_flips(
     subject = measurable(model)
     flips = arguments.get("flips") or default_flips(subject)
     for n in sorted({len(word) for word in words}):
-        own, of_length = Problems(""), [k for k, word in enumerate(words) if len(word) == n]
+        own, of_length = Problems(), [k for k, word in enumerate(words) if len(word) == n]
         given = [words[k] for k in of_length]
         tokens, reading = checked_input(subject, given, arguments.get("readout", "auto"), own)
         selection = select(flips.drawing(None), reading, tokens, own)
@@ -64,8 +65,8 @@ def check_flips(
         for row, k in enumerate(of_length if not own else ()):
             if not each[row]:
                 why = "nothing to flip beside special, unknown and read symbols; remove it"
-                problems.messages.append(f"--texts: line {texts[k].line}: text = {texts[k].text!r}: {why}")
-        problems.messages += [one for one in own.messages if one not in problems.messages]
+                problems.note("--texts", f"line {texts[k].line}: text = {texts[k].text!r}: {why}")
+        problems.include(own)
 
 
 def measured_corpus(
@@ -95,9 +96,11 @@ def measured_corpus(
         if path is not None and path.is_file():
             result, kept = load_with_metadata(path)
             if kept.get("corpus") != digest:
-                raise InputError(
-                    f"corpus: --save = {str(save)!r}: n={n}.parquet is of other texts or options; remove it, or give "
-                    "another folder"
+                raise InputError.of(
+                    "--save",
+                    str(save),
+                    f"n={n}.parquet is of other texts or options; remove it, or give another folder",
+                    subject="corpus",
                 )
         else:
             result = flip_sensitivity(model, ids, progress=False, **arguments)

@@ -143,7 +143,7 @@ def _arrays(
             problems.add(_told(place), given, "an array, or a layer of Flax, Equinox or PyTorch")
         other = getattr(given, "eps", getattr(given, "epsilon", epsilon))
         if other != epsilon:
-            problems.add(f"{_told(place)}: epsilon", other, f"the architecture's is {epsilon}")
+            problems.add((_told(place), "epsilon"), other, f"the architecture's is {epsilon}")
         yield from _arrays(own, place, wanted, epsilon, problems)
 
 
@@ -171,22 +171,23 @@ def _checked(
 ) -> dict[Place, np.ndarray]:
     """Returns the parameters, and adds an error for each that is not as the architecture says."""
     missing = [_told(place) for place in wanted if place not in given]
-    problems.messages += [f"{name}: missing" for name in missing]
+    for name in missing:
+        problems.note((name,), "missing")
     for name in (_told(place) for place in given if place not in wanted):
-        problems.messages.append(f"{name}: the architecture has no such array{did_you_mean(name, missing)}")
+        problems.note((name,), f"the architecture has no such array{did_you_mean(name, missing)}")
     found: dict[Place, np.ndarray] = {}
     for place, tensor in wanted.items():
         shape = tensor.shape[::-1] if tensor.transposed else tensor.shape
         array = given.get(place, np.zeros(shape))
         if array.shape != shape:
-            problems.add(f"{_told(place)}: shape", array.shape, f"the architecture says {shape}")
+            problems.add((_told(place), "shape"), array.shape, f"the architecture says {shape}")
         elif not jnp.issubdtype(array.dtype, jnp.floating):
-            problems.add(f"{_told(place)}: dtype", str(array.dtype), "give floating-point numbers")
+            problems.add((_told(place), "dtype"), str(array.dtype), "give floating-point numbers")
         else:
             with np.errstate(over="ignore"):
                 stored = array.astype(dtype)
             if not np.isfinite(stored).all():
-                problems.messages.append(f"{_told(place)}: numbers that are not finite in {dtype}")
+                problems.note((_told(place),), f"numbers that are not finite in {dtype}")
             taken = tensor.taken(stored.T if tensor.transposed else stored)
             found[place] = taken + stored.dtype.type(tensor.plus) if tensor.plus else taken
     return found

@@ -220,19 +220,23 @@ def existing_folder(given: Any) -> Folder:
         InputError: if not. A model's name at the hub is answered with the command that downloads it.
     """
     if not isinstance(given, str | os.PathLike) or isinstance(given, bytes) or not str(given):
-        raise InputError(f"load_pretrained: folder = {given!r}: the path of a folder")
+        raise InputError.of("folder", given, "the path of a folder", subject="load_pretrained")
     path = Path(given).expanduser()
     try:
         if path.is_dir():
             return Folder(path)
         exists = path.exists()
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"load_pretrained: folder = {str(given)!r}: not a readable path ({error})"
+        raise InputError.of(
+            "folder", str(given), f"not a readable path ({error})", subject="load_pretrained"
         ) from error
     if exists:
-        raise InputError(f"load_pretrained: folder = {str(given)!r}: a file; give the folder that holds it")
-    raise InputError(f"load_pretrained: folder = {str(given)!r}: no such folder{hub_command(str(given))}")
+        raise InputError.of(
+            "folder", str(given), "a file; give the folder that holds it", subject="load_pretrained"
+        )
+    raise InputError.of(
+        "folder", str(given), f"no such folder{hub_command(str(given))}", subject="load_pretrained"
+    )
 
 
 def hub_command(name: str) -> str:

@@ -168,9 +168,9 @@ def _family(options: Mapping[str, Any], problems: Problems) -> Family | None:
 
 
 def _architecture(family: Family, table: Mapping[str, Any], problems: Problems) -> Architecture | None:
-    own = Problems(problems.subject)
+    own = Problems()
     options = family.options(table, CONFIG, own)
     architecture = family.architecture(options)
     options.finish(family.name)
-    problems.extend(own)
+    problems.include(own)
     return None if own else architecture

@@ -249,7 +249,9 @@ class PretrainedModel(DescribedModel):
             known = dict(enumerate(self.labels))
             number = self.labels.index(wanted) if wanted in self.labels else wanted
             if number not in known:
-                raise InputError(f"measure: token = {wanted!r}: the labels are {', '.join(self.labels)}")
+                raise InputError.of(
+                    "token", wanted, f"the labels are {', '.join(self.labels)}", subject="measure"
+                )
             return int(number), known[int(number)]
         number = self.token_id(wanted) if isinstance(wanted, str) else wanted
         # A number beyond the logits is refused by the measure.

@@ -15,7 +15,7 @@ from jaxtyping import Int
 from pydantic import ConfigDict
 
 from jaxsens.core.base.errors import InputError, Problems
-from jaxsens.core.base.strict import STRICT, OptionalPositive, field_names, join, messages, read_fields
+from jaxsens.core.base.strict import STRICT, OptionalPositive, field_names, read_fields
 from jaxsens.core.flips.flips import Neighbours
 from jaxsens.core.models.config_tables import plain
 from jaxsens.core.models.parts.weighting import Weighting
@@ -109,17 +109,15 @@ class PublishedSource(ModelSource):
         self, table: TextFile, folder: Path, lengths: Sequence[int], problems: Problems
     ) -> GivenWords | None:
         """The texts of a file, encoded, and cut off or repeated to each length; None after an error."""
-        before, texts = len(problems.messages), []
+        before, texts = len(problems), []
         for one in read_texts("inputs.texts", folder / table.texts, problems):
             ids = self.model.tokenizer.encode(one.text, False)
             if not ids:
-                problems.messages.append(
-                    f"inputs.texts: line {one.line}: text = {one.text!r}: it has no tokens"
-                )
+                problems.note("inputs.texts", f"line {one.line}: text = {one.text!r}: it has no tokens")
             texts.append(np.array(ids))
-        if len(problems.messages) == before and len(texts) < (table.count or 1):
+        if len(problems) == before and len(texts) < (table.count or 1):
             problems.add("inputs.texts", table.texts, f"{table.count or 1} texts; it has {len(texts)}")
-        if len(problems.messages) > before:
+        if len(problems) > before:
             return None
         sizes = {self.symbols.word_length(n) for n in lengths}
         return GivenWords(
@@ -127,15 +125,11 @@ class PublishedSource(ModelSource):
         )
 
 
-def _read_published(
-    table: Mapping[str, Any], path: str, problems: Problems, folder: Path
-) -> PublishedSource | None:
+def _read_published(table: Mapping[str, Any], problems: Problems, folder: Path) -> PublishedSource | None:
     """Returns the source that a table describes, or None after noting every error."""
-    sound = read_fields(PublishedTable, table, path, problems)
+    sound = read_fields(PublishedTable, table, (), problems)
     if sound.get("weighting") is not None:
-        own = Problems(path)
-        sound["weighting"] = read_weighting("weighting", sound["weighting"], own)
-        problems.messages += [join(path, [message]) for message in own.messages]
+        sound["weighting"] = read_weighting("weighting", sound["weighting"], problems)
     if problems or "pretrained" not in sound:
         return None
     given = PublishedTable(**sound)
@@ -149,10 +143,7 @@ def _read_published(
                 model, layered=dataclasses.replace(model.layered, pooling=given.readout)
             )
     except InputError as error:
-        told = (message.replace("folder = ", "pretrained = ", 1) for message in messages(error))
-        problems.messages += [
-            f"{path}.{message}" if " = " in message.split(":")[0] else message for message in told
-        ]
+        problems.include(one.renamed({"folder": "pretrained"}) for one in error.problems)
         return None
     expanded = {**plain(given), "pretrained": files, "family": model.family, "readout": model.layered.readout}
     outputs = len(model.labels) or model.architecture.symbols

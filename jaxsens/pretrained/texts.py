@@ -36,7 +36,7 @@ def read_texts(argument: str, path: Path, problems: Problems) -> list[LabelledTe
     by the rules of `csv`; .jsonl an object with these keys a line. Lines end at line feeds and carriage returns only.
     Lines of blanks are left out.
     """
-    own = Problems("")
+    own = Problems()
     try:
         found = list(_entries(path.suffix.lower(), read_text_within(path, _MOST_BYTES), own))
     except (OSError, ValueError) as error:
@@ -44,9 +44,10 @@ def read_texts(argument: str, path: Path, problems: Problems) -> list[LabelledTe
         return []
     for one in found:
         if not is_unicode(one.text + one.label):
-            own.messages.append(f"line {one.line}: {UNPAIRED}")
-    more = [f"{len(own.messages) - _SHOWN} more errors"] if len(own.messages) > _SHOWN else []
-    problems.messages += [f"{argument}: {message}" for message in [*own.messages[:_SHOWN], *more]]
+            own.note((), f"line {one.line}: {UNPAIRED}")
+    problems.include(own[:_SHOWN], argument)
+    if len(own) > _SHOWN:
+        problems.note(argument, f"{len(own) - _SHOWN} more errors")
     if not own and not found:
         problems.add(argument, str(path), "it has no text")
     return found
@@ -67,7 +68,7 @@ def _entries(ending: str, text: str, problems: Problems) -> Iterator[LabelledTex
             for number, line in lines:
                 yield from _object(number, line, problems)
         case _:
-            problems.messages.append(f"a file that ends with {', '.join(ENDINGS)}, not {ending!r}")
+            problems.note((), f"a file that ends with {', '.join(ENDINGS)}, not {ending!r}")
 
 
 def _rows(text: str, delimiter: str, problems: Problems) -> Iterator[LabelledText]:
@@ -78,22 +79,23 @@ def _rows(text: str, delimiter: str, problems: Problems) -> Iterator[LabelledTex
             if row and not names:
                 names = [name.strip().casefold() for name in row]
                 if names.count("text") != 1 or names.count("label") > 1:
-                    problems.messages.append(
-                        f"line {first}: a header with the column text, and label if there is one, once; it has {row}"
+                    problems.note(
+                        (),
+                        f"line {first}: a header with the column text, and label if there is one, once; it has {row}",
                     )
                     return
             elif row and len(row) != len(names):
                 why = "quote what holds the separator or a line break"
-                problems.messages.append(f"line {first}: {len(row)} fields of {len(names)}; {why}")
+                problems.note((), f"line {first}: {len(row)} fields of {len(names)}; {why}")
             elif row and not row[names.index("text")].strip():
-                problems.messages.append(f"line {first}: a row without a text; remove it")
+                problems.note((), f"line {first}: a row without a text; remove it")
             elif row:
                 found = dict(zip(names, row, strict=True))
                 yield LabelledText(found["text"], found.get("label", "").strip(), first)
             first = rows.line_num + 1
     except csv.Error as error:
         why = "quote the whole field, and write each quotation mark within it twice"
-        problems.messages.append(f"line {first}: a stray quotation mark ({error}); {why}")
+        problems.note((), f"line {first}: a stray quotation mark ({error}); {why}")
 
 
 def _object(number: int, line: str, problems: Problems) -> Iterator[LabelledText]:
@@ -107,6 +109,7 @@ def _object(number: int, line: str, problems: Problems) -> Iterator[LabelledText
         label = label or "" if label is None or isinstance(label, str) else json.dumps(label)
         yield LabelledText(text, label, number)
     else:
-        problems.messages.append(
-            f"line {number}: an object with the text under text, and its label, a text or a number, under label"
+        problems.note(
+            (),
+            f"line {number}: an object with the text under text, and its label, a text or a number, under label",
         )

@@ -171,10 +171,10 @@ def read_tokenizer(
     """
     from tokenizers import Tokenizer
 
-    before = len(problems.messages)
+    before = len(problems)
     table = _by_symbol(path, problems) if path.name == VOCABULARY else read_json(path, problems)
     _check_words(table, symbols, problems)
-    if len(problems.messages) > before:
+    if len(problems) > before:
         return None
     try:
         tokenizer = _asked(Tokenizer.from_str, json.dumps(table))

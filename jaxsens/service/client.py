@@ -13,7 +13,7 @@ from urllib.parse import quote
 import numpy as np
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import EngineRefusal, InputError, collecting
+from jaxsens.core.base.errors import InputError, collecting
 from jaxsens.core.base.strict import naming_arguments, typed_arguments
 from jaxsens.core.base.value import Answer, read
 from jaxsens.core.engines.options import AskedEngine
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     import httpx
 
 _WAIT_SECONDS, _TOLD_SECONDS, _PATIENCE_SECONDS = 20.0, 0.5, 600.0
-
-_ERRORS: dict[str | None, type[InputError]] = {"InputError": InputError, "EngineRefusal": EngineRefusal}
 
 
 class ServiceError(RuntimeError):
@@ -140,7 +138,7 @@ class Client:
                 if told is not None and job["total"]:
                     told(job["done"], job["total"])
         if job["state"] == "failed" and job["found"].get("refusal"):
-            raise _ERRORS[job["found"]["refusal"]](job["message"])
+            raise InputError.of_json(job["found"]["refusal"])
         if job["state"] != "finished":
             raise ServiceError(0, f"{job['state']}: {job['message']}")
         return self.result(job["id"])
@@ -205,7 +203,7 @@ class Client:
         told = answer.json() if answer.headers.get("content-type", "").startswith("application/json") else {}
         why = told.get("error", answer.text[:200])
         if answer.status_code == 400:
-            raise _ERRORS.get(told.get("kind"), InputError)(why)
+            raise InputError.of_json(told)
         raise ServiceError(answer.status_code, why)
 
 

@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from jaxsens.core.base.errors import EngineRefusal, InputError
+from jaxsens.core.base.errors import InputError
 from jaxsens.service.metrics import Metrics
 from jaxsens.service.pool import WorkerGone, WorkerProcess
 from jaxsens.service.store import ENDED, MOST_CRASHES, Store, StoredJob, StoreFull
@@ -77,11 +77,11 @@ class Jobs:
         try:
             answer = await worker.ask("admit", question=question)
         except WorkerGone as gone:
-            answer = {"error": str(gone)}
+            answer: dict[str, Any] = {"error": str(gone)}
         finally:
             self._admitting -= 1
         if answer.get("refusal"):
-            raise (EngineRefusal if answer["refusal"] == "EngineRefusal" else InputError)(answer["error"])
+            raise InputError.of_json(answer["refusal"])
         if "error" in answer:
             # Not 503: a client that tries again may end the next process too.
             raise Refused(500, f"{answer['error']}, while a worker looked at this question")

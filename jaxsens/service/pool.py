@@ -64,7 +64,7 @@ class WorkerProcess:
             limit=_LONGEST_LINE,
         )
         self.send(**self._settings)
-        why, refused = "the worker process was ended", ""
+        why, refused = "the worker process was ended", None
         try:
             # A line without an end is that of a process that was killed while it wrote.
             while process.stdout is not None and (line := await process.stdout.readline()).endswith(b"\n"):
@@ -75,7 +75,7 @@ class WorkerProcess:
                         future.set_result(message)
                     continue
                 if message["event"] == "refused":
-                    refused = message["message"]
+                    refused = message["refusal"]
                 if message["event"] == "ready":
                     self.ready, self.models = True, message["models"]
                 on_event(message)
@@ -90,7 +90,7 @@ class WorkerProcess:
                     future.set_exception(WorkerGone(why, admitting))
             self._requests.clear()
         if refused:
-            raise InputError(refused)
+            raise InputError.of_json(refused)
 
     async def ask(self, do: str, **message: Any) -> dict[str, Any]:
         """Returns what the worker answers: to "admit", what it knows of a question; to "measure", what it measured.

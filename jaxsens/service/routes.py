@@ -17,8 +17,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from jaxsens.core.base.errors import EngineRefusal, InputError
-from jaxsens.core.base.strict import messages
+from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.versions import package_version
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
@@ -105,8 +104,8 @@ class Routes:
         try:
             seconds = min(float(wait), _LONGEST_WAIT)
         except ValueError:
-            raise InputError(
-                f"flip_sensitivity: wait = {wait!r}: seconds, from 0 to {_LONGEST_WAIT:.0f}"
+            raise InputError.of(
+                "wait", wait, f"seconds, from 0 to {_LONGEST_WAIT:.0f}", subject="flip_sensitivity"
             ) from None
         if seconds > 0:
             job = await self._jobs.ended(job.id, seconds) or job
@@ -201,9 +200,8 @@ class Routes:
 
 
 def _unusable(request: Request, error: Exception) -> Response:
-    listed = messages(error) if isinstance(error, InputError) else [str(error)]
-    kind = "EngineRefusal" if isinstance(error, EngineRefusal) else "InputError"
-    return JSONResponse({"error": str(error), "errors": listed, "kind": kind}, status_code=400)
+    unusable = error if isinstance(error, InputError) else InputError(str(error))
+    return JSONResponse({"error": str(error), **unusable.json()}, status_code=400)
 
 
 def _refused(request: Request, error: Exception) -> Response:

@@ -100,14 +100,19 @@ class Store:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self._lock.close()
-            raise InputError(
-                f"serve: --store = {str(folder)!r}: another service has it; stop that, or give another folder"
+            raise InputError.of(
+                "--store",
+                str(folder),
+                "another service has it; stop that, or give another folder",
+                subject="serve",
             ) from error
         # One process has the file, so there is nobody to wait for.
         database = folder / "jobs.sqlite3"
         if database.exists() and not database.is_file():
             self._lock.close()
-            raise InputError(f"serve: --store = {str(folder)!r}: jobs.sqlite3 is no file; move it away")
+            raise InputError.of(
+                "--store", str(folder), "jobs.sqlite3 is no file; move it away", subject="serve"
+            )
         self._rows = sqlite3.connect(database, timeout=0.5, isolation_level=None, check_same_thread=False)
         self._rows.row_factory = sqlite3.Row
         try:
@@ -115,13 +120,18 @@ class Store:
         except sqlite3.DatabaseError as error:
             self.close()
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING:
-                raise InputError(
-                    f"serve: --store = {str(folder)!r}: jobs.sqlite3 cannot be used now ({error}): end what else has "
-                    "it open, or make room"
+                raise InputError.of(
+                    "--store",
+                    str(folder),
+                    f"jobs.sqlite3 cannot be used now ({error}): end what else has it open, or make room",
+                    subject="serve",
                 ) from error
-            raise InputError(
-                f"serve: --store = {str(folder)!r}: jobs.sqlite3 is damaged ({error}). Nothing was changed; move it "
-                "elsewhere, and the service begins a new one: results/ keeps what was measured"
+            raise InputError.of(
+                "--store",
+                str(folder),
+                f"jobs.sqlite3 is damaged ({error}). Nothing was changed; move it "
+                "elsewhere, and the service begins a new one: results/ keeps what was measured",
+                subject="serve",
             ) from error
 
     def _open(self) -> None:

@@ -80,8 +80,8 @@ def load_checkpoint(directory: str | os.PathLike[str]) -> TrainedModel:
         paths = storage.found(path / FOLDER) or storage.found(path)
         if not paths:
             raise InputError(
-                f"checkpoint {path}: there is none; give the directory that `jaxsens train` wrote, or a step's folder "
-                f"in its {FOLDER}"
+                f"there is none; give the directory that `jaxsens train` wrote, or a step's folder in its {FOLDER}",
+                subject=f"checkpoint {path}",
             )
         path = paths[-1]
     try:
@@ -168,9 +168,7 @@ def _check_same(table: Mapping[str, Any], step: int, config: TrainConfig, path: 
     missing = "nothing"
     for key in sorted(then.keys() | now.keys()):
         if then.get(key, missing) != now.get(key, missing):
-            problems.messages.append(
-                f"{key}: {then.get(key, missing)!r} there, {now.get(key, missing)!r} here"
-            )
+            problems.note(key, f"{then.get(key, missing)!r} there, {now.get(key, missing)!r} here")
     problems.raise_if_any()
 
 
@@ -193,7 +191,7 @@ def _state(
         if array is None or (array.shape, array.dtype) != (wanted.shape, wanted.dtype):
             have = "missing" if array is None else f"{array.dtype} of shape {array.shape}"
             needs = f"{wanted.dtype} of shape {wanted.shape}"
-            problems.messages.append(f"{name}: {have}, its config needs {needs}")
+            problems.note((name,), f"{have}, its config needs {needs}")
         return array
 
     state = tree_map_with_path(restored, expected)

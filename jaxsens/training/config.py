@@ -29,7 +29,6 @@ from jaxsens.core.base.strict import (
     checked_by,
     config,
     did_you_mean,
-    messages,
     read_table,
     read_toml,
     typed_arguments,
@@ -285,7 +284,7 @@ class TrainConfig:
         problems = Problems(subject)
         known = ("task", "seed", "language", "model", *_TABLES)
         for key in [key for key in table if key not in known]:
-            problems.messages.append(f"{key}: unknown key{did_you_mean(key, known)}")
+            problems.note((key,), f"unknown key{did_you_mean(key, known)}")
         task = inputs.choice("task", table.get("task", "prediction"), _TASKS, problems)
         seed = inputs.count("seed", table.get("seed", 0), problems)
         learned = _read_language(table.get("language"), problems)
@@ -329,14 +328,16 @@ def _check(parts: Mapping[str, Any], problems: Problems) -> None:
     data, evaluation = parts["data"], parts["evaluation"]
     for name, n in (
         *(("data.lengths", n) for n in (data.lengths[1:] if data else ())),
-        *(("evaluation.lengths", n) for n in (evaluation.lengths if evaluation and evaluation.every else ())),
+        *(
+            (("evaluation", "lengths"), n)
+            for n in (evaluation.lengths if evaluation and evaluation.every else ())
+        ),
     ):
         if isinstance(model, TransformerConfig):
-            own = Problems(name)
+            own = Problems()
             check_runs(model, n + 1, own)
-            problems.messages += [
-                f"{name}: {n} and the boundary symbol: {message}" for message in own.messages
-            ]
+            for one in own:
+                problems.note(name, f"{n} and the boundary symbol: {one}")
 
 
 def _check_calls(tables: Mapping[str, Any], problems: Problems) -> None:
@@ -377,7 +378,7 @@ def _check_task(model: TrainableConfig, task: Task, problems: Problems) -> None:
 def _check_outputs(model: TrainableConfig, learned: Language, task: Task, problems: Problems) -> None:
     symbols, outputs = len(learned.alphabet), logits_of(learned, task)
     if task == "prediction" and learned.no_law is not None:
-        problems.messages.append(f"language: {learned.no_law}")
+        problems.note("language", learned.no_law)
     if model.alphabet_size != symbols:
         problems.add("model.alphabet_size", model.alphabet_size, f"{symbols}, the symbols of {learned.name}")
     if model.logits != outputs:
@@ -393,7 +394,7 @@ def _read_language(table: object, problems: Problems) -> Language | None:
     try:
         return language(**table)
     except InputError as error:
-        problems.messages += [f"language.{message}" for message in messages(error)]
+        problems.include(error.problems, "language")
     return None
 
 
@@ -405,7 +406,7 @@ def _read_model(
         problems.add("model", table, "a table")
         return None
     for key in [key for key in table if key in DERIVED]:
-        problems.messages.append(f"model.{key}: follows from the language and the task; leave it out")
+        problems.note(("model", key), "follows from the language and the task; leave it out")
     fields = {key: value for key, value in table.items() if key not in DERIVED}
     if task == "prediction" and fields.get("kind", "transformer") == "transformer":
         fields = {"mask": "future", **fields}

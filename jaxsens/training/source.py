@@ -7,26 +7,25 @@ from pathlib import Path
 from typing import Any
 
 from jaxsens.core.base.errors import InputError, Problems
-from jaxsens.core.base.strict import did_you_mean, messages
+from jaxsens.core.base.strict import did_you_mean
 from jaxsens.core.sweeps.sources import ModelSource, SourceKind
 from jaxsens.training.checkpoints import load_checkpoint
 
 
-def _read_checkpoint(
-    table: Mapping[str, Any], path: str, problems: Problems, folder: Path
-) -> ModelSource | None:
+def _read_checkpoint(table: Mapping[str, Any], problems: Problems, folder: Path) -> ModelSource | None:
     """The model of a checkpoint. It is what its fingerprint says."""
     for key in table.keys() - {"checkpoint"}:
         hint = did_you_mean(key, ("checkpoint",)) or "; a checkpoint is measured as it was trained"
-        problems.messages.append(f"{path}.{key}: unknown key{hint}")
+        problems.note((key,), f"unknown key{hint}")
     directory = table["checkpoint"]
     if not isinstance(directory, str):
-        problems.add(f"{path}.checkpoint", directory, "the name of a directory that `jaxsens train` wrote")
+        problems.add("checkpoint", directory, "the name of a directory that `jaxsens train` wrote")
         return None
     try:
         trained = load_checkpoint(folder / directory)
     except InputError as error:
-        problems.messages += [f"{path}.checkpoint = {directory!r}: {message}" for message in messages(error)]
+        for one in error.problems:
+            problems.add("checkpoint", directory, str(one))
         return None
     model, task = trained.model, trained.config.task
     determining = {"fingerprint": trained.fingerprint, "step": trained.step, "task": task}

@@ -130,13 +130,13 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     listed, present = manifest["files"], _files(path)
     for name in sorted(listed.keys() | set(present)):
         if name not in present:
-            problems.messages.append(f"{name}: missing")
+            problems.note((name,), "missing")
         elif name not in listed:
-            problems.messages.append(f"{name}: not one of the files that were written")
+            problems.note((name,), "not one of the files that were written")
         elif (facts := _facts(path / name))["bytes"] != (written := listed[name])["bytes"]:
-            problems.messages.append(f"{name}: {facts['bytes']} bytes, but {written['bytes']} were written")
+            problems.note((name,), f"{facts['bytes']} bytes, but {written['bytes']} were written")
         elif facts != written:
-            problems.messages.append(f"{name}: its SHA-256 is not that of what was written")
+            problems.note((name,), "its SHA-256 is not that of what was written")
     problems.raise_if_any(DamagedCheckpoint)
     try:
         with orbax.PyTreeCheckpointer() as checkpointer:
@@ -207,16 +207,18 @@ def lock(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise InputError(
-                f"directory = {str(directory)!r}: another process trains there; wait for it, or name another"
+            raise InputError.of(
+                "directory", str(directory), "another process trains there; wait for it, or name another"
             ) from error
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-            raise InputError(
-                f"directory = {str(directory)!r}: this file system cannot lock files, so two trainings there could "
+            raise InputError.of(
+                "directory",
+                str(directory),
+                "this file system cannot lock files, so two trainings there could "
                 "destroy each other's checkpoints; name a directory on another one, such as a local disk, or mount "
-                "this one with locks (NFS: without nolock; Lustre: with flock)"
+                "this one with locks (NFS: without nolock; Lustre: with flock)",
             ) from error
         yield
 
@@ -232,18 +234,18 @@ def read_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = read_sealed(path / MANIFEST, KIND)
     except FileNotFoundError as error:
-        raise DamagedCheckpoint(f"{subject}: {MANIFEST}: missing") from error
+        raise DamagedCheckpoint(f"{MANIFEST}: missing", subject=subject) from error
     except DamagedFile as error:
-        raise DamagedCheckpoint(f"{subject}: {str(error).removeprefix(f'{path}{os.sep}')}") from error
+        raise DamagedCheckpoint(f"{MANIFEST}: {error.why}", subject=subject) from error
     if manifest["format"] != FORMAT:
         raise InputError(
-            f"{subject}: format {manifest['format']}, and this version of jaxsens reads {FORMAT}: use the one that "
-            f"wrote it, {manifest['versions'].get('jaxsens', 'unknown')}"
+            f"format {manifest['format']}, and this version of jaxsens reads {FORMAT}: use the one that wrote it, "
+            f"{manifest['versions'].get('jaxsens', 'unknown')}",
+            subject=subject,
         )
     if _NAME.fullmatch(path.name) and manifest["step"] != step_of(path):
-        raise DamagedCheckpoint(
-            f"{subject}: {MANIFEST}: of step {manifest['step']}, which is not the one in the name"
-        )
+        why = f"{MANIFEST}: of step {manifest['step']}, which is not the one in the name"
+        raise DamagedCheckpoint(why, subject=subject)
     return manifest
 
 

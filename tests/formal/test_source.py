@@ -34,7 +34,7 @@ def problems_of(**table: Any) -> list[str]:
     """What is wrong with a table, one message each."""
     problems = Problems("test")
     assert read_source(table, "model", problems) is None
-    return problems.messages
+    return [*map(str, problems)]
 
 
 def test_a_formula_is_compiled_in_the_condition_that_the_table_names():
@@ -97,7 +97,7 @@ def test_a_construction_is_expanded_with_its_options_and_the_condition_it_has():
             {"formula": "Q_a & (Q_b", "alphabet": 3, "conditoin": "x", "read": "all"},
             ["alphabet = 3: a string", "read = 'all': should be 'output'",
              'conditoin: unknown key; did you mean "condition"',
-             "formula, line 1, column 11: expected"],
+             "formula: line 1, column 11: expected"],
         ),
         (
             {"formula": "Q_a & Q_b", "alphabet": "01", "condition": "hot"},

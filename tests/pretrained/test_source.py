@@ -110,7 +110,7 @@ def test_neighbours_are_flipped_unless_the_config_says_more(folder):
         ('"bert"', '"bert"\nheat = 1', "model.heat: unknown key"),
         ('"bert"', '"bert"\nlayers = 3', "layers = 3: at most 2"),
         ('"bert"', '"bert"\noutput = "labels"', "output = 'labels'"),
-        ('"temperature-log"', '"unbounded"', 'variant "unbounded": model.positions: unknown key'),
+        ('"temperature-log"', '"unbounded"', "variant.unbounded.model.positions: unknown key"),
         ("lengths = [5, 6]", "lengths = [2, 60]", "the model reads inputs of 3 to 12 symbols"),
         ("count = 2", 'texts = "none.txt"', "inputs.texts = '.*none.txt': a readable"),
         ('"bert"', '"bert"\ncheckpoints = "step1"', "model.checkpoints = 'step1': a list of folders"),

@@ -215,7 +215,7 @@ def test_weightings_that_jump_and_sinks_are_refused(weighting):
 
 
 def test_all_problems_come_together():
-    with pytest.raises(InputError, match=r"(?s)n = 0.*measure = 'l3'.*classes = 0.*flips: symbols = 7"):
+    with pytest.raises(InputError, match=r"(?s)n = 0.*measure = 'l3'.*classes = 0.*flips.symbols = 7"):
         certified_bound(Transformer(small()), 0, [7], "l3", classes=0, readout_symbols=[0])
 
 

@@ -97,9 +97,9 @@ def test_errors_of_a_config_are_listed_with_where_they_are():
         ("bins = [[1, 4], [5, 9]]", "bins = [[1, 4], [4, 9]]", "bins"),
         ("words = 8", "words = 1", "words"),
         ('label = "rnn"', 'label = "a/b"', "model[0].label"),
-        ("width = 3", "width = 0", "rnn model.width"),
-        ("#L[Q_b] > #L[Q_a]", "#L[Q_b] = #L[Q_a]", "rnn bins"),
-        ('task = "recognition"\n', "", "rnn language"),
+        ("width = 3", "width = 0", "model.width"),
+        ("#L[Q_b] > #L[Q_a]", "#L[Q_b] = #L[Q_a]", "bins"),
+        ('task = "recognition"\n', "", "language"),
     ):
         refused(names, Generalisation.parse, TINY.replace(before, after))
 

@@ -42,7 +42,7 @@ def folder(tmp_path_factory):
 def source_of(folder, name: str) -> ModelSource:
     problems = Problems("test")
     source = read_source({"checkpoint": name}, "model", problems, folder)
-    assert source is not None, problems.messages
+    assert source is not None, [*map(str, problems)]
     return source
 
 
@@ -127,7 +127,7 @@ def test_the_output_of_a_transformer_is_that_of_the_checkpoint(folder):
 def test_what_cannot_be_used_is_refused_with_its_path(folder, table, message):
     problems = Problems("test")
     assert read_source(table, "model", problems, folder) is None or problems
-    assert message in "\n".join(problems.messages)
+    assert message in "\n".join([*map(str, problems)])
 
 
 def test_a_damaged_checkpoint_is_refused_as_the_config_is_read(folder, tmp_path):
@@ -139,5 +139,5 @@ def test_a_damaged_checkpoint_is_refused_as_the_config_is_read(folder, tmp_path)
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(bytes(data))
-    with pytest.raises(InputError, match=r'variant "trained": model\.checkpoint = .run.: .*' + path.name):
+    with pytest.raises(InputError, match=r"variant\.trained\.model\.checkpoint = .run.: .*" + path.name):
         sweep_of(tmp_path)

@@ -71,8 +71,8 @@ optimiser = {steps = 0}
         'sedes: unknown key; did you mean "seeds"?',
         "measure.engine = 'psychic': one of auto, vmap, incremental, difference, first-order",
         "model[0].name = 'a/b': ",
-        "model[1].train: language = None: a table with a name",
-        "model[1].train: optimiser.steps = 0",
+        "model[1].train.language = None: a table with a name",
+        "model[1].train.optimiser.steps = 0",
     ):
         assert part in told
 

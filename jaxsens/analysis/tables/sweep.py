@@ -57,7 +57,7 @@ class AttentionTable(PointTable):
     def check(self, sources: Mapping[str, ModelSource], keys: Mapping[str, Any], problems: Problems) -> None:
         if not any(map(self.applies, sources.values())):
             remedy = "no variant is a transformer, whose attention can be looked into: leave the table out"
-            problems.messages.append(f"attention: {remedy}")
+            problems.note("attention", remedy)
 
     def applies(self, source: ModelSource) -> bool:
         return isinstance(source.network, TransformerConfig)

@@ -1,16 +1,131 @@
-"""Exceptions for unusable input. One message lists every error found, each with its remedy."""
+"""Exceptions for unusable input. One error lists every problem: where it is, what was given, and the remedy.
+
+Validation records problems as data. The front end that received the arguments puts them into words, so one check serves
+Python, config files, the command line and HTTP.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
 
 Rule = TypeVar("Rule")
 
+Location = tuple[str | int, ...]
+"""Where a problem is, from the argument inwards: ("flips", "symbols"), ("lengths", 2), ("--flips", "k")."""
+
+
+class Written(str):
+    """The text of a value that is not at hand: one of another process, or one that cannot be pickled."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+NO_VALUE = Written("")
+"""The value of a problem that is not one of a value, such as a missing file."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A mistake in an argument. Two are equal if they read alike.
+
+    Attributes:
+        path: where it is; () if the problem is not one of a single argument.
+        value: what was given there, or `NO_VALUE`.
+        remedy: what is accepted, in words that fit every front end: "at least two symbols".
+    """
+
+    path: Location
+    value: Any
+    remedy: str
+
+    @property
+    def written(self) -> str:
+        """The value as Python writes it, at most 200 characters."""
+        return shortened(repr(self.value), 200)
+
+    def below(self, path: str | Location) -> Problem:
+        """Returns the problem as one within the argument at `path`."""
+        return Problem((*path_of(path), *self.path), self.value, self.remedy)
+
+    def renamed(self, names: Mapping[str, str | Location]) -> Problem:
+        """Returns the problem at another place, where `names` has one for its first step, or its first two."""
+        for k in (2, 1):
+            if (new := names.get(dotted(self.path[:k]))) is not None:
+                return Problem((*path_of(new), *self.path[k:]), self.value, self.remedy)
+        return self
+
+    def __str__(self) -> str:
+        place = " = ".join(part for part in (dotted(self.path), self.written) if part)
+        return f"{place}: {self.remedy}" if place else self.remedy
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Problem) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __reduce__(self) -> Any:  # models, functions and devices cannot be pickled, but errors must
+        return Problem, (self.path, plain_value(self.value), self.remedy)
+
 
 class InputError(ValueError):
-    """Raised for an unusable argument. The message names the argument, its value and the remedy."""
+    """Raised once for all unusable arguments of a call.
+
+    A sentence makes a problem without path and value.
+
+    Attributes:
+        problems: the mistakes; each has its `path`, the value given there, and the remedy.
+        subject: the function, class or file to which they were given; "" if the problems say it.
+    """
+
+    def __init__(self, *problems: Problem | str, subject: str = "") -> None:
+        super().__init__(*problems)
+        self.problems = tuple(
+            one if isinstance(one, Problem) else Problem((), NO_VALUE, one) for one in problems
+        )
+        self.subject = subject
+
+    @classmethod
+    def of(cls, path: str | Location, value: object, remedy: str, subject: str = "") -> Self:
+        """Returns the error of one problem."""
+        return cls(Problem(path_of(path), value, remedy), subject=subject)
+
+    def __str__(self) -> str:
+        begin = f"{self.subject}: " if self.subject else ""
+        if len(self.problems) == 1:
+            return f"{begin}{self.problems[0]}"
+        return "\n".join([f"{begin}{len(self.problems)} errors", *(f"  - {one}" for one in self.problems)])
+
+    def json(self) -> dict[str, Any]:
+        """Returns the error as JSON values, which `InputError.of_json` reads. Values are texts there."""
+        listed = [{"path": one.path, "value": one.written, "remedy": one.remedy} for one in self.problems]
+        kind = EngineRefusal if isinstance(self, EngineRefusal) else InputError
+        return {"kind": kind.__name__, "subject": self.subject, "problems": listed}
+
+    @staticmethod
+    def of_json(table: Mapping[str, Any]) -> InputError:
+        """Returns the error that `json` describes."""
+        kind = EngineRefusal if table["kind"] == "EngineRefusal" else InputError
+        listed = [
+            Problem(tuple(one["path"]), Written(one["value"]), one["remedy"]) for one in table["problems"]
+        ]
+        return kind(*listed, subject=table["subject"])
+
+    def __reduce__(self) -> Any:  # a subclass may be made of other arguments than `args`
+        return _unpickled, (type(self), self.args, self.__dict__)
+
+
+def _unpickled(kind: type[InputError], args: tuple[Any, ...], state: dict[str, Any]) -> InputError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class EngineRefusal(InputError):
@@ -83,8 +198,42 @@ def shortened(text: str, at_most: int) -> str:
     return text if len(text) <= at_most else text[: at_most - 3] + "..."
 
 
-class Problems:
-    """Collects all errors in an input, so that they can be raised together.
+def path_of(place: str | Location) -> Location:
+    """Returns the path that "measure.flips", "curriculum[0].step" or "config.json: rope_scaling" stands for."""
+    if not isinstance(place, str):
+        return place
+    if not _DOTTED.fullmatch(place):
+        return tuple(place.split(": ")) if place else ()
+    return tuple(int(step) if step.isdigit() else step for step in _STEP.findall(place))
+
+
+def dotted(path: Location) -> str:
+    """Returns `variant[2].model.width` for ("variant", 2, "model", "width"), `--flips k` after an option, and
+    `layer 3: weighting` where a step is no word."""
+    text, word = "", True
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+            continue
+        before, word = word, _STEP.fullmatch(step) is not None
+        separator = " " if text.startswith("--") else "." if before and word else ": "
+        text += f"{separator if text else ''}{step}"
+    return text
+
+
+_STEP = re.compile(r"-{0,2}\w[\w-]*")
+_DOTTED = re.compile(rf"{_STEP.pattern}(\.\w[\w-]*|\[\d+\])*")
+
+
+def plain_value(value: Any) -> Any:
+    """Returns the value if it is a number, a text or None; otherwise what Python writes for it."""
+    if value is None or type(value) in (bool, int, float, str, Written):
+        return value
+    return Written(shortened(repr(value), 200))
+
+
+class Problems(list[Problem]):
+    """Collects all problems of an input, so that they can be raised together.
 
     >>> problems = Problems("SweepConfig")
     >>> problems.add("lengths", [], "give at least three lengths")
@@ -94,34 +243,37 @@ class Problems:
     jaxsens.core.base.errors.InputError: SweepConfig: lengths = []: give at least three lengths
     """
 
-    def __init__(self, subject: str) -> None:
+    def __init__(self, subject: str = "") -> None:
+        super().__init__()
         self.subject = subject
-        self.messages: list[str] = []
 
-    def add(self, argument: str, value: object, remedy: str) -> None:
-        """Adds the error that `argument` has an unusable `value`; `remedy` says what is accepted."""
-        self.messages.append(f"{argument} = {shortened(repr(value), 200)}: {remedy}")
+    def add(self, path: str | Location, value: object, remedy: str) -> None:
+        """Adds the problem that an argument has an unusable `value`; `remedy` says what is accepted.
 
-    def extend(self, other: Problems, prefix: str = "") -> None:
-        """Adds all errors of `other`, with `prefix` before each argument's name."""
-        self.messages.extend(prefix + message for message in other.messages)
+        The path may be written: "lengths", "measure.flips", "curriculum[0].step".
+        """
+        self.append(Problem(path_of(path), value, remedy))
 
-    def __bool__(self) -> bool:
-        return bool(self.messages)
+    def note(self, path: str | Location, remedy: str) -> None:
+        """Adds a problem that is not one of a value."""
+        self.add(path, NO_VALUE, remedy)
+
+    def include(self, problems: Iterable[Problem], path: str | Location = ()) -> None:
+        """Adds the problems of the argument at `path`, except those that are there already."""
+        for one in problems:
+            placed = one.below(path)
+            if placed not in self:
+                self.append(placed)
 
     def raise_if_any(self, kind: type[InputError] = InputError) -> None:
-        """Raises one `InputError`, or a `kind` of it, that lists all errors, if there are any."""
-        if not self.messages:
-            return
-        if len(self.messages) == 1:
-            raise kind(f"{self.subject}: {self.messages[0]}")
-        listed = "\n".join(f"  - {message}" for message in self.messages)
-        raise kind(f"{self.subject}: {len(self.messages)} errors\n{listed}")
+        """Raises one `InputError`, or a `kind` of it, that lists all problems, if there are any."""
+        if self:
+            raise kind(*self, subject=self.subject)
 
 
 @contextmanager
 def collecting(subject: str) -> Iterator[Problems]:
-    """Collects errors within a `with` block and raises them together at its end."""
+    """Collects problems within a `with` block and raises them together at its end."""
     problems = Problems(subject)
     yield problems
     problems.raise_if_any()

@@ -69,9 +69,11 @@ def place_of(path: str | os.PathLike[str]) -> Path:
     folder = Path(os.path.realpath(named.parent))
     for directory in inside:
         if not folder.is_relative_to(os.path.realpath(directory)):
-            raise InputError(
-                f"directory = {str(directory)!r}: {named.parent} leads out of it, to {folder}, where nothing is "
-                "written: remove that link, or name the directory that it leads to"
+            raise InputError.of(
+                "directory",
+                str(directory),
+                f"{named.parent} leads out of it, to {folder}, where nothing is "
+                "written: remove that link, or name the directory that it leads to",
             )
     return folder / named.name
 

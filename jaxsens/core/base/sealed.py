@@ -23,7 +23,19 @@ if TYPE_CHECKING:
 
 
 class DamagedFile(Exception):
-    """Raised if a file is damaged or was written for another purpose. The message names the file and the problem."""
+    """Raised if a file is damaged or was written for another purpose. The message names the file and the problem.
+
+    Attributes:
+        path: the file.
+        why: what is wrong with it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], why: str) -> None:
+        super().__init__(path, why)
+        self.path, self.why = path, why
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.why}"
 
 
 def write_sealed(
@@ -49,18 +61,18 @@ def read_sealed(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
         with open(path, encoding="utf-8") as file:
             stored = json.load(file)
         if not isinstance(stored, dict) or not stored.keys() >= {"kind", "content", "sha256"}:
-            raise DamagedFile(f"{path}: not written by jaxsens: it has no kind, content and checksum")
+            raise DamagedFile(path, "not written by jaxsens: it has no kind, content and checksum")
         stated = stored.pop("sha256")
         found, content = stored["kind"], stored["content"]
         sound = stated == digest(stored) and isinstance(content, dict)
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError) as error:
-        raise DamagedFile(f"{path}: {type(error).__name__}: {error}") from error
+        raise DamagedFile(path, f"{type(error).__name__}: {error}") from error
     if not sound:
-        raise DamagedFile(f"{path}: its content does not match its checksum")
+        raise DamagedFile(path, "its content does not match its checksum")
     if found != kind:
-        raise DamagedFile(f"{path}: it holds a {found}, not a {kind}")
+        raise DamagedFile(path, f"it holds a {found}, not a {kind}")
     return content
 
 
@@ -108,11 +120,11 @@ class SavedResult:
         try:
             return TypeAdapter(cls).validate_python(decoded(read_sealed(path, cls.kind)))
         except FileNotFoundError:
-            raise InputError(f"path = {str(path)!r}: no such file") from None
+            raise InputError.of("path", str(path), "no such file") from None
         except DamagedFile as error:
-            raise InputError(f"path = {error}; {advice}") from error
+            raise InputError.of("path", str(error.path), f"{error.why}; {advice}") from error
         except (ValidationError, InputError) as error:
-            raise InputError(f"path = {str(path)!r}: {error}; {advice}") from error
+            raise InputError.of("path", str(path), f"{error}; {advice}") from error
 
 
 Result = TypeVar("Result", bound=SavedResult)

@@ -32,7 +32,7 @@ import pydantic
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import InputError, Problems, collecting, shortened
+from jaxsens.core.base.errors import NO_VALUE, InputError, Location, Problem, Problems, collecting, path_of
 from jaxsens.core.base.files import read_text_within
 
 C = TypeVar("C", bound=type)
@@ -68,8 +68,8 @@ def config(cls: C) -> C:
         try:
             validate(self, **given)
         except pydantic.ValidationError as error:
-            with collecting(cls.__name__) as problems:
-                note_errors(error, "", problems, made)
+            problems = problems_of(error, made)
+            raise InputError(*problems, subject=cls.__name__) from None
 
     made.__init__ = __init__
     return made
@@ -90,20 +90,20 @@ def is_later(field: dataclasses.Field[Any], value: object) -> bool:
 
 
 class _FieldErrors(ValueError):
-    """The errors found by `checked_by`. Each message names its field."""
+    """The problems found by `checked_by`. The first step of each path is a field."""
 
-    def __init__(self, messages: list[str]) -> None:
-        super().__init__("; ".join(messages))
-        self.messages = messages
+    def __init__(self, problems: Problems) -> None:
+        super().__init__(problems)
+        self.problems = problems
 
 
 @contextmanager
 def field_errors() -> Iterator[Problems]:
-    """Collects errors in a field's validator. Their messages may name other fields of the class too."""
-    problems = Problems("")
+    """Collects problems in a field's validator. They may be of other fields of the class too."""
+    problems = Problems()
     yield problems
     if problems:
-        raise _FieldErrors(problems.messages)
+        raise _FieldErrors(problems)
 
 
 def checked_by(check: Callable[..., Any], **options: Any) -> pydantic.PlainValidator:
@@ -136,24 +136,19 @@ def typed(
     kind = table.get("type")
     if not isinstance(kind, str) or kind not in known:
         hint = did_you_mean(kind, known) if isinstance(kind, str) else f": one of {', '.join(known)}"
-        problems.messages.append(f"{name}.type = {kind!r}: a table needs a known type{hint}")
+        problems.add((name, "type"), kind, f"a table needs a known type{hint}")
         return None
     fields: dict[str, Any] = {}
-    own = Problems(name)
+    own = Problems()
     for key, value in table.items():
         if isinstance(value, Mapping):
-            fields[key] = typed(f"{name}.{key}", value, known, own, named)
+            fields[key] = typed(key, value, known, own, named)
         elif key != "type":
             names = (named or {}).get(key, {})
             fields[key] = names.get(value, value) if isinstance(value, str) else value
-    if not own:
-        made = read_table(known[kind], fields, name, own, python=True)
-        if made is not None:
-            return made
-    problems.messages += [
-        re.sub(r"an instance of (\w+)", r'a table {type = "\1", ...}', text) for text in own.messages
-    ]
-    return None
+    made = None if own else read_table(known[kind], fields, (), own, python=True, tables=True)
+    problems.include(own, (name,))
+    return made
 
 
 Count = Annotated[int, checked_by(inputs.count)]
@@ -212,7 +207,14 @@ def parse_toml(text: str, subject: str) -> dict[str, Any]:
 
 
 def read_fields(
-    kind: type, table: object, path: str, problems: Problems, *, python: bool = False, **context: Any
+    kind: type,
+    table: object,
+    path: str | Location,
+    problems: Problems,
+    *,
+    python: bool = False,
+    tables: bool = False,
+    **context: Any,
 ) -> dict[str, Any]:
     """Returns the fields of a dataclass given by a table, and the defaults of the others.
 
@@ -223,13 +225,14 @@ def read_fields(
         kind: the dataclass. Fields that are dataclasses are tables within the table.
         table: a table of a TOML file. It is converted to JSON, for which a strict check accepts a list as a tuple and a
             table as a dataclass, but no conversion between kinds of numbers.
-        python: whether `table` holds typed values (tuples, dataclasses), to be checked without conversion.
-        path: the path of the table within the file, for messages.
+        path: the path of the table within the file.
         problems: collects the errors.
+        python: whether `table` holds typed values (tuples, dataclasses), to be checked without conversion.
+        tables: whether a user writes such values as tables with their `type`.
         context: passed to validators that need more than the value, as `info.context`.
     """
-    dates = list(_dates(table, path))
-    problems.messages += [f"{where}: dates and times are not accepted; put it in quotes" for where in dates]
+    for where in _dates(table, ()):
+        problems.note((*path_of(path), *where), "dates and times are not accepted; put it in quotes")
     sound: dict[str, Any] = {}
     try:
         model, context = _fields_model(kind), {**context, "sound": sound}
@@ -238,7 +241,7 @@ def read_fields(
         else:
             model.model_validate_json(json.dumps(table, default=str), context=context)
     except pydantic.ValidationError as error:
-        note_errors(error, path, problems, kind)
+        problems.include(problems_of(error, kind, tables), path)
     given = table if isinstance(table, Mapping) else {}
     for field in dataclasses.fields(kind):
         if field.name not in given and field.default is not dataclasses.MISSING:
@@ -248,16 +251,18 @@ def read_fields(
     return sound
 
 
-def read_table(kind: type[T], table: object, path: str, problems: Problems, **context: Any) -> T | None:
+def read_table(
+    kind: type[T], table: object, path: str | Location, problems: Problems, **context: Any
+) -> T | None:
     """Returns the dataclass that a table describes, or None after adding all errors below `path`. See `read_fields`."""
-    own = Problems(path)
-    fields = read_fields(kind, table, path, own, **context)
+    own = Problems()
+    fields = read_fields(kind, table, (), own, **context)
     if not own:
         try:
             return kind(**fields)
         except InputError as error:
-            own.messages += [join(path, [message]) for message in messages(error)]
-    problems.extend(own)
+            own.include(error.problems)
+    problems.include(own, path)
     return None
 
 
@@ -277,13 +282,13 @@ def _fields_model(kind: type) -> type[pydantic.BaseModel]:
     return pydantic.create_model(kind.__name__, __config__=STRICT, __validators__=validators, **fields)
 
 
-def _dates(table: object, path: str) -> Iterator[str]:
+def _dates(table: object, path: Location) -> Iterator[Location]:
     """Yields the paths of dates and times in a TOML table, which JSON does not support."""
     if isinstance(table, date | time):
         yield path
     elif isinstance(table, dict | list):
         for key, value in table.items() if isinstance(table, dict) else enumerate(table):
-            yield from _dates(value, join(path, [key]))
+            yield from _dates(value, (*path, key))
 
 
 # Calls
@@ -422,32 +427,28 @@ def _of_kind(kind: Any) -> str:
     return words.get(kind) or origins.get(get_origin(kind)) or f"a {kind.__module__}.{kind.__name__}"
 
 
-# Messages
+# Problems
 
 
-def note_errors(error: pydantic.ValidationError, path: str, problems: Problems, kind: type) -> None:
-    """Adds each of pydantic's errors about a dataclass. Errors about the members of one union become one."""
-    remedies: dict[str, list[str]] = {}
+def problems_of(error: pydantic.ValidationError, kind: type, tables: bool = False) -> list[Problem]:
+    """Returns pydantic's errors about a dataclass. Errors about the members of one union become one."""
+    found: list[Problem] = []
+    unions: dict[Location, tuple[Any, dict[str, None]]] = {}
     for detail in error.errors(include_url=False):
         loc, unknown = detail["loc"], detail["type"] in _UNKNOWN
         # An unknown key stays, whatever it is called: it is what the location ends with.
-        parts = [p for k, p in enumerate(loc) if not _is_member(p) or (unknown and k == len(loc) - 1)]
-        where, cause = join(path, parts), detail.get("ctx", {}).get("error")
+        path = tuple(p for k, p in enumerate(loc) if not _is_member(p) or (unknown and k == len(loc) - 1))
+        cause = detail.get("ctx", {}).get("error")
         if isinstance(cause, _FieldErrors):
-            # These messages name the field: the last part of the location that is not a list index.
-            names = [k for k, part in enumerate(parts) if isinstance(part, str)]
-            problems.messages += [
-                join(join(path, parts[: names[-1]]), [message]) for message in cause.messages
-            ]
-            continue
-        if isinstance(cause, InputError):
-            problems.messages += [join(where, [message]) for message in messages(cause)]
-            continue
-        if detail["type"] not in _NO_VALUE:
-            where += f" = {shortened(repr(detail['input']), 80)}"
-        remedies.setdefault(where, []).append(_remedy(detail, parts, kind))
-    for where, listed in remedies.items():
-        problems.messages.append(f"{where}: {' or '.join(dict.fromkeys(listed))}")
+            # The problems name the field: the last part of the location that is not a list index.
+            field = max(k for k, part in enumerate(path) if isinstance(part, str))
+            found += [one.below(path[:field]) for one in cause.problems]
+        elif isinstance(cause, InputError):
+            found += [one.below(path) for one in cause.problems]
+        else:
+            value = NO_VALUE if detail["type"] in _NO_VALUE else detail["input"]
+            unions.setdefault(path, (value, {}))[1][_remedy(detail, path, kind, tables)] = None
+    return found + [Problem(path, value, " or ".join(remedies)) for path, (value, remedies) in unions.items()]
 
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
@@ -462,9 +463,9 @@ def _is_member(part: object) -> bool:
     )
 
 
-def _remedy(detail: Any, parts: list[str | int], kind: type) -> str:
+def _remedy(detail: Any, path: Location, kind: type, tables: bool) -> str:
     if detail["type"] in _UNKNOWN:
-        *above, key = (part for part in parts if isinstance(part, str))
+        *above, key = (part for part in path if isinstance(part, str))
         known = dict.fromkeys(_keys(kind).get(above[-1] if above else "", ()))
         # A key of another union member would not help.
         return f"unknown key{did_you_mean(key, [name for name in known if name != key])}"
@@ -472,6 +473,10 @@ def _remedy(detail: Any, parts: list[str | int], kind: type) -> str:
         return "required, but not given"
     if detail["type"] in ("bool_type", "bool_parsing"):
         return "True or False"
+    context = detail.get("ctx", {})
+    wanted = context.get("class_name", context.get("class"))
+    if tables and wanted is not None:
+        return f'should be a table {{type = "{wanted}", ...}}'
     return detail["msg"].removeprefix("Value error, ").replace("Input should", "should")
 
 
@@ -499,20 +504,6 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     if close:
         return f'; did you mean "{close[0]}"?'
     return f"; known: {', '.join(known)}" if 0 < len(known) <= 30 else ""
-
-
-def join(path: str, parts: Iterable[object]) -> str:
-    """Formats a location, such as `variant[2].model.width`."""
-    for part in parts:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
-    return path
-
-
-def messages(error: InputError) -> list[str]:
-    """Returns the errors listed in an `InputError` made by `Problems`, without their subject."""
-    _, _, text = str(error).partition(": ")
-    first, *rest = text.split("\n  - ")
-    return rest or [first]
 
 
 def field_names(kind: type) -> tuple[str, ...]:

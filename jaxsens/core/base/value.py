@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import Problems
+from jaxsens.core.base.errors import Problems, path_of
 from jaxsens.core.base.strict import checked_by, config, did_you_mean, read_table
 
 T = TypeVar("T")
@@ -113,9 +113,8 @@ def read(base: Any, value: Any, problems: Problems, name: str | None = None, *, 
     known = base.kinds.get(kind) if isinstance(kind, str) else None
     if known is None:
         hint = did_you_mean(kind, base.kinds) if isinstance(kind, str) else ""
-        problems.add(
-            name if hint else f"{name}.kind", kind, f"{_kinds(base)}{hint if 'mean' in hint else ''}"
-        )
+        path = path_of(name) if hint else (*path_of(name), "kind")
+        problems.add(path, kind, f"{_kinds(base)}{hint if 'mean' in hint else ''}")
         return None
     return read_table(known, table, name, problems, python=not file)
 

@@ -23,7 +23,7 @@ def of_words(base: Any, words: Sequence[str], problems: Problems, name: str) -> 
         problems: collects the errors.
         name: the option, for messages.
     """
-    own = Problems(name)
+    own = Problems()
     table: dict[str, Any] = {}
     first, rest = words[:1], words[1:]
     if not issubclass(base, Answer):
@@ -33,7 +33,7 @@ def of_words(base: Any, words: Sequence[str], problems: Problems, name: str) -> 
         if not equals or not field.isidentifier():
             own.add(name, word, FIELDS)
         elif field in table:
-            own.add(f"{name}.{field}", value_of(text), "once")
+            own.add((name, field), value_of(text), "once")
         else:
             table[field] = value_of(text)
     made = None
@@ -41,11 +41,7 @@ def of_words(base: Any, words: Sequence[str], problems: Problems, name: str) -> 
         made = read(base, _kind(base, first, table), own, name, file=True)
     elif not own:
         made = read_table(base, table, name, own)
-    # `--flips k = 0`, as it is written, where a file has `flips.k = 0`.
-    inside = f"{name}."
-    problems.messages += [
-        f"{name} {text.removeprefix(inside)}" if text.startswith(inside) else text for text in own.messages
-    ]
+    problems.include(own)
     return made
 
 

@@ -72,8 +72,8 @@ def positions_at(entries: Sequence[int | float | str], n: int, read: int | None)
         match one:
             case str() if one in (READOUT, POWERS):
                 if read is None:
-                    raise InputError(
-                        f"positions = {one!r}: this model reads no single row; give positions, or ranges"
+                    raise InputError.of(
+                        "positions", one, "this model reads no single row; give positions, or ranges"
                     )
                 steps = [0] if one == READOUT else [2**k for k in range(n.bit_length())]
                 found |= {read + sign * step for step in steps for sign in (-1, 1)} & set(range(n))
@@ -84,18 +84,18 @@ def positions_at(entries: Sequence[int | float | str], n: int, read: int | None)
             case _ if one < n:
                 found.add(int(one))
             case _:
-                raise InputError(
-                    f"positions = {one}: positions from 0 to {n - 1}, those of an input of length {n}"
+                raise InputError.of(
+                    "positions", one, f"positions from 0 to {n - 1}, those of an input of length {n}"
                 )
     if not found:
-        raise InputError(f"positions = {list(entries)}: none of them is in an input of length {n}")
+        raise InputError.of("positions", list(entries), f"none of them is in an input of length {n}")
     return tuple(sorted(found))
 
 
 def _range_at(text: str, n: int) -> range:
     match = _RANGE.fullmatch(text)
     if match is None:
-        raise InputError(f"positions = {text!r}: {KINDS}")
+        raise InputError.of("positions", text, KINDS)
     start, stop = (
         None if end is None else _share(end, n) if "." in end else int(end) for end in match.groups()[:2]
     )

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import InputError, Problems, no_rule
+from jaxsens.core.base.errors import InputError, Problems, Written, no_rule
 from jaxsens.core.base.memory import TOKEN_BYTES, check_fits
 from jaxsens.core.flips.flip_table import DELETED, Candidates, FlipTable, Lists
 from jaxsens.core.flips.flips import Delete, Flips, Insert, Mask, Neighbours, Pairs, Repeat, Substitute
@@ -65,11 +65,11 @@ class Selection:
             InputError: if there are none.
         """
         if not self.candidates.counts.any():
-            raise InputError(
-                f"tokens of shape {self.words.shape}: nothing to flip. The readout position, and special and unknown "
-                "symbols, are excluded by default; give a longer input, or positions, as in "
-                f"flips=jaxsens.{type(self.asked).__name__}(positions=[0])"
+            remedy = (
+                "nothing to flip. The readout position, and special and unknown symbols, are excluded by default; give "
+                f"a longer input, or positions, as in flips=jaxsens.{type(self.asked).__name__}(positions=[0])"
             )
+            raise InputError.of("tokens", Written(f"shape {self.words.shape}"), remedy)
         return replace(self.candidates.table(self.asked.sample, self.asked.seed), alphabet=self.alphabet)
 
 
@@ -103,7 +103,7 @@ def select(
         problems: collects the errors.
     """
     found = _selected(flips, subject, words, problems)
-    subject.check_readable("flips: symbols", found.lists.symbols, problems)
+    subject.check_readable("flips.symbols", found.lists.symbols, problems)
     return found
 
 
@@ -113,7 +113,7 @@ def _selected(
     n = words.shape[1]
     last = max((group[-1] for group in flips.groups or ()), default=-1)
     if n and last >= n:
-        problems.add("flips: groups: position", last, f"positions from 0 to {n - 1}")
+        problems.add(("flips", "groups", "position"), last, f"positions from 0 to {n - 1}")
     if flips.by_position is not None:
         return _of_lists(flips, flips.by_position, subject, words, problems)
     reads = _reads(subject, words)
@@ -149,7 +149,7 @@ def _places(
         try:
             return np.array(positions_at(flips.positions, n, read), int)
         except InputError as error:
-            problems.messages.append(f"flips: {error}")
+            problems.include(error.problems, "flips")
             return np.zeros(0, int)
     everywhere = np.arange(n)
     return everywhere if excluded is None else everywhere[everywhere != excluded]
@@ -209,7 +209,7 @@ def _inserted(
 
 def _substituted(flips: Substitute, subject: Measurable, problems: Problems) -> _Inserted:
     if flips.named is not None:
-        inputs.check_ids("flips: symbols", np.array(flips.named), subject.vocabulary_size, problems)
+        inputs.check_ids("flips.symbols", np.array(flips.named), subject.vocabulary_size, problems)
         return _Inserted(Lists.of([flips.named]), 0)
     size = flips.symbols if isinstance(flips.symbols, int) else None
     alphabet = inputs.alphabet(size, subject.alphabet_size, problems)
@@ -282,7 +282,7 @@ def _masked(flips: Mask, subject: Measurable, problems: Problems) -> _Inserted:
 def _insertable(flips: Insert, subject: Measurable, problems: Problems) -> _Inserted:
     """Returns what an insertion inserts, everywhere."""
     if flips.symbols is not None:
-        inputs.check_ids("flips: symbols", np.array(flips.symbols), subject.vocabulary_size, problems)
+        inputs.check_ids("flips.symbols", np.array(flips.symbols), subject.vocabulary_size, problems)
         return _Inserted(Lists.of([flips.symbols]), 0)
     if subject.alphabet_size is None:
         problems.add(
@@ -310,13 +310,14 @@ def _check_length(
     if n and n + flips.longer < 1:
         problems.add("tokens", f"shape {words.shape}", "at least two symbols, of which one may be deleted")
     if n and flips.longer > 0:
-        before, after = Problems(""), Problems("")
+        before, after = Problems(), Problems()
         subject.check_length(n, before)
         remedy, m = "repeat it fewer times, or give a shorter input", n + flips.longer
         if check_fits("n", m, m * TOKEN_BYTES, "a word of this length", remedy, after):
             subject.check_length(m, after)
         if not before:
-            problems.extend(after, prefix=f"flips: {flips!r} makes an input of length {n} longer: ")
+            for one in after:
+                problems.add("flips", flips, f"it makes an input of length {n} longer: {one}")
     readout, other = subject.readout, "shorter" if flips.longer < 0 else "longer"
     if isinstance(readout, int) and readout != 0:
         remedy = f'a {other} word has another symbol there: with {flips!r}, give "last", "mean" or 0'
@@ -325,7 +326,7 @@ def _check_length(
         remedy = "it is read, and the edited word has another symbol there; leave it out"
         if flips.longer < 0:
             remedy = "it is read, and a word without it has nothing to compare; leave it out"
-        problems.add("flips: positions", 0, remedy)
+        problems.add(("flips", "positions"), 0, remedy)
 
 
 def _of_lists(
@@ -339,9 +340,9 @@ def _of_lists(
     n, sound, pairs = words.shape[1], dict[int, tuple[int, ...]](), isinstance(flips, Pairs)
     for position, symbols in lists.items():
         if n and position >= n:
-            problems.add("flips: position", position, f"positions from 0 to {n - 1}")
+            problems.add(("flips", "position"), position, f"positions from 0 to {n - 1}")
             continue
-        name = "flips: symbol" if pairs else f"flips[{position}]"
+        name = "flips.symbol" if pairs else f"flips[{position}]"
         inputs.check_ids(name, np.array(symbols), subject.vocabulary_size, problems)
         same = np.argwhere(words[:, position, None] == symbols) if n and pairs else ()
         for k, which in same[:1]:

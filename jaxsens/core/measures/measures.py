@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.errors import NO_VALUE, InputError, Problems
 from jaxsens.core.base.strict import checked_by
 from jaxsens.core.base.value import Answer, kind_of, read
 
@@ -162,12 +162,13 @@ class Measure(Answer, abc.ABC):
         """
         chosen = self.chosen(designated)
         if chosen is not None and max(chosen) >= size:
-            raise InputError(f"outputs = {list(chosen)}: the model has the outputs 0 to {size - 1}")
+            raise InputError.of("outputs", list(chosen), f"the model has the outputs 0 to {size - 1}")
         measured = size if chosen is None else len(chosen)
         if measured < self.least_outputs:
-            raise InputError(
-                f'measure = "{self.kind}": it is 0 for nearly every change of a single output; give "l2", or more '
-                "outputs"
+            raise InputError.of(
+                "measure",
+                self.kind,
+                'it is 0 for nearly every change of a single output; give "l2", or more outputs',
             )
 
     def scale(self, y: Float[np.ndarray, " outputs"]) -> float | None:
@@ -349,9 +350,10 @@ class Decision(Distance):
         chosen = self.chosen(designated)
         measured = size if chosen is None else len(chosen)
         if self.threshold and measured > 1:
-            raise InputError(
-                f"threshold = {self.threshold!r}: the decision of {measured} outputs is the largest of them; choose "
-                "one, as outputs=[0]"
+            raise InputError.of(
+                "threshold",
+                self.threshold,
+                f"the decision of {measured} outputs is the largest of them; choose one, as outputs=[0]",
             )
 
     @property
@@ -379,7 +381,7 @@ class Forgotten:
 
     def __call__(self, *outputs: Any) -> Any:
         """Raises an InputError: files hold no functions."""
-        raise InputError("measure: the function of a saved result is not kept; give it again")
+        raise InputError.of("measure", NO_VALUE, "the function of a saved result is not kept; give it again")
 
 
 class OfFunction(Measure, abc.ABC):
@@ -568,9 +570,12 @@ class LogProbability(OfFunction):
         if isinstance(self.token, str):
             raise TypeError("the token is not resolved")
         if self.token >= y.shape[-1]:
-            raise InputError(
-                f"LogProbability: token = {self.token}: the output has {y.shape[-1]} numbers; give a token below that, "
-                'and the logits of all tokens: load_pretrained(folder, output="logits")'
+            raise InputError.of(
+                "token",
+                self.token,
+                f"the output has {y.shape[-1]} numbers; give a token below that, "
+                'and the logits of all tokens: load_pretrained(folder, output="logits")',
+                subject="LogProbability",
             )
         return jax.nn.log_softmax(y)[self.token]
 

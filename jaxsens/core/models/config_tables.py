@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from jaxsens.core.base.errors import InputError, Problems, shortened
+from jaxsens.core.base.errors import InputError, Location, Problem, Problems
 from jaxsens.core.base.registry import entries, load
-from jaxsens.core.base.strict import did_you_mean, field_names, is_later, join, messages
+from jaxsens.core.base.strict import did_you_mean, field_names, is_later
 from jaxsens.core.models.networks.config import NetworkConfig
 from jaxsens.core.models.networks.network import Network
 from jaxsens.core.models.transformer.module import Transformer
@@ -26,12 +26,13 @@ def network(kind: str) -> type[Network[Any, Any]]:
         InputError: if there is no such kind, or a package brings something else under its name.
     """
     if kind not in kinds():
-        raise InputError(f"kind = {shortened(repr(kind), 200)}: one of {', '.join(kinds())}")
+        raise InputError(Problem(("kind",), kind, f"one of {', '.join(kinds())}"))
     made = Transformer if kind == "transformer" else load("model_kinds", kind)
     if isinstance(made, type) and issubclass(made, Network) and made.of.kind == kind:
         return made
     value = entries("model_kinds")[kind].value
-    raise InputError(f"kind = {kind!r}: {value} of its package is no Network with a config of this kind")
+    remedy = f"{value} of its package is no Network with a config of this kind"
+    raise InputError(Problem(("kind",), kind, remedy))
 
 
 def build(config: NetworkConfig, **options: Any) -> Any:
@@ -39,17 +40,19 @@ def build(config: NetworkConfig, **options: Any) -> Any:
     return network(config.kind)(config, **options)
 
 
-def config_type(table: Mapping[str, Any], path: str, problems: Problems) -> type[NetworkConfig] | None:
+def config_type(
+    table: Mapping[str, Any], path: str | Location, problems: Problems
+) -> type[NetworkConfig] | None:
     """Returns the config type named by the key `kind` of a table, by default "transformer"; None after an error."""
     try:
         return network(table.get("kind", "transformer")).of
     except InputError as error:
-        problems.messages.append(f"{path}.{error}")
+        problems.include(error.problems, path)
         return None
 
 
 def read_config(
-    table: Mapping[str, Any], path: str, problems: Problems, also: tuple[str, ...] = ()
+    table: Mapping[str, Any], path: str | Location, problems: Problems, also: tuple[str, ...] = ()
 ) -> NetworkConfig | None:
     """Returns the config described by a table with a `kind`, or None after adding all errors below `path`.
 
@@ -58,18 +61,18 @@ def read_config(
     kind = config_type(table, path, problems)
     if kind is None:
         return None
-    own, names = Problems(path), field_names(kind)
+    own, names = Problems(), field_names(kind)
     fields = {key: value for key, value in table.items() if key != "kind"}
     for key in [key for key in fields if key not in names]:
-        own.messages.append(f"{path}.{key}: unknown key{did_you_mean(key, (*also, 'kind', *names))}")
+        own.note((key,), f"unknown key{did_you_mean(key, (*also, 'kind', *names))}")
         del fields[key]
     try:
         made = kind(**fields)
         if not own:
             return made
     except InputError as error:
-        own.messages += [join(path, [message]) for message in messages(error)]
-    problems.extend(own)
+        own.include(error.problems)
+    problems.include(own, path)
     return None
 
 

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from jaxtyping import Array
 
 from jaxsens.core.base import stopping
-from jaxsens.core.base.errors import InputError
+from jaxsens.core.base.errors import InputError, Written
 from jaxsens.core.base.platforms import compiling_for, platform_of
 from jaxsens.core.base.programs import SOONER, kept
 from jaxsens.core.engines.engine import Engine, FlipBlock
@@ -103,9 +103,11 @@ class Wanted:
         """
         free = memory.budget - self.arguments
         if free < 0 and not (memory.batched and not memory.limited):
-            raise InputError(
-                f"memory_budget = {memory.budget} bytes: the model and what the flips of an input of length {self.n} "
-                f"share take {self.arguments} bytes on each device"
+            raise InputError.of(
+                "memory_budget",
+                Written(f"{memory.budget} bytes"),
+                f"the model and what the flips of an input of length {self.n} "
+                f"share take {self.arguments} bytes on each device",
             )
         return max(1, min(flips, int(_TABLES * free / self._flip_bytes(memory)) * self.devices))
 
@@ -146,9 +148,11 @@ class Wanted:
                 if fitting or (memory.batched and not memory.limited):
                     return program, max(1, fitting)
                 many = "one flip" if batch == 1 else f"a batch of {batch} flips"
-                raise InputError(
-                    f"memory_budget = {memory.budget} bytes: {many} of an input of length {self.n} takes "
-                    f"{program.bytes} bytes, beside {held} bytes of arguments"
+                raise InputError.of(
+                    "memory_budget",
+                    Written(f"{memory.budget} bytes"),
+                    f"{many} of an input of length {self.n} takes "
+                    f"{program.bytes} bytes, beside {held} bytes of arguments",
                 )
             batch = max(1, min(batch - 1, int(batch * free / (lanes * program.bytes))))
 

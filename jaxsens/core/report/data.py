@@ -316,8 +316,10 @@ def load_sweep(directory: str | os.PathLike[str]) -> SweepData:
         distances.add(point.variant, point.n, point.seed, flips.readout, *measured)
         decisions.add(point.variant, point.n, point.seed, flips)
     if not metadata:
-        raise InputError(
-            f"directory = {str(directory)!r}: none of its {len(plan.points)} points is finished; run the sweep first"
+        raise InputError.of(
+            "directory",
+            str(directory),
+            f"none of its {len(plan.points)} points is finished; run the sweep first",
         )
     results = {
         name: table_rows(name, table, metadata)

@@ -164,7 +164,7 @@ class MeasuredFlips:
             InputError: if there is no input k.
         """
         if not is_count(k) or k >= len(self.tokens):
-            raise InputError(f"k = {k}: an input from 0 to {len(self.tokens) - 1}")
+            raise InputError.of("k", k, f"an input from 0 to {len(self.tokens) - 1}")
         mine = slice(*np.searchsorted(self.inputs, [k, k + 1]))
         return dataclasses.replace(
             self,

@@ -118,8 +118,8 @@ class FlipSensitivity(MeasuredFlips):
         """
         if isinstance(statistic, str):
             if statistic not in ("max", "mean"):
-                raise InputError(
-                    f'statistic = {statistic!r}: "max", "mean", or a number from 0 to 1 for a quantile'
+                raise InputError.of(
+                    "statistic", statistic, '"max", "mean", or a number from 0 to 1 for a quantile'
                 )
             return ceiling(self, attrgetter(statistic))
         checked_number("at_most", least=0, most=1, statistic=statistic)
@@ -338,10 +338,10 @@ class FlipSensitivity(MeasuredFlips):
         if given is None:
             return known
         if not is_real(given) or not float(given) >= 0:
-            raise InputError(f"largest = {given!r}: a number of at least 0 that no flip exceeds, or None")
+            raise InputError.of("largest", given, "a number of at least 0 that no flip exceeds, or None")
         if self.max > float(given):
-            raise InputError(
-                f"largest = {given!r}: a measured flip has {self.max:.6g}; give a number that none exceeds"
+            raise InputError.of(
+                "largest", given, f"a measured flip has {self.max:.6g}; give a number that none exceeds"
             )
         return min(known, float(given))
 
@@ -617,8 +617,8 @@ def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, d
             (table[above[0]] if above else table)[last] = column[:, None] if rows else column
         return _reader().validate_python(table), metadata
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"path = {str(path)!r}: not what this version of jaxsens writes ({error!r}); measure it again"
+        raise InputError.of(
+            "path", str(path), f"not what this version of jaxsens writes ({error!r}); measure it again"
         ) from error
 
 

@@ -73,12 +73,14 @@ def read_columns(
     except NotAResult:
         raise
     except FileNotFoundError:
-        raise InputError(f"path = {str(path)!r}: no such file") from None
+        raise InputError.of("path", str(path), "no such file") from None
     except (*_DAMAGE, pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise InputError(f"path = {str(path)!r}: cannot be read ({error})") from error
-        raise InputError(
-            f"path = {str(path)!r}: damaged, or not a Parquet file ({type(error).__name__}: {error}); measure it again"
+            raise InputError.of("path", str(path), f"cannot be read ({error})") from error
+        raise InputError.of(
+            "path",
+            str(path),
+            f"damaged, or not a Parquet file ({type(error).__name__}: {error}); measure it again",
         ) from error
 
 

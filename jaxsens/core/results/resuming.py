@@ -51,7 +51,9 @@ class Remaining:
 def joined(one: Result, other: Any) -> Result:
     """Does what `FlipSensitivity.joined` does."""
     if not isinstance(other, MeasuredFlips):
-        raise InputError(f"joined: rest = {other!r}: what flip_sensitivity(..., partial.remaining) returns")
+        raise InputError.of(
+            "rest", other, "what flip_sensitivity(..., partial.remaining) returns", subject="joined"
+        )
     _check_exact("joined", one)
     _check_alike("joined", one, other)
     both = one, other
@@ -81,7 +83,7 @@ def joined(one: Result, other: Any) -> Result:
 def _check_exact(name: str, result: MeasuredFlips) -> None:
     if not result.asked.engine.exact:
         remedy = "an estimate keeps nothing when it is interrupted; repeat the call"
-        raise InputError(f"{name}: engine = {result.asked.engine!r}: {remedy}")
+        raise InputError.of("engine", result.asked.engine, remedy, subject=name)
 
 
 def _check_alike(subject: str, one: MeasuredFlips, other: MeasuredFlips) -> None:

@@ -19,14 +19,14 @@ def check_texts(
 ) -> None:
     """Rejects texts, given as ids, of which one cannot be measured, before the others are."""
     for k, ids in enumerate(texts):
-        own = Problems("")
+        own = Problems()
         words, reading = checked_input(subject, ids, readout, own, one=True)
         if flips is not None and not own:
             try:
                 select(flips.drawing(None), reading, words, own).flips(words)
             except InputError as error:
-                own.messages.append(str(error))
-        problems.extend(own, prefix=f"text {k}: ")
+                own.include(error.problems)
+        problems.include((one.renamed({"tokens": ()}) for one in own), ("tokens", k))
     problems.raise_if_any()
 
 

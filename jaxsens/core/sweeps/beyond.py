@@ -45,7 +45,7 @@ def check_estimates(measure: Measurement | None, lengths: Sequence[int], problem
         remedy = f"no length is above it: the longest is {max(lengths)}; leave it out, or give longer lengths"
         problems.add("measure.exact_up_to", measure.exact_up_to, remedy)
     if (refused := _sketched(measure)) is not None:
-        problems.messages.append(f"measure.engine_beyond.{refused}")
+        problems.note("measure.engine_beyond", refused)
     if measure.engine_beyond is not None and measure.engine_beyond.exact:
         own = estimating()
         remedy = (
@@ -92,15 +92,15 @@ def _is_sampled(variant: SweepVariant, measure: Measurement, problems: Problems)
     where = f'variant "{variant.name}"'
     if measure.estimate is not None and variant.name not in measure.estimate:
         if measure.sample_beyond is None:
-            problems.messages.append(f"measure.estimate: {where} is not named: name it, or {_SAMPLE}")
+            problems.note("measure.estimate", f"{where} is not named: name it, or {_SAMPLE}")
         return True
     refused = _refusal(variant, measure)
     if refused is None:
         return False
     if measure.estimate is not None:
-        problems.messages.append(f"measure.estimate: {where}: {refused}; leave it out of the list")
+        problems.note("measure.estimate", f"{where}: {refused}; leave it out of the list")
     elif measure.sample_beyond is None:
-        problems.messages.append(f"measure.exact_up_to: {where}: {refused}; or {_SAMPLE}")
+        problems.note("measure.exact_up_to", f"{where}: {refused}; or {_SAMPLE}")
     return True
 
 

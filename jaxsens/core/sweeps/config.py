@@ -34,7 +34,7 @@ import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -43,7 +43,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo
 
-from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.errors import InputError, Problem, Problems
 from jaxsens.core.base.memory import TOKEN_BYTES, check_fits
 from jaxsens.core.base.registry import entries
 from jaxsens.core.base.strict import (
@@ -179,7 +179,7 @@ def check_label(variant: Variant, base: Mapping[str, Any], problems: Problems) -
     built_in = BUILT_IN.get(variant.name)
     if built_in is None or variant is built_in or variant.model or variant.add_positions:
         return
-    own, named = (read_config(table, "model", Problems("")) for table in (base, built_in.table(base)))
+    own, named = (read_config(table, "model", Problems()) for table in (base, built_in.table(base)))
     network = not any(key in base for key in naming())
     if network and (own is None or own == named):
         return
@@ -352,9 +352,11 @@ def parse_sweep_config(
     others = {"bins": "generalisation", "words": "theorem6", "language": "train"}
     of = next((others[key] for key in others if key in raw), None)
     if of is not None and not {"variant", "variants"} & raw.keys():
-        raise InputError(
-            f"CONFIG = {subject}: a config of `jaxsens {of}`, which trains models, and not of a sweep, which names "
-            f"variants; run `jaxsens {of}` with it, which says how long is left"
+        raise InputError.of(
+            "CONFIG",
+            subject,
+            f"a config of `jaxsens {of}`, which trains models, and not of a sweep, which names "
+            f"variants; run `jaxsens {of}` with it, which says how long is left",
         )
     chosen: list[Variant] = []
     sound = read_fields(config_class(), raw, "", problems, chosen=chosen)
@@ -424,9 +426,10 @@ def check_points(models: int, lengths: Sequence[int], seeds: Sequence[int], prob
     """Notes that there are more points than a sweep can have, each a model at a length with a seed."""
     points = models * len(lengths) * len(seeds)
     if points > MOST_POINTS:
-        problems.messages.append(
+        problems.note(
+            (),
             f"{models} models at {len(lengths)} lengths with {len(seeds)} seeds are {points} points: at most "
-            f"{MOST_POINTS}; give fewer, or several configs with a directory each"
+            f"{MOST_POINTS}; give fewer, or several configs with a directory each",
         )
 
 
@@ -438,21 +441,19 @@ def _variants(
 ) -> tuple[SweepVariant, ...]:
     """Every variant with its model, which `read` reads. What is wrong with `[model]` itself is noted once, not once a
     variant."""
-    base_problems = Problems("model")
+    base_problems = Problems()
     read(base, "model", base_problems)
     found: dict[str, SweepVariant] = {}
     for variant in chosen:
-        own = Problems(variant.name)
+        own = Problems()
         source = read(variant.table(base), "model", own)
-        for message in own.messages:
-            shared = message in base_problems.messages
-            problems.messages.append(message if shared else f'variant "{variant.name}": {message}')
+        for one in own:
+            problems.include([one], () if one in base_problems else ("variant", variant.name))
         if variant.name in found:
             problems.add("variant.name", variant.name, _why_taken(found[variant.name], source))
         elif source is not None:
             check_label(variant, base, problems)
             found[variant.name] = SweepVariant(variant.name, variant.line(), source)
-    problems.messages[:] = dict.fromkeys(problems.messages)
     return tuple(found.values())
 
 
@@ -465,13 +466,12 @@ def _why_taken(first: SweepVariant, second: ModelSource | None) -> str:
 
 def _check_lengths(variant: SweepVariant, lengths: tuple[int, ...], problems: Problems) -> None:
     """Notes the first length that a variant cannot read."""
-    where = f'lengths: variant "{variant.name}"'
     for n in lengths:
-        own = Problems(variant.name)
+        own = Problems()
         if check_fits("lengths", n, n * TOKEN_BYTES, "an input of this length", "give shorter ones", own):
             variant.source.check_length(n, own)
         if own:
-            problems.messages += [f"{where}: {message}" for message in own.messages]
+            note_each("lengths", f'variant "{variant.name}"', own, problems)
             break
 
 
@@ -492,14 +492,20 @@ def check_measure(
         try:
             with_token(None, measure.measure).check(output_size, subject().outputs)
         except InputError as error:
-            problems.messages.append(f"measure.measure: {where}: {error}")
+            note_each("measure.measure", where, error.problems, problems)
     if measure.flips.drawing(None) != Substitute():
         _check_flips(where, subject(), lengths, measure.flips, problems)
     if not isinstance(measure.engine, Auto):
         try:
             choose(subject(), measure.engine, measure.flips, measure.measure, next(iter(lengths), 2))
         except InputError as error:
-            problems.messages.append(f"measure.engine: {where}: {error}")
+            note_each("measure.engine", where, error.problems, problems)
+
+
+def note_each(path: str, where: str, found: Iterable[Problem], problems: Problems) -> None:
+    """Adds what is wrong with a model as problems of the value at `path`; `where` names the model."""
+    for one in found:
+        problems.note(path, f"{where}: {one}")
 
 
 def _check_flips(
@@ -507,11 +513,10 @@ def _check_flips(
 ) -> None:
     """Notes what is wrong with the flips of a model: at any length, or at the first of which it is."""
     for n in (0, *lengths):
-        own = Problems("")
+        own = Problems()
         select(flips, subject, np.zeros((0, n), np.int32), own)
-        found = [message.removeprefix("flips: ") for message in own.messages]
-        problems.messages += [f"measure.flips: {where}: {message}" for message in found]
-        if found:
+        note_each("measure.flips", where, (one.renamed({"flips": ()}) for one in own), problems)
+        if own:
             return
 
 
@@ -532,11 +537,11 @@ def inputs_of(
         return None
     if len({symbols.alphabet_size for symbols in alphabets.values()}) > 1:
         listed = ", ".join(f"{name}: {symbols.alphabet_size} symbols" for name, symbols in alphabets.items())
-        problems.messages.append(f"variants read the same inputs and so need one alphabet, but {listed}")
+        problems.note("variants", f"they read the same inputs and so need one alphabet, but {listed}")
     shared = len(set(alphabets.values())) > 1
     if shared and any(symbols.alone for symbols in alphabets.values()):
-        problems.messages.append(
-            "variants read the same inputs, but have tokenizers or special symbols of their own"
+        problems.note(
+            "variants", "they read the same inputs, but have tokenizers or special symbols of their own"
         )
         return None
     if isinstance(table, TextFile):

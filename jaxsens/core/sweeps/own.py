@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Int
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.errors import NO_VALUE, InputError, Problem, Problems
 from jaxsens.core.base.memory import TOKEN_BYTES, check_fits
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.base.stopping import check
@@ -52,18 +52,18 @@ class OwnSource(ModelSource):
 
 def named_source(
     folder: Path, lengths: Sequence[int], seeds: Sequence[int], flips: Flips | None, name: str
-) -> tuple[ModelSource | None, list[str]]:
+) -> tuple[ModelSource | None, Sequence[Problem]]:
     """As `own_source`, of the function that "package.module:make" names, and what is wrong with it. It is imported from
     where Python finds modules, or else from `folder`. Importing a module runs it."""
     if (place := str(folder.resolve())) not in sys.path:
         sys.path.append(place)
     module, _, path = name.partition(":")
-    problems = Problems("")
+    problems = Problems()
     try:
         make = attrgetter(path)(importlib.import_module(module))
     except Exception as error:  # noqa: BLE001 - whatever the module raises
-        return None, [f"cannot be imported: {one_line(error)}"]
-    return own_source(make, lengths, seeds, flips, problems), problems.messages
+        return None, [Problem((), NO_VALUE, f"cannot be imported: {one_line(error)}")]
+    return own_source(make, lengths, seeds, flips, problems), problems
 
 
 def own_source(
@@ -91,7 +91,8 @@ def own_source(
         return None
     known, failed = _at_every_point(lambda n, seed: _sha256(_made(make, n, seed), n), lengths, seeds)
     if not known:
-        problems.messages += [f"make(n={n}, seed={seed}): {why}" for (n, seed), why in [*failed.items()][:1]]
+        for (n, seed), why in [*failed.items()][:1]:
+            problems.note((), f"make(n={n}, seed={seed}): {why}")
         return None
 
     def built(n: int, seed: int) -> Any:
@@ -109,7 +110,7 @@ def own_source(
         with numerics(subject.dtype):
             subject, shape, _ = traced_model(subject, example[0])
     except InputError as error:
-        problems.messages.append(_for_a_sweep(error, *example))
+        problems.note((), _for_a_sweep(error, *example))
         return None
     return OwnSource(
         weights="own",
@@ -193,8 +194,7 @@ def own_words(
 
     known, failed = _at_every_point(words, lengths, seeds)
     if failed and not known:
-        problems.messages += [
-            f"inputs(n={n}, seed={seed}): {why}" for (n, seed), why in [*failed.items()][:1]
-        ]
+        for (n, seed), why in [*failed.items()][:1]:
+            problems.note((f"inputs(n={n}, seed={seed})",), why)
         return None
     return OwnWords({**known, **failed})

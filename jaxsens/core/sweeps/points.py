@@ -126,7 +126,9 @@ class Measurement:
         if not self.is_beyond(n) or self.sample_beyond is not None:
             return self.engine
         if self.engine_beyond is None:
-            raise InputError(f"measure.exact_up_to = {self.exact_up_to}: {NOT_INSTALLED}; give sample_beyond")
+            raise InputError.of(
+                "measure.exact_up_to", self.exact_up_to, f"{NOT_INSTALLED}; give sample_beyond"
+            )
         return self.engine_beyond
 
     def flips_at(self, n: int, seed: int = 0) -> Flips:
@@ -373,9 +375,9 @@ def read_point(path: Path, key: str, statistics: tuple[str, ...]) -> tuple[Point
         own = {name: described.pop(name) for name in field_names(PointMetadata) if name in described}
         metadata = PointMetadata(**own, tables=described)
     except InputError as error:
-        raise DamagedFile(str(error)) from error
+        raise DamagedFile(path, error.problems[0].remedy) from error
     except TypeError as error:
-        raise DamagedFile(f"{path}: a result, but no point of a sweep") from error
+        raise DamagedFile(path, "a result, but no point of a sweep") from error
     check_key(path, metadata.key, key)
     metadata = _shares(metadata)
     missing = tuple(name for name in statistics if name not in metadata.statistics)

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from jaxsens.core.base.errors import InputError, Problems, no_rule
+from jaxsens.core.base.errors import InputError, Problem, Problems, no_rule
 from jaxsens.core.base.registry import entries, load
 from jaxsens.core.base.strict import field_names
 from jaxsens.core.flips.flips import Flips, Substitute
@@ -153,8 +153,8 @@ class SourceKind:
     """How the `[model]` tables are read that have a certain key, which names a model by itself.
 
     Attributes:
-        read: `read(table, path, problems, folder)` returns the source that a table describes, or None after noting
-            every error below `path`. Files that the table names are looked for in `folder`.
+        read: `read(table, problems, folder)` returns the source that a table describes, or None after noting
+            every error. Files that the table names are looked for in `folder`.
         keys: those that a table may have, as far as is known.
         apart: whether tables with another value of the key have other keys, as those of another construction.
         fixed: why a table has no key but this one; empty if it may have others.
@@ -162,14 +162,14 @@ class SourceKind:
             returns the name of each with the keys that lead to it.
     """
 
-    read: Callable[[Mapping[str, Any], str, Problems, Path], ModelSource | None]
+    read: Callable[[Mapping[str, Any], Problems, Path], ModelSource | None]
     keys: tuple[str, ...]
     apart: bool = False
     fixed: str = ""
     stages: Callable[[dict[str, Any], Problems], list[tuple[str, dict[str, Any]]]] = lambda table, problems: []
 
 
-Code = Callable[[str], tuple[ModelSource | None, list[str]]]
+Code = Callable[[str], tuple[ModelSource | None, Sequence[Problem]]]
 """Imports the function of a name, such as "package.module:make": the source of its models, or what is wrong with it."""
 
 _FIRST = ("formula", "construction", "checkpoint", "python")  # in messages
@@ -204,51 +204,45 @@ def read_source(
     directories that it names are looked for in `folder`. Without `code` no function that it names is imported."""
     named = [key for key in sorted([*naming(), "kind"], key="python".__eq__) if key in table]
     if len(named) > 1:
-        problems.messages.append(f"{path}: {' and '.join(named)} each name a model; give one of them")
+        problems.note(path, f"{' and '.join(named)} each name a model; give one of them")
         return None
-    own = Problems(path)
+    own = Problems()
     read = source_kind(named[0], code).read if named and named != ["kind"] else _read_network
-    source = read(table, path, own, folder)
-    problems.extend(own)
+    source = read(table, own, folder)
+    problems.include(own, path)
     return None if own else source
 
 
-def _read_network(
-    table: Mapping[str, Any], path: str, problems: Problems, folder: Path
-) -> ModelSource | None:
+def _read_network(table: Mapping[str, Any], problems: Problems, folder: Path) -> ModelSource | None:
     """A network with random weights drawn by the point's seed."""
-    config = read_config(table, path, problems, also=naming())
+    config = read_config(table, (), problems, also=naming())
     if config is None:
         return None
-    own = Problems(path)
-    check_size(config, own)
-    problems.extend(own, prefix=f"{path}.")
-    if own:
+    check_size(config, problems)
+    if problems:
         return None
     return ModelSource("random", config, plain(config), lambda n, seed: build(config, seed=seed))
 
 
 def _read_python(
-    table: Mapping[str, Any],
-    path: str,
-    problems: Problems,
-    folder: Path,
-    code: Code | None,
+    table: Mapping[str, Any], problems: Problems, folder: Path, code: Code | None
 ) -> ModelSource | None:
     """Models of the user's own, made by a function that the table names."""
-    unknown = [f"{path}.{key}: unknown key; {_WHOLE}" for key in {*table} - {"python"}]
-    problems.messages += sorted(unknown)
+    unknown = sorted({*table} - {"python"})
+    for key in unknown:
+        problems.note((key,), f"unknown key; {_WHOLE}")
     name = table["python"]
     if not isinstance(name, str) or not _PYTHON.fullmatch(name):
-        problems.add(f"{path}.python", name, 'a function make(n, seed), as "package.module:make"')
+        problems.add("python", name, 'a function make(n, seed), as "package.module:make"')
     elif code is None:
         remedy = (
             "only `jaxsens sweep --allow-code` runs code that a config names; give it if you trust that code"
         )
-        problems.add(f"{path}.python", name, remedy)
+        problems.add("python", name, remedy)
     elif not unknown:
         source, wrong = code(name)
-        problems.messages += [f"{path}.python = {name!r}: {message}" for message in wrong]
+        for one in wrong:
+            problems.add("python", name, str(one))
         return source
     return None
 
@@ -276,7 +270,7 @@ def keys_of(table: Mapping[str, Any]) -> frozenset[str]:
     named, _ = _described(table)
     if named != "kind":
         return frozenset(source_kind(named).keys)
-    config = config_type(table, "model", Problems("model"))
+    config = config_type(table, "model", Problems())
     return frozenset() if config is None else frozenset({"kind", *field_names(config)})
 
 

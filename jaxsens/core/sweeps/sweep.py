@@ -244,7 +244,7 @@ def read_plan(directory: str | os.PathLike[str]) -> SweepPlan:
     try:
         plan = SweepPlan.read(Path(directory) / PLAN)
     except OSError as error:
-        raise InputError(f"directory = {str(directory)!r}: no sweep was run here ({error})") from error
+        raise InputError.of("directory", str(directory), f"no sweep was run here ({error})") from error
     except DamagedFile as error:
         raise InputError(f"{error}; {_AGAIN}") from error
     try:
@@ -331,10 +331,12 @@ def check_grows(plan: SweepPlan, directory: Path) -> None:
     )
     other = f"the models of {', '.join(own)}, or what JAX makes of them (its version), or " if own else ""
     differences = "; ".join(_differences(before, plan)) or f"{other}what its inputs are"
-    raise InputError(
-        f"directory = {str(directory)!r}: it holds {len(lost)} points that this config does not have, so its report "
+    raise InputError.of(
+        "directory",
+        str(directory),
+        f"it holds {len(lost)} points that this config does not have, so its report "
         f"would mix two configs. There and here differ: {differences}. Name another directory, or keep in the config "
-        "what this one holds: lengths, seeds, variants and statistics may be added, and --only takes a part"
+        "what this one holds: lengths, seeds, variants and statistics may be added, and --only takes a part",
     )
 
 

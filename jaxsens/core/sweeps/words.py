@@ -283,7 +283,7 @@ def read_words(
     given, and every symbol must be of the alphabet.
     """
     path = folder / table.file
-    wrong = Problems("words")
+    wrong = Problems()
     try:
         lines = lines_of(read_text_within(path, MOST_BYTES))
     except (OSError, ValueError) as error:
@@ -291,7 +291,7 @@ def read_words(
         return None
     found: dict[int, list[list[int]]] = {}
     for number, line in enumerate(lines, start=1):
-        word = _word(line, f"inputs.file line {number}", symbols, wrong)
+        word = _word(line, f"line {number}", symbols, wrong)
         if word:
             found.setdefault(len(word), []).append(word)
     for n in lengths:
@@ -306,9 +306,9 @@ def read_words(
                 f"the file has {have}",
             )
     if wrong:
-        hidden = len(wrong.messages) - _SHOWN
-        problems.messages += wrong.messages[:_SHOWN]
-        problems.messages += [f"inputs.file: {hidden} more errors"] if hidden > 0 else []
+        problems += wrong[:_SHOWN]
+        if len(wrong) > _SHOWN:
+            problems.note("inputs.file", f"{len(wrong) - _SHOWN} more errors")
         return None
     return GivenWords({size: np.array(words, dtype=np.int64) for size, words in found.items()}, table.count)
 
@@ -317,10 +317,10 @@ def _word(line: str, where: str, symbols: Symbols, problems: Problems) -> list[i
     """Returns a line's symbols; adds an error that says which line it is, and nothing of what a file may hold that is
     none of words."""
     if not all(re.fullmatch("[0-9]{1,18}", symbol) for symbol in line.split()):
-        problems.messages.append(f"{where}: whole numbers between blanks are needed")
+        problems.note("inputs.file", f"{where}: whole numbers between blanks are needed")
         return []
     word = [int(symbol) for symbol in line.split()]
     if max(word, default=0) >= symbols.alphabet_size:
-        problems.messages.append(f"{where}: symbols from 0 to {symbols.alphabet_size - 1} are needed")
+        problems.note("inputs.file", f"{where}: symbols from 0 to {symbols.alphabet_size - 1} are needed")
         return []
     return word

@@ -72,8 +72,8 @@ def construction(
             construction in this condition.
     """
     if not isinstance(name, str) or name not in names():
-        raise InputError(
-            f"construction: name = {name!r}: one of {', '.join(names())}; or compile_formula(text)"
+        raise InputError.of(
+            "name", name, f"one of {', '.join(names())}; or compile_formula(text)", subject="construction"
         )
     problems = Problems(f'construction "{name}"')
     known = _OPTIONS.get(name, ())
@@ -96,7 +96,7 @@ def construction(
             model = compile_formula(LIBRARY[name].formula, LIBRARY[name].alphabet, chosen, **common)
     except InputError as error:
         if problems:
-            problems.messages.append(str(error))
+            problems.include(error.problems)
             problems.raise_if_any()
         raise
     problems.raise_if_any()
@@ -142,7 +142,7 @@ class Entry:
         if self.name in LIBRARY:
             problems = Problems(self.name)
             refuse(LIBRARY[self.name].formula, condition, problems)
-            return tuple(problems.messages)
+            return tuple(map(str, problems))
         try:
             construction(self.name, condition.name, autoregressive=condition.autoregressive)
         except InputError as refusal:

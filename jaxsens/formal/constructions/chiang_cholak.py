@@ -149,7 +149,7 @@ class ReferenceTransformer(Transformer):
         """
         bits = np.array(list(word) if isinstance(word, str) else word)
         if bits.ndim == 0 or not np.isin(bits, ["0", "1"] if bits.dtype.kind == "U" else [0, 1]).all():
-            raise InputError(f"word = {word!r}: zeros and ones are needed, as a string or as whole numbers")
+            raise InputError.of("word", word, "zeros and ones are needed, as a string or as whole numbers")
         return np.insert(bits.astype(np.int64), bits.shape[-1], CLS, axis=-1)
 
     @property
@@ -195,9 +195,7 @@ class ReferenceTransformer(Transformer):
             InputError: If n < 2, which leaves nothing to flip.
         """
         if not is_count(n, 2):
-            raise InputError(
-                f"n = {n!r}: a whole number of at least 2: one bit and the classification symbol"
-            )
+            raise InputError.of("n", n, "a whole number of at least 2: one bit and the classification symbol")
         before = 0 if self.language == "first" else (n - 1) // 2
         return max(self._gap(n, before, after) for after in (before - 1, before + 1) if after >= 0)
 
@@ -243,8 +241,8 @@ def _checked(tokens: Int[np.ndarray, "*batch n"], batch: bool = True) -> Int[np.
         or not np.isin(given[..., :-1], (ZERO, ONE)).all()
     ):
         wanted = "inputs" if batch else "one input"
-        raise InputError(
-            f"tokens = {tokens!r}: {wanted} as prepare(word) makes them: bits and, last, the symbol {CLS}"
+        raise InputError.of(
+            "tokens", tokens, f"{wanted} as prepare(word) makes them: bits and, last, the symbol {CLS}"
         )
     return given
 

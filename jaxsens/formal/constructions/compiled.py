@@ -72,7 +72,7 @@ class Promise:
         """
         known = dict(self.exact_length)
         if dtype not in known:
-            raise InputError(f"exact_to: dtype = {dtype!r}: one of {', '.join(known)}")
+            raise InputError.of("dtype", dtype, f"one of {', '.join(known)}", subject="exact_to")
         return known[dtype]
 
     def __str__(self) -> str:
@@ -145,7 +145,7 @@ class CompiledTransformer(Transformer):
         """
         known = list(self.alphabet)
         if not isinstance(word, Iterable):
-            raise InputError(f"encode: word = {word!r}: a text, or a list of symbols of {known}")
+            raise InputError.of("word", word, f"a text, or a list of symbols of {known}", subject="encode")
         given = list(word)
         numbers = {symbol: token for token, symbol in enumerate(self.alphabet)}
         unknown = dict.fromkeys(
@@ -169,7 +169,7 @@ class CompiledTransformer(Transformer):
         given = array_of(word)
         tokens = given if given.dtype.kind in "iu" else self.encode(word)  # pyright: ignore[reportArgumentType]
         if not tokens.size or not tokens.ndim:
-            raise InputError(f"accepts: word = {word!r}: give at least one symbol")
+            raise InputError.of("word", word, "give at least one symbol", subject="accepts")
         near = np.asarray(self(tokens))[..., self.output] > 0.5
         return bool(near) if near.ndim == 0 else near
 

@@ -66,21 +66,22 @@ def compile_formula(
             try:
                 formula = logic.parse(formula)
             except logic.FormulaSyntaxError as error:
-                problems.messages.append(str(error))
+                problems.include(error.problems)
         elif not isinstance(formula, logic.Formula):
             problems.add("formula", formula, 'a formula, or its text such as "Y Q_1"')
         if isinstance(formula, logic.Formula):
             if symbols and named:
                 found = logic.violations(formula, alphabet=symbols)
-                problems.messages += [f"formula: {violation}" for violation in found]
+                for violation in found:
+                    problems.note("formula", str(violation))
             # Two families of one name would give two position components of one name.
             families = dict.fromkeys(each.family for each in logic.predicates(formula))
             names = Counter(family.name for family in families)
-            problems.messages += [
-                f"formula: {number} different families of predicates are called {name}: give each a name of its own"
-                for name, number in names.items()
-                if number > 1
-            ]
+            for name in (name for name, number in names.items() if number > 1):
+                remedy = (
+                    f"{names[name]} different families of predicates are called {name}: give each its own"
+                )
+                problems.note("formula", remedy)
             # With an unknown condition, say at least what is wrong in every condition.
             known = (
                 condition

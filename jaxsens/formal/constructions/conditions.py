@@ -160,7 +160,7 @@ def refuse(formula: logic.Formula, condition: Condition, problems: Problems) -> 
     counts = sorted(used & {"#L", "#R"})
     if condition.autoregressive:
         for violation in logic.violations(formula, "past"):
-            problems.messages.append(f"autoregressive: {violation}")
+            problems.note("autoregressive", str(violation))
     if condition.name in ("leftmost-hard", "rightmost-hard") and counts:
         problems.add(
             "condition",

@@ -167,7 +167,7 @@ def largest_difference(soft: Transformer, hard: Transformer, words: ArrayLike | 
     elif isinstance(soft, SoftenedTransformer):
         tried = uniform_tieless.all_inputs(hard.config, soft.promise.measured.n)
     else:
-        raise InputError("words = None: give words, or a model that `soften` made")
+        raise InputError.of("words", None, "give words, or a model that `soften` made")
     largest = 0.0
     for batch in uniform_tieless.batches(hard.config, tried):
         pairs = [(soft.activations(batch), hard.activations(batch))]

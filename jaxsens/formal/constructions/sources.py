@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jaxsens.core.base.errors import InputError, Problems
-from jaxsens.core.base.strict import field_names, join, later, messages, read_fields
+from jaxsens.core.base.errors import InputError, Problem, Problems
+from jaxsens.core.base.strict import field_names, later, read_fields
 from jaxsens.core.models.config_tables import plain
 from jaxsens.core.models.transformer.config import Dtype
 from jaxsens.core.sweeps.sources import EVERY, ModelSource, SourceKind
@@ -54,7 +53,6 @@ class _Constructed:
         self,
         make: Callable[..., Any],
         condition: str | None,
-        path: str,
         problems: Problems,
         /,
         **options: Any,
@@ -69,11 +67,12 @@ class _Constructed:
             if self.reweighted is not None and isinstance(model, CompiledTransformer):
                 model = model.with_weighting(self.reweighted)
             elif self.reweighted is not None:
-                raise InputError(f"_: weighting = {self.reweighted!r}: only compiled networks have another")
+                raise InputError(
+                    Problem(("weighting",), self.reweighted, "only compiled networks have another")
+                )
         except InputError as error:
-            for text in messages(error):
-                told = re.sub("^weighting =", "reweighted =", re.sub("^name =", "construction =", text))
-                problems.messages.append(join(path, [told]))
+            keys = {"weighting": "reweighted", "name": "construction"}
+            problems.include(one.renamed(keys) for one in error.problems)
             return None
         return ModelSource(
             weights="constructed",
@@ -114,17 +113,15 @@ class ConstructionModel(_Constructed):
     condition: str | None = None
 
 
-def _read_formula(
-    table: Mapping[str, Any], path: str, problems: Problems, folder: Path
-) -> ModelSource | None:
+def _read_formula(table: Mapping[str, Any], problems: Problems, folder: Path) -> ModelSource | None:
     alphabet, given = table.get("alphabet", []), dict(table)
     if isinstance(alphabet, str):
         given["alphabet"] = list(alphabet)
     elif not isinstance(alphabet, list):
         remedy = "a string, each character a symbol, or a list of the symbols' names"
-        problems.add(f"{path}.alphabet", alphabet, remedy)
+        problems.add("alphabet", alphabet, remedy)
         given["alphabet"] = []
-    sound = read_fields(FormulaModel, given, path, problems)
+    sound = read_fields(FormulaModel, given, (), problems)
     # The compiler says what is wrong with the rest even where there is no formula, or no alphabet to go with it.
     text, used = sound.get("formula", "true"), ()
     with suppress(InputError):  # A text that cannot be read stays as it is: the compiler explains it.
@@ -134,27 +131,23 @@ def _read_formula(
         sound["alphabet"] = tuple(sorted({"0", "1", *used}))
     own = FormulaModel(**{**sound, "formula": text})
     make = partial(compile_formula, own.formula, own.alphabet)
-    return own.source(make, own.condition, path, problems)
+    return own.source(make, own.condition, problems)
 
 
-def _read_construction(
-    table: Mapping[str, Any], path: str, problems: Problems, folder: Path
-) -> ModelSource | None:
+def _read_construction(table: Mapping[str, Any], problems: Problems, folder: Path) -> ModelSource | None:
     named = {key: value for key, value in table.items() if key in ("construction", *COMMON)}
-    sound = read_fields(ConstructionModel, named, path, problems)
+    sound = read_fields(ConstructionModel, named, (), problems)
     options: dict[str, Any] = {}
     for name in sorted(table.keys() - named.keys()):
         value = tuple(table[name]) if isinstance(table[name], list) else table[name]
         if any(isinstance(part, dict | list) for part in (value if isinstance(value, tuple) else (value,))):
-            problems.messages.append(
-                f"{path}.{name}: no option of a construction is a table or a list of lists"
-            )
+            problems.note((name,), "no option of a construction is a table or a list of lists")
         else:
             options[name] = value
     if "construction" not in sound:
         return None
     own = ConstructionModel(**sound)
-    source = own.source(partial(construction, own.construction), own.condition, path, problems, **options)
+    source = own.source(partial(construction, own.construction), own.condition, problems, **options)
     if source is None:
         return None
     # The condition is the one that the model has, also where none was given.

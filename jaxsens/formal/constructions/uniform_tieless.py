@@ -19,7 +19,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.errors import InputError, Problems, Written
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.base.programs import compiled
 from jaxsens.core.models.parts.weighting import AverageHard
@@ -132,8 +132,10 @@ def all_inputs(config: TransformerConfig, n: int) -> Int[np.ndarray, "inputs n"]
     symbols, end = config.alphabet_size, config.end_of_sequence
     total = symbols**n + (0 if end is None else symbols ** (n - 1))
     if total > MAX_INPUTS:
-        raise InputError(
-            f"n = {n}: there are {total} inputs of this length, and at most {MAX_INPUTS} are all tried; give `words`"
+        raise InputError.of(
+            "n",
+            n,
+            f"there are {total} inputs of this length, and at most {MAX_INPUTS} are all tried; give `words`",
         )
 
     def over_alphabet(length: int) -> np.ndarray:
@@ -160,19 +162,19 @@ def batches(config: TransformerConfig, words: Int[np.ndarray, "k n"]) -> Iterato
 
 def _check_config(config: TransformerConfig, problems: Problems) -> None:
     for k in range(config.layers):
-        layer, name = config.layer(k), f"layer {k}: "
+        layer, name = config.layer(k), f"layer {k}"
         if not isinstance(layer.weighting, AverageHard):
-            problems.add(f"{name}weighting", layer.weighting, '"average-hard"')
+            problems.add((name, "weighting"), layer.weighting, '"average-hard"')
         if layer.scores != "dot-product":
-            problems.add(f"{name}scores", layer.scores, '"dot-product", for Lemma 32 bounds bilinear scores')
+            problems.add((name, "scores"), layer.scores, '"dot-product", for Lemma 32 bounds bilinear scores')
         if layer.layer_norm != "none":
-            problems.add(f"{name}layer_norm", layer.layer_norm, '"none"')
+            problems.add((name, "layer_norm"), layer.layer_norm, '"none"')
         if layer.output_gate != "none":
-            problems.add(f"{name}output_gate", layer.output_gate, '"none"')
+            problems.add((name, "output_gate"), layer.output_gate, '"none"')
         if layer.activation != "relu" and layer.feed_forward:
-            problems.add(f"{name}activation", layer.activation, '"relu", for Lemma 30')
+            problems.add((name, "activation"), layer.activation, '"relu", for Lemma 30')
         for term in layer.position_scores:
-            problems.add(f"{name}positions", term, "embeddings that are added to the symbols' only")
+            problems.add((name, "positions"), term, "embeddings that are added to the symbols' only")
 
 
 def _check_words(config: TransformerConfig, n: int, words: ArrayLike, problems: Problems) -> None:
@@ -182,14 +184,12 @@ def _check_words(config: TransformerConfig, n: int, words: ArrayLike, problems: 
         problems.add("words", words, f"rows of one length, an array of shape (words, {n})")
         return
     if found.ndim != 2 or found.shape[1] != n or not len(found):
-        problems.messages.append(
-            f"words = an array of shape {found.shape}: give an array of shape (words, {n})"
-        )
+        problems.add("words", Written(f"an array of shape {found.shape}"), f"give one of shape (words, {n})")
         return
     try:
         check_tokens(config, found)
     except InputError as error:
-        problems.messages.append(str(error))
+        problems.include(error.problems, "words")
 
 
 def _measured(

@@ -192,7 +192,7 @@ class Language(ABC):
         """
         count, n = self._checked_sampling(generator, count=count, n=n)
         if not self.has_members(n):
-            raise InputError(f"{self.name}: n = {n}: no word has this length; give another")
+            raise InputError.of("n", n, "no word has this length; give another", subject=self.name)
         return self._in_parts(self._members, count, n, generator)
 
     def next_probabilities(self, prefixes: Int[np.ndarray, "*batch n"]) -> Float[np.ndarray, "*batch n1 v"]:
@@ -320,8 +320,8 @@ class Language(ABC):
         if longest is not None:
             found = self._length_probabilities(longest)
             if not found.any():
-                raise InputError(
-                    f"{self.name}: longest = {longest}: no word is so short; give a larger number"
+                raise InputError.of(
+                    "longest", longest, "no word is so short; give a larger number", subject=self.name
                 )
             return found
         bound = 2**10
@@ -331,9 +331,12 @@ class Language(ABC):
             if missing <= MISSING:
                 return found
             if bound >= LONGEST:
-                raise InputError(
-                    f"{self.name}: longest = None: words of more than {bound} symbols have probability {missing:.2g}; "
-                    "give longest, or options that make words shorter"
+                raise InputError.of(
+                    "longest",
+                    None,
+                    f"words of more than {bound} symbols have probability {missing:.2g}; "
+                    "give longest, or options that make words shorter",
+                    subject=self.name,
                 )
             bound *= 4
 

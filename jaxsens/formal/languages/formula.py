@@ -15,7 +15,6 @@ from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.inputs import checked_count
 from jaxsens.core.base.memory import check_fits
-from jaxsens.core.base.strict import messages
 from jaxsens.formal.languages.base import CELLS, Language
 from jaxsens.formal.logic.automata import Automaton, automaton, unrolled
 from jaxsens.formal.logic.evaluator import evaluate_tokens
@@ -79,7 +78,7 @@ class FormulaLanguage(Language):
         object.__setattr__(self, "end_probability", end)
         found = self.automaton
         if found is not None and not found.accepting.any():
-            raise InputError(f"{self.name}: formula = {shortened(self.formula)}: no word satisfies it")
+            raise InputError.of("formula", shortened(self.formula), "no word satisfies it", subject=self.name)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -94,9 +93,11 @@ class FormulaLanguage(Language):
         except InputError:
             same = False
         if not same:
-            raise InputError(
-                f"{self.name}: formula = {shortened(self.formula)}: its text does not define it: "
-                "use the built-in predicates only, to write it to a file"
+            raise InputError.of(
+                "formula",
+                shortened(self.formula),
+                "its text does not define it: use the built-in predicates only, to write it to a file",
+                subject=self.name,
             )
         options = {"alphabet": list(self.symbols), "end_probability": self.end_probability}
         return {"name": self.name, "formula": text, **options}
@@ -134,7 +135,7 @@ class FormulaLanguage(Language):
         found = self._unrolled(n)
         if found is None:
             why = f"{shortened(self.formula)} has no automaton of few states for {n} symbols"
-            raise InputError(f"{self.name}: n = {n}: {why}: count its words by `member`")
+            raise InputError.of("n", n, f"{why}: count its words by `member`", subject=self.name)
         return found.accepted(n)
 
     @property
@@ -183,7 +184,7 @@ class FormulaLanguage(Language):
         """The law of the state after n symbols of a word that has at least n. O(n) for a given automaton."""
         weights = self._after(checked_count(self.name, n=n)) * self._ends_well
         if not weights.any():
-            raise InputError(f"{self.name}: n = {n}: no word is that long; give a smaller number")
+            raise InputError.of("n", n, "no word is that long; give a smaller number", subject=self.name)
         return np.arange(len(weights)), weights / weights.sum()
 
     def _read(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -251,10 +252,13 @@ class FormulaLanguage(Language):
         most = TRIES + TRIES_A_WORD * count
         while have < count:
             if tried >= most:
-                raise InputError(
-                    f"{self.name}: n = {n}: {have} of {tried} uniform words are {kind} of {shortened(self.formula)}; "
+                raise InputError.of(
+                    "n",
+                    n,
+                    f"{have} of {tried} uniform words are {kind} of {shortened(self.formula)}; "
                     f"{count} are wanted. Give shorter words, or a formula of Y, S and #L, whose words are drawn "
-                    "without rejection"
+                    "without rejection",
+                    subject=self.name,
                 )
             size = min(max(1, CELLS // (16 * (n + 1))), max(256, 4 * (count - have)), most - tried)
             words = generator.integers(0, len(self.symbols), (size, n))
@@ -330,9 +334,10 @@ def _formula(value: Any, symbols: tuple[str, ...], problems: Problems) -> Any:
         try:
             return parse(value, symbols or None)
         except InputError as error:
-            problems.messages += messages(error)
+            problems.include(error.problems)
     elif not isinstance(value, Formula):
         problems.add("formula", value, 'a formula or its text, such as "#L[Q_1] > #L[Q_0]"')
     elif symbols:
-        problems.messages += map(str, violations(value, alphabet=symbols))
+        for violation in violations(value, alphabet=symbols):
+            problems.note("formula", str(violation))
     return value

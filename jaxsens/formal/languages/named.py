@@ -58,9 +58,12 @@ def language(name: str | Formula, alphabet: Sequence[str] | None = None, **optio
     if isinstance(name, Formula):
         name, options = FormulaLanguage.name, {"formula": name, **options}
     if name not in _NAMED:
-        raise InputError(
-            f"language: name = {name!r}: give one of {', '.join(NAMES)}; or a formula and its alphabet, such as "
-            'jaxsens.formal.logic.parse("#L[Q_1] > #L[Q_0]"), "01"'
+        raise InputError.of(
+            "name",
+            name,
+            f"give one of {', '.join(NAMES)}; or a formula and its alphabet, such as "
+            'jaxsens.formal.logic.parse("#L[Q_1] > #L[Q_0]"), "01"',
+            subject="language",
         )
     made, fixed = _NAMED[name]
     if alphabet is not None:
@@ -75,6 +78,6 @@ def language(name: str | Formula, alphabet: Sequence[str] | None = None, **optio
             )
     for option, field in known.items():
         if field.default is dataclasses.MISSING and option not in options:
-            problems.messages.append(f"{option}: is missing")
+            problems.note(option, "is missing")
     problems.raise_if_any()
     return made(**fixed, **{known[option].name: value for option, value in options.items()})

@@ -53,7 +53,7 @@ class Automaton:
         """The number of words of n symbols that satisfy the formula, exact."""
         n = checked_count("Automaton", n=n)
         if self.longest is not None and n > self.longest:
-            raise InputError(f"Automaton: n = {n}: this one reads at most {self.longest} symbols")
+            raise InputError.of("n", n, f"this one reads at most {self.longest} symbols", subject="Automaton")
         return _accepted(self, n)
 
 

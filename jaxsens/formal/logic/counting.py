@@ -243,7 +243,9 @@ def compare(value: Linear, relation: str) -> CountComparison:
         InputError: If the relation is none of these.
     """
     if relation not in grammar.RELATIONS:
-        raise InputError(f"compare: relation = {relation!r}: give one of {', '.join(grammar.RELATIONS)}")
+        raise InputError.of(
+            "relation", relation, f"give one of {', '.join(grammar.RELATIONS)}", subject="compare"
+        )
     total = value.as_sum()
     if relation == "=" or relation == "!=":
         return CountComparison(total.terms, total.constant, relation)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence, Sized
 import numpy as np
 from jaxtyping import Bool, Int
 
-from jaxsens.core.base.errors import InputError, collecting, no_rule
+from jaxsens.core.base.errors import InputError, Written, collecting, no_rule
 from jaxsens.core.base.inputs import array_of
 from jaxsens.core.base.strict import typed_arguments
 from jaxsens.formal.logic import formulas
@@ -31,7 +31,7 @@ def evaluate(formula: Formula, word: Sequence[str]) -> Bool[np.ndarray, " n"]:
     """
     _check_formula("evaluate", formula)
     if not isinstance(word, Collection):
-        raise InputError(f'evaluate: word = {word!r}: give a sequence of symbols, such as "0110"')
+        raise InputError.of("word", word, 'give a sequence of symbols, such as "0110"', subject="evaluate")
     wrong = [symbol for symbol in word if not isinstance(symbol, str)]
     if wrong:
         raise InputError(
@@ -70,19 +70,19 @@ def evaluate_tokens(
     with collecting("evaluate_tokens") as problems:
         if unknown := [symbol for symbol in symbols(formula) if symbol not in alphabet]:
             named = ", ".join(map(repr, unknown))
-            problems.messages.append(f"the formula names {named}, which the alphabet {list(alphabet)} lacks")
+            problems.note("formula", f"it names {named}, which the alphabet {list(alphabet)} lacks")
         if array.ndim < 1 or not np.issubdtype(array.dtype, np.integer):
-            found = f"shape {array.shape} and dtype {array.dtype}"
-            problems.messages.append(f"tokens have {found}: give integers of shape (..., n)")
+            found = Written(f"{array.dtype}, shape {array.shape}")
+            problems.add("tokens", found, "integers of shape (..., n)")
         elif array.size and not 0 <= array.min() <= array.max() < len(alphabet):
-            found = f"from {array.min()} to {array.max()}"
-            problems.messages.append(f"tokens run {found}: give indices into the alphabet {list(alphabet)}")
+            found = Written(f"{array.min()} to {array.max()}")
+            problems.add("tokens", found, f"indices into the alphabet {list(alphabet)}")
     return _truth(formula, array, alphabet)
 
 
 def _check_formula(subject: str, formula: object) -> None:
     if not isinstance(formula, Formula):
-        raise InputError(f'{subject}: formula = {formula!r}: give a formula, such as parse("Y Q_1")')
+        raise InputError.of("formula", formula, 'give a formula, such as parse("Y Q_1")', subject=subject)
 
 
 def _truth(formula: Formula, tokens: np.ndarray, alphabet: Sequence[str]) -> Truth:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, dataclass_transform
 
 from jaxsens.core.base import errors
-from jaxsens.core.base.errors import InputError, collecting
+from jaxsens.core.base.errors import NO_VALUE, InputError, collecting
 from jaxsens.core.base.strict import typed_arguments
 from jaxsens.formal.logic import grammar
 
@@ -99,9 +99,11 @@ class Formula:
     def __str__(self) -> str:
         text = shortened(self, LONGEST + 3)
         if len(text) > LONGEST:
-            raise InputError(
-                f"formula: its text has more than {LONGEST} characters, because shared parts are written out each "
-                "time: print parts of it, from jaxsens.formal.logic.subformulas(formula)"
+            raise InputError.of(
+                "formula",
+                NO_VALUE,
+                f"its text has more than {LONGEST} characters, because shared parts are written out each "
+                "time: print parts of it, from jaxsens.formal.logic.subformulas(formula)",
             )
         return text
 
@@ -129,7 +131,9 @@ class Symbol(Formula):
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise InputError(f'Symbol: name = {self.name!r}: give the symbol as a string, such as "1"')
+            raise InputError.of(
+                "name", self.name, 'give the symbol as a string, such as "1"', subject="Symbol"
+            )
         super().__post_init__()
 
     def atom_text(self, children: Sequence[str]) -> str:
@@ -147,7 +151,7 @@ class Constant(Formula):
 
     def __post_init__(self) -> None:
         if not isinstance(self.value, bool):
-            raise InputError(f"Constant: value = {self.value!r}: give True or False")
+            raise InputError.of("value", self.value, "give True or False", subject="Constant")
         super().__post_init__()
 
     @property

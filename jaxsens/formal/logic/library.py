@@ -94,7 +94,7 @@ def dyck_1(largest_depth: int | None = None, left: str = "(", right: str = ")") 
     """
     if largest_depth is not None and not (is_count(largest_depth, 1) and largest_depth < LARGEST_INTEGER):
         remedy = f"give 1 to {LARGEST_INTEGER - 1}, or None for any depth"
-        raise InputError(f"dyck_1: largest_depth = {largest_depth!r}: {remedy}")
+        raise InputError.of("largest_depth", largest_depth, remedy, subject="dyck_1")
     opened, closed = CountLeft(Symbol(left)), CountLeft(Symbol(right))
     result = And(opened.equals(closed), ~_once(closed > opened))
     return result if largest_depth is None else result & ~_once(opened > closed + largest_depth)
@@ -336,8 +336,8 @@ def named_formula(name: str) -> NamedFormula:
         InputError: Listing the names, if there is no such entry.
     """
     if name not in LIBRARY:
-        raise InputError(
-            f"formula: name = {name!r}: the library has {', '.join(LIBRARY)}; read a text with parse()"
+        raise InputError.of(
+            "name", name, f"the library has {', '.join(LIBRARY)}; read a text with parse()", subject="formula"
         )
     return LIBRARY[name]
 

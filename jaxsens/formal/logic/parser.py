@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from jaxsens.core.base.errors import InputError
+from jaxsens.core.base.errors import NO_VALUE, InputError, Problem
 from jaxsens.core.base.strict import typed_arguments
 from jaxsens.formal.logic import formulas
 from jaxsens.formal.logic.counting import CountLeft, CountPredicate, CountRight, LinearSum, compare
@@ -61,9 +61,9 @@ class FormulaSyntaxError(InputError):
     def __init__(self, text: str, offset: int, expected: str, found: str) -> None:
         self.line, self.column, marked = _pointed_at(text, offset)
         self.expected, self.found = expected, found
-        super().__init__(
-            f"formula, line {self.line}, column {self.column}: expected {expected}, found {found}\n{marked}"
-        )
+        where = f"line {self.line}, column {self.column}"
+        remedy = f"{where}: expected {expected}, found {found}\n{marked}"
+        super().__init__(Problem(("formula",), NO_VALUE, remedy))
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,11 @@ def parse(
     if alphabet is not None and unknown:
         names = ", ".join(repr(name) for name in dict.fromkeys(token.symbol for token in unknown))
         _, _, marked = _pointed_at(text, *(token.offset for token in unknown))
-        raise InputError(
-            f"formula: symbols that the alphabet {', '.join(map(repr, alphabet))} lacks: {names}: "
-            f"use symbols of the alphabet, or add these to it\n{marked}"
+        raise InputError.of(
+            "formula",
+            NO_VALUE,
+            f"symbols that the alphabet {', '.join(map(repr, alphabet))} lacks: {names}: "
+            f"use symbols of the alphabet, or add these to it\n{marked}",
         )
     return formula
 

@@ -70,7 +70,7 @@ def details(name: str) -> RenderableType:
     """
     entries = {entry.name: entry for entry in catalogue()}
     if name not in entries:
-        raise InputError(f"constructions: name = {name!r}: one of {', '.join(entries)}")
+        raise InputError.of("name", name, f"one of {', '.join(entries)}", subject="constructions")
     entry = entries[name]
     parts: list[RenderableType] = [Text(name, "bold"), _indented(entry.description)]
     if entry.note:

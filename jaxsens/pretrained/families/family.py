@@ -440,9 +440,8 @@ class Family:
             if listed:
                 first = " and ".join(sorted(listed)[:2])
                 count = f"{len(listed)} tensors are" if len(listed) > 1 else "a tensor is"
-                problems.messages.append(
-                    f"{count} {kind}: {first}{', among others' * (len(listed) > 2)}: {remedy}"
-                )
+                first += ", among others" * (len(listed) > 2)
+                problems.note((), f"{count} {kind}: {first}: {remedy}")
         return found
 
     def _other_heads(self, head: list[Tensor], stored: Mapping[str, StoredTensor]) -> str | None:

@@ -100,7 +100,7 @@ class Options:
         if default is REQUIRED:
             absent = "null" if name in self.table else "not given"
             if name not in self.failed:
-                self.problems.messages.append(f"{self.where}: {name}: required, but {absent}")
+                self.problems.note(f"{self.where}: {name}", f"required, but {absent}")
             self.failed.add(name)
             return None
         return default

@@ -100,7 +100,7 @@ class Desk:
                     engine=question.engine,
                 )
             except InputError as error:
-                raise type(error)(str(error).replace("explain: ", "flip_sensitivity: ", 1)) from error
+                raise type(error)(*error.problems, subject="flip_sensitivity") from error
             while len(self._plans) > _PLANS:
                 self._plans.popitem(last=False)
         return self._plans[key]
@@ -121,9 +121,11 @@ class Desk:
             OSError: if the result cannot be written.
         """
         if self.name(question) != job:
-            raise InputError(
-                f"flip_sensitivity: model = {question.model!r}: its weights, or jaxsens, are others than when this was "
-                "asked; ask again"
+            raise InputError.of(
+                "model",
+                question.model,
+                "its weights, or jaxsens, are others than when this was asked; ask again",
+                subject="flip_sensitivity",
             )
         model, _ = self.models.get(question.model, question.reads)
         with warnings.catch_warnings(record=True) as noted:

@@ -112,7 +112,7 @@ def _labels(given: str) -> list[str]:
 def check_given(given: Mapping[str, str], problems: Problems) -> None:
     """Adds an error for each model that is neither a folder nor a function's name."""
     if not given:
-        problems.messages.append("--model: give at least one, as NAME=FOLDER or NAME=package.module:make")
+        problems.note("--model", "give at least one, as NAME=FOLDER or NAME=package.module:make")
     for name, place in given.items():
         module, _, function = place.partition(":")
         named = all(part.isidentifier() for part in (*module.split("."), *function.split(".")))

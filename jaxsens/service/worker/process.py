@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from jaxsens.core.base.errors import EngineRefusal, InputError
+from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.files import remedy, takes_no_more
 
 COMMAND = (sys.executable, "-m", "jaxsens.service.worker.process")
@@ -62,7 +62,7 @@ class _Worker:
             for name in given["models"]:
                 models.get(name, "hidden")
         except InputError as error:
-            self._send(event="refused", message=str(error))
+            self._send(event="refused", refusal=error.json())
             return
         while True:
             self._send(event="ready", models=models.told())
@@ -84,7 +84,8 @@ class _Worker:
                     self._cancelled = False
                     self._jobs.put(message)
                 case unknown:
-                    self._send(event="refused", message=f"worker: {unknown!r} is nothing that a worker does")
+                    error = InputError(f"worker: {unknown!r} is nothing that a worker does")
+                    self._send(event="refused", refusal=error.json())
         os._exit(0)
 
     def _admit(self, message: dict[str, Any]) -> None:
@@ -120,8 +121,7 @@ def _answered(act: Callable[[dict[str, Any]], dict[str, Any]], message: dict[str
     try:
         return act(message)
     except InputError as error:
-        kind = "EngineRefusal" if isinstance(error, EngineRefusal) else "InputError"
-        return {"error": str(error), "refusal": kind}
+        return {"error": str(error), "refusal": error.json()}
     except OSError as error:
         return {"error": f"{error}; {remedy(error)}" if takes_no_more(error) else str(error)}
     except BaseException as error:  # noqa: BLE001 - whatever a model raises

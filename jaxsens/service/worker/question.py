@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from jaxsens.core.base.errors import InputError, Problems, collecting
+from jaxsens.core.base.errors import NO_VALUE, InputError, Problems, collecting
 from jaxsens.core.base.strict import did_you_mean, read_table
 from jaxsens.core.base.value import read
 from jaxsens.core.engines.options import AskedEngine, Auto
@@ -90,7 +90,7 @@ def read_question(body: object, models: Collection[str]) -> Question:
             body = {"model": None, "tokens": None}
         known = [field.name for field in dataclasses.fields(Question)]
         for key in body.keys() - {*known}:
-            problems.messages.append(f"{key}: unknown key{did_you_mean(key, known)}")
+            problems.note((key,), f"unknown key{did_you_mean(key, known)}")
         made: dict[str, Any] = {}
         for base in (Flips, Measure, AskedEngine):
             if (value := body.get(base.question)) is not None:
@@ -122,7 +122,7 @@ def read_json(raw: bytes, subject: str) -> Any:
         json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except (ValueError, RecursionError) as error:
         why = str(error) if isinstance(error, ValueError) else "nested too deep"
-        raise InputError(f"{subject}: body: not JSON in UTF-8 ({why})") from error
+        raise InputError.of("body", NO_VALUE, f"not JSON in UTF-8 ({why})", subject=subject) from error
     return found
 
 

@@ -157,7 +157,7 @@ def _usable(restriction: Restriction, model: Transformer, problems: list[str]) -
         return False
     unreadable = Problems("length")
     check_length(config, len(values), unreadable)
-    problems += unreadable.messages
+    problems += map(str, unreadable)
     for k in range(config.layers):
         match weighting := config.layer(k).weighting:
             case LeftmostHard() | RightmostHard():

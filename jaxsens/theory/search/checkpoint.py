@@ -14,7 +14,7 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.sealed import DamagedFile, read_sealed, write_sealed
 from jaxsens.core.results.fingerprint import weights_of
 from jaxsens.theory.search.local_search import SearchState
-from jaxsens.theory.search.problem import Problem
+from jaxsens.theory.search.problem import SearchTask
 
 KIND = "checkpoint of worst_input"
 FORMAT = 3
@@ -26,7 +26,7 @@ _EVERY = 1.0
 """Least seconds between two writes."""
 
 
-def identity(problem: Problem) -> dict[str, Any]:
+def identity(problem: SearchTask) -> dict[str, Any]:
     """What a search depends on, except the budget and the number of restarts: with more of these it goes on.
 
     A model is identified by the type of its function, its config and the SHA-256 of its parameters. `Checkpoint`
@@ -66,7 +66,7 @@ class Checkpoint:
         InputError: If the file is damaged, or belongs to another search.
     """
 
-    problem: Problem
+    problem: SearchTask
     latest: SearchState = field(default=SearchState(), init=False)
     _written: float = field(default=0.0, init=False)
     _unsaved: bool = field(default=False, init=False)
@@ -114,9 +114,11 @@ class Checkpoint:
             return
         value = self.problem.measure(np.array(best.tokens, np.int32)).value
         if abs(value - best.value) > 1e3 * self.problem.slack * best.value:
-            raise InputError(
-                f"checkpoint = {str(path)!r}: of another model: it gives the best word the value {best.value}, but "
-                f"{value} is measured; {_REMEDY}"
+            raise InputError.of(
+                "checkpoint",
+                str(path),
+                f"of another model: it gives the best word the value {best.value}, but "
+                f"{value} is measured; {_REMEDY}",
             )
 
     def note(self, state: SearchState) -> None:

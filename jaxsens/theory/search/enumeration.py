@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsens.core.base.errors import InputError
+from jaxsens.core.base.errors import NO_VALUE, InputError
 from jaxsens.core.engines.vmap import OutputEngine
 from jaxsens.core.placement.run import Measuring
 from jaxsens.theory.search.local_search import SearchProgress
-from jaxsens.theory.search.problem import Problem, SearchSpace
+from jaxsens.theory.search.problem import SearchSpace, SearchTask
 
 SMALL = 2**16
 """Most words that are enumerated without being asked for."""
@@ -29,7 +29,7 @@ _PAIRS = 2**16
 """Pairs of neighbouring words that are compared at once."""
 
 
-def refusal(problem: Problem, words: int) -> str | None:
+def refusal(problem: SearchTask, words: int) -> str | None:
     """Why the words cannot be enumerated, if at most `words` of them may be; None if they can."""
     space, budget = problem.space, problem.devices.budget
     if space.count > words:
@@ -41,7 +41,7 @@ def refusal(problem: Problem, words: int) -> str | None:
 
 
 def largest_word(
-    problem: Problem, progress: Callable[[SearchProgress], None] | None
+    problem: SearchTask, progress: Callable[[SearchProgress], None] | None
 ) -> Int[np.ndarray, " n"]:
     """The first word with the largest objective.
 
@@ -58,7 +58,9 @@ def largest_word(
     outputs = _outputs(problem, progress)
     if not np.all(np.isfinite(outputs)):
         word = _words(problem.space, np.flatnonzero(~np.isfinite(outputs).all(axis=1))[:1])[0]
-        raise InputError(f"model: the output is not finite on the word {word.tolist()}; use smaller weights")
+        raise InputError.of(
+            "model", NO_VALUE, f"the output is not finite on the word {word.tolist()}; use smaller weights"
+        )
     return _words(problem.space, np.array([np.argmax(_objective(problem, outputs))]))[0]
 
 
@@ -72,7 +74,9 @@ def _strides(size: int, free: int) -> Int[np.ndarray, " free"]:
     return size ** np.arange(free, dtype=np.int64)[::-1]
 
 
-def _objective(problem: Problem, outputs: Float[np.ndarray, "words outputs"]) -> Float[np.ndarray, " words"]:
+def _objective(
+    problem: SearchTask, outputs: Float[np.ndarray, "words outputs"]
+) -> Float[np.ndarray, " words"]:
     """The largest sensitivity of every word, or the sum over its flips, which is largest where the mean is."""
     size, words = len(problem.space.alphabet), len(outputs)
     merge = np.maximum if problem.search.objective == "max" else np.add
@@ -92,7 +96,7 @@ def _objective(problem: Problem, outputs: Float[np.ndarray, "words outputs"]) ->
 
 
 def _outputs(
-    problem: Problem, progress: Callable[[SearchProgress], None] | None
+    problem: SearchTask, progress: Callable[[SearchProgress], None] | None
 ) -> Float[np.ndarray, "words outputs"]:
     """The chosen outputs of every word. Blocks of words fit what the returned values leave of the memory budget."""
     space, found = problem.space, np.zeros((0, 0))

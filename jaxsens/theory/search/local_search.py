@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxsens.theory.search.problem import Measured, Problem, after_one_change
+from jaxsens.theory.search.problem import Measured, SearchTask, after_one_change
 
 SIDEWAYS = 4
 """Steps in a row that may leave the value as it is. Hard attention has plateaus, on which all gains are 0."""
@@ -67,7 +67,7 @@ class Measurements:
         progress: Called after every measurement.
     """
 
-    problem: Problem
+    problem: SearchTask
     budget: int | None
     used: int = 0
     best: Found | None = None
@@ -145,7 +145,7 @@ class SearchState:
     best: Found | None = None
     history: tuple[tuple[int, float], ...] = ()
 
-    def restart(self, problem: Problem, converged: bool) -> Restart:
+    def restart(self, problem: SearchTask, converged: bool) -> Restart:
         """The restart in progress, as one that is over."""
         if self.tokens is None:
             raise ValueError("no restart is in progress")
@@ -160,7 +160,7 @@ class SearchState:
 
 
 def climb(
-    problem: Problem,
+    problem: SearchTask,
     starts: int,
     state: SearchState,
     measurements: Measurements,
@@ -201,7 +201,7 @@ def climb(
         return
 
 
-def start_of(problem: Problem, k: int) -> Int[np.ndarray, " n"]:
+def start_of(problem: SearchTask, k: int) -> Int[np.ndarray, " n"]:
     """The k-th word to start from: the given ones first, then random and structured ones in turn.
 
     Structured words come as long as there are any: one symbol throughout; one symbol with the next one where the model
@@ -218,7 +218,7 @@ def start_of(problem: Problem, k: int) -> Int[np.ndarray, " n"]:
     return space.word(np.random.default_rng([problem.search.seed, k]).choice(space.alphabet, len(space.free)))
 
 
-def _structured(problem: Problem, k: int) -> Int[np.ndarray, " free"] | None:
+def _structured(problem: SearchTask, k: int) -> Int[np.ndarray, " free"] | None:
     """The k-th structured word, by numbers of symbols, or None if there are no more."""
     space = problem.space
     size, places = len(space.alphabet), np.arange(len(space.free))

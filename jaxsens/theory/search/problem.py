@@ -127,7 +127,7 @@ def _start_words(
 
 
 @dataclass(frozen=True)
-class Problem:
+class SearchTask:
     """A model, the words that are searched, and how flips are measured.
 
     Attributes:
@@ -211,7 +211,7 @@ def problem_of(
     norm: Norm,
     engine: AskedEngine,
     devices: placement.Placement,
-) -> Problem:
+) -> SearchTask:
     """The problem, after trying the model on a word. Call and use it within `numerics(subject.dtype)`.
 
     Raises an InputError for a model or an engine that `flip_sensitivity` refuses.
@@ -222,7 +222,7 @@ def problem_of(
     check_words(subject, space.tried(search.seed), "flips or search.fixed")
     runner, choice = choose(subject, engine, Substitute(), norm, space.n)
     parameters = jax.tree.map(jnp.asarray, subject.parameters)
-    return Problem(subject, space, runner, choice, parameters, devices, search, norm, dtype)
+    return SearchTask(subject, space, runner, choice, parameters, devices, search, norm, dtype)
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ class Measured:
         norms: The norms of the changes.
     """
 
-    problem: Problem
+    problem: SearchTask
     word: Int[np.ndarray, " n"]
     symbols: Int[np.ndarray, "free others"]
     changes: Float[np.ndarray, "free others outputs"]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jaxsens.core.base import inputs, stopping
-from jaxsens.core.base.errors import InputError, PrecisionWarning, collecting
+from jaxsens.core.base.errors import NO_VALUE, InputError, PrecisionWarning, collecting
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.value import read
@@ -26,7 +26,7 @@ from jaxsens.theory.search import enumeration
 from jaxsens.theory.search.checkpoint import Checkpoint, identity
 from jaxsens.theory.search.local_search import Measurements, Restart, SearchProgress, climb
 from jaxsens.theory.search.options import Search
-from jaxsens.theory.search.problem import Problem, problem_of, search_space
+from jaxsens.theory.search.problem import SearchTask, problem_of, search_space
 from jaxsens.theory.search.result import SearchInterrupted, WorstInput
 
 
@@ -117,26 +117,28 @@ def worst_input(
         return _result(measurements, problem.space.count, (), 0)
 
 
-def _enumerable(problem: Problem) -> bool:
+def _enumerable(problem: SearchTask) -> bool:
     """Whether to enumerate all words. Raises InputError if that is asked for and cannot be done."""
     exact = problem.search.exact
     if exact is False:
         return False
     refused = enumeration.refusal(problem, enumeration.LARGEST if exact else enumeration.SMALL)
     if exact and refused is not None:
-        raise InputError(
-            f"worst_input: exact = True: {refused}; search with exact=False, or take a smaller n"
+        raise InputError.of(
+            "exact", True, f"{refused}; search with exact=False, or take a smaller n", subject="worst_input"
         )
     return refused is None
 
 
-def _searched(problem: Problem, progress: Callable[[SearchProgress], None] | None) -> WorstInput:
+def _searched(problem: SearchTask, progress: Callable[[SearchProgress], None] | None) -> WorstInput:
     kept, budget = Checkpoint(problem), problem.search.budget
     latest, starts = kept.latest, len(problem.space.start_words) + problem.search.restarts
     if (budget is not None and latest.used > budget) or len(latest.finished) > starts:
-        raise InputError(
-            f"checkpoint = {str(kept.path)!r}: {latest.used} measurements and {len(latest.finished)} starts are done, "
-            "more than asked for; give a larger budget or more restarts, or name another file"
+        raise InputError.of(
+            "checkpoint",
+            str(kept.path),
+            f"{latest.used} measurements and {len(latest.finished)} starts are done, "
+            "more than asked for; give a larger budget or more restarts, or name another file",
         )
     measurements = Measurements(problem, budget, latest.used, latest.best, list(latest.history), progress)
 
@@ -160,7 +162,7 @@ def _searched(problem: Problem, progress: Callable[[SearchProgress], None] | Non
 def _result(measurements: Measurements, words: int, restarts: tuple[Restart, ...], starts: int) -> WorstInput:
     problem, space, best = measurements.problem, measurements.problem.space, measurements.best
     if best is None:
-        raise InputError("budget: no word was measured")
+        raise InputError.of("budget", NO_VALUE, "no word was measured")
     return WorstInput(
         value=best.value,
         tokens=np.array(best.tokens, np.int32),

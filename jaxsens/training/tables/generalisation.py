@@ -17,9 +17,8 @@ next (`jaxsens.training.evaluation.next_symbols`).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
@@ -32,7 +31,7 @@ from pydantic import Field
 from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.inputs import count, is_count
 from jaxsens.core.base.sealed import digest
-from jaxsens.core.base.strict import Positive, checked_by, messages
+from jaxsens.core.base.strict import Positive, checked_by
 from jaxsens.core.base.told import markdown_table
 from jaxsens.core.report.panels import grid
 from jaxsens.core.sweeps.config import NAME, NAME_RULE, Seeds
@@ -138,13 +137,12 @@ class Generalisation(TableExperiment[Place, GeneralisationRow]):
             )
             problems.raise_if_any()
             for (language, task), (model, network) in product(languages.items(), models.items()):
-                own = Problems(f"{language}, {model}")
+                own = Problems()
                 config = _training(self, task, network, own)
-                problems.messages += [f"{own.subject}: {message}" for message in own.messages]
+                problems.include(replace(one, remedy=f"{one.remedy} ({language}, {model})") for one in own)
                 if config is not None:
-                    made = {seed: dataclasses.replace(config, seed=seed) for seed in self.seeds}
+                    made = {seed: replace(config, seed=seed) for seed in self.seeds}
                     found |= {(language, model, seed): each for seed, each in made.items()}
-            problems.messages[:] = dict.fromkeys(problems.messages)
         return found
 
     def job(self, folder: Path) -> RowsJob[Place, GeneralisationRow]:
@@ -249,7 +247,7 @@ def _training(
     try:
         config = TrainConfig.from_table(table)
     except InputError as error:
-        problems.messages += messages(error)
+        problems.include(error.problems)
         return None
     if task == "recognition":
         without = [n for n in every if not config.language.has_members(n)]

@@ -33,7 +33,6 @@ from jaxsens.core.base.strict import (
     STRICT,
     Positive,
     checked_by,
-    messages,
     parse_toml,
     read_fields,
     read_toml,
@@ -44,7 +43,7 @@ from jaxsens.core.models.config_tables import build
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.module import check_runs
 from jaxsens.core.sweeps.beyond import check_estimates
-from jaxsens.core.sweeps.config import Name, Settings, check_measure, check_points
+from jaxsens.core.sweeps.config import Name, Settings, check_measure, check_points, note_each
 from jaxsens.core.sweeps.points import Measurement
 from jaxsens.formal.languages import Language, Parity
 from jaxsens.training.config import Task, TrainConfig, logits_of
@@ -122,7 +121,7 @@ def _trained(model: Theorem6Model, folder: Path, problems: Problems) -> ModelEnt
         else:
             config = TrainConfig.from_table(model.train or {})
     except InputError as error:
-        problems.messages += [f"train: {message}" for message in messages(error)]
+        problems.include(error.problems, "train")
         return None
     n, kind = config.data.lengths, config.table()["model"]["kind"]
     line = f"{kind}, trained on {n[0]} to {n[1]} symbols in {config.optimiser.steps} steps"
@@ -183,7 +182,7 @@ def parse_theorem6_config(text: str, subject: str = "config", folder: Path = Pat
         _check_entry(entry, lengths, measure, problems)
     if measure is not None and measure.estimates:
         remedy = "this experiment measures every flip exactly: leave exact_up_to out, and give another engine"
-        problems.messages.append(f"measure: {remedy}")
+        problems.note("measure", remedy)
     else:
         check_estimates(measure, (), problems)
     if measure is not None and measure.flips.drawing(None) != Substitute():
@@ -214,11 +213,9 @@ def _check_entry(
             problems.add("lengths", without, remedy)
     network = None if entry.config is None else entry.config.model
     if lengths and isinstance(network, TransformerConfig):
-        own = Problems("lengths")
+        own = Problems()
         check_runs(network, lengths[-1] + 1, own)
-        problems.messages += [
-            f"lengths: {where}, with the boundary symbol: {found}" for found in own.messages
-        ]
+        note_each("lengths", f"{where}, with the boundary symbol", own, problems)
     if lengths:
         size = logits_of(entry.language, entry.task)
         check_measure(where, size, entry.untrained, lengths[:1], measure, problems)

@@ -200,8 +200,8 @@ def load_theorem6(directory: str | os.PathLike[str]) -> Theorem6Data:
     plan = read_plan(directory)
     measured = complete(read_rows(directory, plan), plan)
     if not measured:
-        raise InputError(
-            f"directory = {str(directory)!r}: no model was evaluated here yet; run `jaxsens theorem6` again"
+        raise InputError.of(
+            "directory", str(directory), "no model was evaluated here yet; run `jaxsens theorem6` again"
         )
     return Theorem6Data(plan, measured)
 

@@ -325,7 +325,7 @@ def read_plan(directory: str | os.PathLike[str]) -> Theorem6Plan:
             why = "its models are not trained to the end; run `jaxsens theorem6` again to go on"
         else:
             why = f"no models were trained here ({error}); run `jaxsens theorem6` first"
-        raise InputError(f"directory = {str(directory)!r}: {why}") from error
+        raise InputError.of("directory", str(directory), why) from error
     except DamagedFile as error:
         raise InputError(f"{error}; {_AGAIN}") from error
 

@@ -17,7 +17,6 @@ from rich.console import Console
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.files import takes_no_more
 from jaxsens.core.base.stopping import check
-from jaxsens.core.base.strict import messages
 from jaxsens.core.base.told import say
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.sweeps.jobs.job import Failure, Named, Outcome, RowsJob, one_line, run
@@ -43,7 +42,8 @@ def run_theorem6(experiment: Theorem6, directory: Path, console: Console) -> Out
                 check_directory(folder, entry.config)
             except InputError as error:
                 remedy = f"name another directory, or remove {folder} to train it again"
-                problems.messages.append(f'model "{entry.name}": {"; ".join(messages(error))}: {remedy}')
+                for one in error.problems:
+                    problems.note(("model", entry.name), f"{one}: {remedy}")
     problems.raise_if_any()
     return run(Theorem6Job(experiment, directory), console)
 

@@ -16,7 +16,7 @@ from jaxsens.core.base.errors import Problems
 def checked(check: Any, *arguments: Any, **options: Any) -> tuple[Any, list[str]]:
     """What a check returns, and the errors that it notes."""
     problems = Problems("test")
-    return check(*arguments, problems=problems, **options), problems.messages
+    return check(*arguments, problems=problems, **options), [*map(str, problems)]
 
 
 def test_the_example_of_the_module_holds():
@@ -97,4 +97,4 @@ def test_what_depends_on_an_unusable_length_is_not_reported_again():
     assert inputs.positions([9], n, problems).tolist() == [9]
     assert inputs.fixed({9: 1}, n, 2, problems) == {9: 1}
     assert inputs.readout(9, "auto", n, problems)
-    assert len(problems.messages) == 1
+    assert len([*map(str, problems)]) == 1

@@ -373,19 +373,19 @@ def test_groups_are_sampled_and_measured_by_any_measure():
 @pytest.mark.parametrize(
     ("flips", "named"),
     [
-        (Pairs([(7, 0)]), "flips: position = 7"),
-        (Pairs([(1, 6)]), "flips: symbol = 6"),
+        (Pairs([(7, 0)]), "flips.position = 7"),
+        (Pairs([(1, 6)]), "flips.symbol = 6"),
         (Pairs([(0, 1), (1, 4)]), "flips = (1, 4)"),
         (6, "flips = 6"),
-        ([1, 6], "flips: symbols = 6"),
+        ([1, 6], "flips.symbols = 6"),
         ({}, "symbols = {}"),
-        ({7: [1]}, "flips: position = 7"),
-        ({"a": [1]}, "symbols: position = 'a'"),
+        ({7: [1]}, "flips.position = 7"),
+        ({"a": [1]}, "symbols.position = 'a'"),
         ({1: 2}, "symbols[1] = 2"),
         ({1: [9]}, "flips[1] = 9"),
-        (Substitute(groups=[(1, 9)]), "groups: position = 9"),
+        (Substitute(groups=[(1, 9)]), "groups.position = 9"),
         (Substitute(positions=[7]), "positions = 7"),
-        (Mask(9), "flips: mask = 9"),
+        (Mask(9), "flips.mask = 9"),
         ("mask", "flips = Mask()"),
         ("neighbours", "Neighbours()"),
         ({0: [0]}, "nothing to flip"),
@@ -404,7 +404,7 @@ def test_neighbours_need_embeddings():
 
 
 def test_errors_of_what_is_flipped_come_with_those_of_the_input():
-    with pytest.raises(InputError, match=r"(?s)3 errors.*measure = 'l3'.*tokens.*flips: symbol = 9"):
+    with pytest.raises(InputError, match=r"(?s)3 errors.*measure = 'l3'.*tokens.*flips.symbol = 9"):
         flip_sensitivity(MODEL, [], flips=Pairs([(1, 9)]), measure="l3")
     for flips in ({1: [0]}, Substitute(groups=[(1, 2)]), "delete"):
         with pytest.raises(InputError, match="tokens = "):

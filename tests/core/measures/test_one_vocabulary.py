@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from jaxsens.core.base.errors import InputError, Problems
-from jaxsens.core.base.strict import messages, read_fields
+from jaxsens.core.base.errors import InputError, Problem, Problems
+from jaxsens.core.base.strict import read_fields
 from jaxsens.core.base.value import read
+from jaxsens.core.base.words import FIELDS as AS_FIELDS
 from jaxsens.core.base.words import of_words, value_of
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
@@ -76,7 +77,7 @@ def in_python(made: Any, fields: dict[str, str]) -> Any:
     try:
         return made(**{name: value_of(text) for name, text in fields.items()})
     except InputError as error:
-        return messages(error)
+        return [*error.problems]
 
 
 def in_toml(question: str, kind: str, fields: dict[str, str]) -> Any:
@@ -85,17 +86,20 @@ def in_toml(question: str, kind: str, fields: dict[str, str]) -> Any:
     table = tomllib.loads(f'{question} = {{ kind = "{kind}", {written} }}')
     problems = Problems("config")
     found = read_fields(Measurement, table, "measure", problems)
-    return [text.removeprefix(f"measure.{question}.") for text in problems.messages] or found[question]
+    return inside(problems, "measure", question) or found[question]
 
 
 def in_words(base: Any, words: list[str], option: str) -> Any:
     """The object, or the errors, of the words behind an option."""
     problems = Problems("measure")
     made = of_words(base, words, problems, option)
-    named = f"{option} = "
-    return [
-        one if one.startswith(named) else one.removeprefix(f"{option} ") for one in problems.messages
-    ] or made
+    return inside(problems, option) or made
+
+
+def inside(problems: Problems, *above: str) -> list[Problem]:
+    """The problems, as those of the object that is at a place."""
+    assert all(one.path[: len(above)] == above for one in problems)
+    return [Problem(one.path[len(above) :], one.value, one.remedy) for one in problems]
 
 
 @pytest.mark.parametrize(("base", "kind", "name"), FIELDS)
@@ -113,7 +117,7 @@ def test_a_field_is_one_thing_in_python_in_a_file_and_on_the_command_line(base, 
             assert read(base, python.table(), Problems(""), file=True) == python
         else:
             assert len(python) == 1
-            assert python[0].startswith(f"{name} = ") or python[0].startswith(f"{name}: ")
+            assert python[0].path[0] == name
 
 
 @pytest.mark.parametrize("name", ["batch_size", "memory_budget"])
@@ -123,7 +127,7 @@ def test_a_field_of_the_placement_is_one_thing_too(name):
         problems = Problems("config")
         table = {"lengths": [4], "placement": {name: value_of(text)}}
         found = read_fields(Settings, table, "", problems)
-        file: Any = [one.removeprefix("placement.") for one in problems.messages] or found["placement"]
+        file: Any = inside(problems, "placement") or found["placement"]
         words = in_words(PlacementTable, [f"{name}={text}"], "--placement")
         assert words == file
         assert (file.placement() if sound else file) == python
@@ -136,7 +140,7 @@ def test_an_unknown_field_is_answered_alike(base, kind, name):
     python = in_python(made, fields)
     assert python == in_toml(base.question, kind, fields)
     assert python == in_words(base, [kind, *(f"{key}={value}" for key, value in fields.items())], "--x")
-    assert f"{name}x: unknown key" in python[0]
+    assert python[0].path == (f"{name}x",)
 
 
 @pytest.mark.parametrize("base", [Flips, Measure, AskedEngine])
@@ -148,9 +152,9 @@ def test_kinds_are_answered_alike(base):
     python, file = Problems(""), Problems("")
     read(base, "vmop", python)
     read_fields(Measurement, {base.question: "vmop"}, "measure", file)
-    assert [f"measure.{text}" for text in python.messages] == file.messages
-    assert in_words(base, ["vmop"], f"--{base.question}") == [f"--{text}" for text in python.messages]
-    assert "one of " in file.messages[0]
+    assert [one.path for one in python] == [(base.question,)]
+    assert inside(file, "measure") == [*python]
+    assert in_words(base, ["vmop"], "--x") == inside(python, base.question)
 
 
 @pytest.mark.parametrize(
@@ -176,10 +180,8 @@ def test_what_a_word_of_the_command_line_means(text, value):
 
 
 def test_words_that_are_no_fields_are_named():
-    assert in_words(Flips, ["neighbours", "8"], "--flips")[0].startswith(
-        "--flips = '8': fields as field=value"
-    )
-    assert in_words(Flips, ["neighbours", "k=8", "k=9"], "--flips") == ["k = 9: once"]
+    assert in_words(Flips, ["neighbours", "8"], "--flips") == [Problem((), "8", AS_FIELDS)]
+    assert in_words(Flips, ["neighbours", "k=8", "k=9"], "--flips") == [Problem(("k",), 9, "once")]
     assert in_words(Flips, ["2", "sample=3"], "--flips") == in_words(
         Flips, ["substitute", "symbols=2", "sample=3"], ""
     )

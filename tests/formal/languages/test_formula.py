@@ -141,7 +141,7 @@ def test_settings_make_an_equal_language_and_refuse_predicates_of_ones_own():
 
 def test_errors_name_every_argument():
     wrong = {"formula": "Q_2 &", "alphabet": "0", "end_probability": 2}
-    assert "expected" in refused("alphabet end_probability", jaxsens.language, "formula", **wrong)
+    assert "expected" in refused("formula alphabet end_probability", jaxsens.language, "formula", **wrong)
     refused("formula", made, "Q_0 & Q_1")
     refused("formula", jaxsens.language, "formula", alphabet="01")
     for arguments, said in (((logic.Symbol("2"), "01"), "'2'"), (("#L[Q_1] > 0", "01"), "a formula"),

@@ -15,7 +15,7 @@ from jaxsens.core.engines.options import AskedEngine, Auto
 from jaxsens.core.measures.measures import L2, Norm
 from jaxsens.core.models.subjects.adapters import measurable
 from jaxsens.core.placement.placement import Placement
-from jaxsens.theory.search.problem import Problem, problem_of, search_space
+from jaxsens.theory.search.problem import SearchTask, problem_of, search_space
 from jaxsens.theory.search.worst_input import worst_input
 from tests.small_models import random_parameters, small
 
@@ -47,7 +47,7 @@ def truth(model: Any, words: np.ndarray, **options: Any) -> tuple[np.ndarray, np
 
 def problem(
     model: Any, n: int, objective: Any = "max", norm: Norm | None = None, engine: AskedEngine | None = None
-) -> Problem:
+) -> SearchTask:
     """The problem as `worst_input` makes it. For use within `numerics`."""
     subject = measurable(model)
     space = search_space(

@@ -17,19 +17,19 @@ from jaxsens.core.engines.options import Difference, Vmap
 from jaxsens.core.measures.measures import L2, LInf
 from jaxsens.core.placement.placement import Placement
 from jaxsens.theory import load_worst_input
-from jaxsens.theory.search.problem import Measured, Problem, after_one_change
+from jaxsens.theory.search.problem import Measured, SearchTask, after_one_change
 from jaxsens.theory.search.worst_input import worst_input
 from tests.theory.search.searching import ONE, model_of, problem, searched, truth
 
 # What two measurements tell
 
 
-def pair_of(task: Problem, word: np.ndarray, row: int, column: int) -> tuple[Measured, Measured]:
+def pair_of(task: SearchTask, word: np.ndarray, row: int, column: int) -> tuple[Measured, Measured]:
     here = task.measure(word)
     return here, task.measure(here.after(row, column))
 
 
-def at_all_neighbours(task: Problem, here: Measured, row: int, column: int) -> np.ndarray:
+def at_all_neighbours(task: SearchTask, here: Measured, row: int, column: int) -> np.ndarray:
     """The flip's norm measured anew at each word that differs from `here` in one symbol elsewhere."""
     measured = np.full(here.norms.shape, -np.inf)
     for j, t in np.ndindex(here.norms.shape):
@@ -167,13 +167,13 @@ def test_the_folded_engine_serves_the_search():
 
 @pytest.mark.parametrize("objective", ["max", "mean"])
 def test_the_budget_is_kept_and_a_larger_one_begins_alike(objective, monkeypatch):
-    model, measure, counted = model_of(), Problem.measure, []
+    model, measure, counted = model_of(), SearchTask.measure, []
 
     def counting(self, word):
         counted.append(word)
         return measure(self, word)
 
-    monkeypatch.setattr(Problem, "measure", counting)
+    monkeypatch.setattr(SearchTask, "measure", counting)
     options = {"engine": "vmap", "placement": Placement(ONE)}
     search = jaxsens.theory.Search(objective=objective, exact=False, restarts=2)
     whole = worst_input(model, 6, search=search, **options)

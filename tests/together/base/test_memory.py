@@ -112,6 +112,6 @@ def test_figures_have_a_unit():
     problems = Problems("f")
     assert memory.check_fits("n", 3, 2**34, "a list", "less", problems)
     assert not memory.check_fits("n", 3, 2**34 + 2**33, "a list", "less", problems)
-    assert re.fullmatch("n = 3: a list takes 24 GiB, and this machine has 16 GiB; less", problems.messages[0])
+    assert re.fullmatch("n = 3: a list takes 24 GiB, and this machine has 16 GiB; less", str(problems[0]))
     told = {1: "1 bytes", 1536: "1.5 KiB", 1010 * 1024: "0.986 MiB", 2.0**55: "32 PiB"}
     assert {count: memory.in_words(count) for count in told} == told

@@ -112,9 +112,9 @@ def test_texts_that_cannot_be_measured_are_named_before_one_is():
         measured(["ab", "a", "abc", "b"], progress=lambda now, total: done.append(now))
     assert "2 errors" in str(caught.value)
     for k in (1, 3):
-        assert f"text {k}: tokens of shape (1, 1): nothing to flip" in str(caught.value)
+        assert f"tokens[{k}] = shape (1, 1): nothing to flip" in str(caught.value)
     assert not done
-    with pytest.raises(jaxsens.InputError, match="text 1: flips: positions = 3: positions from 0 to 1"):
+    with pytest.raises(jaxsens.InputError, match=r"tokens\[1\]\.flips.positions = 3: positions from 0 to 1"):
         measured(["abca", "ab"], flips=Substitute(3, positions=[3]))
     for wrong, said in ({"progress": 3}, "progress = 3"), ({"measure": "l3"}, "measure = 'l3'"):
         with pytest.raises(jaxsens.InputError, match=said):

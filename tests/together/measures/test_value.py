@@ -153,8 +153,8 @@ def test_what_is_no_answer_is_refused_with_the_answers_there_are(base, value, na
         (lambda: Substitute({0: [1]}, positions=[0]), "positions = [0]"),
         (lambda: Substitute({0: [1], 1: [0, 1]}, groups=[(0, 1)]), "groups = (0, 1)"),
         (lambda: Substitute({1: [0]}, groups=[(1, 2)]), "groups = (1, 2)"),
-        (lambda: Substitute({0: [1], 1: [0]}, groups=[(0,)]), "symbols: position = 1"),
-        (lambda: Substitute(groups=[(0, 1), (1, 2)]), "groups: position = 1"),
+        (lambda: Substitute({0: [1], 1: [0]}, groups=[(0,)]), "symbols.position = 1"),
+        (lambda: Substitute(groups=[(0, 1), (1, 2)]), "groups.position = 1"),
         *(
             (lambda groups=groups: WRONG.Substitute(groups=groups), "groups = ")
             for groups in (3, [], [1, 2], [()])
@@ -169,8 +169,8 @@ def test_what_is_no_answer_is_refused_with_the_answers_there_are(base, value, na
             (lambda pairs=pairs: WRONG.Pairs(pairs), "flips = ")
             for pairs in ([], [1, 2], [(1, 2, 3)], [(1, 0.5)])
         ),
-        (lambda: Pairs([(-1, 0)]), "flips: position = -1"),
-        (lambda: Pairs([(0, -1)]), "flips: symbol = -1"),
+        (lambda: Pairs([(-1, 0)]), "flips.position = -1"),
+        (lambda: Pairs([(0, -1)]), "flips.symbol = -1"),
         (lambda: WRONG.Mask("x"), "symbol = 'x'"),
         (lambda: Mask(-1), "symbol = -1"),
         (lambda: WRONG.Insert(3), "symbols = 3"),

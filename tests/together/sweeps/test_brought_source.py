@@ -29,10 +29,10 @@ class Counter(ModelSource):
         return GivenWords({n: jnp.asarray([[ord(one) % 3 for one in table.texts[:n]]]) for n in lengths}, None)
 
 
-def _read(table, path, problems, folder):
+def _read(table, problems, folder):
     numbers = {"ones": 1, "twos": 2, "grown": 3}
     if table["counter"] not in numbers:
-        problems.add(f"{path}.counter", table["counter"], "ones or twos")
+        problems.add("counter", table["counter"], "ones or twos")
         return None
     number = numbers[table["counter"]] * table.get("times", 1)
 

@@ -83,7 +83,7 @@ def test_first_order_and_its_options_are_read():
         ('engine = { kind = "first-order", seed = 3 }', "measure.engine.seed"),
         ('engine = "first-order"\nexact_up_to = 8', "measure.exact_up_to"),
         ("exact_up_to = 40", "measure.exact_up_to"),
-        (f"exact_up_to = 8\nmeasure = 'l1'\n{BEYOND.format('sketch = 4')}", "measure.engine_beyond.sketch"),
+        (f"exact_up_to = 8\nmeasure = 'l1'\n{BEYOND.format('sketch = 4')}", "measure.engine_beyond"),
         ("exact_up_to = 0", "measure.exact_up_to"),
         (f"exact_up_to = 8\n{BEYOND.format('verify = 0')}", "measure.engine_beyond.verify"),
         ("sample_beyond = 3", "measure.sample_beyond"),

@@ -61,7 +61,7 @@ def check_input(tokens: ArrayLike, vocabulary: int, check_length: Callable[[int,
         InputError: listing every error.
     """
     if not isinstance(tokens, np.ndarray | np.generic | jax.Array | int | float | complex):
-        raise InputError(f"tokens = {type(tokens).__name__}: give an array, such as numpy.array([0, 1])")
+        raise InputError.of("tokens", type(tokens).__name__, "give an array, such as numpy.array([0, 1])")
     with collecting("tokens") as problems:
         if inputs.is_masked(tokens):
             problems.add("tokens", tokens, inputs.UNMASKED)

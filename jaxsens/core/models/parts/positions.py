@@ -252,7 +252,9 @@ class Limb(CoordinateTerm):
             InputError: for n of `LIMB_LENGTH` or more.
         """
         if n >= LIMB_LENGTH:
-            raise InputError(f"n = {n}: limbs are exact below n = {LIMB_LENGTH}; use a Component in float64")
+            raise InputError.of(
+                "n", n, f"limbs are exact below n = {LIMB_LENGTH}; use a Component in float64"
+            )
         rest = COMPONENTS[self.of].function(np.arange(1, n + 1, dtype=np.int64), n)
         limb = np.zeros(n, np.int64)
         for _ in range(self.place + 1):

@@ -188,9 +188,12 @@ class SinkSoftmax(Tempered):
             InputError: for a learned sink without its parameter, as in a model that has none.
         """
         if self.learned:
-            raise InputError(
-                "SinkSoftmax: learned = True: its score is a parameter, which layers of a jaxsens transformer have; "
-                "in other models give a fixed logit"
+            raise InputError.of(
+                "learned",
+                True,
+                "its score is a parameter, which layers of a jaxsens transformer have; "
+                "in other models give a fixed logit",
+                subject="SinkSoftmax",
             )
         return self.logit
 

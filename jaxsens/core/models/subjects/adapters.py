@@ -127,7 +127,9 @@ class Measurable:
         own = isinstance(readout, str) and readout == "auto"
         if self.given_layers is not None:
             if readout is None:
-                raise InputError('readout = None: this model returns rows; give "last", a position or "mean"')
+                raise InputError.of(
+                    "readout", None, 'this model returns rows; give "last", a position or "mean"'
+                )
             model, parameters = self.given_layers, self.parameters
             apply = LayeredApply(model, plain_numbers(model.readout if own else readout))
             return dataclasses.replace(
@@ -477,7 +479,9 @@ def _check_hashable(apply: Any, model: str) -> None:
     try:
         hash(apply)
     except TypeError:
-        raise InputError(
-            f"model = {model}: it is not hashable, which compilation requires; wrap it: lambda t: model(t); "
-            "or make it a frozen dataclass"
+        raise InputError.of(
+            "model",
+            model,
+            "it is not hashable, which compilation requires; wrap it: lambda t: model(t); "
+            "or make it a frozen dataclass",
         ) from None

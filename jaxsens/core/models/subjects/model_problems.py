@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsens.core.base.errors import InputError, shortened
+from jaxsens.core.base.errors import NO_VALUE, InputError, Written, shortened
 from jaxsens.core.base.inputs import takes
 from jaxsens.core.models.config_tables import network
 from jaxsens.core.models.networks.config import NetworkConfig
@@ -63,7 +63,9 @@ def check_is_model(model: Any) -> None:
     if not callable(function) or inspect.isclass(function) or _is_of_torch(function):
         what = f"({', '.join(type(part).__name__ for part in pair)})" if pair else type(model).__name__
         what = repr(os.fspath(model)) if isinstance(model, str | os.PathLike) else what
-        raise InputError(f"model = {what}: pass {_instead(function if callable(function) else model)}")
+        raise InputError.of(
+            "model", Written(what), f"pass {_instead(function if callable(function) else model)}"
+        )
     if not takes(function, 2 if pair else 1):
         name = getattr(function, "__name__", type(function).__name__)
         raise InputError(
@@ -112,7 +114,7 @@ def check_is_array(output: Any) -> Any:
     elif dataclasses.is_dataclass(output):
         fields = [field.name for field in dataclasses.fields(output)]
         select = f"network(tokens).{'logits' if 'logits' in fields else fields[0]}, an array, one of {fields}"
-    raise InputError(f"model: it returns {what}; return {select}")
+    raise InputError.of("model", NO_VALUE, f"it returns {what}; return {select}")
 
 
 def raised(error: Exception, n: int) -> str:

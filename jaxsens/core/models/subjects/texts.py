@@ -44,7 +44,7 @@ def with_token(model: Any, measure: Measure) -> Measure:
     if output_of is not None:
         return LogProbability(*output_of(measure.token))
     if isinstance(measure.token, str):
-        raise InputError(
-            f"flip_sensitivity: measure = {measure!r}: this model encodes no text; give the token's id"
+        raise InputError.of(
+            "measure", measure, "this model encodes no text; give the token's id", subject="flip_sensitivity"
         )
     return measure

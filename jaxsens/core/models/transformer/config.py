@@ -87,10 +87,10 @@ def _positions(name: str, value: Any, problems: Problems) -> tuple[PositionTerm,
     )
     if problems:
         return ()
-    own = Problems("")
+    own = Problems()
     for term in terms:
         term.check(own)
-    problems.messages += _of_field(name, own)
+    problems.include(one.renamed({"positions": name}) for one in own)
     kinds = [_family(term) for term in terms if not isinstance(term, CoordinateTerm)]
     if any(term in terms[:k] for k, term in enumerate(terms)):
         problems.add(name, terms, "name each term once")
@@ -100,15 +100,6 @@ def _positions(name: str, value: Any, problems: Problems) -> tuple[PositionTerm,
     for label in sorted({label for label in names if names.count(label) > 1}):
         problems.add(name, label, "a unique name for each component, because its vector is drawn by name")
     return terms
-
-
-def _of_field(name: str, own: Problems) -> list[str]:
-    """Returns the errors of terms, which know the field that they are given in as `positions`, under its own name."""
-    given = "positions = "
-    return [
-        f"{name} = {message.removeprefix(given)}" if message.startswith(given) else message
-        for message in own.messages
-    ]
 
 
 def _family(term: PositionTerm) -> type[PositionTerm]:
@@ -412,10 +403,10 @@ def _check_heads(
         widths = tuple(sound["width"] // count for count in heads)
     if not heads or not widths or None in widths:
         return
-    own = Problems("")
+    own = Problems()
     for term in terms:
         term.check_heads(heads[k % len(heads)], widths[k % len(widths)], own)
-    problems.messages += [each for each in _of_field(field, own) if each not in problems.messages]
+    problems.include(one.renamed({"positions": field}) for one in own)
 
 
 def _check_per_layer(field: str, sound: Mapping[str, Any], problems: Problems) -> None:

@@ -266,7 +266,7 @@ def readout_row(readout: int | str, n: int) -> int | None:
         return None
     row = n - 1 if readout == "last" else int(readout)
     if not 0 <= row < n:
-        raise InputError(f"readout = {row}: a position from 0 to {n - 1}")
+        raise InputError.of("readout", row, f"a position from 0 to {n - 1}")
     return row
 
 

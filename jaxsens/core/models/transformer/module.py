@@ -53,9 +53,9 @@ def check_length(config: TransformerConfig, n: int, problems: Problems) -> None:
 
 def check_runs(config: TransformerConfig, n: int, problems: Problems) -> None:
     """Adds an error if the model cannot read inputs of length n, or a forward pass does not fit in memory."""
-    before = len(problems.messages)
+    before = len(problems)
     check_length(config, n, problems)
-    if len(problems.messages) == before:
+    if len(problems) == before:
         needed, remedy = activation_bytes(config, n), "give a shorter input"
         check_fits("tokens", f"length {n}", needed, "what a forward pass holds of it", remedy, problems)
 

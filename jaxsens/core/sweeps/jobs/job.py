@@ -439,13 +439,13 @@ def _made(kind: type[Found], content: object, path: Path, name: str) -> Found:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise DamagedFile(f"{path}: not a {name}: {where}: {first['msg']}") from error
+        raise DamagedFile(path, f"not a {name}: {where}: {first['msg']}") from error
 
 
 def check_key(path: Path, found: str, wanted: str) -> None:
     """Raises `DamagedFile` if a file's record has another key than the one under which it was looked for."""
     if found != wanted:
-        raise DamagedFile(f"{path}: holds the record of another key ({found[:12]}, not {wanted[:12]})")
+        raise DamagedFile(path, f"holds the record of another key ({found[:12]}, not {wanted[:12]})")
 
 
 _ROW = "row of a table"

@@ -86,8 +86,8 @@ class Device:
     def __post_init__(self) -> None:
         for name in ("gpu", "tpu"):
             if (getattr(self, name) is not None) != (self.platform == name):
-                raise InputError(
-                    f'Device: platform = "{self.platform}": give the table [{self.platform}] alone'
+                raise InputError.of(
+                    "platform", self.platform, f"give the table [{self.platform}] alone", subject="Device"
                 )
 
     def rate(self, dtype: str) -> float:
@@ -129,10 +129,12 @@ def target_called(name: str) -> Target:
     word, number = (whole["device"], whole["number"]) if whole else (name, None)
     own = word.endswith(".toml")
     if not own and word not in known_devices():
-        raise InputError(
-            f"--on = {name!r}: no such device{did_you_mean(word, known_devices())} Known are "
+        raise InputError.of(
+            "--on",
+            name,
+            f"no such device{did_you_mean(word, known_devices())} Known are "
             f"{', '.join(known_devices())}; describe another in a TOML file, as "
-            "docs/planning.md shows, and give its path"
+            "docs/planning.md shows, and give its path",
         )
     _, table = read_toml(Path(word) if own else _FOLDER / f"{word}.toml", "--on")
     problems = Problems(word)
@@ -153,5 +155,5 @@ def _slice(name: str, device: Device, slices: dict[str, str], number: str | None
     if number is None:
         return Target(name, device, 1, min(slices, key=int))
     if number not in slices:
-        raise InputError(f"--on = {name!r}: no slice of that number; known: {', '.join(slices)}")
+        raise InputError.of("--on", name, f"no slice of that number; known: {', '.join(slices)}")
     return Target(name, device, math.prod(map(int, slices[number].split("x"))), number)

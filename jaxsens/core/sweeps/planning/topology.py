@@ -37,7 +37,7 @@ def mesh_of(target: Target) -> Mesh:
     """
     missing = why_not_compiled(target)
     if missing is not None:
-        raise InputError(f"--on = {target.name!r}: {missing}")
+        raise InputError.of("--on", target.name, missing)
     device, options = target.device, {}
     if device.tpu is not None and target.slice is not None:
         # Else it asks Google Cloud where it runs, for minutes.

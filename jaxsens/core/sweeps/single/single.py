@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.errors import NO_VALUE, InputError, Problems
 from jaxsens.core.base.memory import TOKEN_BYTES, check_fits
 from jaxsens.core.base.strict import did_you_mean, field_names, read_table, read_toml
 from jaxsens.core.flip_sensitivity import flip_sensitivity
@@ -39,7 +39,7 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
     known_keys = field_names(config_class())
     for key in raw:
         if key not in known_keys:
-            problems.messages.append(f"{key}: unknown key{did_you_mean(key, known_keys)}")
+            problems.note((key,), f"unknown key{did_you_mean(key, known_keys)}")
     table = raw.get("model", {})
     made = next((key for key in naming() if key in options), None)
     fixed = "" if made is None else source_kind(made).fixed
@@ -65,7 +65,7 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
     source = read_source(_with_options(table, options, problems), "model", problems, folder)
     problems.raise_if_any()
     if source is None:
-        raise InputError("model: cannot be used")
+        raise InputError.of("model", NO_VALUE, "cannot be used")
     return source
 
 
