@@ -155,7 +155,8 @@ def check_finite(measured: np.ndarray, positions: np.ndarray, measure: Measure) 
             NO_VALUE,
             f"the output, or {measure.kind} of it, is not finite under {int(bad.sum())} of {len(measured)} "
             f"flips, first at position {int(positions[np.argmax(bad)])}; use float64, smaller weights, or floats where "
-            "the model returns integers beyond 2^24; or a measure that is finite there: an output of 0 has no direction",
+            "the model returns integers beyond 2^24; or a measure that is finite there: an output of 0 has no "
+            "direction",
         )
 
 
