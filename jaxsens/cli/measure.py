@@ -12,11 +12,12 @@ import tyro
 from jaxsens.cli.measuring import MEASURED_BY, MeasuringOptions, OutputOptions
 from jaxsens.cli.models import ConstructedOptions, InputOptions, ModelOptions, PublishedOptions
 from jaxsens.cli.shared import flag, flags_named, programs_kept
-from jaxsens.core.base.errors import collecting
+from jaxsens.core.base.errors import InputError, collecting
 from jaxsens.core.measures.measures import LogProbability
 
 if TYPE_CHECKING:
     from jaxsens.core.sweeps.single.told import Told
+    from jaxsens.core.sweeps.sources import ModelSource
 
 
 def measure(
@@ -40,7 +41,7 @@ def measure(
         output: What is printed and written.
     """
     options = {**model.table(), **constructed.table()}
-    # Report the errors that can be found without loading JAX first.
+    source: Any = None
     with collecting("measure") as problems:
         if published.pretrained is None:
             asked.check(problems)
@@ -57,13 +58,19 @@ def measure(
                 problems.add(option, value, "at least 0")
         measuring.asked(problems)
         output.check(measuring.resume, problems)
+        if published.pretrained is None:
+            try:
+                source = _source(asked, options)
+            except InputError as error:
+                known = {one.path for one in problems}
+                problems.include(one for one in error.problems if one.path not in known)
     from jaxsens.core.results.interrupted import MeasurementInterrupted
 
     output.check_nothing_is_lost(measuring.resume)
     try:
         with programs_kept(asked.compilation_cache):
             if (folder := published.pretrained) is None:
-                told = _of_words(asked, options, measuring, output)
+                told = _of_words(source, asked, measuring, output)
             else:
                 told = _of_text(folder, published, model.dtype or "float32", measuring, output)
     except MeasurementInterrupted as stop:
@@ -78,19 +85,26 @@ def measure(
     return code
 
 
-def _of_words(
-    asked: InputOptions, options: dict[str, Any], measuring: MeasuringOptions, output: OutputOptions
-) -> Told:
-    """Measures a model with random, constructed or trained weights on words."""
-    from jaxsens.core.sweeps.single.single import input_tokens, measured, model_source
-    from jaxsens.core.sweeps.single.told import told_of_words
+def _source(asked: InputOptions, options: dict[str, Any]) -> ModelSource:
+    """The model with random, constructed or trained weights."""
+    from jaxsens.core.sweeps.single.single import model_source
 
     if asked.checkpoint is not None:
         options = {**options, "checkpoint": str(asked.checkpoint)}
     may_be_given = (field.name for kind in (ModelOptions, ConstructedOptions) for field in fields(kind))
     keys = options if asked.config is not None else may_be_given
-    with flags_named({f"model.{key}": flag(key) for key in keys} | MEASURED_BY):
-        source = model_source(asked.config, asked.variant, options)
+    with flags_named({f"model.{key}": flag(key) for key in keys}):
+        return model_source(asked.config, asked.variant, options)
+
+
+def _of_words(
+    source: ModelSource, asked: InputOptions, measuring: MeasuringOptions, output: OutputOptions
+) -> Told:
+    """Measures the model on words."""
+    from jaxsens.core.sweeps.single.single import input_tokens, measured
+    from jaxsens.core.sweeps.single.told import told_of_words
+
+    with flags_named(MEASURED_BY):
         words = input_tokens(source, asked.tokens, asked.n, asked.inputs, measuring.seed)
         model, arguments = source.build(words.shape[1], measuring.seed), measuring.arguments(output.quiet)
         result = measured(model, words, arguments, measuring.partial())

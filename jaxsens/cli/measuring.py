@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 MEASURED_BY = {
     **{key: flag(key) for key in ("flips", "measure", "engine", "placement")},
     **dict.fromkeys(("remaining", "joined"), "--resume"),
-    **{key: ("--measure", key) for key in ("outputs", "threshold")},
     **{key: ("--placement", key) for key in ("batch_size", "memory_budget")},
 }
 """The arguments of `flip_sensitivity`, and the fields, whose errors name the option instead."""

@@ -216,7 +216,8 @@ def dotted(path: Location) -> str:
             text += f"[{step}]"
             continue
         before, word = word, _STEP.fullmatch(step) is not None
-        separator = " " if text.startswith("--") else "." if before and word else ": "
+        option = text.startswith("--") and " " not in text
+        separator = " " if option else "." if before and word else ": "
         text += f"{separator if text else ''}{step}"
     return text
 

@@ -294,53 +294,16 @@ def _dates(table: object, path: Location) -> Iterator[Location]:
 # Calls
 
 
-def bind(
-    function: Callable[..., Any], signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> inspect.BoundArguments:
-    """Returns the arguments of a call by name, with defaults.
-
-    Raises:
-        TypeError: naming the function, the argument and the likeliest one for an argument that it does not have.
-    """
-    try:
-        given = signature.bind(*args, **kwargs)
-    except TypeError as error:
-        unknown = next((name for name in kwargs if name not in signature.parameters), None)
-        why = str(error)
-        if unknown is not None:
-            remedy = _field_of_an_argument(function, unknown) or did_you_mean(unknown, signature.parameters)
-            why = f"{unknown} = {kwargs[unknown]!r}: unknown argument{remedy}"
-        raise TypeError(f"{function.__name__}: {why}") from None
-    given.apply_defaults()
-    return given
-
-
-def _field_of_an_argument(function: Callable[..., Any], word: str) -> str:
-    """Returns whose field the word is, as `; write measure=L2(outputs=...)`; "" if it is nobody's."""
-    for name, hint in get_type_hints(function).items():
-        for kind in _kinds(hint):
-            if dataclasses.is_dataclass(kind) and word in field_names(kind):
-                return f"; write {name}={kind.__name__}({word}=...)"
-    return ""
-
-
-def _kinds(hint: Any) -> Iterator[type]:
-    """Yields the classes of this project that a value of the type may have: those named, and the kinds of each."""
-    for part in (hint, *get_args(hint)):
-        if isinstance(part, type) and part.__module__.startswith("jaxsens."):
-            yield part
-            kinds = getattr(part, "kinds", None)
-            yield from kinds.values() if isinstance(kinds, Mapping) else ()
-
-
 def naming_arguments(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
     """Makes a public function say which argument was meant where it is called with one that it does not have."""
-    signature = inspect.signature(function)
+    known = inspect.signature(function).parameters
 
     @functools.wraps(function)
     def called(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
-        if not kwargs.keys() <= signature.parameters.keys():
-            bind(function, signature, args, kwargs)
+        if unknown := [name for name in kwargs if name not in known]:
+            name = unknown[0]
+            why = f"{name} = {kwargs[name]!r}: unknown argument{did_you_mean(name, known)}"
+            raise TypeError(f"{function.__name__}: {why}")
         return function(*args, **kwargs)
 
     return called

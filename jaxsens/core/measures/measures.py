@@ -162,7 +162,7 @@ class Measure(Answer, abc.ABC):
         """
         chosen = self.chosen(designated)
         if chosen is not None and max(chosen) >= size:
-            raise InputError.of("outputs", list(chosen), f"the model has the outputs 0 to {size - 1}")
+            raise InputError.of("measure.outputs", list(chosen), f"the model has the outputs 0 to {size - 1}")
         measured = size if chosen is None else len(chosen)
         if measured < self.least_outputs:
             raise InputError.of(
@@ -351,7 +351,7 @@ class Decision(Distance):
         measured = size if chosen is None else len(chosen)
         if self.threshold and measured > 1:
             raise InputError.of(
-                "threshold",
+                "measure.threshold",
                 self.threshold,
                 f"the decision of {measured} outputs is the largest of them; choose one, as outputs=[0]",
             )

@@ -471,7 +471,8 @@ def _check_lengths(variant: SweepVariant, lengths: tuple[int, ...], problems: Pr
         if check_fits("lengths", n, n * TOKEN_BYTES, "an input of this length", "give shorter ones", own):
             variant.source.check_length(n, own)
         if own:
-            note_each("lengths", f'variant "{variant.name}"', own, problems)
+            for one in own:
+                problems.note("lengths", f'variant "{variant.name}": {one}')
             break
 
 
@@ -492,20 +493,23 @@ def check_measure(
         try:
             with_token(None, measure.measure).check(output_size, subject().outputs)
         except InputError as error:
-            note_each("measure.measure", where, error.problems, problems)
+            note_each("measure", where, error.problems, problems)
     if measure.flips.drawing(None) != Substitute():
         _check_flips(where, subject(), lengths, measure.flips, problems)
     if not isinstance(measure.engine, Auto):
         try:
             choose(subject(), measure.engine, measure.flips, measure.measure, next(iter(lengths), 2))
         except InputError as error:
-            note_each("measure.engine", where, error.problems, problems)
+            note_each("engine", where, error.problems, problems)
 
 
-def note_each(path: str, where: str, found: Iterable[Problem], problems: Problems) -> None:
-    """Adds what is wrong with a model as problems of the value at `path`; `where` names the model."""
+def note_each(name: str, where: str, found: Iterable[Problem], problems: Problems) -> None:
+    """Adds what is wrong with an argument of `[measure]` for a model, which `where` names."""
     for one in found:
-        problems.note(path, f"{where}: {one}")
+        if one.path[:1] == (name,):
+            problems.add(("measure", *one.path), one.value, f"{where}: {one.remedy}")
+        else:
+            problems.note(("measure", name), f"{where}: {one}")
 
 
 def _check_flips(
@@ -515,7 +519,7 @@ def _check_flips(
     for n in (0, *lengths):
         own = Problems()
         select(flips, subject, np.zeros((0, n), np.int32), own)
-        note_each("measure.flips", where, (one.renamed({"flips": ()}) for one in own), problems)
+        note_each("flips", where, own, problems)
         if own:
             return
 

@@ -43,7 +43,7 @@ from jaxsens.core.models.config_tables import build
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.module import check_runs
 from jaxsens.core.sweeps.beyond import check_estimates
-from jaxsens.core.sweeps.config import Name, Settings, check_measure, check_points, note_each
+from jaxsens.core.sweeps.config import Name, Settings, check_measure, check_points
 from jaxsens.core.sweeps.points import Measurement
 from jaxsens.formal.languages import Language, Parity
 from jaxsens.training.config import Task, TrainConfig, logits_of
@@ -215,7 +215,8 @@ def _check_entry(
     if lengths and isinstance(network, TransformerConfig):
         own = Problems()
         check_runs(network, lengths[-1] + 1, own)
-        note_each("lengths", f"{where}, with the boundary symbol", own, problems)
+        for one in own:
+            problems.note("lengths", f"{where}, with the boundary symbol: {one}")
     if lengths:
         size = logits_of(entry.language, entry.task)
         check_measure(where, size, entry.untrained, lengths[:1], measure, problems)

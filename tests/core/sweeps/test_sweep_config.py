@@ -261,10 +261,8 @@ def test_a_file_that_cannot_be_read_or_is_no_toml_is_one_clear_message(tmp_path)
 def test_an_output_coordinate_that_a_variant_lacks_is_found_before_anything_runs():
     own = '[measure]\nmeasure = {kind = "l2", outputs = [1, 9]}\n[[variant]]\nname = "wide"\nmodel = { width = 12 }\n'
     problems = problems_of(TINY + own)
-    expected = "outputs = [1, 9]: the model has the outputs 0 to 3"
-    assert problems == [
-        f'measure.measure: variant "{name}": {expected}' for name in ("softmax", "leftmost-hard")
-    ]
+    expected = 'measure.measure.outputs = [1, 9]: variant "{}": the model has the outputs 0 to 3'
+    assert problems == [expected.format(name) for name in ("softmax", "leftmost-hard")]
 
 
 def test_an_engine_that_refuses_a_variant_is_found_before_anything_runs():
