@@ -253,10 +253,8 @@ def _rows_of(
     Raises:
         InputError: as `traced_model` and `check_calls` do; for a model without rows, and outputs that rows lack.
     """
-    visible = subject.config is not None or subject.given_layers is not None
     # As a model whose last row is read, one of rows is checked like any other.
-    last = subject if visible else dataclasses.replace(subject, readout="last")
-    last, shape, _ = traced_model(last, words[0], measure)
+    last, shape, _ = traced_model(dataclasses.replace(subject, readout="last"), words[0], measure)
     check_calls(last, words, shape)
     if subject.config is not None:
         return TransformerRows(subject.config)

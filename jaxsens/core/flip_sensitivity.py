@@ -107,7 +107,8 @@ def flip_sensitivity(
             an Equinox module, a pair `(function, parameters)`, which is called as function(parameters, tokens), or any
             callable from tokens (n,) to an output vector (or number), or to rows (n, d) of which `readout` selects one.
             Reuse function objects: a new function for each call is compiled for each call. The arrays of a pair or a
-            module are arguments of the compiled program; those that a function closes over are its constants.
+            module are arguments of the compiled program; those that a function closes over are its constants: a call
+            is refused once such a variable is bound to another array, but one that is changed in place is not noticed.
         tokens: integers (n,), or (batch, n) for several inputs of one length; a sample is drawn from the flips of all.
             For a model that encodes text, such as a published one, also a text; or a list of texts, which are measured
             one after another and have a result, and a sample, each.

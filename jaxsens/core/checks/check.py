@@ -50,7 +50,7 @@ _RELATIVE, _SLACK = 0.01, 64.0
 """A value measured in a batch may differ from one measured alone by this part, and by so many times its rounding."""
 
 _MOST_READ = 2000
-"""The objects that are looked at for what a function reads from outside."""
+"""The objects that are looked at, at most, for what a function reads from outside."""
 
 
 @dataclass(frozen=True)
@@ -277,11 +277,13 @@ def _grows(model: Measurable, shape: Shape, n: int, unknown: bool = False) -> bo
 
 def _output(model: Measurable, n: int) -> tuple[Shape, str]:
     """Returns the shape of the output, and the dtype in which it is measured."""
-    apply = (
-        _InBatches(model.apply) if model.mesh is None else model.apply
-    )  # or its parameters have a mesh of their own
-    output = _traced(apply, model, n)
-    return output.shape[int(model.mesh is None) :], str(jnp.promote_types(output.dtype, jnp.float32))
+    if model.mesh is None:
+        output = _traced(_InBatches(model.apply), model, n)
+        shape = output.shape[1:]
+    else:  # its parameters have a mesh of their own
+        output = _traced(model.apply, model, n)
+        shape = output.shape
+    return shape, str(jnp.promote_types(output.dtype, jnp.float32))
 
 
 @dataclass(frozen=True)
@@ -404,12 +406,12 @@ def _read_outside(apply: Any) -> list[Any]:
     pair = getattr(apply, "apply", apply)
     remaining, seen = [getattr(pair, "function", None), getattr(pair, "fixed", None)], set()
     read, home = [], None
-    while remaining and len(seen) < _MOST_READ:
+    while remaining and len(seen) + len(read) < _MOST_READ:
         one = remaining.pop()
         if isinstance(one, jax.Array | np.ndarray | int | float):
             read.append(one if isinstance(one, int | float) else weakref.ref(one))
         elif isinstance(one, ModuleType | type | CodeType | str) or id(one) in seen:
-            continue
+            pass
         elif not isinstance(one, FunctionType):
             remaining += [*gc.get_referents(one), getattr(one, "__wrapped__", None)]
         elif one.__globals__ is (home or one.__globals__) and not str(one.__module__).startswith("jaxsens."):

@@ -163,10 +163,16 @@ def bounded(tokens):
         (lambda t: t * 1.0, WORD, {"readout": 0, "flips": Insert([1], positions=[0])}, "positions = 0"),
         (lambda t: (t * 1.0).reshape(7), WORD, {"readout": None, "flips": Delete()}, "shape (6,)"),
         (lambda t: (t * 1.0).reshape(7), WORD, {"readout": None}, "shape (8,)"),
+        (
+            lambda t: t[: len(t) // 7 + 1] * 1.0,
+            WORD,
+            {"readout": None, "flips": Delete()},
+            "(1,) for length 6",
+        ),
         (MODEL, WORD, {"flips": Insert([9])}, "flips.symbols = 9"),
         (lambda t: jnp.sum(t) * 1.0, WORD, {"flips": Insert(), "readout": None}, "flips = Insert()"),
         (dataclasses.replace(measurable(MODEL), max_length=N + 1), WORD, {"flips": Repeat(2)}, "Repeat(2)"),
-        (bounded, [1, 2, 0, 1], {"readout": None}, "at most 4 symbols"),
+        (bounded, [1, 2, 0, 1], {"readout": None}, "tables are large enough"),
     ],
 )
 @pytest.mark.needs("first_order")

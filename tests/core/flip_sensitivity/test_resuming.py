@@ -26,6 +26,7 @@ from jaxsens.core.engines.options import Vmap
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures.measures import L2
 from jaxsens.core.models.subjects.adapters import measurable
+from jaxsens.core.placement import run
 from jaxsens.core.results.fingerprint import fingerprint, weights_of
 from jaxsens.core.results.measured import Provenance
 from jaxsens.core.results.result import FlipSensitivity
@@ -43,7 +44,7 @@ OPTIONS = {"placement": Placement(batch_size=2), "engine": "vmap"}
 
 
 def interrupted(chunks, model: Any = MODEL, tokens=TOKENS, **options):
-    """What is left of a call that is interrupted after so many chunks: the first block of an input, then its rest."""
+    """What is left of a call that is interrupted after so many chunks, each of a block for every thread."""
     calls = []
 
     def progress(done, total):
@@ -51,7 +52,9 @@ def interrupted(chunks, model: Any = MODEL, tokens=TOKENS, **options):
         if len(calls) == chunks:
             raise KeyboardInterrupt
 
-    with pytest.raises(MeasurementInterrupted) as caught:
+    with pytest.raises(MeasurementInterrupted) as caught, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(run, "_SHORT", 0.0)
+        patched.setattr(run, "_CHUNK_SECONDS", 1e-9)
         flip_sensitivity(model, tokens, progress=progress, **options)
     return caught.value.partial
 

@@ -64,16 +64,13 @@ BY_ID = {
 
 BY_SYMBOL = {
     "mirrored": lambda t: THREE[3 - t].mean(0),
-    "take": lambda t: jnp.take(THREE, 3 - t, axis=0, mode="clip").mean(0),
     "product": lambda t: THREE[jnp.minimum((3 - t) * (2 - t) // 2, 3)].mean(0),
-    "below": lambda t: THREE[jnp.where(t == 0, -4, -t)].mean(0),
     "looked up": lambda t: THREE[jnp.array([7, 0, 1, 2])[t]].mean(0),
     "along": lambda t: jnp.take_along_axis(THREE, (3 - t)[:, None], axis=0).mean(0),
     "scan": of_a_scan,
     "checkpoint": lambda t: jax.checkpoint(lambda i: jnp.tanh(THREE[3 - i]))(t).mean(0),
     "compiled within": lambda t: jax.nn.gelu(jax.jit(lambda i: THREE[i])(3 - t)).mean(0),
     "module": Embedding(reverse=True),
-    "mapped": lambda t: jax.vmap(lambda i: THREE[3 - i])(t).mean(0),
     "a pair": lambda t: THREE[jnp.where((t[0] == 2) & (t[1] == 2), 3, 0)],
     "a sum": lambda t: EIGHT[t.sum()],
     "a branch": lambda t: jax.lax.cond(t[0] == 0, lambda: THREE[t.sum() - 3], lambda: THREE[0]),

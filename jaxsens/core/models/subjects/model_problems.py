@@ -40,7 +40,10 @@ _REMEDIES = {
     (
         "context mesh",
     ): "it uses shard_map, but jaxsens spreads the flips over devices: pass the function within",
-    ("trace level",): "it changes the state of a Flax module: pass the module itself",
+    (
+        "trace level",
+    ): "it changes the state of a Flax module: pass (lambda parts, tokens: nnx.merge(*parts)(tokens), "
+    "nnx.split(module))",
     (
         "ScopeCollection",
         "ApplyScope",
