@@ -34,7 +34,7 @@ from jaxsens.core.engines.options import AskedEngine, Auto, Vmap
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.flips.selection import default_flips, select
-from jaxsens.core.measures.measures import Measure, read_norm
+from jaxsens.core.measures import Measure, read_norm
 from jaxsens.core.models.parts.masks import Span, mask_of
 from jaxsens.core.models.subjects.adapters import Measurable, checked_input, measurable
 from jaxsens.core.models.subjects.texts import encoded
@@ -211,7 +211,7 @@ def influence_matrix(
             'influence on all rows is measured by "vmap"; or flip_sensitivity(..., readout=j) for a single row'
         )
     with numerics(subject.dtype):
-        chosen = norm.chosen(subject.outputs)
+        chosen = norm.coordinates(subject.outputs)
         rows = _rows_of(subject, words, norm)
         table = selection.flips(words)
         check_flips(subject, words, table)

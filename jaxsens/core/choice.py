@@ -38,7 +38,7 @@ from jaxsens.core.engines.incremental import incremental_engine
 from jaxsens.core.engines.options import AskedEngine, Auto, Difference, Incremental, Vmap
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.flips.flips import Flips
-from jaxsens.core.measures.measures import Measure
+from jaxsens.core.measures import Measure
 from jaxsens.core.models.parts.weighting import Tempered
 from jaxsens.core.models.subjects.adapters import Measurable
 from jaxsens.core.models.transformer.config import TransformerConfig
@@ -68,7 +68,7 @@ def choose(
     Raises:
         EngineRefusal: if the engine does not support the model, what is measured, or what flips do.
     """
-    outputs = measure.chosen(subject.outputs)
+    outputs = measure.coordinates(subject.outputs)
     forward = VmapEngine(measure, outputs, subject.apply)
     if (edit := edit_of(flips)) != SUBSTITUTE:
         return edited(asked, edit, forward)

@@ -34,7 +34,7 @@ from jaxsens.core.explain import warn_if_long
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.flips.selection import Selection, default_flips, select
-from jaxsens.core.measures.measures import L2, Decision, Measure, OfFunction, balancing_threshold
+from jaxsens.core.measures import L2, Measure
 from jaxsens.core.models.subjects.adapters import Measurable, checked_input, measurable
 from jaxsens.core.models.subjects.texts import encoded, pieces_of, with_token
 from jaxsens.core.models.transformer.module import activation_bytes
@@ -196,7 +196,9 @@ def _measured_words(
     counted -= 0 if call.remaining is None else len(call.remaining.partial)
     (batch, n), wanted = words.shape, call.engine
     with numerics(subject.dtype):
-        measure = _with_threshold(subject, words, call.measure)
+        measure = call.measure.prepared(
+            lambda: _outputs(subject, words), subject.outputs, float(np.finfo(subject.dtype).eps)
+        )
         wished = wanted, call.flips, measure, n, batch
         tell = _telling_duration(call.progress, counted, wished)
         subject, dtype, output = checked_output(subject, words, measure, edit.longer, tell)
@@ -226,14 +228,10 @@ def _measured_words(
     return found
 
 
-def _with_threshold(subject: Measurable, words: np.ndarray, measure: Measure) -> Measure:
-    """Returns the measure with its threshold as a number: the model is run on the inputs if it is their median."""
-    if not isinstance(measure, Decision) or not isinstance(measure.threshold, str):
-        return measure
-    chosen = measure.chosen(subject.outputs) or (0,)
-    outputs = [compiled_output(subject.apply, subject.parameters, word)[chosen[0]] for word in words]
-    threshold = balancing_threshold(np.asarray(outputs, np.float64), float(np.finfo(subject.dtype).eps))
-    return dataclasses.replace(measure, threshold=threshold)
+def _outputs(subject: Measurable, words: np.ndarray) -> np.ndarray:
+    """Returns the outputs on the inputs, a row for each."""
+    outputs = [compiled_output(subject.apply, subject.parameters, word) for word in words]
+    return np.asarray(outputs, np.float64)
 
 
 def _telling_duration(
@@ -291,14 +289,14 @@ def _asked(
         InputError: for a function that does not give one finite number.
     """
     weights = weights_of(subject)
-    if isinstance(measure, OfFunction):
+    if measure.function is not None:
         measure = measure.without_function(checked_function(measure, subject, words))
     return Request(
         flips=call.flips,
         measure=measure,
         engine=call.engine,
         readout=subject.readout,
-        outputs=measure.chosen(subject.outputs),
+        outputs=measure.coordinates(subject.outputs),
         model=fingerprint(subject, words.shape[1], weights),
         weights=weights,
         counts=tuple(np.bincount(flips.inputs, minlength=len(words)).tolist()),

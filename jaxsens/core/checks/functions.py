@@ -15,12 +15,12 @@ from jaxtyping import Array, Int
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.programs import compiled
 from jaxsens.core.engines.vmap import compiled_output
+from jaxsens.core.measures import Measure
 from jaxsens.core.measures.formulas import value_of
-from jaxsens.core.measures.measures import Comparison, Function, OfFunction
 from jaxsens.core.models.subjects.adapters import Measurable
 
 
-def checked_function(measure: OfFunction, subject: Measurable, words: Int[np.ndarray, "batch n"]) -> str:
+def checked_function(measure: Measure, subject: Measurable, words: Int[np.ndarray, "batch n"]) -> str:
     """Traces f once, and computes it on the output of every input, which takes the place of that of a flipped one too.
 
     Call it within `numerics(subject.dtype)`, for a model whose output was checked. It costs one forward pass per input.
@@ -49,17 +49,13 @@ def checked_function(measure: OfFunction, subject: Measurable, words: Int[np.nda
 class _Checked:
     """A measure of a function; as a string, how messages begin."""
 
-    measure: OfFunction
+    measure: Measure
 
     def __str__(self) -> str:
-        if not isinstance(self.measure, Function | Comparison):
-            return f"measure = {self.measure!r}"
-        f = self.measure.f
-        return f"measure = {type(self.measure).__name__}({getattr(f, '__name__', None) or repr(f)})"
+        return f"measure = {self.measure}"
 
     def check_value(self, output: Array) -> None:
         """Rejects what f returns for outputs of this shape and dtype, without computing it; and indices beyond it."""
-        wanted = self.measure.wanted
         size = f"an output of {output.shape[0]} numbers ({output.dtype})"
         given = [jax.ShapeDtypeStruct(output.shape, output.dtype)] * self.measure.arguments
         try:
@@ -70,15 +66,15 @@ class _Checked:
             lines = str(error).strip().splitlines()
             told = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
             raise InputError(
-                f"{self}: called on {size} it raised {told}; write it with jax.numpy, as {wanted}"
+                f"{self}: called on {size} it raised {told}; write it with jax.numpy, as {self.measure.form}"
             ) from error
         leaves = jax.tree.leaves(value)
         if len(leaves) != 1 or value is not leaves[0]:
-            raise InputError(f"{self}: it returns {len(leaves)} arrays; give {wanted}")
+            raise InputError(f"{self}: it returns {len(leaves)} arrays; give {self.measure.form}")
         if value.shape != () or not jnp.issubdtype(value.dtype, jnp.floating):
             raise InputError(
                 f"{self}: for {size} it returns {value.dtype} of shape {value.shape}; one floating-point number is "
-                f"needed, of shape (): give {wanted}"
+                f"needed, of shape (): give {self.measure.form}"
             )
         self._check_indices(output)
 

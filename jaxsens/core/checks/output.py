@@ -19,7 +19,7 @@ from jaxsens.core.base.memory import check_fits
 from jaxsens.core.base.programs import kept
 from jaxsens.core.checks.index_check import check_words
 from jaxsens.core.engines.vmap import compiled_output
-from jaxsens.core.measures.measures import Measure
+from jaxsens.core.measures import Measure
 from jaxsens.core.models.subjects.adapters import RANDOM_OUTPUT, Measurable
 from jaxsens.core.models.subjects.model_problems import check_is_array, raised
 
@@ -160,15 +160,9 @@ def check_finite(measured: np.ndarray, positions: np.ndarray, measure: Measure) 
     """Rejects a model for which what was measured is not finite. `positions` are the flips'."""
     bad = ~np.isfinite(measured)
     if bad.any():
-        what, remedy = "model: the output", ""
-        if measure.signed:
-            what = f"model: the output, or {measure.kind} of it,"
-            remedy = f", a {measure.kind} that is finite everywhere"
-            remedy += ", or floats where the model returns integers beyond 2^24"
-        elif measure.kind == "cosine":
-            what, remedy = "model: the output, or its direction,", ". An output of 0 has no direction"
+        what, remedy = measure.finite
         raise InputError(
-            f"{what} is not finite under {int(bad.sum())} of {len(measured)} flips, first at position "
+            f"model: {what} is not finite under {int(bad.sum())} of {len(measured)} flips, first at position "
             f"{int(positions[np.argmax(bad)])}; use float64, or smaller weights{remedy}"
         )
 

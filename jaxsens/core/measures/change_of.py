@@ -45,10 +45,10 @@ def change_of(
     the values of f are whole numbers, or JAX cannot differentiate it forward, all entries are subtracted. The cost is
     that of two dozen evaluations of f.
     """
-    return change_and_doubt(f, x, dx, jnp.zeros((), x.dtype), draws=4)[0]
+    return change_and_error(f, x, dx, jnp.zeros((), x.dtype), draws=4)[0]
 
 
-def change_and_doubt(
+def change_and_error(
     f: Callable[[Float[Array, "*shape"]], Array],
     x: Float[Array, "*shape"],
     dx: Float[Array, "*shape"],

@@ -24,7 +24,7 @@ from jaxsens import (
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.engines.options import Vmap
 from jaxsens.core.flips.flips import Substitute
-from jaxsens.core.measures.measures import L2
+from jaxsens.core.measures import L2
 from jaxsens.core.models.subjects.adapters import measurable
 from jaxsens.core.results.fingerprint import fingerprint, weights_of
 from jaxsens.core.results.measured import Provenance

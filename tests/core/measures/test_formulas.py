@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxsens.core.base.precision import numerics
+from jaxsens.core.measures import Measure, OfFunction
 from jaxsens.core.measures.formulas import decision_of, excess
-from jaxsens.core.measures.measures import Measure, OfFunction
 from tests.lanes import examples
 from tests.measure_reference import DIGITS, exact, measured
 

@@ -16,7 +16,7 @@ from jaxsens.core import choice
 from jaxsens.core.base.errors import PrecisionWarning
 from jaxsens.core.base.precision import RESOLVED, numerics, resolved
 from jaxsens.core.engines.difference.rounding import product_error, size
-from jaxsens.core.measures.measures import Decision, Measure
+from jaxsens.core.measures import Decision, Measure
 from jaxsens.core.models.parts.weighting import Sigmoid, SinkSoftmax
 from jaxsens.core.models.subjects.adapters import measurable
 from jaxsens.core.results.digits.rounding import output_rounding
