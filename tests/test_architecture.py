@@ -212,6 +212,61 @@ def test_every_folder_has_a_door_sign():
     assert [name for name, sign in signs.items() if not sign] == []
 
 
+def kinds_asked_for(source: str, kinds: set[str]) -> list[str]:
+    """The classes of measures that a module's isinstance, issubclass, type comparison or match asks for."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case (
+                ast.Call(func=ast.Name("isinstance" | "issubclass"), args=[_, asked])
+                | ast.MatchClass(cls=asked)
+            ):
+                names += [
+                    one.id if isinstance(one, ast.Name) else one.attr
+                    for one in ast.walk(asked)
+                    if isinstance(one, ast.Name | ast.Attribute)
+                ]
+            case ast.Compare(left=left, comparators=[right, *_]):
+                names += [one.id for one in (left, right) if isinstance(one, ast.Name)]
+    return [name for name in names if name in kinds]
+
+
+def kinds_of_measures() -> set[str]:
+    """The names of all classes derived from `Measure`."""
+    folder = PACKAGE / "core" / "measures"
+    classes = [
+        one for file in folder.glob("*.py") for one in tree(file).body if isinstance(one, ast.ClassDef)
+    ]
+    derived, before = {"Measure"}, set[str]()
+    while derived != before:
+        before = set(derived)
+        derived |= {one.name for one in classes if {ast.unparse(base) for base in one.bases} & before}
+    return derived - {"Measure"}
+
+
+def test_a_question_for_the_kind_of_a_measure_is_found_in_every_form():
+    for source in (
+        "isinstance(m, L2)",
+        "isinstance(m, KL | Decision)",
+        "isinstance(m, (measures.L2, int))",
+        "issubclass(k, Norm)",
+        "type(m) is L2",
+        "match m:\n    case KL():\n        pass",
+    ):
+        assert kinds_asked_for(source, kinds_of_measures()) != [], source
+    assert kinds_asked_for("isinstance(m, Measure)\nL2() == m\nfound = L2", kinds_of_measures()) == []
+
+
+def test_only_the_measures_ask_of_which_kind_a_measure_is():
+    assert {"Norm", "L2", "KL", "Decision", "Function", "LogProbability"} <= kinds_of_measures()
+    elsewhere = {name: file for name, file in FILES.items() if core_room(name) != "measures"}
+    asked = {
+        name: kinds_asked_for(file.read_text("utf-8"), kinds_of_measures())
+        for name, file in elsewhere.items()
+    }
+    assert {name: kinds for name, kinds in asked.items() if kinds} == {}
+
+
 def test_no_private_jax_module_is_imported():
     private = {
         (name, target)

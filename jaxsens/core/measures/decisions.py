@@ -81,19 +81,13 @@ class Decision(Distance):
         k = (self.coordinates(designated) or (0,))[0]
         return dataclasses.replace(self, threshold=balancing_threshold(rows[:, k], eps))
 
-    @property
-    def _limit(self) -> float:
-        if isinstance(self.threshold, str):
-            raise TypeError("the threshold is not resolved")
-        return self.threshold
-
     def distance(self, y: Any, dy: Any, error: Any, u: float) -> tuple[Any, Any]:
         """Two outputs are compared by (y_j - y_k) + (dy_j - dy_k): those that tie in y are told apart by dy. A single
         output is compared with the threshold t by (y - t) + dy. The bound is 1 where another decision is within the
         error and the rounding of y, otherwise 0."""
         error = error + u * jnp.max(jnp.abs(y))
         if y.shape[0] == 1:
-            above = y[0] - self._limit
+            above = y[0] - self.threshold
             changed, close = (above > 0) != (above + dy[0] > 0), jnp.abs(above + dy[0]) <= error
         else:
             k, numbers = jnp.argmax(y), jnp.arange(y.shape[0])
@@ -105,7 +99,7 @@ class Decision(Distance):
     def of_outputs(self, old: Any, new: Any, dy: Any, error: Any) -> tuple[Any, Any]:
         """The decisions of the outputs themselves: y + (y' - y) may be an ulp off y', and not tie with what y' ties
         with. Integers are compared exactly, and with an integer."""
-        limit: Any = self._limit
+        limit: Any = self.threshold
         if formulas.is_whole(old) and old.dtype.itemsize >= 4:
             bounds = jnp.iinfo(old.dtype)
             limit = min(max(math.floor(limit), int(bounds.min)), int(bounds.max))

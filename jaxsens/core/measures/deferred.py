@@ -15,12 +15,11 @@ class _Deferred:
 
 
 if TYPE_CHECKING:
-    import jax
+    import jax as jax
     import jax.numpy as jnp
 
-    from jaxsens.core.measures import change_of, formulas
+    from jaxsens.core.measures import change_of as change_of
+    from jaxsens.core.measures import formulas as formulas
 else:
     jax, jnp = _Deferred("jax"), _Deferred("jax.numpy")
     change_of, formulas = (_Deferred(f"jaxsens.core.measures.{name}") for name in ("change_of", "formulas"))
-
-__all__ = ["change_of", "formulas", "jax", "jnp"]

@@ -49,14 +49,11 @@ OfBoth = Annotated[Callable[..., Any], checked_by(_function, arguments=2, remedy
 Token = Annotated[int | str, checked_by(_token)]
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True)
 class Forgotten:
     """A function of a saved result: its program's SHA-256 is known, and nothing can be computed."""
 
-    program: str
-
-    def __repr__(self) -> str:
-        return "..."
+    program: str = dataclasses.field(repr=False)
 
     def __call__(self, *outputs: Any) -> Any:
         """Raises an InputError: files hold no functions."""
@@ -71,17 +68,15 @@ class OfFunction(Measure, abc.ABC):
     estimate: ClassVar[Estimate] = "derivative"
     arguments: ClassVar[int] = 1
     form: ClassVar[str] = OF_OUTPUT
+    finite: ClassVar[tuple[str, str]] = (
+        "the output, or the function of it,",
+        ", a function that is finite everywhere, or floats where the model returns integers beyond 2^24",
+    )
 
     @property
     @abc.abstractmethod
     def function(self) -> Callable[..., Any]:
         """The function."""
-
-    @property
-    def finite(self) -> tuple[str, str]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """f may not be finite where the output is."""
-        remedy = f", a {self.kind} that is finite everywhere, or floats where the model returns integers beyond 2^24"
-        return f"the output, or {self.kind} of it,", remedy
 
     def coordinates(self, designated: tuple[int, ...] | None) -> tuple[int, ...] | None:
         """None: f gets the whole output."""
@@ -222,14 +217,13 @@ class LogProbability(OfFunction):
         return self._log_softmax
 
     def _log_softmax(self, y: Any) -> Any:
-        if isinstance(self.token, str):
-            raise TypeError("the token is not resolved")
-        if self.token >= y.shape[-1]:
+        token: Any = self.token
+        if token >= y.shape[-1]:
             raise InputError(
-                f"LogProbability: token = {self.token}: the output has {y.shape[-1]} numbers; give a token below that, "
+                f"LogProbability: token = {token}: the output has {y.shape[-1]} numbers; give a token below that, "
                 'and the logits of all tokens: load_pretrained(folder, output="logits")'
             )
-        return jax.nn.log_softmax(y)[self.token]
+        return jax.nn.log_softmax(y)[token]
 
     def resolved(self, output_of: Callable[[int | str], tuple[int, str]] | None) -> Measure:
         if output_of is not None:

@@ -45,8 +45,6 @@ class Measure(Answer, abc.ABC):
     measured, or "all"; None stands for those that the model designates (`model.outputs` of a jaxsens transformer, as
     compiled ones have), or all if it designates none.
 
-    Nothing outside this package asks of which kind a measure is: what differs is an attribute or a method.
-
     Attributes:
         symbol: what the numbers are, as a formula. x is the input, x′ the input with a flip.
         unit: their unit, or their range.
