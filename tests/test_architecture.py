@@ -226,6 +226,8 @@ def kinds_asked_for(source: str, kinds: set[str]) -> list[str]:
                     for one in ast.walk(asked)
                     if isinstance(one, ast.Name | ast.Attribute)
                 ]
+            case ast.Compare(left=ast.Attribute(attr="kind"), comparators=[ast.Constant(value)]):
+                names += [name for name in kinds if name.lower() == str(value).replace("-", "")]
             case ast.Compare(left=left, comparators=[right, *_]):
                 names += [one.id for one in (left, right) if isinstance(one, ast.Name)]
     return [name for name in names if name in kinds]
@@ -251,6 +253,7 @@ def test_a_question_for_the_kind_of_a_measure_is_found_in_every_form():
         "isinstance(m, (measures.L2, int))",
         "issubclass(k, Norm)",
         "type(m) is L2",
+        "m.kind == 'l2'",
         "match m:\n    case KL():\n        pass",
     ):
         assert kinds_asked_for(source, kinds_of_measures()) != [], source

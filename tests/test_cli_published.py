@@ -97,7 +97,7 @@ def test_estimates_and_their_measured_flips_are_told_apart(decoder, text, capsys
     options = (*LOG, "token=9", "--engine", "first-order", "verify=2", "--top", "30")
     code, out, _ = run(capsys, "measure", "--pretrained", decoder, "--text-file", text, *options)
     assert code == 0
-    assert "the change of the log-probability of 'cat', in nats" in out
+    assert "log p(cat | x′) − log p(cat | x), in nats" in out
     assert "~ estimated to first order, not measured" in out
     assert "~+" in out or "~-" in out
 

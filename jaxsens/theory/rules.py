@@ -13,7 +13,6 @@ from jaxtyping import Bool, Float, Int
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import Problems, no_rule, rule_for
-from jaxsens.core.measures import Norm
 from jaxsens.core.models.networks.given import instead_of
 from jaxsens.core.models.parts.masks import AnyMask, SlidingWindow, kind_of_mask
 from jaxsens.core.models.parts.positions import AddedTerm, CoordinateTerm, Learned, ScoreTerm
@@ -127,9 +126,7 @@ def output_size(config: TransformerConfig) -> int:
     return config.width if config.logits is None else config.logits
 
 
-def measured_outputs(
-    model: Any, norm: Norm | None, size: int | None, problems: Problems
-) -> tuple[int, ...] | None:
+def measured_outputs(model: Any, norm: Any, size: int | None, problems: Problems) -> tuple[int, ...] | None:
     """The coordinates of the output that a norm is of: those it names, or those the model designates; None for all.
 
     Args:

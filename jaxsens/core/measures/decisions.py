@@ -35,9 +35,6 @@ def _threshold(name: str, value: Any, problems: Problems) -> float | str:
     return float(value)
 
 
-Threshold = Annotated[float | Literal["median"], checked_by(_threshold)]
-
-
 @kind_of(Measure, "decision")
 class Decision(Distance):
     """1 if the largest output is another one (the first of equals), otherwise 0.
@@ -58,7 +55,7 @@ class Decision(Distance):
     largest: ClassVar[float] = 1.0
     estimate: ClassVar[Estimate] = None
     of_scores: ClassVar[bool] = True
-    threshold: Threshold = 0.0
+    threshold: Annotated[float | Literal["median"], checked_by(_threshold)] = 0.0
     outputs: Outputs = None
 
     def check(self, size: int, designated: tuple[int, ...] | None) -> None:

@@ -44,11 +44,6 @@ def _token(name: str, value: Any, problems: Problems) -> int | str:
     return value if isinstance(value, str) and value else inputs.count(name, value, problems)
 
 
-Scalar = Annotated[Callable[..., Any], checked_by(_function, arguments=1, remedy=OF_OUTPUT)]
-OfBoth = Annotated[Callable[..., Any], checked_by(_function, arguments=2, remedy=OF_BOTH)]
-Token = Annotated[int | str, checked_by(_token)]
-
-
 @dataclasses.dataclass(frozen=True)
 class Forgotten:
     """A function of a saved result: its program's SHA-256 is known, and nothing can be computed."""
@@ -148,7 +143,7 @@ class Function(UserFunction):
     symbol: ClassVar[str] = "f(y(x′)) − f(y(x))"
     unflipped: ClassVar[str | None] = "f(y(x))"
     label: ClassVar[str] = "change of f,{}f(y(x′)) − f(y(x))"
-    f: Scalar
+    f: Annotated[Callable[..., Any], checked_by(_function, arguments=1, remedy=OF_OUTPUT)]
 
 
 @kind_of(Measure, "comparison")
@@ -168,7 +163,7 @@ class Comparison(UserFunction):
     estimate: ClassVar[Estimate] = "outputs"
     arguments: ClassVar[int] = 2
     form: ClassVar[str] = OF_BOTH
-    f: OfBoth
+    f: Annotated[Callable[..., Any], checked_by(_function, arguments=2, remedy=OF_BOTH)]
 
     def scale(self, y: Any) -> float | None:
         """None: f is of two outputs."""
@@ -199,7 +194,7 @@ class LogProbability(OfFunction):
     unit: ClassVar[str] = "in nats"
     of_scores: ClassVar[bool] = True
     published_output: ClassVar[Literal["hidden", "logits"]] = "logits"
-    token: Token
+    token: Annotated[int | str, checked_by(_token)]
     name: str = ""
 
     @property
