@@ -141,7 +141,7 @@ def test_each_kind_of_flips(flips, replacement, encoder, text, capsys):
         ([*OF_TEXT, "--flips", "mask", "groups=[[1,2],[2]]"], "--flips groups: position = 2: each position in one"),
         (["--text-file", "t.txt", "--flips", "some"], "--flips = 'some': one of substitute, neighbours, mask, delete"),
         (["--text-file", "t.txt", "--measure", "kl"], "--measure = 'kl': give --output logits"),
-        ([*OF_TEXT, *LOG, "token=cat", "--output", "hidden"], "--output = 'hidden': leave it out"),
+        ([*OF_TEXT, *LOG, "token=cat", "--output", "hidden"], "--measure = 'log-probability': give --output logits"),
         ([*OF_TEXT, *LOG, "token=the cat"], "one token; these are 2: 'the', 'cat'"),
         ([*OF_TEXT, *LOG, "token=20"], "token = 20: the output has 20 numbers"),
         ([*OF_TEXT, *LOG, "token="], "--measure token = '': a whole number of at least 0"),
