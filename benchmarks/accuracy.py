@@ -24,7 +24,7 @@ from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.engines.engine import FlipBlock
 from jaxsens.core.flips.flip_table import Candidates, FlipTable, Lists
-from jaxsens.core.measures.measures import L2
+from jaxsens.core.measures import L2
 from jaxsens.core.models.subjects.adapters import Measurable, measurable
 from jaxsens.core.placement.placement import Placement
 from jaxsens.first_order.engine import FirstOrderEngine, PreparedEstimate

@@ -56,7 +56,7 @@ def first_order_operations(case: Case) -> float:
     from benchmarks.methods import model
     from jaxsens.core.base.platforms import PLATFORMS
     from jaxsens.core.explain import planned_run
-    from jaxsens.core.measures.measures import L2, LogProbability
+    from jaxsens.core.measures import L2, LogProbability
     from jaxsens.first_order.first_order import FirstOrder
 
     sketch, scalar = ESTIMATES[case.method]

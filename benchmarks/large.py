@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jaxsens.core.base.errors import Problems
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.engines.vmap import VmapEngine
-from jaxsens.core.measures.measures import L2
+from jaxsens.core.measures import L2
 from jaxsens.core.models.subjects.adapters import LayeredApply
 from jaxsens.core.placement.program import bytes_of
 from jaxsens.core.sweeps.planning.compiled import PlannedFlips

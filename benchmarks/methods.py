@@ -81,7 +81,7 @@ def _estimate(case: Case, sketch: int | None, scalar: bool) -> Measure:
     """The first-order estimate alone, of all flips, without those that are measured exactly to check it."""
     from jaxsens.core.base.precision import numerics
     from jaxsens.core.flips.flip_table import Candidates, Lists
-    from jaxsens.core.measures.measures import L2, LogProbability
+    from jaxsens.core.measures import L2, LogProbability
     from jaxsens.core.models.subjects.adapters import measurable
     from jaxsens.core.placement.placement import Placement
     from jaxsens.first_order.estimate import first_order_engine

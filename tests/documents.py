@@ -312,7 +312,7 @@ def strings_only() -> frozenset[str]:
     """The kinds of flips, measures and engines in configs, which cannot be called: the class has a name of its own."""
     from jaxsens.core.engines.options import AskedEngine
     from jaxsens.core.flips.flips import Flips
-    from jaxsens.core.measures.measures import Measure
+    from jaxsens.core.measures import Measure
 
     return frozenset(name for kind in (AskedEngine, Flips, Measure) for name in kind.kinds)
 

@@ -6,10 +6,12 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,13 +116,13 @@ def test_the_rule_for_imports_says_what_the_architecture_says():
         ("jaxsens.core.flips.flip_table", "jaxsens.core.models.parts.masks", True),
         ("jaxsens.core.flips.selection", "jaxsens.core.flips.flips", True),
         ("jaxsens.core.models.parts.masks", "jaxsens.core.flips.flips", False),
-        ("jaxsens.core.measures.measures", "jaxsens.core.engines.vmap", False),
-        ("jaxsens.core.engines.vmap", "jaxsens.core.measures.measures", True),
+        ("jaxsens.core.measures.measure", "jaxsens.core.engines.vmap", False),
+        ("jaxsens.core.engines.vmap", "jaxsens.core.measures.measure", True),
         ("jaxsens.core.engines.vmap", "jaxsens.core.results.result", False),
         ("jaxsens.core.choice", "jaxsens.core.flip_sensitivity", False),
         ("jaxsens.core.flip_sensitivity", "jaxsens.core.choice", True),
         ("jaxsens.core.sweeps.points", "jaxsens.core.report.fits", False),
-        ("jaxsens.core.base.errors", "jaxsens.core.measures.measures", False),
+        ("jaxsens.core.base.errors", "jaxsens.core.measures.measure", False),
         ("jaxsens.core.choice", "jaxsens.first_order.engine", False),
         ("jaxsens.first_order.engine", "jaxsens.core.engines.engine", True),
         ("jaxsens.core.sweeps.sources", "jaxsens.formal.constructions.catalogue", False),
@@ -210,6 +212,53 @@ def test_every_folder_has_a_door_sign():
     }
     assert {FILES[name].parent for name in signs} == {file.parent for file in FILES.values()}
     assert [name for name, sign in signs.items() if not sign] == []
+
+
+def kinds_asked_for(source: str, kinds: set[str]) -> list[str]:
+    """The classes of measures that a module's isinstance, issubclass, type comparison or match asks for."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case (
+                ast.Call(func=ast.Name("isinstance" | "issubclass"), args=[_, asked])
+                | ast.MatchClass(cls=asked)
+            ):
+                names += [part.rpartition(".")[2] for part in re.findall(r"[\w.]+", ast.unparse(asked))]
+            case ast.Compare(left=ast.Attribute(attr="kind"), comparators=[ast.Constant(value)]):
+                names += [name for name in kinds if name.lower() == str(value).replace("-", "")]
+            case ast.Compare(left=left, comparators=[right, *_]):
+                names += [one.id for one in (left, right) if isinstance(one, ast.Name)]
+    return [name for name in names if name in kinds]
+
+
+def kinds_of_measures() -> set[str]:
+    """The names of all classes derived from `Measure`."""
+    classes: list[type[Any]] = [importlib.import_module("jaxsens.core.measures").Measure]
+    for one in classes:
+        classes += one.__subclasses__()
+    return {one.__name__ for one in classes} - {"Measure"}
+
+
+def test_a_question_for_the_kind_of_a_measure_is_found_in_every_form():
+    for source in (
+        "isinstance(m, L2)",
+        "isinstance(m, KL | Decision)",
+        "isinstance(m, (measures.L2, int))",
+        "issubclass(k, Norm)",
+        "type(m) is L2",
+        "m.kind == 'l2'",
+        "match m:\n    case KL():\n        pass",
+    ):
+        assert kinds_asked_for(source, kinds_of_measures()) != [], source
+    assert kinds_asked_for("isinstance(m, Measure)\nL2() == m\nfound = L2", kinds_of_measures()) == []
+
+
+def test_only_the_measures_ask_of_which_kind_a_measure_is():
+    assert {"Norm", "L2", "KL", "Decision", "Function", "LogProbability"} <= kinds_of_measures()
+    elsewhere = {name: file for name, file in FILES.items() if core_room(name) != "measures"}
+    kinds = kinds_of_measures()
+    asked = {name: kinds_asked_for(file.read_text("utf-8"), kinds) for name, file in elsewhere.items()}
+    assert [name for name, found in asked.items() if found] == []
 
 
 def test_no_private_jax_module_is_imported():

@@ -97,7 +97,7 @@ def test_estimates_and_their_measured_flips_are_told_apart(decoder, text, capsys
     options = (*LOG, "token=9", "--engine", "first-order", "verify=2", "--top", "30")
     code, out, _ = run(capsys, "measure", "--pretrained", decoder, "--text-file", text, *options)
     assert code == 0
-    assert "the change of the log-probability of 'cat', in nats" in out
+    assert "log p(cat | x′) − log p(cat | x), in nats" in out
     assert "~ estimated to first order, not measured" in out
     assert "~+" in out or "~-" in out
 
@@ -141,7 +141,7 @@ def test_each_kind_of_flips(flips, replacement, encoder, text, capsys):
         ([*OF_TEXT, "--flips", "mask", "groups=[[1,2],[2]]"], "--flips groups: position = 2: each position in one"),
         (["--text-file", "t.txt", "--flips", "some"], "--flips = 'some': one of substitute, neighbours, mask, delete"),
         (["--text-file", "t.txt", "--measure", "kl"], "--measure = 'kl': give --output logits"),
-        ([*OF_TEXT, *LOG, "token=cat", "--output", "hidden"], "--output = 'hidden': leave it out"),
+        ([*OF_TEXT, *LOG, "token=cat", "--output", "hidden"], "--measure = 'log-probability': give --output logits"),
         ([*OF_TEXT, *LOG, "token=the cat"], "one token; these are 2: 'the', 'cat'"),
         ([*OF_TEXT, *LOG, "token=20"], "token = 20: the output has 20 numbers"),
         ([*OF_TEXT, *LOG, "token="], "--measure token = '': a whole number of at least 0"),

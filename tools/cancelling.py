@@ -20,7 +20,7 @@ import numpy as np
 
 import jaxsens
 from jaxsens.core.base.precision import SMALLEST
-from jaxsens.core.measures.measures import Function
+from jaxsens.core.measures import Function
 from jaxsens.core.models.subjects.adapters import measurable
 from tests.wide.numbers import Precise
 from tests.wide.outputs import output_program

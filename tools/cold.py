@@ -25,7 +25,7 @@ from jaxsens.core.engines.difference.engine import DifferenceEngine
 from jaxsens.core.engines.difference.folded import FoldedEngine
 from jaxsens.core.engines.difference.folded import refusal as not_folded
 from jaxsens.core.engines.engine import Engine
-from jaxsens.core.measures.measures import L2
+from jaxsens.core.measures import L2
 from jaxsens.core.models.parts.weighting import WEIGHTINGS
 from jaxsens.core.models.transformer.parameters import initialise
 from tests import wide_reference

@@ -19,7 +19,7 @@ import numpy as np
 from jaxsens import TransformerConfig
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.engines.engine import FlipBlock
-from jaxsens.core.measures.measures import L2
+from jaxsens.core.measures import L2
 from jaxsens.core.models.parts.masks import SlidingWindow
 from jaxsens.core.models.parts.score_positions import RelativeBias
 from jaxsens.core.models.transformer.layers import layered_transformer

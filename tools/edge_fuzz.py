@@ -37,7 +37,7 @@ from jaxsens import DurationWarning, InputError
 from jaxsens.core.base import memory
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
-from jaxsens.core.measures.measures import Measure
+from jaxsens.core.measures import Measure
 from jaxsens.core.sweeps.config import load_sweep_config
 from tests.core.sweeps.tiny import TINY
 from tests.pretrained.folders import CONFIGS, write_folder

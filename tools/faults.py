@@ -24,9 +24,9 @@ def last_position_not_flipped(original: Any, selection: Any) -> Any:
     return replace(part, populations=np.bincount(part.inputs, minlength=len(table.populations)))
 
 
-def kl_other_way_round(original: Any, y: Any, dy: Any) -> Any:
+def kl_other_way_round(original: Any, measure: Any, y: Any, dy: Any, *bounds: Any) -> Any:
     """core/measures."""
-    return original(y + dy, -dy)
+    return original(measure, y + dy, -dy, *bounds)
 
 
 def vmap_change_off(original: Any, engine: Any, parameters: Any, prepared: Any, block: Any) -> Any:

@@ -33,7 +33,7 @@ from jaxsens.core.engines.options import AskedEngine, Auto, Vmap
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.flips.flips import Flips, read_substitution
 from jaxsens.core.flips.selection import default_flips, select
-from jaxsens.core.measures.measures import Measure, read_norm
+from jaxsens.core.measures import Measure, read_norm
 from jaxsens.core.models.parts.masks import Span, mask_of
 from jaxsens.core.models.subjects.adapters import Measurable, checked_input, measurable
 from jaxsens.core.models.subjects.texts import encoded
@@ -212,7 +212,7 @@ def influence_matrix(
             subject="influence_matrix",
         )
     with numerics(subject.dtype):
-        chosen = norm.chosen(subject.outputs)
+        chosen = norm.coordinates(subject.outputs)
         rows = _rows_of(subject, words, norm)
         table = selection.flips()
         check_flips(subject, words, table)

@@ -25,7 +25,7 @@ from jaxsens.core.base.versions import versions
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.flips.flips import Flips, Substitute, read_substitution
 from jaxsens.core.flips.selection import select
-from jaxsens.core.measures.measures import Measure, Norm, read_norm
+from jaxsens.core.measures import Measure, Norm, read_norm
 from jaxsens.core.models.networks.given import instead_of
 from jaxsens.core.models.subjects.adapters import measurable
 from jaxsens.core.models.transformer.config import TransformerConfig

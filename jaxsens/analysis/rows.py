@@ -16,8 +16,8 @@ from jaxsens.core.base import stopping
 from jaxsens.core.engines.engine import FlipBlock, PreparedPass
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.flips.flip_table import FlipTable
+from jaxsens.core.measures import Norm
 from jaxsens.core.measures.formulas import difference
-from jaxsens.core.measures.measures import Norm
 from jaxsens.core.models.transformer import layers
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import Layered, rows_of

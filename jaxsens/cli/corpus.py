@@ -29,7 +29,6 @@ from jaxsens.cli.shared import (
 )
 from jaxsens.core.base.errors import Problems, collecting
 from jaxsens.core.base.files import check_ending, only_inside, write_bytes
-from jaxsens.core.measures.measures import LogProbability
 
 TABLES = (".csv", ".json", ".parquet")
 
@@ -120,10 +119,9 @@ def corpus(
     if folder is None:
         raise RuntimeError("no folder without an error")
     arguments = {key: one for key, one in given.items() if key != "progress"}
-    of_token = isinstance(arguments.get("measure"), LogProbability)
-    read: Any = options.output or ("logits" if of_token else "hidden")
+    output_read = options.published.output_read(arguments.get("measure"))
     with flags_named({"folder": "--pretrained", "readout": "--readout", **MEASURED_BY}):
-        model = load_pretrained(folder, output=read, dtype=options.dtype)
+        model = load_pretrained(folder, output=output_read, dtype=options.dtype)
         with collecting("corpus") as problems:
             words = single.encoded_texts(model, texts, problems)
         arguments |= options.published.place()

@@ -12,8 +12,7 @@ import tyro
 from jaxsens.cli.measuring import MEASURED_BY, MeasuringOptions, OutputOptions
 from jaxsens.cli.models import ConstructedOptions, InputOptions, ModelOptions, PublishedOptions
 from jaxsens.cli.shared import flag, flags_named, programs_kept
-from jaxsens.core.base.errors import InputError, collecting
-from jaxsens.core.measures.measures import LogProbability
+from jaxsens.core.base.errors import collecting
 
 if TYPE_CHECKING:
     from jaxsens.core.sweeps.single.told import Told
@@ -122,8 +121,7 @@ def _of_text(
     given = "--text" if published.text_file is None else "--text-file"
     with flags_named({"folder": "--pretrained", "text": given, "readout": "--readout", **MEASURED_BY}):
         text, arguments = published.read(), measuring.arguments(output.quiet)
-        of_token = isinstance(arguments.get("measure"), LogProbability)
-        read: Any = published.output or ("logits" if of_token else "hidden")
-        model = load_pretrained(folder, output=read, dtype=dtype)
+        output_read = published.output_read(arguments.get("measure"))
+        model = load_pretrained(folder, output=output_read, dtype=dtype)
         result = measured(model, text, published.place() | arguments, measuring.partial())
     return told_of_text(result, model, text, output.top)

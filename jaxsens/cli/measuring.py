@@ -30,7 +30,7 @@ from jaxsens.core.base.files import METHODS, check_ending
 from jaxsens.core.base.words import of_words
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
-from jaxsens.core.measures.measures import Measure
+from jaxsens.core.measures import Measure
 from jaxsens.core.sweeps.placement_table import PlacementTable
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from jaxsens.cli.shared import (
 )
 from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.files import read_within, rest_within
-from jaxsens.core.measures.measures import KL, Decision, LogProbability
+from jaxsens.core.measures import Measure
 from jaxsens.pretrained.folder import existing_folder
 
 _MOST_BYTES = 2**24
@@ -224,12 +224,14 @@ class PublishedOptions(OptionGroup):
         if not number and place not in (None, "cls", "last", "mean"):
             problems.add("--readout", place, "cls, last, mean, or a 0-based position")
         measure = measuring.asked(Problems("measure")).get("measure")
-        if isinstance(measure, LogProbability) and self.output == "hidden":
-            problems.add("--output", "hidden", "leave it out; a log-probability is that of the logits")
-        elif isinstance(measure, KL | Decision) and self.output not in ("logits", "labels"):
+        if measure is not None and measure.of_scores and self.output_read(measure) == "hidden":
             problems.add(
                 "--measure", measure.kind, "give --output logits or labels: a hidden row is no distribution"
             )
+
+    def output_read(self, measure: Measure | None) -> Any:
+        """Returns what is read of the model: --output, or what the measure is of by default."""
+        return self.output or (measure or Measure).published_output
 
     def place(self) -> dict[str, int | str]:
         """Returns the readout that is asked for, as an argument of `flip_sensitivity`; nothing for the model's own."""

@@ -37,7 +37,7 @@ from jaxsens.core.engines.incremental import incremental_engine
 from jaxsens.core.engines.options import AskedEngine, Auto, Difference, Incremental, Vmap
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.flips.flips import Flips
-from jaxsens.core.measures.measures import Measure
+from jaxsens.core.measures import Measure
 from jaxsens.core.models.parts.weighting import Tempered, learns_sink
 from jaxsens.core.models.subjects.adapters import Measurable
 from jaxsens.core.models.transformer.config import TransformerConfig
@@ -67,7 +67,7 @@ def choose(
     Raises:
         EngineRefusal: if the engine does not support the model, what is measured, or what flips do.
     """
-    outputs = measure.chosen(subject.outputs)
+    outputs = measure.coordinates(subject.outputs)
     forward = VmapEngine(measure, outputs, subject.apply, rewrite=flips.rewrite)
     if not flips.plain:
         return _by_forward_passes(asked, flips, forward)

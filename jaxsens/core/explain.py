@@ -27,7 +27,7 @@ from jaxsens.core.engines.engine import Engine, EngineChoice, EngineCost
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.flips.selection import default_flips, select
-from jaxsens.core.measures.measures import Decision, Measure
+from jaxsens.core.measures import Measure
 from jaxsens.core.models.subjects.adapters import Measurable, checked_input, measurable
 from jaxsens.core.models.subjects.texts import encoded
 from jaxsens.core.placement.program import Quantity, bytes_of
@@ -142,10 +142,10 @@ def planned_run(
         )
     if flipped is None:
         raise TypeError("unusable flips without an error")
-    if isinstance(what, Decision) and isinstance(what.threshold, str):
-        what = replace(what, threshold=0.0)  # which costs the same
     with numerics(subject.dtype):
-        subject, _, _ = traced_model(subject, n, what)
+        subject, shape, _ = traced_model(subject, n, what)
+        # An unknown threshold costs as much as any other.
+        what = what.prepared(lambda: np.zeros((1, int(np.prod(shape)))), subject.outputs, eps=0.0)
         on = platform or compiled_for()
         return _planned(subject, (asked, flipped, what, n, 1), count, on)
 

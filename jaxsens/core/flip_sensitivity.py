@@ -37,14 +37,14 @@ from jaxsens.core.explain import warn_if_long
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.flips.selection import Selection, default_flips, select
-from jaxsens.core.measures.measures import Decision, Measure, OfFunction, balancing_threshold
+from jaxsens.core.measures import Measure
 from jaxsens.core.models.subjects.adapters import Measurable, checked_input, measurable
 from jaxsens.core.models.subjects.texts import encoded, pieces_of, with_token
 from jaxsens.core.models.transformer.module import activation_bytes
 from jaxsens.core.placement.placement import Placement, checked_placement
 from jaxsens.core.placement.preparing import Ready
 from jaxsens.core.placement.progress import PROGRESS, telling
-from jaxsens.core.placement.run import Finished, Measuring, Progress
+from jaxsens.core.placement.run import Doubts, Finished, Measuring, Progress
 from jaxsens.core.results.digits.resolution import (
     ForwardPass,
     beyond_precision,
@@ -200,7 +200,9 @@ def _measured_words(
     counted -= 0 if call.remaining is None else len(call.remaining.partial)
     (batch, n), wanted = words.shape, call.engine
     with numerics(subject.dtype):
-        measure = _with_threshold(subject, words, call.measure)
+        measure = call.measure.prepared(
+            lambda: _outputs(subject, words), subject.outputs, float(np.finfo(subject.dtype).eps)
+        )
         wished = wanted, call.flips, measure, n, batch
         subject, shape, dtype = traced_model(subject, words[0], measure, call.flips.longer)
         if (
@@ -212,12 +214,16 @@ def _measured_words(
         flips = selection.flips()
         estimate = None if wanted.exact else wanted.estimate(subject, measure, n, call.placement.budget)
         parameters = jax.tree.map(jnp.asarray, subject.parameters) if estimate is None else estimate.first
+        doubts = None
+        if estimate is None:
+            runner, doubts = rounding_of(runner, subject, words, flips, (parameters, call.placement))
         passed = forward_pass(subject, words, runner, parameters, call.placement)
         _warn_of_rounding(subject, n, passed, runner)
         check_flips(subject, words, flips, call.flips.longer)
         asked = _asked(subject, words, flips, call, measure, (shape, dtype))
         call.placement.agree((words.shape, words.tobytes(), asked, call.remaining is None))
-        scale = None if measure.unflipped is None else _scale(subject, words, runner, passed)
+        first = passed.output if runner.outputs is None else passed.output[list(runner.outputs)]
+        scale = None if measure.unflipped is None else unflipped_value(runner.measure, first)
         run = Provenance(dtype, versions(), _name(model), scale)
         names, nothing = subject.names_of(words, flips.symbols), np.full(len(flips), np.nan)
         pieces = pieces_of(model, given, words)
@@ -225,37 +231,24 @@ def _measured_words(
             nothing, nothing, flips, words, asked, choice, run, names=names, pieces=pieces
         )
         chosen = np.arange(len(flips)) if call.remaining is None else call.remaining.of(whole)
-        ready = None if passed is None else passed.first
         if estimate is not None:
-            return estimate.result(whole, call.placement, call.told, ready)
-        found = _measured(subject, whole, chosen, runner, call, (parameters, ready))
+            return estimate.result(whole, call.placement, call.told, passed.first)
+        found = _measured(subject, whole, chosen, runner, call, (parameters, doubts, passed.first))
     warn_if_unresolved(found, stacklevel=4)
     return found
 
 
-def _with_threshold(subject: Measurable, words: np.ndarray, measure: Measure) -> Measure:
-    """Returns the measure with its threshold as a number: the model is run on the inputs if it is their median."""
-    if not isinstance(measure, Decision) or not isinstance(measure.threshold, str):
-        return measure
-    chosen = measure.chosen(subject.outputs) or (0,)
-    outputs = [compiled_output(subject.apply, subject.parameters, word)[chosen[0]] for word in words]
-    threshold = balancing_threshold(np.asarray(outputs, np.float64), float(np.finfo(subject.dtype).eps))
-    return dataclasses.replace(measure, threshold=threshold)
+def _outputs(subject: Measurable, words: np.ndarray) -> np.ndarray:
+    """Returns the outputs on the inputs, a row for each."""
+    outputs = [compiled_output(subject.apply, subject.parameters, word) for word in words]
+    return np.asarray(outputs, np.float64)
 
 
-def _warn_of_rounding(subject: Measurable, n: int, passed: ForwardPass | None, runner: Engine) -> None:
+def _warn_of_rounding(subject: Measurable, n: int, passed: ForwardPass, runner: Engine) -> None:
     """Warns if inputs are too long for a model that promises to be exact, or the scores too large for the dtype."""
     said = beyond_precision(subject, n) or unresolved_scores(subject, n, passed, runner.widens)
     if said is not None:
         warnings.warn(said, PrecisionWarning, stacklevel=5)
-
-
-def _scale(
-    subject: Measurable, words: np.ndarray, runner: Engine, passed: ForwardPass | None
-) -> float | None:
-    """Returns the field `scale` of a run, from the output on the first input without a flip."""
-    first = compiled_output(subject.apply, subject.parameters, words[0]) if passed is None else passed.output
-    return unflipped_value(runner.measure, first if runner.outputs is None else first[list(runner.outputs)])
 
 
 def _name(model: Any) -> str | None:
@@ -282,14 +275,14 @@ def _asked(
         InputError: for a measure's function that does not return one number.
     """
     weights = weights_of(subject)
-    if isinstance(measure, OfFunction):
+    if measure.function is not None:
         measure = measure.without_function(checked_function(measure, *output))
     return Request(
         flips=call.flips,
         measure=measure,
         engine=call.engine,
         readout=subject.readout,
-        outputs=measure.chosen(subject.outputs),
+        outputs=measure.coordinates(subject.outputs),
         model=fingerprint(subject, words.shape[1], weights),
         weights=weights,
         counts=tuple(np.bincount(flips.inputs, minlength=len(words)).tolist()),
@@ -302,7 +295,7 @@ def _measured(
     chosen: np.ndarray,
     runner: Engine,
     call: _Call,
-    given: tuple[Any, Ready | None],
+    given: tuple[Any, Doubts | None, Ready],
 ) -> FlipSensitivity:
     """Returns the result on all flips, or on those that remain of an interrupted call.
 
@@ -312,12 +305,12 @@ def _measured(
         chosen: the numbers of the flips to measure.
         runner: the engine.
         call: the arguments.
-        given: the engine's parameters; the first input as it is prepared, if it is.
+        given: the engine's parameters; what bounds its rounding; the first inputs as they are prepared.
 
     Raises:
         MeasurementInterrupted: on Ctrl-C, with the finished flips.
     """
-    (parameters, ready), flips, words = given, whole.flips, whole.tokens
+    (parameters, doubts, ready), flips, words = given, whole.flips, whole.tokens
     so_far = Finished()
 
     def part(values: np.ndarray, done: np.ndarray, elsewhere: dict[str, int]) -> FlipSensitivity:
@@ -340,9 +333,8 @@ def _measured(
     try:
         with stopping.noting(signal.SIGINT):
             where = flips.inputs[chosen], flips.positions[chosen], flips.symbols[chosen]
-            doubting, doubts = rounding_of(runner, subject, words, flips, (parameters, call.placement))
             values, elsewhere = Measuring(
-                doubting, parameters, words, *where, call.placement, call.told, doubts, so_far, ready
+                runner, parameters, words, *where, call.placement, call.told, doubts, so_far, ready
             ).numbers()
         found = part(values, np.arange(len(chosen)), elsewhere)
         _check_measured(runner, subject, found, call)

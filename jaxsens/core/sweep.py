@@ -24,7 +24,7 @@ from jaxsens.core.base.strict import is_path, naming_arguments, read_fields, typ
 from jaxsens.core.base.value import read
 from jaxsens.core.engines.options import AskedEngine, Auto
 from jaxsens.core.flips.flips import Flips, Substitute
-from jaxsens.core.measures.measures import L2, Decision, Measure, OfFunction
+from jaxsens.core.measures import L2, Measure
 from jaxsens.core.placement.placement import Placement, checked_placement
 from jaxsens.core.sweeps.beyond import check_estimates
 from jaxsens.core.sweeps.config import NAME, NAME_RULE, Settings, check_points, check_variant, inputs_of
@@ -190,7 +190,7 @@ def sweep(
         if where.group is not None:
             remedy = "devices of this process: `jaxsens sweep --distributed` shares a sweep among several"
             problems.add("placement.mesh", where.mesh, remedy)
-    statistics = ("mean", AVERAGE_SENSITIVITY if isinstance(asked.measure, Decision) else "max")
+    statistics = ("mean", AVERAGE_SENSITIVITY if asked.measure.indicator else "max")
     planned = Sweep("", "", n, each, variants, statistics, words, asked, "", placement=where)
     planned = dataclasses.replace(planned, text=_call(planned, inputs))
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as kept:
@@ -245,7 +245,7 @@ def _listed(values: Any) -> Any:
 def _measurement(flips: Any, measure: Any, engine: Any, problems: Problems) -> Measurement:
     what, how = read(Measure, measure, problems), read(AskedEngine, engine, problems)
     flipped = Substitute() if flips is None else read(Flips, flips, problems)
-    if isinstance(what, OfFunction):
+    if what is not None and not what.portable:
         remedy = (
             "the files of a sweep hold no function: let the model compute it, or loop over flip_sensitivity"
         )

@@ -25,7 +25,6 @@ from jaxsens.core.engines.one_key.one_moved_key import attended_by_moved_rows, c
 from jaxsens.core.engines.one_key.run import LayerRun, Run, run, weighting_refusal
 from jaxsens.core.measures.change_of import change_of
 from jaxsens.core.measures.formulas import as_vector
-from jaxsens.core.measures.measures import Norm, OfFunction
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import (
     Alike,
@@ -94,13 +93,12 @@ class FirstOrderEngine(Engine):
     @property
     def of_norm(self) -> bool:
         """Whether a norm is measured, which is the norm of those of its parts."""
-        return isinstance(self.measure, Norm)
+        return self.measure.estimate == "parts"
 
     @property
     def scalar(self) -> Callable[[Array], Array] | None:
         """The function of the output that is measured; None for another measure."""
-        measure = self.measure
-        return measure.function if isinstance(measure, OfFunction) and measure.arguments == 1 else None
+        return self.measure.function if self.measure.estimate == "derivative" else None
 
     def prepare(self, parameters: tuple[Any, Any], tokens: Int[Array, " n"]) -> PreparedEstimate:
         model, own = self._model(parameters, tokens.shape[0])

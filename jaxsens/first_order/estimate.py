@@ -17,7 +17,7 @@ from jaxsens.core.base.programs import kept
 from jaxsens.core.engines.engine import EngineChoice, EngineCost
 from jaxsens.core.engines.one_key.layer_costs import costs_of_layers
 from jaxsens.core.explain import PlannedRun
-from jaxsens.core.measures.measures import Measure
+from jaxsens.core.measures import Measure
 from jaxsens.core.models.subjects.adapters import Measurable
 from jaxsens.core.models.transformer.layered import LAST_OTHER
 from jaxsens.core.placement.program import Quantity
@@ -104,7 +104,7 @@ def first_order_engine(subject: Measurable, asked: EstimateOptions, measure: Mea
     if readout == "mean" and layered.pools:
         remedy = 'the output is no sum over rows, but the scores of their mean; use engine="vmap"'
         raise EngineRefusal(f'engine = "{NAME}": readout = {readout!r}: {remedy}')
-    return FirstOrderEngine(measure, measure.chosen(subject.outputs), layered, readout)
+    return FirstOrderEngine(measure, measure.coordinates(subject.outputs), layered, readout)
 
 
 def output_size(subject: Measurable, n: int) -> int:

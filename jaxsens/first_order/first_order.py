@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxsens.core.base.value import kind_of
 from jaxsens.core.engines.options import AskedEngine
-from jaxsens.core.measures.measures import Measure
+from jaxsens.core.measures import Measure
 from jaxsens.first_order.options import NAME, EstimateOptions
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from jaxsens.core.base.strict import OptionalPositive, Positive, config
 from jaxsens.core.base.value import Seed
 from jaxsens.core.engines.options import AskedEngine
-from jaxsens.core.measures.measures import Measure
+from jaxsens.core.measures import Measure
 
 NAME = "first-order"
 
@@ -33,16 +33,16 @@ class EstimateOptions(AskedEngine):
 
     def combined(self, measure: Measure, outputs: int) -> int | None:
         """Returns how many random combinations of so many outputs are estimated; None for each output by itself."""
-        own = SKETCH if outputs > MANY_OUTPUTS and measure.kind == "l2" else outputs
+        own = SKETCH if outputs > MANY_OUTPUTS and measure.order == 2 else outputs
         wished = own if self.sketch is None else self.sketch
         return wished if wished < outputs else None
 
     def refusal(self, measure: Measure) -> str | None:
-        if not measure.smooth:
+        if measure.estimate is None:
             return (
                 f'it cannot estimate measure = "{measure.kind}", which jumps where an estimate is slightly off; give '
                 'another measure, or use engine="vmap"'
             )
-        if self.sketch is not None and measure.kind != "l2":
+        if self.sketch is not None and measure.order != 2:
             return f"sketch = {self.sketch}: only for L2, whose expectation it keeps, not {measure!r}; leave it out"
         return None

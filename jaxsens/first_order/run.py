@@ -24,7 +24,6 @@ from jaxsens.core.engines.incremental import incremental_engine
 from jaxsens.core.engines.one_key.layer_costs import LayerCosts, costs_of_layers
 from jaxsens.core.engines.vmap import OutputEngine, VmapEngine, compiled_output
 from jaxsens.core.flips.flip_table import FlipTable
-from jaxsens.core.measures.measures import Norm
 from jaxsens.core.models.subjects.adapters import Measurable
 from jaxsens.core.placement import placement
 from jaxsens.core.placement.preparing import Ready
@@ -200,7 +199,7 @@ def estimated(
             return changes[:, 0]
         if together:
             total[:, block.start : block.stop] = changes[:, : count - block.start]
-        elif isinstance(engine.measure, Norm):
+        else:
             total = engine.measure.combined(total, engine.measure.of_array(changes))
     return _of_changes(engine, blocks.subject, words, flips, total) if together else total
 
@@ -299,7 +298,7 @@ def verified(
     with numerics(wide.dtype):
         parameters, (b, places, symbols) = jax.device_put(wide.parameters), (part[order] for part in where)
         measuring = Measuring(runner, parameters, words, b, places, symbols, devices)
-        if not isinstance(norm, Norm):
+        if not engine.of_norm:
             values = measuring.numbers()[0][:, 0].astype(np.float64)
             return values, values, f"{name} in {wide.dtype}", None
         changes = measuring.changes()[0].astype(np.float64)[np.argsort(order)]

@@ -18,7 +18,7 @@ from jaxsens.core.base.strict import naming_arguments, typed_arguments
 from jaxsens.core.base.value import Answer, read
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
-from jaxsens.core.measures.measures import Measure, OfFunction
+from jaxsens.core.measures import Measure
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.progress import PROGRESS, telling
 from jaxsens.core.results.result import FlipSensitivity, load_result
@@ -107,7 +107,7 @@ class Client:
                 "measure": read(Measure, measure, problems),
                 "engine": read(AskedEngine, engine, problems),
             }
-            if isinstance(asked["measure"], OfFunction) and hasattr(asked["measure"], "f"):
+            if asked["measure"] is not None and not asked["measure"].portable:
                 problems.add("measure", asked["measure"], "a Python function cannot be sent to a service")
             if placement is not None and placement.mesh is not None:
                 problems.add("placement", placement, "devices are the service's: leave the mesh out")

@@ -11,7 +11,7 @@ import pydantic
 from jaxsens.core.base.versions import package_version
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
-from jaxsens.core.measures.measures import Measure, OfFunction
+from jaxsens.core.measures import Measure
 from jaxsens.core.sweeps.placement_table import PlacementTable
 from jaxsens.service.store import ENDED, WAITING
 from jaxsens.service.worker.question import OUTPUTS
@@ -91,9 +91,9 @@ def kinds(base: Any) -> dict[str, dict[str, Any]]:
     """Returns the schema of each kind of answer to a question that JSON can give, by its name."""
     found = {}
     for name, kind in base.kinds.items():
+        if not getattr(kind, "portable", True):
+            continue
         schema = pydantic.TypeAdapter(kind).json_schema()
-        if issubclass(kind, OfFunction) and "f" in schema["properties"]:
-            continue  # a Python function
         schema["properties"] = {"kind": {"const": name}, **schema["properties"]}
         schema["required"] = ["kind", *schema.get("required", ())]
         found[name] = schema

@@ -21,7 +21,7 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.versions import package_version
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
-from jaxsens.core.measures.measures import Measure
+from jaxsens.core.measures import Measure
 from jaxsens.core.results.result import FlipSensitivity, load_result
 from jaxsens.service import shown
 from jaxsens.service.guard import TooLong, refusal

@@ -55,7 +55,7 @@ from jaxsens.core.base.sealed import SavedResult
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.told import facts
 from jaxsens.core.flips.flips import Flips, alphabet_of
-from jaxsens.core.measures.measures import Measure, read_norm
+from jaxsens.core.measures import Measure, read_norm
 from jaxsens.core.models.parts import weighting as weightings
 from jaxsens.core.models.parts.masks import SlidingWindow
 from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig

@@ -13,7 +13,6 @@ from jaxtyping import Bool, Float, Int
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import Problems, no_rule, rule_for
-from jaxsens.core.measures.measures import Norm
 from jaxsens.core.models.networks.given import instead_of
 from jaxsens.core.models.parts.masks import AnyMask, SlidingWindow, kind_of_mask
 from jaxsens.core.models.parts.positions import AddedTerm, CoordinateTerm, Learned, ScoreTerm
@@ -132,12 +131,12 @@ def measured_outputs(model: Any, norm: Any, size: int | None, problems: Problems
 
     Args:
         model: a jaxsens transformer.
-        norm: a `jaxsens.core.measures.measures.Norm`; something else after an earlier error.
+        norm: a `jaxsens.core.measures.Norm`; None after an earlier error.
         size: how many coordinates there are; None if unknown.
         problems: collects the errors.
     """
-    chosen = norm.chosen(getattr(model, "outputs", None)) if isinstance(norm, Norm) else None
-    return inputs.outputs(chosen, size, problems)
+    coordinates = None if norm is None else norm.coordinates(getattr(model, "outputs", None))
+    return inputs.outputs(coordinates, size, problems)
 
 
 def visible_keys(mask: AnyMask, n: int) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from jaxsens import InputError, load_result
-from jaxsens.core.measures.measures import Function
+from jaxsens.core.measures import Function
 from jaxsens.core.models.subjects.adapters import measurable
 from jaxsens.core.results.accuracy import accuracy_of
 from jaxsens.core.results.estimated import ESTIMATED, RANDOM, TOP, Estimated, strata

@@ -18,7 +18,7 @@ from jaxsens.core.base.errors import EngineRefusal, InputError
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.engines.engine import FlipBlock
 from jaxsens.core.engines.vmap import VmapEngine
-from jaxsens.core.measures.measures import L2, Measure
+from jaxsens.core.measures import L2, Measure
 from jaxsens.core.models.parts.masks import MASKS, SlidingWindow
 from jaxsens.core.models.parts.schedules import SCHEDULES
 from jaxsens.core.models.parts.score_positions import RelativeBias

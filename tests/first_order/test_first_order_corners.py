@@ -21,7 +21,7 @@ from jaxsens.core.base.errors import EngineRefusal, InputError, PrecisionWarning
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.engines.engine import FlipBlock
 from jaxsens.core.engines.vmap import VmapEngine
-from jaxsens.core.measures.measures import L2
+from jaxsens.core.measures import L2
 from jaxsens.core.models.parts.masks import MASKS, SlidingWindow
 from jaxsens.core.models.subjects.adapters import TransformerApply
 from jaxsens.core.models.transformer.layers import layered_transformer

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import jaxsens
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
-from jaxsens.core.measures.measures import Measure
+from jaxsens.core.measures import Measure
 from jaxsens.service.openapi import kinds, openapi
 from jaxsens.service.worker.measuring import Desk
 from jaxsens.service.worker.models import ServedModels

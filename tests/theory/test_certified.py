@@ -10,7 +10,7 @@ import pytest
 
 from jaxsens import TransformerConfig
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.measures.measures import L2
+from jaxsens.core.measures import L2
 from jaxsens.core.models.parts.weighting import SinkSoftmax
 from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.core.models.transformer.parameters import needed

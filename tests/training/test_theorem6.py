@@ -21,7 +21,7 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.core.engines.options import Vmap
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.flips.flips import Substitute
-from jaxsens.core.measures.measures import L1
+from jaxsens.core.measures import L1
 from jaxsens.core.sweeps.jobs.job import Outcome, RowsJob
 from jaxsens.core.sweeps.placement_table import PlacementTable
 from jaxsens.core.sweeps.points import Measurement

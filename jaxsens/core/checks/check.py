@@ -34,8 +34,8 @@ from jaxsens.core.checks.indices import check_words
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.engines.vmap import compiled_output
 from jaxsens.core.flips.flip_table import FlipTable
+from jaxsens.core.measures import Measure
 from jaxsens.core.measures.formulas import difference
-from jaxsens.core.measures.measures import Measure, Norm
 from jaxsens.core.models.subjects.adapters import RANDOM_OUTPUT, Measurable
 from jaxsens.core.models.subjects.model_problems import check_is_array, raised
 
@@ -227,7 +227,7 @@ def warn_of_no_change(flips: int, measure: Measure, moved: bool, stacklevel: int
 
     Measures other than norms are 0 for many changes: then only if no output `moved`, among those measured alone.
     """
-    if not isinstance(measure, Norm) and moved:
+    if measure.order is None and moved:
         return
     warnings.warn(
         f"the change is exactly 0 under every flip ({flips}): nothing that is measured depends on the flipped symbols. "

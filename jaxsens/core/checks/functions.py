@@ -14,10 +14,10 @@ from jaxtyping import Float
 
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.programs import kept
-from jaxsens.core.measures.measures import Comparison, Function, Measure, OfFunction
+from jaxsens.core.measures import Measure
 
 
-def checked_function(measure: OfFunction, shape: tuple[int, ...], dtype: str) -> str:
+def checked_function(measure: Measure, shape: tuple[int, ...], dtype: str) -> str:
     """Traces f for outputs of this shape and dtype, once, and compares its indices with the output's length.
 
     f is not computed for the model's outputs: a value that is not finite is found in the result (`check_finite`).
@@ -38,7 +38,7 @@ def unflipped_value(measure: Measure, output: Float[np.ndarray, " outputs"]) -> 
         InputError: for a function that is not finite there.
     """
     value = measure.scale(output)
-    if isinstance(measure, OfFunction) and value is not None and not math.isfinite(value):
+    if measure.function is not None and value is not None and not math.isfinite(value):
         raise InputError(
             f"{_name(measure)}: it is {value} for the output of input 0; give a function that is finite there, such as "
             "jax.nn.log_softmax(y)[k] for jnp.log(jax.nn.softmax(y)[k])"
@@ -46,16 +46,14 @@ def unflipped_value(measure: Measure, output: Float[np.ndarray, " outputs"]) -> 
     return value
 
 
-def _name(measure: OfFunction) -> str:
-    if not isinstance(measure, Function | Comparison):
-        return f"measure = {measure!r}"
-    return f"measure = {type(measure).__name__}({getattr(measure.f, '__name__', None) or repr(measure.f)})"
+def _name(measure: Measure) -> str:
+    return f"measure = {measure}"
 
 
 @kept
-def _digest(measure: OfFunction, shape: tuple[int, ...], dtype: str, wide: bool) -> str:
+def _digest(measure: Measure, shape: tuple[int, ...], dtype: str, wide: bool) -> str:
     function, name, size = measure.function, _name(measure), f"an output of {shape[0]} numbers ({dtype})"
-    outputs, wanted = [jax.ShapeDtypeStruct(shape, dtype)] * measure.arguments, measure.wanted
+    outputs, wanted = [jax.ShapeDtypeStruct(shape, dtype)] * measure.arguments, measure.form
 
     def program(*given: Any) -> Any:  # under this name whatever f's own is, which the lowered text would hold
         return function(*given)

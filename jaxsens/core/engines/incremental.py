@@ -28,8 +28,8 @@ from jaxsens.core.engines.one_key.layer_costs import layer_costs, outputs_of_row
 from jaxsens.core.engines.one_key.one_moved_key import attended_by_moved_rows, changes_of_rows
 from jaxsens.core.engines.one_key.run import LayerRun, layer_run, weighting_refusal
 from jaxsens.core.engines.vmap import HALF_UNIT, SubtractingEngine, VmapEngine
+from jaxsens.core.measures import Measure
 from jaxsens.core.measures.formulas import as_vector
-from jaxsens.core.measures.measures import Measure
 from jaxsens.core.models.subjects.adapters import Measurable, TransformerApply
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import (

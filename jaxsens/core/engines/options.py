@@ -10,7 +10,7 @@ from jaxsens.core.base.registry import Kinds
 from jaxsens.core.base.value import Answer, kind_of
 
 if TYPE_CHECKING:
-    from jaxsens.core.measures.measures import Measure
+    from jaxsens.core.measures import Measure
 
 
 ESTIMATING = "first-order"

@@ -1,1 +1,10 @@
-"""What is measured of a change: the objects of `measure`, their formulas, units and labels."""
+"""What is measured of a change: the objects of `measure`, each with its formula, unit and label."""
+# ruff: noqa: F401 - the names of this room
+
+from __future__ import annotations
+
+from jaxsens.core.measures.decisions import MEDIAN, Decision, balancing_threshold
+from jaxsens.core.measures.distances import KL, Cosine
+from jaxsens.core.measures.functions import Comparison, Forgotten, Function, LogProbability
+from jaxsens.core.measures.measure import Measure
+from jaxsens.core.measures.norms import L1, L2, LInf, Norm, read_norm

@@ -45,10 +45,10 @@ def change_of(
     the values of f are whole numbers, or JAX cannot differentiate it forward, all entries are subtracted. The cost is
     that of two dozen evaluations of f.
     """
-    return change_and_doubt(f, x, dx, jnp.zeros((), x.dtype), draws=4)[0]
+    return change_and_error(f, x, dx, jnp.zeros((), x.dtype), draws=4)[0]
 
 
-def change_and_doubt(
+def change_and_error(
     f: Callable[[Float[Array, "*shape"]], Array],
     x: Float[Array, "*shape"],
     dx: Float[Array, "*shape"],
@@ -65,15 +65,15 @@ def change_and_doubt(
         return plain, jnp.zeros_like(plain)
     try:
         slope = slope_error(f, x + dx, error)
-        carried, coarse = _integrals(f, x, dx)
+        integral, coarse = _integrals(f, x, dx)
         off = spread(lambda step: _integrals(f, x, step)[0], dx, draws=-(-draws // 4))
-        off += jnp.abs(carried - coarse)
-        alike = jnp.all(jnp.array([*map(jnp.array_equal, choices(f, x), choices(f, x + dx))], bool))
+        off += jnp.abs(integral - coarse)
+        same = jnp.all(jnp.array([*map(jnp.array_equal, choices(f, x), choices(f, x + dx))], bool))
     except (TypeError, ValueError, NotImplementedError):  # what JAX raises for functions without a derivative
-        slope, carried, off, alike = jnp.zeros_like(error), plain, jnp.inf, jnp.asarray(False)
+        slope, integral, off, same = jnp.zeros_like(error), plain, jnp.inf, jnp.asarray(False)
     bound = rounding_of(f, x, draws=draws) + rounding_of(lambda step: f(x + step), dx, error, draws)
-    smooth = alike & (off <= bound) & (jnp.abs(carried - plain) <= bound + off)
-    return jnp.where(smooth, carried, plain), jnp.where(smooth, off, bound) + slope
+    smooth = same & (off <= bound) & (jnp.abs(integral - plain) <= bound + off)
+    return jnp.where(smooth, integral, plain), jnp.where(smooth, off, bound) + slope
 
 
 def rounding_of(f: Callable[[Array], Array], x: Array, error: Any = 0.0, draws: int = DRAWS) -> Array:

@@ -21,7 +21,6 @@ from numpy.typing import ArrayLike
 
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.precision import resolved
-from jaxsens.core.measures.measures import Decision
 from jaxsens.core.models.transformer.layered import readout_row
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.sweeps.points import STATUS_COLUMN, PointMetadata
@@ -200,7 +199,7 @@ class DecisionBuilder:
 
     def add(self, variant: str, n: int, seed: int, flips: FlipSensitivity) -> None:
         """Adds a point's flips; nothing, if they are of another measure than "decision"."""
-        if not isinstance(flips.measure, Decision):
+        if not flips.measure.indicator:
             return
         smallest, largest = math.nan, math.nan
         if flips.exhaustive:

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from jaxsens.core.base.errors import rule_for
-from jaxsens.core.measures.measures import Measure
+from jaxsens.core.measures import Measure
 from jaxsens.core.report.data import Profiles, inexact, spreads
 from jaxsens.core.report.fits import (
     LEVEL,

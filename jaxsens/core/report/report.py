@@ -13,7 +13,6 @@ import numpy as np
 
 from jaxsens.core.base.files import only_inside
 from jaxsens.core.flips.positions import READOUT
-from jaxsens.core.measures.measures import Decision
 from jaxsens.core.report.data import SweepData, unresolved
 from jaxsens.core.report.decisions import decision_sections
 from jaxsens.core.report.distances import Distances, distance_sections, write_distances
@@ -145,7 +144,7 @@ def _introduction(data: SweepData, flips: str) -> list[str]:
     asked = data.plan.asked
     told = {"edit": _edit(data.plan, "flip"), "flips": flips, "networks": _networks(data)}
     replaced = asked.flips.longer == 0
-    if data.decisions is None or not isinstance(asked.measure, Decision):
+    if data.decisions is None or asked.measure.threshold is None:
         beside = (distances := distances_of(data)) is not None and np.min(distances.table["distance"]) > 0
         told["read"] = f" {text('read')}" if beside else ""
         return [text("measured", **told), text("known") if replaced else text("known-of-edits")]

@@ -17,7 +17,7 @@ from jaxsens.core.base.precision import resolved
 from jaxsens.core.base.sealed import encoded
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.flips.flip_table import DELETED, DELETED_NAME, FlipTable
-from jaxsens.core.measures.measures import Measure
+from jaxsens.core.measures import Measure
 from jaxsens.core.results.estimated import Estimated
 from jaxsens.core.results.request import Request
 

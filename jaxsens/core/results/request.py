@@ -13,7 +13,7 @@ from jaxsens.core.base.errors import collecting
 from jaxsens.core.base.value import read
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
-from jaxsens.core.measures.measures import Comparison, Forgotten, Function, Measure, OfFunction
+from jaxsens.core.measures import Forgotten, Measure
 
 
 def _from_file(base: Any) -> PlainValidator:
@@ -55,7 +55,7 @@ class Request:
     @property
     def program(self) -> str | None:
         """SHA-256 of the program of the measure's function; None for another measure."""
-        return self.measure.program if isinstance(self.measure, OfFunction) else None
+        return self.measure.program
 
     def of_input(self, k: int) -> Request:
         """Returns the request for input k."""
@@ -63,10 +63,9 @@ class Request:
 
     def compared(self) -> dict[str, Any]:
         """Returns what two measurements have in common if the results of one complete the other, by name."""
-        measure: Any = self.measure.kind if isinstance(self.measure, Function | Comparison) else self.measure
         return {
             "flips": self.flips,
-            "measure": measure,
+            "measure": self.measure.without_function(""),
             "outputs": self.outputs,
             "engine": self.engine,
             "readout": self.readout,

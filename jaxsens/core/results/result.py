@@ -20,7 +20,6 @@ from jaxsens.core.base.inputs import UNPAIRED, checked_number, choice, is_real, 
 from jaxsens.core.base.sealed import decoded
 from jaxsens.core.base.strict import typed_arguments
 from jaxsens.core.flips.flips import Substitute
-from jaxsens.core.measures.measures import Decision
 from jaxsens.core.results.accuracy import Accuracy, accuracy_of
 from jaxsens.core.results.at_most import ceiling, told
 from jaxsens.core.results.mean_ends import MeasuredSample, decision_ends, mean_ends
@@ -249,7 +248,7 @@ class FlipSensitivity(MeasuredFlips):
 
     def _check_decisions(self, name: str, *, whole: bool = False) -> None:
         """Rejects a result of another norm, a partial one, and with `whole` a random sample of the flips."""
-        if not isinstance(self.measure, Decision):
+        if not self.measure.indicator:
             raise InputError(
                 f'{name}: this result has measure = "{self.measure.kind}"; give measure="decision"'
             )
@@ -327,7 +326,7 @@ class FlipSensitivity(MeasuredFlips):
             return Interval(self.mean, self.mean)
         if not self.complete or not self.exact.any():
             return Interval(0.0, largest)
-        ends = decision_ends if isinstance(self.measure, Decision) else mean_ends
+        ends = decision_ends if self.measure.indicator else mean_ends
         measured = MeasuredSample.of(self.norms, self.estimated, self.population)
         low, high = ends(measured, confidence, largest)
         return Interval(min(low, self.mean), max(high, self.mean))

@@ -59,7 +59,7 @@ from jaxsens.core.choice import choose
 from jaxsens.core.engines.options import Auto
 from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.flips.selection import select
-from jaxsens.core.measures.measures import MEDIAN, Decision
+from jaxsens.core.measures import MEDIAN
 from jaxsens.core.models.config_tables import read_config
 from jaxsens.core.models.subjects.adapters import Measurable, measurable
 from jaxsens.core.models.subjects.texts import with_token
@@ -408,14 +408,13 @@ def _check_statistics(sound: Mapping[str, Any], problems: Problems) -> None:
     if measure is None:
         return
     asked, flips = measure.measure, measure.flips
-    median = isinstance(asked, Decision) and asked.threshold == MEDIAN
-    if median and isinstance(inputs, RandomWords) and inputs.count < 2:
+    if asked.threshold == MEDIAN and isinstance(inputs, RandomWords) and inputs.count < 2:
         problems.add(
             "inputs.count", inputs.count, f'threshold = "{MEDIAN}" is that of several inputs: at least 2'
         )
     sampled = flips.sample is not None or measure.sample_beyond is not None
     for name in sound.get("statistics", ()):
-        if not isinstance(asked, Decision) and name in OF_DECISIONS:
+        if not asked.indicator and name in OF_DECISIONS:
             remedy = 'it counts the flips that change the decision: give [measure] measure = "decision"'
             problems.add("statistics", name, remedy)
         elif sampled and name in EXTREMES:

@@ -28,7 +28,7 @@ from jaxsens.core.base.value import read
 from jaxsens.core.engines.options import AskedEngine, Auto, estimating
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.flips.flips import Flips, Substitute
-from jaxsens.core.measures.measures import L2, Measure
+from jaxsens.core.measures import L2, Measure
 from jaxsens.core.placement.placement import Placement, Progress
 from jaxsens.core.results.at_most import ceiling, told
 from jaxsens.core.results.result import FlipSensitivity, Interval, load_with_metadata, save_with_metadata

@@ -23,7 +23,7 @@ from jaxsens.core.base.inputs import count
 from jaxsens.core.base.precision import DTYPES
 from jaxsens.core.base.stopping import check
 from jaxsens.core.flip_sensitivity import flip_sensitivity
-from jaxsens.core.measures.measures import L2
+from jaxsens.core.measures import L2
 from jaxsens.core.models.networks.config import Dtype
 from jaxsens.core.models.parts.initialisation import generator
 from jaxsens.core.models.transformer.module import Transformer

@@ -13,7 +13,7 @@ from jaxsens.core.base.strict import did_you_mean, read_table
 from jaxsens.core.base.value import read
 from jaxsens.core.engines.options import AskedEngine, Auto
 from jaxsens.core.flips.flips import Flips
-from jaxsens.core.measures.measures import L2, LogProbability, Measure
+from jaxsens.core.measures import L2, Measure
 from jaxsens.core.sweeps.placement_table import PlacementTable
 
 OUTPUTS = ("hidden", "logits", "labels")
@@ -53,7 +53,7 @@ class Question:
     @property
     def reads(self) -> str:
         """The output that is read of a published model."""
-        return self.output or ("logits" if isinstance(self.measure, LogProbability) else "hidden")
+        return self.output or self.measure.published_output
 
     def table(self) -> dict[str, Any]:
         """Returns the question as JSON values, without what is left at its default."""

@@ -15,7 +15,7 @@ from jaxsens.core.base.errors import collecting
 from jaxsens.core.base.sealed import SavedResult
 from jaxsens.core.base.told import facts
 from jaxsens.core.flips.flips import Flips, Substitute, alphabet_of
-from jaxsens.core.measures.measures import Measure, read_norm
+from jaxsens.core.measures import Measure, read_norm
 from jaxsens.core.models.transformer.layers import readout_position
 from jaxsens.core.models.transformer.module import Transformer, check_length
 from jaxsens.theory.certified.averages import Counts

@@ -22,7 +22,7 @@ from jaxsens.core.engines.engine import Engine, EngineChoice
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flip_table import Candidates, Lists
 from jaxsens.core.flips.flips import Substitute
-from jaxsens.core.measures.measures import Norm
+from jaxsens.core.measures import Norm
 from jaxsens.core.models.subjects.adapters import Measurable
 from jaxsens.core.placement import placement
 from jaxsens.core.placement.run import Measuring

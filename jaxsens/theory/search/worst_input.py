@@ -17,7 +17,7 @@ from jaxsens.core.base.value import read
 from jaxsens.core.base.versions import versions
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips, alphabet_of
-from jaxsens.core.measures.measures import Measure, read_norm
+from jaxsens.core.measures import Measure, read_norm
 from jaxsens.core.models.subjects.adapters import measurable
 from jaxsens.core.models.transformer.layered import LAST_OTHER
 from jaxsens.core.placement.placement import Placement, checked_placement

@@ -23,7 +23,6 @@ from jaxsens.core.base.strict import STRICT
 from jaxsens.core.base.versions import versions
 from jaxsens.core.engines.options import Auto
 from jaxsens.core.flips.flips import Substitute
-from jaxsens.core.measures.measures import Norm
 from jaxsens.core.models.subjects.adapters import measurable
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.sweeps.jobs.job import Record
@@ -157,7 +156,7 @@ class Bounds(RecordTable):
         if measure is None:
             return
         flips, norm = measure.flips, measure.measure
-        if not isinstance(norm, Norm) and (self.worst or self.certified):
+        if norm.order is None and (self.worst or self.certified):
             remedy = (
                 f"[bounds] searches and certifies {', '.join(NORMS)} only: give one of these, or worst = false and "
                 "certified = false there"

@@ -38,7 +38,6 @@ from jaxsens.core.base.strict import (
     read_toml,
 )
 from jaxsens.core.flips.flips import Substitute
-from jaxsens.core.measures.measures import Norm
 from jaxsens.core.models.config_tables import build
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.module import check_runs
@@ -190,7 +189,7 @@ def parse_theorem6_config(text: str, subject: str = "config", folder: Path = Pat
             "the theorem is about every symbol of a word, replaced by every other: give no more than sample"
         )
         problems.add("measure.flips", measure.flips.table(), remedy)
-    if measure is not None and not isinstance(measure.measure, Norm):
+    if measure is not None and measure.measure.order is None:
         remedy = f"the theorem is about norms: give one of {', '.join(NORMS)}"
         problems.add("measure.measure", measure.measure.kind, remedy)
     check_points(len(entries), lengths, sound.get("seeds", ()), problems)

@@ -22,7 +22,7 @@ from jaxsens.core.engines.difference.engine import DifferenceEngine
 from jaxsens.core.engines.engine import Engine, FlipBlock
 from jaxsens.core.engines.incremental import incremental_engine
 from jaxsens.core.engines.vmap import VmapEngine
-from jaxsens.core.measures.measures import Measure
+from jaxsens.core.measures import Measure
 from jaxsens.core.models.networks.given import parameters_from_numpy
 from jaxsens.core.models.parts.masks import SlidingWindow, TwoSidedWindow
 from jaxsens.core.models.parts.score_positions import PartialAlibi, PartialRotary, RelativeBias

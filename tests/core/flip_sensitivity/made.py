@@ -12,7 +12,7 @@ from jaxsens.core.base.value import read
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flip_table import FlipTable
-from jaxsens.core.measures.measures import Measure
+from jaxsens.core.measures import Measure
 from jaxsens.core.results.measured import Provenance
 from jaxsens.core.results.result import FlipSensitivity
 from tests.made_results import made_result, request

@@ -13,7 +13,7 @@ import jaxsens
 from jaxsens.core.choice import MANY, ROUNDING, choose
 from jaxsens.core.engines.options import AskedEngine, Auto
 from jaxsens.core.flips.flips import Substitute
-from jaxsens.core.measures.measures import L2
+from jaxsens.core.measures import L2
 from jaxsens.core.models.parts.weighting import Sigmoid, SinkSoftmax
 from jaxsens.core.models.subjects.adapters import measurable
 

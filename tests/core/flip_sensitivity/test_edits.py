@@ -13,7 +13,7 @@ import pytest
 import jaxsens
 from jaxsens import InputError, Softmax, Transformer, load_result
 from jaxsens.core.flips.flips import Delete, Insert, Repeat, Substitute
-from jaxsens.core.measures.measures import Function
+from jaxsens.core.measures import Function
 from jaxsens.core.models.parts.schedules import SCHEDULES
 from jaxsens.core.models.subjects.adapters import measurable
 from tests import reference

@@ -16,7 +16,7 @@ from jaxsens.core.engines.difference.engine import DifferenceEngine
 from jaxsens.core.engines.difference.folded import FoldedEngine
 from jaxsens.core.engines.engine import FlipBlock
 from jaxsens.core.flips.flips import Substitute
-from jaxsens.core.measures.measures import L2
+from jaxsens.core.measures import L2
 from jaxsens.core.models.networks.given import parameters_from_numpy
 from jaxsens.core.models.parts.masks import SlidingWindow, TwoSidedWindow
 from jaxsens.core.models.parts.positions import Learned

@@ -10,7 +10,7 @@ import pytest
 import jaxsens
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.engines.difference.engine import DifferenceEngine
-from jaxsens.core.measures.measures import L2
+from jaxsens.core.measures import L2
 from tests.small_models import small
 
 

@@ -24,7 +24,7 @@ from jaxsens import (
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.engines.options import Vmap
 from jaxsens.core.flips.flips import Substitute
-from jaxsens.core.measures.measures import L2
+from jaxsens.core.measures import L2
 from jaxsens.core.models.subjects.adapters import measurable
 from jaxsens.core.placement import run
 from jaxsens.core.results.fingerprint import fingerprint, weights_of
@@ -52,10 +52,11 @@ def interrupted(chunks, model: Any = MODEL, tokens=TOKENS, **options):
         if len(calls) == chunks:
             raise KeyboardInterrupt
 
-    with pytest.raises(MeasurementInterrupted) as caught, pytest.MonkeyPatch.context() as patched:
+    with pytest.MonkeyPatch.context() as patched:
         patched.setattr(run, "_SHORT", 0.0)
         patched.setattr(run, "_CHUNK_SECONDS", 1e-9)
-        flip_sensitivity(model, tokens, progress=progress, **options)
+        with pytest.raises(MeasurementInterrupted) as caught:
+            flip_sensitivity(model, tokens, progress=progress, **options)
     return caught.value.partial
 
 

@@ -18,7 +18,7 @@ from jaxsens import InputError, Transformer, load_result
 from jaxsens.core.flips.flip_table import Candidates, Lists
 from jaxsens.core.flips.flips import Delete, Mask, Neighbours, Pairs, Repeat, Substitute
 from jaxsens.core.flips.selection import nearest_symbols
-from jaxsens.core.measures.measures import Function
+from jaxsens.core.measures import Function
 from jaxsens.core.models.subjects.adapters import measurable
 from jaxsens.core.placement.placement import Placement
 from tests import reference

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxsens.core.base.precision import numerics
-from jaxsens.core.measures.change_of import change_and_doubt, change_of
+from jaxsens.core.measures.change_of import change_and_error, change_of
 
 X = np.random.default_rng(0).normal(size=7)
 DX = np.random.default_rng(1).normal(size=7)
@@ -133,9 +133,9 @@ def test_an_error_of_the_change_is_doubted_by_the_slope_at_its_end():
     with numerics("float64"):
         x, dx, a = jnp.array([0.3, -1.0]), jnp.array([1e-3, 2e-3]), jnp.array([3.0, 4.0])
         for error in (0.0, 1e-6, 1e-2):
-            _, doubt = change_and_doubt(lambda y: a @ y, x, dx, jnp.asarray(error))
+            _, doubt = change_and_error(lambda y: a @ y, x, dx, jnp.asarray(error))
             np.testing.assert_allclose(doubt, 5 * error, rtol=1e-6, atol=1e-14)
-        _, doubt = change_and_doubt(lambda y: y[0] ** 2, x, dx, jnp.asarray(1e-2))
+        _, doubt = change_and_error(lambda y: y[0] ** 2, x, dx, jnp.asarray(1e-2))
         np.testing.assert_allclose(doubt, 2 * 0.301 * 1e-2, rtol=1e-6)
 
 
@@ -152,6 +152,6 @@ def test_a_kink_below_the_rounding_of_the_value_is_never_called_smooth(name):
     f, x, dx = HIDDEN[name], jnp.array([0.4]), jnp.array([0.2])
     with numerics("float64"):
         true = float(f(np.array([0.6])) - f(np.array([0.4])))
-    value, doubt = change_and_doubt(f, x, dx, jnp.zeros(()))
+    value, doubt = change_and_error(f, x, dx, jnp.zeros(()))
     assert abs(float(value) - true) <= float(doubt)
     assert float(doubt) > 1e-3

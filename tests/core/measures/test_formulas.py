@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxsens.core.base.precision import numerics
-from jaxsens.core.measures.formulas import decision_of, excess
-from jaxsens.core.measures.measures import Measure, OfFunction
+from jaxsens.core.measures import Measure
+from jaxsens.core.measures.distances import excess
 from tests.lanes import examples
 from tests.measure_reference import DIGITS, exact, measured
 
 OUTPUTS = 7
-MEASURES = {name: kind() for name, kind in Measure.kinds.items() if not issubclass(kind, OfFunction)}
+MEASURES = {name: kind() for name, kind in Measure.kinds.items() if not kind.arguments}
 
 
 def expected(name, y, changes):
@@ -33,13 +33,14 @@ def expected(name, y, changes):
 
 
 MEASURED = {
-    (name, dtype): jax.jit(MEASURES[name].values) for name in MEASURES for dtype in ("float32", "float64")
+    (name, dtype): jax.jit(MEASURES[name].of_changes) for name in MEASURES for dtype in ("float32", "float64")
 }
 
 
 def found(name, y, changes, dtype):
     with numerics(dtype):
-        value = MEASURED[name, dtype](jnp.asarray(y, dtype), jnp.asarray(changes, dtype))
+        dy = jnp.asarray(changes, dtype)
+        value, _ = MEASURED[name, dtype](jnp.asarray(y, dtype), dy, jnp.zeros(len(dy), dtype))
         assert value.dtype == dtype
         return np.asarray(value)
 
@@ -120,8 +121,9 @@ def test_decisions(y, change, changed):
     assert found("decision", y, [change], "float32").tolist() == [changed]
     assert expected("decision", y, [change]).tolist() == [changed]
     if max(map(abs, change)) > 1e-6:
-        before, after = (int(decision_of(jnp.asarray(value, float))) for value in (y, np.add(y, change)))
-        assert (before != after) == changed
+        old, new = jnp.asarray(y, float), jnp.asarray([np.add(y, change)], float)
+        value, _ = MEASURES["decision"].of_outputs(old, new, new - old, jnp.zeros(1))
+        assert value.tolist() == [changed]
 
 
 @pytest.mark.parametrize("name", MEASURES)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsens.core.measures.measures import L1, L2, LInf
+from jaxsens.core.measures import L1, L2, LInf
 
 NORMS = {"l1": (L1(), 1), "l2": (L2(), 2), "linf": (LInf(), np.inf)}
 

@@ -16,7 +16,7 @@ from jaxsens.core.base.words import FIELDS as AS_FIELDS
 from jaxsens.core.base.words import of_words, value_of
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
-from jaxsens.core.measures.measures import Comparison, Function, Measure
+from jaxsens.core.measures import Comparison, Function, Measure
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.sweeps.config import Settings
 from jaxsens.core.sweeps.placement_table import PlacementTable

@@ -13,7 +13,7 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.sealed import write_sealed
 from jaxsens.core.engines.options import Vmap
 from jaxsens.core.flips.flips import Substitute
-from jaxsens.core.measures.measures import L1
+from jaxsens.core.measures import L1
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.report.data import load_sweep
 from jaxsens.core.sweeps import points as sweep_points

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.flips.flip_table import FlipTable
-from jaxsens.core.measures.measures import L2
+from jaxsens.core.measures import L2
 from jaxsens.core.report import page
 from jaxsens.core.report.figures import ReportFigure
 from jaxsens.core.results.measured import Provenance

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 import jaxsens
 from jaxsens.core.base.errors import Problems
 from jaxsens.core.engines.options import AskedEngine, Auto
-from jaxsens.core.measures.measures import L2, Norm
+from jaxsens.core.measures import L2, Norm
 from jaxsens.core.models.subjects.adapters import measurable
 from jaxsens.core.placement.placement import Placement
 from jaxsens.theory.search.problem import SearchTask, problem_of, search_space

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import Mesh
 
 import jaxsens
-from jaxsens.core.measures.measures import Measure
+from jaxsens.core.measures import Measure
 from jaxsens.core.placement.placement import Placement
 from jaxsens.theory.search import enumeration
 from jaxsens.theory.search.result import WorstInput

@@ -14,7 +14,7 @@ import pytest
 import jaxsens
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.engines.options import Difference, Vmap
-from jaxsens.core.measures.measures import L2, LInf
+from jaxsens.core.measures import L2, LInf
 from jaxsens.core.placement.placement import Placement
 from jaxsens.theory import load_worst_input
 from jaxsens.theory.search.problem import Measured, SearchTask, after_one_change

@@ -21,7 +21,7 @@ import pytest
 
 import jaxsens
 from jaxsens.core.base import stopping
-from jaxsens.core.measures.measures import L2
+from jaxsens.core.measures import L2
 from jaxsens.core.placement import placement
 from tests.core.flip_sensitivity.formula import EXPECTED, POSITIONS, Formula, spread
 from tests.small_models import small

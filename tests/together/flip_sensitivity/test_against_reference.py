@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxsens import FlipSensitivity, Transformer, TransformerConfig, flip_sensitivity
-from jaxsens.core.measures.measures import Measure
+from jaxsens.core.measures import Measure
 from jaxsens.core.models.parts.masks import MASKS
 from jaxsens.core.models.transformer.parameters import TransformerParameters
 from jaxsens.formal.constructions.chiang_cholak import first, parity

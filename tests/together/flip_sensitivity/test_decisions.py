@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import jaxsens
 from jaxsens import InputError, TransformerConfig, flip_sensitivity
 from jaxsens.core.flips.flips import Substitute
-from jaxsens.core.measures.measures import Decision
+from jaxsens.core.measures import Decision
 from jaxsens.core.models.parts.initialisation import Uniform
 from jaxsens.core.sweeps.words import AllWords, Symbols
 from tests.reference import output

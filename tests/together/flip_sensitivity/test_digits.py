@@ -16,7 +16,7 @@ from jaxsens.core import choice
 from jaxsens.core.base.errors import PrecisionWarning
 from jaxsens.core.base.precision import RESOLVED, numerics, resolved
 from jaxsens.core.engines.difference.rounding import product_error, size
-from jaxsens.core.measures.measures import Decision, Measure
+from jaxsens.core.measures import Decision, Measure
 from jaxsens.core.models.parts.weighting import Sigmoid, SinkSoftmax
 from jaxsens.core.models.subjects.adapters import measurable
 from jaxsens.core.results.digits.rounding import output_rounding
@@ -179,8 +179,8 @@ def test_a_measures_resolution_is_what_an_error_of_the_change_can_do(name):
             direction = rng.normal(size=(20, 5))
             direction /= np.linalg.norm(direction, axis=1, keepdims=True)
             error = jnp.asarray(scale * 10.0 ** rng.uniform(-6, -1, 20))
-            resolution = measure.resolution(y, dy, error)
-            moved = measure.values(y, dy + error[:, None] * direction) - measure.values(y, dy)
+            values, resolution = measure.of_changes(y, dy, error)
+            moved = measure.of_changes(y, dy + error[:, None] * direction, error)[0] - values
             assert np.all(np.abs(moved) <= resolution * (1 + 1e-6))
             assert np.max(np.abs(moved) / resolution) > 0.1  # and not much more than that
 
@@ -188,8 +188,8 @@ def test_a_measures_resolution_is_what_an_error_of_the_change_can_do(name):
 def test_a_decision_that_an_error_may_turn_is_unresolved():
     y, dy = jnp.asarray([1.0, 0.5]), jnp.asarray([[0.0, 0.499], [0.0, 0.6], [0.0, 0.2]])
     error = jnp.asarray([1e-2, 1e-3, 1e-3])
-    assert Decision().resolution(y, dy, error).tolist() == [1, 0, 0]
-    assert Decision(0.5).resolution(y[:1], jnp.asarray([[-0.5]]), error[:1]).tolist() == [1]
+    assert Decision().of_changes(y, dy, error)[1].tolist() == [1, 0, 0]
+    assert Decision(0.5).of_changes(y[:1], jnp.asarray([[-0.5]]), error[:1])[1].tolist() == [1]
 
 
 def test_the_error_of_a_product_is_that_of_float32():

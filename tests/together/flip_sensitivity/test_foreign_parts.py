@@ -17,7 +17,7 @@ from jaxsens.core.engines.difference import folded
 from jaxsens.core.engines.difference.engine import DifferenceEngine
 from jaxsens.core.engines.difference.rules import activation_change
 from jaxsens.core.engines.engine import FlipBlock
-from jaxsens.core.measures.measures import L2
+from jaxsens.core.measures import L2
 from jaxsens.core.models.parts.choices import (
     ACTIVATIONS,
     LAYER_NORMS,

@@ -18,7 +18,7 @@ from jaxsens.core.choice import choose
 from jaxsens.core.engines.engine import FlipBlock
 from jaxsens.core.engines.options import Difference
 from jaxsens.core.flips.flips import Substitute
-from jaxsens.core.measures.measures import KL, Comparison, Cosine, Function, Measure
+from jaxsens.core.measures import KL, Comparison, Cosine, Function, Measure
 from jaxsens.core.models.networks.given import parameters_from_numpy
 from jaxsens.core.models.subjects.adapters import measurable
 from jaxsens.core.placement.placement import Placement

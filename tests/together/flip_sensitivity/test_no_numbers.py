@@ -12,7 +12,7 @@ import pytest
 import jaxsens
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.engines.engine import Engine, FlipBlock
-from jaxsens.core.measures.measures import L2
+from jaxsens.core.measures import L2
 from jaxsens.core.placement import run
 from jaxsens.core.placement.placement import Placement
 from tests.together.flip_sensitivity.test_placement import (

@@ -17,7 +17,7 @@ from jaxsens.core.base.precision import numerics
 from jaxsens.core.engines.difference.engine import DifferenceEngine
 from jaxsens.core.engines.difference.folded import FoldedEngine
 from jaxsens.core.engines.engine import Engine, FlipBlock
-from jaxsens.core.measures.measures import L2, LInf
+from jaxsens.core.measures import L2, LInf
 from jaxsens.core.placement import placement, preparing, program, run
 from jaxsens.core.placement.placement import Placement
 from tests.core.flip_sensitivity.conformance import engine_of

@@ -14,7 +14,7 @@ import jaxsens
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.engines.vmap import VmapEngine
-from jaxsens.core.measures.measures import L2
+from jaxsens.core.measures import L2
 from jaxsens.core.models.parts.schedules import SCHEDULES
 from jaxsens.core.models.parts.weighting import AdaptiveSoftmax
 from jaxsens.core.models.subjects.adapters import Measurable, measurable

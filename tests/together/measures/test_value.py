@@ -36,7 +36,7 @@ from jaxsens.core.base.errors import Problems
 from jaxsens.core.base.value import read
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
-from jaxsens.core.measures.measures import Measure
+from jaxsens.core.measures import Measure
 
 OBJECTS: tuple[Any, ...] = (
     Substitute(),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.measures.measures import Decision, Measure, balancing_threshold
+from jaxsens.core.measures import Decision, Measure, balancing_threshold
 from jaxsens.core.report.figures import change_label, sensitivity_figure, sensitivity_panel
 from jaxsens.core.report.fits import fit_exponents, statistic_name
 from jaxsens.core.report.page import points_table

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.core.base.errors import InputError
-from jaxsens.core.measures.measures import LogProbability, Measure
+from jaxsens.core.measures import Measure
 from jaxsens.core.models.transformer.layered import LayeredModel
 
 
@@ -38,13 +37,4 @@ def pieces_of(
 
 def with_token(model: Any, measure: Measure) -> Measure:
     """Returns the measure with the number and the name of its token, or of its label."""
-    if not isinstance(measure, LogProbability):
-        return measure
-    output_of = getattr(model, "output_of", None) if isinstance(model, LayeredModel) else None
-    if output_of is not None:
-        return LogProbability(*output_of(measure.token))
-    if isinstance(measure.token, str):
-        raise InputError.of(
-            "measure", measure, "this model encodes no text; give the token's id", subject="flip_sensitivity"
-        )
-    return measure
+    return measure.resolved(getattr(model, "output_of", None) if isinstance(model, LayeredModel) else None)

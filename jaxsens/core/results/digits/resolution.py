@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class ForwardPass(NamedTuple):
-    """The unflipped run of a transformer on each of some inputs.
+    """The unflipped run of a model on each of some inputs.
 
     Attributes:
         output: that on the first input.
-        largest: the largest |log-normaliser| of each layer on any input.
+        largest: of a jaxsens transformer the largest |log-normaliser| of each layer on any input.
         first: the first inputs as the engine prepared them.
     """
 
@@ -40,20 +40,18 @@ def forward_pass(
     engine: Engine,
     parameters: Any,
     placement: Placement,
-) -> ForwardPass | None:
-    """Prepares every input of a jaxsens transformer as the engine does, and keeps the first ones; None of other models.
+) -> ForwardPass:
+    """Prepares the first inputs as the engine does, and of a jaxsens transformer every one; keeps the first ones.
 
     So this compiles nothing that a measurement does not need. Call it within `numerics(subject.dtype)`.
 
     Raises:
         InputError: if the output on one of the inputs is not finite.
     """
-    if subject.config is None:
-        return None
-    first, largest = None, np.zeros(subject.config.layers)
+    first, largest = None, np.zeros(0 if subject.config is None else subject.config.layers)
     with arithmetic_of(engine), where_computed(placement) as there:
         size = inputs_at_once(engine, parameters, words.shape, there)
-        for start in range(0, len(words), size):
+        for start in range(0, size if subject.config is None else len(words), size):
             ready = prepared_on(there.local, engine, parameters, words[start : start + size])
             bad = np.flatnonzero(~np.all(np.isfinite(ready.output), axis=1))
             if len(bad):
@@ -65,13 +63,13 @@ def forward_pass(
                 )
             # An engine of a package may not see the scores.
             sizes = ready.sizes.max(axis=0) if ready.sizes.size else 0
-            first, largest = first or ready, np.maximum(largest, sizes)
+            first, largest = first or ready, np.maximum(largest, sizes) if len(largest) else largest
     if first is None:
         raise TypeError("no input")
     return ForwardPass(first.output[0], largest, first)
 
 
-def unresolved_scores(subject: Measurable, n: int, passed: ForwardPass | None, widens: bool) -> str | None:
+def unresolved_scores(subject: Measurable, n: int, passed: ForwardPass, widens: bool) -> str | None:
     """Returns why a jaxsens transformer's dtype cannot resolve its scores on inputs of length n, if it cannot.
 
     With `widens`, float64 is assumed: the engine measures in float64 what float32 does not resolve.
@@ -84,7 +82,7 @@ def unresolved_scores(subject: Measurable, n: int, passed: ForwardPass | None, w
     up to its `exact_length`, where it promises to be exact.
     """
     config = subject.config
-    if config is None or passed is None or (subject.exact_length is not None and n <= subject.exact_length):
+    if config is None or (subject.exact_length is not None and n <= subject.exact_length):
         return None
     largest, dtype = passed.largest, "float64" if widens else subject.dtype
     error = largest * np.finfo(dtype).eps

@@ -35,7 +35,7 @@ from jaxsens.core.base.programs import SOONER, compiled, kept
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.engines.vmap import HALF_UNIT, VmapEngine, output_vector, program_size
 from jaxsens.core.flips.flip_table import FlipTable
-from jaxsens.core.measures.measures import L2
+from jaxsens.core.measures import L2
 from jaxsens.core.models.subjects.adapters import Measurable, in_float64
 from jaxsens.core.models.transformer.parameters import TransformerParameters
 from jaxsens.core.placement.placement import Placement

@@ -11,7 +11,6 @@ import jinja2
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.core.measures.measures import Decision
 from jaxsens.core.results.pictures.pieces import PART, alone, in_context
 from jaxsens.core.results.pictures.view import InputView, ResultView
 
@@ -156,7 +155,7 @@ def _template() -> jinja2.Template:
 
 def shown_parts(view: ResultView, by: By | None, most: int) -> ShownParts:
     """Returns what is shown, of `most` positions at most. `by` is as for `page`."""
-    by = by or ("mean" if isinstance(view.measure, Decision) else "largest")
+    by = by or ("mean" if view.measure.indicator else "largest")
     shown, left, scale = [], most, _scale(view, by)
     for k, one in enumerate(view.inputs):
         taken = min(left, len(one.tokens))

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 
 from jaxsens.core.base.precision import RESOLVED, SMALLEST, resolved
 from jaxsens.core.flips.flip_table import DELETED, DELETED_NAME
-from jaxsens.core.measures.measures import Measure
+from jaxsens.core.measures import Measure
 from jaxsens.core.models.transformer.layered import row_read
 from jaxsens.core.results.pictures.pieces import Piece
 

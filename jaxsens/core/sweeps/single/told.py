@@ -16,7 +16,6 @@ from rich.text import Text
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.base.told import say
 from jaxsens.core.engines.vmap import compiled_output
-from jaxsens.core.measures.measures import Decision, LogProbability
 from jaxsens.core.models.subjects.adapters import LayeredApply
 from jaxsens.core.results.at_most import ceiling, told
 from jaxsens.core.results.pictures.pieces import in_context
@@ -89,7 +88,7 @@ def told_of_words(result: FlipSensitivity, source: ModelSource, top: int) -> Tol
         "max": _statistic(result, "max"),
     }
     blurred, average = at_most_of(result, _QUANTILES), None
-    if isinstance(result.measure, Decision):
+    if result.measure.indicator:
         average, most = result.average_sensitivity, ceiling(result, lambda one: one.average_sensitivity)
         shown["average sensitivity"] = told(average, most, 6)
         blurred |= {} if most is None else {"average_sensitivity": most}
@@ -160,14 +159,11 @@ def told_of_text(result: FlipSensitivity, model: Any, text: str, top: int) -> To
         "model": {"folder": str(model.folder), "family": model.family},
     }
     place = view.position_read(0)
-    of_what = f"{measure.symbol}, {measure.unit}"
-    if isinstance(measure, LogProbability):
-        of_what = f"the change of the log-probability of {measure.name!r}, in nats"
     about = {
         "model": f"{model.description} in {result.dtype}",
         "tokens": f"{result.n}",
         "read at": "the mean over positions" if place is None else f"position {place}, {names[place]!r}",
-        "measured": of_what,
+        "measured": f"{measure.symbol}, {measure.unit}",
     }
     if model.labels:
         scores = jax.nn.softmax(scores_of(model, tokens, result.readout))
