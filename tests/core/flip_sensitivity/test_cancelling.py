@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core import flip_sensitivity as calling
+from jaxsens.core.results.digits import rounding
 from tools.cancelling import ENGINES, FUNCTIONS, NEAR, OF_OUTPUT, measured, of_function, of_output
 
 QUICK = (
@@ -46,7 +46,7 @@ def test_where_many_flips_take_long_a_sample_tells_their_rounding(monkeypatch):
         v = jnp.asarray(p)[x]
         return jnp.mean(v * v) - jnp.mean(v) ** 2
 
-    monkeypatch.setattr(calling, "MOST_NUDGED", 0.0)
+    monkeypatch.setattr(rounding, "CHEAP", 0.0)
     found = measured((variance, np.asarray(NEAR[:2], np.float32)), np.zeros(8, int), flips=2)
     assert not found.resolved.any()
     assert np.all(np.abs(found.values - 1.094e-5) < found.resolution)
