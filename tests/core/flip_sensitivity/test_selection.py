@@ -337,6 +337,14 @@ def test_a_group_is_flipped_together(symbols):
         result.profile()
 
 
+def test_a_smaller_group_changes_no_other_position():
+    def model(tokens):
+        return jnp.sum(tokens * jnp.array([1.0, 10.0, 100.0, 1000.0]))
+
+    result = flip_sensitivity(model, [0, 0, 0, 0], Substitute([1], groups=[(0, 1), (2,)]))
+    assert result.norms.tolist() == [11.0, 100.0]
+
+
 def test_neighbours_of_a_group_are_those_of_each_of_its_symbols():
     result = flip_sensitivity(MODEL, WORD, flips=Neighbours(2, groups=[(1, 2)]))
     table = np.asarray(MODEL.parameters.embedding)
