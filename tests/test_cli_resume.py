@@ -122,10 +122,10 @@ def test_an_estimate_that_is_stopped_keeps_nothing(stopped, tmp_path, capsys):
     [
         ("--resume none.parquet", "--resume"),
         ("--resume text.parquet", "--resume"),
-        ("--resume partial.parquet --measure l1", "--resume --measure"),
+        ("--resume partial.parquet --measure l1", "--resume measure"),
         ("--resume partial.parquet --seed 1", "--resume"),
-        ("--resume partial.parquet --flips 0,1", "--resume --flips"),
-        ("--resume estimate.parquet", "--resume --engine"),
+        ("--resume partial.parquet --flips 0,1", "--resume flips"),
+        ("--resume estimate.parquet", "--resume engine"),
     ],
 )
 def test_what_cannot_be_resumed_from_is_refused(stopped, tmp_path, monkeypatch, capsys, more, names):

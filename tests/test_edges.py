@@ -83,11 +83,11 @@ TOO_LARGE: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "copies": (
         lambda: jaxsens.flip_sensitivity(total, zeros(8), flips=jaxsens.Repeat(10**9)),
-        r"flips: Repeat\(1000000000\) makes an input of length 8 longer: n = 1000000008: a word of this length takes",
+        r"flips = Repeat\(1000000000\): it makes an input of length 8 longer: n = 1000000008: a word of this length",
     ),
     "copies, explained": (
         lambda: jaxsens.explain(total, 8, flips=jaxsens.Repeat(10**9)),
-        r"flips: Repeat\(1000000000\) makes an input of length 8 longer: n = 1000000008: a word of this length takes",
+        r"flips = Repeat\(1000000000\): it makes an input of length 8 longer: n = 1000000008: a word of this length",
     ),
     "explain": (lambda: jaxsens.explain(MODEL, 10**9), "n = 1000000000: an input of this length takes"),
     "explain, of a function": (
@@ -289,10 +289,10 @@ def test_a_file_of_words_that_is_none_is_not_shown(tmp_path):
     config.parent.mkdir()
     config.write_text(TINY + '[inputs]\nfile = "../secret"\n')
     with pytest.raises(
-        InputError, match=r"inputs.file line 2: whole numbers between blanks are needed"
+        InputError, match=r"inputs.file: line 2: whole numbers between blanks are needed"
     ) as caught:
         load_sweep_config(config)
-    assert "inputs.file line 3: symbols from 0 to 1 are needed" in str(caught.value)
+    assert "inputs.file: line 3: symbols from 0 to 1 are needed" in str(caught.value)
     assert not any(part in str(caught.value) for part in ("x:0", "hunter", "4711", "9999"))
     (tmp_path / "secret").write_bytes(b"\xffhunter2")
     with pytest.raises(InputError, match="is not UTF-8") as caught:

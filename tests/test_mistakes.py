@@ -15,7 +15,7 @@ from jaxsens.core.sweeps.config import parse_sweep_config
 from tests.commands import run
 from tests.refusals import paths
 
-SIZES = {"alphabet_size": 3, "width": 4, "heads": 2, "layers": 1}
+SIZES: dict[str, Any] = {"alphabet_size": 3, "width": 4, "heads": 2, "layers": 1}
 MODEL = jaxsens.Transformer(TransformerConfig(**SIZES), seed=0)
 TABLES: dict[str, dict[str, Any]] = {
     "": {"lengths": [4, 6], "seeds": 2, "variants": ["softmax"], "statistics": ["mean"]},
@@ -34,7 +34,8 @@ class Mistake(NamedTuple):
 
 def call(**given: Any) -> object:
     """A measurement with other arguments."""
-    return jaxsens.flip_sensitivity(**{"model": MODEL, "tokens": [0, 1, 2, 0], **given})
+    arguments: dict[str, Any] = {"model": MODEL, "tokens": [0, 1, 2, 0], **given}
+    return jaxsens.flip_sensitivity(**arguments)
 
 
 def config(tables: dict[str, dict[str, Any]]) -> object:

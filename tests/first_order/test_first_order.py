@@ -603,12 +603,12 @@ def test_an_interrupted_estimate_keeps_nothing_and_begins_again():
     assert len(partial) == 0
     assert not partial.complete
     with pytest.raises(
-        jaxsens.InputError, match=r"remaining: engine = FirstOrder\(\): an estimate keeps nothing"
+        jaxsens.InputError, match=r"remaining\.engine = FirstOrder\(\): an estimate keeps nothing"
     ):
         _ = partial.remaining
     exact = jaxsens.flip_sensitivity(model, word, engine="vmap")
     with pytest.raises(
-        jaxsens.InputError, match=r"remaining: engine = Vmap\(\): this call has FirstOrder\(\)"
+        jaxsens.InputError, match=r"remaining\.engine = Vmap\(\): this call has FirstOrder\(\)"
     ):
         jaxsens.flip_sensitivity(model, word, exact.remaining, engine="first-order")
     with pytest.raises(jaxsens.InputError, match="joined: engine = FirstOrder"):

@@ -266,17 +266,17 @@ BAD: dict[str, tuple[Change, str]] = {
     ),
     "an unknown word for the unknown": (
         other_tokenizer(lambda table: table["model"].update(unk_token="[NONE]")),
-        r"tokenizer.json: model: unk_token = '\[NONE\]': a word of the vocabulary",
+        r"tokenizer.json: model.unk_token = '\[NONE\]': a word of the vocabulary",
     ),
     "an added token with a huge id": (
         other_tokenizer(lambda table: table["added_tokens"].append(
             table["added_tokens"][0] | {"content": "<x>", "id": 10**9})),
-        "tokenizer.json: added_tokens: id = 1000000000: '<x>' is to have this id, but it gets 18",
+        "tokenizer.json: added_tokens.id = 1000000000: '<x>' is to have this id, but it gets 18",
     ),
     "an added token after a gap": (
         other_tokenizer(lambda table: table["added_tokens"].append(
             table["added_tokens"][0] | {"content": "<x>", "id": 19})),
-        "tokenizer.json: added_tokens: id = 19: '<x>' is to have this id, but it gets 18",
+        "tokenizer.json: added_tokens.id = 19: '<x>' is to have this id, but it gets 18",
     ),
     "a billion layers": (options(num_hidden_layers=10**9), "num_hidden_layers ="),
     "10^30 layers": (options("llama", num_hidden_layers=10**30), "num_hidden_layers ="),
@@ -313,19 +313,19 @@ BAD: dict[str, tuple[Change, str]] = {
         options("llama", quantization_config={"quant_method": "gptq"}),
         "quantization_config = .*quantised weights are not served",
     ),
-    "rope type": (options("llama", rope_scaling={"type": "proportional", "factor": 2.0}), "rope_scaling: type ="),
+    "rope type": (options("llama", rope_scaling={"type": "proportional", "factor": 2.0}), "rope_scaling.type ="),
     "divisors of too few pairs": (
         options("llama", rope_scaling={"type": "longrope", "short_factor": [1.0], "long_factor": [1.0] * 3}),
-        r"rope_scaling: short_factor = \[1.0\]: a list of 3 numbers above 0",
+        r"rope_scaling.short_factor = \[1.0\]: a list of 3 numbers above 0",
     ),
     "rope in sections": (
         options("qwen2", rope_scaling={"type": "default", "mrope_section": [1, 1]}),
-        r"rope_scaling: mrope_section = \[1, 1\]",
+        r"rope_scaling.mrope_section = \[1, 1\]",
     ),
-    "rope without factor": (options("llama", rope_scaling={"type": "linear"}), "rope_scaling: factor: required"),
+    "rope without factor": (options("llama", rope_scaling={"type": "linear"}), "rope_scaling.factor: required"),
     "rope without a frequency": (
         options("llama", rope_scaling=None, rope_parameters=ROPE),
-        "rope_parameters: high_freq_factor: required",
+        "rope_parameters.high_freq_factor: required",
     ),
     "rope said twice": (options("llama", rope_parameters=ROPE | {"high_freq_factor": 4.0}), "keep one of them"),
     "rope of a part": (options("llama", partial_rotary_factor=0.5), "partial_rotary_factor ="),
@@ -426,7 +426,7 @@ def test_several_problems_are_told_together(tmp_path):
         "hidden_act",
         "mlp_bias",
         "quantization_config",
-        "rope_scaling: type",
+        "rope_scaling.type",
         "tokenizer.json",
         "safetensors",
     ):

@@ -107,15 +107,6 @@ class FlipTable:
         found[flip, positions] = symbols
         return found
 
-    def replaced(
-        self, words: Int[np.ndarray, "batch n"], chosen: Int[np.ndarray, " chosen"]
-    ) -> Int[np.ndarray, "batch n"]:
-        """Returns the inputs with the symbols of all of some flips at once, which must be flips of different places."""
-        found, part = words.copy(), self.part(chosen)
-        flip, positions, symbols = part.places()
-        found[part.inputs[flip], positions] = symbols
-        return found
-
 
 @dataclass(frozen=True, eq=False)
 class Lists:

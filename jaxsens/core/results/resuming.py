@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.core.base.errors import InputError, Problems, shortened
+from jaxsens.core.base.errors import NO_VALUE, InputError, Location, Problems, shortened
 from jaxsens.core.checks.check import check_finite
 from jaxsens.core.results.at_most import Result
 from jaxsens.core.results.measured import MeasuredFlips
@@ -26,7 +26,7 @@ class Remaining:
     partial: MeasuredFlips
 
     def __post_init__(self) -> None:
-        _check_exact("flip_sensitivity: remaining", self.partial)
+        _check_exact("flip_sensitivity", ("remaining",), self.partial)
 
     def __repr__(self) -> str:
         return f"Remaining({self.partial.requested - len(self.partial)} of {self.partial.requested} flips)"
@@ -37,14 +37,13 @@ class Remaining:
         Raises:
             InputError: naming all differences from the interrupted call.
         """
-        _check_alike("flip_sensitivity: remaining", self.partial, call)
+        _check_alike("flip_sensitivity", ("remaining",), self.partial, call)
         keys, every = _keys(self.partial, call)
         # Both are sorted in the same way, so one search finds them all.
         index = np.minimum(np.searchsorted(every, keys), max(len(every) - 1, 0))
         if not np.array_equal(every[index], keys) or (np.diff(index) < 1).any():
-            raise InputError(
-                "flip_sensitivity: remaining: the partial result has flips that its call has not"
-            )
+            why = "the partial result has flips that its call has not"
+            raise InputError.of("remaining", NO_VALUE, why, subject="flip_sensitivity")
         return np.delete(np.arange(len(every)), index)
 
 
@@ -54,15 +53,14 @@ def joined(one: Result, other: Any) -> Result:
         raise InputError.of(
             "rest", other, "what flip_sensitivity(..., partial.remaining) returns", subject="joined"
         )
-    _check_exact("joined", one)
-    _check_alike("joined", one, other)
+    _check_exact("joined", (), one)
+    _check_alike("joined", (), one, other)
     both = one, other
     keys = np.concatenate(_keys(one, other))
     order = np.argsort(keys, kind="stable")
     if (np.diff(keys[order]) < 1).any():
-        raise InputError(
-            "joined: rest has flips that this result has; measure those that it lacks: .remaining"
-        )
+        why = "it has flips that this result has; measure those that it lacks: .remaining"
+        raise InputError.of("rest", NO_VALUE, why, subject="joined")
     known = [part for part in both if len(part)] or [one]  # the dtype of no values says nothing
     table = {
         name: np.concatenate([getattr(part.flips, name) for part in both])[order]
@@ -80,13 +78,13 @@ def joined(one: Result, other: Any) -> Result:
     return found
 
 
-def _check_exact(name: str, result: MeasuredFlips) -> None:
+def _check_exact(subject: str, place: Location, result: MeasuredFlips) -> None:
     if not result.asked.engine.exact:
         remedy = "an estimate keeps nothing when it is interrupted; repeat the call"
-        raise InputError.of("engine", result.asked.engine, remedy, subject=name)
+        raise InputError.of((*place, "engine"), result.asked.engine, remedy, subject=subject)
 
 
-def _check_alike(subject: str, one: MeasuredFlips, other: MeasuredFlips) -> None:
+def _check_alike(subject: str, place: Location, one: MeasuredFlips, other: MeasuredFlips) -> None:
     """Rejects results of different calls, naming all differences."""
     found = []
     for result in (one, other):
@@ -103,9 +101,8 @@ def _check_alike(subject: str, one: MeasuredFlips, other: MeasuredFlips) -> None
     problems = Problems(subject)
     for name, before in found[0].items():
         if before != (now := found[1].get(name)):
-            problems.add(
-                name, before, f"this call has {shortened(repr(now), 200)}; repeat the interrupted call"
-            )
+            remedy = f"this call has {shortened(repr(now), 200)}; repeat the interrupted call"
+            problems.add((*place, name), before, remedy)
     problems.raise_if_any()
 
 

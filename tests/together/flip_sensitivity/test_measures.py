@@ -359,7 +359,7 @@ def test_an_interrupted_measurement_is_completed_with_the_same_function_only(tmp
     whole = of_measure(measure, **options)
     assert 0 < len(partial) < len(whole)
     np.testing.assert_array_equal(completed.values, whole.values)
-    for wrong, named in ((other, "remaining: measure"), ("l2", "measure = ")):
+    for wrong, named in ((other, "remaining.measure"), ("l2", "measure = ")):
         with pytest.raises(InputError, match=named):
             of_measure(wrong, flips=partial.remaining, **options)
 

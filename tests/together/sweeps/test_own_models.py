@@ -217,7 +217,7 @@ def test_a_model_that_is_another_at_each_call_fails(faked):
 
     told = problems({"a": unseeded}, [4], seeds=1)
     assert told == (
-        "sweep: models['a']: make(n=4, seed=0) returns another model each time: "
+        "sweep: models.a: make(n=4, seed=0) returns another model each time: "
         "let the seed draw all that is random in it"
     )
 
@@ -240,9 +240,9 @@ def test_what_is_wrong_with_every_model_and_argument_is_said_together_before_any
     )
     for expected in (
         "sweep: 10 errors",
-        "models['no function']: make = 3: a function make(n, seed) that returns a model",
-        "models['one argument']: make = <function",
-        "models['a/b']: name = 'a/b': a name has",
+        "models: no function: make = 3: a function make(n, seed) that returns a model",
+        "models: one argument: make = <function",
+        "models: a/b: name = 'a/b': a name has",
         "lengths = [16, 8]: 8 comes after 16",
         "seeds = 0: should be at least 1",
         "flips = 'swap': one of substitute",
@@ -252,8 +252,8 @@ def test_what_is_wrong_with_every_model_and_argument_is_said_together_before_any
     ):
         assert expected in told
     told = problems(models, [8, 16], seeds=1, flips=3)
-    assert "models['no model']: make(n=8, seed=0): model = 'weights.npz': pass " in told
-    assert "models['fails']: make(n=8, seed=0): KeyError: 'weights'" in told
+    assert "models: no model: make(n=8, seed=0): model = 'weights.npz': pass " in told
+    assert "models.fails: make(n=8, seed=0): KeyError: 'weights'" in told
     assert "in a sweep return the row: lambda tokens: model(tokens)[-1]" in told
     told = problems(
         {"a": lambda n, seed: jnp.sum, "b": config}, [8], flips=jaxsens.Substitute(sample=2, seed=3)

@@ -135,7 +135,7 @@ def measured(
     flips, began = arguments.pop("flips", None) or default_flips(measurable(model)), partial.asked.flips
     if flips != began:
         remedy = f"this call has {flips!r}; repeat the interrupted call"
-        raise InputError(f"flip_sensitivity: remaining: flips = {began!r}: {remedy}")
+        raise InputError.of("remaining.flips", began, remedy, subject="flip_sensitivity")
     try:
         return partial.joined(flip_sensitivity(model, tokens, partial.remaining, **arguments))
     except MeasurementInterrupted as stop:
