@@ -13,7 +13,7 @@ from jaxtyping import Array, Int
 from jaxsens.core.base.errors import Problems, no_rule
 from jaxsens.core.base.platforms import Platform
 from jaxsens.core.base.value import read
-from jaxsens.core.engines.engine import EngineCost, FlipBlock, PreparedPass
+from jaxsens.core.engines.engine import Cost, FlipBlock, PreparedPass
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.flips.flips import Flips
@@ -84,7 +84,7 @@ class InsertionEngine(VmapEngine):
     def preferred_batch(self, n: int, platform: Platform) -> int:
         return super().preferred_batch(n + self.copies, platform)
 
-    def cost(self, parameters: Any, tokens: Any, platform: Platform) -> EngineCost:
+    def cost(self, parameters: Any, tokens: Any, platform: Platform) -> Cost:
         longer = jax.ShapeDtypeStruct((tokens.shape[0] + self.copies,), tokens.dtype)
         forward = VmapEngine(self.measure, self.outputs, self.apply)
         prepare = forward.cost(parameters, tokens, platform).prepare
@@ -108,7 +108,7 @@ class GroupEngine(VmapEngine):
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> PreparedPass:
         return super().prepare(parameters[0], tokens)
 
-    def cost(self, parameters: Any, tokens: Any, platform: Platform) -> EngineCost:
+    def cost(self, parameters: Any, tokens: Any, platform: Platform) -> Cost:
         return super().cost(parameters[0], tokens, platform)
 
     def _flipped(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Array:

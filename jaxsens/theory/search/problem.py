@@ -17,9 +17,9 @@ from jaxsens.core.base.errors import Problems
 from jaxsens.core.base.memory import TOKEN_BYTES, check_fits
 from jaxsens.core.checks.index_check import RANDOM_FLIPS, check_words
 from jaxsens.core.checks.output import check_finite, checked_output
-from jaxsens.core.choice import choose
+from jaxsens.core.engines.choose import choose
 from jaxsens.core.engines.engine import Engine, EngineChoice
-from jaxsens.core.engines.options import AskedEngine
+from jaxsens.core.engines.options import MANY, AskedEngine, Auto
 from jaxsens.core.flips.flip_table import enumerate_flips, places
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures.measures import Norm
@@ -132,7 +132,8 @@ class Problem:
     Attributes:
         subject: The model.
         space: The words.
-        engine: Measures the flips.
+        engine: Measures all flips of a word.
+        few_engine: Measures a few flips of a word.
         choice: The engine's name, and why it was chosen.
         parameters: The model's parameters, on the device.
         devices: Where flips are measured, and in how much memory.
@@ -144,6 +145,7 @@ class Problem:
     subject: Measurable
     space: SearchSpace
     engine: Engine
+    few_engine: Engine
     choice: EngineChoice
     parameters: Any
     devices: placement.Placement
@@ -193,7 +195,7 @@ class Problem:
         """The norms of the same few flips (position, symbol) of several words."""
         positions, symbols = (np.tile(part, len(words)) for part in np.array(flips).T)
         rows = np.repeat(np.arange(len(words)), len(flips))
-        changes = self._changes(self.engine.for_few_flips, words, rows, positions, symbols)
+        changes = self._changes(self.few_engine, words, rows, positions, symbols)
         return self.sizes(changes).reshape(len(words), len(flips))
 
     def _changes(self, engine: Engine, words: np.ndarray, *flips: np.ndarray) -> np.ndarray:
@@ -218,9 +220,11 @@ def problem_of(
     first = space.word(np.full((1, len(space.free)), space.alphabet[0]))
     subject, dtype, _ = checked_output(subject, first, norm)
     check_words(subject, space.tried(search.seed), "flips or search.fixed")
-    runner, choice = choose(subject, engine, Substitute(), norm, space.n)
+    runner, choice = choose(subject, engine.shared_by(MANY), Substitute(), norm, space.n)
+    named = AskedEngine.kinds[choice.name]() if isinstance(engine, Auto) else engine
+    few, _ = choose(subject, named, Substitute(), norm, space.n, count=1)
     parameters = jax.tree.map(jnp.asarray, subject.parameters)
-    return Problem(subject, space, runner, choice, parameters, devices, search, norm, dtype)
+    return Problem(subject, space, runner, few, choice, parameters, devices, search, norm, dtype)
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,14 @@ from jaxsens.core.base.nudged import nudged, salts
 from jaxsens.core.base.platforms import on_host
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.base.programs import SOONER, compiled, kept
-from jaxsens.core.engines.engine import Engine
-from jaxsens.core.engines.vmap import HALF_UNIT, VmapEngine, compiled_output, output_vector, program_size
+from jaxsens.core.engines.vmap import (
+    HALF_UNIT,
+    LARGEST_PASS,
+    VmapEngine,
+    compiled_output,
+    output_vector,
+    program_size,
+)
 from jaxsens.core.measures.measures import L2
 from jaxsens.core.models.subjects.adapters import Measurable, in_float64
 from jaxsens.core.placement.placement import preparation_of
@@ -39,9 +45,6 @@ and that of the flipped input's may be larger."""
 DRAWS = 4
 """So often are the numbers moved, in other ways."""
 
-LARGEST_PASS = 1e11
-"""The floating-point operations up to which a pass is run: some seconds. Beyond, `HALF_UNIT` is assumed."""
-
 MOST_MOVED = 2**20
 """The numbers of a float32 model up to which it is run with moved parameters too. Of the many outputs of a larger one
 some show the rounding."""
@@ -49,19 +52,8 @@ some show the rounding."""
 MOST_NUDGED = 4000
 """The equations of a program up to which its roundings are moved: that is compiled, in a second for each hundred."""
 
-RATE = 2e10
-"""Operations per second of a pass in float64 on the reference machine: 1.9e10 to 6.6e10 at n = 256 to 1024."""
-
 Pass = Callable[[Int[np.ndarray, " n"]], Float[np.ndarray, " outputs"]]
 """A run of the model on a word."""
-
-
-def rounding_seconds(engine: Engine, subject: Measurable, n: int) -> float:
-    """Estimates the seconds in which `output_rounding` runs one input of length n on the reference machine."""
-    operations = _operations(subject, n) if engine.subtracts else None
-    if operations is None or operations > LARGEST_PASS:
-        return 0.0
-    return (1 + DRAWS) * operations / RATE
 
 
 def output_rounding(
