@@ -22,7 +22,7 @@ from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.told import duration
 from jaxsens.core.base.value import read
 from jaxsens.core.checks.output import traced_output
-from jaxsens.core.engines.choose import Work, choose, of_process
+from jaxsens.core.choose import Work, choose, of_process
 from jaxsens.core.engines.edits import SUBSTITUTE, GroupEngine, edit_of
 from jaxsens.core.engines.engine import Cost, Engine, EngineChoice
 from jaxsens.core.engines.options import AskedEngine

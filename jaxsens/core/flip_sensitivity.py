@@ -25,7 +25,7 @@ from jaxsens.core.base.versions import versions
 from jaxsens.core.checks.functions import checked_function
 from jaxsens.core.checks.index_check import check_flips
 from jaxsens.core.checks.output import check_finite, checked_output
-from jaxsens.core.engines.choose import choose, of_process
+from jaxsens.core.choose import choose, of_process
 from jaxsens.core.engines.edits import edit_of
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.engines.options import AskedEngine, Auto, Difference
@@ -193,13 +193,16 @@ def _measured_words(
 ) -> FlipSensitivity:
     """Returns the result on inputs of one length: the model is checked, an engine chosen, flips listed and measured."""
     edit, counted = edit_of(call.flips), _check_size(subject, words, selection, call.engine)
-    (batch, n), left = words.shape, counted - (len(call.remaining.partial) if call.remaining else 0)
+    counted -= 0 if call.remaining is None else len(call.remaining.partial)
+    (batch, n), wanted = words.shape, call.engine
     with numerics(subject.dtype):
         measure = _with_threshold(subject, words, call.measure)
-        call = dataclasses.replace(call, engine=_engine_of(subject, call, measure, n))
-        wanted = call.engine
+        if call.placement.group is None:  # several processes may have begun with other calls
+            before = None if call.remaining is None else call.remaining.partial.asked.engine
+            wanted = of_process(subject, wanted, call.flips, measure, n, before)
+            call = dataclasses.replace(call, engine=wanted)
         wished = wanted, call.flips, measure, n, batch
-        tell = _telling_duration(call.progress, left, wished)
+        tell = _telling_duration(call.progress, counted, wished)
         subject, dtype, output = checked_output(subject, words, measure, edit.longer, tell)
         flips = selection.flips(words)
         runner, choice = choose(subject, *wished, count=len(flips))
@@ -225,15 +228,6 @@ def _measured_words(
         found = _measured(subject, whole, chosen, runner, call, (parameters, ready))
     warn_if_unresolved(found, stacklevel=4)
     return found
-
-
-def _engine_of(subject: Measurable, call: _Call, measure: Measure, n: int) -> AskedEngine:
-    """Returns the engine's options. What remains of a call goes on as it began, and jobs of several processes agree."""
-    if call.remaining is not None:
-        before = call.remaining.partial.asked.engine
-        return before if call.engine == Auto() and isinstance(before, Auto) else call.engine
-    alone = call.placement.group is None
-    return of_process(subject, call.engine, call.flips, measure, n) if alone else call.engine
 
 
 def _with_threshold(subject: Measurable, words: np.ndarray, measure: Measure) -> Measure:

@@ -18,7 +18,7 @@ from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import EstimateWarning, InputError, collecting
 from jaxsens.core.base.memory import check_fits
 from jaxsens.core.base.precision import numerics
-from jaxsens.core.engines.choose import choose
+from jaxsens.core.choose import choose
 from jaxsens.core.engines.engine import Engine, EngineChoice, FlipBlock, PreparedPass
 from jaxsens.core.engines.options import Auto
 from jaxsens.core.engines.vmap import VmapEngine, compiled_output

@@ -17,7 +17,7 @@ from jaxsens.core.base.errors import Problems
 from jaxsens.core.base.memory import TOKEN_BYTES, check_fits
 from jaxsens.core.checks.index_check import RANDOM_FLIPS, check_words
 from jaxsens.core.checks.output import check_finite, checked_output
-from jaxsens.core.engines.choose import choose
+from jaxsens.core.choose import choose
 from jaxsens.core.engines.engine import Engine, EngineChoice
 from jaxsens.core.engines.options import MANY, AskedEngine, Auto
 from jaxsens.core.flips.flip_table import enumerate_flips, places

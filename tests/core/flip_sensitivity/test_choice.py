@@ -12,7 +12,7 @@ import pytest
 
 import jaxsens
 from jaxsens.core.base.platforms import PLATFORMS
-from jaxsens.core.engines.choose import ROUNDING, choose
+from jaxsens.core.choose import ROUNDING, choose
 from jaxsens.core.engines.options import MANY, AskedEngine, Auto
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures.measures import L2

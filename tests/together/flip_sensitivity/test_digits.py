@@ -14,7 +14,7 @@ import jaxsens
 from jaxsens import TransformerConfig
 from jaxsens.core.base.errors import PrecisionWarning
 from jaxsens.core.base.precision import RESOLVED, numerics, resolved
-from jaxsens.core.engines.choose import Work
+from jaxsens.core.choose import Work
 from jaxsens.core.engines.difference.rounding import product_error, size
 from jaxsens.core.measures.measures import Decision, Measure
 from jaxsens.core.models.parts.weighting import Sigmoid, SinkSoftmax

@@ -58,6 +58,7 @@ their rounding. Beyond, flips are measured again in float64."""
 
 WIDE = "in float64, which takes less time here than a second program for what float32 does not resolve"
 DEEP = "; from three layers on it takes longer than a forward pass a flip, and has more digits"
+FOR = {1: "one call, compilation included", MANY: "many calls that share their programs"}
 KEPT = "subtracting two outputs rounds a change of order 1/n by less than 0.1 %"
 
 
@@ -117,23 +118,21 @@ def of_process(
     flips: Flips,
     measure: Measure,
     n: int,
-    *,
+    before: AskedEngine | None = None,
     counts: bool = True,
 ) -> AskedEngine:
-    """Returns the options of a call in Python: `Auto` counts one call for the first request of a process for a program,
-    and `MANY` for later ones.
-
-    Args:
-        subject, requested, flips, measure, n: as for `choose`.
-        counts: whether this is such a request. Otherwise it is said what the next one gets.
-    """
+    """Returns the options of a call in Python, whose arguments are those of `choose`: `Auto` counts one call for the
+    first request of a process for a program, and `MANY` for later ones. What remains of a call goes on as `before`.
+    Explaining a call does not count."""
     if requested != Auto() or subject.config is None:
         return requested
+    if before is not None:
+        return before if isinstance(before, Auto) else requested
     requests = _requests(subject.apply, edit_of(flips), measure, n, subject.dtype)
-    earlier = len(requests)
+    found = requested.shared_by(MANY) if requests else requested
     if counts:
         requests[:] = [None]
-    return requested.shared_by(MANY) if earlier else requested
+    return found
 
 
 @kept
@@ -173,7 +172,7 @@ class Work:
     def resolves(self, engine: Engine) -> bool:
         """Returns whether an engine is expected to resolve most flips."""
         config = self.subject.config
-        if config is None or self.subject.exact_outputs:
+        if config is None or (engine.subtracts and self.subject.exact_outputs):
             return True
         # Two outputs of hard attention that agree leave it open whether a choice moved; a difference engine sees that.
         if config.exact_rows:
@@ -279,7 +278,9 @@ def _best(work: Work, forward: VmapEngine, calls: int) -> tuple[Engine, EngineCh
     carried, how = _carried(work, config, forward)
     if work.lost_digits is not None:
         return carried, EngineChoice("difference", f"for its digits: {work.lost_digits}{how}")
-    faster = f"estimated to be faster for {_in_words(calls)}"
+    faster = (
+        f"estimated to be faster for {FOR.get(calls, f'{calls} calls or more that share their programs')}"
+    )
     choices: list[tuple[Engine, EngineChoice]] = [
         (carried, EngineChoice("difference", f"exact, and {faster}{how}")),
         (forward, EngineChoice("vmap", f"{faster}; {KEPT}")),
@@ -289,17 +290,12 @@ def _best(work: Work, forward: VmapEngine, calls: int) -> tuple[Engine, EngineCh
     return min(choices, key=lambda choice: work.seconds(choice[0], calls))
 
 
-def _in_words(calls: int) -> str:
-    what = {1: "one call, compilation included", MANY: "many calls that share their programs"}
-    return what.get(calls, f"{calls} calls or more that share their programs")
-
-
 def _flips_of_input(subject: Measurable, n: int) -> int:
     """Returns the number of other symbols at all positions that are not read; of a model without symbols, of one."""
     config = subject.config
-    return (
-        n if config is None else (n - (readout_position(config, n) is not None)) * (config.alphabet_size - 1)
-    )
+    if config is None:
+        return n
+    return (n - (readout_position(config, n) is not None)) * (config.alphabet_size - 1)
 
 
 def _edited(requested: AskedEngine, edit: Edit, forward: VmapEngine) -> tuple[Engine, EngineChoice]:
