@@ -20,8 +20,8 @@ from benchmarks.large import LLAMA_3_8B, planned
 from benchmarks.options import FEED_FORWARD, HEADS, WIDTH
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.platforms import PLATFORMS
-from jaxsens.core.explain import planned_run
-from jaxsens.core.sweeps.planning.compiled import PlannedFlips, compile_for, measured_by
+from jaxsens.core.explain import Program, planned_run
+from jaxsens.core.sweeps.planning.compiled import compile_for
 from jaxsens.core.sweeps.planning.devices import Target, target_called
 from jaxsens.core.sweeps.planning.topology import mesh_of
 
@@ -44,8 +44,8 @@ def main() -> None:
     platform = PLATFORMS[target.device.platform]
     if model == "llama-3-8b":
         mesh = mesh_of(target)
-        asked = planned(LLAMA_3_8B, mesh, int(n))
-        compile_and_tell(target, mesh, asked, platform.budget_beside(asked.arguments, target.device.memory))
+        program, arguments = planned(LLAMA_3_8B, mesh, int(n))
+        compile_and_tell(target, mesh, program, platform.budget_beside(arguments, target.device.memory))
         return
     if published:
         own: Any = jaxsens.load_pretrained(Path(model))
@@ -56,16 +56,14 @@ def main() -> None:
         own = jaxsens.Transformer(config, seed=0)
     flips = flips_of(edit, int(n), published)
     run = planned_run(own, int(n), flips, engine=engine, platform=platform)
-    asked = measured_by(run)
-    compile_and_tell(
-        target, mesh_of(target), asked, platform.budget_beside(asked.arguments, target.device.memory)
-    )
+    budget = platform.budget_beside(run.arguments, target.device.memory)
+    compile_and_tell(target, mesh_of(target), run.program, budget)
 
 
-def compile_and_tell(target: Target, mesh: Mesh, asked: PlannedFlips, budget: int) -> None:
+def compile_and_tell(target: Target, mesh: Mesh, program: Program, budget: int) -> None:
     """Prints what was compiled, or why it was refused, as JSON."""
     try:
-        programs = [asdict(one) for one in compile_for(mesh, asked, budget)]
+        programs = [asdict(one) for one in compile_for(mesh, budget, program)]
     except InputError as error:
         print(json.dumps({"refused": str(error)}))
         return

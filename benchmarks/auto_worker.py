@@ -21,10 +21,12 @@ def main() -> None:
     model = jaxsens.Transformer(config, seed=0)
     word = np.random.default_rng([n]).integers(0, 2, size=n)
     word[-1] = 2
-    for line in sys.stdin:
-        flips = jaxsens.Substitute(sample=int(line) or None)
+    for calls, line in enumerate(sys.stdin):
+        flips, by = jaxsens.Substitute(sample=int(line) or None), engine
+        if engine == "auto" and flips.sample:  # what it would take for all flips
+            by = jaxsens.explain(model, n, engine=jaxsens.Auto(1000 if calls else 1)).engine.name
         began = time.perf_counter()
-        result = jaxsens.flip_sensitivity(model, word, flips, engine=engine)
+        result = jaxsens.flip_sensitivity(model, word, flips, engine=by)
         seconds = time.perf_counter() - began
         print(
             json.dumps({"seconds": seconds, "engine": result.engine.name, "from": jaxsens.__file__}),

@@ -11,10 +11,10 @@ from jax.sharding import Mesh
 from jaxsens.core.base.errors import Problems
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.engines.vmap import VmapEngine
+from jaxsens.core.explain import Program
 from jaxsens.core.measures import L2
 from jaxsens.core.models.subjects.adapters import LayeredApply
 from jaxsens.core.placement.program import bytes_of
-from jaxsens.core.sweeps.planning.compiled import PlannedFlips
 from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.architecture import PublishedTransformer
 from jaxsens.pretrained.families.family import StoredTensor, Tensor
@@ -51,8 +51,9 @@ class Shapes(Reader):
         return jax.ShapeDtypeStruct((*lead, *shape), kind, sharding=where)
 
 
-def planned(options: dict[str, Any], mesh: Mesh, n: int) -> PlannedFlips:
-    """Returns what is compiled to measure logits, with weights in bfloat16 that are split over a mesh."""
+def planned(options: dict[str, Any], mesh: Mesh, n: int) -> tuple[Program, int]:
+    """Returns what is compiled to measure logits, with weights in bfloat16 that are split over a mesh, and the bytes of
+    these on each device."""
     family = FAMILIES[options["model_type"]]
     a = family.architecture(Options(options, "config.json", Problems("planned")))
     head = Tensor(("head", "matrix"), family.head_matrix, (a.symbols, a.width), transposed=True)
@@ -63,5 +64,4 @@ def planned(options: dict[str, Any], mesh: Mesh, n: int) -> PlannedFlips:
     with numerics("float32"):
         parameters = parameters_of(found, a.layers, Shapes(NARROW, mesh))
     engine = VmapEngine(L2(), None, LayeredApply(PublishedTransformer(a, "logits", mesh=mesh), "last"))
-    held = bytes_of(parameters, mesh)
-    return PlannedFlips(engine, "measured", parameters, n, SYMBOLS * (n - 1), 1, "float32", held)
+    return Program(engine, parameters, n, SYMBOLS * (n - 1), "float32"), bytes_of(parameters, mesh)

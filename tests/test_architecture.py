@@ -37,11 +37,11 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 # The rooms of the core: each may import those before it.
 CORE = (
-    *("base", "measures", "models", "flips", "engines", "checks", "placement", "choice", "results"),
+    *("base", "measures", "models", "flips", "engines", "checks", "placement", "choose", "results"),
     *("explain", "flip_sensitivity", "sweeps", "report", "sweep"),
 )
 # What is proved shares no code with what is measured, so that tests can compare the two. These measure:
-MEASURING = ("engines", "checks", "placement", "choice", "results", "explain", "flip_sensitivity")
+MEASURING = ("engines", "checks", "placement", "choose", "results", "explain", "flip_sensitivity")
 PROVED = "jaxsens.theory"
 COMPARE = ("jaxsens.theory.search", "jaxsens.theory.tables")
 HEAVY = ("jax", "flax", "optax", "orbax", "pandas", "pyarrow", "matplotlib", "scipy", "jinja2")
@@ -119,16 +119,16 @@ def test_the_rule_for_imports_says_what_the_architecture_says():
         ("jaxsens.core.measures.measure", "jaxsens.core.engines.vmap", False),
         ("jaxsens.core.engines.vmap", "jaxsens.core.measures.measure", True),
         ("jaxsens.core.engines.vmap", "jaxsens.core.results.result", False),
-        ("jaxsens.core.choice", "jaxsens.core.flip_sensitivity", False),
-        ("jaxsens.core.flip_sensitivity", "jaxsens.core.choice", True),
+        ("jaxsens.core.choose", "jaxsens.core.flip_sensitivity", False),
+        ("jaxsens.core.flip_sensitivity", "jaxsens.core.choose", True),
         ("jaxsens.core.sweeps.points", "jaxsens.core.report.fits", False),
         ("jaxsens.core.base.errors", "jaxsens.core.measures.measure", False),
-        ("jaxsens.core.choice", "jaxsens.first_order.engine", False),
+        ("jaxsens.core.choose", "jaxsens.first_order.engine", False),
         ("jaxsens.first_order.engine", "jaxsens.core.engines.engine", True),
         ("jaxsens.core.sweeps.sources", "jaxsens.formal.constructions.catalogue", False),
         ("jaxsens.theory.lipschitz", "jaxsens.core.models.parts.masks", True),
         ("jaxsens.theory.lipschitz", "jaxsens.core.engines.vmap", False),
-        ("jaxsens.theory.lipschitz", "jaxsens.core.choice", False),
+        ("jaxsens.theory.lipschitz", "jaxsens.core.choose", False),
         ("jaxsens.theory.search.worst_input", "jaxsens.core.flip_sensitivity", True),
         ("jaxsens.theory.tables.sweep", "jaxsens.core.results.result", True),
         ("jaxsens.theory.hard_attention.misclassified", "jaxsens.formal.languages.named", True),

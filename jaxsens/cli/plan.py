@@ -142,11 +142,9 @@ def _told(made: Plan, why: str | None) -> list[str]:
         lines.append(f"Nothing was compiled, and ~ marks estimates: {why}")
     elif not all(row.compiled for row in made.rows):
         lines.append("~ marks what was estimated, and not compiled; --compile all compiles it")
-    sure = made.target.device.platform != "gpu" or all(row.compiled for row in made.rows)
-    longer = "" if sure else " (estimated as for a CPU; a GPU's programs may take several times as long)"
     lines.append(
         f"All points: at least {duration(made.least_seconds)} by the rates of the devices, and about "
-        f"{duration(made.compiling)} to compile, once{longer}"
+        f"{duration(made.compiling)} to compile, once"
     )
     lines.append(
         f"Suggested: {made.shards} shard{'s' if made.shards > 1 else ''} of at most {made.minutes} minutes, if a "

@@ -6,7 +6,7 @@ import time
 import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,8 @@ from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.told import duration
 from jaxsens.core.base.value import read
 from jaxsens.core.checks.check import traced_model
-from jaxsens.core.choice import choose, compile_seconds, lost_digits
-from jaxsens.core.engines.engine import Engine, EngineChoice, EngineCost
+from jaxsens.core.choose import Work, choose, of_process
+from jaxsens.core.engines.engine import Cost, Engine, EngineChoice
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.flips.selection import default_flips, select
@@ -31,15 +31,11 @@ from jaxsens.core.measures import Measure
 from jaxsens.core.models.subjects.adapters import Measurable, checked_input, measurable
 from jaxsens.core.models.subjects.texts import encoded
 from jaxsens.core.placement.program import Quantity, bytes_of
-from jaxsens.core.results.digits.rounding import rounding_seconds
 
 _SHORTER = "give a shorter input; samples of its flips take less"
 
 _PATIENCE = 30.0
 """Seconds from which on a measurement is long."""
-
-_READING = 1e-9
-"""Seconds in which a forward pass reads a symbol, at least."""
 
 _ROW_NUMBER = 1e-6
 """Seconds for each number of a transformer's rows: their table of positions is a constant of every program."""
@@ -147,15 +143,16 @@ def planned_run(
         # An unknown threshold costs as much as any other.
         what = what.prepared(lambda: np.zeros((1, int(np.prod(shape)))), subject.outputs, eps=0.0)
         on = platform or compiled_for()
+        asked = of_process(subject, asked, flipped, what, n, counts=False)
         return _planned(subject, (asked, flipped, what, n, 1), count, on)
 
 
 def _planned(
-    subject: Measurable, wished: tuple[AskedEngine, Flips, Measure, int, int], flips: int, on: Platform
+    subject: Measurable, wished: tuple[AskedEngine, Flips, Measure, int, int], count: int, on: Platform
 ) -> PlannedRun:
-    engine, choice = choose(subject, *wished)
+    engine, choice = choose(subject, *wished, count=count, platform=on)
     asked, what, measure, n, _ = wished
-    return asked.planned(PlannedRun(subject, n, what, measure, flips, on, engine, choice))
+    return asked.planned(PlannedRun(subject, n, what, measure, count, on, engine, choice))
 
 
 def warn_if_long(
@@ -208,6 +205,21 @@ def _count_flips(
     return selection.number(own=known is not None or of_alphabet)
 
 
+class Program(NamedTuple):
+    """An engine and its parameters, which may be abstract, for the flips of an input of length n of a model in a dtype.
+
+    `row` is the number of positions of a flip, and `quantity` the method of the engine that computes a block of them.
+    """
+
+    engine: Engine
+    parameters: Any
+    n: int
+    flips: int
+    dtype: str
+    row: int = 1
+    quantity: Quantity = "measured"
+
+
 @dataclass(frozen=True)
 class PlannedRun:
     """An engine that would measure the flips of an input of length n on a platform.
@@ -240,11 +252,21 @@ class PlannedRun:
         return self.subject.parameters
 
     @cached_property
-    def cost(self) -> EngineCost:
-        """What the engine does."""
-        tokens = jax.ShapeDtypeStruct((self.n,), jnp.int32)
+    def cost(self) -> Cost:
+        """What the engine does, and the one that measures again what it resolves of few flips."""
+        return Work(self.subject, self.n, 1, self.flips, self.platform, self.parameters).cost(self.engine)
+
+    @property
+    def program(self) -> Program:
+        """What is compiled to measure the flips."""
+        size = self.n, self.flips, self.subject.dtype, self.asked.row
+        return Program(self.engine, self.parameters, *size, self.quantity)
+
+    @property
+    def arguments(self) -> int:
+        """Bytes of what all flips share, the model included."""
         with numerics(self.subject.dtype):
-            return self.engine.cost(self.parameters, tokens, self.platform)
+            return bytes_of((self.parameters, self.prepared)) * (2 if self.engine.wide else 1)
 
     @cached_property
     def prepared(self) -> Any:
@@ -262,7 +284,7 @@ class PlannedRun:
     @property
     def operations(self) -> float:
         """Floating-point operations for all flips."""
-        return self.cost.prepare + self.flips * self.cost.per_flip
+        return self.cost.operations(1, self.flips)
 
     @property
     def memory(self) -> int:
@@ -271,43 +293,25 @@ class PlannedRun:
         block = min(self.block_bytes(self.flips), self.platform.memory)
         return bytes_of((self.subject.parameters, self.prepared)) + tables + block
 
-    @property
-    def seconds(self) -> float:
-        """The seconds of all flips of an input on this machine."""
-        return self.seconds_of(1, self.flips)
-
-    def seconds_of(self, words: int, flips: int) -> float:
-        """Returns the seconds of so many inputs, and their flips in all: of operations, or of reading all symbols by
-        forward passes if that takes longer; of telling what is rounded; and of what goes on in float64."""
-        dtype = "float64" if self.engine.wide else self.subject.dtype
-        with numerics(dtype):
-            rate = _matmul_rate(dtype) * self.cost.efficiency
-        read = flips * self.n if self.choice.name == "vmap" else 0
-        own = max((words * self.cost.prepare + flips * self.cost.per_flip) / rate, read * _READING)
-        own += words * rounding_seconds(self.engine, self.subject, self.n)
-        return own if self.goes_on is None else own + self.goes_on.seconds_of(words, flips)
-
-    @cached_property
-    def goes_on(self) -> PlannedRun | None:
-        """What measures the flips in float64 that float32 does not resolve, if these are most."""
-        wider, config = self.engine.wider, self.subject.config
-        if wider is None or config is None or self.subject.exact_outputs:
-            return None
-        # Two outputs of hard attention that agree leave it open whether a choice moved; a difference engine sees that.
-        hard, subtracts = config.exact_rows, self.engine.subtracts
-        lost = hard if subtracts else not hard and lost_digits(self.subject, config, self.n) is not None
-        return replace(self, engine=wider) if lost else None
+    def seconds_of(self, inputs: int, flips: int) -> float:
+        """Returns the seconds of so many inputs, and their flips in all, at this machine's rates."""
+        return self.cost.seconds(here(self.platform), inputs, flips)
 
     @property
     def compiling(self) -> float:
-        """The seconds in which the reference machine compiles the programs."""
-        layers = 1 if self.subject.config is None else self.subject.config.layers
-        return compile_seconds(self.engine, layers) + (self.goes_on.compiling if self.goes_on else 0.0)
+        """The seconds in which the programs are compiled."""
+        return self.cost.compilation(self.platform)
 
     def explained(self) -> Explanation:
         """Returns what the run means on this machine."""
         found = Explanation(
-            self.choice, self.n, self.flips, self.operations, self.memory, self.seconds, self.compiling
+            self.choice,
+            self.n,
+            self.flips,
+            self.operations,
+            self.memory,
+            self.seconds_of(1, self.flips),
+            self.compiling,
         )
         if not self.asked.plain:
             return found
@@ -316,15 +320,23 @@ class PlannedRun:
         return replace(found, instead="\n".join(filter(None, others)) or None)
 
 
+def here(platform: Platform) -> Platform:
+    """Returns a platform's row with the rates of this machine, which are measured once, in some milliseconds."""
+    wide = _matmul_rate("float64")
+    host = wide if platform.name == "cpu" else platform.host_rate
+    return replace(platform, rate=_matmul_rate("float32"), wide_rate=wide, host_rate=host)
+
+
 @lru_cache(maxsize=4)
 def _matmul_rate(dtype: str) -> float:
-    """Measures the operations per second of a matrix product on the default device, at the current precision."""
-    a = jnp.ones((512, 512), dtype)
-    product = jax.jit(lambda a: a @ a)
-    product(a).block_until_ready()
-    seconds = []
-    for _ in range(5):
-        began = time.perf_counter()
+    """Measures the operations per second of a matrix product on the default device."""
+    with numerics(dtype):
+        a = jnp.ones((512, 512), dtype)
+        product = jax.jit(lambda a: a @ a)
         product(a).block_until_ready()
-        seconds.append(time.perf_counter() - began)
+        seconds = []
+        for _ in range(5):
+            began = time.perf_counter()
+            product(a).block_until_ready()
+            seconds.append(time.perf_counter() - began)
     return 2 * 512**3 / min(seconds)

@@ -29,7 +29,7 @@ from jaxsens.core.checks.check import (
 )
 from jaxsens.core.checks.functions import checked_function, unflipped_value
 from jaxsens.core.checks.indices import check_flips
-from jaxsens.core.choice import choose
+from jaxsens.core.choose import choose, of_process
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.engines.options import AskedEngine, Auto, Difference
 from jaxsens.core.engines.vmap import compiled_output
@@ -203,6 +203,10 @@ def _measured_words(
         measure = call.measure.prepared(
             lambda: _outputs(subject, words), subject.outputs, float(np.finfo(subject.dtype).eps)
         )
+        if call.placement.group is None:  # several processes may have begun with other calls
+            before = None if call.remaining is None else call.remaining.partial.asked.engine
+            wanted = of_process(subject, wanted, call.flips, measure, n, before)
+            call = dataclasses.replace(call, engine=wanted)
         wished = wanted, call.flips, measure, n, batch
         subject, shape, dtype = traced_model(subject, words[0], measure, call.flips.longer)
         if (
@@ -210,8 +214,8 @@ def _measured_words(
         ):  # else the caller follows it, or wants nothing of it
             warn_if_long(subject, wished, counted, stacklevel=5)
         check_calls(subject, words, shape, call.flips.longer)
-        runner, choice = choose(subject, *wished)
         flips = selection.flips()
+        runner, choice = choose(subject, *wished, count=len(flips))
         estimate = None if wanted.exact else wanted.estimate(subject, measure, n, call.placement.budget)
         parameters = jax.tree.map(jnp.asarray, subject.parameters) if estimate is None else estimate.first
         doubts = None

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base.platforms import Platform
-from jaxsens.core.engines.engine import Changed, Engine, EngineCost, FlipBlock
+from jaxsens.core.engines.engine import Changed, Cost, Engine, FlipBlock
 from jaxsens.core.engines.one_key.layer_costs import costs_of_layers
 from jaxsens.core.engines.one_key.one_moved_key import attended_by_moved_rows, changes_of_rows, passed_on
 from jaxsens.core.engines.one_key.run import LayerRun, Run, run, weighting_refusal
@@ -79,7 +79,6 @@ class FirstOrderEngine(Engine):
     layered: Layered
     readout: int | str
     prepares_for_measure: ClassVar[bool] = True
-    compiling: ClassVar[tuple[float, float]] = 4.9, 0.1
 
     @property
     def own_config(self) -> TransformerConfig | None:
@@ -275,7 +274,7 @@ class FirstOrderEngine(Engine):
 
     def cost(
         self, parameters: tuple[Any, Any], tokens: Int[Array, " n"] | jax.ShapeDtypeStruct, platform: Platform
-    ) -> EngineCost:
+    ) -> Cost:
         """Counts the products of attention, forward and backward, and of the sums over rows, and the row maps.
 
         The second of `parameters` gives the number of combinations.
@@ -292,4 +291,4 @@ class FirstOrderEngine(Engine):
                 prepare += n * outputs * (2 * of_rows + (1.5 * n * pairs if k else 0))
                 per_flip += n * (2 * pairs + outputs * pairs / 2)
             block = max(block, self.preferred_batch(n, platform) * outputs * pairs * 4)
-        return EngineCost(prepare, per_flip, int(block), EFFICIENCY)
+        return Cost(prepare, per_flip, int(block), EFFICIENCY, compiling=4.9 + 0.1 * model.layers)

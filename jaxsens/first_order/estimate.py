@@ -14,9 +14,9 @@ from jaxtyping import Float
 from jaxsens.core.base.errors import EngineRefusal, InputError
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.base.programs import kept
-from jaxsens.core.engines.engine import EngineChoice, EngineCost
+from jaxsens.core.engines.engine import Cost, EngineChoice
 from jaxsens.core.engines.one_key.layer_costs import costs_of_layers
-from jaxsens.core.explain import PlannedRun
+from jaxsens.core.explain import PlannedRun, here
 from jaxsens.core.measures import Measure
 from jaxsens.core.models.subjects.adapters import Measurable
 from jaxsens.core.models.transformer.layered import LAST_OTHER
@@ -201,7 +201,7 @@ class PlannedEstimate(PlannedRun):
         return self._estimate[1]
 
     @cached_property
-    def cost(self) -> EngineCost:
+    def cost(self) -> Cost:
         return self._estimate[0]
 
     @cached_property
@@ -213,10 +213,10 @@ class PlannedEstimate(PlannedRun):
         return super().memory + (0 if self.engine.of_norm else table_bytes(self.flips, self.combined))
 
     @cached_property
-    def _estimate(self) -> tuple[EngineCost, Any]:
+    def _estimate(self) -> tuple[Cost, Any]:
         return self.of_count(self.combined)
 
-    def of_count(self, count: int) -> tuple[EngineCost, Any]:
+    def of_count(self, count: int) -> tuple[Cost, Any]:
         """Returns the cost of so many combinations, in all blocks together, and the parameters of a block, abstract."""
         parameters, platform = self.subject.parameters, self.platform
         with numerics(self.subject.dtype):
@@ -236,9 +236,8 @@ def estimated_instead(asked: EstimateOptions, run: PlannedRun) -> str | None:
     except EngineRefusal:
         return None
     scalar, _ = estimate.of_count(1)
-    rate = estimate.operations / estimate.seconds * scalar.efficiency / estimate.cost.efficiency
-    of_scalar = (scalar.prepare + run.flips * scalar.per_flip) / rate
+    whole, alone = (one.seconds(here(run.platform), 1, run.flips) for one in (estimate.cost, scalar))
     return (
-        f'engine="{NAME}" would take about {estimate.seconds:.2g} s for all outputs, {of_scalar:.2g} s for a scalar, '
+        f'engine="{NAME}" would take about {whole:.2g} s for all outputs, {alone:.2g} s for a scalar, '
         "besides the verified flips; the other flips would be estimates, whose error it measures on a sample"
     )

@@ -17,13 +17,12 @@ from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import EstimateWarning, InputError, collecting
 from jaxsens.core.base.memory import check_fits
 from jaxsens.core.base.precision import numerics
-from jaxsens.core.engines.difference import engine as difference
-from jaxsens.core.engines.difference.engine import DifferenceEngine
+from jaxsens.core.choose import choose
 from jaxsens.core.engines.engine import Engine, EngineChoice
-from jaxsens.core.engines.incremental import incremental_engine
-from jaxsens.core.engines.one_key.layer_costs import LayerCosts, costs_of_layers
+from jaxsens.core.engines.options import Auto
 from jaxsens.core.engines.vmap import OutputEngine, VmapEngine, compiled_output
 from jaxsens.core.flips.flip_table import FlipTable
+from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.models.subjects.adapters import Measurable
 from jaxsens.core.placement import placement
 from jaxsens.core.placement.preparing import Ready
@@ -55,9 +54,6 @@ FAR_OFF = 0.3
 FAR_OFF_90 = 1.0
 """So does a 90 % quantile of it above this: the median hides a tenth of flips of which an estimate says nothing. Above
 sigmoid attention whose rows are not normalised, scores grow with n, and that tenth is off by several times itself."""
-
-MANY_OPERATIONS = 2e12
-"""Forward passes of this many operations take so long that an engine which compiles later takes less in all."""
 
 ROUNDINGS = 64
 """The roundings, of the sum of all outputs' sizes, by which two outputs in float64 may differ for no reason."""
@@ -245,22 +241,18 @@ def check_estimates_finite(
 
 
 def exact_engine(
-    subject: Measurable, engine: FirstOrderEngine, costs: list[LayerCosts], n: int, flips: int
+    subject: Measurable, engine: FirstOrderEngine, n: int, inputs: int, flips: int
 ) -> tuple[Engine, str]:
-    """Returns the engine for a few exact flips, and its name: "difference" up to two layers, where a flip takes O(n);
-    else a forward pass for each or, where these take longer than it takes to compile, what the flip changes of one.
-
-    `costs` are those of the model's layers, and n is the length of the input."""
-    config, measure = subject.config, engine.measure
+    """Returns the engine for so many exact flips of so many inputs of length n, and its name."""
+    measure = engine.measure
+    runner, choice = choose(subject, Auto(1), Substitute(), measure, n, inputs, count=flips)
+    if not engine.of_norm:
+        return runner, choice.name
     # A norm is taken of the changes of combinations, which already are those of the chosen outputs.
-    outputs = None if engine.of_norm else engine.outputs
-    if config is not None and config.layers <= 2 and difference.refusal(config) is None:
-        return DifferenceEngine(measure, outputs, config), "difference"
-    if flips * n * sum(n * one.pair + one.row for one in costs) > MANY_OPERATIONS:
-        shortened = incremental_engine(subject, measure, outputs)
-        if shortened is not None:
-            return shortened, "incremental"
-    return (OutputEngine if engine.of_norm else VmapEngine)(measure, outputs, subject.apply), "vmap"
+    passes = OutputEngine(measure, None, subject.apply)
+    return (
+        passes if isinstance(runner, VmapEngine) else dataclasses.replace(runner, outputs=None)
+    ), choice.name
 
 
 def verified(
@@ -284,12 +276,10 @@ def verified(
     """
     n, norm, size = words.shape[1], engine.measure, None
     wide = with_parameters_in(subject, n, np.float64)
-    costs = costs_of_layers(
-        engine.layered.at_length(n), with_parameters_in(subject, n, np.float32).parameters, n
-    )
-    runner, name = exact_engine(wide, engine, costs, n, len(chosen))
     where = [flips.inputs[chosen], flips.positions[chosen], flips.symbols[chosen]]
     inputs, which = np.unique(where[0], return_inverse=True)
+    with numerics(wide.dtype):
+        runner, name = exact_engine(wide, engine, n, len(inputs), len(chosen))
     order, passes = np.arange(len(chosen)), isinstance(runner, OutputEngine)
     if passes:  # the output of an input is that on a flip which puts there what there is
         own = inputs, np.zeros((len(inputs), 1), int), words[inputs, :1]

@@ -47,8 +47,10 @@ def client(service):
 )
 def test_the_client_returns_what_the_function_returns_bit_for_bit(client, asked):
     found = client.flip_sensitivity("tiny", WORD, **asked, progress=False)
-    wanted = jaxsens.flip_sensitivity(tiny(), WORD, **asked)
+    wanted = jaxsens.flip_sensitivity(tiny(), WORD, **{**asked, "engine": found.asked.engine})
+    named = jaxsens.flip_sensitivity(tiny(), WORD, **{"engine": found.engine.name, **asked})
     assert np.array_equal(found.values, wanted.values)
+    assert np.array_equal(found.values, named.values)
     assert np.array_equal(found.resolution, wanted.resolution)
     assert found.description() == wanted.description()
 

@@ -13,8 +13,8 @@ from pydantic import ConfigDict
 from jaxsens.analysis.statistics import attention_statistics, mean_of_known
 from jaxsens.core.base.errors import Problems
 from jaxsens.core.base.strict import STRICT
-from jaxsens.core.choice import RATE
-from jaxsens.core.engines.vmap import ELEMENTWISE, VmapEngine
+from jaxsens.core.engines.engine import Cost
+from jaxsens.core.engines.vmap import ELEMENTWISE, compiling
 from jaxsens.core.models.subjects.adapters import Measurable
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layers import layer_operations
@@ -80,14 +80,13 @@ class AttentionTable(PointTable):
                 if any(value is not None for value in found.values()):
                     yield of_point | {"layer": layer, "head": head} | found
 
-    def seconds(self, model: Measurable, inputs: int, n: int) -> tuple[float, float]:
-        """Returns those of hard attention."""
+    def cost(self, model: Measurable, n: int) -> Cost:
+        """Returns that of hard attention."""
         config = model.config
         if config is None:
-            return 0.0, 0.0
+            return Cost(0.0, 0.0, 0, ELEMENTWISE, compiling=0.0)
         operations = sum(layer_operations(config, k, n) for k in range(config.layers))
-        fixed, per_layer = VmapEngine.compiling
-        return fixed + per_layer * config.layers, inputs * operations / (RATE * ELEMENTWISE)
+        return Cost(operations, 0.0, 0, ELEMENTWISE, compiling=compiling(config.layers))
 
 
 def _of_word(

@@ -25,6 +25,10 @@ class Platform:
         name: JAX's name of the platform.
         memory: the default budget: bytes of temporary memory on each device, for all threads together.
         float64: whether the device computes in float64; otherwise the host does what needs its digits.
+        rate: float32 operations per second of a large matrix product on the device that stands for the platform.
+        wide_rate, host_rate: the same in float64, of the device and of its host; of the host twice where the device
+            does not compute in float64.
+        compiling: how many times as long as on the reference machine, two cores, programs take to compile.
         threads: whether a single device is kept busy by one thread for each core, and not by XLA itself.
         batches: the least number of batches into which the flips of a single device are divided, so that results do not
             depend on the number of cores.
@@ -39,6 +43,9 @@ class Platform:
     name: str
     memory: int
     float64: bool
+    rate: float
+    wide_rate: float
+    compiling: float
     threads: bool
     batches: int
     forward_symbols: int
@@ -48,6 +55,7 @@ class Platform:
     estimated_flips: int
     cached_scores: int | None
     mapped_numbers: int | None = None
+    host_rate: float = 5e10
 
     def mapped_rows(self, width: int) -> int | None:
         """Returns how many rows of a width are mapped at a time; None for all."""
@@ -66,6 +74,10 @@ def _accelerator(name: str, float64: bool) -> Platform:
         name,
         memory=2**33,
         float64=float64,
+        # What an H200 reached, a third of its data sheet, and its first calls: benchmarks/README.md.
+        rate=2e13,
+        wide_rate=1e13,
+        compiling=1.4,
         threads=False,
         batches=1,
         forward_symbols=2**17,
@@ -84,6 +96,9 @@ PLATFORMS = {
         "cpu",
         memory=2**31,
         float64=True,
+        rate=1e11,
+        wide_rate=5e10,
+        compiling=1.0,
         threads=True,
         batches=16,
         forward_symbols=2**8,
@@ -99,6 +114,10 @@ PLATFORMS = {
     # of 64 numbers took up to 30 times as long to compile for a v6e as one for 2**12, which fill its units as well.
     "tpu": replace(
         _accelerator("tpu", float64=False),
+        # A third of a v5e's data sheet, not measured; programs compiled for a v5e took 14 to 32 times as long.
+        rate=1e13,
+        wide_rate=5e10,
+        compiling=25.0,
         memory=12 * 2**30,  # of 16 GiB of a v5e: narrow arrays take up to eight times their size on a TPU
         forward_symbols=2**10,
         difference_symbols=2**13,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, TypeAlias
@@ -94,21 +95,62 @@ class Served:
         return None
 
 
+PASS_EFFICIENCY = 0.4
+"""The share of the host's rate in float64 that a forward pass reaches alone."""
+
+
 @dataclass(frozen=True)
-class EngineCost:
-    """The cost of an engine's work on one input.
+class Cost:
+    """What an engine does with inputs of one length. `auto`, `explain`, `plan`, the warning before a long measurement
+    and the estimates of a sweep read it.
 
     Attributes:
-        prepare: floating-point operations per input.
-        per_flip: floating-point operations per flip.
+        prepare: floating-point operations for each input; a multiply-add counts as two.
+        per_flip: floating-point operations for each flip.
         block_bytes: bytes of temporary memory for a block of flips.
-        efficiency: the measured rate of such work on CPU, as a share of the rate of a large matrix product.
+        efficiency: the rate of such work, as a share of the platform's rate of a large matrix product.
+        compiling: seconds to trace and compile on the reference machine.
+        wide: whether the operations are in float64.
+        passes: operations in float64 for each input that bound the rounding of its output.
+        least: seconds that each flip takes at least, whatever it computes.
+        then: the cost of the engine that measures the flips again, if this one resolves few of them.
     """
 
     prepare: float
     per_flip: float
     block_bytes: int
     efficiency: float
+    compiling: float
+    wide: bool = False
+    passes: float = 0.0
+    least: float = 0.0
+    then: Cost | None = None
+
+    def operations(self, inputs: int, flips: int) -> float:
+        """Returns the floating-point operations of all flips of the inputs, before any is measured again."""
+        return inputs * self.prepare + flips * self.per_flip
+
+    def compilation(self, platform: Platform) -> float:
+        """Returns the seconds in which all programs are compiled."""
+        return platform.compiling * self.compiling + (self.then.compilation(platform) if self.then else 0.0)
+
+    def rounding(self, platform: Platform, inputs: int) -> float:
+        """Returns the seconds in which the host bounds the rounding of outputs."""
+        return inputs * self.passes / (platform.host_rate * PASS_EFFICIENCY)
+
+    def seconds(self, platform: Platform, inputs: int, flips: int, calls: float = math.inf) -> float:
+        """Returns the seconds of a call, within a factor of about three.
+
+        Args:
+            platform: where; its rates may be those of this machine or of a device.
+            inputs: their number.
+            flips: the number of flips, of all inputs together.
+            calls: how many such calls share the compilation.
+        """
+        rate = (platform.wide_rate if self.wide else platform.rate) * self.efficiency
+        own = max(self.operations(inputs, flips) / rate, flips * self.least) + self.rounding(platform, inputs)
+        again = self.then.seconds(platform, inputs, flips) if self.then else 0.0
+        return own + again + self.compilation(platform) / calls
 
 
 @jax.tree_util.register_dataclass
@@ -159,8 +201,6 @@ class Engine(abc.ABC):
         wide: whether flips of a float32 model are measured in float64, with parameters and prepared values in float64.
         subtracts: whether changes are differences of two rounded outputs, whose rounding `doubting` tells.
         prepares_for_measure: whether what `prepare` returns depends on `measure` or `outputs`.
-        compiling: seconds to trace and compile on the reference machine, fixed and per layer;
-            `scripts/benchmark_auto.py` and `scripts/benchmark_first_call.py` check them.
     """
 
     measure: Measure
@@ -168,7 +208,6 @@ class Engine(abc.ABC):
     wide: bool = field(default=False, kw_only=True)
     subtracts: ClassVar[bool] = False
     prepares_for_measure: ClassVar[bool] = False
-    compiling: ClassVar[tuple[float, float] | None] = None
 
     @abc.abstractmethod
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> Any:
@@ -260,11 +299,6 @@ class Engine(abc.ABC):
         return jnp.asarray(True)
 
     @property
-    def for_few_flips(self) -> Engine:
-        """The engine for a few flips of an input, for which a long preparation is not worthwhile."""
-        return self
-
-    @property
     def how(self) -> str:
         """The method in a few words; results use it for flips that another engine declined."""
         return type(self).__name__
@@ -274,8 +308,10 @@ class Engine(abc.ABC):
         """Returns the fastest number of flips per block on a platform, ignoring memory."""
 
     @abc.abstractmethod
-    def cost(self, parameters: Any, tokens: Any, platform: Platform) -> EngineCost:
-        """Returns the cost of measuring flips of `tokens`, which may be an abstract value."""
+    def cost(self, parameters: Any, tokens: Any, platform: Platform) -> Cost:
+        """Returns the cost of measuring flips of `tokens`, which may be an abstract value, in the current arithmetic.
+
+        `scripts/benchmark_auto.py` and `scripts/benchmark_first_call.py` check its constants."""
 
     def measured(self, parameters: Any, prepared: Any, block: FlipBlock) -> Float[Array, "flips 2"]:
         """Returns the number that is measured for each flip, and its resolution: a bound of its rounding, below which

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from jaxsens.core.base.errors import no_rule
 from jaxsens.core.base.registry import Kinds
+from jaxsens.core.base.strict import OptionalPositive
 from jaxsens.core.base.value import Answer, kind_of
 
 if TYPE_CHECKING:
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
 ESTIMATING = "first-order"
 """The engine of a package that estimates where a sweep names none. A name, not a rule: which others are installed must
 not change the numbers of a sweep."""
+
+
+TIERS = (1, 8, 64, 1000)
+"""The numbers of calls that `Auto` distinguishes. A sweep that grows from 40 points to 41 keeps its engines."""
+
+MANY = TIERS[-1]
+"""The calls that share their programs where nobody counts them: of a service, a search, and of a model that this
+process measures again."""
 
 
 class Estimate(Protocol):
@@ -44,6 +53,11 @@ class AskedEngine(Answer, abc.ABC):
     example: ClassVar[str] = "jaxsens.Vmap()"
     kinds: ClassVar[Kinds] = Kinds("engines", __name__)
     exact: ClassVar[bool] = True
+
+    def shared_by(self, calls: int) -> AskedEngine:
+        """Returns the options for one of so many calls that share their programs."""
+        del calls
+        return self
 
     def refusal(self, measure: Measure) -> str | None:
         """Returns why the engine does not serve a measure, or None."""
@@ -82,9 +96,23 @@ def estimating() -> AskedEngine | None:
 
 @kind_of(AskedEngine, "auto")
 class Auto(AskedEngine):
-    """`Difference` if only that is accurate, otherwise the exact engine estimated to be fastest for several inputs,
-    including compilation. The choice is the same on every machine; `jaxsens.explain` reports it with the reason and the
-    cost."""
+    """`Difference` if only that is accurate, otherwise the exact engine estimated to be fastest, compilation included.
+    The choice is the same on every machine of a platform; `jaxsens.explain` reports it with the reason and the cost.
+
+    Args:
+        calls: how many calls like this one share the compiled programs. By default 1 for the first such call of a
+            process, and many for later ones; a sweep counts its seeds.
+    """
+
+    calls: OptionalPositive = None
+
+    def shared_by(self, calls: int) -> Auto:
+        return self if self.calls else Auto(Auto(calls).tier)
+
+    @property
+    def tier(self) -> int:
+        """The largest of `TIERS` that `calls` reaches."""
+        return max(tier for tier in TIERS if tier <= (self.calls or 1))
 
 
 @kind_of(AskedEngine, "vmap")

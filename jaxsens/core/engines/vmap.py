@@ -16,18 +16,28 @@ from jaxtyping import Array, Float, Int
 from jaxsens.core.base.nudged import equations, nudged, salts
 from jaxsens.core.base.platforms import Platform
 from jaxsens.core.base.programs import compiled, kept
-from jaxsens.core.engines.engine import Changed, Engine, EngineCost, FlipBlock, PreparedPass, Values
+from jaxsens.core.engines.engine import Changed, Cost, Engine, FlipBlock, PreparedPass, Values
 from jaxsens.core.flips.flips import Rewrite, replaced
 from jaxsens.core.measures.formulas import as_vector, difference, is_whole, l2
 from jaxsens.core.models.subjects.adapters import LayeredApply, TorchApply, TransformerApply, in_float64
 from jaxsens.core.models.transformer.config import TransformerConfig
 
-EFFICIENCY = 0.75
+EFFICIENCY = 0.9
 """The share of a large matrix product's rate that forward passes reach on CPU."""
 
 ELEMENTWISE = 0.02
 """That of hard models, whose products are elementwise."""
 
+
+LARGEST_PASS = 1e11
+"""The floating-point operations up to which a pass in float64 bounds the rounding of an output: some seconds. Beyond,
+`HALF_UNIT` is assumed."""
+
+PASSES = 5
+"""The passes that bound it: one, and those with moved parameters."""
+
+READING = 1e-9
+"""Seconds in which a forward pass reads a symbol, at least."""
 
 HALF_UNIT = 4.0
 """Without a measured doubt, an output is taken to be off by this many of its roundings."""
@@ -90,7 +100,6 @@ class VmapEngine(SubtractingEngine):
 
     rewrite: Rewrite = field(default=replaced, kw_only=True)
     nudges: bool = field(default=False, kw_only=True)
-    compiling: ClassVar[tuple[float, float]] = 1.4, 0.1
 
     @property
     def foreign(self) -> bool:
@@ -148,15 +157,25 @@ class VmapEngine(SubtractingEngine):
         symbols = own.batch_symbols if isinstance(own, TorchApply) else platform.forward_symbols
         return max(1, symbols // max(n, _flipped_length(self.rewrite, n)))
 
-    def cost(self, parameters: Any, tokens: Any, platform: Platform) -> EngineCost:
+    def cost(self, parameters: Any, tokens: Any, platform: Platform) -> Cost:
         """Counts the operations of one forward pass on the longer of the input and the flipped one. Temporary memory is
         estimated as three times the largest intermediate value, per flip of a block."""
         own, n = _innermost(self.apply), tokens.shape[0]
-        size = program_size(self.apply, parameters, max(n, _flipped_length(self.rewrite, n)))
-        hard = isinstance(own, TransformerApply) and own.config.exact_rows
-        block = 3 * self.preferred_batch(n, platform) * size.largest
-        prepare = program_size(self.apply, parameters, n).operations
-        return EngineCost(prepare, size.operations, block, ELEMENTWISE if hard else EFFICIENCY)
+        longest = max(n, _flipped_length(self.rewrite, n))
+        size, config = program_size(self.apply, parameters, longest), getattr(own, "config", None)
+        once, layers = (
+            program_size(self.apply, parameters, n).operations,
+            1 if config is None else config.layers,
+        )
+        return Cost(
+            *(once, size.operations),
+            block_bytes=3 * self.preferred_batch(n, platform) * size.largest,
+            efficiency=ELEMENTWISE if config is not None and config.exact_rows else EFFICIENCY,
+            compiling=compiling(layers),
+            wide=self.wide,
+            passes=0.0 if isinstance(own, TorchApply) else passes(once),
+            least=longest * READING,
+        )
 
     def _flipped(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Array:
         tokens = prepared.tokens
@@ -194,6 +213,16 @@ class OutputEngine(VmapEngine):
 
     def changes(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Array:
         return jax.vmap(as_vector)(self._flipped(parameters, prepared, block))
+
+
+def compiling(layers: int) -> float:
+    """Returns the seconds in which forward passes through so many layers are compiled on the reference machine."""
+    return 1.0 + 0.4 * layers
+
+
+def passes(operations: float) -> float:
+    """Returns the operations in float64 that bound the rounding of an output, from those of a forward pass."""
+    return PASSES * operations if operations <= LARGEST_PASS else 0.0
 
 
 def output_vector(apply: Callable[[Any, Any], Any], parameters: Any, tokens: Array) -> Float[Array, "*shape"]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.strict import did_you_mean
-from jaxsens.core.choice import choose
+from jaxsens.core.choose import choose
 from jaxsens.core.engines.options import estimating
 from jaxsens.core.models.subjects.adapters import measurable
 from jaxsens.core.sweeps.points import NOT_INSTALLED, Measurement

@@ -55,7 +55,7 @@ from jaxsens.core.base.strict import (
     read_fields,
     read_toml,
 )
-from jaxsens.core.choice import choose
+from jaxsens.core.choose import choose
 from jaxsens.core.engines.options import Auto
 from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.flips.selection import select

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.base.platforms import Platform
-from jaxsens.core.explain import PlannedRun, planned_run
-from jaxsens.core.results.digits.rounding import rounding_seconds
+from jaxsens.core.base.platforms import PLATFORMS, Platform, compiled_for
+from jaxsens.core.explain import PlannedRun, here, planned_run
 from jaxsens.core.sweeps.points import Point
 from jaxsens.core.sweeps.tables import PointTable, SweepTable
 
@@ -39,7 +38,7 @@ class ExpectedPoints:
     @property
     def operations(self) -> float:
         """The floating-point operations of one point: each of its inputs is prepared once."""
-        return self.inputs * self.run.cost.prepare + self.flips * self.run.cost.per_flip
+        return self.run.cost.operations(self.inputs, self.flips)
 
     @cached_property
     def seconds(self) -> float:
@@ -48,8 +47,7 @@ class ExpectedPoints:
 
     def host_seconds(self, everything: bool) -> float:
         """The seconds of one point on a host: `everything`, or what tells the rounding of outputs."""
-        run = self.run
-        return self.seconds if everything else self.inputs * rounding_seconds(run.engine, run.subject, run.n)
+        return self.seconds if everything else self.run.cost.rounding(here(PLATFORMS["cpu"]), self.inputs)
 
     @property
     def programs(self) -> tuple[object, ...]:
@@ -70,7 +68,7 @@ def expected_point(points: tuple[Point, ...], platform: Platform | None = None) 
         first.n,
         measure.flips_at(first.n).drawing(None),
         measure.measure,
-        engine=measure.engine_at(first.n),
+        engine=measure.engine_at(first.n).shared_by(first.seeds),
         platform=platform,
     )
     drawn, every = measure.flips_at(first.n).sample, run.flips * inputs
@@ -98,14 +96,13 @@ def expected_seconds(
 ) -> tuple[float, float]:
     """Returns the seconds of points on this machine, with compilation, and those of compilation alone; both include
     what each `PointTable` computes."""
-    groups = list(groups)
+    groups, on = list(groups), here(compiled_for())
     programs: dict[object, float] = {one.programs: one.run.compiling for one in groups}
     measuring = sum(len(one.points) * (one.seconds + POINT_SECONDS) for one in groups)
     for table in (one for one in tables if isinstance(one, PointTable)):
         for one in groups:
-            programs[table, one.points[0].group], seconds = table.seconds(
-                one.run.subject, one.inputs, one.run.n
-            )
-            measuring += len(one.points) * seconds
+            cost = table.cost(one.run.subject, one.run.n)
+            programs[table, one.points[0].group] = cost.compilation(on)
+            measuring += len(one.points) * cost.seconds(on, one.inputs, 0)
     compiling = sum(programs.values())
     return START_SECONDS + compiling + measuring, compiling

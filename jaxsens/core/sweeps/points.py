@@ -167,16 +167,17 @@ class Measurement:
         seed: int,
         progress: Progress | None = None,
         placement: Placement | None = None,
+        calls: int = 1,
     ) -> FlipSensitivity:
         """The model's flip sensitivity, measured as the table says. The seed draws what is drawn: a sample of flips, a
-        sketch, and the flips that check estimates."""
+        sketch, and the flips that check estimates. So many calls share their programs."""
         n = tokens.shape[1]
         return flip_sensitivity(
             model,
             tokens,
             flips=self.flips_at(n, seed),
             measure=self.measure,
-            engine=self.engine_at(n).seeded(seed),
+            engine=self.engine_at(n).seeded(seed).shared_by(calls),
             placement=placement,
             progress=False if progress is None else progress,
         )
@@ -184,7 +185,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Point:
-    """One (variant, n, seed) of a sweep."""
+    """One (variant, n, seed) of a sweep, which has so many `seeds`: as many points share their programs."""
 
     variant: str
     n: int
@@ -192,6 +193,7 @@ class Point:
     source: ModelSource
     inputs: Inputs
     measure: Measurement
+    seeds: int = 1
 
     def tokens(self) -> Int[np.ndarray, "inputs n"]:
         """The inputs: the same for every variant."""

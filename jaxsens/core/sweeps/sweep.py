@@ -172,7 +172,7 @@ class Sweep:
     def points(self) -> tuple[Point, ...]:
         """Every point: variant by variant, by rising n, by seed as listed."""
         return tuple(
-            Point(variant.name, n, seed, variant.source, self.inputs, measure)
+            Point(variant.name, n, seed, variant.source, self.inputs, measure, len(self.seeds))
             for variant in self.variants
             for measure in [self.measure.of_variant(variant.name in self.sampled)]
             for n in self.lengths
@@ -438,7 +438,8 @@ class PointsJob(Job[Point, PointMetadata]):
     def _measured(self, item: Point, reporter: Reporter, placement: Placement, writes: bool) -> PointMetadata:
         began = time.perf_counter()
         model, inside = item.model(), partial(reporter.inside, str(item))
-        result = item.measure.flip_sensitivity(model, item.tokens(), item.seed, inside, placement)
+        given = model, item.tokens(), item.seed, inside, placement, item.seeds
+        result = item.measure.flip_sensitivity(*given)
         statistics = self.sweep.statistics
         if not writes:
             return describe_point(item, result, statistics, time.perf_counter() - began)

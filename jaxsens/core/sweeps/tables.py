@@ -20,6 +20,7 @@ from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.registry import entries, load
 from jaxsens.core.base.sealed import digest
 from jaxsens.core.base.strict import read_table
+from jaxsens.core.engines.engine import Cost
 from jaxsens.core.models.subjects.adapters import Measurable
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.results.result import FlipSensitivity
@@ -67,9 +68,8 @@ class PointTable(SweepTable):
         """Returns the rows of NAME.csv of a point with these statistics."""
 
     @abc.abstractmethod
-    def seconds(self, model: Measurable, inputs: int, n: int) -> tuple[float, float]:
-        """Returns the expected seconds to compile the statistics, and those of a point with so many inputs of length
-        n."""
+    def cost(self, model: Measurable, n: int) -> Cost:
+        """Returns the cost of the statistics of an input of length n, as that of its preparation."""
 
 
 class RecordTable(SweepTable):

@@ -15,6 +15,7 @@ import numpy as np
 from jaxsens.core.base.errors import InputError, collecting
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.base.versions import package_version
+from jaxsens.core.engines.options import MANY
 from jaxsens.core.explain import PlannedRun, planned_run
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.flips.selection import default_flips, select
@@ -97,7 +98,7 @@ class Desk:
                     n,
                     *asked,
                     readout=question.readout,  # pyright: ignore[reportArgumentType]
-                    engine=question.engine,
+                    engine=question.engine.shared_by(MANY),
                 )
             except InputError as error:
                 raise type(error)(*error.problems, subject="flip_sensitivity") from error
@@ -136,7 +137,7 @@ class Desk:
                 question.flips,
                 question.measure,
                 readout=question.readout,  # pyright: ignore[reportArgumentType]
-                engine=question.engine,
+                engine=question.engine.shared_by(MANY),
                 placement=question.placement.placement(),
                 progress=progress,
             )

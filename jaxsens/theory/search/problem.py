@@ -17,9 +17,9 @@ from jaxsens.core.base.errors import Problems
 from jaxsens.core.base.memory import TOKEN_BYTES, check_fits
 from jaxsens.core.checks.check import check_calls, check_finite, traced_model
 from jaxsens.core.checks.indices import RANDOM_FLIPS, check_words
-from jaxsens.core.choice import choose
+from jaxsens.core.choose import choose
 from jaxsens.core.engines.engine import Engine, EngineChoice
-from jaxsens.core.engines.options import AskedEngine
+from jaxsens.core.engines.options import MANY, AskedEngine, Auto
 from jaxsens.core.flips.flip_table import Candidates, Lists
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import Norm
@@ -133,7 +133,8 @@ class SearchTask:
     Attributes:
         subject: The model.
         space: The words.
-        engine: Measures the flips.
+        engine: Measures all flips of a word.
+        few_engine: Measures a few flips of a word.
         choice: The engine's name, and why it was chosen.
         parameters: The model's parameters, on the device.
         devices: Where flips are measured, and in how much memory.
@@ -145,6 +146,7 @@ class SearchTask:
     subject: Measurable
     space: SearchSpace
     engine: Engine
+    few_engine: Engine
     choice: EngineChoice
     parameters: Any
     devices: placement.Placement
@@ -195,7 +197,7 @@ class SearchTask:
         """The norms of the same few flips (position, symbol) of several words."""
         positions, symbols = (np.tile(part, len(words))[:, None] for part in np.array(flips).T)
         rows = np.repeat(np.arange(len(words)), len(flips))
-        changes = self._changes(self.engine.for_few_flips, words, rows, positions, symbols)
+        changes = self._changes(self.few_engine, words, rows, positions, symbols)
         return self.sizes(changes).reshape(len(words), len(flips))
 
     def _changes(self, engine: Engine, words: np.ndarray, *flips: np.ndarray) -> np.ndarray:
@@ -220,9 +222,11 @@ def problem_of(
     subject, shape, dtype = traced_model(subject, first[0], norm)
     check_calls(subject, first, shape)
     check_words(subject, space.tried(search.seed), "flips or search.fixed")
-    runner, choice = choose(subject, engine, Substitute(), norm, space.n)
+    runner, choice = choose(subject, engine.shared_by(MANY), Substitute(), norm, space.n)
+    named = AskedEngine.kinds[choice.name]() if isinstance(engine, Auto) else engine
+    few, _ = choose(subject, named, Substitute(), norm, space.n, count=1)
     parameters = jax.tree.map(jnp.asarray, subject.parameters)
-    return SearchTask(subject, space, runner, choice, parameters, devices, search, norm, dtype)
+    return SearchTask(subject, space, runner, few, choice, parameters, devices, search, norm, dtype)
 
 
 @dataclass(frozen=True)

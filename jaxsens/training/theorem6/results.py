@@ -195,7 +195,8 @@ def measure(place: RowPlace, model: Any, experiment: Theorem6, progress: Progres
     if of == "sensitivity":
         words = tokens_to_flip(planned.task, planned.learned, n, experiment.inputs, seed)
         placement = experiment.placement.placement()
-        result = experiment.measure.flip_sensitivity(model, words, seed, progress, placement)
+        given = model, words, seed, progress, placement, len(experiment.seeds)
+        result = experiment.measure.flip_sensitivity(*given)
         numbers = (experiment.inputs, len(result), result.population, result.mean, result.max)
         told = {"engine": str(result.engine), "dtype": result.dtype, "versions": result.run.versions}
     else:

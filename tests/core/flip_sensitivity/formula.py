@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens.core.base.platforms import Platform
-from jaxsens.core.engines.engine import Engine, EngineCost, FlipBlock
+from jaxsens.core.engines.engine import Cost, Engine, FlipBlock
 from jaxsens.core.placement import run
 from jaxsens.core.placement.placement import Placement
 
@@ -45,8 +45,8 @@ class Formula(Engine):
     def preferred_batch(self, n: int, platform: Platform) -> int:
         return 5
 
-    def cost(self, parameters: Any, tokens: Any, platform: Platform) -> EngineCost:
-        return EngineCost(1.0, 1.0, 1, 1.0)
+    def cost(self, parameters: Any, tokens: Any, platform: Platform) -> Cost:
+        return Cost(1.0, 1.0, 1, 1.0, compiling=1.0)
 
 
 TOKENS = np.array([np.arange(11) % 3, (np.arange(11) + 1) % 3], np.int32)

@@ -27,14 +27,13 @@ from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.base.value import Seed
 from jaxsens.core.base.value import kind_of
 from jaxsens.core.base.errors import EngineRefusal
-from jaxsens.core.engines.engine import Engine, EngineChoice, EngineCost
+from jaxsens.core.engines.engine import Cost, Engine, EngineChoice
 from jaxsens.core.results.estimated import Estimated
 
 
 @dataclasses.dataclass(frozen=True)
 class Passes(Engine):
     apply: Any
-    compiling: ClassVar[tuple[float, float]] = 0.0, 0.0
 
     def prepare(self, parameters, tokens):
         return tokens, self.apply(parameters, tokens)
@@ -52,7 +51,7 @@ class Passes(Engine):
         return 4
 
     def cost(self, parameters, tokens, platform):
-        return EngineCost(0.0, 1.0, 64, 1.0)
+        return Cost(0.0, 1.0, 64, 1.0, compiling=0.0)
 
 
 @kind_of(AskedEngine, "another")

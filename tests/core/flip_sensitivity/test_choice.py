@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.choice import MANY, ROUNDING, choose
-from jaxsens.core.engines.options import AskedEngine, Auto
+from jaxsens.core.base.platforms import PLATFORMS
+from jaxsens.core.choose import ROUNDING, choose
+from jaxsens.core.engines.options import MANY, AskedEngine, Auto
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import L2
 from jaxsens.core.models.parts.weighting import Sigmoid, SinkSoftmax
@@ -25,41 +27,96 @@ def model(layers: int, width: int = 64, **options) -> jaxsens.Transformer:
     return jaxsens.Transformer(config, seed=0)
 
 
-def chosen(subject: jaxsens.Transformer, n: int, inputs: int = MANY):
-    return choose(measurable(subject), Auto(), Substitute(), L2(), n, inputs)[1]
+def chosen(subject: jaxsens.Transformer, n: int, calls: int | None = None, **more):
+    return choose(measurable(subject), Auto(calls), Substitute(), L2(), n, **more)[1]
 
 
 @pytest.mark.quick(8)
 @pytest.mark.parametrize(
-    ("layers", "n", "engine"),
+    ("layers", "n", "engines"),
     [
-        # As measured on two cores, first call and seven later ones: scripts/benchmark_auto.py.
-        (1, 64, "vmap"),
-        (1, 1024, "vmap"),
-        (1, 2048, "difference"),
-        (2, 64, "vmap"),
-        (2, 256, "vmap"),
-        (2, 512, "incremental"),
-        (2, 1024, "difference"),
-        (3, 256, "vmap"),
-        (3, 512, "incremental"),
-        (3, 1024, "incremental"),
-        (4, 512, "incremental"),
-        (6, 1024, "incremental"),
+        # Of one call, of eight, and of as many as nobody counts: scripts/benchmark_auto.py.
+        (1, 64, ("vmap", "vmap", "vmap")),
+        (1, 512, ("vmap", "vmap", "difference")),
+        (1, 4096, ("difference", "difference", "difference")),
+        (2, 128, ("vmap", "vmap", "incremental")),
+        (2, 512, ("vmap", "incremental", "difference")),
+        (2, 1024, ("incremental", "difference", "difference")),
+        (3, 256, ("vmap", "incremental", "incremental")),
+        (3, 1024, ("incremental", "incremental", "incremental")),
+        (4, 512, ("incremental", "incremental", "incremental")),
+        (6, 1024, ("incremental", "incremental", "incremental")),
     ],
 )
-def test_the_faster_engine_is_taken(layers, n, engine):
-    found = chosen(model(layers), n)
-    assert found.name == engine
-    assert "faster" in found.reason
-    assert "digits" not in found.reason
+def test_the_engine_that_is_faster_for_so_many_calls_is_taken(layers, n, engines):
+    found = [chosen(model(layers), n, calls) for calls in (1, 8, MANY)]
+    assert tuple(one.name for one in found) == engines
+    assert not any("digits" in one.reason for one in found)
+    words = ("for one call, compilation included", "for 8 calls or more", "for many calls")
+    assert all(word in one.reason for word, one in zip(words, found, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("n", "engine"), [(128, "vmap"), (512, "vmap"), (1024, "incremental"), (2048, "difference")]
-)
-def test_one_input_alone_is_not_worth_what_many_are(n, engine):
-    assert chosen(model(2), n, inputs=1).name == engine
+def test_a_number_of_calls_that_grows_within_its_tier_keeps_the_engine():
+    found = [chosen(model(2), 512, calls) for calls in (None, 7, 8, 63, 64)]
+    assert [one.name for one in found] == [*["vmap"] * 2, *["incremental"] * 2, "difference"]
+    assert found[0] == found[1]
+    assert found[2] == found[3]
+
+
+def test_many_inputs_of_a_call_share_its_programs_and_few_flips_are_not_worth_a_long_compilation():
+    assert chosen(model(2), 512, inputs=8).name == "incremental"
+    assert (chosen(model(2), 1024).name, chosen(model(2), 1024, count=2).name) == ("incremental", "vmap")
+
+
+def test_the_second_request_of_a_process_for_a_program_counts_many_and_its_result_says_so():
+    subject, word = model(1, width=8), np.append(np.random.default_rng(0).integers(0, 2, 30), 2)
+    first = jaxsens.flip_sensitivity(subject, word)
+    assert (first.asked.engine, "for one call" in first.engine.why) == (Auto(), True)
+    told = jaxsens.explain(subject, 31).engine
+    again = jaxsens.flip_sensitivity(jaxsens.Transformer(subject.config, seed=1), word)
+    assert told == again.engine
+    assert (again.asked.engine, "for many calls" in again.engine.why) == (Auto(MANY), True)
+    # Another length, measure or kind of flips is another program; and so is what says its number of calls.
+    others: list[dict[str, Any]] = [{"measure": "l1"}, {"flips": {0: [0, 1]}, "engine": Auto(1)}]
+    for options in others:
+        assert "for one call" in jaxsens.flip_sensitivity(subject, word, **options).engine.why
+    assert "for one call" in jaxsens.flip_sensitivity(subject, word[1:]).engine.why
+
+
+def test_what_remains_of_a_call_goes_on_by_the_engine_with_which_it_began():
+    subject, word = model(1, width=8), np.append(np.random.default_rng(1).integers(0, 2, 40), 2)
+    whole = jaxsens.flip_sensitivity(subject, word)
+
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    for engine in ("auto", Auto(8)):
+        with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
+            jaxsens.flip_sensitivity(subject, word, engine=engine, progress=stop)
+        partial = caught.value.partial
+        rest = jaxsens.flip_sensitivity(subject, word, partial.remaining)
+        assert rest.asked.engine == partial.asked.engine == (Auto(MANY) if engine == "auto" else engine)
+        np.testing.assert_allclose(partial.joined(rest).norms, whole.norms, rtol=1e-4)
+
+
+def test_the_difference_engine_has_one_form_whoever_asks_for_it():
+    subject = measurable(model(2))
+    for n, count in ((512, None), (4096, None), (4096, 2)):
+        named = choose(subject, jaxsens.Difference(), Substitute(), L2(), n, count=count)[0]
+        auto = choose(subject, Auto(MANY), Substitute(), L2(), n, count=count)
+        assert auto[0] == named or auto[1].name != "difference"
+    # The matrices of all rows are worth it for many flips.
+    forms = {
+        count: choose(subject, jaxsens.Difference(), Substitute(), L2(), 4096, count=count)[0]
+        for count in (2, 4095)
+    }
+    assert (forms[2].how, forms[4095].how) == ("whole rows", "the folded form")
+
+
+def test_the_rates_of_the_platform_decide():
+    fast = [chosen(model(2), 1024, platform=PLATFORMS[name]).name for name in ("cpu", "gpu", "tpu")]
+    assert fast == ["incremental", "vmap", "vmap"]
+    assert chosen(model(2), 16384, platform=PLATFORMS["gpu"]).name == "difference"
 
 
 def test_narrow_models_of_two_layers_are_folded():

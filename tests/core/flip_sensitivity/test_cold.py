@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxsens
-from jaxsens.core import choice
 from jaxsens.core.base.precision import LARGEST_TIED, numerics
+from jaxsens.core.choose import Work
 from jaxsens.core.engines.difference.softmax_change import best_tied, log1p, softmax_change
 from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change
 from jaxsens.core.models.transformer.parameters import initialise
@@ -260,7 +260,7 @@ def test_what_float32_cannot_resolve_is_measured_in_float64_and_said_to_be():
 @pytest.mark.long
 def test_where_float32_leaves_the_output_no_digits_no_float32_program_is_compiled(monkeypatch):
     config, word = binary("temperature-cubic", dtype="float32"), np.tile([0, 1, 1, 0], 4)
-    monkeypatch.setattr(choice, "_wide_at_once", lambda *given: False)
+    monkeypatch.setattr(Work, "resolves", lambda *given: True)
     ran: list[Any] = []
     chunks = _OneInput.chunks
     monkeypatch.setattr(_OneInput, "chunks", lambda one, flips: ran.append(one.engine) or chunks(one, flips))

@@ -57,8 +57,9 @@ def test_a_future_mask_halves_the_work_of_the_folded_form():
 )
 def test_it_names_the_engine_that_then_runs(options):
     subject, n = model(**options), 20
-    ran = jaxsens.flip_sensitivity(subject, np.zeros(n, int)).engine
-    assert jaxsens.explain(subject, n).engine == ran
+    for _ in range(2):
+        told = jaxsens.explain(subject, n).engine
+        assert told == jaxsens.flip_sensitivity(subject, np.zeros(n, int)).engine
 
 
 @pytest.mark.long

@@ -7,9 +7,12 @@ import json
 
 import pytest
 
+import jaxsens
 from jaxsens.core.base.sealed import digest
 from jaxsens.core.sweeps.config import load_sweep_config
-from tests.core.sweeps.tiny import TINY, tiny_sweep
+from jaxsens.core.sweeps.points import select
+from jaxsens.core.sweeps.sweep import PointsJob, run_sweep
+from tests.core.sweeps.tiny import TINY, quiet, tiny_sweep
 
 
 def key(sweep, variant="softmax", n=4, seed=0):
@@ -114,3 +117,17 @@ def test_the_path_is_one_that_hive_readers_understand(tmp_path):
     path = point.path(tmp_path)
     assert path.relative_to(tmp_path).parts[:3] == ("points", "variant=softmax", "n=4")
     assert path.name == f"seed=0-{point.key[:12]}.parquet"
+
+
+def test_a_point_counts_the_seeds_of_the_config_whatever_is_chosen_of_it_and_what_the_process_did_before(
+    tmp_path,
+):
+    for seeds, words in ((7, "for one call"), (8, "for 8 calls or more")):
+        sweep = tiny_sweep("seeds = 2", f"seeds = {seeds}")
+        chosen = select(sweep.points, ["variant=softmax", "n=4"], shard="0/7")[:1]
+        for _ in range(2):  # which a call in Python would count
+            jaxsens.flip_sensitivity(chosen[0].model(), chosen[0].tokens(), measure=chosen[0].measure.measure)
+        folder = tmp_path / str(seeds)
+        assert run_sweep(sweep, folder, chosen, quiet()).finished == 1
+        point = PointsJob(sweep, folder).read(chosen[0])
+        assert words in point.engine["reason"]

@@ -12,9 +12,9 @@ import pytest
 
 import jaxsens
 from jaxsens import TransformerConfig
-from jaxsens.core import choice
 from jaxsens.core.base.errors import PrecisionWarning
 from jaxsens.core.base.precision import RESOLVED, numerics, resolved
+from jaxsens.core.choose import Work
 from jaxsens.core.engines.difference.rounding import product_error, size
 from jaxsens.core.measures import Decision, Measure
 from jaxsens.core.models.parts.weighting import Sigmoid, SinkSoftmax
@@ -123,7 +123,7 @@ def test_a_change_of_1e_150_that_float64_hides_is_said_to_be_lost():
 
 @pytest.mark.long
 def test_what_float32_does_not_resolve_goes_on_to_float64(monkeypatch):
-    monkeypatch.setattr(choice, "_wide_at_once", lambda *given: False)
+    monkeypatch.setattr(Work, "resolves", lambda *given: True)
     found, true = compared(transformer(3), word(), engine="difference")
     assert any("float64" in how for how, _ in found.engine.elsewhere)
     assert found.resolved.all()

@@ -14,7 +14,7 @@ import pytest
 import jaxsens
 from jaxsens import InputError, Transformer, flip_sensitivity, load_result
 from jaxsens.core.base.precision import numerics
-from jaxsens.core.choice import choose
+from jaxsens.core.choose import choose
 from jaxsens.core.engines.engine import FlipBlock
 from jaxsens.core.engines.options import Difference
 from jaxsens.core.flips.flips import Substitute
@@ -381,7 +381,6 @@ def test_every_fallback_keeps_the_function():
     config = jaxsens.TransformerConfig(alphabet_size=3, width=8, heads=2, layers=2, feed_forward=16)
     measure = Function(log_probability)
     runner, _ = choose(measurable(Transformer(config)), Difference(), Substitute(), measure, 1024)
-    assert runner.for_few_flips.measure is measure
     chain = []
     while runner is not None:
         chain.append((type(runner).__name__, runner.measure))

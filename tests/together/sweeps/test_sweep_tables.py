@@ -17,6 +17,7 @@ BROUGHT = """
 from dataclasses import dataclass
 from typing import ClassVar
 
+from jaxsens.core.engines.engine import Cost
 from jaxsens.core.base.strict import STRICT
 from jaxsens.core.sweeps.jobs.job import Record
 from jaxsens.core.report.page import ReportTable, Section
@@ -42,8 +43,8 @@ class Ends(PointTable):
     def table_rows(self, point, values):
         yield {"variant": point.variant, "n": point.n, "seed": point.seed, "ends": values}
 
-    def seconds(self, model, inputs, n):
-        return 0.0, 0.0
+    def cost(self, model, n):
+        return Cost(0.0, 0.0, 0, 1.0, compiling=0.0)
 
     def sections(self, data, results):
         rows = [(row["variant"], str(row["ends"])) for row in results]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from jaxsens.core.engines.difference.layer_change import (
 from jaxsens.core.engines.difference.moved import KeptLayer, Moved
 from jaxsens.core.engines.difference.rounding import product_error, size, unit
 from jaxsens.core.engines.difference.rules import ACTIVATION_CHANGES
-from jaxsens.core.engines.engine import Changed, ConfigEngine, Engine, EngineCost, FlipBlock, Served
+from jaxsens.core.engines.engine import Changed, ConfigEngine, Cost, Engine, FlipBlock, Served
 from jaxsens.core.engines.one_key.blocks import Reach, carried, changed_rows, rows_of_block
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.models.parts.masks import SlidingWindow, TwoSidedWindow
@@ -89,8 +89,6 @@ class DifferenceEngine(ConfigEngine):
     A float32 model whose scores are too large for float32 (`LARGEST_SCORE`) is measured in float64 (`widened`). Flips
     that overflow even there are measured by one forward pass each.
     """
-
-    compiling: ClassVar[tuple[float, float]] = 3.9, 0.75
 
     @property
     def fallback(self) -> Engine:
@@ -200,7 +198,7 @@ class DifferenceEngine(ConfigEngine):
         last = last_layer_change(run, moved, row)
         return Moved(last.dx[0], last.error[0])
 
-    def cost(self, parameters: TransformerParameters, tokens: Any, platform: Platform) -> EngineCost:
+    def cost(self, parameters: TransformerParameters, tokens: Any, platform: Platform) -> Cost:
         """Counts projections, scores, sums and per-position maps, and the work per weight and hidden unit. Memory is
         that of rows and, in whole layers, of twelve arrays of scores."""
         config, n = self.config, tokens.shape[0]
@@ -231,7 +229,8 @@ class DifferenceEngine(ConfigEngine):
         block = batch * each * jnp.result_type(float).itemsize
         # Whole rows, with three layers or more, take four exponentials a score.
         whole = config.layers > 2 or row is None
-        return EngineCost(forward, flip, int(block), 0.3 if whole else 0.35)
+        efficiency, compiling = 0.35 if not whole else 0.15 if self.wide else 0.3, 4.6 + 0.75 * config.layers
+        return Cost(forward, flip, int(block), efficiency, compiling, self.wide)
 
     def preferred_batch(self, n: int, platform: Platform) -> int:
         if self.config.layers <= 1:

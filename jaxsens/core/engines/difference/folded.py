@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +47,7 @@ from jaxsens.core.engines.difference.layer_change import (
 )
 from jaxsens.core.engines.difference.moved import HeadsMoved, KeptLayer, Moved
 from jaxsens.core.engines.difference.rounding import gain, product_error, size, unit
-from jaxsens.core.engines.engine import Changed, ConfigEngine, Engine, EngineCost, FlipBlock, Served
+from jaxsens.core.engines.engine import Changed, ConfigEngine, Cost, Engine, FlipBlock, Served
 from jaxsens.core.engines.one_key.blocks import changed_rows
 from jaxsens.core.models.parts.masks import SlidingWindow, TwoSidedWindow, mask_of, visible
 from jaxsens.core.models.parts.positions import Component, FunctionComponent, Learned, Limb, Sinusoidal
@@ -153,8 +153,6 @@ def gates_of(
 @dataclass(frozen=True)
 class FoldedEngine(ConfigEngine):
     """Exact unless it declines (NaN). O(n d^2) per flip after O(n d^2 d_ff) per input; memory O(n d^2)."""
-
-    compiling: ClassVar[tuple[float, float]] = 5.3, 0.0
 
     def prepare(self, parameters: TransformerParameters, tokens: Int[Array, " n"]) -> PreparedFold:
         config = of_dtype(self.config, parameters)
@@ -393,18 +391,13 @@ class FoldedEngine(ConfigEngine):
         return self.fallback.wider
 
     @property
-    def for_few_flips(self) -> Engine:
-        """The fallback: computing the matrices of all rows pays off only for many flips."""
-        return self.fallback
-
-    @property
     def how(self) -> str:
         return "the folded form"
 
     def resolves(self, prepared: PreparedFold) -> Bool[Array, ""]:
         return largest_score(prepared.prepared) <= min(LARGEST_SCORE[self.config.dtype], LARGEST_TIED)
 
-    def cost(self, parameters: TransformerParameters, tokens: Any, platform: Platform) -> EngineCost:
+    def cost(self, parameters: TransformerParameters, tokens: Any, platform: Platform) -> Cost:
         """Counts products only. A pair of flip and row costs 2 H head_width (d + K) + 2 K d + 4 H_2 d, and scores."""
         config, n, d = self.config, tokens.shape[0], self.config.width
         first, second = config.layer(0), config.layer(1)
@@ -415,7 +408,7 @@ class FoldedEngine(ConfigEngine):
         forward = layer_operations(config, 0, n) + layer_operations(config, 1, n)
         batch = self.preferred_batch(n, platform)
         block = 4 * batch * ROWS * (2 * heads + 3 * d + 8 * first.heads) + 8 * batch * n * heads
-        return EngineCost(forward + 2 * n * heads * first.feed_forward * d, n * pair, block, 0.3)
+        return Cost(forward + 2 * n * heads * first.feed_forward * d, n * pair, block, 0.6, compiling=5.8)
 
     def preferred_batch(self, n: int, platform: Platform) -> int:
         return platform.folded_flips

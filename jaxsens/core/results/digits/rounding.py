@@ -33,7 +33,7 @@ from jaxsens.core.base.platforms import on_host
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.base.programs import SOONER, compiled, kept
 from jaxsens.core.engines.engine import Engine
-from jaxsens.core.engines.vmap import HALF_UNIT, VmapEngine, output_vector, program_size
+from jaxsens.core.engines.vmap import HALF_UNIT, LARGEST_PASS, VmapEngine, output_vector, program_size
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.measures import L2
 from jaxsens.core.models.subjects.adapters import Measurable, in_float64
@@ -53,9 +53,6 @@ SHARE_PASSED = 1 / 32
 
 MOVED_INPUTS = 4
 """The inputs that are run with moved numbers, and at least in float64."""
-
-LARGEST_PASS = 1e11
-"""The floating-point operations up to which a pass is run: some seconds. Beyond, `HALF_UNIT` is assumed."""
 
 MOST_MOVED = 2**20
 """The numbers of a float32 model up to which it is run with moved parameters too. Of the many outputs of a larger one
@@ -77,21 +74,10 @@ SHARE_NUDGED = 1 / 256
 LEAST_NUDGED = 2
 """The flips whose roundings are moved at least."""
 
-RATE = 2e10
-"""Operations per second of a pass in float64 on the reference machine: 1.9e10 to 6.6e10 at n = 256 to 1024."""
-
 Passes = Callable[
     [Int[np.ndarray, "passes n"], Int[np.ndarray, " passes"]], Float[np.ndarray, "passes outputs"]
 ]
 """Runs the model on words: draw 0 is the model, and the others its numbers moved."""
-
-
-def rounding_seconds(engine: Engine, subject: Measurable, n: int) -> float:
-    """Estimates the seconds in which one input of length n is run again on the reference machine."""
-    operations = _operations(subject, n) if engine.subtracts else None
-    if operations is None or operations > LARGEST_PASS:
-        return 0.0
-    return (1 + DRAWS) * operations / RATE
 
 
 def rounding_of(

@@ -16,10 +16,9 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxsens.core.base.platforms import PLATFORMS, compiling_for, host_mesh, platform_of
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.base.programs import SOONER
-from jaxsens.core.engines.engine import Engine
-from jaxsens.core.explain import PlannedRun
+from jaxsens.core.explain import Program
 from jaxsens.core.placement.placement import preparation_of
-from jaxsens.core.placement.program import Memory, Quantity, Wanted, bytes_of, placed, spec_on
+from jaxsens.core.placement.program import Memory, Wanted, bytes_of, placed, spec_on
 
 
 @dataclass(frozen=True)
@@ -43,87 +42,43 @@ class CompiledProgram:
     on_host: bool = False
 
 
-@dataclass(frozen=True)
-class PlannedFlips:
-    """What programs are compiled for: the flips of one input.
-
-    Attributes:
-        engine: what measures.
-        quantity: the method of the engine.
-        parameters: those of the model as the engine takes them; abstract values do.
-        n: the length of the input.
-        flips: their number.
-        row: the number of positions in the row of a flip.
-        dtype: of the model.
-        arguments: bytes of what all flips share, the model included.
-    """
-
-    engine: Engine
-    quantity: Quantity
-    parameters: Any
-    n: int
-    flips: int
-    row: int
-    dtype: str
-    arguments: int
-
-
-def measured_by(run: PlannedRun) -> PlannedFlips:
-    """Returns what a run's programs are compiled for."""
-    with numerics(run.subject.dtype):
-        arguments = bytes_of((run.parameters, run.prepared)) * (2 if run.engine.wide else 1)
-        return PlannedFlips(
-            run.engine,
-            run.quantity,
-            run.parameters,
-            run.n,
-            run.flips,
-            run.asked.row,
-            run.subject.dtype,
-            arguments,
-        )
-
-
-def compile_for(mesh: Mesh, what: PlannedFlips, budget: int) -> tuple[CompiledProgram, ...]:
+def compile_for(mesh: Mesh, budget: int, program: Program) -> tuple[CompiledProgram, ...]:
     """Compiles what a measurement would on the devices of a mesh, within a memory budget of each.
 
     An engine whose arithmetic the devices lack is compiled for the host.
 
     Args:
         mesh: the devices.
-        what: the flips.
         budget: bytes for arguments, tables and temporary memory together.
+        program: what measures the flips of one input.
 
     Raises:
         InputError: if one flip at a time does not fit the budget.
     """
-    engine, platform = what.engine, platform_of(mesh)
-    with numerics("float64" if engine.wide else what.dtype):
+    engine, platform, n = program.engine, platform_of(mesh), program.n
+    with numerics("float64" if engine.wide else program.dtype):
         wide = jnp.result_type(float) == jnp.float64
         host = wide and not platform.float64
         if host:
             mesh, platform = host_mesh(), PLATFORMS["cpu"]
         elsewhere = engine.prepares_in_float64 and not platform.float64
-        parameters = engine.with_tables(what.parameters, what.n)
+        parameters = engine.with_tables(program.parameters, n)
         if wide:
             parameters = jax.tree.map(partial(_abstract, wide=True), parameters)
         prepare = partial(preparation_of(engine), engine.shared.preparing)
-        tokens = jax.ShapeDtypeStruct((1, what.n), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
+        tokens = jax.ShapeDtypeStruct((1, n), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
         where = host_mesh() if elsewhere else mesh
         with numerics("float64") if engine.prepares_in_float64 else numerics(str(jnp.result_type(float))):
             first, prepared = _prepared(prepare, parameters, tokens, where)
         given = jax.tree.map(partial(_abstract, wide=wide), (parameters, prepared[0]))
-        wanted = Wanted(
-            what.quantity, engine.shared, given, what.n, prepared[1].size, what.row, mesh, mesh.size
-        )
+        row = program.row, mesh, mesh.size
+        wanted = Wanted(program.quantity, engine.shared, given, n, prepared[1].size, *row)
         memory, began = Memory(budget, 1, limited=True), time.perf_counter()
-        room = wanted.room(what.flips, memory)
-        batch = max(1, min(engine.preferred_batch(what.n, platform), -(-room // mesh.size)))
-        program, _ = wanted.fitting(batch, lambda batch: -(-room // batch), memory)
+        room = wanted.room(program.flips, memory)
+        batch = max(1, min(engine.preferred_batch(n, platform), -(-room // mesh.size)))
+        made, _ = wanted.fitting(batch, lambda batch: -(-room // batch), memory)
         seconds = time.perf_counter() - began
-    flips = CompiledProgram(
-        "flips", seconds, wanted.held(program, memory), program.bytes, program.batch, on_host=host
-    )
+    flips = CompiledProgram("flips", seconds, wanted.held(made, memory), made.bytes, made.batch, on_host=host)
     return CompiledProgram(*first, on_host=host or elsewhere), flips
 
 

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.platforms import PLATFORMS, Platform
 from jaxsens.core.sweeps.expected import POINT_SECONDS, START_SECONDS, ExpectedPoints, expected_points
-from jaxsens.core.sweeps.planning.compiled import CompiledProgram, compile_for, measured_by
+from jaxsens.core.sweeps.planning.compiled import CompiledProgram, compile_for
 from jaxsens.core.sweeps.planning.devices import Target
 from jaxsens.core.sweeps.points import Point
 
@@ -157,8 +157,7 @@ def _row(
     one: ExpectedPoints, target: Target, platform: Platform, mesh: Mesh | None, budget: int | None
 ) -> PlannedPoints:
     run, device = one.run, target.device
-    asked = measured_by(run)
-    arguments = asked.arguments
+    arguments = run.arguments
     budget = platform.budget_beside(arguments, device.memory) if budget is None else budget
     flips = -(-run.flips // target.count)
     batch = max(1, min(run.engine.preferred_batch(run.n, platform), flips))
@@ -166,7 +165,7 @@ def _row(
     held = arguments + 32 * flips
     if mesh is not None:
         try:
-            compiled = compile_for(mesh, asked, budget)
+            compiled = compile_for(mesh, budget, run.program)
             batch, held, temporary = compiled[-1].batch, compiled[-1].arguments, compiled[-1].temporary
         except InputError as error:
             refused = str(error)

@@ -14,7 +14,7 @@ import jaxsens
 from jaxsens.core.base.platforms import PLATFORMS
 from jaxsens.core.explain import planned_run
 from jaxsens.core.placement.program import Wanted
-from jaxsens.core.sweeps.planning.compiled import compile_for, measured_by
+from jaxsens.core.sweeps.planning.compiled import compile_for
 from tests.small_models import small
 
 
@@ -47,7 +47,7 @@ def test_a_plan_finds_the_program_and_the_bytes_of_the_measurement(monkeypatch, 
     jaxsens.flip_sensitivity(model, tokens, flips, engine=engine, placement=jaxsens.Placement(mesh_of(8)))
     measured = found.copy()
     run = planned_run(model, len(tokens), flips, engine=engine)
-    programs = compile_for(mesh_of(8), measured_by(run), 2**31)
+    programs = compile_for(mesh_of(8), 2**31, run.program)
     assert (programs[-1].batch, programs[-1].temporary, programs[-1].arguments) in measured
     assert programs[0].name == "prepare"
     assert not any(one.on_host for one in programs)
@@ -58,7 +58,7 @@ def test_a_plan_finds_the_program_and_the_bytes_of_the_measurement(monkeypatch, 
 def test_groups_and_estimates_are_compiled_too(flips):
     model = jaxsens.Transformer(small(layers=1, dtype="float32"))
     run = planned_run(model, 9, flips, engine="auto" if flips else "first-order")
-    _, program = compile_for(mesh_of(1), measured_by(run), 2**31)
+    _, program = compile_for(mesh_of(1), 2**31, run.program)
     assert program.temporary > 0
 
 
@@ -67,7 +67,7 @@ def test_a_program_that_is_too_large_is_refused_with_the_numbers_of_the_measurem
     said = []
     run = planned_run(model, 64, engine="vmap")
     for call in (
-        lambda: compile_for(mesh_of(1), measured_by(run), budget),
+        lambda: compile_for(mesh_of(1), budget, run.program),
         lambda: jaxsens.flip_sensitivity(
             model, tokens, engine="vmap", placement=jaxsens.Placement(mesh_of(1), memory_budget=budget)
         ),
@@ -81,4 +81,4 @@ def test_a_program_that_is_too_large_is_refused_with_the_numbers_of_the_measurem
 def test_what_a_platform_does_not_compute_in_float64_is_planned_for_the_host(monkeypatch):
     monkeypatch.setitem(PLATFORMS, "cpu", dataclasses.replace(PLATFORMS["cpu"], float64=False))
     run = planned_run(jaxsens.Transformer(small(layers=2)), 12, engine="vmap")
-    assert [one.on_host for one in compile_for(mesh_of(2), measured_by(run), 2**31)] == [True, True]
+    assert [one.on_host for one in compile_for(mesh_of(2), 2**31, run.program)] == [True, True]

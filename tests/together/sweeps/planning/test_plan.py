@@ -78,7 +78,9 @@ def test_job_files_have_the_numbers_of_the_plan(config, name):
     made = plan_of(config, name)
     slurm = job_file(made, ".slurm", config)
     assert f"#SBATCH --array=0-{made.shards - 1}\n" in slurm
-    assert re.search(r"#SBATCH --time=00:10:00\n", slurm)
+    # Programs take longest to compile for a TPU.
+    assert f"#SBATCH --time=00:{30 if name.startswith('v6e') else 10}:00\n" in slurm
+    assert made.minutes == (30 if name.startswith("v6e") else 10)
     assert ("#SBATCH --gpus-per-task=8\n" in slurm) == name.startswith("h100")
     assert f"config=${{1:-{config}}}" in slurm
     job = yaml.safe_load(job_file(made, ".yaml", config))
@@ -163,10 +165,10 @@ def test_what_goes_on_in_float64_and_attention_statistics_are_counted_here(confi
     _, exact = seconds_of(config, '[measure]\nengine = "difference"\n')
     _, passes = seconds_of(config, '[measure]\nengine = "vmap"\n')
     # Of two lengths, softmax takes one program each. Hard attention takes two: flips that move no choice go on.
-    assert passes == pytest.approx(6 * 1.6)
-    assert exact == pytest.approx(4 * 5.4)
+    assert passes == pytest.approx(6 * 1.8)
+    assert exact == pytest.approx(4 * 6.1)
     _, attending = seconds_of(config, '[measure]\nengine = "vmap"\n[attention]\n')
-    assert attending == pytest.approx(10 * 1.6)
+    assert attending == pytest.approx(10 * 1.8)
 
 
 def test_telling_the_rounding_of_outputs_takes_time(config):

@@ -1,0 +1,314 @@
+"""Chooses the engine that measures a model, with a reason.
+
+`auto` takes the engine with the lowest estimated time for the calls that share its programs, unless only one is
+accurate enough. The estimate counts operations and compilation at the rates of the platform
+(`jaxsens.core.base.platforms`). It ignores the speed and load of this machine, so a call gets the same engine on every
+machine of a platform, and the points of a sweep agree wherever and in whichever order they were measured.
+
+Subtracting two outputs gives a change that is a fraction r of the output with a relative error of eps / r. For softmax
+with bounded position embeddings and temperature, as in Hahn's Lemma 5, r is of order 1/n, and one forward pass per flip
+(`vmap`), or what the flip changes of one (`incremental`), suffices while n eps is at most `ROUNDING`. The change has to
+be carried through the layers where it may be far smaller:
+
+- under hard attention, where a flip that changes no choice has no effect, which must not be confused with rounding;
+- if a temperature or unbounded embeddings make weights fall faster than any power of n;
+- if a sink or the bias of sigmoid attention makes every weight far smaller than 1/n;
+- if a constructed model designates its output.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsens.core.base.errors import EngineRefusal
+from jaxsens.core.base.platforms import Platform, compiled_for
+from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import kept
+from jaxsens.core.engines import incremental
+from jaxsens.core.engines.difference import engine as difference
+from jaxsens.core.engines.difference import folded
+from jaxsens.core.engines.difference.engine import DifferenceEngine
+from jaxsens.core.engines.difference.folded import FoldedEngine
+from jaxsens.core.engines.engine import Cost, Engine, EngineChoice
+from jaxsens.core.engines.incremental import incremental_engine
+from jaxsens.core.engines.options import MANY, AskedEngine, Auto, Difference, Incremental, Vmap
+from jaxsens.core.engines.vmap import VmapEngine
+from jaxsens.core.flips.flips import Flips, Rewrite
+from jaxsens.core.measures import Measure
+from jaxsens.core.models.parts.weighting import Tempered, learns_sink
+from jaxsens.core.models.subjects.adapters import Measurable
+from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.models.transformer.layers import readout_position
+from jaxsens.core.models.transformer.scores import weighting_of
+
+ROUNDING = 1e-3
+"""The accepted relative rounding error in a change of order 1/n: three digits up to n = 8000 in float32."""
+
+RESOLVED_TO = 1.6e-4
+"""Up to this product of n and eps, two outputs of most models of soft attention differ by more than a hundred times
+their rounding. Beyond, flips are measured again in float64."""
+
+WIDE = "in float64, which takes less time here than a second program for what float32 does not resolve"
+DEEP = "; from three layers on it takes longer than a forward pass a flip, and has more digits"
+FOR = {1: "one call, compilation included", MANY: "many calls that share their programs"}
+KEPT = "subtracting two outputs rounds a change of order 1/n by less than 0.1 %"
+
+
+def choose(
+    subject: Measurable,
+    requested: AskedEngine,
+    flips: Flips,
+    measure: Measure,
+    n: int,
+    inputs: int = 1,
+    *,
+    count: int | None = None,
+    platform: Platform | None = None,
+) -> tuple[Engine, EngineChoice]:
+    """Returns the engine that is requested, for `Auto` the best, and the reason.
+
+    Args:
+        subject: the model.
+        requested: the engine's options. Those of `Auto` say how many such calls share their programs.
+        flips, measure: what is flipped, and measured.
+        n: the length of the inputs.
+        inputs: their number.
+        count: the number of flips, of all inputs together; None for every other symbol at every position.
+        platform: where; by default the one that programs are compiled for.
+
+    Raises:
+        EngineRefusal: if the engine does not support the model, what is measured, or what flips do.
+    """
+    forward = VmapEngine(measure, measure.coordinates(subject.outputs), subject.apply, rewrite=flips.rewrite)
+    if not flips.plain:
+        return _by_forward_passes(requested, flips, forward)
+    every = inputs * _flips_of_input(subject, n) if count is None else count
+    work = Work(subject, n, inputs, every, platform or compiled_for())
+    match requested:
+        case Auto():
+            return _best(work, forward, requested.tier)
+        case Vmap():
+            return forward, EngineChoice(requested.kind, "asked for")
+        case Incremental():
+            shortened = incremental_engine(subject, measure, forward.outputs)
+            if shortened is None:
+                raise _refused(requested, incremental.refusal(subject))
+            return shortened, EngineChoice(requested.kind, "asked for")
+        case Difference():
+            config, refused = subject.config, _no_difference(subject.config)
+            if config is None or refused is not None:
+                raise _refused(requested, refused)
+            carried, how = _carried(work, config, forward)
+            return carried, EngineChoice(requested.kind, f"asked for{how}")
+        case _:
+            return requested.runner(subject, measure), EngineChoice(requested.kind, "asked for")
+
+
+def of_process(
+    subject: Measurable,
+    requested: AskedEngine,
+    flips: Flips,
+    measure: Measure,
+    n: int,
+    before: AskedEngine | None = None,
+    counts: bool = True,
+) -> AskedEngine:
+    """Returns the options of a call in Python, whose arguments are those of `choose`: `Auto` counts one call for the
+    first request of a process for a program, and `MANY` for later ones. What remains of a call goes on as `before`.
+    Explaining a call does not count."""
+    if requested != Auto() or subject.config is None:
+        return requested
+    if before is not None:
+        return before if isinstance(before, Auto) else requested
+    requests = _requests(subject.apply, flips.rewrite, measure, n, subject.dtype)
+    found = requested.shared_by(MANY) if requests else requested
+    if counts:
+        requests[:] = [None]
+    return found
+
+
+@kept
+def _requests(apply: Any, rewrite: Rewrite, measure: Measure, n: int, dtype: str) -> list[None]:
+    """Returns a list that is empty until such a call is made."""
+    del apply, rewrite, measure, n, dtype
+    return []
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is measured on a platform: so many flips of so many inputs of length n, in all.
+
+    Attributes:
+        parameters: those of the engine, if they are others than the model's; they may be abstract.
+    """
+
+    subject: Measurable
+    n: int
+    inputs: int
+    flips: int
+    platform: Platform
+    parameters: Any = None
+
+    def seconds(self, engine: Engine, calls: float = math.inf) -> float:
+        """Returns the seconds of one of so many calls that share the compilation."""
+        return self.cost(engine).seconds(self.platform, self.inputs, self.flips, calls)
+
+    def cost(self, engine: Engine) -> Cost:
+        """Returns the cost of an engine, and of the one that measures again what it resolves of few flips."""
+        dtype = "float64" if engine.wide else self._dtype
+        cost = _cost(engine, *self._shapes, self.n, dtype, self.platform)
+        if self.resolves(engine) or (wider := engine.wider) is None:
+            return cost
+        return replace(cost, then=self.cost(wider))
+
+    def resolves(self, engine: Engine) -> bool:
+        """Returns whether an engine is expected to resolve most flips."""
+        config = self.subject.config
+        if config is None or (engine.subtracts and self.subject.exact_outputs):
+            return True
+        # Two outputs of hard attention that agree leave it open whether a choice moved; a difference engine sees that.
+        if config.exact_rows:
+            return not engine.subtracts
+        if self.lost_digits is not None:
+            return False
+        return self.n * self._eps <= RESOLVED_TO if engine.subtracts else config.layers < 3
+
+    @cached_property
+    def lost_digits(self) -> str | None:
+        """Why subtracting two outputs of a jaxsens transformer would be too inaccurate, or None if it is not."""
+        subject, config = self.subject, self.subject.config
+        if config is None:
+            return None
+        kinds = [config.layer(k).weighting for k in range(config.layers)]
+        if any(map(learns_sink, kinds)):
+            kinds = [
+                weighting_of(config.layer(k), subject.parameters.layers[k]) for k in range(config.layers)
+            ]
+        soft = [kind for kind in kinds if isinstance(kind, Tempered)]
+        if subject.outputs is not None:
+            return "the designated output may change by far less than a part 1/n"
+        if not all(kind.bounded for kind in soft):
+            return "1/temperature grows with n, and most changes fall faster than 1/n"
+        if soft and not config.bounded:
+            return "position embeddings are unbounded, and changes may fall faster than 1/n"
+        if any(kind.hard for kind in kinds):
+            return "a flip that moves no choice of hard attention changes exactly nothing"
+        if self.n * self._eps > ROUNDING:
+            return f"two {self._dtype} outputs of inputs this long differ by little more than rounding"
+        least = min(soft, key=lambda kind: kind.log_share(self.n), default=None)
+        if least is not None and least.log_share(self.n) < math.log(self._eps / ROUNDING):
+            weights = f"weights of order 1e{least.log_share(self.n) / math.log(10):.0f}"
+            return f"{type(least).__name__} has {weights}, and two {self._dtype} outputs differ as little"
+        return None
+
+    @cached_property
+    def _dtype(self) -> str:
+        return self.subject.dtype
+
+    @cached_property
+    def _eps(self) -> float:
+        return float(jnp.finfo(self._dtype).eps)
+
+    @cached_property
+    def _shapes(self) -> tuple[Any, tuple[Any, ...]]:
+        own = self.subject.parameters if self.parameters is None else self.parameters
+        leaves, structure = jax.tree.flatten(own)
+        return structure, tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+
+
+@kept
+def _cost(
+    engine: Engine, structure: Any, shapes: tuple[Any, ...], n: int, dtype: str, platform: Platform
+) -> Cost:
+    with numerics(dtype):
+        parameters = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*one) for one in shapes])
+        return engine.cost(parameters, jax.ShapeDtypeStruct((n,), jnp.int32), platform)
+
+
+def _refused(requested: AskedEngine, why: str | None) -> EngineRefusal:
+    return EngineRefusal(f'engine = "{requested.kind}": it cannot serve this model: {why}; use engine="vmap"')
+
+
+def _no_difference(config: TransformerConfig | None) -> str | None:
+    """Returns why the difference engine does not serve a model, or None."""
+    return "it is not a jaxsens transformer" if config is None else difference.refusal(config)
+
+
+def _carried(work: Work, config: TransformerConfig, forward: VmapEngine) -> tuple[Engine, str]:
+    """Returns the form of the difference engine for a config that it serves, and what to add to the reason.
+
+    It depends on the flips alone, not on the calls: the engine has one name, and who asks for it gets what `auto` got.
+    """
+    rows = DifferenceEngine(forward.measure, forward.outputs, config)
+    engine, how = rows, DEEP if config.layers >= 3 else ""
+    if not (folded.refusal(config) or folded.too_short(work.n)):
+        form = FoldedEngine(forward.measure, forward.outputs, config)
+        if work.seconds(form) <= work.seconds(rows):
+            engine, how = form, "; two layers, folded"
+    wider = engine.wider
+    if wider is None or work.resolves(engine):
+        return engine, how
+    # Up to two layers some flips are resolved in float32, which pays where they take longer than a second program.
+    alone = replace(work.cost(engine), then=None)
+    long = alone.seconds(work.platform, work.inputs, work.flips) >= 2 * alone.compilation(work.platform)
+    return (engine, how) if long and config.layers < 3 else (wider, f"; {WIDE}{how}")
+
+
+def _best(work: Work, forward: VmapEngine, calls: int) -> tuple[Engine, EngineChoice]:
+    """Returns the exact engine that is accurate and estimated to be fastest."""
+    subject, config = work.subject, work.subject.config
+    shortened = incremental_engine(subject, forward.measure, forward.outputs)
+    if shortened is not None and config is None:
+        return shortened, EngineChoice("incremental", "it computes only what a flip changes")
+    refused = _no_difference(config)
+    if config is None or refused is not None:
+        return forward, EngineChoice("vmap", f"one forward pass per flip suits every model; {refused}")
+    if forward.outputs is not None and set(forward.outputs) <= set(subject.exact_outputs):
+        # Constructed networks are deep and narrow, and changes are exactly 0 or 1, so subtracting is exact.
+        reason = "a constructed network's output, exactly 0 or 1; it compiles sooner, and depth costs it less"
+        return forward, EngineChoice("vmap", reason)
+    carried, how = _carried(work, config, forward)
+    if work.lost_digits is not None:
+        return carried, EngineChoice("difference", f"for its digits: {work.lost_digits}{how}")
+    faster = (
+        f"estimated to be faster for {FOR.get(calls, f'{calls} calls or more that share their programs')}"
+    )
+    choices: list[tuple[Engine, EngineChoice]] = [
+        (carried, EngineChoice("difference", f"exact, and {faster}{how}")),
+        (forward, EngineChoice("vmap", f"{faster}; {KEPT}")),
+    ]
+    if shortened is not None:
+        choices.append((shortened, EngineChoice("incremental", f"{faster}; {KEPT}")))
+    return min(choices, key=lambda choice: work.seconds(choice[0], calls))
+
+
+def _flips_of_input(subject: Measurable, n: int) -> int:
+    """Returns the number of other symbols at all positions that are not read; of a model without symbols, of one."""
+    config = subject.config
+    if config is None:
+        return n
+    return (n - (readout_position(config, n) is not None)) * (config.alphabet_size - 1)
+
+
+def _by_forward_passes(
+    requested: AskedEngine, flips: Flips, forward: VmapEngine
+) -> tuple[Engine, EngineChoice]:
+    """Returns the engine for flips that do more than replace one symbol.
+
+    Raises:
+        EngineRefusal: if another engine than "vmap" was asked for.
+    """
+    if not isinstance(requested, Auto | Vmap):
+        raise EngineRefusal(
+            f'engine = "{requested.kind}": it replaces one symbol at a time, and cannot serve flips that {flips.does}; '
+            'use engine="vmap"'
+        )
+    why = f"one forward pass per flip serves flips that {flips.does}"
+    return forward, EngineChoice("vmap", "asked for" if isinstance(requested, Vmap) else why)
