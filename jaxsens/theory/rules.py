@@ -137,7 +137,10 @@ def measured_outputs(model: Any, norm: Any, size: int | None, problems: Problems
         problems: collects the errors.
     """
     chosen = norm.chosen(getattr(model, "outputs", None)) if isinstance(norm, Norm) else None
-    return inputs.outputs(chosen, size, problems)
+    own = Problems()
+    found = inputs.outputs(chosen, size, own)
+    problems.include(own, "measure")
+    return found
 
 
 def visible_keys(mask: AnyMask, n: int) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
