@@ -125,7 +125,7 @@ def test_all_problems_of_a_config_are_reported_at_once(kind, changes, arguments)
         (np.array([0, -2]), "tokens = -2: ids of at least 0"),
         (np.zeros((0, 4), int), "shape"),
         (np.array(1), "shape"),
-        ([0, 1], "tokens = list: give an array"),
+        ([0, 1], "tokens = .list.: give an array"),
         (np.array([1]), "longer than the readout position 1"),
     ],
 )
