@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -16,9 +17,16 @@ def paths(error: InputError) -> list[str]:
     return [dotted(one.path) for one in error.problems]
 
 
+@contextmanager
+def refusal(*names: str) -> Iterator[pytest.ExceptionInfo[InputError]]:
+    """Checks that the block raises an error of problems at exactly these places."""
+    with pytest.raises(InputError) as caught:
+        yield caught
+    assert {*paths(caught.value)} == {*names}, caught.value
+
+
 def refused(names: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> str:
     """Checks that a call raises an error of problems at exactly these places, parted by spaces; returns the message."""
-    with pytest.raises(InputError) as caught:
+    with refusal(*names.split()) as caught:
         call(*arguments, **options)
-    assert {*paths(caught.value)} == {*names.split()}, caught.value
     return str(caught.value)

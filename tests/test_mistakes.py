@@ -209,7 +209,7 @@ TOGETHER = (
 
 def test_all_mistakes_come_together(capsys):
     wrong: dict[str, Any] = {"flips": {"kind": "neighbours", "k": 0}, "measure": "l3", "engine": "fast"}
-    wrong |= {"tokens": [], "readout": -1, "progress": 3, "placement": "cpu"}
+    wrong |= {"tokens": [], "readout": -1, "progress": lambda: None, "placement": "cpu"}
     found = {place.partition(".")[0] for place in paths(raised(lambda: call(**wrong)))}
     assert found == {*wrong}
     expected = {toml[0] for name in TOGETHER if (toml := MISTAKES[name].toml) is not None}

@@ -13,6 +13,7 @@ from flax import linen, nnx
 
 import jaxsens
 from jaxsens import logic, theory
+from tests.refusals import refusal
 from tools.wrong_arguments import RIGHT, WRONG, Call, Tally, own_arguments, tried
 
 CALLS = {
@@ -57,7 +58,7 @@ def test_an_argument_of_a_wrong_type_is_one_error_that_names_it(name):
 @pytest.mark.parametrize("method", ["save", "to_html", "to_png", "to_svg"])
 @pytest.mark.parametrize("wrong", ["object", "minus one", "true", "NUL", "surrogate", "lambda", "NaN"])
 def test_a_path_that_no_file_can_have_is_refused(method, wrong):
-    with pytest.raises(jaxsens.InputError, match="path = "):
+    with refusal("path"):
         getattr(RIGHT["result"](), method)(WRONG[wrong])
 
 
@@ -133,9 +134,9 @@ def test_every_measure_is_taken_of_every_kind_of_model(name):
 
 
 def test_a_restriction_and_an_address_of_wrong_types_are_named():
-    with pytest.raises(jaxsens.InputError, match="restriction = None"):
+    with refusal("restriction"):
         theory.check(None, RIGHT["model"]())  # pyright: ignore[reportArgumentType]
-    with pytest.raises(jaxsens.InputError, match="address = "):
+    with refusal("address"):
         jaxsens.service.Client(Path("x"), "t")  # pyright: ignore[reportArgumentType]
 
 

@@ -136,7 +136,10 @@ def measured_outputs(model: Any, norm: Any, size: int | None, problems: Problems
         problems: collects the errors.
     """
     coordinates = None if norm is None else norm.coordinates(getattr(model, "outputs", None))
-    return inputs.outputs(coordinates, size, problems)
+    own = Problems()
+    found = inputs.outputs(coordinates, size, own)
+    problems.include(own, "measure")
+    return found
 
 
 def visible_keys(mask: AnyMask, n: int) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:

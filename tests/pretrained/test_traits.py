@@ -13,7 +13,7 @@ import pytest
 import jaxsens
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.models.transformer.layered import embedded_rows, layer_of
-from tests.refusals import refused
+from tests.refusals import refusal, refused
 from tools.pretrained_recorded import recorded
 
 RECORDED = {(one.family, one.name): one for one in recorded()}
@@ -128,11 +128,11 @@ def test_a_mask_that_scales_all_rows_is_refused_and_is_no_neighbour(tmp_path):
     model = model_of(tmp_path, "esm", "token dropout")
     ids = RECORDED["esm", "token dropout"].ids
     for flips in (jaxsens.Mask(), jaxsens.Substitute([4, 9], positions=[2])):
-        with pytest.raises(jaxsens.InputError, match=r"flips\.symbols = 4: a mask scales the embeddings"):
+        with refusal("flips.symbols"):
             jaxsens.flip_sensitivity(model, ids, flips=flips)
-    with pytest.raises(jaxsens.InputError, match="tokens = 4: a mask scales"):
+    with refusal("tokens"):
         jaxsens.flip_sensitivity(model, [*ids, 4])
-    with pytest.raises(jaxsens.InputError, match="ids = 4: a mask scales"):
+    with refusal("ids"):
         model([*ids, 4])
     assert jaxsens.flip_sensitivity(model, ids, flips=jaxsens.Substitute([5, 9], positions=[2])).max > 0
 
@@ -179,5 +179,5 @@ def test_a_head_of_the_other_kind_is_not_read(tmp_path):
 
 
 def test_an_encoder_without_a_head_has_no_logits(tmp_path):
-    with pytest.raises(jaxsens.InputError, match="output = 'logits': t5 has no language-model head"):
+    with refusal("output"):
         model_of(tmp_path, "t5", "defaults", output="logits")

@@ -8,6 +8,7 @@ import pytest
 
 import jaxsens
 from jaxsens.service.store import Store, StoreFull
+from tests.refusals import refusal
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_what_had_begun_is_queued_when_the_store_is_opened_again(tmp_path):
 
 
 def test_a_store_that_another_service_has_is_refused(store, tmp_path):
-    with pytest.raises(jaxsens.InputError, match=r"--store = .*another service has it"):
+    with refusal("--store"):
         Store(tmp_path)
 
 

@@ -108,7 +108,7 @@ def test_outputs_that_a_model_does_not_have_are_refused(tmp_path):
     text = INLINE.replace("[[model]]", '[measure]\nmeasure = { kind = "l2", outputs = [2] }\n[[model]]')
     assert parse_theorem6_config(text + PREDICTION).measure.measure.outputs == (2,)
     told = problems_of(text + RECOGNITION, tmp_path)
-    assert 'measure.measure: model "lstm": outputs = [2]: the model has the outputs 0 to 1' in told
+    assert 'measure.measure.outputs = [2]: model "lstm": the model has the outputs 0 to 1' in told
 
 
 def test_an_engine_that_refuses_a_model_is_refused_before_anything_is_trained(tmp_path):

@@ -387,18 +387,6 @@ def words(
     return np.zeros(0, np.int64)
 
 
-def positions(value: object, n: int, problems: Problems) -> Int[np.ndarray, " positions"]:
-    """Returns the 0-based positions of an input, in the order given, without duplicates."""
-    found = whole_numbers(value)
-    if found is None or found.ndim != 1 or not found.size:
-        problems.add("positions", value, "a sequence of 0-based positions, jaxsens.sample(count), or None")
-        return np.zeros(0, int)
-    wrong = int(found.min() if found.min() < 0 else found.max())
-    if wrong < 0 or (n and wrong >= n):
-        problems.add("positions", wrong, f"positions from 0 to {n - 1}" if n else "0-based positions")
-    return np.array(list(dict.fromkeys(found.tolist())), int)
-
-
 def symbols(
     value: object, vocabulary: int | None, problems: Problems, *, least: int = 1, name: str = "symbols"
 ) -> Int[np.ndarray, " symbols"]:

@@ -321,11 +321,11 @@ def typed_arguments(function: Callable[Given, Returned]) -> Callable[Given, Retu
 
     @functools.wraps(function)
     def called(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
-        owner = f"{type(args[0]).__name__}: " if method and function.__name__ == "__init__" else ""
-        with collecting(owner.rstrip(": ") or function.__name__) as problems:
+        made = method and function.__name__ == "__init__"
+        with collecting(type(args[0]).__name__ if made else function.__name__) as problems:
             for name, value in (*zip(names, args, strict=False), *kwargs.items()):
-                kinds = _checked_kinds(function, name) if name in names else ()
-                if kinds and not any(_is_of(value, kind) for kind in kinds):
+                kinds = _checked_kinds(function, name) if name in names else {}
+                if kinds and not any(rule(value) for rule in kinds.values()):
                     problems.add(name, value, " or ".join(map(_of_kind, kinds)))
         return function(*args, **kwargs)
 
@@ -333,17 +333,18 @@ def typed_arguments(function: Callable[Given, Returned]) -> Callable[Given, Retu
 
 
 @cache
-def _checked_kinds(function: Callable[..., Any], name: str) -> tuple[Any, ...]:
-    """Returns the types that an argument may have; () if one of them is none that is checked."""
+def _checked_kinds(function: Callable[..., Any], name: str) -> dict[Any, Callable[[Any], bool]]:
+    """Returns the types that an argument may have, with their checks; none if one of them is not checked."""
     hint = function.__annotations__.get(name, Any)
     try:
         hint = eval(hint, getattr(function, "__globals__", {})) if isinstance(hint, str) else hint
     except (NameError, AttributeError, TypeError):  # imported for type checkers alone
-        return ()
+        return {}
     kinds = get_args(hint) if isinstance(hint, UnionType) or get_origin(hint) is Union else (hint,)
     if any(get_origin(kind) is os.PathLike for kind in kinds):
         kinds = tuple(kind for kind in kinds if kind is not str)  # not every text is a path
-    return kinds if all(_rule(kind) is not None for kind in kinds) else ()
+    rules = {kind: rule for kind in kinds if (rule := _rule(kind)) is not None}
+    return rules if len(rules) == len(kinds) else {}
 
 
 def _rule(kind: Any) -> Callable[[Any], bool] | None:
@@ -363,11 +364,6 @@ def _rule(kind: Any) -> Callable[[Any], bool] | None:
     if kind in (str, bool) or (isinstance(kind, type) and kind.__module__.startswith("jaxsens.")):
         return lambda value: isinstance(value, kind)
     return None
-
-
-def _is_of(value: object, kind: Any) -> bool:
-    rule = _rule(kind)
-    return rule is None or rule(value)
 
 
 def is_path(value: str | os.PathLike[str]) -> bool:

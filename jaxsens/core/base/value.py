@@ -51,7 +51,7 @@ class Answer:
 
     def table(self) -> dict[str, Any]:
         """Returns the object as JSON values: its kind, and the fields that differ from their defaults."""
-        return {"kind": self.kind, **{name: _plain(value) for name, value in self.given().items()}}
+        return {"kind": self.kind, **{name: _listed(value) for name, value in self.given().items()}}
 
     def __repr__(self) -> str:
         first = _fields(self)[:1]
@@ -128,10 +128,5 @@ def _kinds(base: Any) -> str:
 
 
 def _listed(value: Any) -> Any:
-    """Tuples as lists, as one writes them."""
+    """Tuples as lists, as one writes them, and as JSON has them."""
     return [_listed(one) for one in value] if isinstance(value, tuple) else value
-
-
-def _plain(value: Any) -> Any:
-    """JSON values."""
-    return [_plain(one) for one in value] if isinstance(value, tuple) else value

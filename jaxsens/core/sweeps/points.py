@@ -29,7 +29,8 @@ from jaxsens.core.engines.options import AskedEngine, Auto, estimating
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.measures import L2, Measure
-from jaxsens.core.placement.placement import Placement, Progress
+from jaxsens.core.placement.placement import Placement
+from jaxsens.core.placement.run import Progress
 from jaxsens.core.results.at_most import ceiling, told
 from jaxsens.core.results.result import FlipSensitivity, Interval, load_with_metadata, save_with_metadata
 from jaxsens.core.sweeps.jobs.job import check_key

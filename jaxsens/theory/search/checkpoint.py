@@ -93,19 +93,18 @@ class Checkpoint:
         self._check_model(self.path)
 
     def _read(self, path: str | os.PathLike[str]) -> SearchState:
-        subject, remedy = f"checkpoint = {str(path)!r}", _REMEDY
         try:
             content = read_sealed(path, KIND)
             state = TypeAdapter(SearchState).validate_python(content["state"])
         except FileNotFoundError:
             return SearchState()
         except (DamagedFile, ValidationError, KeyError) as error:
-            raise InputError(
-                f"{subject}: damaged, or not a checkpoint of a search ({error}); {remedy}"
-            ) from error
+            why = f"damaged, or not a checkpoint of a search ({error}); {_REMEDY}"
+            raise InputError.of("checkpoint", str(path), why) from error
         own, other = self._of, content["of"]
         if differing := sorted(name for name in own | other if own.get(name) != other.get(name)):
-            raise InputError(f"{subject}: of another search, with other {', '.join(differing)}; {remedy}")
+            why = f"of another search, with other {', '.join(differing)}; {_REMEDY}"
+            raise InputError.of("checkpoint", str(path), why)
         return state
 
     def _check_model(self, path: str | os.PathLike[str]) -> None:

@@ -24,7 +24,7 @@ from jaxtyping import Int
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.sealed import DamagedFile
 from jaxsens.core.models.parts.initialisation import generator
-from jaxsens.core.placement.placement import Progress
+from jaxsens.core.placement.run import Progress
 from jaxsens.core.sweeps.jobs.job import Named, Record, RowsJob, read_finished, write_table
 from jaxsens.formal.languages import Dyck, Language, language
 from jaxsens.training.config import Task

@@ -48,7 +48,6 @@ def test_what_is_usable_comes_back_as_pythons_own(check, value, expected):
 
 
 def test_ids_come_back_as_arrays_without_repetitions():
-    assert checked(inputs.positions, [3, 1, 3], 4)[0].tolist() == [3, 1]
     assert checked(inputs.symbols, [2, 0, 2], 3)[0].tolist() == [2, 0]
     assert checked(inputs.alphabet, None, 3)[0].tolist() == [0, 1, 2]
     assert checked(inputs.alphabet, 2, 3)[0].tolist() == [0, 1]
@@ -94,7 +93,6 @@ def test_what_is_not_usable_is_named_with_its_value_and_the_remedy(check, value,
 def test_what_depends_on_an_unusable_length_is_not_reported_again():
     problems = Problems("test")
     n = inputs.length("four", problems)
-    assert inputs.positions([9], n, problems).tolist() == [9]
     assert inputs.fixed({9: 1}, n, 2, problems) == {9: 1}
     assert inputs.readout(9, "auto", n, problems)
     assert len([*map(str, problems)]) == 1

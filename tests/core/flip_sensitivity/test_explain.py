@@ -8,6 +8,7 @@ import pytest
 import jaxsens
 from jaxsens.core.models.transformer.layered import LayeredModel
 from jaxsens.core.models.transformer.layers import layered_transformer
+from tests.refusals import refusal
 
 
 def model(**options):
@@ -73,7 +74,7 @@ def test_a_text_is_explained_for_a_model_that_encodes_text():
     encoding = Encoding(layered_transformer(plain.config), plain.parameters)
     told = jaxsens.explain(encoding, "010111", [0, 1])
     assert (told.n, told.flips) == (6, len(jaxsens.flip_sensitivity(encoding, "010111", [0, 1])))
-    with pytest.raises(jaxsens.InputError, match="n = '010111': a whole number of at least 1"):
+    with refusal("n"):
         jaxsens.explain(plain, "010111")
 
 

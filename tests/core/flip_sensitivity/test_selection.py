@@ -23,6 +23,7 @@ from jaxsens.core.models.subjects.adapters import measurable
 from jaxsens.core.placement.placement import Placement
 from tests import reference
 from tests.lanes import examples
+from tests.refusals import refusal
 from tests.small_models import small
 
 flip_sensitivity: Any = jaxsens.flip_sensitivity
@@ -407,7 +408,7 @@ def test_unusable_flips_are_one_error_each(flips, named):
 
 
 def test_neighbours_need_embeddings():
-    with pytest.raises(InputError, match=r"flips = Neighbours\(3\)"):
+    with refusal("flips"):
         flip_sensitivity(lambda t: jnp.sum(t) * 1.0, [0, 1, 2], flips=Neighbours(3))
 
 
@@ -415,7 +416,7 @@ def test_errors_of_what_is_flipped_come_with_those_of_the_input():
     with pytest.raises(InputError, match=r"(?s)3 errors.*measure = 'l3'.*tokens.*flips.symbol = 9"):
         flip_sensitivity(MODEL, [], flips=Pairs([(1, 9)]), measure="l3")
     for flips in ({1: [0]}, Substitute(groups=[(1, 2)]), "delete"):
-        with pytest.raises(InputError, match="tokens = "):
+        with refusal("tokens"):
             flip_sensitivity(MODEL, [], flips)
 
 

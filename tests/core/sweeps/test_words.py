@@ -19,6 +19,7 @@ from jaxsens.core.sweeps.words import (
     read_words,
 )
 from tests.core.sweeps.tiny import TINY, tiny_sweep
+from tests.refusals import refusal
 
 BITS = Symbols(2, 2)
 
@@ -207,7 +208,7 @@ def test_a_long_list_of_problems_is_cut(tmp_path):
 def test_the_file_is_looked_for_beside_the_config_and_must_be_there(tmp_path):
     config = tmp_path / "sweep.toml"
     config.write_text(TINY + '[inputs]\nfile = "words.txt"\n')
-    with pytest.raises(InputError, match=r"inputs\.file = 'words\.txt': a readable text file is needed"):
+    with refusal("inputs.file"):
         load_sweep_config(config)
     (tmp_path / "words.txt").write_text("0 1 0\n1 0 1 0 1\n")
     assert load_sweep_config(config).points[0].tokens().tolist() == [[0, 1, 0, 2]]

@@ -11,6 +11,7 @@ import jaxsens
 from jaxsens.core.base.errors import InputError
 from jaxsens.languages import NAMES, Language
 from tests.formal.languages.cases import CASES
+from tests.refusals import refusal
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
@@ -65,7 +66,7 @@ def test_bad_counts_lengths_and_generators_are_refused_together(method):
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_lengths_below_zero_are_refused(name):
     for method in ("marginal", "optimal_cross_entropy", "unigram_cross_entropy", "chance_cross_entropy"):
-        with pytest.raises(InputError, match="n = -1: a whole number of at least 0"):
+        with refusal("n"):
             getattr(CASES[name][0], method)(-1)
 
 
@@ -80,7 +81,7 @@ def test_whole_numbers_of_numpy_mean_the_same_as_pythons(name):
         for count, length in ((4, n), (as_numpy(4), as_numpy(n)))
     )
     np.testing.assert_array_equal(mine[0], its[0])
-    with pytest.raises(InputError, match="n = "):
+    with refusal("n"):
         language.marginal(np.bool_(True))  # pyright: ignore[reportArgumentType]
 
 
@@ -138,11 +139,11 @@ def test_what_begins_no_word_has_no_next_symbol(name, rows, message):
 @pytest.mark.parametrize("p", [0.5, 0.6])
 def test_words_that_may_be_endless_need_a_bound(p):
     dyck = jaxsens.language("2dyck", open_probability=p)
-    with pytest.raises(InputError, match=r"longest = None: words of more than 1048576 symbols"):
+    with refusal("longest"):
         dyck.sample_words(1, np.random.default_rng(0))
     assert dyck.sample_words(50, np.random.default_rng(0), longest=8).lengths.max() <= 8
 
 
 def test_a_bound_below_every_word_is_refused():
-    with pytest.raises(InputError, match="longest = 3: no word is so short"):
+    with refusal("longest"):
         jaxsens.language("flip-flop").sample_words(1, np.random.default_rng(0), longest=3)

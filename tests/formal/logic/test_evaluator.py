@@ -16,6 +16,7 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.formal.logic.formulas import Unary
 from tests.formal.logic.brute_force import truth
 from tests.formal.logic.random_formulas import random_formula
+from tests.refusals import refusal
 
 
 @pytest.mark.quick(5)
@@ -114,18 +115,17 @@ def test_a_word_satisfies_what_is_true_at_its_last_position():
 
 
 def test_symbols_and_tokens_outside_the_alphabet_are_refused_together():
-    with pytest.raises(InputError) as refusal:
+    with refusal("formula", "tokens") as caught:
         logic.evaluate_tokens(logic.parse("Q_x & Q_a | Q_y"), np.array([0, 2]), "ab")
-    assert "'x', 'y'" in str(refusal.value)
-    assert "from 0 to 2" in str(refusal.value)
-    with pytest.raises(InputError, match="give integers"):
+    assert "'x', 'y'" in str(caught.value)
+    with refusal("tokens"):
         logic.evaluate_tokens(logic.TRUE, np.array([0.0]), "ab")
     for call in (logic.evaluate, logic.satisfies):
-        with pytest.raises(InputError, match="formula = None"):
+        with refusal("formula"):
             call(None, "ab")  # pyright: ignore[reportArgumentType]
-        with pytest.raises(InputError, match="word = None"):
+        with refusal("word"):
             call(logic.TRUE, None)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InputError, match="formula = 'Q_a'"):
+    with refusal("formula"):
         logic.evaluate_tokens("Q_a", np.array([0]), "ab")  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match="evaluate_tokens"):
         logic.evaluate(logic.TRUE, [0, 1])  # pyright: ignore[reportArgumentType]

@@ -10,6 +10,7 @@ import pytest
 from jaxsens import logic
 from jaxsens.core.base.errors import InputError
 from jaxsens.formal.logic import library as definitions
+from tests.refusals import refusal
 
 ENTRIES = list(logic.LIBRARY.values())
 
@@ -81,14 +82,14 @@ def test_bounded_depth_is_counted_in_open_brackets(largest):
 def test_an_unknown_name_and_unusable_parameters_are_refused():
     with pytest.raises(InputError, match="the library has parity, "):
         logic.formula("partiy")
-    with pytest.raises(InputError, match="hops = 0: a whole number of at least 1"):
+    with refusal("hops"):
         logic.hop_induction(0, "a", "ab")
-    with pytest.raises(InputError, match="output = 'z'"):
+    with refusal("output"):
         logic.hop_induction(1, "z", "ab")
     with pytest.raises(InputError, match="gram is empty"):
         logic.n_gram("")
     for depth in (0, "2"):
-        with pytest.raises(InputError, match=f"largest_depth = {depth!r}"):
+        with refusal("largest_depth"):
             logic.dyck_1(depth)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InputError, match=r"hops = '2'(.|\n)*output = 3"):
+    with refusal("hops", "output"):
         logic.hop_induction("2", 3, "abc")  # pyright: ignore[reportArgumentType]

@@ -41,7 +41,7 @@ def test_all_problems_come_together():
         ({"n": 4, "search": jaxsens.theory.Search(start=[[0, 1], [2]])}, "start"),
         ({"n": 4, "search": jaxsens.theory.Search(start=0.5)}, "start"),
         ({"n": True}, "n"),
-        ({"n": 4, "measure": jaxsens.L1(outputs=[6])}, "outputs"),
+        ({"n": 4, "measure": jaxsens.L1(outputs=[6])}, "measure.outputs"),
     ],
 )
 def test_each_problem_is_named_with_its_remedy(options, message):

@@ -22,7 +22,7 @@ import pytest
 import jaxsens
 from jaxsens.core.base import stopping
 from jaxsens.core.measures import L2
-from jaxsens.core.placement import placement
+from jaxsens.core.placement import run
 from tests.core.flip_sensitivity.formula import EXPECTED, POSITIONS, Formula, spread
 from tests.small_models import small
 
@@ -73,17 +73,17 @@ def check_fallback() -> None:
 
 def check_work_is_shared() -> None:
     seen: list[int] = []
-    whole = placement._of_all
+    whole = run._of_all
 
     def counting(found: np.ndarray, *given: Any) -> tuple[np.ndarray, float]:
         seen.append(found[..., 0].size if found.ndim > 3 else found.size)
         return whole(found, *given)
 
-    placement._of_all = counting
+    run._of_all = counting
     try:
         total = len(shared(batch_size=1))
     finally:
-        placement._of_all = whole
+        run._of_all = whole
     assert total / COUNT <= sum(seen) <= total / COUNT + len(WORDS)
 
 

@@ -25,6 +25,7 @@ from jaxsens.core.placement.placement import Placement
 from tests import reference
 from tests.core.flip_sensitivity.conformance import CASES, engine_of
 from tests.measure_reference import exact, measured
+from tests.refusals import refused
 from tests.small_models import random_parameters, small
 
 ENGINES = ("vmap", "incremental", "difference")
@@ -299,10 +300,8 @@ def test_a_direction_that_a_flip_takes_away_is_refused():
 
 @pytest.mark.parametrize("name", ["cosine", "kl"])
 def test_measures_of_several_outputs_refuse_a_single_one(name):
-    with pytest.raises(InputError, match=f'measure = "{name}": it is 0 for nearly every change of a single'):
-        of_measure(Measure.kinds[name](outputs=[1]))
-    with pytest.raises(InputError, match="of a single output"):
-        flip_sensitivity(lambda t: jnp.sum(t) * 1.0, [0, 1, 0], 2, measure=name)
+    refused("measure", of_measure, Measure.kinds[name](outputs=[1]))
+    refused("measure", flip_sensitivity, lambda t: jnp.sum(t) * 1.0, [0, 1, 0], 2, measure=name)
 
 
 def test_engines_and_functions_that_serve_norms_only_refuse_the_others_by_name():
@@ -359,7 +358,7 @@ def test_an_interrupted_measurement_is_completed_with_the_same_function_only(tmp
     whole = of_measure(measure, **options)
     assert 0 < len(partial) < len(whole)
     np.testing.assert_array_equal(completed.values, whole.values)
-    for wrong, named in ((other, "remaining.measure"), ("l2", "measure = ")):
+    for wrong, named in ((other, "remaining.*measure"), ("l2", "measure = ")):
         with pytest.raises(InputError, match=named):
             of_measure(wrong, flips=partial.remaining, **options)
 

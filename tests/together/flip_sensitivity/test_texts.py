@@ -14,6 +14,7 @@ from jaxsens.core.models.transformer.layered import LayeredModel
 from jaxsens.core.models.transformer.layers import layered_transformer
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.first_order.first_order import FirstOrder
+from tests.refusals import refusal
 
 CONFIG = jaxsens.TransformerConfig(alphabet_size=3, width=4, heads=1, layers=1, feed_forward=4)
 MODEL = jaxsens.Transformer(CONFIG, seed=0)
@@ -114,7 +115,7 @@ def test_texts_that_cannot_be_measured_are_named_before_one_is():
     for k in (1, 3):
         assert f"tokens[{k}] = shape (1, 1): nothing to flip" in str(caught.value)
     assert not done
-    with pytest.raises(jaxsens.InputError, match=r"tokens\[1\]\.flips.positions = 3: positions from 0 to 1"):
+    with refusal("tokens[1].flips.positions", "tokens[1]"):
         measured(["abca", "ab"], flips=Substitute(3, positions=[3]))
     for wrong, said in ({"progress": 3}, "progress = 3"), ({"measure": "l3"}, "measure = 'l3'"):
         with pytest.raises(jaxsens.InputError, match=said):
@@ -183,7 +184,7 @@ def test_a_table_of_no_list_of_results_is_refused(results):
         jaxsens.InputError, match=r"corpus_table: results = .*: a list, each a .*FlipSensitivity"
     ):
         jaxsens.corpus_table(results)
-    with pytest.raises(jaxsens.InputError, match=r"corpus_table: results = \[\]: at least one result"):
+    with refusal("results"):
         jaxsens.corpus_table([])
 
 

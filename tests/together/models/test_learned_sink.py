@@ -21,6 +21,7 @@ from jaxsens.core.models.transformer.parameters import initialise
 from jaxsens.training.checkpoints import load_checkpoint
 from jaxsens.training.loop import train
 from tests import reference
+from tests.refusals import refusal
 from tests.small_models import random_parameters, small
 from tests.training.tiny import tiny
 
@@ -141,7 +142,7 @@ class Forgetful(LayeredTransformer):
 def test_a_model_without_the_parameter_is_refused_and_the_logit_is_not_used_for_it():
     config = small(weighting=LEARNED, dtype="float32")
     parameters = initialise(config, 0)
-    with pytest.raises(InputError, match="SinkSoftmax: learned = True: its score is a parameter"):
+    with refusal("learned"):
         Forgetful(config, len(WORD))(parameters, jnp.asarray(WORD))
     assert Attention(2, weighting=LEARNED).weighting == LEARNED
     bare = tuple(dataclasses.replace(layer, sink=None) for layer in parameters.layers)

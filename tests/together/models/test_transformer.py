@@ -20,6 +20,7 @@ from jaxsens.core.models.transformer import layers, trace
 from jaxsens.core.models.transformer.parameters import TransformerParameters, initialise, shapes
 from jaxsens.training import LSTMConfig
 from tests import reference
+from tests.refusals import refusal
 from tests.small_models import (
     POSITIONS_TRIED,
     WEIGHTINGS_AND_MASKS,
@@ -200,8 +201,8 @@ def test_float32_and_float64_models_of_one_seed_agree():
     ("tokens", "message"),
     [
         (np.array([0.0, 1.0]), "whole numbers"),
-        ([[0, 1], [1]], "tokens = list: give an array"),
-        (None, "tokens = NoneType: give an array"),
+        ([[0, 1], [1]], "tokens = .list.: give an array"),
+        (None, "tokens = .NoneType.: give an array"),
         (np.array([0, 1, 4]), "tokens = 4: the model reads ids 0 to 3"),
         (np.array([-1, 2, 1]), "tokens = -1: ids of at least 0"),
         (np.array(1), "shape"),
@@ -228,7 +229,7 @@ def test_parameters_of_another_config_are_refused_with_all_that_is_wrong():
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "a", None, True])
 def test_a_seed_or_a_config_that_is_none_is_refused(seed):
-    with pytest.raises(InputError, match=r"Transformer: seed = .*: a whole number of at least 0"):
+    with refusal("seed"):
         Transformer(small(), seed=seed)
     with pytest.raises(InputError, match=r"2 errors(?s:.)*give a TransformerConfig(?s:.)*seed = "):
         Transformer(LSTMConfig(2), seed=seed)  # pyright: ignore[reportArgumentType]

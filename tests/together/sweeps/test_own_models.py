@@ -259,7 +259,7 @@ def test_what_is_wrong_with_every_model_and_argument_is_said_together_before_any
         {"a": lambda n, seed: jnp.sum, "b": config}, [8], flips=jaxsens.Substitute(sample=2, seed=3)
     )
     assert "flips.seed = 3: the seed of each point draws; leave it out" in told
-    assert 'flips: variant "a": flips = None: say which symbols flips may insert' in told
+    assert 'flips = None: variant "a": say which symbols flips may insert' in told
     told = problems({"a": lambda n, seed: jnp.sum}, [8], flips=[3, 5])
     assert told.startswith('sweep: inputs = None: variant "a": the models do not say their symbols')
     assert "models = {}" in problems({}, [8])
