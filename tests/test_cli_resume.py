@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxsens import load_result
-from jaxsens.core.placement import run
+from jaxsens.core.placement.run import _ByOneEngine
 from tests.commands import refused, run
 
 MODEL = ("measure", "--alphabet-size", "3", "--width", "4", "--heads", "1", "--layers", "1", "--n", "24")
@@ -32,9 +32,9 @@ def stopped(monkeypatch):
                     os.kill(os.getpid(), number)
                 yield finished
 
-        monkeypatch.setattr(run._ByOneEngine, "chunks", signalled)
+        monkeypatch.setattr(_ByOneEngine, "chunks", signalled)
 
-    whole = run._ByOneEngine.chunks
+    whole = _ByOneEngine.chunks
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield after
     signal.signal(signal.SIGHUP, before)

@@ -12,7 +12,7 @@ import tyro
 from jaxsens.cli.measuring import MEASURED_BY, MeasuringOptions, OutputOptions
 from jaxsens.cli.models import ConstructedOptions, InputOptions, ModelOptions, PublishedOptions
 from jaxsens.cli.shared import flag, flags_named, programs_kept
-from jaxsens.core.base.errors import collecting
+from jaxsens.core.base.errors import InputError, collecting
 
 if TYPE_CHECKING:
     from jaxsens.core.sweeps.single.told import Told

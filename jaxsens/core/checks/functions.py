@@ -52,7 +52,8 @@ def _name(measure: Measure) -> str:
 
 @kept
 def _digest(measure: Measure, shape: tuple[int, ...], dtype: str, wide: bool) -> str:
-    function, name, size = measure.function, _name(measure), f"an output of {shape[0]} numbers ({dtype})"
+    function: Any = measure.function
+    name, size = _name(measure), f"an output of {shape[0]} numbers ({dtype})"
     outputs, wanted = [jax.ShapeDtypeStruct(shape, dtype)] * measure.arguments, measure.form
 
     def program(*given: Any) -> Any:  # under this name whatever f's own is, which the lowered text would hold

@@ -6,7 +6,7 @@ They are computed from y and dy, never from y' - y: their digits are those of dy
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from jaxsens.core.base.value import kind_of
 from jaxsens.core.measures.deferred import formulas, jax, jnp
@@ -15,7 +15,8 @@ from jaxsens.core.measures.measure import Measure, Outputs
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
 
-    Vector, Scalar = Float[Array, " outputs"], Float[Array, ""]
+    Vector: TypeAlias = Float[Array, " outputs"]
+    Scalar: TypeAlias = Float[Array, ""]
 
 ROUNDINGS = 4.0
 """A distance is taken to be off by this many of its roundings, beside what the error of its change does."""

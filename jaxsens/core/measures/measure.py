@@ -92,7 +92,8 @@ class Measure(Answer, abc.ABC):
 
     @classmethod
     def _spoken(cls) -> tuple[str, ...]:
-        return tuple(field.name for field in dataclasses.fields(cls) if field.name != "outputs")
+        fields: Any = cls  # the kinds are dataclasses
+        return tuple(field.name for field in dataclasses.fields(fields) if field.name != "outputs")
 
     @property
     def function(self) -> Callable[..., Any] | None:

@@ -113,7 +113,7 @@ def local_mesh() -> Mesh:
 
 
 @lru_cache(maxsize=4)
-def _mesh_of(devices: tuple[jax.Device, ...]) -> Mesh:
+def _mesh_of(devices: tuple[Any, ...]) -> Mesh:
     return jax.make_mesh((len(devices),), ("flips",), devices=devices, axis_types=(AxisType.Auto,))
 
 

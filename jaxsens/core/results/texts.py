@@ -23,7 +23,7 @@ def check_texts(
         words, reading = checked_input(subject, ids, readout, own, one=True)
         if flips is not None and not own:
             try:
-                select(flips.drawing(None), reading, words, own).flips(words)
+                select(flips.drawing(None), reading, words, own).flips()
             except InputError as error:
                 own.include(error.problems)
         problems.include((one.renamed({"tokens": ()}) for one in own), ("tokens", k))

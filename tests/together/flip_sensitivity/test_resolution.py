@@ -32,7 +32,7 @@ def words(n: int) -> np.ndarray:
     return np.random.default_rng(3).integers(0, 2, (1, n)).astype(np.int32)
 
 
-def passed(subject: Measurable, words: np.ndarray) -> ForwardPass | None:
+def passed(subject: Measurable, words: np.ndarray) -> ForwardPass:
     engine = VmapEngine(L2(), None, subject.apply)
     return forward_pass(subject, words, engine, subject.parameters, Placement())
 

@@ -202,7 +202,8 @@ def _passes(subject: Measurable, n: int, dtype: str) -> tuple[Passes, bool] | No
                 engine.with_tables(_with_moved_positions(subject.parameters, k, step), n) for k in draws
             ]
             tables = jax.tree.map(lambda *leaves: np.stack(leaves), *(one.tables for one in tabled))
-        program = partial(_outputs_of_transformer, engine.shared, replace(tabled[0], tables=None), tables)
+        shared: Any = engine.shared
+        program = partial(_outputs_of_transformer, shared, replace(tabled[0], tables=None), tables)
         return partial(_run, program, step, "float64"), False
     leaves, structure = jax.tree.flatten(subject.parameters)
     shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)

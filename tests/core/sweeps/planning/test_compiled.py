@@ -38,8 +38,8 @@ def test_a_plan_finds_the_program_and_the_bytes_of_the_measurement(monkeypatch, 
     model, found = jaxsens.Transformer(small(layers=2, dtype="float32")), []
     fitting = Wanted.fitting
 
-    def noted(wanted: Any, batch: int, room: int, memory: Any) -> Any:
-        program, lanes = fitting(wanted, batch, room, memory)
+    def noted(wanted: Any, batch: int, rows: Any, memory: Any) -> Any:
+        program, lanes = fitting(wanted, batch, rows, memory)
         found.append((program.batch, program.bytes, wanted.held(program, memory)))
         return program, lanes
 
