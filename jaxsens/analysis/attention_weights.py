@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsens.core.base.errors import NO_VALUE, InputError
+from jaxsens.core.base.errors import InputError
 from jaxsens.core.models.parts.weighting import Weighting, weights
 from jaxsens.core.models.subjects.adapters import Measurable
 from jaxsens.core.models.transformer import layers
@@ -43,9 +43,8 @@ def visible_attention(subject: Measurable, function: str) -> TransformerConfig |
     """
     found = subject.given_layers if subject.config is None else subject.config
     if found is None:
-        raise InputError.of(
+        raise InputError.note(
             "model",
-            NO_VALUE,
             "its attention is not visible. Give a jaxsens transformer, a published model "
             "(jaxsens.load_pretrained), or a pair (layered, parameters) of a jaxsens.Layered of your own",
             subject=function,

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 
 from jaxsens.analysis.rows import LayeredRows, TransformerRows, changes_of_rows
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import NO_VALUE, EngineRefusal, InputError, collecting
+from jaxsens.core.base.errors import EngineRefusal, InputError, collecting
 from jaxsens.core.base.inputs import FEWER_FLIPS
 from jaxsens.core.base.memory import FLIP_BYTES, check_fits
 from jaxsens.core.base.precision import numerics
@@ -226,9 +226,8 @@ def influence_matrix(
         norms[~(_reached(subject, positions, words.shape[1]) | np.isnan(norms))] = 0
     if not np.isfinite(norms).all():
         where = int(positions[np.argmin(np.isfinite(norms).all(axis=1))])
-        raise InputError.of(
+        raise InputError.note(
             "model",
-            NO_VALUE,
             f"an output row is not finite under a flip of position {where}; use float64, or smaller weights",
             subject="influence_matrix",
         )
@@ -263,9 +262,8 @@ def _rows_of(
     tokens = jax.ShapeDtypeStruct(words[0].shape, jnp.int32)
     shape = jax.eval_shape(subject.apply, jax.tree.map(jnp.asarray, subject.parameters), tokens).shape
     if len(shape) != 2:
-        raise InputError.of(
+        raise InputError.note(
             "model",
-            NO_VALUE,
             f"it returns shape {shape}, and no row for each of the {words.shape[1]} "
             "positions; flip_sensitivity measures the change of one output",
             subject="influence_matrix",

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.analysis.attention_weights import RowWeights, block_rows, layer_weights, visible_attention
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import NO_VALUE, InputError, Problems, collecting
+from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.memory import check_fits
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.base.programs import compiled
@@ -164,9 +164,8 @@ def attention_statistics(
         found = jax.device_get(_statistics(attending, read, parameters, jnp.asarray(words[0])))
     for k, layer in enumerate(found):
         if not np.isfinite(layer["total"]).all():
-            raise InputError.of(
+            raise InputError.note(
                 "model",
-                NO_VALUE,
                 f"attention weights of layer {k} are not finite; use float64, or smaller weights",
                 subject="attention_statistics",
             )

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.analysis.attention_weights import RowScores, block_rows, layer_scores, visible_attention
 from jaxsens.analysis.gaps import checked_gaps, counts_of_rows, critical_of_rows
-from jaxsens.core.base.errors import NO_VALUE, InputError, collecting, no_rule
+from jaxsens.core.base.errors import InputError, collecting, no_rule
 from jaxsens.core.base.inputs import checked_number
 from jaxsens.core.base.memory import check_fits
 from jaxsens.core.base.precision import numerics
@@ -145,9 +145,8 @@ def critical_temperatures(model: Any, tokens: Any, *, gaps: Sequence[float] = GA
     counts = np.zeros((*beta.shape, len(asked)), int)
     for k, (betas, counted, finite) in enumerate(found):
         if not finite.all():
-            raise InputError.of(
+            raise InputError.note(
                 "model",
-                NO_VALUE,
                 f"scores of layer {k} are not finite; use float64, or smaller weights",
                 subject=NAME,
             )

@@ -97,6 +97,11 @@ class InputError(ValueError):
         """Returns the error of one problem."""
         return cls(Problem(path_of(path), value, remedy), subject=subject)
 
+    @classmethod
+    def note(cls, path: str | Location, remedy: str, subject: str = "") -> Self:
+        """Returns the error of one problem that is not one of a value."""
+        return cls.of(path, NO_VALUE, remedy, subject)
+
     def __str__(self) -> str:
         begin = f"{self.subject}: " if self.subject else ""
         if len(self.problems) == 1:

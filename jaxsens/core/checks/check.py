@@ -25,7 +25,7 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from jaxsens.core.base.errors import NO_VALUE, InputError, UnchangedWarning, collecting
+from jaxsens.core.base.errors import InputError, UnchangedWarning, collecting
 from jaxsens.core.base.memory import check_fits
 from jaxsens.core.base.nudged import nudged, salts
 from jaxsens.core.base.precision import LOW_PRECISION
@@ -92,8 +92,8 @@ def traced_model(
         if len(shape) > 1 or (len(shape) == 1 and _grows(model, shape, n)):
             model, shape = _reading_rows(model, shape, n), shape[1:]
         if 0 in shape:
-            raise InputError.of(
-                "model", NO_VALUE, f"its output is empty (shape {shape}); return the values to measure"
+            raise InputError.note(
+                "model", f"its output is empty (shape {shape}); return the values to measure"
             )
         if model.readout == "auto":
             model = dataclasses.replace(model, readout="last")
@@ -121,9 +121,8 @@ def check_calls(model: Measurable, words: Int[np.ndarray, "batch n"], shape: Sha
         return
     if model.given_layers is not None:  # a pure function of its parameters, by its protocol
         if _traced(model.apply, model, n).dtype.kind not in "fV":
-            raise InputError.of(
+            raise InputError.note(
                 "model",
-                NO_VALUE,
                 "what it reads out are integers; let `read` return floats, as .astype(jnp.float32)",
             )
         first = second = compiled_output(model.apply, model.parameters, words[0]).reshape(shape)
@@ -132,15 +131,14 @@ def check_calls(model: Measurable, words: Int[np.ndarray, "batch n"], shape: Sha
         first, second = _called(model, words[0]), _called(model, words[0])
     if not np.all(np.isfinite(first)):
         check_words(model, words, "tokens")  # jnp.take returns NaN for an index beyond the array
-        raise InputError.of(
-            "model", NO_VALUE, "its output on the first input is not finite; check the weights and the input"
+        raise InputError.note(
+            "model", "its output on the first input is not finite; check the weights and the input"
         )
     if not np.array_equal(first, second):
         raise InputError(RANDOM_OUTPUT)
     if shape != first.shape:
-        raise InputError.of(
+        raise InputError.note(
             "model",
-            NO_VALUE,
             f"it returns shape {first.shape} when called and {shape} when compiled; make it a pure function",
         )
     _note_passed(model, n, "calls", longer)
@@ -150,9 +148,8 @@ def check_finite(measured: np.ndarray, positions: np.ndarray, measure: Measure) 
     """Rejects a model for which what was measured is not finite. `positions` are the flips'."""
     bad = ~np.isfinite(measured)
     if bad.any():
-        raise InputError.of(
+        raise InputError.note(
             "model",
-            NO_VALUE,
             f"the output, or {measure.kind} of it, is not finite under {int(bad.sum())} of {len(measured)} "
             f"flips, first at position {int(positions[np.argmax(bad)])}; use float64, smaller weights, or floats where "
             "the model returns integers beyond 2^24; or a measure that is finite there: an output of 0 has no "
@@ -208,9 +205,8 @@ def check_alone(
         around = [np.abs(_measured(engine.measure, engine.outputs, *pair) - alone) for pair in pairs]
         bad = np.flatnonzero(off > _SLACK * np.max(around, axis=0))
         if len(bad):
-            raise InputError.of(
+            raise InputError.note(
                 "model",
-                NO_VALUE,
                 f"with {flips.said(k)}, {values[k].flat[bad[0]]:.6g} was measured in a batch, and "
                 f"{alone.flat[bad[0]]:.6g} when the model was called alone: its batched form differs from its single "
                 "form, by a jax.custom_batching rule or a callback; it keeps values between calls; or a variable is "
@@ -244,9 +240,8 @@ def _reading_rows(model: Measurable, shape: Shape, n: int) -> Measurable:
     """Turns a model that returns rows into one that returns the vector read out of them."""
     if len(shape) != 2 or shape[0] != n or not _grows(model, shape, n, unknown=True):
         entry = "[0]" if shape[0] == 1 else "[-1]"
-        raise InputError.of(
+        raise InputError.note(
             "model",
-            NO_VALUE,
             f"its output has shape {shape}; a vector or a number is needed, or a row for each of the {n} "
             "positions. If the model takes a batch (batch, n): lambda tokens: model(tokens[None])[0]; otherwise select "
             f"the values to measure, as lambda tokens: model(tokens){entry}",

@@ -16,7 +16,7 @@ import numpy as np
 from jax.experimental import checkify
 from jaxtyping import Array, Int
 
-from jaxsens.core.base.errors import NO_VALUE, InputError
+from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.nudged import inlined
 from jaxsens.core.base.programs import compiled
 from jaxsens.core.flips.flip_table import FlipTable
@@ -70,7 +70,7 @@ def check_flips(
     check_words(model, words, "tokens")
     problem = _first_problem(model, made)
     if problem is not None:
-        raise InputError.of("flips", NO_VALUE, f"with {flips.said(int(chosen[problem[0]]))}, {problem[1]}")
+        raise InputError.note("flips", f"with {flips.said(int(chosen[problem[0]]))}, {problem[1]}")
 
 
 def _first_problem(model: Measurable, words: Int[np.ndarray, "words n"]) -> tuple[int, str] | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import NO_VALUE, InputError, Problems
+from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.strict import checked_by
 from jaxsens.core.base.value import kind_of
 from jaxsens.core.measures.deferred import change_of, formulas, jax, jnp
@@ -52,7 +52,7 @@ class Forgotten:
 
     def __call__(self, *outputs: Any) -> Any:
         """Raises an InputError: files hold no functions."""
-        raise InputError.of("measure", NO_VALUE, "the function of a saved result is not kept; give it again")
+        raise InputError.note("measure", "the function of a saved result is not kept; give it again")
 
 
 class OfFunction(Measure, abc.ABC):

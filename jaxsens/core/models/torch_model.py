@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from jaxsens.core.base.errors import NO_VALUE, InputError, collecting
+from jaxsens.core.base.errors import InputError, collecting
 from jaxsens.core.base.inputs import is_count
 from jaxsens.core.base.strict import naming_arguments
 
@@ -58,9 +58,8 @@ class TorchModel:
             return self._run(tokens)
         kind = self.output_kind(tokens.shape[-1])
         if kind.dtype == np.float64 and jax.numpy.result_type(float) != np.float64:
-            raise InputError.of(
+            raise InputError.note(
                 "model",
-                NO_VALUE,
                 f"{self.name} returns float64, while JAX is set to 32 bits: call this within "
                 "jax.enable_x64(True), or let the module return float32",
             )
@@ -169,18 +168,16 @@ class TorchModel:
                 output = self.module(batch)
         except Exception as error:
             said = (str(error).strip().splitlines() or [""])[0].rstrip(".")
-            raise InputError.of(
+            raise InputError.note(
                 "model",
-                NO_VALUE,
                 f"{self.name}, called on ids from {ids.min()} to {ids.max()}, int64 of shape "
                 f"{tuple(batch.shape)}, raised {type(error).__name__}: {said}. Give ids in its vocabulary and inputs "
                 "that are no longer than it reads; a module that takes other arguments needs a module around it",
             ) from error
         found = as_numpy(_tensor(output, self.output, self.name))
         if found.ndim == 0 or found.shape[0] != len(batch):
-            raise InputError.of(
+            raise InputError.note(
                 "model",
-                NO_VALUE,
                 f"{self.name} returns shape {found.shape} for {len(batch)} inputs of length {ids.shape[-1]}; "
                 "the first axis must be that of the inputs (batch_first=True)",
             )
@@ -259,8 +256,8 @@ def _tensor(output: Any, chosen: str | int | None, name: str) -> Any:
     if chosen is None and fields is not None:
         known = [key for key in _LIKELY if fields.get(key) is not None] if _is_model_output(output) else []
         if not known:
-            raise InputError.of(
-                "model", NO_VALUE, f"{name} returns {_told(output, fields)}; say which: {_example(fields)}"
+            raise InputError.note(
+                "model", f"{name} returns {_told(output, fields)}; say which: {_example(fields)}"
             )
         chosen = known[0]
     if chosen is not None:
@@ -272,8 +269,8 @@ def _tensor(output: Any, chosen: str | int | None, name: str) -> Any:
         output = fields[chosen]
     if not isinstance(output, torch.Tensor) or not output.is_floating_point() or output.itemsize < 2:
         what = str(output.dtype) if isinstance(output, torch.Tensor) else type(output).__name__
-        raise InputError.of(
-            "model", NO_VALUE, f"{name} returns {what}; a tensor of floats of 16 bits or more is needed"
+        raise InputError.note(
+            "model", f"{name} returns {what}; a tensor of floats of 16 bits or more is needed"
         )
     return output
 

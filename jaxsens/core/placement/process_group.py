@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, UInt8
 
 from jaxsens.core.base import stopping
-from jaxsens.core.base.errors import NO_VALUE, InputError, ProcessLost
+from jaxsens.core.base.errors import InputError, ProcessLost
 
 _WELL, _STOPPED, _LEFT, _FAILED, _WRONG = 0, 1, 2, 3, 4
 """How a process is: well; asked to stop, which all do at the next `check`; or gone, interrupted or for an error."""
@@ -138,9 +138,8 @@ class ProcessGroup:
         found = self.meet(digest)[:, 0]
         if (found != found[0]).any():
             other = self._ids[int(np.flatnonzero(found != found[0])[0])]
-            raise InputError.of(
+            raise InputError.note(
                 "mesh",
-                NO_VALUE,
                 f"process {other} was called with another model, input or option than process {self._ids[0]}; "
                 "all processes of a mesh make the same calls",
             )

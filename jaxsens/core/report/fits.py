@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
-from jaxsens.core.base.errors import NO_VALUE, InputError
+from jaxsens.core.base.errors import InputError
 from jaxsens.core.report.data import one_sided, statistic_columns, unresolved
 from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, EXTREMES, PER_POSITION
 
@@ -278,9 +278,8 @@ def fit_exponents(
     """
     values = points[[*statistic_columns(points)]].to_numpy(dtype=np.float64)
     if np.any(values < 0) or np.any(np.isinf(values)):
-        raise InputError.of(
+        raise InputError.note(
             "points",
-            NO_VALUE,
             "a statistic is negative or infinite, which no norm can be: measure that point again",
         )
     fits = []

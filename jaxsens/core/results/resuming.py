@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.core.base.errors import NO_VALUE, InputError, Location, Problems, shortened
+from jaxsens.core.base.errors import InputError, Location, Problems, shortened
 from jaxsens.core.checks.check import check_finite
 from jaxsens.core.results.at_most import Result
 from jaxsens.core.results.measured import MeasuredFlips
@@ -43,7 +43,7 @@ class Remaining:
         index = np.minimum(np.searchsorted(every, keys), max(len(every) - 1, 0))
         if not np.array_equal(every[index], keys) or (np.diff(index) < 1).any():
             why = "the partial result has flips that its call has not"
-            raise InputError.of("remaining", NO_VALUE, why, subject="flip_sensitivity")
+            raise InputError.note("remaining", why, subject="flip_sensitivity")
         return np.delete(np.arange(len(every)), index)
 
 
@@ -60,7 +60,7 @@ def joined(one: Result, other: Any) -> Result:
     order = np.argsort(keys, kind="stable")
     if (np.diff(keys[order]) < 1).any():
         why = "it has flips that this result has; measure those that it lacks: .remaining"
-        raise InputError.of("rest", NO_VALUE, why, subject="joined")
+        raise InputError.note("rest", why, subject="joined")
     known = [part for part in both if len(part)] or [one]  # the dtype of no values says nothing
     table = {
         name: np.concatenate([getattr(part.flips, name) for part in both])[order]

@@ -23,7 +23,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, dataclass_transform
 
 from jaxsens.core.base import errors
-from jaxsens.core.base.errors import NO_VALUE, InputError, collecting
+from jaxsens.core.base.errors import InputError, collecting
 from jaxsens.core.base.strict import typed_arguments
 from jaxsens.formal.logic import grammar
 
@@ -99,9 +99,8 @@ class Formula:
     def __str__(self) -> str:
         text = shortened(self, LONGEST + 3)
         if len(text) > LONGEST:
-            raise InputError.of(
+            raise InputError.note(
                 "formula",
-                NO_VALUE,
                 f"its text has more than {LONGEST} characters, because shared parts are written out each "
                 "time: print parts of it, from jaxsens.formal.logic.subformulas(formula)",
             )

@@ -111,9 +111,8 @@ def parse(
     if alphabet is not None and unknown:
         names = ", ".join(repr(name) for name in dict.fromkeys(token.symbol for token in unknown))
         _, _, marked = _pointed_at(text, *(token.offset for token in unknown))
-        raise InputError.of(
+        raise InputError.note(
             "formula",
-            NO_VALUE,
             f"symbols that the alphabet {', '.join(map(repr, alphabet))} lacks: {names}: "
             f"use symbols of the alphabet, or add these to it\n{marked}",
         )

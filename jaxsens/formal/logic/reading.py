@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jaxsens.core.base.errors import NO_VALUE, InputError, no_rule
+from jaxsens.core.base.errors import InputError, no_rule
 from jaxsens.formal.logic import formulas
 from jaxsens.formal.logic.counting import CountComparison, CountPredicate, CountRight
 from jaxsens.formal.logic.formulas import Formula, shortened, subformulas
@@ -63,9 +63,7 @@ class Reading:
     def __init__(self, formula: Formula, alphabet: Sequence[str]) -> None:
         unknown = [symbol for symbol in symbols(formula) if symbol not in alphabet]
         if unknown:
-            raise InputError.of(
-                "formula", NO_VALUE, f"it names {unknown}, which the alphabet {list(alphabet)} lacks"
-            )
+            raise InputError.note("formula", f"it names {unknown}, which the alphabet {list(alphabet)} lacks")
         self.formula, self.alphabet = formula, tuple(alphabet)
         self._parts = subformulas(formula)
         place = {part: k for k, part in enumerate(self._parts)}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from jaxsens.core.base.errors import NO_VALUE, InputError
+from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.strict import typed_arguments
 from jaxsens.formal.logic.counting import Count, CountComparison, CountPredicate
 from jaxsens.formal.logic.formulas import (
@@ -174,8 +174,8 @@ def validate(
     found = violations(formula, within, alphabet)
     if found:
         listed = "\n".join(f"  - {violation}" for violation in found)
-        raise InputError.of(
-            "formula", NO_VALUE, f"{len(found)} part{'s' * (len(found) > 1)} that cannot be used\n{listed}"
+        raise InputError.note(
+            "formula", f"{len(found)} part{'s' * (len(found) > 1)} that cannot be used\n{listed}"
         )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from jaxsens.core.base.errors import NO_VALUE, InputError, Problems, collecting
+from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.strict import did_you_mean, read_table
 from jaxsens.core.base.value import read
 from jaxsens.core.engines.options import AskedEngine, Auto
@@ -122,7 +122,7 @@ def read_json(raw: bytes, subject: str) -> Any:
         json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except (ValueError, RecursionError) as error:
         why = str(error) if isinstance(error, ValueError) else "nested too deep"
-        raise InputError.of("body", NO_VALUE, f"not JSON in UTF-8 ({why})", subject=subject) from error
+        raise InputError.note("body", f"not JSON in UTF-8 ({why})", subject=subject) from error
     return found
 
 

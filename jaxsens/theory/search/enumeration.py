@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsens.core.base.errors import NO_VALUE, InputError
+from jaxsens.core.base.errors import InputError
 from jaxsens.core.engines.vmap import OutputEngine
 from jaxsens.core.placement.run import Measuring
 from jaxsens.theory.search.local_search import SearchProgress
@@ -58,8 +58,8 @@ def largest_word(
     outputs = _outputs(problem, progress)
     if not np.all(np.isfinite(outputs)):
         word = _words(problem.space, np.flatnonzero(~np.isfinite(outputs).all(axis=1))[:1])[0]
-        raise InputError.of(
-            "model", NO_VALUE, f"the output is not finite on the word {word.tolist()}; use smaller weights"
+        raise InputError.note(
+            "model", f"the output is not finite on the word {word.tolist()}; use smaller weights"
         )
     return _words(problem.space, np.array([np.argmax(_objective(problem, outputs))]))[0]
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jaxsens.core.base import inputs, stopping
-from jaxsens.core.base.errors import NO_VALUE, InputError, PrecisionWarning, collecting
+from jaxsens.core.base.errors import InputError, PrecisionWarning, collecting
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.value import read
@@ -162,7 +162,7 @@ def _searched(problem: SearchTask, progress: Callable[[SearchProgress], None] | 
 def _result(measurements: Measurements, words: int, restarts: tuple[Restart, ...], starts: int) -> WorstInput:
     problem, space, best = measurements.problem, measurements.problem.space, measurements.best
     if best is None:
-        raise InputError.of("budget", NO_VALUE, "no word was measured")
+        raise InputError.note("budget", "no word was measured")
     return WorstInput(
         value=best.value,
         tokens=np.array(best.tokens, np.int32),

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsens.core.base.errors import NO_VALUE, InputError, Written, shortened
+from jaxsens.core.base.errors import InputError, Written, shortened
 from jaxsens.core.base.inputs import takes
 from jaxsens.core.models.config_tables import network
 from jaxsens.core.models.networks.config import NetworkConfig
@@ -117,7 +117,7 @@ def check_is_array(output: Any) -> Any:
     elif dataclasses.is_dataclass(output):
         fields = [field.name for field in dataclasses.fields(output)]
         select = f"network(tokens).{'logits' if 'logits' in fields else fields[0]}, an array, one of {fields}"
-    raise InputError.of("model", NO_VALUE, f"it returns {what}; return {select}")
+    raise InputError.note("model", f"it returns {what}; return {select}")
 
 
 def raised(error: Exception, n: int) -> str:

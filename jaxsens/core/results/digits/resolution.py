@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxsens.core.base.errors import NO_VALUE, InputError, PrecisionWarning
+from jaxsens.core.base.errors import InputError, PrecisionWarning
 from jaxsens.core.base.precision import UNRESOLVED
 from jaxsens.core.engines.difference import engine as difference
 from jaxsens.core.engines.engine import Engine
@@ -55,9 +55,8 @@ def forward_pass(
             ready = prepared_on(there.local, engine, parameters, words[start : start + size])
             bad = np.flatnonzero(~np.all(np.isfinite(ready.output), axis=1))
             if len(bad):
-                raise InputError.of(
+                raise InputError.note(
                     "model",
-                    NO_VALUE,
                     f"its output on input {start + bad[0]} is not finite in {subject.dtype}; look for NaN in "
                     "its parameters, or use float64 or smaller weights",
                 )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.core.base.errors import NO_VALUE, InputError, Problems
+from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.memory import TOKEN_BYTES, check_fits
 from jaxsens.core.base.strict import did_you_mean, field_names, read_table, read_toml
 from jaxsens.core.flip_sensitivity import flip_sensitivity
@@ -65,7 +65,7 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
     source = read_source(_with_options(table, options, problems), "model", problems, folder)
     problems.raise_if_any()
     if source is None:
-        raise InputError.of("model", NO_VALUE, "cannot be used")
+        raise InputError.note("model", "cannot be used")
     return source
 
 
