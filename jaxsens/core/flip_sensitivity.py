@@ -27,14 +27,13 @@ from jaxsens.core.checks.check import (
     traced_model,
     warn_of_no_change,
 )
-from jaxsens.core.checks.functions import checked_function, unflipped_value
+from jaxsens.core.checks.functions import unflipped_value
 from jaxsens.core.checks.indices import check_flips
 from jaxsens.core.choose import choose, of_process
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.engines.options import AskedEngine, Auto, Difference
 from jaxsens.core.engines.vmap import compiled_output
 from jaxsens.core.explain import warn_if_long
-from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.flips.selection import Selection, default_flips, select
 from jaxsens.core.measures import Measure
@@ -42,9 +41,8 @@ from jaxsens.core.models.subjects.adapters import Measurable, checked_input, mea
 from jaxsens.core.models.subjects.texts import encoded, pieces_of, with_token
 from jaxsens.core.models.transformer.module import activation_bytes
 from jaxsens.core.placement.placement import Placement, checked_placement
-from jaxsens.core.placement.preparing import Ready
 from jaxsens.core.placement.progress import PROGRESS, telling
-from jaxsens.core.placement.run import Doubts, Finished, Measuring, Progress
+from jaxsens.core.placement.run import Finished, Measuring, Progress
 from jaxsens.core.results.digits.resolution import (
     ForwardPass,
     beyond_precision,
@@ -53,10 +51,9 @@ from jaxsens.core.results.digits.resolution import (
     warn_if_unresolved,
 )
 from jaxsens.core.results.digits.rounding import rounding_of
-from jaxsens.core.results.fingerprint import fingerprint, weights_of
 from jaxsens.core.results.interrupted import MeasurementInterrupted
-from jaxsens.core.results.measured import Provenance
-from jaxsens.core.results.request import Request
+from jaxsens.core.results.measured import Provenance, name_of
+from jaxsens.core.results.request import requested
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.results.resuming import Remaining
 from jaxsens.core.results.texts import check_texts, each_text
@@ -216,29 +213,16 @@ def _measured_words(
         check_calls(subject, words, shape, call.flips.longer)
         flips = selection.flips()
         runner, choice = choose(subject, *wished, count=len(flips))
-        estimate = None if wanted.exact else wanted.estimate(subject, measure, n, call.placement.budget)
-        parameters = jax.tree.map(jnp.asarray, subject.parameters) if estimate is None else estimate.first
-        doubts = None
-        if estimate is None:
-            runner, doubts = rounding_of(runner, subject, words, flips, (parameters, call.placement))
-        passed = forward_pass(subject, words, runner, parameters, call.placement)
-        _warn_of_rounding(subject, n, passed, runner)
-        check_flips(subject, words, flips, call.flips.longer)
-        asked = _asked(subject, words, flips, call, measure, (shape, dtype))
+        asked = requested(subject, words, flips, (call.flips, measure, wanted), (shape, dtype))
         call.placement.agree((words.shape, words.tobytes(), asked, call.remaining is None))
-        first = passed.output if runner.outputs is None else passed.output[list(runner.outputs)]
-        scale = None if measure.unflipped is None else unflipped_value(runner.measure, first)
-        run = Provenance(dtype, versions(), _name(model), scale)
-        names, nothing = subject.names_of(words, flips.symbols), np.full(len(flips), np.nan)
-        pieces = pieces_of(model, given, words)
+        nothing, run = np.full(len(flips), np.nan), Provenance(dtype, versions(), name_of(model))
+        names, pieces = subject.names_of(words, flips.symbols), pieces_of(model, given, words)
         whole = FlipSensitivity(
             nothing, nothing, flips, words, asked, choice, run, names=names, pieces=pieces
         )
-        chosen = np.arange(len(flips)) if call.remaining is None else call.remaining.of(whole)
-        if estimate is not None:
-            return estimate.result(whole, call.placement, call.told, passed.first)
-        found = _measured(subject, whole, chosen, runner, call, (parameters, doubts, passed.first))
-    warn_if_unresolved(found, stacklevel=4)
+        found = _measured(subject, whole, runner, call)
+    if wanted.exact:
+        warn_if_unresolved(found, stacklevel=4)
     return found
 
 
@@ -252,70 +236,23 @@ def _warn_of_rounding(subject: Measurable, n: int, passed: ForwardPass, runner: 
     """Warns if inputs are too long for a model that promises to be exact, or the scores too large for the dtype."""
     said = beyond_precision(subject, n) or unresolved_scores(subject, n, passed, runner.widens)
     if said is not None:
-        warnings.warn(said, PrecisionWarning, stacklevel=5)
+        warnings.warn(said, PrecisionWarning, stacklevel=6)
 
 
-def _name(model: Any) -> str | None:
-    """Returns the name that a model has; that of a function, or of the model's class; None for a lambda."""
-    if isinstance(model, tuple) and model:
-        return _name(model[0])
-    own = getattr(model, "name", None) or getattr(model, "__name__", None)
-    if isinstance(own, str):
-        return None if own == "<lambda>" else own
-    return type(model).__name__
-
-
-def _asked(
-    subject: Measurable,
-    words: np.ndarray,
-    flips: FlipTable,
-    call: _Call,
-    measure: Measure,
-    output: tuple[tuple[int, ...], str],
-) -> Request:
-    """Returns what is asked. `output` has the shape and dtype of the model's output.
-
-    Raises:
-        InputError: for a measure's function that does not return one number.
-    """
-    weights = weights_of(subject)
-    if measure.function is not None:
-        measure = measure.without_function(checked_function(measure, *output))
-    return Request(
-        flips=call.flips,
-        measure=measure,
-        engine=call.engine,
-        readout=subject.readout,
-        outputs=measure.coordinates(subject.outputs),
-        model=fingerprint(subject, words.shape[1], weights),
-        weights=weights,
-        counts=tuple(np.bincount(flips.inputs, minlength=len(words)).tolist()),
-    )
-
-
-def _measured(
-    subject: Measurable,
-    whole: FlipSensitivity,
-    chosen: np.ndarray,
-    runner: Engine,
-    call: _Call,
-    given: tuple[Any, Doubts | None, Ready],
-) -> FlipSensitivity:
+def _measured(subject: Measurable, whole: FlipSensitivity, runner: Engine, call: _Call) -> FlipSensitivity:
     """Returns the result on all flips, or on those that remain of an interrupted call.
 
     Args:
         subject: the model.
         whole: the result on all flips, without values.
-        chosen: the numbers of the flips to measure.
         runner: the engine.
         call: the arguments.
-        given: the engine's parameters; what bounds its rounding; the first inputs as they are prepared.
 
     Raises:
         MeasurementInterrupted: on Ctrl-C, with the finished flips.
     """
-    (parameters, doubts, ready), flips, words = given, whole.flips, whole.tokens
-    so_far = Finished()
+    flips, words, so_far, measure = whole.flips, whole.tokens, Finished(), runner.measure
+    chosen = np.arange(len(flips)) if call.remaining is None else call.remaining.of(whole)
 
     def part(values: np.ndarray, done: np.ndarray, elsewhere: dict[str, int]) -> FlipSensitivity:
         values, resolution = values[done].T
@@ -336,12 +273,30 @@ def _measured(
 
     try:
         with stopping.noting(signal.SIGINT):
+            engine, n, doubts = call.engine, words.shape[1], None
+            estimate = None if engine.exact else engine.estimate(subject, measure, n, call.placement.budget)
+            if estimate is None:
+                parameters = jax.tree.map(jnp.asarray, subject.parameters)
+                runner, doubts = rounding_of(runner, subject, words, flips, (parameters, call.placement))
+            else:
+                parameters = estimate.first
+            passed = forward_pass(subject, words, runner, parameters, call.placement)
+            _warn_of_rounding(subject, n, passed, runner)
+            check_flips(subject, words, flips, call.flips.longer)
+            if measure.unflipped is not None:
+                first = passed.output if runner.outputs is None else passed.output[list(runner.outputs)]
+                run = dataclasses.replace(whole.run, scale=unflipped_value(measure, first))
+                whole = dataclasses.replace(whole, run=run)
+            if estimate is not None:
+                return estimate.result(whole, call.placement, call.told, passed.first)
             where = flips.inputs[chosen], flips.positions[chosen], flips.symbols[chosen]
             values, elsewhere = Measuring(
-                runner, parameters, words, *where, call.placement, call.told, doubts, so_far, ready
+                runner, parameters, words, *where, call.placement, call.told, doubts, so_far, passed.first
             ).numbers()
         found = part(values, np.arange(len(chosen)), elsewhere)
         _check_measured(runner, subject, found, call)
+    except MeasurementInterrupted:
+        raise
     except KeyboardInterrupt as stop:
         raise MeasurementInterrupted(unfinished(), getattr(stop, "signal", signal.SIGINT)) from None
     return found

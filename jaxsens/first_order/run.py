@@ -156,7 +156,7 @@ class Blocks(NamedTuple):
             ),
             estimated=Estimated(values, stratum, known, sketch),
         )
-        warn_if_far(result, self.given, size, stacklevel=6)
+        warn_if_far(result, self.given, size, stacklevel=7)
         return result
 
 

@@ -53,6 +53,16 @@ class Provenance:
     scale: float | None = None
 
 
+def name_of(model: Any) -> str | None:
+    """Returns the name that a model has; that of a function, or of the model's class; None for a lambda."""
+    if isinstance(model, tuple) and model:
+        return name_of(model[0])
+    own = getattr(model, "name", None) or getattr(model, "__name__", None)
+    if isinstance(own, str):
+        return None if own == "<lambda>" else own
+    return type(model).__name__
+
+
 @dataclass(frozen=True, eq=False)
 class MeasuredFlips:
     """What a measurement found, without statistics: `jaxsens.FlipSensitivity`, whose fields and columns these are."""

@@ -7,13 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import numpy as np
+from jaxtyping import Int
 from pydantic import PlainValidator
 
 from jaxsens.core.base.errors import collecting
 from jaxsens.core.base.value import read
+from jaxsens.core.checks.functions import checked_function
 from jaxsens.core.engines.options import AskedEngine
+from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Forgotten, Measure
+from jaxsens.core.models.subjects.adapters import Measurable
+from jaxsens.core.results.fingerprint import fingerprint, weights_of
 
 
 def _from_file(base: Any) -> PlainValidator:
@@ -70,3 +76,31 @@ class Request:
             "engine": self.engine,
             "readout": self.readout,
         }
+
+
+def requested(
+    model: Measurable,
+    words: Int[np.ndarray, "batch n"],
+    table: FlipTable,
+    options: tuple[Flips, Measure, AskedEngine],
+    output: tuple[tuple[int, ...], str],
+) -> Request:
+    """Returns the request of a call, from its flips, measure and engine. `output` has the shape and dtype of the
+    model's output.
+
+    Raises:
+        InputError: for a measure's function that does not return one number.
+    """
+    (flips, measure, engine), weights = options, weights_of(model)
+    if measure.function is not None:
+        measure = measure.without_function(checked_function(measure, *output))
+    return Request(
+        flips=flips,
+        measure=measure,
+        engine=engine,
+        readout=model.readout,
+        outputs=measure.coordinates(model.outputs),
+        model=fingerprint(model, words.shape[1], weights),
+        weights=weights,
+        counts=tuple(np.bincount(table.inputs, minlength=len(words)).tolist()),
+    )
