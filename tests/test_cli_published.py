@@ -138,7 +138,7 @@ def test_each_kind_of_flips(flips, replacement, encoder, text, capsys):
         (["--text-file", "t.txt", "--readout", "99"], "--readout = 99: a position from 0 to 7"),
         (["--text-file", "t.txt", "--flips", "neighbours", "k=0"], "--flips k = 0: a whole number of at least 1"),
         (["--text-file", "t.txt", "--flips", "repeat", "1"], "--flips = '1': fields as field=value"),
-        ([*OF_TEXT, "--flips", "mask", "groups=[[1,2],[2]]"], "--flips groups: position = 2: each position in one"),
+        ([*OF_TEXT, "--flips", "mask", "groups=[[1,2],[2]]"], "--flips groups.position = 2: each position in one"),
         (["--text-file", "t.txt", "--flips", "some"], "--flips = 'some': one of substitute, neighbours, mask, delete"),
         (["--text-file", "t.txt", "--measure", "kl"], "--measure = 'kl': give --output logits"),
         ([*OF_TEXT, *LOG, "token=cat", "--output", "hidden"], "--measure = 'log-probability': give --output logits"),

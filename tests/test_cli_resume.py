@@ -33,6 +33,8 @@ def stopped(monkeypatch):
                 yield finished
 
         monkeypatch.setattr(_ByOneEngine, "chunks", signalled)
+        monkeypatch.setattr("jaxsens.core.placement.run._SHORT", 0.0)
+        monkeypatch.setattr("jaxsens.core.placement.run._CHUNK_SECONDS", 1e-9)
 
     whole = _ByOneEngine.chunks
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)

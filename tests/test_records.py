@@ -64,7 +64,7 @@ def test_bounds_come_back(mask, tmp_path):
         found.save(tmp_path / "found.json")  # pyright: ignore[reportAttributeAccessIssue]
         assert same(load(tmp_path / "found.json"), found)
         with pytest.raises(
-            jaxsens.InputError, match=r"found.json: it holds a .*give a file of LayerChanges.save"
+            jaxsens.InputError, match=r"found.json': it holds a .*give a file of LayerChanges.save"
         ):
             jaxsens.analysis.load_layer_changes(tmp_path / "found.json")
 

@@ -140,10 +140,10 @@ def shard_without_last_point(original: Any, points: Any, only: Any = (), shard: 
     return chosen if shard is None else chosen[:-1]
 
 
-def misspelt_key_ignored(original: Any, error: Any, *given: Any) -> None:
+def misspelt_key_ignored(original: Any, error: Any, *given: Any) -> list[Any]:
     """core/sweeps."""
     others = [one for one in error.errors(include_url=False) if one["type"] != "extra_forbidden"]
-    original(SimpleNamespace(errors=lambda **_: others), *given)
+    return original(SimpleNamespace(errors=lambda **_: others), *given)
 
 
 def exponent_interval_halved(original: Any, values: Any) -> Any:

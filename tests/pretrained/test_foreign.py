@@ -194,8 +194,8 @@ def test_every_fault_of_the_weights_is_named_at_once():
         jaxsens.from_weights(SHAPE, given, output="logits")
     assert str(error.value).splitlines() == [
         "from_weights: 12 errors",
-        "  - layers.0.down = 'down.npy': an array, or a layer of Flax, Equinox or PyTorch",
-        "  - final_norm: epsilon = 1e-06: the architecture's is 1e-05",
+        "  - layers[0].down = 'down.npy': an array, or a layer of Flax, Equinox or PyTorch",
+        "  - final_norm.epsilon = 1e-06: the architecture's is 1e-05",
         "  - layers.0.query.bias: missing",
         "  - layers.0.key.matrix: missing",
         "  - layers.0.key.bias: missing",

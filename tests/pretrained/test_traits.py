@@ -13,7 +13,7 @@ import pytest
 import jaxsens
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.models.transformer.layered import embedded_rows, layer_of
-from tests.refusals import refusal, refused
+from tests.refusals import refusal
 from tools.pretrained_recorded import recorded
 
 RECORDED = {(one.family, one.name): one for one in recorded()}
@@ -168,7 +168,8 @@ def test_a_mask_that_scales_all_rows_is_refused_and_is_no_neighbour(tmp_path):
 def test_options_that_are_not_served_are_refused_by_name(family, name, options, message, tmp_path):
     one = RECORDED[family, name]
     dataclasses.replace(one, config={**one.config, **options}).write(tmp_path)
-    refused(message, jaxsens.load_pretrained, tmp_path)
+    with refusal(f"config.json: {message}"):
+        jaxsens.load_pretrained(tmp_path)
 
 
 def test_a_head_of_the_other_kind_is_not_read(tmp_path):

@@ -26,6 +26,9 @@ _PARTS = {
     "_compiled_output": "the model",
     "_prepared": "what the flips share",
     "_prepare_in_float64": "what the flips share, in float64",
+    "_outputs_of_transformer": "the model in float64, for its rounding",
+    "_outputs_wide": "the model in float64, for its rounding",
+    "_outputs_nudged": "the model once more, for its rounding",
     "run": "the flips",
 }
 """What the programs of a measurement compute, by the names of their functions."""

@@ -291,7 +291,7 @@ def _missing(values: np.ndarray) -> np.ndarray:
     return np.asarray(np.any(~np.isfinite(values), axis=tuple(range(1, values.ndim))))
 
 
-class _Rows(NamedTuple):
+class _FlipRows(NamedTuple):
     """Flips in rows of one length, each of one input. The last flip of a row is repeated as padding.
 
     Attributes:
@@ -305,7 +305,7 @@ class _Rows(NamedTuple):
     real: Bool[np.ndarray, "rows batch"]
 
     @classmethod
-    def of(cls, number: Int[np.ndarray, " flips"], batch: int) -> _Rows:
+    def of(cls, number: Int[np.ndarray, " flips"], batch: int) -> _FlipRows:
         """Returns rows of `batch` flips, from the sorted number of each flip's input."""
         counts = np.bincount(number)
         rows, ends = -(-counts // batch), np.cumsum(counts)
@@ -358,7 +358,11 @@ class _ByOneEngine:
     ) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
         """Measures flips for which a program has room; yields with each chunk whether the engine is given up."""
         placement, columns = self.placement, self.placement.columns
-        rows, devices, together = _Rows.of(number, program.batch), placement.devices.size, program.together
+        rows, devices, together = (
+            _FlipRows.of(number, program.batch),
+            placement.devices.size,
+            program.together,
+        )
         blocks = -(-len(rows.inputs) // (together * devices))
         lanes = min(lanes, blocks)
         # Block k of device d is the (k D + d)-th group of rows; the last row is repeated as padding, dropped later.
@@ -407,7 +411,7 @@ class _ByOneEngine:
                 start = stop
 
     def _values(
-        self, order: Int[np.ndarray, "devices blocks together"], rows: _Rows, found: np.ndarray
+        self, order: Int[np.ndarray, "devices blocks together"], rows: _FlipRows, found: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, bool]:
         """Returns which flips are done, their values, and whether the engine is given up for the others."""
         row = order.ravel()

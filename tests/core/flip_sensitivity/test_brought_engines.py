@@ -62,7 +62,7 @@ class Another(AskedEngine):
     def runner(self, subject, measure):
         if subject.config is None:
             raise EngineRefusal('engine = "another": give a jaxsens transformer')
-        return Passes(measure, measure.chosen(subject.outputs), subject.apply)
+        return Passes(measure, measure.coordinates(subject.outputs), subject.apply)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,6 +42,7 @@ VALUES: dict[str, tuple[str, str]] = {
     "verify": COUNT,
     "batch_size": OPTIONAL,
     "memory_budget": ("1000", "[1]"),
+    "calls": OPTIONAL,
 }
 """For every field a right value and a wrong one, as they are written on a command line."""
 

@@ -219,6 +219,7 @@ def test_what_belongs_to_no_family_makes_no_model(options, shown):
 def test_a_name_that_the_config_did_not_check_is_refused_where_it_is_used(field):
     model, name = made(), "unheard-of"
     object.__setattr__(model.config, field, name)
+    vars(model.config).pop("_layers", None)  # made when the config was checked
     with pytest.raises(InputError, match=name):
         model(WORD)
     with pytest.raises(InputError, match=name):

@@ -106,7 +106,7 @@ def test_a_measurement_says_what_it_compiles_from_its_first_program_on(monkeypat
     assert transformer.parameters
     jax.clear_caches()
     jaxsens.flip_sensitivity(transformer, [0, 1] * 6, engine="vmap", progress=True)
-    parts = ["what the flips share", "what the flips share", "the flips"]  # once in float64, for its rounding
+    parts = ["what the flips share", "the model in float64, for its rounding", "the flips"]
     compiling = [f"compiling program {k}: {part}" for k, part in enumerate(parts, 1)]
     assert [text for text in said if text.startswith("compiling")] == compiling
     assert said[-1] == "11/11 flips"

@@ -22,7 +22,7 @@ def test_problems_are_told_with_the_others():
     both = problems_of(TINY + measure.format("[5]"))
     assert len(both) == 2
     assert both[0] == (
-        'measure.flips: variant "softmax": positions = 5: positions from 0 to 3, those of an input of length 4'
+        'measure.flips.positions = 5: variant "softmax": positions from 0 to 3, those of an input of length 4'
     )
     (bounded,) = problems_of(TINY + measure.format("[1]") + "[bounds]\n")
     assert "all symbols at all positions but the one that is read" in bounded

@@ -75,9 +75,9 @@ LEAST_NUDGED = 2
 """The flips whose roundings are moved at least."""
 
 Passes = Callable[
-    [Int[np.ndarray, "passes n"], Int[np.ndarray, " passes"]], Float[np.ndarray, "passes outputs"]
+    [int, Int[np.ndarray, "passes n"], Int[np.ndarray, " passes"]], Float[np.ndarray, "passes outputs"]
 ]
-"""Runs the model on words: draw 0 is the model, and the others its numbers moved."""
+"""Runs the model on words, with room for so many: draw 0 is the model, and the others its numbers moved."""
 
 
 def rounding_of(
@@ -148,14 +148,15 @@ def output_rounding(subject: Measurable, words: Int[np.ndarray, "inputs n"], fli
             return assumed
         run, in_own_dtype = passes
         some = _spread(len(inputs), max(MOVED_INPUTS, int(SHARE_PASSED * each * len(inputs))))
-        true = run(words[inputs[some]], np.zeros(len(some), int))
+        few = _spread(len(some), MOVED_INPUTS)
+        room = max(len(some), DRAWS * len(few))  # one program for both
+        true = run(room, words[inputs[some]], np.zeros(len(some), int))
         off[some] = np.abs(outputs[some] - true)
         if exact and not np.any(off):
             return off
         if in_own_dtype or not (large and dtype == "float32"):
-            few = _spread(len(some), MOVED_INPUTS)
             again, draws = np.repeat(few, DRAWS), np.tile(np.arange(1, 1 + DRAWS), len(few))
-            moved = np.abs(run(words[inputs[some[again]]], draws) - true[again])
+            moved = np.abs(run(room, words[inputs[some[again]]], draws) - true[again])
             np.maximum.at(off, some[again], moved)
         size = np.max(sizes, axis=1, initial=0)
         size[size == 0] = 1.0
@@ -196,10 +197,13 @@ def _passes(subject: Measurable, n: int, dtype: str) -> tuple[Passes, bool] | No
         engine = VmapEngine(
             L2(), None, in_float64(subject.apply) or subject.apply, wide=subject.dtype != "float64"
         )
-        draws = range(1 if subject.parameters.components is subject.parameters.learned is None else 1 + DRAWS)
+        own = subject.parameters
+        moving = own.components is not None or own.learned is not None
         with numerics("float64"):
+            first = engine.with_tables(_with_moved_positions(own, 0, step), n)
             tabled = [
-                engine.with_tables(_with_moved_positions(subject.parameters, k, step), n) for k in draws
+                engine.with_tables(_with_moved_positions(own, k, step), n) if k and moving else first
+                for k in range(1 + DRAWS)
             ]
             tables = jax.tree.map(lambda *leaves: np.stack(leaves), *(one.tables for one in tabled))
         shared: Any = engine.shared
@@ -222,12 +226,14 @@ def _run(
     program: Callable[..., Array],
     step: float,
     dtype: str,
+    most: int,
     words: Int[np.ndarray, "passes n"],
     draws: Int[np.ndarray, " passes"],
 ) -> Float[np.ndarray, "passes outputs"]:
-    """Runs a program of words, draws, the rounding, and the number of passes; on the host, if it is in float64."""
+    """Runs a program of words, draws, the rounding, and the number of passes, with room for `most` of them; on the
+    host, if it is in float64."""
     count, n = words.shape
-    room = 1 << (count - 1).bit_length()
+    room = 1 << (most - 1).bit_length()
     filled, drawn = np.zeros((room, n), np.int32), np.zeros(room, np.int32)
     filled[:count], drawn[:count] = words, draws
     with numerics(dtype), on_host() if dtype == "float64" else numerics(dtype):
@@ -248,7 +254,7 @@ def _outputs_of_transformer(
     engine: VmapEngine, parameters: Any, tables: Any, words: Array, draws: Array, step: Array, count: Array
 ) -> Array:
     def one(word: Array, draw: Array) -> Array:
-        own = jax.tree.map(lambda leaf: leaf[0] if leaf.shape[0] == 1 else leaf[draw], tables)
+        own = jax.tree.map(lambda leaf: leaf[draw], tables)
         given = replace(_moved(parameters, draw, step), tables=own)
         return engine.output(given, engine.prepare(given, word))
 
@@ -296,7 +302,7 @@ def _pass_of(
     if not (layered or _is_wide(closed.jaxpr)):
         return None
 
-    def run(
+    def _outputs_wide(
         consts: Sequence[Any], leaves: Sequence[Any], words: Array, draws: Array, step: Array, count: Array
     ) -> Array:
         def one(word: Array, draw: Array) -> Array:
@@ -306,7 +312,7 @@ def _pass_of(
 
         return _over_passes(one, words, draws, count)
 
-    return closed.consts, jax.jit(run, compiler_options=SOONER)
+    return closed.consts, jax.jit(_outputs_wide, compiler_options=SOONER)
 
 
 def _kind(own: Any) -> Any:

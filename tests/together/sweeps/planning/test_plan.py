@@ -150,7 +150,7 @@ def test_a_config_of_a_command_that_trains_is_refused_with_its_name(config, caps
     config.write_text(keys, "utf-8")
     assert main(["plan", str(config), "--on", "h100"]) == 2
     told = capsys.readouterr().err
-    assert f"CONFIG = {config}: a config of `jaxsens {command}`, which trains models" in told
+    assert f"CONFIG = '{config}': a config of `jaxsens {command}`, which trains models" in told
     assert "unknown key" not in told
 
 
