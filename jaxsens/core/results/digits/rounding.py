@@ -237,9 +237,8 @@ def _run(
     filled, drawn = np.zeros((room, n), np.int32), np.zeros(room, np.int32)
     filled[:count], drawn[:count] = words, draws
     with numerics(dtype), on_host() if dtype == "float64" else numerics(dtype):
-        return np.asarray(
-            program(filled, drawn, np.asarray(step, dtype), np.int32(count))[:count], np.float64
-        )
+        found = program(filled, drawn, np.asarray(step, dtype), np.int32(count))
+        return np.asarray(found, np.float64)[:count]
 
 
 def _over_passes(one: Callable[[Array, Array], Array], words: Array, draws: Array, count: Array) -> Array:
