@@ -41,7 +41,6 @@ def restriction(model) -> Restriction:
 
 
 def with_case(restriction: Restriction, layer: int, number: int, *cases: Case) -> Restriction:
-    """The restriction with one certified case replaced by others, or dropped."""
     layers = [list(each) for each in restriction.certificate.layers]
     layers[layer][number : number + 1] = cases
     return dataclasses.replace(restriction, certificate=Certificate(tuple(tuple(each) for each in layers)))
