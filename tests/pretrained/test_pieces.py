@@ -7,15 +7,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from tokenizers import (
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 import jaxsens
 from jaxsens.core.base.errors import collecting
