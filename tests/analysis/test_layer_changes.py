@@ -161,12 +161,7 @@ def test_float32_models_are_measured_in_float32():
         ({"tokens": [0, 1], "measure": jaxsens.L2(outputs=[0])}, ["measure = L2(outputs=[0])"]),
         ({"tokens": [0, 1], "flips": "delete"}, ["flips = Delete()"]),
         (
-            {
-                "tokens": [0, 9],
-                "flips": Substitute([7], positions=[2]),
-                "measure": "l3",
-                "keep": [0.5],
-            },
+            {"tokens": [0, 9], "flips": Substitute([7], positions=[2]), "measure": "l3", "keep": [0.5]},
             ["tokens = 9", "positions = 2", "symbols = 7", "measure = 'l3'", "keep = [0.5]"],
         ),
     ],

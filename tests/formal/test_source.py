@@ -23,7 +23,6 @@ PARITY = {"formula": "odd( #L[Q_1] )", "alphabet": "01"}
 
 
 def read(**table: Any) -> Any:
-    """The source that a table describes."""
     problems = Problems("test")
     source = read_source(table, "model", problems)
     problems.raise_if_any()
@@ -31,7 +30,6 @@ def read(**table: Any) -> Any:
 
 
 def problems_of(**table: Any) -> list[str]:
-    """What is wrong with a table, one message each."""
     problems = Problems("test")
     assert read_source(table, "model", problems) is None
     return [*map(str, problems)]

@@ -75,7 +75,6 @@ def tokenizer_table(encoder: bool, unused: int = 3) -> dict:
 
 
 def write_tokenizer(folder: Path, encoder: bool = True) -> None:
-    """Writes a tokenizer.json of 18 symbols."""
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer_table(encoder)), encoding="utf-8")
 
 
@@ -154,7 +153,6 @@ def tensors_of(family: str, config: dict[str, Any], seed: int = 0) -> dict[str, 
 
 
 def write_pooling(folder: Path, **options: Any) -> None:
-    """Writes a sentence encoder's 1_Pooling/config.json."""
     (folder / "1_Pooling").mkdir()
     table = {"word_embedding_dimension": 8, "include_prompt": True, **options}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(table), encoding="utf-8")

@@ -77,13 +77,7 @@ _SIZES: dict[str, dict[str, Any]] = {
         "intermediate_size": 48,
         "max_position_embeddings": 24,
     },
-    "distilbert": {
-        "dim": 32,
-        "n_layers": 2,
-        "n_heads": 4,
-        "hidden_dim": 48,
-        "max_position_embeddings": 24,
-    },
+    "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 24},
     "gpt2": {
         "n_embd": 32,
         "n_layer": 2,

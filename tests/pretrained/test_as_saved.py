@@ -15,6 +15,7 @@ from safetensors.torch import save_model
 
 import jaxsens
 from tests.pretrained.oracle import DECODER, ENCODER, Case, class_of, ids_of, save, torch, transformers
+from tests.refusals import refused
 
 HEADLESS = ("t5", "mt5")
 FUSED = ("mixtral", "qwen3_moe", "qwen2_moe", "olmoe")
@@ -83,18 +84,14 @@ def test_what_wrappers_put_into_names_of_tensors_is_left_out(tmp_path):
     _check(case, tmp_path, wanted)
     (name,) = (one for one in wrapped if "embed_tokens" in one)
     save_file(wrapped | {"model.embed_tokens.weight": wrapped[name] + 1}, tmp_path / "model.safetensors")
-    with pytest.raises(jaxsens.InputError, match=r"model.embed_tokens.weight is twice in these files"):
-        jaxsens.load_pretrained(tmp_path)
+    assert "is twice in these files" in refused("folder", jaxsens.load_pretrained, tmp_path)
 
 
 def test_an_adapter_beside_a_model_is_refused(tmp_path):
     _saved("llama", tmp_path)
     jaxsens.load_pretrained(tmp_path)
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
-    with pytest.raises(
-        jaxsens.InputError, match=r"adapters are not applied: merge it .* or, for the model without"
-    ):
-        jaxsens.load_pretrained(tmp_path)
+    assert "adapters are not applied: merge it" in refused("folder", jaxsens.load_pretrained, tmp_path)
 
 
 def test_a_model_without_windows_loads_as_the_library_writes_it(tmp_path):

@@ -67,8 +67,6 @@ def tensors(changed: dict[str, Any], family: str = "bert") -> Change:
 
 
 def text(name: str, content: str | bytes) -> Change:
-    """A folder in which a file holds something else."""
-
     def change(folder: Path) -> None:
         write_folder(folder)
         (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
@@ -77,8 +75,6 @@ def text(name: str, content: str | bytes) -> Change:
 
 
 def gone(*names: str) -> Change:
-    """A folder without some files."""
-
     def change(folder: Path) -> None:
         write_folder(folder)
         for name in names:
@@ -114,8 +110,6 @@ def index(weight_map: Any) -> Change:
 
 
 def outside(name: str) -> Change:
-    """A folder in which one file is a link to a file outside of it."""
-
     def change(folder: Path) -> None:
         write_folder(folder)
         target = folder.parent / f"outside-{name}"
@@ -187,8 +181,6 @@ def symbols(*more: str) -> str:
 
 
 def other_tokenizer(change: Callable[[dict[str, Any]], object]) -> Change:
-    """A folder whose tokenizer.json is changed."""
-
     def write(folder: Path) -> None:
         table = tokenizer_table(True)
         change(table)
@@ -198,8 +190,6 @@ def other_tokenizer(change: Callable[[dict[str, Any]], object]) -> Change:
 
 
 def parent(name: str) -> Change:
-    """A folder within which a model is."""
-
     def change(folder: Path) -> None:
         (folder / name).mkdir(parents=True)
         write_folder(folder / name)
@@ -208,8 +198,6 @@ def parent(name: str) -> Change:
 
 
 def pooling(**options: Any) -> Change:
-    """A folder of a sentence encoder."""
-
     def change(folder: Path) -> None:
         write_folder(folder)
         write_pooling(folder, **options)

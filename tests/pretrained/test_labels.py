@@ -21,7 +21,6 @@ NAMES = {"0": "negative", "1": "neutral", "2": "positive <3"}
 def classifier(
     folder: Path, family: str = "bert", kind: str = "ForSequenceClassification", **options: Any
 ) -> Path:
-    """Writes a recorded classifier's folder, with names of labels."""
     one = RECORDED[family, kind]
     config = {**one.config, "id2label": NAMES, **options}
     dataclasses.replace(one, config={key: value for key, value in config.items() if value is not None}).write(

@@ -16,6 +16,7 @@ pytest.importorskip("transformers")
 import jaxsens
 from tests.pretrained.folders import write_tokenizer
 from tests.pretrained.oracle import DECODER, ENCODER, SYMBOLS, Case, class_of, save, torch, transformers
+from tests.refusals import refused
 
 UNCOUNTED = ("roberta", "xlm-roberta", "camembert", "mpnet")
 """Families whose positions are counted from symbols that are no padding."""
@@ -40,8 +41,7 @@ def test_padding_is_refused_only_where_it_changes_the_positions_of_other_symbols
         ids = [7, symbol, 9, 11]
         if symbol == model.padding:
             assert case.family in UNCOUNTED or case.name == "absolute"
-            with pytest.raises(jaxsens.InputError, match="does not count as a position"):
-                model(ids)
+            assert "does not count as a position" in refused("ids", model, ids)
             continue
         with torch.no_grad():
             wanted = theirs(torch.tensor([ids])).last_hidden_state[0].numpy()
@@ -65,10 +65,7 @@ def test_a_text_with_an_added_symbol_beyond_the_matrix_is_refused_and_others_are
     library = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert model.encode("the cat sat") == library("the cat sat").input_ids
     assert library(f"the {added}").input_ids[2] == SYMBOLS
-    with pytest.raises(
-        jaxsens.InputError, match=rf"has the id {SYMBOLS}; the model reads ids up to {SYMBOLS - 1}"
-    ):
-        model.encode(f"the {added}")
+    assert f"has the id {SYMBOLS}" in refused("text", model.encode, f"the {added}")
     assert SYMBOLS not in (*model.special, *model.reserved)
     assert model.mask is None
     assert len(jaxsens.flip_sensitivity(model, model.encode("the cat sat"), progress=False).norms)
@@ -218,8 +215,7 @@ def test_what_the_library_of_tokenizers_raises_is_one_error(tmp_path, monkeypatc
         raise PanicException("index out of bounds")
 
     monkeypatch.setattr(tokenizers, "Tokenizer", type("Panics", (), {"from_str": staticmethod(panics)}))
-    with pytest.raises(jaxsens.InputError, match=r"not readable as a tokenizer .*index out of bounds"):
-        jaxsens.load_pretrained(tmp_path)
+    assert "index out of bounds" in refused("folder", jaxsens.load_pretrained, tmp_path)
 
 
 @pytest.mark.parametrize(

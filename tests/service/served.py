@@ -36,7 +36,6 @@ def tiny() -> jaxsens.Transformer:
 
 
 def another_tiny() -> jaxsens.Transformer:
-    """One with other weights."""
     return jaxsens.Transformer(tiny().config, seed=1)
 
 
@@ -58,7 +57,6 @@ def slow(stuck_from: float = math.inf, seconds: float = SECONDS) -> Any:
 
 
 def slower() -> Any:
-    """One that takes ten times as long."""
     return slow(seconds=10 * SECONDS)
 
 
@@ -115,7 +113,6 @@ class Served:
         )
 
     def until_ready(self, seconds: float = 90.0) -> Served:
-        """Waits until the models are loaded."""
         until = time.monotonic() + seconds
         while True:
             try:
@@ -128,16 +125,13 @@ class Served:
             time.sleep(0.05)
 
     def ask(self, **question: Any) -> httpx.Response:
-        """Asks for a measurement."""
         return self.http.post("/v1/measurements", json=question)
 
     def ended(self, job: str, seconds: float = 60.0) -> dict[str, Any]:
-        """Returns a job when it has ended."""
         ended = ("finished", "failed", "cancelled")
         return self.until(job, lambda found: found["state"] in ended, seconds=seconds, wait=5)
 
     def until(self, job: str, wanted: Any, seconds: float = 60.0, wait: int = 0) -> dict[str, Any]:
-        """Returns a job when something holds of it."""
         until, found = time.monotonic() + seconds, {}
         while time.monotonic() < until:
             found = self.http.get(f"/v1/measurements/{job}", params={"wait": wait}).json()
@@ -147,19 +141,16 @@ class Served:
         raise TimeoutError(found)
 
     def result(self, job: str) -> jaxsens.FlipSensitivity:
-        """The result of a job."""
         with jaxsens.service.Client(self.address, TOKEN) as client:
             return client.result(job)
 
     def workers(self) -> list[int]:
-        """The process ids of its workers."""
         listed = subprocess.run(
             ["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True, check=False
         )
         return [int(line) for line in listed.stdout.split()]
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Sends a signal, and returns the exit code."""
         self.http.close()
         if self.process.poll() is None:
             self.process.send_signal(number)
@@ -170,7 +161,6 @@ class Served:
 def serving(
     store: Path, models: dict[str, str] | None = None, *options: str, env: Any = None
 ) -> Iterator[Served]:
-    """A service that is ready."""
     served = Served(store, free_port(), MODELS if models is None else models, options, env)
     try:
         yield served.until_ready()
@@ -179,7 +169,6 @@ def serving(
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]

@@ -19,10 +19,7 @@ from tests.service.served import TOKEN, serving
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium at hand"),
-]
+pytestmark = [pytest.mark.long, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium at hand")]
 
 ARGUMENTS = [
     "--no-sandbox",

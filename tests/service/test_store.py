@@ -8,7 +8,7 @@ import pytest
 
 import jaxsens
 from jaxsens.service.store import Store, StoreFull
-from tests.refusals import refusal
+from tests.refusals import refusal, refused
 
 
 @pytest.fixture
@@ -86,16 +86,14 @@ def test_a_damaged_store_is_refused_and_stays_as_it_is(tmp_path, where):
     raw = bytearray(path.read_bytes())
     raw[where : where + 1000] = b"\xa5" * 1000
     path.write_bytes(raw)
-    with pytest.raises(jaxsens.InputError, match="is damaged"):
-        Store(tmp_path)
+    assert "is damaged" in refused("--store", Store, tmp_path)
     assert path.read_bytes() == bytes(raw)
 
 
 def test_a_store_of_another_version_is_refused(tmp_path):
     with sqlite3.connect(tmp_path / "jobs.sqlite3") as other:
         other.execute("PRAGMA user_version = 7")
-    with pytest.raises(jaxsens.InputError, match="of version 7"):
-        Store(tmp_path)
+    assert "of version 7" in refused("--store", Store, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["results", "other", "lock", "jobs.sqlite3", "jobs.sqlite3-wal"])
@@ -131,8 +129,7 @@ def test_a_store_that_something_else_has_open_is_not_called_damaged(tmp_path):
     Store(tmp_path).close()
     with sqlite3.connect(tmp_path / "jobs.sqlite3") as other:
         other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(jaxsens.InputError, match="cannot be used now"):
-            Store(tmp_path)
+        assert "cannot be used now" in refused("--store", Store, tmp_path)
         other.rollback()
     other.close()
     Store(tmp_path).close()
@@ -140,5 +137,4 @@ def test_a_store_that_something_else_has_open_is_not_called_damaged(tmp_path):
 
 def test_a_folder_in_place_of_the_database_is_named(tmp_path):
     (tmp_path / "jobs.sqlite3").mkdir()
-    with pytest.raises(jaxsens.InputError, match=r"jobs\.sqlite3 is no file"):
-        Store(tmp_path)
+    assert "jobs.sqlite3 is no file" in refused("--store", Store, tmp_path)

@@ -24,7 +24,6 @@ ROUNDING = 1e-9, 1e-13
 
 
 def sizes(changes: np.ndarray, norm: str) -> np.ndarray:
-    """The norm of every vector along the last axis."""
     return np.linalg.norm(changes, {"l1": 1, "l2": 2, "linf": np.inf}[norm], axis=-1)
 
 

@@ -20,6 +20,7 @@ from jaxsens.theory.certified.intervals import Ball
 from jaxsens.theory.certified.two_layers import HeadMove
 from jaxsens.theory.certified.zonotope import bent_norm
 from jaxsens.theory.lemma5 import lemma5
+from tests.refusals import refused
 from tests.small_models import random_parameters, small
 from tests.theory.certified_truth import drawn, scaled_model, truth, undercut
 
@@ -55,7 +56,6 @@ def bent_model(seed):
 
 
 def spread(model, n):
-    """The largest distance of two outputs for one symbol at the last position."""
     words = np.array(list(itertools.product((0, 1), repeat=n)))
     outputs = np.asarray(model(words))
     sides = (outputs[words[:, -1] == kind] for kind in (0, 1))
@@ -220,16 +220,13 @@ def test_all_problems_come_together():
 
 
 def test_other_models_and_a_readout_that_is_no_position_are_refused():
-    with pytest.raises(InputError, match="a jaxsens Transformer"):
-        certified_bound(lambda tokens: tokens, 4)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="no position is set apart"):
-        certified_bound(Transformer(small(readout="mean")), 4, readout_symbols=[0])
+    assert "a jaxsens Transformer" in refused("model", certified_bound, lambda tokens: tokens, 4)
+    refused("readout_symbols", certified_bound, Transformer(small(readout="mean")), 4, readout_symbols=[0])
 
 
 def test_normalisation_that_may_divide_by_nothing_is_refused():
     config = small(layer_norm="post", layer_norm_epsilon=0.0)
-    with pytest.raises(InputError, match="layer_norm_epsilon"):
-        certified_bound(Transformer(config), 4)
+    refused("layer_norm_epsilon", certified_bound, Transformer(config), 4)
 
 
 def test_a_float32_model_is_bounded_as_its_parameters_define_it():

@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 
 from jaxsens.theory.certified import averages
-from jaxsens.theory.certified.averages import (
-    Counts,
-    Weights,
-    average_range,
-    average_sup,
-    total_range,
-)
+from jaxsens.theory.certified.averages import Counts, Weights, average_range, average_sup, total_range
 from jaxsens.theory.certified.intervals import Ball
 
 

@@ -16,13 +16,7 @@ from jaxsens import Transformer
 from jaxsens.core.models.parts.positions import Learned
 from jaxsens.theory.hard_attention.checker import check
 from jaxsens.theory.hard_attention.restrict import restrict
-from jaxsens.theory.hard_attention.restriction import (
-    FREE,
-    Case,
-    Certificate,
-    Restriction,
-    RestrictionRefused,
-)
+from jaxsens.theory.hard_attention.restriction import FREE, Case, Certificate, Restriction, RestrictionRefused
 from tests.refusals import refusal
 from tests.theory.hard_models import almost_tied, assert_true, hard, last_one, looked_up, really_depends
 
@@ -41,7 +35,6 @@ def restriction(model) -> Restriction:
 
 
 def with_case(restriction: Restriction, layer: int, number: int, *cases: Case) -> Restriction:
-    """The restriction with one certified case replaced by others, or dropped."""
     layers = [list(each) for each in restriction.certificate.layers]
     layers[layer][number : number + 1] = cases
     return dataclasses.replace(restriction, certificate=Certificate(tuple(tuple(each) for each in layers)))

@@ -20,8 +20,6 @@ from tests.theory.hard_models import hard
 
 @dataclass(frozen=True)
 class Foreign:
-    """A weighting of no kind that there is."""
-
     hard: bool = False
 
 

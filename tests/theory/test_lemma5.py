@@ -108,8 +108,7 @@ def test_no_exchange_of_any_word_moves_any_row_of_any_layer_or_the_output_furthe
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("logit", [-1.0, 0.0, 2.0])
 @pytest.mark.parametrize(
-    "choices",
-    [{}, {"mask": ("past", "none"), "positions": "alibi"}, {"scores": "additive"}],
+    "choices", [{}, {"mask": ("past", "none"), "positions": "alibi"}, {"scores": "additive"}]
 )
 def test_the_bounds_hold_with_a_sink(choices, logit):
     config = small(alphabet_size=2, **choices)

@@ -11,12 +11,7 @@ import pytest
 
 from jaxsens import Transformer
 from jaxsens.theory.lemma5 import lemma5
-from jaxsens.theory.lipschitz import (
-    ACTIVATION_LIPSCHITZ,
-    largest_embedding,
-    log_layer_norm,
-    log_output_gain,
-)
+from jaxsens.theory.lipschitz import ACTIVATION_LIPSCHITZ, largest_embedding, log_layer_norm, log_output_gain
 from tests import reference
 from tests.refusals import refusal
 from tests.small_models import POSITIONS_TRIED, random_parameters, small

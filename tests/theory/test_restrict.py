@@ -224,16 +224,13 @@ def test_a_saved_restriction_comes_back(tmp_path):
 
 def test_a_file_that_holds_no_sound_restriction_is_refused(tmp_path):
     path = tmp_path / "r.json"
-    with pytest.raises(InputError, match=r"r\.json': no such file"):
-        Restriction.load(path)
+    assert "r.json': no such file" in refused("path", Restriction.load, path)
     restrict(hard(1), 12, 0.7).save(path)
     path.write_text(path.read_text().replace('"fixed": 0', '"fixed": 1'))
-    with pytest.raises(InputError, match="checksum"):
-        Restriction.load(path)
+    assert "checksum" in refused("path", Restriction.load, path)
     for content in ('{"format": 7}', "[]"):
         path.write_text(content)
-        with pytest.raises(InputError, match="not written by jaxsens"):
-            Restriction.load(path)
+        assert "not written by jaxsens" in refused("path", Restriction.load, path)
 
 
 def test_words_are_drawn_from_sound_arguments_only():
@@ -259,8 +256,7 @@ def test_models_that_the_theorem_is_not_about_are_refused():
     ):
         with pytest.raises(InputError, match=reason):
             restrict(hard(0, **changes), 8)
-    with pytest.raises(InputError, match="a jaxsens Transformer"):
-        restrict(lambda tokens: tokens, 8)  # pyright: ignore[reportArgumentType]
+    assert "a jaxsens Transformer" in refused("model", restrict, lambda tokens: tokens, 8)
 
 
 def test_bad_arguments_are_named_together():

@@ -314,9 +314,6 @@ def test_file_systems_without_locks_are_refused(tmp_path, monkeypatch):
 
 
 def test_two_trainings_in_one_directory_at_once_are_refused(tmp_path):
-    with (
-        storage.lock(tmp_path),
-        pytest.raises(InputError, match="another process trains there"),
-    ):
+    with storage.lock(tmp_path), pytest.raises(InputError, match="another process trains there"):
         train(tiny(), tmp_path)
     assert train(tiny(), tmp_path).step == 12

@@ -200,10 +200,7 @@ def test_all_problems_of_a_file_are_reported_at_once_with_their_paths(tmp_path):
             {"data": {"curriculum": [{"step": 0, "longest": 3}, {"step": 3, "longest": 4}]}},
             "data.curriculum[1].step",
         ),
-        (
-            {"data": {"curriculum": [{"step": 0, "longest": 4}, {"step": 2, "longest": 4}]}},
-            "data.curriculum",
-        ),
+        ({"data": {"curriculum": [{"step": 0, "longest": 4}, {"step": 2, "longest": 4}]}}, "data.curriculum"),
         (
             {"data": {"curriculum": [{"step": 0, "longest": 3}, {"step": 12, "longest": 4}]}},
             "data.curriculum[1].step",
@@ -286,10 +283,7 @@ def test_the_curriculum_lets_lengths_grow_as_it_says():
 
 
 @given(
-    least=st.integers(1, 5),
-    places=st.integers(0, 12),
-    spacing=st.integers(1, 3),
-    distinct=st.integers(1, 15),
+    least=st.integers(1, 5), places=st.integers(0, 12), spacing=st.integers(1, 3), distinct=st.integers(1, 15)
 )
 def test_lengths_are_spaced_evenly_within_their_bounds_and_hold_the_longest(least, places, spacing, distinct):
     largest = least + places * spacing

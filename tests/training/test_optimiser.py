@@ -16,13 +16,7 @@ from jaxsens.core.base.precision import numerics
 from jaxsens.core.models.config_tables import build
 from jaxsens.training.config import OptimiserConfig
 from jaxsens.training.data import batches
-from jaxsens.training.optimiser import (
-    StepConfig,
-    initial_state,
-    learning_rate,
-    run_steps,
-    transformation,
-)
+from jaxsens.training.optimiser import StepConfig, initial_state, learning_rate, run_steps, transformation
 from jaxsens.training.sequence import initial_parameters, next_symbol_loss
 from tests.training.tiny import tiny
 

@@ -52,6 +52,7 @@ from jaxsens.training.theorem6.results import (
 from jaxsens.training.theorem6.run import Theorem6Job, run_theorem6
 from tests.core.sweeps.tiny import printed, quiet
 from tests.disks import files_of_at_most
+from tests.refusals import refused
 from tests.training.tiny_training import PREDICTION, RECOGNITION, THEOREM6, write_training
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,7 +79,6 @@ def finished(tmp_path_factory) -> tuple[Path, Outcome]:
 
 @pytest.fixture
 def out(finished, tmp_path) -> Path:
-    """A copy of that directory."""
     return shutil.copytree(finished[0], tmp_path / "out")
 
 
@@ -95,12 +95,10 @@ def planned(task: Task, language: Language, name: str = "lstm", fingerprint: str
 
 
 def row_of(task: Task, language: Language, model: Any, n: int, seed: int, of: str | None = None) -> Any:
-    """A row of a model for a task, by default the row of the task."""
     return measure(RowPlace(planned(task, language), n, seed, of or task), model, EVALUATION).row
 
 
 def item_of(out: Path, text: str) -> Path:
-    """The file of the row of this name."""
     plan = read_plan(out)
     job = RowsJob(plan.items, None, KeptRow, {}, out, ROWS_FOLDER)
     found = job.path(next(item for item in job.items if item.name == text))
@@ -320,14 +318,10 @@ def test_a_changed_run_that_is_stopped_in_training_leaves_config_and_plan_of_one
 def test_a_run_stopped_in_its_first_training_is_told_from_no_run_and_from_a_sweep(tmp_path):
     models_folder(tmp_path, "lstm").mkdir(parents=True)
     assert is_theorem6(tmp_path)
-    with pytest.raises(
-        InputError, match="its models are not trained to the end; run `jaxsens theorem6` again"
-    ):
-        read_plan(tmp_path)
+    assert "not trained to the end" in refused("directory", read_plan, tmp_path)
     (tmp_path / "sweep.json").write_text("{}")
     assert not is_theorem6(tmp_path)
-    with pytest.raises(InputError, match="no models were trained here"):
-        read_plan(tmp_path / "nowhere")
+    assert "no models were trained here" in refused("directory", read_plan, tmp_path / "nowhere")
 
 
 def test_a_plan_in_which_anything_was_changed_is_refused(out):

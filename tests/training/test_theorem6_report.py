@@ -10,7 +10,6 @@ import re
 import numpy as np
 import pytest
 
-from jaxsens.core.base.errors import InputError
 from jaxsens.languages import Dyck, Parity
 from jaxsens.training.theorem6.report import (
     build_theorem6_report,
@@ -23,6 +22,7 @@ from jaxsens.training.theorem6.report import (
 )
 from tests.core.report.drawn import clashes
 from tests.core.sweeps.tiny import draw_nothing
+from tests.refusals import refused
 from tests.training.theorem6_synthetic import LENGTHS, alone, experiment, without, write
 
 DATA = experiment()
@@ -272,8 +272,6 @@ def test_what_is_missing_is_said_and_the_rest_is_shown():
 
 
 def test_a_directory_without_the_experiment_or_without_a_complete_length_is_refused(tmp_path):
-    with pytest.raises(InputError, match="no models were trained here"):
-        load_theorem6(tmp_path)
+    assert "no models were trained here" in refused("directory", load_theorem6, tmp_path)
     write(dataclasses.replace(DATA, measured=DATA.measured[:5]), tmp_path)
-    with pytest.raises(InputError, match="no model was evaluated here yet"):
-        load_theorem6(tmp_path)
+    assert "no model was evaluated here yet" in refused("directory", load_theorem6, tmp_path)

@@ -114,7 +114,6 @@ def _data(
 
 
 def write(data: Theorem6Data, directory: Path) -> None:
-    """Writes the experiment into a directory, as if it had been run."""
     data.plan.write(directory / PLAN)
     write_text(directory / CONFIG, data.plan.config)
     made = {f"{one.row.model} n={one.row.n} seed={one.row.seed} {one.row.of}": one for one in data.measured}
@@ -126,6 +125,5 @@ def write(data: Theorem6Data, directory: Path) -> None:
 
 
 def without(data: Theorem6Data, model: str, n: int) -> Theorem6Data:
-    """The experiment before a model was evaluated at a length."""
     left = tuple(one for one in data.measured if (one.row.model, one.row.n) != (model, n))
     return dataclasses.replace(data, measured=left)

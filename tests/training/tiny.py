@@ -31,16 +31,12 @@ def table(**changes: Any) -> dict[str, Any]:
 
 
 def tiny(**changes: Any) -> TrainConfig:
-    """The config of `table(**changes)`."""
     return TrainConfig.from_table(table(**changes))
 
 
 class Heard(list[Event]):
-    """A watcher that keeps what it is told."""
-
     def __call__(self, event: Event) -> None:
         self.append(event)
 
     def of(self, kind: type) -> list[Any]:
-        """The events of a kind."""
         return [event for event in self if isinstance(event, kind)]

@@ -39,7 +39,6 @@ end_probability = 0.5
 
 
 def write_training(folder: Path, text: str = PREDICTION, name: str = "lstm.toml") -> Path:
-    """Writes a training config."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     path.write_text(text)
@@ -47,7 +46,6 @@ def write_training(folder: Path, text: str = PREDICTION, name: str = "lstm.toml"
 
 
 def trained_into(folder: Path, text: str = PREDICTION) -> Path:
-    """A directory with the finished training of a config."""
     from jaxsens.training.loop import train
 
     train(TrainConfig.from_toml(write_training(folder, text, "train.toml")), folder / "run")

@@ -22,6 +22,7 @@ from jaxsens.core.sweeps.jobs import job as jobs
 from jaxsens.core.sweeps.points import select
 from jaxsens.core.sweeps.sweep import PointsJob, read_plan, read_points, run_sweep
 from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity, printed, quiet, tiny_sweep
+from tests.refusals import refused
 
 
 @pytest.fixture
@@ -347,8 +348,7 @@ def test_what_killed_processes_left_is_cleared_away(calls, tmp_path):
 
 
 def test_a_directory_without_a_sweep_is_refused_and_one_with_a_broken_plan_too(tmp_path):
-    with pytest.raises(InputError, match="no sweep was run here"):
-        load_sweep(tmp_path)
+    assert "no sweep was run here" in refused("directory", load_sweep, tmp_path)
     (tmp_path / "sweep.json").write_text("{}")
     with pytest.raises(InputError, match=r"sweep\.json: not written by jaxsens.*run the sweep again"):
         read_plan(tmp_path)
@@ -444,8 +444,7 @@ def test_a_folder_that_leads_out_of_the_directory_is_refused_before_anything_is_
     outside.mkdir()
     (out / name).parent.mkdir(parents=True)
     (out / name).symlink_to(outside)
-    with pytest.raises(InputError, match="leads out of it"):
-        run(tiny_sweep(), out)
+    assert "leads out of it" in refused("directory", run, tiny_sweep(), out)
     assert calls == []
     assert not any(outside.iterdir())
 

@@ -19,21 +19,18 @@ from tests.core.sweeps.tiny import TINY, tiny_sweep
 
 
 def transformer(variant: SweepVariant) -> TransformerConfig:
-    """The config of a variant that is a transformer."""
     config = config_of(variant)
     assert isinstance(config, TransformerConfig)
     return config
 
 
 def config_of(variant: SweepVariant) -> Any:
-    """The config of a variant that is a network with random weights."""
     assert variant.source.weights == "random"
     assert variant.source.network is not None
     return variant.source.network
 
 
 def problems_of(text: str) -> list[str]:
-    """The problems that the message lists, one each."""
     with pytest.raises(InputError) as caught:
         parse_sweep_config(text)
     _, _, listed = str(caught.value).partition(": ")

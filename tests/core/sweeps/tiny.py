@@ -48,7 +48,6 @@ def quiet() -> Console:
 
 
 def printed(console: Console) -> str:
-    """What was printed on a quiet console."""
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

@@ -34,12 +34,10 @@ PLAN = TablePlan()
 
 
 def flowing(text: str) -> str:
-    """The text in one line."""
     return " ".join(text.split())
 
 
 def table_after(text: str, heading: str) -> list[list[str]]:
-    """The cells of the first table behind a heading."""
     after = text[text.index(heading) :]
     lines = re.search(r"(?:^\|.*\n)+", after, flags=re.MULTILINE)
     assert lines is not None

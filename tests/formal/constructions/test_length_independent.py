@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens import InputError, Softmax
+from jaxsens import Softmax
 from jaxsens.core.models.parts.positions import CoordinateTerm
 from jaxsens.formal.constructions.length_independent import SHARPNESS, count_error_bound, parity
 from tests.formal.constructions.many_words import activations, wrong_values
+from tests.refusals import refused
 
 BOTH = pytest.mark.parametrize("autoregressive", [False, True], ids=["unmasked", "future-masked"])
 DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -117,10 +118,8 @@ def test_its_average_sensitivity_is_n():
 
 
 def test_another_condition_is_refused_by_name():
-    with pytest.raises(InputError, match="condition = 'temperature': \"unbounded\", or leave it out"):
-        jaxsens.construction("length-independent-parity", "temperature")
-    with pytest.raises(InputError, match=r"(?s)2 errors.*dtype = 'float16'.*read = 'x'"):
-        parity(dtype="float16", read="x")  # pyright: ignore[reportArgumentType]
+    refused("condition", jaxsens.construction, "length-independent-parity", "temperature")
+    refused("dtype read", parity, dtype="float16", read="x")
 
 
 # Layer 2

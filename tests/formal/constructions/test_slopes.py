@@ -25,7 +25,6 @@ def curve(model, lengths=LENGTHS) -> np.ndarray:
 
 
 def slope(model, lengths=LENGTHS) -> float:
-    """The exponent of n."""
     return float(np.polyfit(np.log(lengths), np.log(curve(model, lengths)), 1)[0])
 
 

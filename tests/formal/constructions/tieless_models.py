@@ -107,12 +107,10 @@ def choosing(gap: float = 1.0, position_gap: float = 0.0) -> dict[str, np.ndarra
 
 
 def chooser(gap: float = 1.0, position_gap: float = 0.0, **changes: Any) -> Transformer:
-    """The model of one `choosing` layer."""
     return by_hand(choosing(gap, position_gap), **changes)
 
 
 def with_parameters(model: Transformer, k: int, **changes: np.ndarray) -> Transformer:
-    """The model with some parameters of layer k exchanged."""
     layers = list(model.parameters.layers)
     layers[k] = dataclasses.replace(layers[k], **changes)
     return Transformer(model.config, parameters=dataclasses.replace(model.parameters, layers=tuple(layers)))

@@ -20,10 +20,7 @@ DYCK: dict[str, tuple[Dyck, Machine]] = {
 CASES: dict[str, tuple[Language, Machine]] = DYCK | {
     "parity": (language("parity", end_probability=0.25), machines.parity(Fraction(1, 4))),
     "one-star": (language("one-star", end_probability=0.125), machines.one_star(Fraction(1, 8))),
-    "equal-blocks": (
-        language("equal-blocks", stop_probability=0.25),
-        machines.equal_blocks(Fraction(1, 4)),
-    ),
+    "equal-blocks": (language("equal-blocks", stop_probability=0.25), machines.equal_blocks(Fraction(1, 4))),
     "flip-flop": (
         language("flip-flop", ignore_probability=0.5, end_probability=0.375),
         machines.flip_flop(Fraction(1, 2), Fraction(3, 8)),

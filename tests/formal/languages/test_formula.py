@@ -110,8 +110,7 @@ def test_only_an_automaton_gives_a_law_of_the_next_symbol():
         "model": {"kind": "rnn", "width": 4},
         "optimiser": {"steps": 10},
     }
-    with pytest.raises(InputError, match="recognise its words instead"):
-        jaxsens.training.TrainConfig.from_table(table)
+    refused("language", jaxsens.training.TrainConfig.from_table, table)
     config = jaxsens.training.TrainConfig.from_table({**table, "task": "recognition"})
     assert jaxsens.training.TrainConfig.from_table(config.table()) == config
 

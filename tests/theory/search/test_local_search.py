@@ -19,6 +19,7 @@ from jaxsens.core.placement.placement import Placement
 from jaxsens.theory import load_worst_input
 from jaxsens.theory.search.problem import Measured, SearchTask, after_one_change
 from jaxsens.theory.search.worst_input import worst_input
+from tests.refusals import refused
 from tests.theory.search.searching import ONE, model_of, problem, searched, truth
 
 # What two measurements tell
@@ -230,14 +231,11 @@ def test_a_result_is_read_back_as_it_was(tmp_path):
     table = json.loads(path.read_text())
     table["content"]["value"] = 1.0
     path.write_text(json.dumps(table))
-    with pytest.raises(jaxsens.InputError, match="checksum"):
-        load_worst_input(path)
+    assert "checksum" in refused("path", load_worst_input, path)
     path.write_text('{"value": 1.0}')
-    with pytest.raises(jaxsens.InputError, match=r"not written by jaxsens.*WorstInput\.save"):
-        load_worst_input(path)
+    assert "not written by jaxsens" in refused("path", load_worst_input, path)
     os.remove(path)
-    with pytest.raises(jaxsens.InputError, match="no such file"):
-        load_worst_input(path)
+    assert "no such file" in refused("path", load_worst_input, path)
 
 
 ONE_LAYER = jaxsens.TransformerConfig(2, width=6, heads=2, layers=1, feed_forward=5, end_symbol=False)
