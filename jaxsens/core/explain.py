@@ -132,9 +132,10 @@ def planned_run(
                 subject = subject.reading(readout)
         asked, what = read(AskedEngine, engine, problems), read(Measure, measure, problems)
         flipped: Any = default_flips(subject) if flips is None else read(Flips, flips, problems)
-        if flipped is not None:
-            flips_of = (0, None) if problems else (n, word)
-            count = _count_flips(flipped, subject, *flips_of, problems)
+        of = (0, None) if problems else (n, word)
+        count = 0 if flipped is None else _count_flips(flipped, subject, *of, problems)
+    if flipped is None:
+        raise TypeError("unusable flips without an error")
     with numerics(subject.dtype):
         subject, shape, _ = traced_model(subject, n, what)
         # An unknown threshold costs as much as any other.
