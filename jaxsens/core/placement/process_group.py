@@ -37,6 +37,7 @@ class ProcessGroup:
     """The processes whose devices make up a mesh with one axis. Every method is called by all of them, in one order.
 
     Attributes:
+        mesh: the whole mesh.
         local: the mesh of this process's devices among them, in the same order.
         columns: the numbers of each process's devices along the axis, by the rank of the process.
         rank: the number of this process among them, in the order of their process ids.
