@@ -6,14 +6,9 @@ accurate enough. The estimate counts operations and compilation at the rates of 
 machine of a platform, and the points of a sweep agree wherever and in whichever order they were measured.
 
 Subtracting two outputs gives a change that is a fraction r of the output with a relative error of eps / r. For softmax
-with bounded position embeddings and temperature, as in Hahn's Lemma 5, r is of order 1/n, and one forward pass per flip
-(`vmap`), or what the flip changes of one (`incremental`), suffices while n eps is at most `ROUNDING`. The change has to
-be carried through the layers where it may be far smaller:
-
-- under hard attention, where a flip that changes no choice has no effect, which must not be confused with rounding;
-- if a temperature or unbounded embeddings make weights fall faster than any power of n;
-- if a sink or the bias of sigmoid attention makes every weight far smaller than 1/n;
-- if a constructed model designates its output.
+with bounded position embeddings and temperature, as in Hahn's Lemma 5, r is of order 1/n, and `vmap` or `incremental`
+suffices while n eps is at most `ROUNDING`. Where a change may be far smaller (`Work.lost_digits`), it has to be carried
+through the layers.
 """
 
 from __future__ import annotations
@@ -75,40 +70,46 @@ def choose(
     """Returns the engine that is requested, for `Auto` the best, and the reason.
 
     Args:
-        subject: the model.
         requested: the engine's options. Those of `Auto` say how many such calls share their programs.
-        flips, measure: what is flipped, and measured.
-        n: the length of the inputs.
-        inputs: their number.
-        count: the number of flips, of all inputs together; None for every other symbol at every position.
-        platform: where; by default the one that programs are compiled for.
+        inputs: the number of inputs of length n.
+        count: the number of flips, of all inputs together; None for every other symbol at every position not read.
+        platform: by default the one that programs are compiled for.
 
     Raises:
         EngineRefusal: if the engine does not support the model, what is measured, or what flips do.
     """
     forward = VmapEngine(measure, measure.coordinates(subject.outputs), subject.apply, rewrite=flips.rewrite)
+    choice, config = EngineChoice(requested.kind, "asked for"), subject.config
+    if isinstance(requested, Vmap):
+        return forward, choice
     if not flips.plain:
-        return _by_forward_passes(requested, flips, forward)
-    every = inputs * _flips_of_input(subject, n) if count is None else count
-    work = Work(subject, n, inputs, every, platform or compiled_for())
+        if isinstance(requested, Auto):
+            return forward, EngineChoice("vmap", f"one forward pass per flip serves flips that {flips.does}")
+        raise EngineRefusal(
+            f'engine = "{requested.kind}": it replaces one symbol at a time, and cannot serve flips that {flips.does}; '
+            'use engine="vmap"'
+        )
+    if count is None:
+        symbols = 1 if config is None else config.alphabet_size - 1
+        read = config is not None and readout_position(config, n) is not None
+        count = inputs * (n - read) * symbols
+    work = Work(subject, n, inputs, count, platform or compiled_for())
     match requested:
         case Auto():
             return _best(work, forward, requested.tier)
-        case Vmap():
-            return forward, EngineChoice(requested.kind, "asked for")
         case Incremental():
             shortened = incremental_engine(subject, measure, forward.outputs)
             if shortened is None:
                 raise _refused(requested, incremental.refusal(subject))
-            return shortened, EngineChoice(requested.kind, "asked for")
+            return shortened, choice
         case Difference():
-            config, refused = subject.config, _no_difference(subject.config)
+            refused = _no_difference(config)
             if config is None or refused is not None:
                 raise _refused(requested, refused)
             carried, how = _carried(work, config, forward)
-            return carried, EngineChoice(requested.kind, f"asked for{how}")
+            return carried, replace(choice, why=f"asked for{how}")
         case _:
-            return requested.runner(subject, measure), EngineChoice(requested.kind, "asked for")
+            return requested.runner(subject, measure), choice
 
 
 def of_process(
@@ -143,10 +144,9 @@ def _requests(apply: Any, rewrite: Rewrite, measure: Measure, n: int, dtype: str
 
 @dataclass(frozen=True)
 class Work:
-    """What is measured on a platform: so many flips of so many inputs of length n, in all.
+    """What is measured on a platform: so many flips, in all, of so many inputs of length n.
 
-    Attributes:
-        parameters: those of the engine, if they are others than the model's; they may be abstract.
+    An engine may have other `parameters` than the model, and abstract ones.
     """
 
     subject: Measurable
@@ -162,8 +162,12 @@ class Work:
 
     def cost(self, engine: Engine) -> Cost:
         """Returns the cost of an engine, and of the one that measures again what it resolves of few flips."""
-        dtype = "float64" if engine.wide else self._dtype
-        cost = _cost(engine, *self._shapes, self.n, dtype, self.platform)
+        dtype = "float64" if engine.wide else self.subject.dtype
+        leaves, structure = jax.tree.flatten(
+            self.subject.parameters if self.parameters is None else self.parameters
+        )
+        shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+        cost = _cost(engine, structure, shapes, self.n, dtype, self.platform)
         if self.resolves(engine) or (wider := engine.wider) is None:
             return cost
         return replace(cost, then=self.cost(wider))
@@ -188,9 +192,8 @@ class Work:
             return None
         kinds = [config.layer(k).weighting for k in range(config.layers)]
         if any(map(learns_sink, kinds)):
-            kinds = [
-                weighting_of(config.layer(k), subject.parameters.layers[k]) for k in range(config.layers)
-            ]
+            layers = enumerate(subject.parameters.layers)
+            kinds = [weighting_of(config.layer(k), layer) for k, layer in layers]
         soft = [kind for kind in kinds if isinstance(kind, Tempered)]
         if subject.outputs is not None:
             return "the designated output may change by far less than a part 1/n"
@@ -201,26 +204,16 @@ class Work:
         if any(kind.hard for kind in kinds):
             return "a flip that moves no choice of hard attention changes exactly nothing"
         if self.n * self._eps > ROUNDING:
-            return f"two {self._dtype} outputs of inputs this long differ by little more than rounding"
+            return f"two {subject.dtype} outputs of inputs this long differ by little more than rounding"
         least = min(soft, key=lambda kind: kind.log_share(self.n), default=None)
         if least is not None and least.log_share(self.n) < math.log(self._eps / ROUNDING):
             weights = f"weights of order 1e{least.log_share(self.n) / math.log(10):.0f}"
-            return f"{type(least).__name__} has {weights}, and two {self._dtype} outputs differ as little"
+            return f"{type(least).__name__} has {weights}, and two {subject.dtype} outputs differ as little"
         return None
 
-    @cached_property
-    def _dtype(self) -> str:
-        return self.subject.dtype
-
-    @cached_property
+    @property
     def _eps(self) -> float:
-        return float(jnp.finfo(self._dtype).eps)
-
-    @cached_property
-    def _shapes(self) -> tuple[Any, tuple[Any, ...]]:
-        own = self.subject.parameters if self.parameters is None else self.parameters
-        leaves, structure = jax.tree.flatten(own)
-        return structure, tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+        return float(jnp.finfo(self.subject.dtype).eps)
 
 
 @kept
@@ -237,7 +230,6 @@ def _refused(requested: AskedEngine, why: str | None) -> EngineRefusal:
 
 
 def _no_difference(config: TransformerConfig | None) -> str | None:
-    """Returns why the difference engine does not serve a model, or None."""
     return "it is not a jaxsens transformer" if config is None else difference.refusal(config)
 
 
@@ -262,7 +254,7 @@ def _carried(work: Work, config: TransformerConfig, forward: VmapEngine) -> tupl
 
 
 def _best(work: Work, forward: VmapEngine, calls: int) -> tuple[Engine, EngineChoice]:
-    """Returns the exact engine that is accurate and estimated to be fastest."""
+    """Returns the accurate engine that is estimated to be fastest."""
     subject, config = work.subject, work.subject.config
     shortened = incremental_engine(subject, forward.measure, forward.outputs)
     if shortened is not None and config is None:
@@ -287,28 +279,3 @@ def _best(work: Work, forward: VmapEngine, calls: int) -> tuple[Engine, EngineCh
     if shortened is not None:
         choices.append((shortened, EngineChoice("incremental", f"{faster}; {KEPT}")))
     return min(choices, key=lambda choice: work.seconds(choice[0], calls))
-
-
-def _flips_of_input(subject: Measurable, n: int) -> int:
-    """Returns the number of other symbols at all positions that are not read; of a model without symbols, of one."""
-    config = subject.config
-    if config is None:
-        return n
-    return (n - (readout_position(config, n) is not None)) * (config.alphabet_size - 1)
-
-
-def _by_forward_passes(
-    requested: AskedEngine, flips: Flips, forward: VmapEngine
-) -> tuple[Engine, EngineChoice]:
-    """Returns the engine for flips that do more than replace one symbol.
-
-    Raises:
-        EngineRefusal: if another engine than "vmap" was asked for.
-    """
-    if not isinstance(requested, Auto | Vmap):
-        raise EngineRefusal(
-            f'engine = "{requested.kind}": it replaces one symbol at a time, and cannot serve flips that {flips.does}; '
-            'use engine="vmap"'
-        )
-    why = f"one forward pass per flip serves flips that {flips.does}"
-    return forward, EngineChoice("vmap", "asked for" if isinstance(requested, Vmap) else why)

@@ -132,10 +132,8 @@ def planned_run(
                 subject = subject.reading(readout)
         asked, what = read(AskedEngine, engine, problems), read(Measure, measure, problems)
         flipped: Any = default_flips(subject) if flips is None else read(Flips, flips, problems)
-        known = None if problems else word
-        count = (
-            0 if flipped is None else _count_flips(flipped, subject, 0 if problems else n, known, problems)
-        )
+        of = (0, None) if problems else (n, word)
+        count = 0 if flipped is None else _count_flips(flipped, subject, *of, problems)
     if flipped is None:
         raise TypeError("unusable flips without an error")
     with numerics(subject.dtype):
@@ -156,20 +154,11 @@ def _planned(
 
 
 def warn_if_long(
-    subject: Measurable,
-    wished: tuple[AskedEngine, Flips, Measure, int, int],
-    flips: int,
-    stacklevel: int,
+    subject: Measurable, wished: tuple[AskedEngine, Flips, Measure, int, int], flips: int, stacklevel: int
 ) -> None:
-    """Warns if the flips of some inputs will take more than half a minute.
+    """Warns if so many flips will take more than half a minute. `wished` are the arguments of `choose` but the model.
 
     Nothing of the model is run. Call it within `numerics(subject.dtype)`.
-
-    Args:
-        subject: the model.
-        wished: the arguments of `choose` but the model.
-        flips: their number.
-        stacklevel: of the warning.
     """
     n, batch = wished[3:]
     if flips * n <= _SURELY_SHORT:
@@ -189,8 +178,7 @@ def warn_if_long(
 def _count_flips(
     flips: Flips, subject: Measurable, n: int, known: Int[np.ndarray, " n"] | None, problems: Problems
 ) -> int:
-    """Returns the number of flips of an input of length n, if it is `known`; else at most that. Adds the errors of what
-    says them."""
+    """Returns the number of flips of an input of length n, or at most that if it is not `known`. Adds their errors."""
     special = set(subject.special)
     ordinary = next(symbol for symbol in range(len(special) + 1) if symbol not in special)
     word = np.full((1, n) if n else (0, 0), ordinary, np.int32) if known is None else known[None]
@@ -199,10 +187,8 @@ def _count_flips(
         return 0
     needed = n * TOKEN_BYTES + selection.number() * FLIP_BYTES * flips.row
     check_fits("n", n, needed, "the list of its flips", _SHORTER, problems)
-    of_alphabet = (
-        isinstance(flips, Substitute) and not isinstance(flips.symbols, tuple) and flips.groups is None
-    )
-    return selection.number(own=known is not None or of_alphabet)
+    alphabet = isinstance(flips, Substitute) and not isinstance(flips.symbols, tuple) and flips.groups is None
+    return selection.number(own=known is not None or alphabet)
 
 
 class Program(NamedTuple):
@@ -224,16 +210,7 @@ class Program(NamedTuple):
 class PlannedRun:
     """An engine that would measure the flips of an input of length n on a platform.
 
-    Attributes:
-        subject: the model, with the row that is read.
-        n: the length.
-        asked: what is flipped.
-        measure: what is measured.
-        flips: the number of flips.
-        platform: where.
-        engine: the engine.
-        choice: its name, with the reason.
-        quantity: the method of the engine that computes a block of flips.
+    `asked` is what is flipped, `flips` their number, and `quantity` the engine's method that computes a block of them.
     """
 
     subject: Measurable
@@ -259,8 +236,8 @@ class PlannedRun:
     @property
     def program(self) -> Program:
         """What is compiled to measure the flips."""
-        size = self.n, self.flips, self.subject.dtype, self.asked.row
-        return Program(self.engine, self.parameters, *size, self.quantity)
+        flips = self.n, self.flips, self.subject.dtype, self.asked.row, self.quantity
+        return Program(self.engine, self.parameters, *flips)
 
     @property
     def arguments(self) -> int:
@@ -272,9 +249,8 @@ class PlannedRun:
     def prepared(self) -> Any:
         """What the engine prepares, abstract."""
         with numerics(self.subject.dtype):
-            return jax.eval_shape(
-                self.engine.prepare, self.parameters, jax.ShapeDtypeStruct((self.n,), jnp.int32)
-            )
+            word = jax.ShapeDtypeStruct((self.n,), jnp.int32)
+            return jax.eval_shape(self.engine.prepare, self.parameters, word)
 
     def block_bytes(self, most: int) -> int:
         """Bytes of temporary memory for a block of the fastest size, but of at most so many flips."""
@@ -289,9 +265,8 @@ class PlannedRun:
     @property
     def memory(self) -> int:
         """Bytes: the model, what all flips share, the table of flips, and one block of flips."""
-        tables = self.flips * FLIP_BYTES
         block = min(self.block_bytes(self.flips), self.platform.memory)
-        return bytes_of((self.subject.parameters, self.prepared)) + tables + block
+        return bytes_of((self.subject.parameters, self.prepared)) + self.flips * FLIP_BYTES + block
 
     def seconds_of(self, inputs: int, flips: int) -> float:
         """Returns the seconds of so many inputs, and their flips in all, at this machine's rates."""
@@ -304,15 +279,8 @@ class PlannedRun:
 
     def explained(self) -> Explanation:
         """Returns what the run means on this machine."""
-        found = Explanation(
-            self.choice,
-            self.n,
-            self.flips,
-            self.operations,
-            self.memory,
-            self.seconds_of(1, self.flips),
-            self.compiling,
-        )
+        seconds = self.seconds_of(1, self.flips), self.compiling
+        found = Explanation(self.choice, self.n, self.flips, self.operations, self.memory, *seconds)
         if not self.asked.plain:
             return found
         kinds = AskedEngine.kinds
@@ -329,7 +297,7 @@ def here(platform: Platform) -> Platform:
 
 @lru_cache(maxsize=4)
 def _matmul_rate(dtype: str) -> float:
-    """Measures the operations per second of a matrix product on the default device."""
+    """Returns the operations per second of a matrix product on the default device."""
     with numerics(dtype):
         a = jnp.ones((512, 512), dtype)
         product = jax.jit(lambda a: a @ a)

@@ -85,9 +85,8 @@ def traced_model(
     else:
         if model.torch is not None and not isinstance(word, int):
             model.torch.learn(word)
-            model.torch.learn(
-                np.insert(word, n // 2, [word[n // 2]] * longer) if longer > 0 else word[: n + longer]
-            )
+            more = np.insert(word, n // 2, [word[n // 2]] * longer) if longer > 0 else word[: n + longer]
+            model.torch.learn(more)
         shape, dtype = _output(model, n)
         if len(shape) > 1 or (len(shape) == 1 and _grows(model, shape, n)):
             model, shape = _reading_rows(model, shape, n), shape[1:]
@@ -121,26 +120,23 @@ def check_calls(model: Measurable, words: Int[np.ndarray, "batch n"], shape: Sha
         return
     if model.given_layers is not None:  # a pure function of its parameters, by its protocol
         if _traced(model.apply, model, n).dtype.kind not in "fV":
-            raise InputError.note(
-                "model",
-                "what it reads out are integers; let `read` return floats, as .astype(jnp.float32)",
-            )
+            told = "what it reads out are integers; let `read` return floats, as .astype(jnp.float32)"
+            raise InputError.note("model", told)
         first = second = compiled_output(model.apply, model.parameters, words[0]).reshape(shape)
     else:
         _check_memory(model, n + max(longer, 0))
         first, second = _called(model, words[0]), _called(model, words[0])
     if not np.all(np.isfinite(first)):
         check_words(model, words, "tokens")  # jnp.take returns NaN for an index beyond the array
-        raise InputError.note(
-            "model", "its output on the first input is not finite; check the weights and the input"
-        )
+        told = "its output on the first input is not finite; check the weights and the input"
+        raise InputError.note("model", told)
     if not np.array_equal(first, second):
         raise InputError(RANDOM_OUTPUT)
     if shape != first.shape:
-        raise InputError.note(
-            "model",
-            f"it returns shape {first.shape} when called and {shape} when compiled; make it a pure function",
+        told = (
+            f"it returns shape {first.shape} when called and {shape} when compiled; make it a pure function"
         )
+        raise InputError.note("model", told)
     _note_passed(model, n, "calls", longer)
 
 
@@ -177,11 +173,10 @@ def check_alone(
     n, check = words.shape[1], ("alone", longer, len(values), engine.outputs)
     if model.config is not None or model.given_layers is not None or not len(values):
         return True
-    if model.torch is not None and any(
-        str(p.dtype) in LOW_PRECISION for p in model.torch.module.parameters()
+    of_torch = () if model.torch is None else model.torch.module.parameters()
+    if any(str(one.dtype) in LOW_PRECISION for one in of_torch) or (
+        np.any(values) and _passed(model, n, *check)
     ):
-        return True
-    if np.any(values) and _passed(model, n, *check):
         return True
     # The largest, the last, and one at random. Of equals, the last: a callback that reads only the first row is right
     # about the first flip of a batch.
@@ -198,10 +193,8 @@ def check_alone(
         if not np.any(off > 0):
             continue
         # A batch may round otherwise. Roundings of other draws: those of one draw are alike in both words, and cancel.
-        y_moved, new_moved = (
-            _nudged(model.apply, model.parameters, one) for one in (words[flips.inputs[k]], word)
-        )
-        pairs = zip(y_moved, np.roll(new_moved, 1, axis=0), strict=True)
+        ys, news = (_nudged(model.apply, model.parameters, one) for one in (words[flips.inputs[k]], word))
+        pairs = zip(ys, np.roll(news, 1, axis=0), strict=True)
         around = [np.abs(_measured(engine.measure, engine.outputs, *pair) - alone) for pair in pairs]
         bad = np.flatnonzero(off > _SLACK * np.max(around, axis=0))
         if len(bad):
@@ -258,10 +251,7 @@ def _reading_rows(model: Measurable, shape: Shape, n: int) -> Measurable:
 
 
 def _grows(model: Measurable, shape: Shape, n: int, unknown: bool = False) -> bool:
-    """Returns whether the first axis of an output grows with the input's length; `unknown` if no other length works.
-
-    A model for a single input length has a single output size.
-    """
+    """Returns whether the first axis of an output grows with the input's length; `unknown` if no other length works."""
     if shape[0] != n or (n <= 2 and not unknown):  # two logits at n = 2 are not two positions
         return False
     try:
@@ -272,13 +262,9 @@ def _grows(model: Measurable, shape: Shape, n: int, unknown: bool = False) -> bo
 
 def _output(model: Measurable, n: int) -> tuple[Shape, str]:
     """Returns the shape of the output, and the dtype in which it is measured."""
-    if model.mesh is None:
-        output = _traced(_InBatches(model.apply), model, n)
-        shape = output.shape[1:]
-    else:  # its parameters have a mesh of their own
-        output = _traced(model.apply, model, n)
-        shape = output.shape
-    return shape, str(jnp.promote_types(output.dtype, jnp.float32))
+    batches = model.mesh is None  # else its parameters have a mesh of their own
+    output = _traced(_InBatches(model.apply) if batches else model.apply, model, n)
+    return output.shape[int(batches) :], str(jnp.promote_types(output.dtype, jnp.float32))
 
 
 @dataclass(frozen=True)
@@ -324,11 +310,11 @@ def _check_memory(model: Measurable, n: int) -> None:
     program = jax.make_jaxpr(model.apply)(parameters, jax.ShapeDtypeStruct((n,), jnp.int32)).jaxpr
     made: list[Any] = [value.aval for equation in program.eqns for value in equation.outvars]
     sizes = {one.size * one.dtype.itemsize: one for one in made if hasattr(one, "dtype")}
-    needed = max(sizes, default=0)
     if not sizes:
         return
+    needed, largest = max(sizes.items(), key=lambda size: size[0])
     with collecting("flip_sensitivity") as problems:
-        what = f"an array {sizes[needed].shape} of {sizes[needed].dtype}, which the model makes of it,"
+        what = f"an array {largest.shape} of {largest.dtype}, which the model makes of it,"
         check_fits("tokens", f"length {n}", needed, what, "give a shorter input", problems)
 
 
@@ -411,17 +397,13 @@ def _read_outside(apply: Any) -> list[Any]:
             remaining += [*gc.get_referents(one), getattr(one, "__wrapped__", None)]
         elif one.__globals__ is (home or one.__globals__) and not str(one.__module__).startswith("jaxsens."):
             home = one.__globals__
-            remaining += [
-                *(one.__closure__ or ()),
-                *(home[name] for name in _names(one.__code__) if name in home),
-            ]
+            remaining += one.__closure__ or ()
+            remaining += [home[name] for name in _names(one.__code__) if name in home]
         seen.add(id(one))
     return read
 
 
 def _names(code: CodeType) -> list[str]:
     """Returns the names that a function reads from outside, those within it included."""
-    return [
-        *code.co_names,
-        *(name for one in code.co_consts if isinstance(one, CodeType) for name in _names(one)),
-    ]
+    inner = (one for one in code.co_consts if isinstance(one, CodeType))
+    return [*code.co_names, *(name for one in inner for name in _names(one))]

@@ -40,20 +40,16 @@ def unflipped_value(measure: Measure, output: Float[np.ndarray, " outputs"]) -> 
     value = measure.scale(output)
     if measure.function is not None and value is not None and not math.isfinite(value):
         raise InputError(
-            f"{_name(measure)}: it is {value} for the output of input 0; give a function that is finite there, such as "
-            "jax.nn.log_softmax(y)[k] for jnp.log(jax.nn.softmax(y)[k])"
+            f"measure = {measure}: it is {value} for the output of input 0; give a function that is finite there, such "
+            "as jax.nn.log_softmax(y)[k] for jnp.log(jax.nn.softmax(y)[k])"
         )
     return value
-
-
-def _name(measure: Measure) -> str:
-    return f"measure = {measure}"
 
 
 @kept
 def _digest(measure: Measure, shape: tuple[int, ...], dtype: str, wide: bool) -> str:
     function: Any = measure.function
-    name, size = _name(measure), f"an output of {shape[0]} numbers ({dtype})"
+    name, size = f"measure = {measure}", f"an output of {shape[0]} numbers ({dtype})"
     outputs, wanted = [jax.ShapeDtypeStruct(shape, dtype)] * measure.arguments, measure.form
 
     def program(*given: Any) -> Any:  # under this name whatever f's own is, which the lowered text would hold
@@ -77,10 +73,8 @@ def _digest(measure: Measure, shape: tuple[int, ...], dtype: str, wide: bool) ->
             f"give {wanted}"
         )
     try:
-        error, _ = checkify.checkify(function, errors=checkify.index_checks)(
-            *[jnp.zeros(shape, dtype)] * len(outputs)
-        )
-        beyond = error.get()
+        checked = checkify.checkify(function, errors=checkify.index_checks)
+        beyond = checked(*[jnp.zeros(shape, dtype)] * len(outputs))[0].get()
     except Exception:  # noqa: BLE001 - there are primitives that checkify has no rule for
         beyond = None
     if beyond is not None:

@@ -38,8 +38,7 @@ def check_words(model: Measurable, words: Int[np.ndarray, "words n"], argument: 
     Raises:
         InputError: with the index, its axis, and the remedy.
     """
-    problem = _first_problem(model, words) if model.vocabulary_size is None else None
-    if problem is not None:
+    if model.vocabulary_size is None and (problem := _first_problem(model, words)) is not None:
         k, message = problem
         shown = words[k].tolist() if words.shape[1] <= 8 else f"of length {words.shape[1]}"
         raise InputError(f"{argument}: on word {k}, {shown}, {message}")
@@ -77,8 +76,10 @@ def _first_problem(model: Measurable, words: Int[np.ndarray, "words n"]) -> tupl
     """Returns the first word on which a model reads beyond an array, with the problem and its remedy."""
     if _index_error(model, words) is None:
         return None
-    problems = ((k, _problem(model, word)) for k, word in enumerate(words))
-    return next(((k, problem) for k, problem in problems if problem is not None), None)
+    problems = (
+        (k, problem) for k, word in enumerate(words) if (problem := _problem(model, word)) is not None
+    )
+    return next(problems, None)
 
 
 def _problem(model: Measurable, word: Int[np.ndarray, " n"]) -> str | None:
@@ -92,9 +93,8 @@ def _problem(model: Measurable, word: Int[np.ndarray, " n"]) -> str | None:
     # symbol is lost only if the index is the id, as in counts.at[tokens].add(1).
     if str(getattr(error, "prim", "")).startswith("scatter") and not is_id:
         return None
-    remedy = "symbols and lengths for which the model's tables are large enough"
-    if is_id:
-        remedy = f"symbols from 0 to {size - 1}"
+    enough = "symbols and lengths for which the model's tables are large enough"
+    remedy = f"symbols from 0 to {size - 1}" if is_id else enough
     return (
         f"the model takes index {index} of axis {axis}, which has size {size}. JAX clamps or drops such an index, so "
         f"the result would be wrong; give {remedy}. If this is intended, clip the index in the model: "
@@ -103,7 +103,7 @@ def _problem(model: Measurable, word: Int[np.ndarray, " n"]) -> str | None:
 
 
 def _index_error(model: Measurable, words: Int[np.ndarray, "words n"]) -> Exception | None:
-    """Returns the error for an index beyond its axis on one of the words; None if there is none, or none is seen."""
+    """Returns the error for an index beyond its axis on one of the words; None if none is seen."""
     if model.torch is not None:  # PyTorch itself raises an exception
         try:
             model.torch(words)

@@ -31,10 +31,8 @@ def is_one_cpu(mesh: Mesh) -> bool:
 
 
 def lanes_on(mesh: Mesh) -> int:
-    """Returns the number of threads to use for a mesh: one per core if it is a single CPU device, otherwise one.
-
-    XLA itself spreads work over several devices, and one thread keeps an accelerator busy.
-    """
+    """Returns the number of threads for a mesh: one per core of a single CPU device, otherwise one. XLA itself spreads
+    work over several devices, and one thread keeps an accelerator busy."""
     return cores() if is_one_cpu(mesh) else 1
 
 
@@ -70,16 +68,10 @@ class Lanes:
             Exception: the exception of the first lane that failed, after all lanes have ended.
         """
         futures = [self._threads.submit(self._in_lane, work, lane) for lane in range(self.count)]
-        results, errors = [], []
-        for future in futures:
-            error = future.exception()
-            if error is None:
-                results.append(future.result())
-            else:
-                errors.append(error)
+        errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             raise errors[0]
-        return results
+        return [future.result() for future in futures]
 
     def _in_lane(self, work: Callable[[int], Result], lane: int) -> Result:
         with numerics(self._dtype):

@@ -121,17 +121,16 @@ def global_mesh() -> Mesh:
     """Returns a mesh of all devices of all processes of a distributed job, with one axis called "flips".
 
     Every process calls `jax.distributed.initialize` first, and then makes the same calls with
-    `Placement(global_mesh())`: the flips are shared, and every process returns the whole result. Hosts with other
-    processors or another number of cores give other last digits. In a single process it is the mesh of all its devices,
-    which is the default.
+    `Placement(global_mesh())`. Hosts with other processors or another number of cores give other last digits. In a
+    single process it is the default mesh, of all its devices.
     """
     return Mesh(np.array(jax.devices()), ("flips",), axis_types=(AxisType.Auto,))
 
 
 def device_memory(mesh: Mesh) -> int:
     """Returns the bytes of memory of each device of a mesh, as far as JAX may use them."""
-    told = mesh.devices.flat[0].memory_stats() or {}
-    return int(told.get("bytes_limit", machine_memory() // mesh.size))
+    stats = mesh.devices.flat[0].memory_stats() or {}
+    return int(stats.get("bytes_limit", machine_memory() // mesh.size))
 
 
 def checked_placement(value: Any, problems: Problems, mesh: Mesh | None = None) -> Placement:

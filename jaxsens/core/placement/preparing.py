@@ -31,15 +31,10 @@ _SHARE = 0.25
 
 
 class Ready(NamedTuple):
-    """Inputs that an engine has prepared, on every device. Arrays of inputs have an axis for them in front, which may
-    have room for more inputs than there are.
+    """Inputs that an engine has prepared, on every device, and the parameters with tables (`Engine.with_tables`).
 
-    Attributes:
-        parameters: those of the model, with tables (`Engine.with_tables`).
-        prepared: what `Engine.prepare` returns for each input.
-        output: the output of each unflipped input.
-        sizes: `Engine.sizes`.
-        resolved: `Engine.resolves`.
+    What `Engine.prepare` returns has an axis for inputs in front, which may have room for more than there are.
+    `output`, `sizes` and `resolved` are what `Engine.output`, `sizes` and `resolves` return for each.
     """
 
     parameters: Any
@@ -80,9 +75,7 @@ def _prepared_bytes(engine: Engine, structure: Any, shapes: tuple[Any, ...], n: 
 
 
 def prepared_on(mesh: Mesh, engine: Engine, parameters: Any, words: Int[np.ndarray, "inputs n"]) -> Ready:
-    """Returns the parameters and the engine's prepared values for some inputs, on every device of the mesh.
-
-    The parameters are those of the `shared` engine, with tables.
+    """Returns the parameters of the `shared` engine, and its prepared values for inputs, on every device of a mesh.
 
     An engine with `prepares_in_float64` prepares in float64, on the host if the devices do not compute in it, and the
     result is rounded once to 32 bits.
@@ -96,8 +89,7 @@ def prepared_on(mesh: Mesh, engine: Engine, parameters: Any, words: Int[np.ndarr
     filled[:count] = words
     prepare = partial(preparation_of(engine), engine.preparing)
     if engine.prepares_in_float64:
-        elsewhere = nullcontext() if platform_of(mesh).float64 else on_host()
-        with numerics("float64"), elsewhere:
+        with numerics("float64"), nullcontext() if platform_of(mesh).float64 else on_host():
             found = prepare(jax.tree.map(np.asarray, parameters), filled, np.int32(count))
     else:
         found = prepare(parameters, filled, np.int32(count))
@@ -133,12 +125,8 @@ def _widened(leaf: Any) -> Any:
 def _prepared(engine: Engine, parameters: Any, words: Any, count: Any) -> tuple[Any, Array, Array, Array]:
     def one(word: Array) -> tuple[Any, Array, Array, Array]:
         prepared = engine.prepare(parameters, word)
-        return (
-            prepared,
-            engine.output(parameters, prepared),
-            engine.sizes(prepared),
-            engine.resolves(prepared),
-        )
+        output = engine.output(parameters, prepared)
+        return prepared, output, engine.sizes(prepared), engine.resolves(prepared)
 
     room, n = words.shape
     if room == 1:
@@ -153,12 +141,9 @@ def _prepared(engine: Engine, parameters: Any, words: Any, count: Any) -> tuple[
     def step(k: Array, whole: Any) -> Any:
         if together == 1:
             return jax.tree.map(lambda leaf, own: leaf.at[k].set(own), whole, one(words[k]))
-        some = jax.lax.dynamic_slice_in_dim(words, k * together, together)
-        return jax.tree.map(
-            lambda leaf, own: jax.lax.dynamic_update_slice_in_dim(leaf, own, k * together, 0),
-            whole,
-            many(some),
-        )
+        some = many(jax.lax.dynamic_slice_in_dim(words, k * together, together))
+        put = partial(jax.lax.dynamic_update_slice_in_dim, start_index=k * together, axis=0)
+        return jax.tree.map(put, whole, some)
 
     return jax.lax.fori_loop(0, (count + together - 1) // together, step, empty)
 
@@ -171,7 +156,5 @@ def _prepare_in_float64(
     engine: Engine, parameters: Any, words: Any, count: Any
 ) -> tuple[Any, Array, Array, Array]:
     wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), parameters)
-    narrow = {jnp.dtype(jnp.float64): jnp.float32, jnp.dtype(jnp.int64): jnp.int32}
-    return jax.tree.map(
-        lambda leaf: leaf.astype(narrow.get(leaf.dtype, leaf.dtype)), _prepared(engine, wide, words, count)
-    )
+    narrow, found = {"float64": jnp.float32, "int64": jnp.int32}, _prepared(engine, wide, words, count)
+    return jax.tree.map(lambda leaf: leaf.astype(narrow.get(str(leaf.dtype), leaf.dtype)), found)

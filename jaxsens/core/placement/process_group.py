@@ -161,9 +161,9 @@ class ProcessGroup:
         self._agreed = True
         if isinstance(error, KeyboardInterrupt):
             self._exchange(_LEFT, getattr(error, "signal", signal.SIGINT), (), "")
-            return
-        text = " ".join(f"{type(error).__name__}: {error}".split())
-        self._exchange(_WRONG if isinstance(error, InputError) else _FAILED, 0, (), text)
+        else:
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            self._exchange(_WRONG if isinstance(error, InputError) else _FAILED, 0, (), text)
 
     def _exchange(
         self, status: int, number: int, numbers: tuple[int, ...], text: str
@@ -183,28 +183,21 @@ class ProcessGroup:
         """Returns the rows of all processes: `multihost_utils.process_allgather` for some processes of a job, each of
         which may have any number of devices."""
         try:
-            mine = jax.device_put(row[None], self._first)
-            shape = (self.size, len(row))
+            shape, mine = (self.size, len(row)), jax.device_put(row[None], self._first)
             whole = jax.make_array_from_single_device_arrays(shape, self._rows, [mine])
             return np.asarray(self._copied(whole).addressable_data(0))
         except Exception as error:  # whatever the transport raises
             self._agreed = True
-            raise _lost(error) from error
-
-
-def _lost(error: Exception) -> ProcessLost:
-    said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return ProcessLost(
-        f"mesh: another process of it has ended or cannot be reached ({said[:300]}); start all processes again"
-    )
+            said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            raise ProcessLost(
+                f"mesh: another process of it has ended or cannot be reached ({said[:300]}); start all processes again"
+            ) from error
 
 
 @lru_cache(maxsize=16)
 def _group(mesh: Mesh) -> ProcessGroup | None:
     own = jax.process_index()
-    if all(device.process_index == own for device in mesh.devices.flat):
-        return None
-    return ProcessGroup(mesh)
+    return None if all(one.process_index == own for one in mesh.devices.flat) else ProcessGroup(mesh)
 
 
 def _same(x: Array) -> Array:

@@ -51,14 +51,8 @@ class FlipProgram:
 
 @dataclass(frozen=True)
 class Memory:
-    """The memory of each device for a measurement, and what may be changed to keep within it.
-
-    Attributes:
-        budget: bytes for arguments, tables of flips and temporary memory together.
-        lanes: the threads that call a program at the same time.
-        limited: whether the budget is the user's.
-        batched: whether the batch is the user's, which is not changed.
-    """
+    """The bytes of each device for a measurement: for arguments, tables of flips and the temporary memory of all lanes
+    together. Whether the budget is the user's (`limited`), and the batch (`batched`), which is then not changed."""
 
     budget: int
     lanes: int
@@ -68,17 +62,13 @@ class Memory:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A program to measure flips of some inputs.
+    """A program to measure flips of some inputs of length n.
 
     Attributes:
-        quantity: what it measures of each flip.
-        engine: what measures: an `Engine.shared`.
+        engine: an `Engine.shared`.
         given: the model's parameters and what the engine prepared of the inputs; abstract values do.
-        n: the length of the inputs.
-        outputs: the number of outputs.
         row: the number of positions in the row of a flip.
-        mesh: the devices that it is compiled for.
-        devices: the devices of all processes.
+        devices: the number of devices of all processes; those of this one are the mesh's.
     """
 
     quantity: Quantity
@@ -114,10 +104,7 @@ class Wanted:
     def fitting(self, batch: int, rows: Callable[[int], int], memory: Memory) -> tuple[FlipProgram, int]:
         """Returns the program with the largest batch, up to `batch`, at which all threads fit, and their number.
 
-        Args:
-            batch: flips of a row on each device.
-            rows: the rows of flips that the program has room for, on all devices together, by the batch.
-            memory: what it may take.
+        `rows` are the rows of flips that the program has room for, on all devices together, by the batch.
 
         Raises:
             InputError: if not even one flip at a time fits the budget, or the user's batch does not.
@@ -128,11 +115,9 @@ class Wanted:
         while True:
             together = self.together(batch, rows(batch))
             blocks = -(-rows(batch) // (together * self.devices))
-            size = batch, together, blocks, self.row
+            how = wide, self.mesh, (batch, together, blocks, self.row)
             try:
-                program = compiled_program(
-                    self.quantity, self.engine, structure, shapes, wide, self.mesh, size
-                )
+                program = compiled_program(self.quantity, self.engine, structure, shapes, *how)
             except jax.errors.JaxRuntimeError as error:
                 # The compiler of a TPU refuses what its memory does not hold.
                 if "RESOURCE_EXHAUSTED" not in str(error) or batch == 1 or memory.batched:
@@ -195,11 +180,9 @@ def placed(leaf: Any, spec: PartitionSpec, mesh: Mesh) -> jax.ShapeDtypeStruct:
 
 def bytes_of(tree: Any, mesh: Mesh | None = None) -> int:
     """Returns the bytes of a tree's arrays, which may be abstract: all, or what each device of a mesh has."""
-    total = 0
-    for leaf in jax.tree.leaves(tree):
-        shape = leaf.shape if mesh is None else _local(leaf, mesh)
-        total += math.prod(shape) * leaf.dtype.itemsize
-    return total
+    leaves = jax.tree.leaves(tree)
+    local = [leaf.shape if mesh is None else _local(leaf, mesh) for leaf in leaves]
+    return sum(math.prod(shape) * leaf.dtype.itemsize for shape, leaf in zip(local, leaves, strict=True))
 
 
 def _local(leaf: Any, mesh: Mesh) -> tuple[int, ...]:
@@ -209,13 +192,7 @@ def _local(leaf: Any, mesh: Mesh) -> tuple[int, ...]:
 
 @kept
 def compiled_program(
-    quantity: Quantity,
-    engine: Engine,
-    structure: Any,
-    shapes: tuple[Any, ...],
-    wide: bool,
-    mesh: Mesh,
-    size: tuple[int, int, int, int],
+    quantity: Quantity, engine: Engine, structure: Any, shapes: Any, wide: bool, mesh: Mesh, size: Any
 ) -> FlipProgram:
     """Compiles blocks for each device. `wide` (64-bit types are on) is part of the key; `size` is the flips of a row,
     the rows of a block, the blocks of a device, and the positions of a flip."""
@@ -232,22 +209,13 @@ def compiled_program(
 
     # Traced once: its shape sizes the results, and the same trace is what the loop computes.
     axes = () if is_single(mesh) else tuple(mesh.shape.items())
+    end, own = jax.ShapeDtypeStruct((), np.int32), jax.tree.unflatten(structure, local)
     with compiling_for(platform_of(mesh)):
-        trace = jax.make_jaxpr(row, axis_env=axes)(
-            jax.tree.unflatten(structure, local),
-            jax.ShapeDtypeStruct((), np.int32),
-            FlipBlock(of_row, of_row),
-        )
+        trace = jax.make_jaxpr(row, axis_env=axes)(own, end, FlipBlock(of_row, of_row))
     traced, (of_result,) = jaxpr_as_fun(trace), trace.out_avals
 
     def run(
-        given: tuple[Any, Any],
-        inputs: Array,
-        flips: FlipBlock,
-        results: Array,
-        start: Array,
-        stop: Array,
-        step: Array,
+        given: Any, inputs: Array, flips: FlipBlock, results: Array, start: Array, stop: Array, step: Array
     ) -> Array:
         def one(number: Array, flips: FlipBlock) -> Array:
             return traced(*jax.tree.leaves((given, number, flips)))[0]
@@ -265,7 +233,6 @@ def compiled_program(
     inputs = placed(jax.ShapeDtypeStruct(many[:2], np.int32), split, mesh)
     whole = FlipBlock(*[placed(jax.ShapeDtypeStruct((*many, positions), np.int32), split, mesh)] * 2)
     result = placed(jax.ShapeDtypeStruct((*many, *of_result.shape[1:]), of_result.dtype), split, mesh)
-    end = jax.ShapeDtypeStruct((), np.int32)
     if not is_single(mesh):
         of_given = jax.tree.map(lambda leaf: spec_on(leaf, mesh), given)
         specs = of_given, split, split, split, everywhere, everywhere, everywhere

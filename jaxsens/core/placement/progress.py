@@ -50,8 +50,7 @@ class Bar:
     """A bar on standard error that appears after `patience` seconds, even while a program is still being compiled.
 
     It says which program is being compiled in this thread, and its number. How many are to come nobody knows: flips
-    that are not resolved need others. Nothing is written to standard output. In a notebook the bar appears below the
-    cell.
+    that are not resolved need others. In a notebook the bar appears below the cell.
     """
 
     def __init__(self, patience: float) -> None:
@@ -101,7 +100,6 @@ class Bar:
                 self._update()
 
     def _told(self) -> str:
-        """Returns how far it is: the flips that are done, and the program that is being compiled."""
         flips = "" if self._total is None else f"{self._done}/{self._total} flips"
         if self._compiling:
             compiling = f"compiling program {self._programs}: {self._compiling}"
@@ -121,14 +119,9 @@ class Bar:
         with self._lock:
             if self._closed:
                 return
-            self._bar = RichProgress(
-                BarColumn(bar_width=20),
-                TextColumn("{task.description}"),
-                TimeElapsedColumn(),
-                TextColumn("{task.fields[left]}"),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-            )
+            told, left = TextColumn("{task.description}"), TextColumn("{task.fields[left]}")
+            columns = BarColumn(bar_width=20), told, TimeElapsedColumn(), left, TimeRemainingColumn()
+            self._bar = RichProgress(*columns, console=Console(stderr=True))
             self._bar.add_task("", total=None, left="")
             self._update()
             self._bar.start()

@@ -7,8 +7,7 @@ devices of a mesh, or to one thread per core if the mesh is a single CPU device.
 cost more than late ones, and dealing distributes them evenly.
 
 The devices of a mesh may belong to several processes (`ProcessGroup`). Each measures the blocks of its own devices, and
-after each chunk all receive the values of all. What depends on a host (its clock, cores and memory) is agreed on first,
-so that all processes always take part in the same exchanges.
+after each chunk all receive the values of all. What depends on a host (its clock, cores, memory) is agreed on first.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -59,13 +58,8 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass
 class Finished:
-    """What a measurement has finished so far.
-
-    Attributes:
-        values: of all flips, with their resolutions; empty as long as nothing is measured.
-        done: which of them are finished.
-        elsewhere: how many were measured by each fallback.
-    """
+    """What a measurement has finished so far: the `values` of all flips with their resolutions, empty before anything
+    is measured, which are `done`, and how many were measured by each fallback."""
 
     values: Float[np.ndarray, "flips 2"] = field(default_factory=lambda: np.zeros((0, 2)))
     done: Bool[np.ndarray, " flips"] = field(default_factory=lambda: np.zeros(0, bool))
@@ -88,15 +82,10 @@ class Measuring:
     those whose resolution exceeds `precision.RESOLVED` of the change by its `wider` engine; and so on.
 
     Attributes:
-        engine, parameters: what measures.
-        words: the inputs.
         inputs, positions, symbols: the flips, sorted by their input.
-        placement: where.
-        progress: called after every chunk.
         doubts: the rounding of each output, for engines that subtract outputs; without it, a few roundings are assumed.
         finished: kept up to date with what is finished.
         first: the first inputs as the engine prepares them, if they are at hand.
-        quantity: what is measured of each flip.
     """
 
     engine: Engine
@@ -138,7 +127,9 @@ class Measuring:
         so_far.values = np.full((total, 2) if quantity == "measured" else (total,), np.nan, np.float32)
         so_far.done = np.zeros(total, bool)
         try:
-            with self._together():
+            # All processes of the mesh enter with the same flips, and leave in the same way.
+            group = self.placement.group
+            with nullcontext() if group is None else group.together(self._identity()):
                 for some in self._groups():
                     self.placement.check()
                     self._measure_inputs(some)
@@ -146,25 +137,19 @@ class Measuring:
             raise Interrupted(so_far, getattr(stop, "signal", signal.SIGINT)) from None
         return so_far.values, {how: count for how, count in so_far.elsewhere.items() if count}
 
-    def _together(self) -> AbstractContextManager[None]:
-        """Returns a block that all processes of the mesh enter with the same flips and leave in the same way."""
-        placement = self.placement
-        if placement.group is None:
-            return nullcontext()
-        options = type(self.engine).__name__, placement.batch_size, placement.memory_budget
+    def _identity(self) -> bytes:
+        options = type(self.engine).__name__, self.placement.batch_size, self.placement.memory_budget
         flips = self.words, self.inputs, self.positions, self.symbols
-        data = b"".join(array.tobytes() for array in flips)
-        return placement.group.together(repr(options).encode() + data)
+        return repr(options).encode() + b"".join(array.tobytes() for array in flips)
 
     def _groups(self) -> list[Int[np.ndarray, " inputs"]]:
         """Returns the numbers of the inputs that have flips, in groups that are measured at once."""
         numbers = np.unique(self.inputs)
         if len(numbers) < 2:
             return [numbers] if len(numbers) else []
+        shape = len(numbers), self.words.shape[1]
         with arithmetic_of(self.engine), where_computed(self.placement) as placement:
-            size = inputs_at_once(
-                self.engine, self.parameters, (len(numbers), self.words.shape[1]), placement
-            )
+            size = inputs_at_once(self.engine, self.parameters, shape, placement)
         return [numbers[first : first + size] for first in range(0, len(numbers), size)]
 
     def _measure_inputs(self, inputs: Int[np.ndarray, " inputs"]) -> None:
@@ -203,11 +188,13 @@ class Measuring:
         if runner.subtracts and self.doubts is not None and len(flips):
             dtype = "float64" if jnp.result_type(float) == jnp.float64 else "float32"
             doubt = self.doubts(inputs, dtype, ready.output)
-            if runner.wider is not None:
-                lost = _no_digits(ready.output, doubt)[number]
+            if runner.wider is not None:  # a change as large as the output itself may not be resolved
+                sizes = (np.linalg.norm(np.asarray(one, np.float64), axis=1) for one in (ready.output, doubt))
+                lost = ~resolved(*sizes)[number]
                 _wait(waiting, runner.wider, flips[lost])
                 flips, number = flips[~lost], number[~lost]
-            filled = np.zeros((_room(ready.prepared, len(inputs)), *doubt.shape[1:]))
+            room = max((leaf.shape[0] for leaf in jax.tree.leaves(ready.prepared)), default=len(inputs))
+            filled = np.zeros((room, *doubt.shape[1:]))
             filled[: len(inputs)] = doubt
             ready = ready._replace(prepared=runner.doubting(ready.prepared, filled))
         if not len(flips):
@@ -215,10 +202,8 @@ class Measuring:
         left = np.ones(len(flips), bool)
         ends = np.searchsorted(self.inputs, [inputs, inputs + 1])
         block = FlipBlock(self.positions[flips], self.symbols[flips])
-        shape = self.words.shape[1], ready.output[0].size
-        one = _ByOneEngine(
-            self, placement, runner, (ready.parameters, ready.prepared), shape, ends[1] - ends[0]
-        )
+        given, outputs = (ready.parameters, ready.prepared), ready.output[0].size
+        one = _ByOneEngine(self, placement, runner, given, outputs, ends[1] - ends[0])
         for finished, values in one.chunks(number, block):
             left[finished] = False
             self._take(runner, flips[finished], values, waiting)
@@ -273,19 +258,6 @@ def _wait(waiting: dict[Engine, np.ndarray], engine: Engine | None, flips: np.nd
         waiting[engine] = np.union1d(waiting.get(engine, flips), flips)
 
 
-def _no_digits(
-    output: Float[np.ndarray, "inputs outputs"], doubt: Float[np.ndarray, "inputs outputs"]
-) -> Bool[np.ndarray, " inputs"]:
-    """Returns of which inputs a change as large as the output itself would not be resolved."""
-    size, error = (np.linalg.norm(np.asarray(one, np.float64), axis=1) for one in (output, doubt))
-    return ~resolved(size, error)
-
-
-def _room(prepared: Any, inputs: int) -> int:
-    """Returns for how many inputs prepared values have room."""
-    return max((leaf.shape[0] for leaf in jax.tree.leaves(prepared)), default=inputs)
-
-
 def _missing(values: np.ndarray) -> np.ndarray:
     """Returns which flips have values that are not finite: the engine declined them, or overflowed."""
     return np.asarray(np.any(~np.isfinite(values), axis=tuple(range(1, values.ndim))))
@@ -320,20 +292,14 @@ class _FlipRows(NamedTuple):
 class _ByOneEngine:
     """Flips of some inputs that one engine measures.
 
-    Attributes:
-        of: what they are part of.
-        placement: where they are measured.
-        engine: the engine.
-        given: the parameters and what it prepared.
-        shape: the length of the inputs, and the number of outputs.
-        counts: the number of flips of each input, for all engines together.
+    `given` are the parameters and what it prepared; `counts` the flips of each input, for all engines together.
     """
 
     of: Measuring
     placement: Placement
     engine: Engine
     given: tuple[Any, Any]
-    shape: tuple[int, int]
+    outputs: int
     counts: Int[np.ndarray, " inputs"]
 
     def chunks(
@@ -343,8 +309,14 @@ class _ByOneEngine:
 
         Flips whose table would not fit are measured in parts. `number` is that of each flip's input.
         """
-        wanted, memory = self._wanted(flips)
-        room = self.placement.least(wanted.room(int(self.counts.sum()), memory))[0]
+        placement = self.placement
+        where = flips.places.shape[1], placement.local, placement.devices.size
+        n = self.of.words.shape[1]
+        wanted = Wanted(self.of.quantity, self.engine.shared, self.given, n, self.outputs, *where)
+        limited, batched = placement.memory_budget is not None, placement.batch_size is not None
+        budget = placement.budget_beside(wanted.arguments)
+        memory = Memory(budget, lanes_on(placement.local), limited, batched)
+        room = placement.least(wanted.room(int(self.counts.sum()), memory))[0]
         for first in range(0, len(number), room):
             part = FlipBlock(*(of[first : first + room] for of in flips))
             program, lanes = self._program(len(part.places), wanted, room, memory)
@@ -417,20 +389,10 @@ class _ByOneEngine:
         row = order.ravel()
         there = row < len(rows.inputs)
         row, found = row[there], found.reshape(len(there), -1, *found.shape[4:])[there]
-        real = rows.real[row]
-        done, values = rows.flips[row][real], found[real]
+        done, values = rows.flips[row][rows.real[row]], found[rows.real[row]]
         given_up = _missing(values) & (self.engine.fallback is not None)
         given_up |= self.of.blurred(values) & (self.engine.wider is not None)
         return done, values, bool(np.mean(given_up) > _HOPELESS)
-
-    def _wanted(self, flips: FlipBlock) -> tuple[Wanted, Memory]:
-        """Returns what a program is wanted for, and the memory that it may take."""
-        placement, (n, outputs) = self.placement, self.shape
-        where = flips.places.shape[1], placement.local, placement.devices.size
-        wanted = Wanted(self.of.quantity, self.engine.shared, self.given, n, outputs, *where)
-        limited, batched = placement.memory_budget is not None, placement.batch_size is not None
-        lanes, budget = lanes_on(placement.local), placement.budget_beside(wanted.arguments)
-        return wanted, Memory(budget, lanes, limited, batched)
 
     def _program(self, flips: int, wanted: Wanted, room: int, memory: Memory) -> tuple[FlipProgram, int]:
         """Returns the compiled program, and the number of threads that fit in the budget.
@@ -441,7 +403,7 @@ class _ByOneEngine:
         size. Processes that share the mesh use the smallest batch that any of them finds.
         """
         placement, many = self.placement, len(self.counts) > 1
-        preferred = placement.batch_size or self.engine.preferred_batch(self.shape[0], placement.platform)
+        preferred = placement.batch_size or self.engine.preferred_batch(wanted.n, placement.platform)
         one_cpu_each = placement.least(is_one_cpu(placement.local))[0]
         batches = placement.platform.batches if placement.batch_size is None and one_cpu_each else 1
         parts = placement.devices.size * batches

@@ -21,13 +21,8 @@ if TYPE_CHECKING:
 
 
 class ForwardPass(NamedTuple):
-    """The unflipped run of a model on each of some inputs.
-
-    Attributes:
-        output: that on the first input.
-        largest: of a jaxsens transformer the largest |log-normaliser| of each layer on any input.
-        first: the first inputs as the engine prepared them.
-    """
+    """The unflipped run of a model: the output on the first input, the largest |log-normaliser| of each layer of a
+    jaxsens transformer on any input, and the first inputs as the engine prepared them."""
 
     output: Float[np.ndarray, " outputs"]
     largest: Float[np.ndarray, " layers"]
@@ -55,11 +50,9 @@ def forward_pass(
             ready = prepared_on(there.local, engine, parameters, words[start : start + size])
             bad = np.flatnonzero(~np.all(np.isfinite(ready.output), axis=1))
             if len(bad):
-                raise InputError.note(
-                    "model",
-                    f"its output on input {start + bad[0]} is not finite in {subject.dtype}; look for NaN in "
-                    "its parameters, or use float64 or smaller weights",
-                )
+                where = f"its output on input {start + bad[0]} is not finite in {subject.dtype}"
+                remedy = "look for NaN in its parameters, or use float64 or smaller weights"
+                raise InputError.note("model", f"{where}; {remedy}")
             # An engine of a package may not see the scores.
             sizes = ready.sizes.max(axis=0) if ready.sizes.size else 0
             first, largest = first or ready, np.maximum(largest, sizes) if len(largest) else largest
@@ -71,14 +64,10 @@ def forward_pass(
 def unresolved_scores(subject: Measurable, n: int, passed: ForwardPass, widens: bool) -> str | None:
     """Returns why a jaxsens transformer's dtype cannot resolve its scores on inputs of length n, if it cannot.
 
-    With `widens`, float64 is assumed: the engine measures in float64 what float32 does not resolve.
-
-    The limit is `precision.UNRESOLVED`. Only scores of keys with weight matter, so the check uses the log-normaliser of
-    each row, which is within log n of the largest score and is part of every forward pass. In the last layer only the
-    readout row matters.
-
-    Hard weightings compare scores of any size and are skipped, as are sparsemax, entmax and a constructed model
-    up to its `exact_length`, where it promises to be exact.
+    With `widens`, float64 is assumed: the engine measures in float64 what float32 does not resolve. Only scores of keys
+    with weight matter, so the check uses the log-normaliser of each row, which is within log n of the largest score;
+    in the last layer only the readout row's. Hard weightings, sparsemax and entmax are skipped, as is a constructed
+    model up to its `exact_length`.
     """
     config = subject.config
     if config is None or (subject.exact_length is not None and n <= subject.exact_length):

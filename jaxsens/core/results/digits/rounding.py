@@ -4,10 +4,9 @@ Engines that subtract two outputs lose what is smaller than the rounding of eith
 softmax turns a rounding of its scores into another choice of keys, and a mean of many values is better than each. So
 it is measured.
 
-- A network of layers is run in float64 at the unflipped input, and four times more with every parameter and constant
-  moved by a rounding. Each difference may be small by luck, in a model of few outputs. Of many short inputs, as many
-  are run as make a part of the flips (`SHARE_PASSED`), and `MOVED_INPUTS` of them with moved numbers: what is seen
-  there, relative to the output, is taken for all.
+- A network of layers is run in float64 at the unflipped input, and `DRAWS` times more with every parameter and constant
+  moved by a rounding, as a difference may be small by luck. Of many short inputs a part is run (`SHARE_PASSED`), and
+  `MOVED_INPUTS` of them with moved numbers: what is seen there, relative to the output, is taken for all.
 - Of a user's function nothing is known, and its flips may round in other ways than its input. Every rounding of it is
   moved at each flip where that is cheap, else at a sample of the flips of all inputs, of which the largest is taken.
 - One that computes in less than float64 whatever its parameters are, calls Python, or draws random numbers, is run in
@@ -99,32 +98,21 @@ def rounding_of(
     nudging, affordable = replace(engine, nudges=True), CHEAP / (NUDGES * max(size.operations, 1.0))
     if len(flips) <= affordable:
         return nudging, None
-    return engine, _of_sample(nudging, words, flips, given, int(affordable))
-
-
-def _of_sample(
-    nudging: VmapEngine,
-    words: Int[np.ndarray, "inputs n"],
-    flips: FlipTable,
-    given: tuple[Any, Placement],
-    affordable: int,
-) -> Doubts:
-    """Returns the largest rounding at a sample of the flips of all inputs."""
     parameters, placement = given
 
     @cache
-    def largest() -> float:
-        count = max(LEAST_NUDGED, affordable, int(SHARE_NUDGED * len(flips)))
+    def largest() -> float:  # at a sample of the flips of all inputs
+        count = max(LEAST_NUDGED, int(affordable), int(SHARE_NUDGED * len(flips)))
         some = np.sort(np.random.default_rng(0).permutation(len(flips))[:count])
         where = flips.inputs[some], flips.positions[some], flips.symbols[some]
-        engine = replace(nudging, measure=L2())
-        return float(np.max(Measuring(engine, parameters, words, *where, placement).numbers()[0][:, 1]))
+        sample = Measuring(replace(nudging, measure=L2()), parameters, words, *where, placement)
+        return float(np.max(sample.numbers()[0][:, 1]))
 
     def bound(inputs: Any, dtype: str, outputs: np.ndarray) -> np.ndarray:
         del inputs, dtype
         return np.full(outputs.shape, largest() / len(nudging.outputs or outputs[0]) ** 0.5)
 
-    return bound
+    return engine, bound
 
 
 def output_rounding(subject: Measurable, words: Int[np.ndarray, "inputs n"], flips: int = 0) -> Doubts:
@@ -175,22 +163,17 @@ def _spread(count: int, most: int) -> Int[np.ndarray, " chosen"]:
     return np.arange(count) if count <= most else np.linspace(0, count - 1, most).round().astype(int)
 
 
-def _operations(subject: Measurable, n: int) -> float | None:
-    """Returns the operations of a pass; None where there is none: PyTorch's, and that of parameters that are split."""
-    if subject.torch is not None or subject.mesh is not None:
-        return None
-    with numerics(subject.dtype):
-        return program_size(subject.apply, subject.parameters, n).operations
-
-
 def _passes(subject: Measurable, n: int, dtype: str) -> tuple[Passes, bool] | None:
     """Returns passes with numbers moved by roundings of a dtype, and whether they are in the model's own dtype.
 
-    None where there is no pass, or it takes long. A jaxsens transformer is run in its float64 form, whose positions and
-    temperatures are formulas.
+    None where there is no pass (of PyTorch, and of parameters that are split), or it takes long. A jaxsens transformer
+    is run in its float64 form, whose positions and temperatures are formulas.
     """
-    operations = _operations(subject, n)
-    if operations is None or operations > LARGEST_PASS:
+    if subject.torch is not None or subject.mesh is not None:
+        return None
+    with numerics(subject.dtype):
+        size = program_size(subject.apply, subject.parameters, n)
+    if size.operations > LARGEST_PASS:
         return None
     step = float(np.finfo(dtype).eps)
     if subject.config is not None:
@@ -215,9 +198,8 @@ def _passes(subject: Measurable, n: int, dtype: str) -> tuple[Passes, bool] | No
     if found is not None:
         consts, run = found
         return partial(_run, partial(run, list(consts), leaves), step, "float64"), False
-    with numerics(subject.dtype):
-        if program_size(subject.apply, subject.parameters, n).equations > MOST_NUDGED_EQUATIONS:
-            return None
+    if size.equations > MOST_NUDGED_EQUATIONS:
+        return None
     program = partial(_outputs_nudged, subject.apply, subject.parameters)
     return partial(_run, program, step, subject.dtype), True
 
@@ -282,16 +264,16 @@ def _pass_of(
     apply: Callable[[Any, Any], Any], structure: Any, shapes: tuple[Any, ...], n: int
 ) -> tuple[Sequence[Any], Callable[..., Array]] | None:
     """Returns the constants of a model's pass in float64, and the passes, of constants, parameters and what `_run`
-    gives.
-
-    None if not all of it is in float64.
-    """
+    gives; None if not all of it is in float64."""
 
     def output(leaves: Any, tokens: Array) -> Array:
         return output_vector(apply, jax.tree.unflatten(structure, leaves), tokens)
 
     with numerics("float64"):
-        leaves = [jax.ShapeDtypeStruct(shape, _kind(own)) for shape, own in shapes]
+        leaves = [
+            jax.ShapeDtypeStruct(shape, np.float64 if jnp.issubdtype(own, jnp.floating) else own)
+            for shape, own in shapes
+        ]
         try:
             closed = jax.make_jaxpr(output)(leaves, jax.ShapeDtypeStruct((n,), np.int32))
         except Exception:  # noqa: BLE001 - what a user's model raises for float64 parameters alone is no error
@@ -314,13 +296,8 @@ def _pass_of(
     return closed.consts, jax.jit(_outputs_wide, compiler_options=SOONER)
 
 
-def _kind(own: Any) -> Any:
-    return jnp.dtype(np.float64) if jnp.issubdtype(own, jnp.floating) else own
-
-
 def _is_wide(jaxpr: Any) -> bool:
-    """Returns whether a program computes in float64 alone, calls no Python and draws no random numbers: another type
-    has others."""
+    """Returns whether a program computes in float64 alone, calls no Python and draws no random numbers."""
     for one in jaxpr.eqns:
         name = one.primitive.name
         if "callback" in name or "random" in name or "threefry" in name:
