@@ -13,7 +13,7 @@ import pytest
 import jaxsens
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.models.transformer.layered import embedded_rows, layer_of
-from tests.refusals import refusal
+from tests.refusals import refusal, refused
 from tools.pretrained_recorded import recorded
 
 RECORDED = {(one.family, one.name): one for one in recorded()}
