@@ -33,13 +33,11 @@ class Mistake(NamedTuple):
 
 
 def call(**given: Any) -> object:
-    """A measurement with other arguments."""
     arguments: dict[str, Any] = {"model": MODEL, "tokens": [0, 1, 2, 0], **given}
     return jaxsens.flip_sensitivity(**arguments)
 
 
 def config(tables: dict[str, dict[str, Any]]) -> object:
-    """A sweep with other keys in its tables."""
 
     def written(value: Any) -> str:
         if isinstance(value, dict):
@@ -91,7 +89,6 @@ def of_model(field: str, value: Any, option: bool = True) -> Mistake:
 
 
 def placed(field: str, value: Any) -> Mistake:
-    """A fault in where a measurement runs."""
     return Mistake(
         (field, lambda: Placement(**{field: value})),
         (f"placement.{field}", {"placement": {field: value}}),

@@ -94,11 +94,11 @@ def torch_weights_not_compared(original: Any, model: Any) -> str:
 
 def last_of_block_repeated(original: Any, *given: Any) -> Iterator[Any]:
     """core/placement."""
-    for done, values, given_up in original(*given):
+    for done, values in original(*given):
         if len(values) > 1:
             values = np.array(values)
             values[-1] = values[-2]
-        yield done, values, given_up
+        yield done, values
 
 
 def quantile_too_low(original: Any, result: Any, q: float) -> float:

@@ -41,9 +41,6 @@ _CHUNK_SECONDS = 1.0
 _SHORT = 0.02
 """Seconds of a measurement that is made in this thread: to start others would take as long as what they do."""
 
-_HOPELESS = 0.5
-"""An engine that declines more than this share of a chunk's flips is not used for the rest of its inputs."""
-
 
 class Interrupted(KeyboardInterrupt):
     """Raised on Ctrl-C, or a recorded signal, during a measurement.
@@ -199,16 +196,13 @@ class Measuring:
             ready = ready._replace(prepared=runner.doubting(ready.prepared, filled))
         if not len(flips):
             return
-        left = np.ones(len(flips), bool)
         ends = np.searchsorted(self.inputs, [inputs, inputs + 1])
         block = FlipBlock(self.positions[flips], self.symbols[flips])
         given, outputs = (ready.parameters, ready.prepared), ready.output[0].size
         one = _ByOneEngine(self, placement, runner, given, outputs, ends[1] - ends[0])
         for finished, values in one.chunks(number, block):
-            left[finished] = False
             self._take(runner, flips[finished], values, waiting)
             placement.check()
-        _wait(waiting, runner.fallback or runner.wider, flips[left])
 
     def _ready(self, runner: Engine, inputs: Int[np.ndarray, " inputs"], placement: Placement) -> Ready:
         """Returns inputs as an engine prepares them; the first ones may be at hand."""
@@ -320,15 +314,13 @@ class _ByOneEngine:
         for first in range(0, len(number), room):
             part = FlipBlock(*(of[first : first + room] for of in flips))
             program, lanes = self._program(len(part.places), wanted, room, memory)
-            for done, values, given_up in self._part(number[first : first + room], part, program, lanes):
+            for done, values in self._part(number[first : first + room], part, program, lanes):
                 yield first + done, values
-                if given_up:
-                    return
 
     def _part(
         self, number: Int[np.ndarray, " flips"], flips: FlipBlock, program: FlipProgram, lanes: int
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
-        """Measures flips for which a program has room; yields with each chunk whether the engine is given up."""
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Measures flips for which a program has room; yields of each chunk which are done, and their values."""
         placement, columns = self.placement, self.placement.columns
         rows, devices, together = (
             _FlipRows.of(number, program.batch),
@@ -384,15 +376,14 @@ class _ByOneEngine:
 
     def _values(
         self, order: Int[np.ndarray, "devices blocks together"], rows: _FlipRows, found: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, bool]:
-        """Returns which flips are done, their values, and whether the engine is given up for the others."""
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns which flips are done, and their values."""
         row = order.ravel()
         there = row < len(rows.inputs)
         row, found = row[there], found.reshape(len(there), -1, *found.shape[4:])[there]
         done, values = rows.flips[row][rows.real[row]], found[rows.real[row]]
-        given_up = _missing(values) & (self.engine.fallback is not None)
-        given_up |= self.of.blurred(values) & (self.engine.wider is not None)
-        return done, values, bool(np.mean(given_up) > _HOPELESS)
+        # No engine is given up for what it declines: which flips it has measured by then depends on the clock.
+        return done, values
 
     def _program(self, flips: int, wanted: Wanted, room: int, memory: Memory) -> tuple[FlipProgram, int]:
         """Returns the compiled program, and the number of threads that fit in the budget.

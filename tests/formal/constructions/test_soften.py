@@ -124,6 +124,9 @@ def test_a_softened_model_is_an_ordinary_one():
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings(
+    "ignore::jaxsens.PrecisionWarning"
+)  # so cold that moved weights choose other keys
 def test_the_flip_sensitivity_of_the_softened_model_is_that_of_the_hard_one_within_two_epsilon():
     epsilon = 1e-3
     soft, hard = softened("one head", 0, 6, epsilon)

@@ -31,7 +31,6 @@ def transformer(seed: int = 0, **options: Any) -> jaxsens.Transformer:
 
 
 FIRST = np.zeros(1, int)
-"""The number of the one input."""
 
 
 def word(n: int = 32) -> np.ndarray:

@@ -50,7 +50,7 @@ DRAWS = 4
 SHARE_PASSED = 1 / 32
 """The share of the flips' number that is run in float64, at unflipped inputs."""
 
-MOVED_INPUTS = 4
+MOVED_INPUTS = 16
 """The inputs that are run with moved numbers, and at least in float64."""
 
 MOST_MOVED = 2**20
