@@ -206,9 +206,8 @@ def _measured_words(
             call = dataclasses.replace(call, engine=wanted)
         wished = wanted, call.flips, measure, n, batch
         subject, shape, dtype = traced_model(subject, words[0], measure, call.flips.longer)
-        if (
-            call.progress is None or call.progress is True
-        ):  # else the caller follows it, or wants nothing of it
+        # Else the caller follows the progress, or wants nothing of it.
+        if call.progress is None or call.progress is True:
             warn_if_long(subject, wished, counted, stacklevel=5)
         check_calls(subject, words, shape, call.flips.longer)
         flips = selection.flips()

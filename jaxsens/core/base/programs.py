@@ -152,6 +152,11 @@ class _Results(Generic[Result]):
             self._entries.pop(key, None)
 
 
+def room_for(count: int) -> int:
+    """Returns the least power of two of at least `count`: programs with such room are few and serve all numbers."""
+    return 1 << (count - 1).bit_length()
+
+
 class OfArrays(Generic[Result]):
     """Results that were made of JAX's arrays, which do not change, kept as long as all of these are."""
 

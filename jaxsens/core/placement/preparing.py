@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base.platforms import compiled_for, on_host, platform_of
 from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import compiled, kept
+from jaxsens.core.base.programs import compiled, kept, room_for
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.program import bytes_of, is_single, spec_on
@@ -84,8 +84,7 @@ def prepared_on(mesh: Mesh, engine: Engine, parameters: Any, words: Int[np.ndarr
     parameters, engine = engine.with_tables(parameters, n), engine.shared
     if engine.wide:
         parameters = jax.tree.map(_widened, parameters)
-    # Room for a power of two of inputs, so that few programs serve all their numbers.
-    filled = np.zeros((1 << (count - 1).bit_length(), n), np.int32)
+    filled = np.zeros((room_for(count), n), np.int32)
     filled[:count] = words
     prepare = partial(preparation_of(engine), engine.preparing)
     if engine.prepares_in_float64:
@@ -118,7 +117,7 @@ def preparation_of(engine: Engine) -> Callable[..., tuple[Any, Array, Array, Arr
 
 
 def _widened(leaf: Any) -> Any:
-    """Returns an array in float64, unless it holds no such numbers: those of groups are whole."""
+    """Returns an array in float64, unless it holds whole numbers."""
     return jax.device_put(np.asarray(leaf, np.float64)) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
 
@@ -132,20 +131,25 @@ def _prepared(engine: Engine, parameters: Any, words: Any, count: Any) -> tuple[
     if room == 1:
         return jax.tree.map(lambda leaf: leaf[None], one(words[0]))
     # One after the other in a core's cache; an accelerator needs many at a time.
-    platform = compiled_for()
-    together = 1 if platform.threads else min(room, 1 << (max(1, _TOGETHER // n).bit_length() - 1))
-    many = one if together == 1 else jax.vmap(one)
-    shapes = jax.eval_shape(many, words[0] if together == 1 else words[:together])
-    empty = jax.tree.map(lambda leaf: jnp.zeros((room, *leaf.shape[together > 1 :]), leaf.dtype), shapes)
+    together = 1 if compiled_for().threads else min(room, 1 << (max(1, _TOGETHER // n).bit_length() - 1))
+    if together == 1:
+        return of_first(one, (words,), count)
+    groups = words.reshape(room // together, together, n)
+    found = of_first(jax.vmap(one), (groups,), (count + together - 1) // together)
+    return jax.tree.map(lambda leaf: leaf.reshape(room, *leaf.shape[2:]), found)
+
+
+def of_first(one: Callable[..., Any], arrays: tuple[Array, ...], count: Any) -> Any:
+    """Returns the trees that a function makes of each of the first `count` entries of arrays, one after the other, with
+    an axis in front; those of the other entries are 0."""
+    kinds = jax.eval_shape(one, *(array[0] for array in arrays))
+    empty = jax.tree.map(lambda kind: jnp.zeros((len(arrays[0]), *kind.shape), kind.dtype), kinds)
 
     def step(k: Array, whole: Any) -> Any:
-        if together == 1:
-            return jax.tree.map(lambda leaf, own: leaf.at[k].set(own), whole, one(words[k]))
-        some = many(jax.lax.dynamic_slice_in_dim(words, k * together, together))
-        put = partial(jax.lax.dynamic_update_slice_in_dim, start_index=k * together, axis=0)
-        return jax.tree.map(put, whole, some)
+        own = one(*(array[k] for array in arrays))
+        return jax.tree.map(lambda leaf, part: leaf.at[k].set(part), whole, own)
 
-    return jax.lax.fori_loop(0, (count + together - 1) // together, step, empty)
+    return jax.lax.fori_loop(0, count, step, empty)
 
 
 _prepare = compiled(static=1)(_prepared)

@@ -21,6 +21,7 @@ from jaxtyping import Array, Int, UInt8
 
 from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import InputError, ProcessLost
+from jaxsens.core.base.programs import room_for
 
 _WELL, _STOPPED, _LEFT, _FAILED, _WRONG = 0, 1, 2, 3, 4
 """How a process is: well; asked to stop, which all do at the next `check`; or gone, interrupted or for an error."""
@@ -109,8 +110,7 @@ class ProcessGroup:
         if not values.size:
             return [values] * self.size
         sent = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)
-        # Lengths are rounded up to powers of two, so that few programs serve them all.
-        filled = np.zeros(max(1024, 1 << (len(sent) - 1).bit_length()), np.uint8)
+        filled = np.zeros(max(1024, room_for(len(sent))), np.uint8)
         filled[: len(sent)] = sent
         rows = self._gather(filled)[:, : len(sent)]
         return [np.frombuffer(row.tobytes(), values.dtype).reshape(values.shape) for row in rows]

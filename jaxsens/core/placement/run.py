@@ -27,6 +27,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Bool, Float, Int
 
 from jaxsens.core.base.precision import resolved
+from jaxsens.core.base.programs import room_for
 from jaxsens.core.engines.engine import Engine, FlipBlock
 from jaxsens.core.placement.lanes import Lanes, is_one_cpu, lanes_on
 from jaxsens.core.placement.placement import Placement, where_computed
@@ -216,6 +217,7 @@ class Measuring:
         self, runner: Engine, here: np.ndarray, values: np.ndarray, waiting: dict[Engine, np.ndarray]
     ) -> None:
         """Takes the values of some flips, and lets those wait that the engine declined or did not resolve."""
+        # No engine is given up for the others of its flips: which it has measured by then depends on the clock.
         so_far, total = self.finished, len(self.inputs)
         if so_far.values.shape[1:] != values.shape[1:]:
             # Integers have no NaN, and would wrap around where they are subtracted.
@@ -227,7 +229,9 @@ class Measuring:
             known = found[here]
             better = ~np.isfinite(known[:, 1]) | (values[:, 1] <= known[:, 1])
         found[here[better]] = values[better]
-        missing, blurred = _missing(values), self.blurred(values)
+        missing, blurred = _missing(values), np.zeros(len(values), bool)
+        if self.quantity == "measured":
+            blurred = ~missing & ~resolved(values[:, 0], values[:, 1])
         _wait(waiting, runner.fallback, here[missing])
         _wait(waiting, runner.wider, here[blurred])
         # A value from the last engine that is not finite comes from the model itself.
@@ -238,12 +242,6 @@ class Measuring:
             so_far.elsewhere[runner.how] = so_far.elsewhere.get(runner.how, 0) + int(final.sum())
         if self.progress is not None:
             self.progress(int(so_far.done.sum()), total)
-
-    def blurred(self, values: np.ndarray) -> Bool[np.ndarray, " flips"]:
-        """Returns which flips' changes are finite, and not resolved."""
-        if self.quantity != "measured":
-            return np.zeros(len(values), bool)
-        return ~_missing(values) & ~resolved(values[:, 0], values[:, 1])
 
 
 def _wait(waiting: dict[Engine, np.ndarray], engine: Engine | None, flips: np.ndarray) -> None:
@@ -381,9 +379,7 @@ class _ByOneEngine:
         row = order.ravel()
         there = row < len(rows.inputs)
         row, found = row[there], found.reshape(len(there), -1, *found.shape[4:])[there]
-        done, values = rows.flips[row][rows.real[row]], found[rows.real[row]]
-        # No engine is given up for what it declines: which flips it has measured by then depends on the clock.
-        return done, values
+        return rows.flips[row][rows.real[row]], found[rows.real[row]]
 
     def _program(self, flips: int, wanted: Wanted, room: int, memory: Memory) -> tuple[FlipProgram, int]:
         """Returns the compiled program, and the number of threads that fit in the budget.
@@ -399,14 +395,14 @@ class _ByOneEngine:
         batches = placement.platform.batches if placement.batch_size is None and one_cpu_each else 1
         parts = placement.devices.size * batches
         each, most = -(-flips // parts), -(-room // parts)
-        batch = max(1, min(preferred, most, each if flips == room else 1 << (each - 1).bit_length()))
+        batch = max(1, min(preferred, most, each if flips == room else room_for(each)))
         if many and placement.batch_size is None:  # rows of equal length, with little padding
             longest = int(self.counts.max())
             batch = -(-longest // -(-longest // batch))
 
         def rows(batch: int) -> int:
             found = int(min(np.sum(-(-self.counts // batch)), -(-room // batch) + len(self.counts) - 1))
-            return 1 << (found - 1).bit_length() if many else found
+            return room_for(found) if many else found
 
         while True:
             program, lanes = wanted.fitting(batch, rows, memory)

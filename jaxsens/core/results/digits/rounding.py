@@ -16,6 +16,7 @@ it is measured.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -30,7 +31,7 @@ from jaxsens.core.base.nudged import DRAWS as NUDGES
 from jaxsens.core.base.nudged import nudged, salts
 from jaxsens.core.base.platforms import on_host
 from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import SOONER, compiled, kept
+from jaxsens.core.base.programs import SOONER, compiled, kept, room_for
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.engines.vmap import HALF_UNIT, LARGEST_PASS, VmapEngine, output_vector, program_size
 from jaxsens.core.flips.flip_table import FlipTable
@@ -38,6 +39,7 @@ from jaxsens.core.measures import L2
 from jaxsens.core.models.subjects.adapters import Measurable, in_float64
 from jaxsens.core.models.transformer.parameters import TransformerParameters
 from jaxsens.core.placement.placement import Placement
+from jaxsens.core.placement.preparing import of_first
 from jaxsens.core.placement.run import Doubts, Measuring
 
 FACTOR = 4.0
@@ -190,7 +192,7 @@ def _passes(subject: Measurable, n: int, dtype: str) -> tuple[Passes, bool] | No
             ]
             tables = jax.tree.map(lambda *leaves: np.stack(leaves), *(one.tables for one in tabled))
         shared: Any = engine.shared
-        program = partial(_outputs_of_transformer, shared, replace(tabled[0], tables=None), tables)
+        program = partial(_outputs_of_transformer, shared, replace(first, tables=None), tables)
         return partial(_run, program, step, "float64"), False
     leaves, structure = jax.tree.flatten(subject.parameters)
     shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
@@ -215,19 +217,12 @@ def _run(
     """Runs a program of words, draws, the rounding, and the number of passes, with room for `most` of them; on the
     host, if it is in float64."""
     count, n = words.shape
-    room = 1 << (most - 1).bit_length()
+    room = room_for(most)
     filled, drawn = np.zeros((room, n), np.int32), np.zeros(room, np.int32)
     filled[:count], drawn[:count] = words, draws
-    with numerics(dtype), on_host() if dtype == "float64" else numerics(dtype):
+    with numerics(dtype), on_host() if dtype == "float64" else nullcontext():
         found = program(filled, drawn, np.asarray(step, dtype), np.int32(count))
         return np.asarray(found, np.float64)[:count]
-
-
-def _over_passes(one: Callable[[Array, Array], Array], words: Array, draws: Array, count: Array) -> Array:
-    """Returns one(word, draw) for the first `count` passes."""
-    kind = jax.eval_shape(one, words[0], draws[0])
-    empty = jnp.zeros((len(words), *kind.shape), kind.dtype)
-    return jax.lax.fori_loop(0, count, lambda k, found: found.at[k].set(one(words[k], draws[k])), empty)
 
 
 @compiled(static=1)
@@ -239,7 +234,7 @@ def _outputs_of_transformer(
         given = replace(_moved(parameters, draw, step), tables=own)
         return engine.output(given, engine.prepare(given, word))
 
-    return _over_passes(one, words, draws, count)
+    return of_first(one, (words, draws), count)
 
 
 @compiled(static=1)
@@ -256,7 +251,7 @@ def _outputs_nudged(
         moved = nudged(run, salts()[draw - 1])
         return jax.lax.cond(draw == 0, run, moved, word)
 
-    return _over_passes(one, words, draws, count)
+    return of_first(one, (words, draws), count)
 
 
 @kept
@@ -291,7 +286,7 @@ def _pass_of(
             own = [part.astype(kind.dtype) for part, kind in zip(own, closed.consts, strict=True)]
             return jaxpr_as_fun(closed.replace(consts=own))(*moved, word)[0]
 
-        return _over_passes(one, words, draws, count)
+        return of_first(one, (words, draws), count)
 
     return closed.consts, jax.jit(_outputs_wide, compiler_options=SOONER)
 
