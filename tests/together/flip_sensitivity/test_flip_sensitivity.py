@@ -49,7 +49,8 @@ def test_several_inputs_give_what_each_gives_alone(model):
     for k in range(3):
         alone = jaxsens.flip_sensitivity(model, tokens[k])
         part = together.of_input(k)
-        np.testing.assert_array_equal(part.norms, alone.norms)
+        # Another number of rows in a product, or another engine after many calls, sums in another order.
+        np.testing.assert_allclose(part.norms, alone.norms, rtol=2e-5)
         np.testing.assert_array_equal(part.symbols, alone.symbols)
         assert part.population == alone.population == len(part)
     assert together.profile().shape == (3, 9, 3)
