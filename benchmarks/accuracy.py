@@ -25,7 +25,7 @@ from jaxsens.core.base.precision import numerics
 from jaxsens.core.engines.engine import FlipBlock
 from jaxsens.core.flips.flip_table import Candidates, FlipTable, Lists
 from jaxsens.core.measures import L2
-from jaxsens.core.models.subjects.adapters import Measurable, measurable
+from jaxsens.core.models.adapters import Model, as_model
 from jaxsens.core.placement.placement import Placement
 from jaxsens.first_order.engine import FirstOrderEngine, PreparedEstimate
 from jaxsens.first_order.estimate import first_order_engine
@@ -65,7 +65,7 @@ def compared(config: TransformerConfig, n: int, seed: int, count: int) -> dict[s
     word = np.append(np.random.default_rng([n, seed]).integers(0, 2, n - 1), 2).astype(np.int32)
     which = np.where(np.arange(n) < n - 1, 0, -1)
     flips = Candidates.of(word[None], Lists.of([[0, 1]]), which[None]).table(count, seed)
-    subject = measurable(model)
+    subject = as_model(model)
     with numerics("float32"):
         engine = first_order_engine(subject, FirstOrder(), L2())
         devices = Placement()
@@ -80,9 +80,9 @@ def compared(config: TransformerConfig, n: int, seed: int, count: int) -> dict[s
 
 
 def _changes(
-    engine: FirstOrderEngine, subject: Measurable, word: jax.Array, flips: FlipTable, rivals: bool
+    engine: FirstOrderEngine, model: Model, word: jax.Array, flips: FlipTable, rivals: bool
 ) -> tuple[dict[str, Any], float]:
-    parameters = jax.tree.map(jnp.asarray, subject.parameters)
+    parameters = jax.tree.map(jnp.asarray, model.parameters)
     pair = parameters, jnp.eye(WIDTH)
     where = FlipBlock(jnp.asarray(flips.positions), jnp.asarray(flips.symbols))
     prepared = _prepare(engine, pair, word)

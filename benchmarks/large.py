@@ -13,7 +13,7 @@ from jaxsens.core.base.precision import numerics
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.explain import Program
 from jaxsens.core.measures import L2
-from jaxsens.core.models.subjects.adapters import LayeredApply
+from jaxsens.core.models.adapters import LayeredApply
 from jaxsens.core.placement.program import bytes_of
 from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.architecture import PublishedTransformer

@@ -82,13 +82,13 @@ def _estimate(case: Case, sketch: int | None, scalar: bool) -> Measure:
     from jaxsens.core.base.precision import numerics
     from jaxsens.core.flips.flip_table import Candidates, Lists
     from jaxsens.core.measures import L2, LogProbability
-    from jaxsens.core.models.subjects.adapters import measurable
+    from jaxsens.core.models.adapters import as_model
     from jaxsens.core.placement.placement import Placement
     from jaxsens.first_order.estimate import first_order_engine
     from jaxsens.first_order.first_order import FirstOrder
     from jaxsens.first_order.run import Blocks, estimated
 
-    subject, words = measurable(model(case.layers)), tokens(case.n)[None].astype(np.int32)
+    subject, words = as_model(model(case.layers)), tokens(case.n)[None].astype(np.int32)
     asked = FirstOrder(sketch=sketch)
     # As if outputs were logits.
     engine, where = first_order_engine(subject, asked, LogProbability(0) if scalar else L2()), Placement()

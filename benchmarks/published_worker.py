@@ -73,12 +73,12 @@ def alone(model: Any, given: Task, readout: int | str, scalar: bool, sketch: int
     """The first-order estimate alone."""
     from jaxsens.core.base.precision import numerics
     from jaxsens.core.flips.flip_table import FlipTable
-    from jaxsens.core.models.subjects.adapters import measurable
+    from jaxsens.core.models.adapters import as_model
     from jaxsens.core.placement import placement
     from jaxsens.first_order.estimate import first_order_engine
     from jaxsens.first_order.run import Blocks, estimated
 
-    subject, count = measurable(model).reading(readout), len(given.positions)
+    subject, count = as_model(model).reading(readout), len(given.positions)
     flips = FlipTable(
         np.zeros(count, int), given.positions[:, None], np.full((count, 1), given.mask), np.array([count])
     )

@@ -30,8 +30,8 @@ from jaxtyping import Float
 import jaxsens
 from jaxsens import EngineRefusal, TransformerConfig
 from jaxsens.core.base.precision import RESOLVED, SMALLEST
+from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.parts.masks import SlidingWindow, TwoSidedWindow
-from jaxsens.core.models.subjects.adapters import measurable
 from tests import wide_reference
 from tests.small_models import WEIGHTINGS_TRIED, random_parameters
 from tests.wide.numbers import Precise
@@ -205,7 +205,7 @@ def truths(
     with np.errstate(over="ignore", under="ignore"):
         before = wide_reference.output(config, parameters, word)
         plain = [wide_reference.output(config, parameters, flipped) - before for flipped in words]
-    subject = measurable(model)
+    subject = as_model(model)
     program = output_program(subject, len(word))
     if program is None:
         return norms_of(plain, setting.measure), 0.0

@@ -21,7 +21,7 @@ import numpy as np
 import jaxsens
 from jaxsens.core.base.precision import SMALLEST
 from jaxsens.core.measures import Function
-from jaxsens.core.models.subjects.adapters import measurable
+from jaxsens.core.models.adapters import as_model
 from tests.wide.numbers import Precise
 from tests.wide.outputs import output_program
 
@@ -328,7 +328,7 @@ def of_output(name: str, dtype: Any, kind: str, engine: Any) -> Count:
     (f, twin), count, _dtype[0] = OF_OUTPUT[name], Count(), np.dtype(dtype).type
     for seed, own in enumerate(words(kind)):
         model, word = transformer(dtype, seed), np.append(own, 3)
-        subject, wide = measurable(model), Precise(400)
+        subject, wide = as_model(model), Precise(400)
         program = output_program(subject, len(word))
         assert program is not None
 

@@ -23,7 +23,7 @@ import numpy as np
 import jaxsens
 from jaxsens import EngineRefusal, InputError, TransformerConfig
 from jaxsens.core.base.precision import RESOLVED
-from jaxsens.core.models.subjects.adapters import Measurable, measurable
+from jaxsens.core.models.adapters import Model, as_model
 from jaxsens.formal.constructions.catalogue import REFERENCES
 from jaxsens.formal.constructions.conditions import ConditionName
 from jaxsens.training.config import TrainConfig
@@ -40,33 +40,33 @@ POSITIONS = ((), ("alibi",), ("rotary",), ("sinusoidal",), ("length",))
 MASKS = ("none", "future")
 
 
-def truth(subject: Measurable, word: np.ndarray, positions: np.ndarray, symbols: np.ndarray) -> np.ndarray:
+def truth(model: Model, word: np.ndarray, positions: np.ndarray, symbols: np.ndarray) -> np.ndarray:
     """The l2 norm of every flip's change, from two forward passes in numbers of 400 bits, or 1400."""
-    program = output_program(subject, len(word))
+    program = output_program(model, len(word))
     if program is None:
         raise LookupError("the model's program has a primitive without a rule")
     few, many = (Precise(bits) for bits in BITS)
-    found = _norms(program, few, subject, word, positions, symbols)
+    found = _norms(program, few, model, word, positions, symbols)
     if np.all(found > TINY):
         return found
-    return _norms(program, many, subject, word, positions, symbols)
+    return _norms(program, many, model, word, positions, symbols)
 
 
 def _norms(
     program: Program,
     wide: Precise,
-    subject: Measurable,
+    model: Model,
     word: np.ndarray,
     positions: np.ndarray,
     symbols: np.ndarray,
 ) -> np.ndarray:
-    before = program.evaluate(wide, subject.parameters, word)
+    before = program.evaluate(wide, model.parameters, word)
     norms = []
     for position, symbol in zip(positions, symbols, strict=True):
         flipped = word.copy()
         flipped[position] = symbol
-        change = program.evaluate(wide, subject.parameters, flipped) - before
-        chosen = change if subject.outputs is None else change[list(subject.outputs)]
+        change = program.evaluate(wide, model.parameters, flipped) - before
+        chosen = change if model.outputs is None else change[list(model.outputs)]
         norms.append(float(max(abs(v) for v in chosen)) and float(sum(v * v for v in chosen) ** 0.5))
     return np.asarray(norms)
 
@@ -153,7 +153,7 @@ def tabulated(
     """
     cells: dict[str, Cell] = {}
     for name, model in itertools.islice(MODELS[weights](depth, dtype, seed), 0, None, every):
-        subject = measurable(model)
+        subject = as_model(model)
         word = np.random.default_rng(seed).integers(0, subject.alphabet_size or 2, n).astype(np.int32)
         true = None
         for engine in engines:

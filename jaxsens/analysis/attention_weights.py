@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base.errors import InputError
+from jaxsens.core.models.adapters import Model
 from jaxsens.core.models.parts.weighting import Weighting, weights
-from jaxsens.core.models.subjects.adapters import Measurable
 from jaxsens.core.models.transformer import layers
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import Layered, ModelLayer, embedded_rows, layer_of
@@ -35,13 +35,13 @@ def block_rows(heads: int, n: int) -> int:
     return max(1, SCORES // (heads * n))
 
 
-def visible_attention(subject: Measurable, function: str) -> TransformerConfig | Layered:
+def visible_attention(model: Model, function: str) -> TransformerConfig | Layered:
     """Returns what says how the model's rows attend: a transformer's config, or a `Layered`.
 
     Raises:
         InputError: for a model whose attention is not visible; `function` is what was called.
     """
-    found = subject.given_layers if subject.config is None else subject.config
+    found = model.given_layers if model.config is None else model.config
     if found is None:
         raise InputError.note(
             "model",

@@ -34,9 +34,9 @@ from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.flips.flips import Flips, read_substitution
 from jaxsens.core.flips.selection import default_flips, select
 from jaxsens.core.measures import Measure, read_norm
+from jaxsens.core.models.adapters import Model, as_model, checked_input
 from jaxsens.core.models.parts.masks import Span, mask_of
-from jaxsens.core.models.subjects.adapters import Measurable, checked_input, measurable
-from jaxsens.core.models.subjects.texts import encoded
+from jaxsens.core.models.texts import encoded
 from jaxsens.core.placement.placement import Placement, checked_placement
 from jaxsens.core.results.fingerprint import fingerprint
 
@@ -189,18 +189,18 @@ def influence_matrix(
         InputError: naming every unusable argument; for a model that returns no row for each position, and for outputs
             that are not finite.
     """
-    subject = measurable(model)
+    tokens, model = encoded(model, tokens), as_model(model)
     with collecting("influence_matrix") as problems:
-        words, subject = checked_input(subject, encoded(model, tokens), "auto", problems, one=True)
-        asked = read_substitution(flips, default_flips(subject), problems)
+        words, model = checked_input(model, tokens, "auto", problems, one=True)
+        asked = read_substitution(flips, default_flips(model), problems)
         norm, how = read_norm(measure, problems), read(AskedEngine, engine, problems)
-        devices = checked_placement(placement, problems, subject.mesh)
+        devices = checked_placement(placement, problems, model.mesh)
         problems.raise_if_any()
         # No row is read, so none is left out of the flips.
-        selection = select(asked, dataclasses.replace(subject, readout=None), words, problems)
+        selection = select(asked, dataclasses.replace(model, readout=None), words, problems)
         if not problems:
             count, n = selection.number(), words.shape[1]
-            needed = count * (FLIP_BYTES + n * np.dtype(subject.dtype).itemsize) + 8 * n * n
+            needed = count * (FLIP_BYTES + n * np.dtype(model.dtype).itemsize) + 8 * n * n
             what = f"the influence of {count} flips on {n} rows"
             check_fits("tokens", f"length {n}", needed, what, FEWER_FLIPS, problems)
     if not isinstance(how, Auto | Vmap):
@@ -211,19 +211,19 @@ def influence_matrix(
             'influence on all rows is measured by "vmap"; or flip_sensitivity(..., readout=j) for a single row',
             subject="influence_matrix",
         )
-    with numerics(subject.dtype):
-        chosen = norm.coordinates(subject.outputs)
-        rows = _rows_of(subject, words, norm)
+    with numerics(model.dtype):
+        chosen = norm.coordinates(model.outputs)
+        rows = _rows_of(model, words, norm)
         table = selection.flips()
-        check_flips(subject, words, table)
+        check_flips(model, words, table)
         positions = table.positions[:, 0]
-        devices.agree((fingerprint(subject, words.shape[1]), words.tobytes(), norm))
-        norms = changes_of_rows(rows, subject.parameters, words, table, norm, chosen, devices)
-        if subject.given_layers is None:
-            runner = VmapEngine(norm, chosen, subject.apply)
-            check_alone(subject, words, table, 0, norms, runner)
+        devices.agree((fingerprint(model, words.shape[1]), words.tobytes(), norm))
+        norms = changes_of_rows(rows, model.parameters, words, table, norm, chosen, devices)
+        if model.given_layers is None:
+            runner = VmapEngine(norm, chosen, model.apply)
+            check_alone(model, words, table, 0, norms, runner)
         # Batches round in other places than the pass on the input, so rows that no flip reaches differ in last digits.
-        norms[~(_reached(subject, positions, words.shape[1]) | np.isnan(norms))] = 0
+        norms[~(_reached(model, positions, words.shape[1]) | np.isnan(norms))] = 0
     if not np.isfinite(norms).all():
         where = int(positions[np.argmin(np.isfinite(norms).all(axis=1))])
         raise InputError.note(
@@ -238,29 +238,27 @@ def influence_matrix(
         tokens=words[0],
         measure=norm.kind,
         outputs=chosen,
-        dtype=subject.dtype,
+        dtype=model.dtype,
         versions=versions(),
-        names=subject.names_of(words),
+        names=model.names_of(words),
     )
 
 
-def _rows_of(
-    subject: Measurable, words: Int[np.ndarray, "1 n"], measure: Measure
-) -> Callable[[Any, Any], Any]:
+def _rows_of(model: Model, words: Int[np.ndarray, "1 n"], measure: Measure) -> Callable[[Any, Any], Any]:
     """Returns the function from (parameters, tokens) to the output rows.
 
     Raises:
         InputError: as `traced_model` and `check_calls` do; for a model without rows, and outputs that rows lack.
     """
     # As a model whose last row is read, one of rows is checked like any other.
-    last, shape, _ = traced_model(dataclasses.replace(subject, readout="last"), words[0], measure)
+    last, shape, _ = traced_model(dataclasses.replace(model, readout="last"), words[0], measure)
     check_calls(last, words, shape)
-    if subject.config is not None:
-        return TransformerRows(subject.config)
-    if subject.given_layers is not None:
-        return LayeredRows(subject.given_layers)
+    if model.config is not None:
+        return TransformerRows(model.config)
+    if model.given_layers is not None:
+        return LayeredRows(model.given_layers)
     tokens = jax.ShapeDtypeStruct(words[0].shape, jnp.int32)
-    shape = jax.eval_shape(subject.apply, jax.tree.map(jnp.asarray, subject.parameters), tokens).shape
+    shape = jax.eval_shape(model.apply, jax.tree.map(jnp.asarray, model.parameters), tokens).shape
     if len(shape) != 2:
         raise InputError.note(
             "model",
@@ -268,19 +266,17 @@ def _rows_of(
             "positions; flip_sensitivity measures the change of one output",
             subject="influence_matrix",
         )
-    return subject.apply
+    return model.apply
 
 
-def _reached(
-    subject: Measurable, positions: Int[np.ndarray, " flips"], n: int
-) -> Bool[np.ndarray, "flips n"]:
+def _reached(model: Model, positions: Int[np.ndarray, " flips"], n: int) -> Bool[np.ndarray, "flips n"]:
     """Returns which rows each flip may change, by the masks of all layers; all rows if masks are not known."""
-    if subject.config is not None:
-        config = subject.config
+    if model.config is not None:
+        config = model.config
         masks = [mask_of("influence_matrix", config.layer(k).mask) for k in range(config.layers)]
-    elif subject.given_layers is not None:
-        model = subject.given_layers.at_length(n)
-        masks = [model.attention(k) for k in range(model.layers)]
+    elif model.given_layers is not None:
+        layered = model.given_layers.at_length(n)
+        masks = [layered.attention(k) for k in range(layered.layers)]
     else:
         return np.ones((len(positions), n), bool)
     places, of_flip = np.unique(positions, return_inverse=True)

@@ -26,8 +26,8 @@ from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.flips.flips import Flips, Substitute, read_substitution
 from jaxsens.core.flips.selection import select
 from jaxsens.core.measures import Measure, Norm, read_norm
+from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.networks.given import instead_of
-from jaxsens.core.models.subjects.adapters import measurable
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.module import Transformer, check_runs
 from jaxsens.core.placement.placement import Placement, checked_placement
@@ -173,9 +173,7 @@ def layer_changes(
             subject="layer_changes",
         )
     with numerics(config.dtype):
-        placement.agree(
-            (fingerprint(measurable(model), words.shape[1]), words.tobytes(), norm, kept.tobytes())
-        )
+        placement.agree((fingerprint(as_model(model), words.shape[1]), words.tobytes(), norm, kept.tobytes()))
         found = _measured(model, words, norm, listed, kept, placement)
     bad = np.argwhere(~np.isfinite(found["own"] + found["others_mean"]))
     if len(bad):
@@ -252,7 +250,7 @@ def _checked(
             problems.add("keep", keep, "a sequence of flips' indices, or None")
     selection = None
     if config is not None and asked is not None:
-        selection = select(asked, measurable(model), words, problems)
+        selection = select(asked, as_model(model), words, problems)
     problems.raise_if_any()
     if config is None or selection is None or norm is None:
         raise TypeError("unusable arguments without an error")

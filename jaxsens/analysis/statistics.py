@@ -24,8 +24,8 @@ from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.told import facts
 from jaxsens.core.base.versions import versions
 from jaxsens.core.engines.one_key.blocks import summed_over_blocks
-from jaxsens.core.models.subjects.adapters import checked_input, measurable
-from jaxsens.core.models.subjects.texts import encoded
+from jaxsens.core.models.adapters import as_model, checked_input
+from jaxsens.core.models.texts import encoded
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import Layered, row_read
 
@@ -145,22 +145,22 @@ def attention_statistics(
         InputError: naming each unusable argument; for a model whose attention is not visible, and for weights that are
             not finite.
     """
-    subject = measurable(model)
-    attending = visible_attention(subject, "attention_statistics")
+    tokens, model = encoded(model, tokens), as_model(model)
+    attending = visible_attention(model, "attention_statistics")
     with collecting("attention_statistics") as problems:
-        words, subject = checked_input(subject, encoded(model, tokens), readout, problems, one=True)
+        words, model = checked_input(model, tokens, readout, problems, one=True)
         if readout is None:
             problems.add("readout", readout, 'a 0-based position, "last", "mean" or "auto"')
         if not problems:
-            _check_size(attending, words.shape[1], subject.dtype, problems)
-    place = subject.row_read
+            _check_size(attending, words.shape[1], model.dtype, problems)
+    place = model.row_read
     if place is None or place == "auto":
-        place = "last" if subject.given_layers is None else subject.given_layers.readout
+        place = "last" if model.given_layers is None else model.given_layers.readout
     read = row_read(place, words[0])
     place = place if place in ("last", "mean") or read is None else int(read)
     read = read if read is None else int(read)
-    with numerics(subject.dtype):
-        parameters = jax.tree.map(jnp.asarray, subject.parameters)
+    with numerics(model.dtype):
+        parameters = jax.tree.map(jnp.asarray, model.parameters)
         found = jax.device_get(_statistics(attending, read, parameters, jnp.asarray(words[0])))
     for k, layer in enumerate(found):
         if not np.isfinite(layer["total"]).all():
@@ -174,7 +174,7 @@ def attention_statistics(
         layer.update({name: np.where(weightless, np.nan, layer[name]) for name in OF_ROWS})
     parts = {name: _stacked([layer[name] for layer in found], words.shape[1]) for name in OF_ROWS + OF_KEYS}
     return AttentionStatistics(
-        **parts, readout=place, tokens=words[0], dtype=subject.dtype, versions=versions()
+        **parts, readout=place, tokens=words[0], dtype=model.dtype, versions=versions()
     )
 
 

@@ -21,9 +21,9 @@ from jaxsens.core.base.programs import compiled
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.versions import versions
 from jaxsens.core.engines.one_key.blocks import summed_over_blocks
+from jaxsens.core.models.adapters import as_model, checked_input
 from jaxsens.core.models.parts.weighting import SOFTMAXES
-from jaxsens.core.models.subjects.adapters import checked_input, measurable
-from jaxsens.core.models.subjects.texts import encoded
+from jaxsens.core.models.texts import encoded
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import Layered
 
@@ -123,22 +123,22 @@ def critical_temperatures(model: Any, tokens: Any, *, gaps: Sequence[float] = GA
         InputError: naming each unusable argument; for a model whose attention is not visible, for a weighting that has
             no temperature at which it concentrates, such as hard attention, and for scores that are not finite.
     """
-    subject = measurable(model)
-    attending = visible_attention(subject, NAME)
+    tokens, model = encoded(model, tokens), as_model(model)
+    attending = visible_attention(model, NAME)
     of_layer = attending.layer if isinstance(attending, TransformerConfig) else attending.attention
     layers = [of_layer(k) for k in range(attending.layers)]
     for layer in layers:
         if not isinstance(layer.weighting, SOFTMAXES):
             raise no_rule(NAME, "weighting", layer.weighting, SOFTMAXES)
     with collecting(NAME) as problems:
-        words, subject = checked_input(subject, encoded(model, tokens), "auto", problems, one=True)
+        words, model = checked_input(model, tokens, "auto", problems, one=True)
         asked = checked_gaps(gaps, problems)
         if not problems:
             needed = sum(layer.heads for layer in layers) * words.shape[1] * (len(asked) + 1) * 8
             check_fits("tokens", f"length {words.shape[1]}", needed, "the table of every row's counts",
                        "give a shorter input, or fewer gaps", problems)  # fmt: skip
-    with numerics(subject.dtype):
-        parameters = jax.tree.map(jnp.asarray, subject.parameters)
+    with numerics(model.dtype):
+        parameters = jax.tree.map(jnp.asarray, model.parameters)
         found = jax.device_get(_of_layers(attending, asked, parameters, jnp.asarray(words[0])))
     heads = max((len(betas) for betas, _, _ in found), default=0)
     beta = np.full((len(found), heads, words.shape[1]), np.nan)
@@ -151,7 +151,7 @@ def critical_temperatures(model: Any, tokens: Any, *, gaps: Sequence[float] = GA
                 subject=NAME,
             )
         beta[k, : len(betas)], counts[k, : len(betas)] = betas, counted
-    return CriticalTemperatures(beta, asked, counts, words[0], subject.dtype, versions())
+    return CriticalTemperatures(beta, asked, counts, words[0], model.dtype, versions())
 
 
 @compiled(static=2)

@@ -37,8 +37,8 @@ from jaxsens.core.engines.options import MANY, AskedEngine, Auto, Difference, In
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.flips.flips import Flips, Rewrite
 from jaxsens.core.measures import Measure
+from jaxsens.core.models.adapters import Model
 from jaxsens.core.models.parts.weighting import Tempered, learns_sink
-from jaxsens.core.models.subjects.adapters import Measurable
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layers import readout_position
 from jaxsens.core.models.transformer.scores import weighting_of
@@ -57,7 +57,7 @@ KEPT = "subtracting two outputs rounds a change of order 1/n by less than 0.1 %"
 
 
 def choose(
-    subject: Measurable,
+    model: Model,
     requested: AskedEngine,
     flips: Flips,
     measure: Measure,
@@ -78,8 +78,8 @@ def choose(
     Raises:
         EngineRefusal: if the engine does not support the model, what is measured, or what flips do.
     """
-    forward = VmapEngine(measure, measure.coordinates(subject.outputs), subject.apply, rewrite=flips.rewrite)
-    choice, config = EngineChoice(requested.kind, "asked for"), subject.config
+    forward = VmapEngine(measure, measure.coordinates(model.outputs), model.apply, rewrite=flips.rewrite)
+    choice, config = EngineChoice(requested.kind, "asked for"), model.config
     if isinstance(requested, Vmap):
         return forward, choice
     if not flips.plain:
@@ -93,14 +93,14 @@ def choose(
         symbols = 1 if config is None else config.alphabet_size - 1
         read = config is not None and readout_position(config, n) is not None
         count = inputs * (n - read) * symbols
-    work = Work(subject, n, inputs, count, platform or compiled_for())
+    work = Work(model, n, inputs, count, platform or compiled_for())
     match requested:
         case Auto():
             return _best(work, forward, requested.tier)
         case Incremental():
-            shortened = incremental_engine(subject, measure, forward.outputs)
+            shortened = incremental_engine(model, measure, forward.outputs)
             if shortened is None:
-                raise _refused(requested, incremental.refusal(subject))
+                raise _refused(requested, incremental.refusal(model))
             return shortened, choice
         case Difference():
             refused = _no_difference(config)
@@ -109,11 +109,11 @@ def choose(
             carried, how = _carried(work, config, forward)
             return carried, replace(choice, why=f"asked for{how}")
         case _:
-            return requested.runner(subject, measure), choice
+            return requested.runner(model, measure), choice
 
 
 def of_process(
-    subject: Measurable,
+    model: Model,
     requested: AskedEngine,
     flips: Flips,
     measure: Measure,
@@ -124,11 +124,11 @@ def of_process(
     """Returns the options of a call in Python, whose arguments are those of `choose`: `Auto` counts one call for the
     first request of a process for a program, and `MANY` for later ones. What remains of a call goes on as `before`.
     Explaining a call does not count."""
-    if requested != Auto() or subject.config is None:
+    if requested != Auto() or model.config is None:
         return requested
     if before is not None:
         return before if isinstance(before, Auto) else requested
-    requests = _requests(subject.apply, flips.rewrite, measure, n, subject.dtype)
+    requests = _requests(model.apply, flips.rewrite, measure, n, model.dtype)
     found = requested.shared_by(MANY) if requests else requested
     if counts:
         requests[:] = [None]
@@ -149,7 +149,7 @@ class Work:
     An engine may have other `parameters` than the model, and abstract ones.
     """
 
-    subject: Measurable
+    model: Model
     n: int
     inputs: int
     flips: int
@@ -162,9 +162,9 @@ class Work:
 
     def cost(self, engine: Engine) -> Cost:
         """Returns the cost of an engine, and of the one that measures again what it resolves of few flips."""
-        dtype = "float64" if engine.wide else self.subject.dtype
+        dtype = "float64" if engine.wide else self.model.dtype
         leaves, structure = jax.tree.flatten(
-            self.subject.parameters if self.parameters is None else self.parameters
+            self.model.parameters if self.parameters is None else self.parameters
         )
         shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
         cost = _cost(engine, structure, shapes, self.n, dtype, self.platform)
@@ -174,8 +174,8 @@ class Work:
 
     def resolves(self, engine: Engine) -> bool:
         """Returns whether an engine is expected to resolve most flips."""
-        config = self.subject.config
-        if config is None or (engine.subtracts and self.subject.exact_outputs):
+        config = self.model.config
+        if config is None or (engine.subtracts and self.model.exact_outputs):
             return True
         # Two outputs of hard attention that agree leave it open whether a choice moved; a difference engine sees that.
         if config.exact_rows:
@@ -187,15 +187,15 @@ class Work:
     @cached_property
     def lost_digits(self) -> str | None:
         """Why subtracting two outputs of a jaxsens transformer would be too inaccurate, or None if it is not."""
-        subject, config = self.subject, self.subject.config
+        model, config = self.model, self.model.config
         if config is None:
             return None
         kinds = [config.layer(k).weighting for k in range(config.layers)]
         if any(map(learns_sink, kinds)):
-            layers = enumerate(subject.parameters.layers)
+            layers = enumerate(model.parameters.layers)
             kinds = [weighting_of(config.layer(k), layer) for k, layer in layers]
         soft = [kind for kind in kinds if isinstance(kind, Tempered)]
-        if subject.outputs is not None:
+        if model.outputs is not None:
             return "the designated output may change by far less than a part 1/n"
         if not all(kind.bounded for kind in soft):
             return "1/temperature grows with n, and most changes fall faster than 1/n"
@@ -204,16 +204,16 @@ class Work:
         if any(kind.hard for kind in kinds):
             return "a flip that moves no choice of hard attention changes exactly nothing"
         if self.n * self._eps > ROUNDING:
-            return f"two {subject.dtype} outputs of inputs this long differ by little more than rounding"
+            return f"two {model.dtype} outputs of inputs this long differ by little more than rounding"
         least = min(soft, key=lambda kind: kind.log_share(self.n), default=None)
         if least is not None and least.log_share(self.n) < math.log(self._eps / ROUNDING):
             weights = f"weights of order 1e{least.log_share(self.n) / math.log(10):.0f}"
-            return f"{type(least).__name__} has {weights}, and two {subject.dtype} outputs differ as little"
+            return f"{type(least).__name__} has {weights}, and two {model.dtype} outputs differ as little"
         return None
 
     @property
     def _eps(self) -> float:
-        return float(jnp.finfo(self.subject.dtype).eps)
+        return float(jnp.finfo(self.model.dtype).eps)
 
 
 @kept
@@ -255,14 +255,14 @@ def _carried(work: Work, config: TransformerConfig, forward: VmapEngine) -> tupl
 
 def _best(work: Work, forward: VmapEngine, calls: int) -> tuple[Engine, EngineChoice]:
     """Returns the accurate engine that is estimated to be fastest."""
-    subject, config = work.subject, work.subject.config
-    shortened = incremental_engine(subject, forward.measure, forward.outputs)
+    model, config = work.model, work.model.config
+    shortened = incremental_engine(model, forward.measure, forward.outputs)
     if shortened is not None and config is None:
         return shortened, EngineChoice("incremental", "it computes only what a flip changes")
     refused = _no_difference(config)
     if config is None or refused is not None:
         return forward, EngineChoice("vmap", f"one forward pass per flip suits every model; {refused}")
-    if forward.outputs is not None and set(forward.outputs) <= set(subject.exact_outputs):
+    if forward.outputs is not None and set(forward.outputs) <= set(model.exact_outputs):
         # Constructed networks are deep and narrow, and changes are exactly 0 or 1, so subtracting is exact.
         reason = "a constructed network's output, exactly 0 or 1; it compiles sooner, and depth costs it less"
         return forward, EngineChoice("vmap", reason)

@@ -28,8 +28,8 @@ from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.flips.selection import default_flips, select
 from jaxsens.core.measures import Measure
-from jaxsens.core.models.subjects.adapters import Measurable, checked_input, measurable
-from jaxsens.core.models.subjects.texts import encoded
+from jaxsens.core.models.adapters import Model, as_model, checked_input
+from jaxsens.core.models.texts import encoded
 from jaxsens.core.placement.program import Quantity, bytes_of
 
 _SHORTER = "give a shorter input; samples of its flips take less"
@@ -118,54 +118,54 @@ def planned_run(
     platform: Platform | None = None,
 ) -> PlannedRun:
     """Returns what would run on a platform, by default JAX's. Arguments and errors are those of `explain`."""
-    subject = measurable(model)
     given, word = encoded(model, n), None
+    model = as_model(model)
     with collecting("explain") as problems:
         if not isinstance(given, str) and inputs.array_of(given).ndim:
-            words, subject = checked_input(subject, given, readout, problems, one=True)
+            words, model = checked_input(model, given, readout, problems, one=True)
             n, word = words.shape[1], words[0] if len(words) else None
         else:
             n = inputs.length(given, problems)
             if n and check_fits("n", n, n * TOKEN_BYTES, "an input of this length", _SHORTER, problems):
-                subject.check_length(n, problems)
-            if inputs.readout(readout, subject.readout, n, problems):
-                subject = subject.reading(readout)
+                model.check_length(n, problems)
+            if inputs.readout(readout, model.readout, n, problems):
+                model = model.reading(readout)
         asked, what = read(AskedEngine, engine, problems), read(Measure, measure, problems)
-        flipped: Any = default_flips(subject) if flips is None else read(Flips, flips, problems)
+        flipped: Any = default_flips(model) if flips is None else read(Flips, flips, problems)
         of = (0, None) if problems else (n, word)
-        count = 0 if flipped is None else _count_flips(flipped, subject, *of, problems)
+        count = 0 if flipped is None else _count_flips(flipped, model, *of, problems)
     if flipped is None:
         raise TypeError("unusable flips without an error")
-    with numerics(subject.dtype):
-        subject, shape, _ = traced_model(subject, n, what)
+    with numerics(model.dtype):
+        model, shape, _ = traced_model(model, n, what)
         # An unknown threshold costs as much as any other.
-        what = what.prepared(lambda: np.zeros((1, int(np.prod(shape)))), subject.outputs, eps=0.0)
+        what = what.prepared(lambda: np.zeros((1, int(np.prod(shape)))), model.outputs, eps=0.0)
         on = platform or compiled_for()
-        asked = of_process(subject, asked, flipped, what, n, counts=False)
-        return _planned(subject, (asked, flipped, what, n, 1), count, on)
+        asked = of_process(model, asked, flipped, what, n, counts=False)
+        return _planned(model, (asked, flipped, what, n, 1), count, on)
 
 
 def _planned(
-    subject: Measurable, wished: tuple[AskedEngine, Flips, Measure, int, int], count: int, on: Platform
+    model: Model, wished: tuple[AskedEngine, Flips, Measure, int, int], count: int, on: Platform
 ) -> PlannedRun:
-    engine, choice = choose(subject, *wished, count=count, platform=on)
+    engine, choice = choose(model, *wished, count=count, platform=on)
     asked, what, measure, n, _ = wished
-    return asked.planned(PlannedRun(subject, n, what, measure, count, on, engine, choice))
+    return asked.planned(PlannedRun(model, n, what, measure, count, on, engine, choice))
 
 
 def warn_if_long(
-    subject: Measurable, wished: tuple[AskedEngine, Flips, Measure, int, int], flips: int, stacklevel: int
+    model: Model, wished: tuple[AskedEngine, Flips, Measure, int, int], flips: int, stacklevel: int
 ) -> None:
     """Warns if so many flips will take more than half a minute. `wished` are the arguments of `choose` but the model.
 
-    Nothing of the model is run. Call it within `numerics(subject.dtype)`.
+    Nothing of the model is run. Call it within `numerics(model.dtype)`.
     """
     n, batch = wished[3:]
     if flips * n <= _SURELY_SHORT:
         return
-    expected = 0.0 if subject.config is None else n * subject.config.width * _ROW_NUMBER
+    expected = 0.0 if model.config is None else n * model.config.width * _ROW_NUMBER
     if expected <= _PATIENCE:  # tracing so long an input would already take long
-        expected = _planned(subject, wished, flips, compiled_for()).seconds_of(batch, flips)
+        expected = _planned(model, wished, flips, compiled_for()).seconds_of(batch, flips)
     if expected > _PATIENCE:
         warnings.warn(
             f"n = {n}: measuring {flips} flips will take about {duration(expected)} or more, by what it computes; "
@@ -176,13 +176,13 @@ def warn_if_long(
 
 
 def _count_flips(
-    flips: Flips, subject: Measurable, n: int, known: Int[np.ndarray, " n"] | None, problems: Problems
+    flips: Flips, model: Model, n: int, known: Int[np.ndarray, " n"] | None, problems: Problems
 ) -> int:
     """Returns the number of flips of an input of length n, or at most that if it is not `known`. Adds their errors."""
-    special = set(subject.special)
+    special = set(model.special)
     ordinary = next(symbol for symbol in range(len(special) + 1) if symbol not in special)
     word = np.full((1, n) if n else (0, 0), ordinary, np.int32) if known is None else known[None]
-    selection = select(flips, subject, word, problems)
+    selection = select(flips, model, word, problems)
     if problems:
         return 0
     needed = n * TOKEN_BYTES + selection.number() * FLIP_BYTES * flips.row
@@ -213,7 +213,7 @@ class PlannedRun:
     `asked` is what is flipped, `flips` their number, and `quantity` the engine's method that computes a block of them.
     """
 
-    subject: Measurable
+    model: Model
     n: int
     asked: Flips
     measure: Measure
@@ -226,29 +226,29 @@ class PlannedRun:
     @cached_property
     def parameters(self) -> Any:
         """The parameters as the engine takes them."""
-        return self.subject.parameters
+        return self.model.parameters
 
     @cached_property
     def cost(self) -> Cost:
         """What the engine does, and the one that measures again what it resolves of few flips."""
-        return Work(self.subject, self.n, 1, self.flips, self.platform, self.parameters).cost(self.engine)
+        return Work(self.model, self.n, 1, self.flips, self.platform, self.parameters).cost(self.engine)
 
     @property
     def program(self) -> Program:
         """What is compiled to measure the flips."""
-        flips = self.n, self.flips, self.subject.dtype, self.asked.row, self.quantity
+        flips = self.n, self.flips, self.model.dtype, self.asked.row, self.quantity
         return Program(self.engine, self.parameters, *flips)
 
     @property
     def arguments(self) -> int:
         """Bytes of what all flips share, the model included."""
-        with numerics(self.subject.dtype):
+        with numerics(self.model.dtype):
             return bytes_of((self.parameters, self.prepared)) * (2 if self.engine.wide else 1)
 
     @cached_property
     def prepared(self) -> Any:
         """What the engine prepares, abstract."""
-        with numerics(self.subject.dtype):
+        with numerics(self.model.dtype):
             word = jax.ShapeDtypeStruct((self.n,), jnp.int32)
             return jax.eval_shape(self.engine.prepare, self.parameters, word)
 
@@ -266,7 +266,7 @@ class PlannedRun:
     def memory(self) -> int:
         """Bytes: the model, what all flips share, the table of flips, and one block of flips."""
         block = min(self.block_bytes(self.flips), self.platform.memory)
-        return bytes_of((self.subject.parameters, self.prepared)) + self.flips * FLIP_BYTES + block
+        return bytes_of((self.model.parameters, self.prepared)) + self.flips * FLIP_BYTES + block
 
     def seconds_of(self, inputs: int, flips: int) -> float:
         """Returns the seconds of so many inputs, and their flips in all, at this machine's rates."""

@@ -37,8 +37,8 @@ from jaxsens.core.explain import warn_if_long
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.flips.selection import Selection, default_flips, select
 from jaxsens.core.measures import Measure
-from jaxsens.core.models.subjects.adapters import Measurable, checked_input, measurable
-from jaxsens.core.models.subjects.texts import encoded, pieces_of, with_token
+from jaxsens.core.models.adapters import Model, as_model, checked_input
+from jaxsens.core.models.texts import encoded, pieces_of, with_token
 from jaxsens.core.models.transformer.module import activation_bytes
 from jaxsens.core.placement.placement import Placement, checked_placement
 from jaxsens.core.placement.progress import PROGRESS, telling
@@ -151,7 +151,7 @@ def flip_sensitivity(
         MeasurementInterrupted: on Ctrl-C, with the finished flips.
     """
     given, tokens = tokens, encoded(model, tokens)
-    subject, partial = measurable(model), flips.partial if isinstance(flips, Remaining) else None
+    subject, partial = as_model(model), flips.partial if isinstance(flips, Remaining) else None
     with collecting("flip_sensitivity") as problems:
         asked = default_flips(subject) if partial is None else partial.asked.flips
         call = _Call(
@@ -190,7 +190,7 @@ class _Call:
 
 
 def _measured_words(
-    model: Any, given: Any, subject: Measurable, words: np.ndarray, selection: Selection, call: _Call
+    model: Any, given: Any, subject: Model, words: np.ndarray, selection: Selection, call: _Call
 ) -> FlipSensitivity:
     """Returns the result on inputs of one length: the model is checked, an engine chosen, flips listed and measured."""
     counted = _check_size(subject, words, selection, call.engine)
@@ -225,24 +225,24 @@ def _measured_words(
     return found
 
 
-def _outputs(subject: Measurable, words: np.ndarray) -> np.ndarray:
+def _outputs(model: Model, words: np.ndarray) -> np.ndarray:
     """Returns the outputs on the inputs, a row for each."""
-    outputs = [compiled_output(subject.apply, subject.parameters, word) for word in words]
+    outputs = [compiled_output(model.apply, model.parameters, word) for word in words]
     return np.asarray(outputs, np.float64)
 
 
-def _warn_of_rounding(subject: Measurable, n: int, passed: ForwardPass, runner: Engine) -> None:
+def _warn_of_rounding(model: Model, n: int, passed: ForwardPass, runner: Engine) -> None:
     """Warns if inputs are too long for a model that promises to be exact, or the scores too large for the dtype."""
-    said = beyond_precision(subject, n) or unresolved_scores(subject, n, passed, runner.widens)
+    said = beyond_precision(model, n) or unresolved_scores(model, n, passed, runner.widens)
     if said is not None:
         warnings.warn(said, PrecisionWarning, stacklevel=6)
 
 
-def _measured(subject: Measurable, whole: FlipSensitivity, runner: Engine, call: _Call) -> FlipSensitivity:
+def _measured(model: Model, whole: FlipSensitivity, runner: Engine, call: _Call) -> FlipSensitivity:
     """Returns the result on all flips, or on those that remain of an interrupted call.
 
     Args:
-        subject: the model.
+        model: the model.
         whole: the result on all flips, without values.
         runner: the engine.
         call: the arguments.
@@ -273,15 +273,15 @@ def _measured(subject: Measurable, whole: FlipSensitivity, runner: Engine, call:
     try:
         with stopping.noting(signal.SIGINT):
             engine, n, doubts = call.engine, words.shape[1], None
-            estimate = None if engine.exact else engine.estimate(subject, measure, n, call.placement.budget)
+            estimate = None if engine.exact else engine.estimate(model, measure, n, call.placement.budget)
             if estimate is None:
-                parameters = jax.tree.map(jnp.asarray, subject.parameters)
-                runner, doubts = rounding_of(runner, subject, words, flips, (parameters, call.placement))
+                parameters = jax.tree.map(jnp.asarray, model.parameters)
+                runner, doubts = rounding_of(runner, model, words, flips, (parameters, call.placement))
             else:
                 parameters = estimate.first
-            passed = forward_pass(subject, words, runner, parameters, call.placement)
-            _warn_of_rounding(subject, n, passed, runner)
-            check_flips(subject, words, flips, call.flips.longer)
+            passed = forward_pass(model, words, runner, parameters, call.placement)
+            _warn_of_rounding(model, n, passed, runner)
+            check_flips(model, words, flips, call.flips.longer)
             if measure.unflipped is not None:
                 first = passed.output if runner.outputs is None else passed.output[list(runner.outputs)]
                 run = dataclasses.replace(whole.run, scale=unflipped_value(measure, first))
@@ -293,7 +293,7 @@ def _measured(subject: Measurable, whole: FlipSensitivity, runner: Engine, call:
                 runner, parameters, words, *where, call.placement, call.told, doubts, so_far, passed.first
             ).numbers()
         found = part(values, np.arange(len(chosen)), elsewhere)
-        _check_measured(runner, subject, found, call)
+        _check_measured(runner, model, found, call)
     except MeasurementInterrupted:
         raise
     except KeyboardInterrupt as stop:
@@ -301,16 +301,16 @@ def _measured(subject: Measurable, whole: FlipSensitivity, runner: Engine, call:
     return found
 
 
-def _check_measured(runner: Engine, subject: Measurable, found: FlipSensitivity, call: _Call) -> None:
+def _check_measured(runner: Engine, model: Model, found: FlipSensitivity, call: _Call) -> None:
     """Rejects a model that was measured wrongly in batches, and warns if nothing changed at all.
 
     A jaxsens transformer is neither called nor warned of: with hard attention, exact zeros are what is measured.
     """
     check_finite(found.values, found.positions, found.measure)
     given = found.tokens, found.flips, found.asked.flips.longer
-    moved = check_alone(subject, *given, found.values, runner)
+    moved = check_alone(model, *given, found.values, runner)
     changed = np.any(found.values) or (call.remaining is not None and np.any(call.remaining.partial.values))
-    if subject.config is None and len(found) and not changed:
+    if model.config is None and len(found) and not changed:
         warn_of_no_change(len(found), found.measure, moved, stacklevel=7)
 
 
@@ -319,7 +319,7 @@ _PREPARED_BYTES = 160
 of positions: 163 to 230 were measured at one layer."""
 
 
-def _check_size(subject: Measurable, words: np.ndarray, selection: Selection, engine: AskedEngine) -> int:
+def _check_size(model: Model, words: np.ndarray, selection: Selection, engine: AskedEngine) -> int:
     """Returns the number of flips, after rejecting more than fit in this machine's memory, before they are listed.
 
     Raises:
@@ -328,12 +328,12 @@ def _check_size(subject: Measurable, words: np.ndarray, selection: Selection, en
     counted = selection.number()
     table = counted * FLIP_BYTES * selection.asked.row
     needed = table + words.size * TOKEN_BYTES
-    if subject.config is not None:
-        needed += activation_bytes(subject.config, words.shape[1])
+    if model.config is not None:
+        needed += activation_bytes(model.config, words.shape[1])
         # For a float32 model no other engine resolves inputs so long that this matters.
-        of_auto = isinstance(engine, Auto) and subject.config.dtype == "float32"
+        of_auto = isinstance(engine, Auto) and model.config.dtype == "float32"
         if of_auto or isinstance(engine, Difference):
-            needed += words.shape[1] * subject.config.width * _PREPARED_BYTES
+            needed += words.shape[1] * model.config.width * _PREPARED_BYTES
     with collecting("flip_sensitivity") as problems:
         what = f"a measurement of {counted} flips"
         remedy = FEWER_FLIPS if 2 * table > needed else SHORTER

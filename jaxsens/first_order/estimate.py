@@ -18,7 +18,7 @@ from jaxsens.core.engines.engine import Cost, EngineChoice
 from jaxsens.core.engines.one_key.layer_costs import costs_of_layers
 from jaxsens.core.explain import PlannedRun, here
 from jaxsens.core.measures import Measure
-from jaxsens.core.models.subjects.adapters import Measurable
+from jaxsens.core.models.adapters import Model
 from jaxsens.core.models.transformer.layered import LAST_OTHER
 from jaxsens.core.placement.program import Quantity
 from jaxsens.first_order.engine import FirstOrderEngine, PreparedEstimate, refusal
@@ -74,7 +74,7 @@ def _frame(outputs: int, combinations: int, seed: int) -> Float[np.ndarray, "com
     return np.sqrt(outputs / combinations) * (directions * np.sign(np.diag(triangle))).T
 
 
-def first_order_engine(subject: Measurable, asked: EstimateOptions, measure: Measure) -> FirstOrderEngine:
+def first_order_engine(model: Model, asked: EstimateOptions, measure: Measure) -> FirstOrderEngine:
     """Returns the engine for a model. The chosen outputs enter by `combinations`.
 
     Raises:
@@ -84,18 +84,18 @@ def first_order_engine(subject: Measurable, asked: EstimateOptions, measure: Mea
     refused = asked.refusal(measure)
     if refused is not None:
         raise EngineRefusal(f'engine = "{NAME}": {refused}')
-    layered = subject.layered
+    layered = model.layered
     if layered is None:
         raise EngineRefusal(
             f'engine = "{NAME}": it cannot serve this model: its attention is not visible; give a jaxsens transformer, '
             'or a pair (jaxsens.Layered, parameters); or use engine="vmap"'
         )
     why = refusal(layered)
-    if subject.config is not None and subject.config.centred_scores:
+    if model.config is not None and model.config.centred_scores:
         why = "it forms plain scores, which lose the digits that centred scores keep"
     if why is not None:
         raise EngineRefusal(f'engine = "{NAME}": it cannot serve this model: {why}; use engine="vmap"')
-    readout = subject.row_read
+    readout = model.row_read
     if readout is None:
         raise EngineRefusal(f'engine = "{NAME}": readout = None; give the row that is read')
     if str(readout).startswith(LAST_OTHER):
@@ -104,17 +104,15 @@ def first_order_engine(subject: Measurable, asked: EstimateOptions, measure: Mea
     if readout == "mean" and layered.pools:
         remedy = 'the output is no sum over rows, but the scores of their mean; use engine="vmap"'
         raise EngineRefusal(f'engine = "{NAME}": readout = {readout!r}: {remedy}')
-    return FirstOrderEngine(measure, measure.coordinates(subject.outputs), layered, readout)
+    return FirstOrderEngine(measure, measure.coordinates(model.outputs), layered, readout)
 
 
-def output_size(subject: Measurable, n: int) -> int:
+def output_size(model: Model, n: int) -> int:
     """Returns the number of outputs, by tracing."""
     # Newer versions of JAX warn of a shape in float64 where they do not compute in it.
-    with numerics(subject.dtype):
-        parameters = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), subject.parameters
-        )
-        shape = jax.eval_shape(subject.apply, parameters, jax.ShapeDtypeStruct((n,), jnp.int32)).shape
+    with numerics(model.dtype):
+        parameters = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), model.parameters)
+        shape = jax.eval_shape(model.apply, parameters, jax.ShapeDtypeStruct((n,), jnp.int32)).shape
     return int(np.prod(shape))
 
 
@@ -188,7 +186,7 @@ class PlannedEstimate(PlannedRun):
         Raises:
             EngineRefusal: as `first_order_engine` does.
         """
-        engine, size = first_order_engine(run.subject, asked, run.measure), output_size(run.subject, run.n)
+        engine, size = first_order_engine(run.model, asked, run.measure), output_size(run.model, run.n)
         outputs = len(engine.outputs or range(size))
         combined = outputs if whole else combination_count(asked, engine, size)
         of = f"{combined} combinations of " if asked.combined(run.measure, outputs) else ""
@@ -218,10 +216,10 @@ class PlannedEstimate(PlannedRun):
 
     def of_count(self, count: int) -> tuple[Cost, Any]:
         """Returns the cost of so many combinations, in all blocks together, and the parameters of a block, abstract."""
-        parameters, platform = self.subject.parameters, self.platform
-        with numerics(self.subject.dtype):
+        parameters, platform = self.model.parameters, self.platform
+        with numerics(self.model.dtype):
             size = block_size(self.engine, parameters, self.n, count, platform.memory)
-            rows = jax.ShapeDtypeStruct((size, output_size(self.subject, self.n)), jnp.result_type(float))
+            rows = jax.ShapeDtypeStruct((size, output_size(self.model, self.n)), jnp.result_type(float))
             tokens, blocks = jax.ShapeDtypeStruct((self.n,), jnp.int32), -(-count // size)
             one = self.engine.cost((parameters, rows), tokens, platform)
         cost = replace(one, prepare=blocks * one.prepare, per_flip=blocks * one.per_flip)

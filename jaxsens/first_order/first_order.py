@@ -26,16 +26,16 @@ class FirstOrder(EstimateOptions):
 
     # Names are read, and objects made, without JAX: what computes is imported where it is used.
 
-    def runner(self, subject: Any, measure: Measure) -> Any:
+    def runner(self, model: Any, measure: Measure) -> Any:
         from jaxsens.first_order.estimate import first_order_engine
 
-        return first_order_engine(subject, self, measure)
+        return first_order_engine(model, self, measure)
 
-    def estimate(self, subject: Any, measure: Measure, n: int, budget: int) -> Any:
+    def estimate(self, model: Any, measure: Measure, n: int, budget: int) -> Any:
         from jaxsens.first_order.estimate import first_order_engine
         from jaxsens.first_order.run import Blocks
 
-        return Blocks.of(first_order_engine(subject, self, measure), subject, n, self, budget)
+        return Blocks.of(first_order_engine(model, self, measure), model, n, self, budget)
 
     def planned(self, run: Any) -> Any:
         from jaxsens.first_order.estimate import PlannedEstimate

@@ -23,7 +23,7 @@ from jaxsens.core.engines.options import Auto
 from jaxsens.core.engines.vmap import OutputEngine, VmapEngine, compiled_output
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.flips.flips import Substitute
-from jaxsens.core.models.subjects.adapters import Measurable
+from jaxsens.core.models.adapters import Model
 from jaxsens.core.placement import placement
 from jaxsens.core.placement.preparing import Ready
 from jaxsens.core.placement.run import Measuring, Progress
@@ -65,7 +65,7 @@ class Blocks(NamedTuple):
     Attributes:
         engine: the engine.
         asked: what was asked of it.
-        subject: the model, with parameters in float32 at least.
+        model: the model, with parameters in float32 at least.
         parameters: those, on the device.
         outputs: the number of outputs.
         combinations: the number of them.
@@ -75,29 +75,29 @@ class Blocks(NamedTuple):
 
     engine: FirstOrderEngine
     asked: EstimateOptions
-    subject: Measurable
+    model: Model
     parameters: Any
     outputs: int
     combinations: int
     each: tuple[range, ...]
-    given: Measurable
+    given: Model
 
     @classmethod
     def of(
-        cls, engine: FirstOrderEngine, subject: Measurable, n: int, asked: EstimateOptions, budget: int
+        cls, engine: FirstOrderEngine, model: Model, n: int, asked: EstimateOptions, budget: int
     ) -> Blocks:
         """Returns the blocks for inputs of length n, within half a memory budget.
 
         Raises:
             EngineRefusal: if the model, or the scalar function, has no derivative.
         """
-        given, subject = subject, with_parameters_in(subject, n, np.float32)
-        parameters = jax.tree.map(jnp.asarray, subject.parameters)
-        outputs = output_size(subject, n)
+        given, model = model, with_parameters_in(model, n, np.float32)
+        parameters = jax.tree.map(jnp.asarray, model.parameters)
+        outputs = output_size(model, n)
         count = combination_count(asked, engine, outputs)
         size = block_size(engine, parameters, n, count, budget)
         each = tuple(range(first, first + size) for first in range(0, count, size))
-        blocks = cls(engine, asked, subject, parameters, outputs, count, each, given)
+        blocks = cls(engine, asked, model, parameters, outputs, count, each, given)
         abstract_estimate(engine, blocks.pair(0), n)
         return blocks
 
@@ -197,12 +197,12 @@ def estimated(
             total[:, block.start : block.stop] = changes[:, : count - block.start]
         else:
             total = engine.measure.combined(total, engine.measure.of_array(changes))
-    return _of_changes(engine, blocks.subject, words, flips, total) if together else total
+    return _of_changes(engine, blocks.model, words, flips, total) if together else total
 
 
 def _of_changes(
     engine: FirstOrderEngine,
-    subject: Measurable,
+    model: Model,
     words: Int[np.ndarray, "batch n"],
     flips: FlipTable,
     changes: Float[np.ndarray, "flips chosen"],
@@ -210,7 +210,7 @@ def _of_changes(
     """Returns the measure or the value of the change function of every flip, from the estimated changes of outputs."""
     found, at_once = np.empty(len(flips)), max(1, OUTPUTS_AT_ONCE // changes.shape[1])
     for b in np.unique(flips.inputs):
-        y = jnp.asarray(compiled_output(subject.apply, subject.parameters, words[b]))
+        y = jnp.asarray(compiled_output(model.apply, model.parameters, words[b]))
         own = np.flatnonzero(flips.inputs == b)
         for chosen in np.split(own, range(at_once, len(own), at_once)):
             dy = jnp.asarray(changes[chosen], y.dtype)
@@ -241,15 +241,15 @@ def check_estimates_finite(
 
 
 def exact_engine(
-    subject: Measurable, engine: FirstOrderEngine, n: int, inputs: int, flips: int
+    model: Model, engine: FirstOrderEngine, n: int, inputs: int, flips: int
 ) -> tuple[Engine, str]:
     """Returns the engine for so many exact flips of so many inputs of length n, and its name."""
     measure = engine.measure
-    runner, choice = choose(subject, Auto(1), Substitute(), measure, n, inputs, count=flips)
+    runner, choice = choose(model, Auto(1), Substitute(), measure, n, inputs, count=flips)
     if not engine.of_norm:
         return runner, choice.name
     # A norm is taken of the changes of combinations, which already are those of the chosen outputs.
-    passes = OutputEngine(measure, None, subject.apply)
+    passes = OutputEngine(measure, None, model.apply)
     return (
         passes if isinstance(runner, VmapEngine) else dataclasses.replace(runner, outputs=None)
     ), choice.name
@@ -257,7 +257,7 @@ def exact_engine(
 
 def verified(
     engine: FirstOrderEngine,
-    subject: Measurable,
+    model: Model,
     words: Int[np.ndarray, "batch n"],
     flips: FlipTable,
     chosen: Int[np.ndarray, " verified"],
@@ -275,7 +275,7 @@ def verified(
         Interrupted: on Ctrl-C.
     """
     n, norm, size = words.shape[1], engine.measure, None
-    wide = with_parameters_in(subject, n, np.float64)
+    wide = with_parameters_in(model, n, np.float64)
     where = [flips.inputs[chosen], flips.positions[chosen], flips.symbols[chosen]]
     inputs, which = np.unique(where[0], return_inverse=True)
     with numerics(wide.dtype):
@@ -302,7 +302,7 @@ def verified(
     return exact, compared, f"{name} in {wide.dtype}", size
 
 
-def _within_rounding(result: FlipSensitivity, subject: Measurable, size: float | None, stratum: int) -> bool:
+def _within_rounding(result: FlipSensitivity, model: Model, size: float | None, stratum: int) -> bool:
     """Returns whether at least half of a stratum differs from its estimates by the rounding of float64 only.
 
     A mask may hide every path from a flip to the readout. The estimate is then 0, as it should be, and a forward pass
@@ -312,14 +312,14 @@ def _within_rounding(result: FlipSensitivity, subject: Measurable, size: float |
     if estimated is None:
         return False
     if size is None:
-        outputs = [compiled_output(subject.apply, subject.parameters, word) for word in result.tokens]
+        outputs = [compiled_output(model.apply, model.parameters, word) for word in result.tokens]
         size = max(float(np.sum(np.abs(np.asarray(output, np.float64)))) for output in outputs)
     own = estimated.stratum == stratum
     off = np.abs(estimated.estimates - estimated.compared)[own]
     return bool(np.median(off) <= ROUNDINGS * np.finfo(np.float64).eps * size)
 
 
-def warn_if_far(result: FlipSensitivity, subject: Measurable, size: float | None, stacklevel: int) -> None:
+def warn_if_far(result: FlipSensitivity, model: Model, size: float | None, stacklevel: int) -> None:
     """Issues an `EstimateWarning` if the estimate's error on the random sample, or on the largest estimates, is above
     `FAR_OFF` in the median or `FAR_OFF_90` in a tenth, and more than the rounding of what it is compared with. `size`
     is that of `verified`."""
@@ -335,7 +335,7 @@ def warn_if_far(result: FlipSensitivity, subject: Measurable, size: float | None
         exact = estimated.compared[own]
         errors = np.abs(estimated.estimates[own] - exact) / np.maximum(np.abs(exact), 1e-200)
         tenth = float(np.quantile(errors, 0.9)) if len(errors) else 0.0
-        if (median > FAR_OFF or tenth > FAR_OFF_90) and not _within_rounding(result, subject, size, stratum):
+        if (median > FAR_OFF or tenth > FAR_OFF_90) and not _within_rounding(result, model, size, stratum):
             far.append(
                 f"by {median:.0%} in the median of {which}, and by over {tenth:.0%} in a tenth of them"
             )

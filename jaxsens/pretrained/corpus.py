@@ -19,8 +19,8 @@ from jaxsens.core.base.files import atomic_path, write_text
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.flips.selection import default_flips, select
-from jaxsens.core.models.subjects.adapters import Measurable, checked_input, measurable
-from jaxsens.core.models.subjects.texts import pieces_of
+from jaxsens.core.models.adapters import Model, as_model, checked_input
+from jaxsens.core.models.texts import pieces_of
 from jaxsens.core.results.fingerprint import fingerprint
 from jaxsens.core.results.pictures.view import ResultView
 from jaxsens.core.results.result import FlipSensitivity, load_with_metadata
@@ -54,7 +54,7 @@ def check_flips(
     problems: Problems,
 ) -> None:
     """Adds an error for each text of which nothing is flipped, and those of what is to be flipped."""
-    subject = measurable(model)
+    subject = as_model(model)
     flips = arguments.get("flips") or default_flips(subject)
     for n in sorted({len(word) for word in words}):
         own, of_length = Problems(), [k for k, word in enumerate(words) if len(word) == n]
@@ -86,7 +86,7 @@ def measured_corpus(
     """
     found: dict[int, FlipSensitivity] = {}
     asked = [f"{name}={value!r}" for name, value in sorted(arguments.items()) if name != "placement"]
-    subject = measurable(model)
+    subject = as_model(model)
     for n in sorted({len(word) for word in words}):
         told(len(found), len(words))
         own = [k for k, word in enumerate(words) if len(word) == n]
@@ -113,10 +113,10 @@ def measured_corpus(
     return [found[k] for k in range(len(words))]
 
 
-def _digest(subject: Measurable, n: int, asked: list[Any]) -> str:
+def _digest(model: Model, n: int, asked: list[Any]) -> str:
     """Returns the SHA-256 of a model's function on inputs of length n, its parameters, and what is asked."""
-    with numerics(subject.dtype):
-        return hashlib.sha256(json.dumps([*asked, fingerprint(subject, n)]).encode()).hexdigest()
+    with numerics(model.dtype):
+        return hashlib.sha256(json.dumps([*asked, fingerprint(model, n)]).encode()).hexdigest()
 
 
 def view_of(results: Sequence[FlipSensitivity]) -> ResultView:

@@ -16,7 +16,7 @@ from scipy import optimize, stats
 
 from jaxsens import InputError, load_result
 from jaxsens.core.measures import Function
-from jaxsens.core.models.subjects.adapters import measurable
+from jaxsens.core.models.adapters import as_model
 from jaxsens.core.results.accuracy import accuracy_of
 from jaxsens.core.results.estimated import ESTIMATED, RANDOM, TOP, Estimated, strata
 from jaxsens.core.results.stratified import quantile_bounds, stratified_mean
@@ -301,7 +301,7 @@ def test_either_part_of_the_measured_flips_warns_if_it_is_far_off(far, said):
     )
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        warn_if_far(result, measurable(lambda tokens: tokens), 1.0, stacklevel=1)
+        warn_if_far(result, as_model(lambda tokens: tokens), 1.0, stacklevel=1)
     assert len(found) == (said is not None)
     assert said is None or re.search(said, str(found[0].message))
 

@@ -19,11 +19,11 @@ from jaxsens.core.base.precision import numerics
 from jaxsens.core.engines.engine import FlipBlock
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.measures import L2, Measure
+from jaxsens.core.models.adapters import TransformerApply
 from jaxsens.core.models.parts.masks import MASKS, SlidingWindow
 from jaxsens.core.models.parts.schedules import SCHEDULES
 from jaxsens.core.models.parts.score_positions import RelativeBias
 from jaxsens.core.models.parts.weighting import SinkSoftmax
-from jaxsens.core.models.subjects.adapters import TransformerApply
 from jaxsens.core.models.transformer import layered, layers
 from jaxsens.core.models.transformer.layered import alike, forward
 from jaxsens.core.models.transformer.layers import layered_transformer

@@ -22,8 +22,8 @@ from jaxsens.core.base.precision import numerics
 from jaxsens.core.engines.engine import FlipBlock
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.measures import L2
+from jaxsens.core.models.adapters import TransformerApply
 from jaxsens.core.models.parts.masks import MASKS, SlidingWindow
-from jaxsens.core.models.subjects.adapters import TransformerApply
 from jaxsens.core.models.transformer.layers import layered_transformer
 from jaxsens.first_order.engine import FirstOrderEngine
 from jaxsens.first_order.estimate import combinations

@@ -10,16 +10,16 @@ import numpy as np
 
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.engines.vmap import output_vector
-from jaxsens.core.models.subjects.adapters import Measurable, TransformerApply, in_float64
+from jaxsens.core.models.adapters import Model, TransformerApply, in_float64
 from tests.wide.program import Program, traced
 
 
-def output_program(subject: Measurable, n: int) -> Program | None:
+def output_program(model: Model, n: int) -> Program | None:
     """The program for inputs of length n; None where a primitive has no rule.
 
     It is that of the float64 form of a jaxsens transformer, whose positions and temperatures are formulas.
     """
-    apply, dtype = subject.apply, subject.dtype
+    apply, dtype = model.apply, model.dtype
     if isinstance(apply, TransformerApply):
         apply, dtype = in_float64(apply) or apply, "float64"
 
@@ -29,6 +29,6 @@ def output_program(subject: Measurable, n: int) -> Program | None:
         return jax.ShapeDtypeStruct(np.shape(leaf), wide)
 
     with numerics(dtype):
-        parameters, tokens = jax.tree.map(shaped, subject.parameters), jax.ShapeDtypeStruct((n,), np.int32)
+        parameters, tokens = jax.tree.map(shaped, model.parameters), jax.ShapeDtypeStruct((n,), np.int32)
         program = traced(lambda parameters, word: output_vector(apply, parameters, word), parameters, tokens)
     return None if program.unsupported is not None else program

@@ -15,7 +15,7 @@ from jaxsens.core.base.errors import Problems
 from jaxsens.core.base.strict import STRICT
 from jaxsens.core.engines.engine import Cost
 from jaxsens.core.engines.vmap import ELEMENTWISE, compiling
-from jaxsens.core.models.subjects.adapters import Measurable
+from jaxsens.core.models.adapters import Model
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layers import layer_operations
 from jaxsens.core.results.result import FlipSensitivity
@@ -80,7 +80,7 @@ class AttentionTable(PointTable):
                 if any(value is not None for value in found.values()):
                     yield of_point | {"layer": layer, "head": head} | found
 
-    def cost(self, model: Measurable, n: int) -> Cost:
+    def cost(self, model: Model, n: int) -> Cost:
         """Returns that of hard attention."""
         config = model.config
         if config is None:

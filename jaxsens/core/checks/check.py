@@ -36,8 +36,8 @@ from jaxsens.core.engines.vmap import compiled_output
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.measures import Measure
 from jaxsens.core.measures.formulas import difference
-from jaxsens.core.models.subjects.adapters import RANDOM_OUTPUT, Measurable
-from jaxsens.core.models.subjects.model_problems import check_is_array, raised
+from jaxsens.core.models.adapters import RANDOM_OUTPUT, Model
+from jaxsens.core.models.model_problems import check_is_array, raised
 
 Shape = tuple[int, ...]
 
@@ -69,8 +69,8 @@ class RowApply:
 
 
 def traced_model(
-    model: Measurable, word: Int[np.ndarray, " n"] | int, measure: Measure | None = None, longer: int = 0
-) -> tuple[Measurable, Shape, str]:
+    model: Model, word: Int[np.ndarray, " n"] | int, measure: Measure | None = None, longer: int = 0
+) -> tuple[Model, Shape, str]:
     """Returns a model as it is measured, its readout determined, with the shape and dtype of its output.
 
     It is traced on a `word`, or its length, and where flips make words `longer`: the shape must be the same there.
@@ -106,7 +106,7 @@ def traced_model(
     return model, shape, dtype
 
 
-def check_calls(model: Measurable, words: Int[np.ndarray, "batch n"], shape: Shape, longer: int = 0) -> None:
+def check_calls(model: Model, words: Int[np.ndarray, "batch n"], shape: Shape, longer: int = 0) -> None:
     """Calls a model twice on the first word. `model` and the `shape` of its output are those of `traced_model`.
 
     Raises:
@@ -154,7 +154,7 @@ def check_finite(measured: np.ndarray, positions: np.ndarray, measure: Measure) 
 
 
 def check_alone(
-    model: Measurable,
+    model: Model,
     words: Int[np.ndarray, "batch n"],
     flips: FlipTable,
     longer: int,
@@ -229,7 +229,7 @@ def warn_of_no_change(flips: int, measure: Measure, moved: bool, stacklevel: int
     )
 
 
-def _reading_rows(model: Measurable, shape: Shape, n: int) -> Measurable:
+def _reading_rows(model: Model, shape: Shape, n: int) -> Model:
     """Turns a model that returns rows into one that returns the vector read out of them."""
     if len(shape) != 2 or shape[0] != n or not _grows(model, shape, n, unknown=True):
         entry = "[0]" if shape[0] == 1 else "[-1]"
@@ -250,7 +250,7 @@ def _reading_rows(model: Measurable, shape: Shape, n: int) -> Measurable:
     return dataclasses.replace(model, apply=RowApply(model.apply, readout), call=alone)
 
 
-def _grows(model: Measurable, shape: Shape, n: int, unknown: bool = False) -> bool:
+def _grows(model: Model, shape: Shape, n: int, unknown: bool = False) -> bool:
     """Returns whether the first axis of an output grows with the input's length; `unknown` if no other length works."""
     if shape[0] != n or (n <= 2 and not unknown):  # two logits at n = 2 are not two positions
         return False
@@ -260,7 +260,7 @@ def _grows(model: Measurable, shape: Shape, n: int, unknown: bool = False) -> bo
         return unknown
 
 
-def _output(model: Measurable, n: int) -> tuple[Shape, str]:
+def _output(model: Model, n: int) -> tuple[Shape, str]:
     """Returns the shape of the output, and the dtype in which it is measured."""
     batches = model.mesh is None  # else its parameters have a mesh of their own
     output = _traced(_InBatches(model.apply) if batches else model.apply, model, n)
@@ -281,7 +281,7 @@ class _InBatches:
         return spread(parameters, jnp.stack([tokens, tokens]))
 
 
-def _traced(function: Callable[[Any, Any], Any], model: Measurable, n: int) -> Any:
+def _traced(function: Callable[[Any, Any], Any], model: Model, n: int) -> Any:
     try:
         return _shape_of(function, *_key(model, n))
     except InputError:
@@ -298,7 +298,7 @@ def _shape_of(
     return jax.eval_shape(function, parameters, jax.ShapeDtypeStruct((n,), jnp.int32))
 
 
-def _check_memory(model: Measurable, n: int) -> None:
+def _check_memory(model: Model, n: int) -> None:
     """Rejects a long input on which the model makes an array that does not fit in this machine's memory.
 
     Only the arrays that it makes one after the other when it is called count, not those within a compiled function:
@@ -318,7 +318,7 @@ def _check_memory(model: Measurable, n: int) -> None:
         check_fits("tokens", f"length {n}", needed, what, "give a shorter input", problems)
 
 
-def _called(model: Measurable, word: Int[np.ndarray, " n"]) -> np.ndarray:
+def _called(model: Model, word: Int[np.ndarray, " n"]) -> np.ndarray:
     """Returns the output on one word, as the user would call the model: a number, a vector, or rows."""
     try:
         output = model.call(jnp.asarray(word, jnp.int32))
@@ -351,7 +351,7 @@ def _nudged(apply: Any, parameters: Any, word: Any) -> Array:
     return outputs if outputs.ndim > 1 else outputs[:, None]
 
 
-def _key(model: Measurable, n: int) -> tuple[Any, tuple[Any, ...], int, bool]:
+def _key(model: Model, n: int) -> tuple[Any, tuple[Any, ...], int, bool]:
     """Returns what a program of a model depends on besides its function; last, whether 64-bit types are on."""
     leaves, structure = jax.tree.flatten(model.parameters)
     shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
@@ -366,7 +366,7 @@ def _checks(
     return {}
 
 
-def _passed(model: Measurable, n: int, *check: Hashable) -> bool:
+def _passed(model: Model, n: int, *check: Hashable) -> bool:
     before, now = _checks(model.apply, *_key(model, n)).get(check), _read_outside(model.apply)
     if before is None or len(before) != len(now):
         return False
@@ -375,7 +375,7 @@ def _passed(model: Measurable, n: int, *check: Hashable) -> bool:
     return all(one is two or (not isinstance(one, weakref.ref) and one == two) for one, two in pairs)
 
 
-def _note_passed(model: Measurable, n: int, *check: Hashable) -> None:
+def _note_passed(model: Model, n: int, *check: Hashable) -> None:
     _checks(model.apply, *_key(model, n))[check] = _read_outside(model.apply)
 
 

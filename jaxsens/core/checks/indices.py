@@ -20,7 +20,7 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.nudged import inlined
 from jaxsens.core.base.programs import compiled
 from jaxsens.core.flips.flip_table import FlipTable
-from jaxsens.core.models.subjects.adapters import Measurable
+from jaxsens.core.models.adapters import Model
 
 RANDOM_FLIPS = 16
 
@@ -30,7 +30,7 @@ _INDEX = re.compile(r"index (-?\d+) is out of bounds for axis (\d+) with size (\
 _FAR = 2**20
 
 
-def check_words(model: Measurable, words: Int[np.ndarray, "words n"], argument: str) -> None:
+def check_words(model: Model, words: Int[np.ndarray, "words n"], argument: str) -> None:
     """Rejects a model that reads beyond an array on one of some words, which come from `argument`.
 
     Models with a known vocabulary are not run.
@@ -44,9 +44,7 @@ def check_words(model: Measurable, words: Int[np.ndarray, "words n"], argument: 
         raise InputError(f"{argument}: on word {k}, {shown}, {message}")
 
 
-def check_flips(
-    model: Measurable, words: Int[np.ndarray, "batch n"], flips: FlipTable, longer: int = 0
-) -> None:
+def check_flips(model: Model, words: Int[np.ndarray, "batch n"], flips: FlipTable, longer: int = 0) -> None:
     """Rejects a model that reads beyond an array on an input, or under one of a few flips.
 
     These are the first and the last flip to the smallest symbol and to the largest, and `RANDOM_FLIPS` others. An index
@@ -72,7 +70,7 @@ def check_flips(
         raise InputError.note("flips", f"with {flips.said(int(chosen[problem[0]]))}, {problem[1]}")
 
 
-def _first_problem(model: Measurable, words: Int[np.ndarray, "words n"]) -> tuple[int, str] | None:
+def _first_problem(model: Model, words: Int[np.ndarray, "words n"]) -> tuple[int, str] | None:
     """Returns the first word on which a model reads beyond an array, with the problem and its remedy."""
     if _index_error(model, words) is None:
         return None
@@ -82,7 +80,7 @@ def _first_problem(model: Measurable, words: Int[np.ndarray, "words n"]) -> tupl
     return next(problems, None)
 
 
-def _problem(model: Measurable, word: Int[np.ndarray, " n"]) -> str | None:
+def _problem(model: Model, word: Int[np.ndarray, " n"]) -> str | None:
     error = _index_error(model, word[None])
     if error is None or isinstance(error, InputError):
         return None if error is None else str(error)
@@ -102,7 +100,7 @@ def _problem(model: Measurable, word: Int[np.ndarray, " n"]) -> str | None:
     )
 
 
-def _index_error(model: Measurable, words: Int[np.ndarray, "words n"]) -> Exception | None:
+def _index_error(model: Model, words: Int[np.ndarray, "words n"]) -> Exception | None:
     """Returns the error for an index beyond its axis on one of the words; None if none is seen."""
     if model.torch is not None:  # PyTorch itself raises an exception
         try:

@@ -30,7 +30,7 @@ from jaxsens.core.engines.one_key.run import LayerRun, layer_run, weighting_refu
 from jaxsens.core.engines.vmap import HALF_UNIT, SubtractingEngine, VmapEngine, passes
 from jaxsens.core.measures import Measure
 from jaxsens.core.measures.formulas import as_vector
-from jaxsens.core.models.subjects.adapters import Measurable, TransformerApply
+from jaxsens.core.models.adapters import Model, TransformerApply
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import (
     Alike,
@@ -63,28 +63,28 @@ and lose less.
 """
 
 
-def refusal(subject: Measurable) -> str | None:
+def refusal(model: Model) -> str | None:
     """Returns why the incremental engine does not support a model, or None if it does."""
-    model = subject.layered
-    if model is None:
+    layered = model.layered
+    if layered is None:
         return "its attention is not visible"
-    if subject.row_read is None:
+    if model.row_read is None:
         return "readout = None: the incremental engine needs the row that is read"
-    if not model.layers:
+    if not layered.layers:
         return "the incremental engine needs a layer"
-    if subject.config is not None and subject.config.centred_scores:
+    if model.config is not None and model.config.centred_scores:
         return "the incremental engine forms plain scores, which lose the digits that centred scores keep"
-    return weighting_refusal("the incremental engine", model)
+    return weighting_refusal("the incremental engine", layered)
 
 
 def incremental_engine(
-    subject: Measurable, measure: Measure, outputs: tuple[int, ...] | None
+    model: Model, measure: Measure, outputs: tuple[int, ...] | None
 ) -> IncrementalEngine | None:
     """Returns the engine for a model, or None if it does not support it."""
-    layered, readout = subject.layered, subject.row_read
-    if layered is None or readout is None or refusal(subject) is not None:
+    layered, readout = model.layered, model.row_read
+    if layered is None or readout is None or refusal(model) is not None:
         return None
-    return IncrementalEngine(measure, outputs, subject.apply, layered, readout)
+    return IncrementalEngine(measure, outputs, model.apply, layered, readout)
 
 
 @jax.tree_util.register_dataclass

@@ -64,18 +64,18 @@ class AskedEngine(Answer, abc.ABC):
         del measure
         return None
 
-    def runner(self, subject: Any, measure: Measure) -> Any:
-        """Returns the `Engine` that computes the changes of the output of a `Measurable`.
+    def runner(self, model: Any, measure: Measure) -> Any:
+        """Returns the `Engine` that computes the changes of the output of a `Model`.
 
         Raises:
             EngineRefusal: if it does not serve the model or the measure.
         """
-        del subject, measure
+        del model, measure
         raise no_rule("flip_sensitivity", "engine", type(self).__name__, AskedEngine.kinds)
 
-    def estimate(self, subject: Any, measure: Measure, n: int, budget: int) -> Estimate:
+    def estimate(self, model: Any, measure: Measure, n: int, budget: int) -> Estimate:
         """Returns what an engine that is not `exact` does with inputs of length n, within a memory budget."""
-        del subject, measure, n, budget
+        del model, measure, n, budget
         raise no_rule("estimates", "engine", type(self).__name__)
 
     def planned(self, run: Any) -> Any:

@@ -19,7 +19,7 @@ from jaxsens.core.base.programs import compiled, kept
 from jaxsens.core.engines.engine import Changed, Cost, Engine, FlipBlock, PreparedPass, Values
 from jaxsens.core.flips.flips import Rewrite, replaced
 from jaxsens.core.measures.formulas import as_vector, difference, is_whole, l2
-from jaxsens.core.models.subjects.adapters import LayeredApply, TorchApply, TransformerApply, in_float64
+from jaxsens.core.models.adapters import LayeredApply, TorchApply, TransformerApply, in_float64
 from jaxsens.core.models.transformer.config import TransformerConfig
 
 EFFICIENCY = 0.9

@@ -16,7 +16,7 @@ from jaxsens.core.base.memory import TOKEN_BYTES, check_fits
 from jaxsens.core.flips.flip_table import DELETED, Candidates, FlipTable, Lists
 from jaxsens.core.flips.flips import Delete, Flips, Insert, Mask, Neighbours, Pairs, Repeat, Substitute
 from jaxsens.core.flips.positions import positions_at
-from jaxsens.core.models.subjects.adapters import Measurable
+from jaxsens.core.models.adapters import Model
 from jaxsens.core.models.transformer.layered import LAST_OTHER, row_read
 
 _BLOCK = 2**24
@@ -83,57 +83,49 @@ class _Inserted(NamedTuple):
 _NOTHING = _Inserted(Lists.of([[]]), 0)
 
 
-def default_flips(subject: Measurable) -> Flips:
+def default_flips(model: Model) -> Flips:
     """Returns what is flipped by default: all symbols of the model's alphabet, or the 8 neighbours of each symbol in a
     model that encodes text, whose alphabet has tens of thousands."""
-    return (
-        Neighbours() if subject.token_names is not None and subject.embeddings is not None else Substitute()
-    )
+    return Neighbours() if model.token_names is not None and model.embeddings is not None else Substitute()
 
 
-def select(
-    flips: Flips, subject: Measurable, words: Int[np.ndarray, "batch n"], problems: Problems
-) -> Selection:
+def select(flips: Flips, model: Model, words: Int[np.ndarray, "batch n"], problems: Problems) -> Selection:
     """Returns the flips that are asked for; adds the errors, such as symbols that no input of the model may have.
 
     Args:
         flips: what is flipped.
-        subject: the model, with its readout.
+        model: the model, with its readout.
         words: the inputs; (0, 0) if they are not known.
         problems: collects the errors.
     """
-    found = _selected(flips, subject, words, problems)
-    subject.check_readable("flips.symbols", found.lists.symbols, problems)
+    found = _selected(flips, model, words, problems)
+    model.check_readable("flips.symbols", found.lists.symbols, problems)
     return found
 
 
-def _selected(
-    flips: Flips, subject: Measurable, words: Int[np.ndarray, "batch n"], problems: Problems
-) -> Selection:
+def _selected(flips: Flips, model: Model, words: Int[np.ndarray, "batch n"], problems: Problems) -> Selection:
     n = words.shape[1]
     last = max((group[-1] for group in flips.groups or ()), default=-1)
     if n and last >= n:
         problems.add(("flips", "groups", "position"), last, f"positions from 0 to {n - 1}")
     if flips.by_position is not None:
-        return _of_lists(flips, flips.by_position, subject, words, problems)
-    reads = _reads(subject, words)
-    read = (
-        subject.position_read(n) if reads is None else int(reads[0]) if len({*reads.tolist()}) == 1 else None
-    )
+        return _of_lists(flips, flips.by_position, model, words, problems)
+    reads = _reads(model, words)
+    read = model.position_read(n) if reads is None else int(reads[0]) if len({*reads.tolist()}) == 1 else None
     # Insertions before the last position leave the symbol that is read in its place.
-    excluded = (0 if subject.readout == 0 else None) if flips.longer > 0 else read
+    excluded = (0 if model.readout == 0 else None) if flips.longer > 0 else read
     where = _places(flips, n, read, excluded, problems)
-    _check_length(flips, subject, words, where, problems)
-    inserted = _inserted(flips, subject, words, problems)
-    kept = _kept(flips, subject, words, where, problems)
+    _check_length(flips, model, words, where, problems)
+    inserted = _inserted(flips, model, words, problems)
+    kept = _kept(flips, model, words, where, problems)
     if reads is not None and flips.positions is None and flips.groups is None and flips.longer <= 0:
         kept &= np.arange(n) < reads[:, None]  # what follows the row is padding
     return Selection(flips, words, inserted.lists, np.where(kept, inserted.rows, -1))
 
 
-def _reads(subject: Measurable, words: Int[np.ndarray, "batch n"]) -> Int[np.ndarray, " batch"] | None:
+def _reads(model: Model, words: Int[np.ndarray, "batch n"]) -> Int[np.ndarray, " batch"] | None:
     """Returns the position that is read of each word if it depends on its symbols."""
-    readout = subject.readout
+    readout = model.readout
     if words.size and isinstance(readout, str) and readout.startswith(LAST_OTHER):
         return row_read(readout, words)
     return None
@@ -157,7 +149,7 @@ def _places(
 
 def _kept(
     flips: Flips,
-    subject: Measurable,
+    model: Model,
     words: Int[np.ndarray, "batch n"],
     where: Int[np.ndarray, " places"],
     problems: Problems,
@@ -172,12 +164,12 @@ def _kept(
         kept[:, [position for group in flips.groups for position in group]] = True
         return kept
     kept[:, where] = True
-    special, named = np.isin(words, subject.special), flips.positions is not None
+    special, named = np.isin(words, model.special), flips.positions is not None
     if isinstance(flips, Insert):  # which leaves the symbol at the position as it is
         return kept if named else kept & ~np.logical_and.accumulate(special, axis=1)
     if not named:
         kept &= ~special
-    size = subject.alphabet_size
+    size = model.alphabet_size
     if isinstance(flips, Substitute):
         size = None if flips.named is not None else size if flips.symbols is None else flips.symbols
     if size is not None and not flips.listed:
@@ -185,21 +177,19 @@ def _kept(
     return kept
 
 
-def _inserted(
-    flips: Flips, subject: Measurable, words: Int[np.ndarray, "batch n"], problems: Problems
-) -> _Inserted:
+def _inserted(flips: Flips, model: Model, words: Int[np.ndarray, "batch n"], problems: Problems) -> _Inserted:
     """Returns what may be inserted, if it is said for all positions in the same way."""
     match flips:
         case Substitute():
-            return _substituted(flips, subject, problems)
+            return _substituted(flips, model, problems)
         case Neighbours():
-            return _nearest(flips, subject, words, problems)
+            return _nearest(flips, model, words, problems)
         case Mask():
-            return _masked(flips, subject, problems)
+            return _masked(flips, model, problems)
         case Delete():
             return _Inserted(Lists.of([[DELETED]]), 0)
         case Insert():
-            return _insertable(flips, subject, problems)
+            return _insertable(flips, model, problems)
         case Repeat():
             own, rows = np.unique(words, return_inverse=True)
             return _Inserted(Lists.of([[one] for one in own]), rows.reshape(words.shape))
@@ -207,28 +197,28 @@ def _inserted(
             raise no_rule("flip_sensitivity", "flips", type(flips).__name__, Flips.kinds)
 
 
-def _substituted(flips: Substitute, subject: Measurable, problems: Problems) -> _Inserted:
+def _substituted(flips: Substitute, model: Model, problems: Problems) -> _Inserted:
     if flips.named is not None:
-        inputs.check_ids("flips.symbols", np.array(flips.named), subject.vocabulary_size, problems)
+        inputs.check_ids("flips.symbols", np.array(flips.named), model.vocabulary_size, problems)
         return _Inserted(Lists.of([flips.named]), 0)
     size = flips.symbols if isinstance(flips.symbols, int) else None
-    alphabet = inputs.alphabet(size, subject.alphabet_size, problems)
-    return _Inserted(Lists.of([alphabet[~np.isin(alphabet, subject.reserved)]]), 0)
+    alphabet = inputs.alphabet(size, model.alphabet_size, problems)
+    return _Inserted(Lists.of([alphabet[~np.isin(alphabet, model.reserved)]]), 0)
 
 
 def _nearest(
-    flips: Neighbours, subject: Measurable, words: Int[np.ndarray, "batch n"], problems: Problems
+    flips: Neighbours, model: Model, words: Int[np.ndarray, "batch n"], problems: Problems
 ) -> _Inserted:
-    if subject.embeddings is None:
+    if model.embeddings is None:
         problems.add(
             "flips", flips, "the model does not show its embeddings; give symbols, or {position: symbols}"
         )
         return _NOTHING
     if problems:  # before the work of finding them
         return _NOTHING
-    table = subject.embeddings()
-    size = len(table) if subject.alphabet_size is None else min(len(table), subject.alphabet_size)
-    allowed = np.delete(np.arange(size), [one for one in subject.reserved if one < size])
+    table = model.embeddings()
+    size = len(table) if model.alphabet_size is None else min(len(table), model.alphabet_size)
+    allowed = np.delete(np.arange(size), [one for one in model.reserved if one < size])
     if flips.k >= len(allowed):
         problems.add(
             "flips", flips, f"k of at most {len(allowed) - 1}: {len(allowed)} symbols may be inserted"
@@ -268,36 +258,36 @@ def nearest_symbols(
     return found
 
 
-def _masked(flips: Mask, subject: Measurable, problems: Problems) -> _Inserted:
-    symbol = subject.mask if flips.symbol is None else flips.symbol
+def _masked(flips: Mask, model: Model, problems: Problems) -> _Inserted:
+    symbol = model.mask if flips.symbol is None else flips.symbol
     if symbol is None:
         problems.add(
             "flips", flips, "the model does not say which symbol is its mask; give its id: jaxsens.Mask(103)"
         )
     else:
-        inputs.check_ids("flips: mask", np.array([symbol]), subject.vocabulary_size, problems)
+        inputs.check_ids("flips: mask", np.array([symbol]), model.vocabulary_size, problems)
     return _Inserted(Lists.of([[symbol or 0]]), 0)
 
 
-def _insertable(flips: Insert, subject: Measurable, problems: Problems) -> _Inserted:
+def _insertable(flips: Insert, model: Model, problems: Problems) -> _Inserted:
     """Returns what an insertion inserts, everywhere."""
     if flips.symbols is not None:
-        inputs.check_ids("flips.symbols", np.array(flips.symbols), subject.vocabulary_size, problems)
+        inputs.check_ids("flips.symbols", np.array(flips.symbols), model.vocabulary_size, problems)
         return _Inserted(Lists.of([flips.symbols]), 0)
-    if subject.alphabet_size is None:
+    if model.alphabet_size is None:
         problems.add(
             "flips",
             flips,
             "the model does not say which symbols there are; give them: jaxsens.Insert([0, 1])",
         )
         return _NOTHING
-    every = np.arange(subject.alphabet_size)
-    return _Inserted(Lists.of([every[~np.isin(every, subject.reserved)]]), 0)
+    every = np.arange(model.alphabet_size)
+    return _Inserted(Lists.of([every[~np.isin(every, model.reserved)]]), 0)
 
 
 def _check_length(
     flips: Flips,
-    subject: Measurable,
+    model: Model,
     words: Int[np.ndarray, "batch n"],
     where: Int[np.ndarray, " places"],
     problems: Problems,
@@ -311,14 +301,14 @@ def _check_length(
         problems.add("tokens", f"shape {words.shape}", "at least two symbols, of which one may be deleted")
     if n and flips.longer > 0:
         before, after = Problems(), Problems()
-        subject.check_length(n, before)
+        model.check_length(n, before)
         remedy, m = "repeat it fewer times, or give a shorter input", n + flips.longer
         if check_fits("n", m, m * TOKEN_BYTES, "a word of this length", remedy, after):
-            subject.check_length(m, after)
+            model.check_length(m, after)
         if not before:
             for one in after:
                 problems.add("flips", flips, f"it makes an input of length {n} longer: {one}")
-    readout, other = subject.readout, "shorter" if flips.longer < 0 else "longer"
+    readout, other = model.readout, "shorter" if flips.longer < 0 else "longer"
     if isinstance(readout, int) and readout != 0:
         remedy = f'a {other} word has another symbol there: with {flips!r}, give "last", "mean" or 0'
         problems.add("readout", readout, remedy)
@@ -332,7 +322,7 @@ def _check_length(
 def _of_lists(
     flips: Flips,
     lists: Mapping[int, tuple[int, ...]],
-    subject: Measurable,
+    model: Model,
     words: Int[np.ndarray, "batch n"],
     problems: Problems,
 ) -> Selection:
@@ -343,7 +333,7 @@ def _of_lists(
             problems.add(("flips", "position"), position, f"positions from 0 to {n - 1}")
             continue
         name = "flips.symbol" if pairs else f"flips[{position}]"
-        inputs.check_ids(name, np.array(symbols), subject.vocabulary_size, problems)
+        inputs.check_ids(name, np.array(symbols), model.vocabulary_size, problems)
         same = np.argwhere(words[:, position, None] == symbols) if n and pairs else ()
         for k, which in same[:1]:
             remedy = f"input {k} has this symbol there already; leave the flip out"

@@ -10,37 +10,37 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens.core.base.programs import OfArrays, kept
-from jaxsens.core.models.subjects.adapters import Measurable
+from jaxsens.core.models.adapters import Model
 
 
-def fingerprint(subject: Measurable, n: int, weights: str | None = None) -> str:
+def fingerprint(model: Model, n: int, weights: str | None = None) -> str:
     """Returns the SHA-256 of a model's parameters (`weights_of`, if known) and of its function on inputs of length n.
 
     The function of a jaxsens transformer is given by its config, a PyTorch module by its description. For any other
     model it is the lowered JAX program (StableHLO), with the arrays that it closes over; it depends on JAX's
     version and the kind of device.
     """
-    weights = weights_of(subject) if weights is None else weights
-    return hashlib.sha256(f"{_function(subject, n)} {weights}".encode()).hexdigest()
+    weights = weights_of(model) if weights is None else weights
+    return hashlib.sha256(f"{_function(model, n)} {weights}".encode()).hexdigest()
 
 
 _digests: OfArrays[str] = OfArrays()
 
 
-def weights_of(subject: Measurable) -> str:
+def weights_of(model: Model) -> str:
     """Returns the SHA-256 of a model's parameters, by path; of a PyTorch module with its description.
 
     That of JAX's arrays is kept as long as they are: to read all weights takes longer than to measure a short input.
     """
-    leaves, structure = jax.tree.flatten(subject.parameters)
-    if subject.torch is not None or not all(isinstance(leaf, jax.Array) for leaf in leaves):
-        return _read_weights(subject)
-    return _digests.get(structure, leaves, lambda: _read_weights(subject))
+    leaves, structure = jax.tree.flatten(model.parameters)
+    if model.torch is not None or not all(isinstance(leaf, jax.Array) for leaf in leaves):
+        return _read_weights(model)
+    return _digests.get(structure, leaves, lambda: _read_weights(model))
 
 
-def _read_weights(subject: Measurable) -> str:
-    found = hashlib.sha256((subject.torch.digest() if subject.torch is not None else "").encode())
-    for path, leaf in jax.tree_util.tree_flatten_with_path(subject.parameters)[0]:
+def _read_weights(model: Model) -> str:
+    found = hashlib.sha256((model.torch.digest() if model.torch is not None else "").encode())
+    for path, leaf in jax.tree_util.tree_flatten_with_path(model.parameters)[0]:
         is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         array = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
         found.update(f"{jax.tree_util.keystr(path)} {array.dtype.str} {array.shape}".encode())
@@ -48,14 +48,14 @@ def _read_weights(subject: Measurable) -> str:
     return found.hexdigest()
 
 
-def _function(subject: Measurable, n: int) -> str:
-    if subject.config is not None:
-        return repr(subject.config)
-    if subject.torch is not None:
-        return f"PyTorch {subject.readout!r}"
-    leaves, structure = jax.tree.flatten(subject.parameters)
+def _function(model: Model, n: int) -> str:
+    if model.config is not None:
+        return repr(model.config)
+    if model.torch is not None:
+        return f"PyTorch {model.readout!r}"
+    leaves, structure = jax.tree.flatten(model.parameters)
     shapes = tuple(jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-    return _program(subject.apply, structure, shapes, n, jnp.result_type(float) == jnp.float64)
+    return _program(model.apply, structure, shapes, n, jnp.result_type(float) == jnp.float64)
 
 
 @kept

@@ -18,7 +18,7 @@ from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Forgotten, Measure
-from jaxsens.core.models.subjects.adapters import Measurable
+from jaxsens.core.models.adapters import Model
 from jaxsens.core.results.fingerprint import fingerprint, weights_of
 
 
@@ -79,7 +79,7 @@ class Request:
 
 
 def requested(
-    model: Measurable,
+    model: Model,
     words: Int[np.ndarray, "batch n"],
     table: FlipTable,
     options: tuple[Flips, Measure, AskedEngine],

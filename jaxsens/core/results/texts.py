@@ -9,18 +9,18 @@ from typing import Any
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.flips.selection import select
-from jaxsens.core.models.subjects.adapters import Measurable, checked_input
+from jaxsens.core.models.adapters import Model, checked_input
 from jaxsens.core.results.interrupted import MeasurementInterrupted
 from jaxsens.core.results.result import FlipSensitivity
 
 
 def check_texts(
-    texts: Sequence[Any], subject: Measurable, flips: Flips | None, readout: Any, problems: Problems
+    texts: Sequence[Any], model: Model, flips: Flips | None, readout: Any, problems: Problems
 ) -> None:
     """Rejects texts, given as ids, of which one cannot be measured, before the others are."""
     for k, ids in enumerate(texts):
         own = Problems()
-        words, reading = checked_input(subject, ids, readout, own, one=True)
+        words, reading = checked_input(model, ids, readout, own, one=True)
         if flips is not None and not own:
             try:
                 select(flips.drawing(None), reading, words, own).flips()

@@ -12,7 +12,7 @@ from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.strict import did_you_mean
 from jaxsens.core.choose import choose
 from jaxsens.core.engines.options import estimating
-from jaxsens.core.models.subjects.adapters import measurable
+from jaxsens.core.models.adapters import as_model
 from jaxsens.core.sweeps.points import NOT_INSTALLED, Measurement
 from jaxsens.core.sweeps.sweep import SweepVariant
 
@@ -110,7 +110,7 @@ def _refusal(variant: SweepVariant, measure: Measurement) -> InputError | None:
         return InputError(NOT_INSTALLED)
     engine = type(measure.engine_beyond)()  # whose options do not suit is said once, by `_sketched`
     try:
-        choose(measurable(variant.source.example), engine, measure.flips, measure.measure, 2)
+        choose(as_model(variant.source.example), engine, measure.flips, measure.measure, 2)
     except InputError as error:
         return error
     return None

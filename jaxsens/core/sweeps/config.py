@@ -60,9 +60,9 @@ from jaxsens.core.engines.options import Auto
 from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.flips.selection import select
 from jaxsens.core.measures import MEDIAN
+from jaxsens.core.models.adapters import Model, as_model
 from jaxsens.core.models.config_tables import read_config
-from jaxsens.core.models.subjects.adapters import Measurable, measurable
-from jaxsens.core.models.subjects.texts import with_token
+from jaxsens.core.models.texts import with_token
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.sweeps.beyond import check_estimates, sampled_variants
 from jaxsens.core.sweeps.own import named_source
@@ -345,16 +345,16 @@ def load_sweep_config(path: str | os.PathLike[str], allow_code: bool = False) ->
 
 
 def parse_sweep_config(
-    text: str, subject: str = "config", folder: Path = Path(), allow_code: bool = False
+    text: str, model: str = "config", folder: Path = Path(), allow_code: bool = False
 ) -> Sweep:
     """As `load_sweep_config`, from the text itself. Files that it names are looked for in `folder`."""
-    raw, problems = parse_toml(text, subject), Problems(subject)
+    raw, problems = parse_toml(text, model), Problems(model)
     others = {"bins": "generalisation", "words": "theorem6", "language": "train"}
     of = next((others[key] for key in others if key in raw), None)
     if of is not None and not {"variant", "variants"} & raw.keys():
         raise InputError.of(
             "CONFIG",
-            subject,
+            model,
             f"a config of `jaxsens {of}`, which trains models, and not of a sweep, which names "
             f"variants; run `jaxsens {of}` with it, which says how long is left",
         )
@@ -399,7 +399,7 @@ def check_variant(
     build = functools.cache(lambda: source.example)
     check_measure(where, source.output_size, build, lengths, measure, problems)
     if source.network is None and measure is not None and measure.flips.drawing(None) == Substitute():
-        _check_flips(where, measurable(build()), lengths, measure.flips, problems)
+        _check_flips(where, as_model(build()), lengths, measure.flips, problems)
 
 
 def _check_statistics(sound: Mapping[str, Any], problems: Problems) -> None:
@@ -487,17 +487,17 @@ def check_measure(
     for by name that refuses it. The model is built if anything is asked that depends on it."""
     if measure is None:
         return
-    subject = functools.cache(lambda: measurable(build()))
+    model = functools.cache(lambda: as_model(build()))
     if measure.measure.given() or measure.measure.least_outputs > 1:
         try:
-            with_token(None, measure.measure).check(output_size, subject().outputs)
+            with_token(None, measure.measure).check(output_size, model().outputs)
         except InputError as error:
             note_each("measure", where, error.problems, problems)
     if measure.flips.drawing(None) != Substitute():
-        _check_flips(where, subject(), lengths, measure.flips, problems)
+        _check_flips(where, model(), lengths, measure.flips, problems)
     if not isinstance(measure.engine, Auto):
         try:
-            choose(subject(), measure.engine, measure.flips, measure.measure, next(iter(lengths), 2))
+            choose(model(), measure.engine, measure.flips, measure.measure, next(iter(lengths), 2))
         except InputError as error:
             note_each("engine", where, error.problems, problems)
 
@@ -511,13 +511,11 @@ def note_each(name: str, where: str, found: Iterable[Problem], problems: Problem
             problems.note(("measure", name), f"{where}: {one}")
 
 
-def _check_flips(
-    where: str, subject: Measurable, lengths: Sequence[int], flips: Flips, problems: Problems
-) -> None:
+def _check_flips(where: str, model: Model, lengths: Sequence[int], flips: Flips, problems: Problems) -> None:
     """Notes what is wrong with the flips of a model: at any length, or at the first of which it is."""
     for n in (0, *lengths):
         own = Problems()
-        select(flips, subject, np.zeros((0, n), np.int32), own)
+        select(flips, model, np.zeros((0, n), np.int32), own)
         note_each("flips", where, own, problems)
         if own:
             return

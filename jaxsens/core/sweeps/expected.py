@@ -52,7 +52,7 @@ class ExpectedPoints:
     @property
     def programs(self) -> tuple[object, ...]:
         """What the programs are compiled for: points that agree in it share them."""
-        return self.run.engine.shared, self.run.n, self.run.subject.dtype
+        return self.run.engine.shared, self.run.n, self.run.model.dtype
 
 
 def expected_point(points: tuple[Point, ...], platform: Platform | None = None) -> ExpectedPoints:
@@ -101,7 +101,7 @@ def expected_seconds(
     measuring = sum(len(one.points) * (one.seconds + POINT_SECONDS) for one in groups)
     for table in (one for one in tables if isinstance(one, PointTable)):
         for one in groups:
-            cost = table.cost(one.run.subject, one.run.n)
+            cost = table.cost(one.run.model, one.run.n)
             programs[table, one.points[0].group] = cost.compilation(on)
             measuring += len(one.points) * cost.seconds(on, one.inputs, 0)
     compiling = sum(programs.values())

@@ -27,10 +27,10 @@ from jaxsens.core.base.stopping import check
 from jaxsens.core.checks.check import traced_model
 from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.flips.selection import default_flips
+from jaxsens.core.models.adapters import Model, as_model
 from jaxsens.core.models.config_tables import build
 from jaxsens.core.models.networks.config import NetworkConfig
 from jaxsens.core.models.networks.network import Network
-from jaxsens.core.models.subjects.adapters import Measurable, measurable
 from jaxsens.core.results.fingerprint import fingerprint
 from jaxsens.core.sweeps.jobs.job import one_line
 from jaxsens.core.sweeps.sources import EVERY, ModelSource, coordinates
@@ -105,23 +105,23 @@ def own_source(
 
     example = next(iter(known))
     try:
-        model = built(*example)
-        subject = measurable(model)
-        with numerics(subject.dtype):
-            subject, shape, _ = traced_model(subject, example[0])
+        made = built(*example)
+        model = as_model(made)
+        with numerics(model.dtype):
+            model, shape, _ = traced_model(model, example[0])
     except InputError as error:
         problems.note((), _for_a_sweep(error, *example))
         return None
     return OwnSource(
         weights="own",
-        network=model.config if isinstance(model, Network) else None,
+        network=made.config if isinstance(made, Network) else None,
         expanded={"type": "OwnModel"},
         build=built,
-        designated=EVERY if subject.outputs is None else coordinates(subject.outputs),
-        exact_length=subject.exact_length,
-        alphabet=Symbols(_alphabet_size(subject, flips), None),
+        designated=EVERY if model.outputs is None else coordinates(model.outputs),
+        exact_length=model.exact_length,
+        alphabet=Symbols(_alphabet_size(model, flips), None),
         outputs=shape[-1] if shape else 1,
-        flips=default_flips(subject),
+        flips=default_flips(model),
         example_at=example,
         sha256={**known, **dict.fromkeys(failed)},
     )
@@ -134,12 +134,12 @@ def _made(make: Callable[[int, int], Any], n: int, seed: int) -> Any:
 
 def _sha256(model: Any, n: int) -> str:
     """What a model is known by. A model that cannot be traced is refused with what `flip_sensitivity` says of it."""
-    subject = measurable(model)
-    with numerics(subject.dtype):
+    model = as_model(model)
+    with numerics(model.dtype):
         try:
-            return fingerprint(subject, n)
+            return fingerprint(model, n)
         except Exception:
-            traced_model(subject, n)
+            traced_model(model, n)
             raise
 
 
@@ -152,10 +152,10 @@ def _for_a_sweep(error: InputError, n: int, seed: int) -> str:
     )
 
 
-def _alphabet_size(subject: Measurable, flips: Flips | None) -> int:
+def _alphabet_size(model: Model, flips: Flips | None) -> int:
     """The number of symbols: the model's own, or that of those which flips insert, if they are 0 .. k - 1."""
-    if subject.alphabet_size is not None:
-        return subject.alphabet_size
+    if model.alphabet_size is not None:
+        return model.alphabet_size
     symbols = flips.symbols if isinstance(flips, Substitute) else None
     if isinstance(symbols, int):
         return symbols

@@ -21,7 +21,7 @@ from jaxsens.core.base.registry import entries, load
 from jaxsens.core.base.sealed import digest
 from jaxsens.core.base.strict import read_table
 from jaxsens.core.engines.engine import Cost
-from jaxsens.core.models.subjects.adapters import Measurable
+from jaxsens.core.models.adapters import Model
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.sweeps.jobs.progress import Reporter
@@ -68,7 +68,7 @@ class PointTable(SweepTable):
         """Returns the rows of NAME.csv of a point with these statistics."""
 
     @abc.abstractmethod
-    def cost(self, model: Measurable, n: int) -> Cost:
+    def cost(self, model: Model, n: int) -> Cost:
         """Returns the cost of the statistics of an input of length n, as that of its preparation."""
 
 

@@ -19,8 +19,8 @@ from jaxsens.core.engines.options import MANY
 from jaxsens.core.explain import PlannedRun, planned_run
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.flips.selection import default_flips, select
-from jaxsens.core.models.subjects.adapters import checked_input, measurable
-from jaxsens.core.models.subjects.texts import encoded, with_token
+from jaxsens.core.models.adapters import as_model, checked_input
+from jaxsens.core.models.texts import encoded, with_token
 from jaxsens.core.results.fingerprint import fingerprint
 from jaxsens.service.worker.models import ServedModels
 from jaxsens.service.worker.question import Question
@@ -51,7 +51,7 @@ class Desk:
             InputError: for what `flip_sensitivity` would reject before it runs the model.
         """
         model, _ = self.models.get(question.model, question.reads)
-        subject = measurable(model)
+        subject = as_model(model)
         with_token(model, question.measure)
         with collecting("flip_sensitivity") as problems:
             words, reading = checked_input(
@@ -76,7 +76,7 @@ class Desk:
         """Returns the digest of what a result depends on: the function, the weights, the inputs, the objects and the
         version."""
         model, weights = self.models.get(question.model, question.reads)
-        subject = measurable(model)
+        subject = as_model(model)
         with collecting("flip_sensitivity") as problems:
             words, reading = checked_input(
                 subject, encoded(model, question.tokens), question.readout, problems

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from jaxsens.core.base.errors import InputError, Problems
-from jaxsens.core.models.subjects.adapters import measurable
+from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.transformer.layered import LayeredModel
 from jaxsens.core.placement.program import bytes_of
 from jaxsens.core.results.fingerprint import weights_of
@@ -48,7 +48,7 @@ class ServedModels:
             key = name, output if Path(self.given[name]).is_dir() else ""
             if key not in self._loaded:
                 model = self._load(name, output)
-                subject = measurable(model)
+                subject = as_model(model)
                 self._loaded[key] = model, weights_of(subject), bytes_of(subject.parameters)
             self._loaded.move_to_end(key)
             self._drop()
@@ -66,7 +66,7 @@ class ServedModels:
         if not held:
             return {"name": name, "loaded": False}
         model, _, size = held[-1]
-        subject = measurable(model)
+        subject = as_model(model)
         shape = getattr(model, "architecture", None) or subject.config
         return {
             "name": name,

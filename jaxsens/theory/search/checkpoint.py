@@ -32,14 +32,14 @@ def identity(problem: SearchTask) -> dict[str, Any]:
     A model is identified by the type of its function, its config and the SHA-256 of its parameters. `Checkpoint`
     notices from the outputs if a function holds other numbers.
     """
-    subject, space, outputs = problem.subject, problem.space, problem.engine.outputs
+    model, space, outputs = problem.model, problem.space, problem.engine.outputs
     # The config of a jaxsens transformer says where it is read.
-    readout = {} if subject.config is not None else {"readout": subject.readout}
+    readout = {} if model.config is not None else {"readout": model.readout}
     return {
         **readout,
         "format": FORMAT,
-        "model": type(subject.apply).__name__ if subject.config is None else repr(subject.config),
-        "parameters": weights_of(subject),
+        "model": type(model.apply).__name__ if model.config is None else repr(model.config),
+        "parameters": weights_of(model),
         "n": space.n,
         "flips": space.alphabet.tolist(),
         "fixed": {str(position): symbol for position, symbol in sorted(space.fixed.items())},

@@ -101,7 +101,7 @@ def _outputs(
     """The chosen outputs of every word. Blocks of words fit what the returned values leave of the memory budget."""
     space, found = problem.space, np.zeros((0, 0))
     rewrite = NumberedWord(tuple(space.alphabet.tolist()), tuple(space.free.tolist()))
-    engine = OutputEngine(problem.norm, problem.engine.outputs, problem.subject.apply, rewrite=rewrite)
+    engine = OutputEngine(problem.norm, problem.engine.outputs, problem.model.apply, rewrite=rewrite)
     first = _words(space, np.zeros(1, int))
     size = max(1, min(_BLOCK_BYTES // max(1, problem.output_bytes), space.count))
     nothing = np.zeros((size, 1), np.int32)

@@ -222,7 +222,7 @@ def _structured(problem: SearchTask, k: int) -> Int[np.ndarray, " free"] | None:
     """The k-th structured word, by numbers of symbols, or None if there are no more."""
     space = problem.space
     size, places = len(space.alphabet), np.arange(len(space.free))
-    readout = problem.subject.position_read(space.n)
+    readout = problem.model.position_read(space.n)
     second = [space.free == readout, places % 2 == 1, places >= len(places) // 2]
     second = [np.zeros(len(places), bool), *(where for where in second if where.any())]
     if k >= size * len(second):

@@ -23,7 +23,7 @@ from jaxsens.core.engines.options import MANY, AskedEngine, Auto
 from jaxsens.core.flips.flip_table import Candidates, Lists
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import Norm
-from jaxsens.core.models.subjects.adapters import Measurable
+from jaxsens.core.models.adapters import Model
 from jaxsens.core.placement import placement
 from jaxsens.core.placement.run import Measuring
 from jaxsens.theory.search.options import Search
@@ -77,7 +77,7 @@ class SearchSpace:
 
 
 def search_space(
-    subject: Measurable,
+    model: Model,
     n: int,
     alphabet: Int[np.ndarray, " symbols"],
     search: Search,
@@ -90,10 +90,10 @@ def search_space(
     if n and not check_fits("n", n, n * TOKEN_BYTES, "a word of this length", "give a smaller one", problems):
         n = 0
     if n:
-        subject.check_length(n, problems)
+        model.check_length(n, problems)
     fixed, start = search.fixed, search.start
-    held = inputs.fixed(fixed, n, subject.vocabulary_size, problems)
-    kept = {*held, subject.position_read(n)}
+    held = inputs.fixed(fixed, n, model.vocabulary_size, problems)
+    kept = {*held, model.position_read(n)}
     flipped = np.array([position for position in range(n) if position not in kept], int)
     if n and not len(flipped):
         remedy = (
@@ -131,7 +131,7 @@ class SearchTask:
     """A model, the words that are searched, and how flips are measured.
 
     Attributes:
-        subject: The model.
+        model: The model.
         space: The words.
         engine: Measures all flips of a word.
         few_engine: Measures a few flips of a word.
@@ -143,7 +143,7 @@ class SearchTask:
         dtype: The dtype of the arithmetic.
     """
 
-    subject: Measurable
+    model: Model
     space: SearchSpace
     engine: Engine
     few_engine: Engine
@@ -167,7 +167,7 @@ class SearchTask:
     def output_bytes(self) -> int:
         """The size of one word's outputs, in the dtype that they are kept in. Traces the model."""
         word = jax.ShapeDtypeStruct((self.space.n,), jnp.int32)
-        output = jax.eval_shape(self.subject.apply, self.parameters, word)
+        output = jax.eval_shape(self.model.apply, self.parameters, word)
         return int(np.prod(output.shape)) * jnp.promote_types(output.dtype, jnp.float32).itemsize
 
     def measure(self, word: Int[np.ndarray, " n"]) -> Measured:
@@ -207,26 +207,26 @@ class SearchTask:
 
 
 def problem_of(
-    subject: Measurable,
+    model: Model,
     space: SearchSpace,
     search: Search,
     norm: Norm,
     engine: AskedEngine,
     devices: placement.Placement,
 ) -> SearchTask:
-    """The problem, after trying the model on a word. Call and use it within `numerics(subject.dtype)`.
+    """The problem, after trying the model on a word. Call and use it within `numerics(model.dtype)`.
 
     Raises an InputError for a model or an engine that `flip_sensitivity` refuses.
     """
     first = space.word(np.full((1, len(space.free)), space.alphabet[0]))
-    subject, shape, dtype = traced_model(subject, first[0], norm)
-    check_calls(subject, first, shape)
-    check_words(subject, space.tried(search.seed), "flips or search.fixed")
-    runner, choice = choose(subject, engine.shared_by(MANY), Substitute(), norm, space.n)
+    model, shape, dtype = traced_model(model, first[0], norm)
+    check_calls(model, first, shape)
+    check_words(model, space.tried(search.seed), "flips or search.fixed")
+    runner, choice = choose(model, engine.shared_by(MANY), Substitute(), norm, space.n)
     named = AskedEngine.kinds[choice.name]() if isinstance(engine, Auto) else engine
-    few, _ = choose(subject, named, Substitute(), norm, space.n, count=1)
-    parameters = jax.tree.map(jnp.asarray, subject.parameters)
-    return SearchTask(subject, space, runner, few, choice, parameters, devices, search, norm, dtype)
+    few, _ = choose(model, named, Substitute(), norm, space.n, count=1)
+    parameters = jax.tree.map(jnp.asarray, model.parameters)
+    return SearchTask(model, space, runner, few, choice, parameters, devices, search, norm, dtype)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from jaxsens.core.base.versions import versions
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips, alphabet_of
 from jaxsens.core.measures import Measure, read_norm
-from jaxsens.core.models.subjects.adapters import measurable
+from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.transformer.layered import LAST_OTHER
 from jaxsens.core.placement.placement import Placement, checked_placement
 from jaxsens.core.results.digits.resolution import beyond_precision, forward_pass, unresolved_scores
@@ -77,37 +77,37 @@ def worst_input(
         InputError: Naming each argument that cannot be used and the remedy; for a checkpoint that is damaged or belongs
             to another search; and for a model that `flip_sensitivity` refuses.
     """
-    subject = measurable(model)
+    model = as_model(model)
     with collecting("worst_input") as problems:
-        sizes = subject.alphabet_size, subject.vocabulary_size
-        alphabet = alphabet_of(flips, *sizes, problems, reserved=subject.reserved)
+        sizes = model.alphabet_size, model.vocabulary_size
+        alphabet = alphabet_of(flips, *sizes, problems, reserved=model.reserved)
         n = inputs.length(n, problems)
-        if inputs.readout(readout, subject.readout, n, problems):
-            subject = subject.reading(readout)
-        if str(subject.readout).startswith(LAST_OTHER):
+        if inputs.readout(readout, model.readout, n, problems):
+            model = model.reading(readout)
+        if str(model.readout).startswith(LAST_OTHER):
             problems.add(
-                "readout", subject.readout, f"a row that moves with the word; give {max((n or 1) - 1, 0)}"
+                "readout", model.readout, f"a row that moves with the word; give {max((n or 1) - 1, 0)}"
             )
         if not isinstance(search, Search | None):
             problems.add("search", search, "jaxsens.theory.Search(restarts=4), or None")
         search = search if isinstance(search, Search) else Search()
-        space = search_space(subject, n, alphabet, search, problems)
+        space = search_space(model, n, alphabet, search, problems)
         norm, how = read_norm(measure, problems), read(AskedEngine, engine, problems)
         if isinstance(how, AskedEngine) and not how.exact:
             problems.add("engine", how, "an engine that measures: auto, vmap, incremental or difference")
         devices = checked_placement(placement, problems)
         inputs.progress(progress, 1, "a SearchProgress, or None", problems, bar=False)
-    imprecise = beyond_precision(subject, space.n)
+    imprecise = beyond_precision(model, space.n)
     if imprecise is not None:
         warnings.warn(imprecise, PrecisionWarning, stacklevel=3)
-    with stopping.noting(signal.SIGINT), numerics(subject.dtype):
-        problem = problem_of(subject, space, search, norm, how, devices)
+    with stopping.noting(signal.SIGINT), numerics(model.dtype):
+        problem = problem_of(model, space, search, norm, how, devices)
         if devices.group is not None:
             local = search.exact, search.restarts, search.budget, search.checkpoint is None
             devices.agree((identity(problem), *local))
         first = space.word(np.full((1, len(space.free)), space.alphabet[0]))
-        passed = forward_pass(problem.subject, first, problem.engine, problem.parameters, devices)
-        blurred = unresolved_scores(problem.subject, space.n, passed, problem.engine.widens)
+        passed = forward_pass(problem.model, first, problem.engine, problem.parameters, devices)
+        blurred = unresolved_scores(problem.model, space.n, passed, problem.engine.widens)
         if blurred is not None and imprecise is None:
             warnings.warn(blurred, PrecisionWarning, stacklevel=3)
         if not _enumerable(problem):

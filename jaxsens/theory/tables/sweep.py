@@ -23,7 +23,7 @@ from jaxsens.core.base.strict import STRICT
 from jaxsens.core.base.versions import versions
 from jaxsens.core.engines.options import Auto
 from jaxsens.core.flips.flips import Substitute
-from jaxsens.core.models.subjects.adapters import measurable
+from jaxsens.core.models.adapters import as_model
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.sweeps.jobs.job import Record
 from jaxsens.core.sweeps.jobs.progress import Reporter
@@ -221,7 +221,7 @@ class Bounds(RecordTable):
             seconds[name] = round(time.perf_counter() - began, 3)
         told: dict[str, Any] = {"notes": notes, "seconds": seconds, "versions": versions()}
         record = BoundRecord(item.key, point.variant, point.n, point.seed, **told, **found)
-        _check(record, measurable(model).dtype)
+        _check(record, as_model(model).dtype)
         return record
 
 

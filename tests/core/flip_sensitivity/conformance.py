@@ -23,11 +23,11 @@ from jaxsens.core.engines.engine import Engine, FlipBlock
 from jaxsens.core.engines.incremental import incremental_engine
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.measures import Measure
+from jaxsens.core.models.adapters import Model, TransformerApply
 from jaxsens.core.models.networks.given import parameters_from_numpy
 from jaxsens.core.models.parts.masks import SlidingWindow, TwoSidedWindow
 from jaxsens.core.models.parts.score_positions import PartialAlibi, PartialRotary, RelativeBias
 from jaxsens.core.models.parts.weighting import SinkSoftmax
-from jaxsens.core.models.subjects.adapters import Measurable, TransformerApply
 from jaxsens.core.models.transformer.parameters import TransformerParameters
 from tests import reference
 from tests.small_models import KINDS, POSITIONS_TRIED, WEIGHTINGS_TRIED, random_parameters, small
@@ -85,7 +85,7 @@ def engine_of(
     if name == "incremental":
         apply = TransformerApply(config)
         return incremental_engine(
-            Measurable(apply, None, call=lambda tokens: None, config=config), measure, outputs
+            Model(apply, None, call=lambda tokens: None, config=config), measure, outputs
         )
     return None if difference.refusal(config) else DifferenceEngine(measure, outputs, config)
 

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 import jaxsens
-from jaxsens.core.models.subjects.adapters import measurable
+from jaxsens.core.models.adapters import as_model
 
 TOKENS = np.array([0, 1, 1, 0, 1])
 
@@ -74,10 +74,10 @@ def test_every_kind_of_model_is_measured_like_a_loop_over_its_own_calls(kind):
 
 
 def test_adapters_of_one_architecture_are_equal_so_that_nothing_compiles_twice():
-    one, two = (measurable(EquinoxModel(jax.random.key(k))).apply for k in (0, 1))
+    one, two = (as_model(EquinoxModel(jax.random.key(k))).apply for k in (0, 1))
     assert one == two
     assert hash(one) == hash(two)
-    one, two = (measurable(NnxModel(nnx.Rngs(k))).apply for k in (0, 1))
+    one, two = (as_model(NnxModel(nnx.Rngs(k))).apply for k in (0, 1))
     assert one == two
     assert hash(one) == hash(two)
 

@@ -16,8 +16,8 @@ from jaxsens.core.choose import ROUNDING, choose
 from jaxsens.core.engines.options import MANY, AskedEngine, Auto
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import L2
+from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.parts.weighting import Sigmoid, SinkSoftmax
-from jaxsens.core.models.subjects.adapters import measurable
 from tests.refusals import refusal
 
 
@@ -28,8 +28,8 @@ def model(layers: int, width: int = 64, **options) -> jaxsens.Transformer:
     return jaxsens.Transformer(config, seed=0)
 
 
-def chosen(subject: jaxsens.Transformer, n: int, calls: int | None = None, **more):
-    return choose(measurable(subject), Auto(calls), Substitute(), L2(), n, **more)[1]
+def chosen(model: jaxsens.Transformer, n: int, calls: int | None = None, **more):
+    return choose(as_model(model), Auto(calls), Substitute(), L2(), n, **more)[1]
 
 
 @pytest.mark.quick(8)
@@ -101,7 +101,7 @@ def test_what_remains_of_a_call_goes_on_by_the_engine_with_which_it_began():
 
 
 def test_the_difference_engine_has_one_form_whoever_asks_for_it():
-    subject = measurable(model(2))
+    subject = as_model(model(2))
     for n, count in ((512, None), (4096, None), (4096, 2)):
         named = choose(subject, jaxsens.Difference(), Substitute(), L2(), n, count=count)[0]
         auto = choose(subject, Auto(MANY), Substitute(), L2(), n, count=count)
@@ -227,6 +227,6 @@ def test_an_engine_that_nobody_knows_is_no_other_one():
     model = jaxsens.Transformer(jaxsens.TransformerConfig(2, 8, 2, 1, 8), seed=0)
     known = "auto, vmap, incremental, difference, first-order"
     with pytest.raises(jaxsens.InputError, match=f"no rule for the engine SecondOrder; it knows {known}"):
-        choose(measurable(model), SecondOrder(), Substitute(), L2(), 8)
+        choose(as_model(model), SecondOrder(), Substitute(), L2(), 8)
     with refusal("engine"):
         jaxsens.flip_sensitivity(model, [0, 1, 1], engine="second-order")

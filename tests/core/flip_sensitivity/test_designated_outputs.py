@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.models.subjects.adapters import measurable
+from jaxsens.core.models.adapters import as_model
 
 WORD = np.array([0, 1, 1, 0, 1, 0])
 
@@ -90,8 +90,8 @@ def test_models_of_other_kinds_designate_nothing():
         def __call__(self, tokens):
             return tokens * 1.0
 
-    assert measurable(Other()).outputs is None
-    assert (measurable(model()).outputs, measurable(model()).exact_length) == ((2, 5), 5)
+    assert as_model(Other()).outputs is None
+    assert (as_model(model()).outputs, as_model(model()).exact_length) == ((2, 5), 5)
 
 
 def test_explaining_a_designating_model_names_the_engine_that_runs():

@@ -14,8 +14,8 @@ import jaxsens
 from jaxsens import InputError, Softmax, Transformer, load_result
 from jaxsens.core.flips.flips import Delete, Insert, Repeat, Substitute
 from jaxsens.core.measures import Function
+from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.parts.schedules import SCHEDULES
-from jaxsens.core.models.subjects.adapters import measurable
 from tests import reference
 from tests.small_models import small
 
@@ -109,8 +109,8 @@ def test_several_inputs_a_sample_and_a_file(tmp_path):
 
 
 def test_reserved_symbols_are_not_inserted_and_special_ones_not_repeated():
-    subject = dataclasses.replace(measurable(MODEL), reserved=(0, 2), special=(0, 2))
-    inserted = flip_sensitivity(subject, WORD, flips=Insert())
+    model = dataclasses.replace(as_model(MODEL), reserved=(0, 2), special=(0, 2))
+    inserted = flip_sensitivity(model, WORD, flips=Insert())
     assert {*inserted.symbols.tolist()} == {1, 3, 4}
     assert {*inserted.positions.tolist()} == {
         1,
@@ -120,9 +120,9 @@ def test_reserved_symbols_are_not_inserted_and_special_ones_not_repeated():
         5,
         6,
     }  # not before the special symbol that begins the word
-    named = flip_sensitivity(subject, WORD, flips=Insert([2], positions=[0]))
+    named = flip_sensitivity(model, WORD, flips=Insert([2], positions=[0]))
     assert listed(named) == [(0, 0, 2)]
-    repeated = flip_sensitivity(subject, WORD, flips=Repeat())
+    repeated = flip_sensitivity(model, WORD, flips=Repeat())
     assert repeated.positions.tolist() == [1, 3, 4, 5]
 
 
@@ -171,7 +171,7 @@ def bounded(tokens):
         ),
         (MODEL, WORD, {"flips": Insert([9])}, "flips.symbols = 9"),
         (lambda t: jnp.sum(t) * 1.0, WORD, {"flips": Insert(), "readout": None}, "flips = Insert()"),
-        (dataclasses.replace(measurable(MODEL), max_length=N + 1), WORD, {"flips": Repeat(2)}, "Repeat(2)"),
+        (dataclasses.replace(as_model(MODEL), max_length=N + 1), WORD, {"flips": Repeat(2)}, "Repeat(2)"),
         (bounded, [1, 2, 0, 1], {"readout": None}, "tables are large enough"),
     ],
 )

@@ -25,7 +25,7 @@ from jaxsens.core.base.precision import numerics
 from jaxsens.core.engines.options import Vmap
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import L2
-from jaxsens.core.models.subjects.adapters import measurable
+from jaxsens.core.models.adapters import as_model
 from jaxsens.core.placement import run
 from jaxsens.core.results.fingerprint import fingerprint, weights_of
 from jaxsens.core.results.measured import Provenance
@@ -291,7 +291,7 @@ def test_the_hash_of_a_function_is_of_what_it_computes():
 
     def of(model, n=8):
         with numerics("float32"):
-            return fingerprint(measurable(model), n)
+            return fingerprint(as_model(model), n)
 
     assert of(closing_over(table)) == of(closing_over(table + 0))
     others = {
@@ -307,7 +307,7 @@ def test_the_hash_of_a_function_is_of_what_it_computes():
 
 def test_the_hash_of_weights_is_of_their_names_shapes_and_types_too():
     def of(parameters):
-        return weights_of(measurable((lambda weights, tokens: jnp.zeros(2), parameters)))
+        return weights_of(as_model((lambda weights, tokens: jnp.zeros(2), parameters)))
 
     zeros = np.zeros((2, 3), np.float32)
     different = [
@@ -321,7 +321,7 @@ def test_the_hash_of_weights_is_of_their_names_shapes_and_types_too():
         [jax.random.key(1)],
     ]
     assert len({of(parameters) for parameters in different}) == len(different)
-    one = measurable((lambda weights, tokens: jnp.zeros(2), [zeros]))
+    one = as_model((lambda weights, tokens: jnp.zeros(2), [zeros]))
     named = [dataclasses.replace(one, parameters=tree) for tree in ({"a": zeros}, {"b": zeros}, [[zeros]])]
     assert len({weights_of(subject) for subject in (one, *named)}) == 4
     model = small()
@@ -329,9 +329,7 @@ def test_the_hash_of_weights_is_of_their_names_shapes_and_types_too():
         model.parameters.layers[0], query=model.parameters.layers[0].key, key=model.parameters.layers[0].query
     )
     other = dataclasses.replace(model.parameters, layers=(swapped,))
-    assert weights_of(measurable(Transformer(model.config, parameters=other))) != weights_of(
-        measurable(model)
-    )
+    assert weights_of(as_model(Transformer(model.config, parameters=other))) != weights_of(as_model(model))
 
 
 def test_a_function_of_ones_own_is_completed_though_it_is_made_anew(tmp_path):

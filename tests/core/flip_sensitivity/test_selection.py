@@ -19,7 +19,7 @@ from jaxsens.core.flips.flip_table import Candidates, Lists
 from jaxsens.core.flips.flips import Delete, Mask, Neighbours, Pairs, Repeat, Substitute
 from jaxsens.core.flips.selection import nearest_symbols
 from jaxsens.core.measures import Function
-from jaxsens.core.models.subjects.adapters import measurable
+from jaxsens.core.models.adapters import as_model
 from jaxsens.core.placement.placement import Placement
 from tests import reference
 from tests.lanes import examples
@@ -193,7 +193,7 @@ def test_neighbours_differ_by_the_symbol_that_stands_there():
 # Reserved and special symbols, masks
 
 
-SUBJECT = dataclasses.replace(measurable(MODEL), reserved=(0, 2), special=(2,), mask=2)
+SUBJECT = dataclasses.replace(as_model(MODEL), reserved=(0, 2), special=(2,), mask=2)
 """Of the symbols 0 to 4 it reserves 0, which is unused, and 2, which is special and the mask; 5 is the end symbol."""
 
 

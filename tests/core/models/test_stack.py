@@ -10,7 +10,7 @@ import pytest
 
 import jaxsens
 from jaxsens.core.base.precision import numerics
-from jaxsens.core.models.subjects.adapters import measurable
+from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.transformer.stack import Stack, lengths_of_runs, over_layers, stacked
 from tests.small_models import small
 
@@ -62,7 +62,7 @@ def test_a_fold_takes_layers_in_order_and_keeps_what_each_gave():
 def test_a_model_of_equal_layers_is_measured_as_by_forward_passes_of_its_own(engine):
     config = small(alphabet_size=3, layers=5, heads=(2, 1, 1, 1, 2), dtype="float64")
     model, word = jaxsens.Transformer(config, seed=0), np.arange(9) % 3
-    assert isinstance(measurable(model).parameters.layers, Stack)
+    assert isinstance(as_model(model).parameters.layers, Stack)
     flips = jaxsens.Substitute(symbols=(0,))
     found = jaxsens.flip_sensitivity(model, word, flips, engine=engine)
     with numerics("float64"):

@@ -13,7 +13,7 @@ import jaxsens
 from jaxsens.core.base.errors import Problems
 from jaxsens.core.engines.options import AskedEngine, Auto
 from jaxsens.core.measures import L2, Norm
-from jaxsens.core.models.subjects.adapters import measurable
+from jaxsens.core.models.adapters import as_model
 from jaxsens.core.placement.placement import Placement
 from jaxsens.theory.search.problem import SearchTask, problem_of, search_space
 from jaxsens.theory.search.worst_input import worst_input
@@ -49,7 +49,7 @@ def problem(
     model: Any, n: int, objective: Any = "max", norm: Norm | None = None, engine: AskedEngine | None = None
 ) -> SearchTask:
     """The problem as `worst_input` makes it. For use within `numerics`."""
-    subject = measurable(model)
+    subject = as_model(model)
     space = search_space(
         subject, n, np.arange(subject.alphabet_size or 0), jaxsens.theory.Search(), Problems("test")
     )

@@ -20,7 +20,7 @@ import jaxsens
 from jaxsens.core.base import programs
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.base.programs import compiled, kept
-from jaxsens.core.models.subjects.adapters import PairApply
+from jaxsens.core.models.adapters import PairApply
 from tests.small_models import small
 from tools import memory_growth
 

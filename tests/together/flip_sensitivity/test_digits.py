@@ -17,8 +17,8 @@ from jaxsens.core.base.precision import RESOLVED, numerics, resolved
 from jaxsens.core.choose import Work
 from jaxsens.core.engines.difference.rounding import product_error, size
 from jaxsens.core.measures import Decision, Measure
+from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.parts.weighting import Sigmoid, SinkSoftmax
-from jaxsens.core.models.subjects.adapters import measurable
 from jaxsens.core.results.digits.rounding import output_rounding
 from tools.digits import truth
 
@@ -39,7 +39,7 @@ def word(n: int = 32) -> np.ndarray:
 
 def compared(model: Any, tokens: np.ndarray, **options: Any) -> tuple[jaxsens.FlipSensitivity, np.ndarray]:
     found = jaxsens.flip_sensitivity(model, tokens, progress=False, **options)
-    return found, truth(measurable(model), tokens, found.positions, found.symbols)
+    return found, truth(as_model(model), tokens, found.positions, found.symbols)
 
 
 @pytest.mark.quick(1)
@@ -136,7 +136,7 @@ def test_what_no_arithmetic_resolves_is_counted_in_one_warning():
         found = jaxsens.flip_sensitivity(transformer(0), word(32), engine="vmap", progress=False)
     assert len(caught) == 1
     assert not found.resolved.any()
-    true = truth(measurable(transformer(0)), word(32), found.positions, found.symbols)
+    true = truth(as_model(transformer(0)), word(32), found.positions, found.symbols)
     assert np.all(np.abs(found.norms - true) <= found.resolution)
 
 
@@ -203,7 +203,7 @@ def test_the_error_of_a_product_is_that_of_float32():
 @pytest.mark.long
 def test_the_doubt_of_an_output_covers_its_rounding_and_is_assumed_where_it_cannot_be_evaluated():
     model = transformer(0, weighting="softmax", layers=2, width=32)
-    subject, tokens = measurable(model), word(24)
+    subject, tokens = as_model(model), word(24)
     output = np.asarray(subject.apply(subject.parameters, jnp.asarray(tokens)))
     doubts = output_rounding(subject, tokens[None])
     said = doubts(FIRST, "float32", output[None])
@@ -219,17 +219,17 @@ def test_the_doubt_of_an_output_covers_its_rounding_and_is_assumed_where_it_cann
         )
         return jnp.asarray(found)
 
-    assumed = output_rounding(measurable(called), tokens[None])(FIRST, "float32", np.array([[3.0, 1.0]]))
+    assumed = output_rounding(as_model(called), tokens[None])(FIRST, "float32", np.array([[3.0, 1.0]]))
     np.testing.assert_allclose(assumed[0], 4 * np.finfo(np.float32).eps * np.array([3, 1]))
 
 
 def test_the_doubt_of_a_float64_output_covers_the_rounding_of_its_parameters():
     # The same operations in another order give the same number: only a moved parameter shows that its digits matter.
     scales = np.array([1e7, 2e7, 3e7])
-    subject, tokens = measurable((lambda scales, word: jnp.sin(scales * (word.sum() + 1.5)), scales)), word(6)
+    model, tokens = as_model((lambda scales, word: jnp.sin(scales * (word.sum() + 1.5)), scales)), word(6)
     with numerics("float64"):
-        output = np.asarray(subject.apply(subject.parameters, jnp.asarray(tokens)))
-    doubt = output_rounding(subject, tokens[None])(FIRST, "float64", output[None])
+        output = np.asarray(model.apply(model.parameters, jnp.asarray(tokens)))
+    doubt = output_rounding(model, tokens[None])(FIRST, "float64", output[None])
     x = scales * (tokens.sum() + 1.5)
     assert np.all(0.2 * np.finfo(np.float64).eps * x * abs(np.cos(x)) < doubt)
     assert np.all(doubt < 1e-4)

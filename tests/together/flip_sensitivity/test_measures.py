@@ -19,8 +19,8 @@ from jaxsens.core.engines.engine import FlipBlock
 from jaxsens.core.engines.options import Difference
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import KL, Comparison, Cosine, Function, Measure
+from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.networks.given import parameters_from_numpy
-from jaxsens.core.models.subjects.adapters import measurable
 from jaxsens.core.placement.placement import Placement
 from tests import reference
 from tests.core.flip_sensitivity.conformance import CASES, engine_of
@@ -379,7 +379,7 @@ def test_a_saved_result_and_the_part_of_an_input_have_their_signs(tmp_path):
 def test_every_fallback_keeps_the_function():
     config = jaxsens.TransformerConfig(alphabet_size=3, width=8, heads=2, layers=2, feed_forward=16)
     measure = Function(log_probability)
-    runner, _ = choose(measurable(Transformer(config)), Difference(), Substitute(), measure, 1024)
+    runner, _ = choose(as_model(Transformer(config)), Difference(), Substitute(), measure, 1024)
     chain = []
     while runner is not None:
         chain.append((type(runner).__name__, runner.measure))

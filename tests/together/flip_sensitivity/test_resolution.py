@@ -15,9 +15,9 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.measures import L2
+from jaxsens.core.models.adapters import Model, as_model
 from jaxsens.core.models.parts.schedules import SCHEDULES
 from jaxsens.core.models.parts.weighting import AdaptiveSoftmax
-from jaxsens.core.models.subjects.adapters import Measurable, measurable
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.results.digits.resolution import ForwardPass, forward_pass, unresolved_scores
 from tests.small_models import random_parameters, small
@@ -32,14 +32,14 @@ def words(n: int) -> np.ndarray:
     return np.random.default_rng(3).integers(0, 2, (1, n)).astype(np.int32)
 
 
-def passed(subject: Measurable, words: np.ndarray) -> ForwardPass:
-    engine = VmapEngine(L2(), None, subject.apply)
-    return forward_pass(subject, words, engine, subject.parameters, Placement())
+def passed(model: Model, words: np.ndarray) -> ForwardPass:
+    engine = VmapEngine(L2(), None, model.apply)
+    return forward_pass(model, words, engine, model.parameters, Placement())
 
 
-def told(subject: Measurable, n: int) -> str | None:
-    with numerics(subject.dtype):
-        return unresolved_scores(subject, n, passed(subject, words(n)), widens=False)
+def told(model: Model, n: int) -> str | None:
+    with numerics(model.dtype):
+        return unresolved_scores(model, n, passed(model, words(n)), widens=False)
 
 
 def test_scores_beyond_the_dtype_are_warned_of_once_with_layer_and_remedy():
@@ -72,29 +72,27 @@ def test_an_engine_that_measures_in_float64_what_float32_blurs_is_not_warned_of(
     ],
 )
 def test_scores_that_the_dtype_resolves_are_not_warned_of(changes, n):
-    assert told(measurable(model(**changes)), n) is None
+    assert told(as_model(model(**changes)), n) is None
 
 
 def test_the_remedy_names_no_engine_that_lacks_a_rule():
     adaptive = AdaptiveSoftmax(SCHEDULES["cubic"])
-    found = told(measurable(model(weighting=adaptive, layers=1)), 1024) or ""
+    found = told(as_model(model(weighting=adaptive, layers=1)), 1024) or ""
     assert 'use dtype="float64", or smaller' in found
     assert "engine" not in found
 
 
 def test_what_counts_is_the_score_of_keys_that_get_weight():
     # Penalties of distance: far keys have huge negative scores, and no weight.
-    assert (
-        told(measurable(model(weighting="temperature-quadratic", positions="alibi", layers=1)), 256) is None
-    )
+    assert told(as_model(model(weighting="temperature-quadratic", positions="alibi", layers=1)), 256) is None
     parameters = model().parameters
     first = dataclasses.replace(parameters.layers[0], query=parameters.layers[0].query * 1e7)
     sharp = dataclasses.replace(parameters, layers=(first, parameters.layers[1]))
-    assert "layer 0" in (told(measurable(jaxsens.Transformer(model().config, parameters=sharp)), 16) or "")
+    assert "layer 0" in (told(as_model(jaxsens.Transformer(model().config, parameters=sharp)), 16) or "")
 
 
 def test_within_its_exact_length_a_constructed_model_is_not_warned_of():
-    subject = measurable(model(weighting="temperature-cubic", layers=1))
+    subject = as_model(model(weighting="temperature-cubic", layers=1))
     assert told(dataclasses.replace(subject, exact_length=1023), 1024) is not None
     assert told(dataclasses.replace(subject, exact_length=1024), 1024) is None
 

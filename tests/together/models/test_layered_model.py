@@ -8,7 +8,7 @@ import pytest
 
 import jaxsens
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.models.subjects.adapters import measurable
+from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.transformer.layered import LayeredModel
 from jaxsens.core.models.transformer.layers import layered_transformer
 
@@ -42,7 +42,7 @@ def test_calling_it_returns_the_output_of_every_row():
     assert rows.shape == (5, 8)
     for row in (0, 3):
         np.testing.assert_allclose(
-            rows[row], measurable(model).reading(row).call(jnp.asarray(TOKENS)), rtol=1e-5, atol=1e-6
+            rows[row], as_model(model).reading(row).call(jnp.asarray(TOKENS)), rtol=1e-5, atol=1e-6
         )
 
 
@@ -57,10 +57,10 @@ def test_it_is_measured_like_the_pair_of_its_parts(readout):
 
 
 def test_what_it_knows_of_its_symbols_reaches_the_measurement():
-    subject = measurable(named())
-    assert (subject.max_length, subject.reserved, subject.special, subject.embeddings) == (6, (2,), (), None)
-    assert subject.token_names is not None
-    assert subject.token_names([0, 2]) == ["a", "c"]
+    model = as_model(named())
+    assert (model.max_length, model.reserved, model.special, model.embeddings) == (6, (2,), (), None)
+    assert model.token_names is not None
+    assert model.token_names([0, 2]) == ["a", "c"]
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from jaxsens.core.engines.difference.rules import ACTIVATION_CHANGES
 from jaxsens.core.engines.engine import Changed, ConfigEngine, Cost, Engine, FlipBlock, Served
 from jaxsens.core.engines.one_key.blocks import Reach, carried, changed_rows, rows_of_block
 from jaxsens.core.engines.vmap import VmapEngine
+from jaxsens.core.models.adapters import TransformerApply
 from jaxsens.core.models.parts.masks import SlidingWindow, TwoSidedWindow
 from jaxsens.core.models.parts.positions import Component, FunctionComponent, Learned, Limb, Sinusoidal
 from jaxsens.core.models.parts.score_positions import Alibi, PartialAlibi, PartialRotary, RelativeBias, Rotary
@@ -40,7 +41,6 @@ from jaxsens.core.models.parts.weighting import (
     SinkSoftmax,
     Softmax,
 )
-from jaxsens.core.models.subjects.adapters import TransformerApply
 from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
 from jaxsens.core.models.transformer.layers import layer_operations, read_out, readout_position
 from jaxsens.core.models.transformer.parameters import TransformerParameters, needed

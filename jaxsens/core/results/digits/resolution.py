@@ -12,7 +12,7 @@ from jaxsens.core.base.errors import InputError, PrecisionWarning
 from jaxsens.core.base.precision import UNRESOLVED
 from jaxsens.core.engines.difference import engine as difference
 from jaxsens.core.engines.engine import Engine
-from jaxsens.core.models.subjects.adapters import Measurable
+from jaxsens.core.models.adapters import Model
 from jaxsens.core.placement.placement import Placement, where_computed
 from jaxsens.core.placement.preparing import Ready, arithmetic_of, inputs_at_once, prepared_on
 
@@ -30,7 +30,7 @@ class ForwardPass(NamedTuple):
 
 
 def forward_pass(
-    subject: Measurable,
+    model: Model,
     words: Int[np.ndarray, "batch n"],
     engine: Engine,
     parameters: Any,
@@ -38,19 +38,19 @@ def forward_pass(
 ) -> ForwardPass:
     """Prepares the first inputs as the engine does, and of a jaxsens transformer every one; keeps the first ones.
 
-    So this compiles nothing that a measurement does not need. Call it within `numerics(subject.dtype)`.
+    So this compiles nothing that a measurement does not need. Call it within `numerics(model.dtype)`.
 
     Raises:
         InputError: if the output on one of the inputs is not finite.
     """
-    first, largest = None, np.zeros(0 if subject.config is None else subject.config.layers)
+    first, largest = None, np.zeros(0 if model.config is None else model.config.layers)
     with arithmetic_of(engine), where_computed(placement) as there:
         size = inputs_at_once(engine, parameters, words.shape, there)
-        for start in range(0, size if subject.config is None else len(words), size):
+        for start in range(0, size if model.config is None else len(words), size):
             ready = prepared_on(there.local, engine, parameters, words[start : start + size])
             bad = np.flatnonzero(~np.all(np.isfinite(ready.output), axis=1))
             if len(bad):
-                where = f"its output on input {start + bad[0]} is not finite in {subject.dtype}"
+                where = f"its output on input {start + bad[0]} is not finite in {model.dtype}"
                 remedy = "look for NaN in its parameters, or use float64 or smaller weights"
                 raise InputError.note("model", f"{where}; {remedy}")
             # An engine of a package may not see the scores.
@@ -61,7 +61,7 @@ def forward_pass(
     return ForwardPass(first.output[0], largest, first)
 
 
-def unresolved_scores(subject: Measurable, n: int, passed: ForwardPass, widens: bool) -> str | None:
+def unresolved_scores(model: Model, n: int, passed: ForwardPass, widens: bool) -> str | None:
     """Returns why a jaxsens transformer's dtype cannot resolve its scores on inputs of length n, if it cannot.
 
     With `widens`, float64 is assumed: the engine measures in float64 what float32 does not resolve. Only scores of keys
@@ -69,10 +69,10 @@ def unresolved_scores(subject: Measurable, n: int, passed: ForwardPass, widens: 
     in the last layer only the readout row's. Hard weightings, sparsemax and entmax are skipped, as is a constructed
     model up to its `exact_length`.
     """
-    config = subject.config
-    if config is None or (subject.exact_length is not None and n <= subject.exact_length):
+    config = model.config
+    if config is None or (model.exact_length is not None and n <= model.exact_length):
         return None
-    largest, dtype = passed.largest, "float64" if widens else subject.dtype
+    largest, dtype = passed.largest, "float64" if widens else model.dtype
     error = largest * np.finfo(dtype).eps
     if not np.any(error > UNRESOLVED):
         return None
@@ -110,15 +110,15 @@ def warn_if_unresolved(result: FlipSensitivity, stacklevel: int) -> None:
     )
 
 
-def beyond_precision(subject: Measurable, n: int) -> str | None:
+def beyond_precision(model: Model, n: int) -> str | None:
     """Returns why a model that is exact up to some length cannot be trusted at length n, or None if it can."""
-    limit = subject.exact_length
+    limit = model.exact_length
     if limit is None or n <= limit:
         return None
     remedy = "under another condition"
-    if subject.dtype == "float32":
+    if model.dtype == "float32":
         remedy = f'with dtype="float64", which is exact for longer inputs, or {remedy}'
     return (
-        f"n = {n}: in {subject.dtype} this model is exact only up to n = {limit}. Rounding affects which key its "
+        f"n = {n}: in {model.dtype} this model is exact only up to n = {limit}. Rounding affects which key its "
         f"attention chooses, so the result may be an effect of rounding; build the model {remedy}"
     )

@@ -36,7 +36,7 @@ from jaxsens.core.engines.engine import Engine
 from jaxsens.core.engines.vmap import HALF_UNIT, LARGEST_PASS, VmapEngine, output_vector, program_size
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.measures import L2
-from jaxsens.core.models.subjects.adapters import Measurable, in_float64
+from jaxsens.core.models.adapters import Model, in_float64
 from jaxsens.core.models.transformer.parameters import TransformerParameters
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.preparing import of_first
@@ -83,7 +83,7 @@ Passes = Callable[
 
 def rounding_of(
     engine: Engine,
-    subject: Measurable,
+    model: Model,
     words: Int[np.ndarray, "inputs n"],
     flips: FlipTable,
     given: tuple[Any, Placement],
@@ -93,10 +93,10 @@ def rounding_of(
     `given` are the engine's parameters and where it runs.
     """
     if not isinstance(engine, VmapEngine) or not engine.foreign:
-        return engine, output_rounding(subject, words, len(flips))
-    size = program_size(subject.apply, subject.parameters, words.shape[1])
+        return engine, output_rounding(model, words, len(flips))
+    size = program_size(model.apply, model.parameters, words.shape[1])
     if size.equations > MOST_EQUATIONS:
-        return engine, output_rounding(subject, words, len(flips))
+        return engine, output_rounding(model, words, len(flips))
     nudging, affordable = replace(engine, nudges=True), CHEAP / (NUDGES * max(size.operations, 1.0))
     if len(flips) <= affordable:
         return nudging, None
@@ -117,7 +117,7 @@ def rounding_of(
     return engine, bound
 
 
-def output_rounding(subject: Measurable, words: Int[np.ndarray, "inputs n"], flips: int = 0) -> Doubts:
+def output_rounding(model: Model, words: Int[np.ndarray, "inputs n"], flips: int = 0) -> Doubts:
     """Returns a bound of the rounding of each entry of the output's change, for models of layers.
 
     For a PyTorch model, one whose parameters are split, and one that takes long, a few roundings of the output are
@@ -125,10 +125,10 @@ def output_rounding(subject: Measurable, words: Int[np.ndarray, "inputs n"], fli
     exact: 1 + 1e-50 is 1 in each. An engine that bounds its own rounding needs no pass. `flips` is their number.
     """
     n, each = words.shape[1], flips / len(words)
-    exact = subject.outputs is not None and set(subject.outputs) <= set(subject.exact_outputs)
-    exact = exact and (subject.exact_length is None or n <= subject.exact_length)
-    large = sum(np.size(leaf) for leaf in jax.tree.leaves(subject.parameters)) > MOST_MOVED
-    passes_in = cache(partial(_passes, subject, n))
+    exact = model.outputs is not None and set(model.outputs) <= set(model.exact_outputs)
+    exact = exact and (model.exact_length is None or n <= model.exact_length)
+    large = sum(np.size(leaf) for leaf in jax.tree.leaves(model.parameters)) > MOST_MOVED
+    passes_in = cache(partial(_passes, model, n))
 
     def bound(inputs: Any, dtype: str, outputs: np.ndarray) -> np.ndarray:
         outputs = np.asarray(outputs, np.float64)
@@ -165,24 +165,22 @@ def _spread(count: int, most: int) -> Int[np.ndarray, " chosen"]:
     return np.arange(count) if count <= most else np.linspace(0, count - 1, most).round().astype(int)
 
 
-def _passes(subject: Measurable, n: int, dtype: str) -> tuple[Passes, bool] | None:
+def _passes(model: Model, n: int, dtype: str) -> tuple[Passes, bool] | None:
     """Returns passes with numbers moved by roundings of a dtype, and whether they are in the model's own dtype.
 
     None where there is no pass (of PyTorch, and of parameters that are split), or it takes long. A jaxsens transformer
     is run in its float64 form, whose positions and temperatures are formulas.
     """
-    if subject.torch is not None or subject.mesh is not None:
+    if model.torch is not None or model.mesh is not None:
         return None
-    with numerics(subject.dtype):
-        size = program_size(subject.apply, subject.parameters, n)
+    with numerics(model.dtype):
+        size = program_size(model.apply, model.parameters, n)
     if size.operations > LARGEST_PASS:
         return None
     step = float(np.finfo(dtype).eps)
-    if subject.config is not None:
-        engine = VmapEngine(
-            L2(), None, in_float64(subject.apply) or subject.apply, wide=subject.dtype != "float64"
-        )
-        own = subject.parameters
+    if model.config is not None:
+        engine = VmapEngine(L2(), None, in_float64(model.apply) or model.apply, wide=model.dtype != "float64")
+        own = model.parameters
         moving = own.components is not None or own.learned is not None
         with numerics("float64"):
             first = engine.with_tables(_with_moved_positions(own, 0, step), n)
@@ -194,16 +192,16 @@ def _passes(subject: Measurable, n: int, dtype: str) -> tuple[Passes, bool] | No
         shared: Any = engine.shared
         program = partial(_outputs_of_transformer, shared, replace(first, tables=None), tables)
         return partial(_run, program, step, "float64"), False
-    leaves, structure = jax.tree.flatten(subject.parameters)
+    leaves, structure = jax.tree.flatten(model.parameters)
     shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-    found = _pass_of(subject.apply, structure, shapes, n)
+    found = _pass_of(model.apply, structure, shapes, n)
     if found is not None:
         consts, run = found
         return partial(_run, partial(run, list(consts), leaves), step, "float64"), False
     if size.equations > MOST_NUDGED_EQUATIONS:
         return None
-    program = partial(_outputs_nudged, subject.apply, subject.parameters)
-    return partial(_run, program, step, subject.dtype), True
+    program = partial(_outputs_nudged, model.apply, model.parameters)
+    return partial(_run, program, step, model.dtype), True
 
 
 def _run(

@@ -174,6 +174,6 @@ def _row(
     share = one.flips / max(1, run.flips)
     # What is given is read once at least, and what a block writes to temporary memory it reads again.
     moved = one.inputs * (arguments + target.count * 2 * temporary * math.ceil(share * flips / batch))
-    rate = device.rate("float64" if run.engine.wide else run.subject.dtype)
+    rate = device.rate("float64" if run.engine.wide else run.model.dtype)
     least = max(one.operations / rate, moved / device.bandwidth) / target.count if rate else None
     return PlannedPoints(one, batch, held, temporary, moved, least, compiled, refused)

@@ -14,7 +14,7 @@ from jaxsens.core.base.memory import TOKEN_BYTES, check_fits
 from jaxsens.core.base.strict import did_you_mean, field_names, read_table, read_toml
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.flips.selection import default_flips
-from jaxsens.core.models.subjects.adapters import measurable
+from jaxsens.core.models.adapters import as_model
 from jaxsens.core.results.interrupted import MeasurementInterrupted
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.sweeps.config import BUILT_IN, Variant, check_label, config_class
@@ -132,7 +132,7 @@ def measured(
     """Returns the result on all flips; with the `partial` one of --resume, that one and the flips that it lacks."""
     if partial is None:
         return flip_sensitivity(model, tokens, **arguments)
-    flips, began = arguments.pop("flips", None) or default_flips(measurable(model)), partial.asked.flips
+    flips, began = arguments.pop("flips", None) or default_flips(as_model(model)), partial.asked.flips
     if flips != began:
         remedy = f"this call has {flips!r}; repeat the interrupted call"
         raise InputError.of("remaining.flips", began, remedy, subject="flip_sensitivity")

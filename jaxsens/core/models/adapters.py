@@ -25,8 +25,8 @@ from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.inputs import plain_numbers
 from jaxsens.core.base.programs import kept
+from jaxsens.core.models.model_problems import check_is_model
 from jaxsens.core.models.networks.config import NetworkConfig
-from jaxsens.core.models.subjects.model_problems import check_is_model
 from jaxsens.core.models.torch_model import TorchModel
 from jaxsens.core.models.transformer import layers
 from jaxsens.core.models.transformer.config import TransformerConfig
@@ -42,7 +42,7 @@ RANDOM_OUTPUT = (
 
 
 @dataclass(frozen=True)
-class Measurable:
+class Model:
     """A model ready to be measured.
 
     Attributes:
@@ -122,7 +122,7 @@ class Measurable:
         """The row that a model whose attention is visible reads: "last", a position, or "mean"; None if unspecified."""
         return self.readout if self.config is None else self.config.readout
 
-    def reading(self, readout: int | str | None) -> Measurable:
+    def reading(self, readout: int | str | None) -> Model:
         """Returns the model with another readout; "auto" keeps its own."""
         own = isinstance(readout, str) and readout == "auto"
         if self.given_layers is not None:
@@ -279,7 +279,7 @@ class _ArrayPlace:
 _ARRAY = _ArrayPlace()
 
 
-def measurable(model: Any) -> Measurable:
+def as_model(model: Any) -> Model:
     """Returns the adapter for any model: a jaxsens model, an NNX module, a Linen module with variables (bound, or as a
     pair (module, variables)), an Equinox module, a pair (function, parameters), called as function(parameters, tokens),
     a pair (`Layered`, parameters) or a `LayeredModel`, a `TorchModel`, or a callable tokens -> array.
@@ -287,7 +287,7 @@ def measurable(model: Any) -> Measurable:
     Raises:
         InputError: if it is none of these; the message says what it is instead, and what to write.
     """
-    if isinstance(model, Measurable):
+    if isinstance(model, Model):
         return model
     nnx = sys.modules.get("flax.nnx")
     if nnx is not None and isinstance(model, nnx.Module):
@@ -322,33 +322,33 @@ def measurable(model: Any) -> Measurable:
 
 
 def checked_input(
-    subject: Measurable, tokens: Any, readout: Any, problems: Problems, *, one: bool = False
-) -> tuple[Int[np.ndarray, "batch n"], Measurable]:
+    model: Model, tokens: Any, readout: Any, problems: Problems, *, one: bool = False
+) -> tuple[Int[np.ndarray, "batch n"], Model]:
     """Returns the inputs, and the model with the readout asked for; adds the errors of both.
 
     With `one`, the tokens are those of a single input.
     """
-    words = inputs.tokens(tokens, subject.vocabulary_size, problems, one=one)
+    words = inputs.tokens(tokens, model.vocabulary_size, problems, one=one)
     n = words.shape[1]
-    sizes = [size for size in (subject.alphabet_size, subject.vocabulary_size) if size is not None] or [n]
+    sizes = [size for size in (model.alphabet_size, model.vocabulary_size) if size is not None] or [n]
     if len(words) > 1 < n and n in sizes and inputs.is_one_hot(words, None):
         told = f"tokens: {len(words)} inputs of {n} symbols are measured, each with a single 1"
         warnings.warn(f"{told}: of one input in one-hot rows, give tokens.argmax(-1)", stacklevel=4)
-    subject.check_readable("tokens", words, problems)
+    model.check_readable("tokens", words, problems)
     if n:
-        subject.check_length(n, problems)
-    if inputs.readout(readout, subject.readout, n, problems):
-        subject = subject.reading(readout)
-    return words, subject
+        model.check_length(n, problems)
+    if inputs.readout(readout, model.readout, n, problems):
+        model = model.reading(readout)
+    return words, model
 
 
-def _from_nnx(nnx: Any, model: Any) -> Measurable:
+def _from_nnx(nnx: Any, model: Any) -> Model:
     config = getattr(model, "config", None)
     if not isinstance(config, NetworkConfig):
         config = None
     if isinstance(config, TransformerConfig) and hasattr(type(model), "parameters"):
         own = model.parameters
-        return Measurable(
+        return Model(
             TransformerApply(config),
             dataclasses.replace(own, layers=stacked(config, own.layers)),
             call=model,
@@ -379,7 +379,7 @@ def _from_nnx(nnx: Any, model: Any) -> Measurable:
             judged.append(True)
         return output
 
-    return Measurable(
+    return Model(
         NnxApply(graph),
         state,
         call=call,
@@ -396,18 +396,18 @@ def _reads_streams(nnx: Any, graph: Any, state: Any, tokens: Any) -> bool:
     return any(dce_jaxpr(program.jaxpr, [True] * len(program.out_avals))[1])
 
 
-def _from_linen(module: Any, variables: Any) -> Measurable:
-    return Measurable(LinenApply(module), variables, call=lambda tokens: module.apply(variables, tokens))
+def _from_linen(module: Any, variables: Any) -> Model:
+    return Model(LinenApply(module), variables, call=lambda tokens: module.apply(variables, tokens))
 
 
-def _from_pair(function: Any, parameters: Any) -> Measurable:
+def _from_pair(function: Any, parameters: Any) -> Model:
     arrays, structure, fixed = _taken_apart(parameters)
     apply = PairApply(function, structure, fixed)
     _check_hashable(apply, "(function, parameters)")
-    return Measurable(apply, arrays, call=lambda tokens: function(parameters, tokens))
+    return Model(apply, arrays, call=lambda tokens: function(parameters, tokens))
 
 
-def _from_layered(model: Layered, parameters: Any) -> Measurable:
+def _from_layered(model: Layered, parameters: Any) -> Model:
     name = type(model).__name__
     with collecting(name) as problems:
         layers = inputs.count("layers", getattr(model, "layers", None), problems)
@@ -425,7 +425,7 @@ def _from_layered(model: Layered, parameters: Any) -> Measurable:
             f"model = ({name}, parameters): the parameters hold {others[0]!r}, which is no array; keep constants in "
             f"fields of {name}"
         )
-    return Measurable(
+    return Model(
         apply,
         parameters,
         call=lambda tokens: apply(parameters, tokens),
@@ -435,7 +435,7 @@ def _from_layered(model: Layered, parameters: Any) -> Measurable:
     )
 
 
-def _from_layered_model(model: LayeredModel) -> Measurable:
+def _from_layered_model(model: LayeredModel) -> Model:
     table, names = model.embeddings, model.tokens
     return dataclasses.replace(
         _from_layered(model.layered, model.parameters),
@@ -449,18 +449,18 @@ def _from_layered_model(model: LayeredModel) -> Measurable:
     )
 
 
-def _from_torch_model(model: TorchModel) -> Measurable:
+def _from_torch_model(model: TorchModel) -> Model:
     model.check()
-    return Measurable(TorchApply(model), (), call=model, vocabulary_size=model.vocabulary_size, torch=model)
+    return Model(TorchApply(model), (), call=model, vocabulary_size=model.vocabulary_size, torch=model)
 
 
-def _from_callable(model: Any) -> Measurable:
+def _from_callable(model: Any) -> Model:
     """A callable pytree (an Equinox module, a `jax.tree_util.Partial`), or any other callable, which is a single leaf:
     the pair of a call and the callable."""
     arrays, structure, fixed = _taken_apart(model)
     apply = PairApply(_called, structure, fixed)
     _check_hashable(apply, type(model).__name__)
-    return Measurable(apply, arrays, call=model)
+    return Model(apply, arrays, call=model)
 
 
 def _called(model: Callable[[Any], Any], tokens: Any) -> Any:
