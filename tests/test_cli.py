@@ -187,18 +187,6 @@ def test_bad_input_is_one_message_on_stderr_and_exit_code_2(line, names, tmp_pat
     assert refused(capsys, names, *shlex.split(line)).startswith("jaxsens: ")
 
 
-def test_measure_reports_the_problems_of_its_options_together(config, capsys):
-    numbers = ["--top", "-3", "--flips", "substitute", "sample=0", "--seed", "-1"]
-    numbers += ["--placement", "batch_size=-1", "memory_budget=0"]
-    numbers += ["--tokens", "01101", "--inputs", "2", "--save", "x.csv"]
-    first, *listed = refused(capsys, "", "measure", "--config", config, *numbers).splitlines()
-    assert first == "jaxsens: measure: 7 errors"
-    named = [line.split(" = ")[0].strip("- ") for line in listed]
-    assert named == [
-        *("inputs", "seed", "top", "flips sample", "placement batch_size", "placement memory_budget", "save")
-    ]
-
-
 def test_measure_refuses_a_variant_that_has_a_built_in_ones_name_only(config, capsys):
     config.write_text(config.read_text() + '[[variant]]\nname = "average-hard"\n')
     refused(capsys, "variant.name", "measure", "--config", config, "--n", "6", "--variant", "average-hard")
@@ -387,12 +375,6 @@ def test_measure_takes_a_window(capsys):
     assert (code, summary["model"]["mask"]) == (0, {"type": "SlidingWindow", "width": 3})
     assert summary["model"]["layer_positions"] == [[{"type": "Rotary", "base": 10_000.0}]]
     assert {flip["position"] for flip in summary["top"] if flip["norm"] > 0} == {5, 6}
-
-
-def test_the_version_is_printed(capsys):
-    code, out, _ = run(capsys, "--version")
-    assert code == 0
-    assert out.startswith("jaxsens ")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
 import sys
@@ -179,16 +178,6 @@ def test_texts_with_nothing_to_flip_are_refused_by_their_lines_before_others_are
     assert "line 5: text = 'lion tiger bear': nothing to flip" in said
     assert "line 4" not in said
     assert " of 4 texts" not in said
-
-
-@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "latin-1", "utf-16"])
-def test_a_terminal_of_any_encoding_is_written_to(folder, encoding, monkeypatch):
-    held = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(held, encoding=encoding, errors="strict"))
-    given = ["--pretrained", str(folder / "bert"), "--text", "the 今天 cat", "--flips", "9,11"]
-    assert main(["measure", *given]) == 0
-    assert "Largest flips" in held.getvalue().decode(encoding)
-    assert ("\\u4eca" if encoding != "utf-16" else "今") in held.getvalue().decode(encoding)
 
 
 def test_closed_output_and_names_of_the_hub(folder, monkeypatch, capsys):

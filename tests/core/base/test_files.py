@@ -19,7 +19,6 @@ from jaxsens.core.base.files import (
     only_inside,
     remedy,
     takes_no_more,
-    there_are,
     try_writing_to,
     write_text,
 )
@@ -60,15 +59,6 @@ def test_all_of_a_file_is_on_the_disk_before_it_takes_the_place_of_the_old_one(t
     write_text(tmp_path / "file", "x" * 100_000)
     inode = (tmp_path / "file").stat().st_ino
     assert done == [("flushed", inode, 100_000), ("renamed", inode, 100_000)]
-
-
-def test_who_reads_the_old_file_meanwhile_reads_all_of_it(tmp_path):
-    path = tmp_path / "file"
-    path.write_text("old" * 1000)
-    with path.open() as reader:
-        write_text(path, "new" * 1000)
-        assert reader.read() == "old" * 1000
-    assert path.read_text() == "new" * 1000
 
 
 def test_what_a_library_says_of_a_full_disk_is_an_error_of_the_system(tmp_path):
@@ -185,13 +175,3 @@ def test_a_file_that_holds_the_text_is_left_alone(tmp_path):
     assert path.read_text() == "newer"
     path.write_bytes(b"\xff")
     assert keep_text(path, "text")
-
-
-def test_listing_folders_finds_what_looking_at_each_file_does(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "file").touch()
-    paths = [tmp_path / folder / name for folder in ("a", "b", "file") for name in ("x", "y", ".z")]
-    for name in ("a/x", "a/.z", "a/other"):
-        (tmp_path / name).touch()
-    assert there_are(paths) == {path for path in paths if path.is_file()}
-    assert there_are([]) == set()

@@ -278,11 +278,6 @@ def test_sparsemax_is_served_by_auto():
     np.testing.assert_allclose(result.norms, expected, rtol=1e-9)
 
 
-def test_models_of_others_are_refused_with_the_reason():
-    with pytest.raises(jaxsens.EngineRefusal, match="not a jaxsens transformer"):
-        jaxsens.flip_sensitivity(lambda tokens: tokens * 1.0, [0, 1], 2, engine="difference")
-
-
 # Small sensitivities
 
 

@@ -22,14 +22,12 @@ from jaxsens import (
     load_result,
 )
 from jaxsens.core.base.precision import numerics
-from jaxsens.core.engines.options import Vmap
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import L2
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.placement import run
 from jaxsens.core.results.fingerprint import fingerprint, weights_of
 from jaxsens.core.results.measured import Provenance
-from jaxsens.core.results.result import FlipSensitivity
 from tests.refusals import refusal
 from tests.small_models import small as config_of
 
@@ -347,12 +345,3 @@ def test_a_function_of_ones_own_is_completed_though_it_is_made_anew(tmp_path):
     table[0, 0] += 1
     with pytest.raises(InputError, match="model, parameters and function"):
         completed(part, model(), **options)
-
-
-def test_the_result_says_on_what_it_was_measured(whole):
-    assert isinstance(whole, FlipSensitivity)
-    assert whole.asked.engine == Vmap()
-    assert whole.asked.counts == (46, 46)
-    assert len(whole.asked.model) == 64
-    asked = flip_sensitivity(lambda t: t.sum(), [0, 1, 1], flips=Substitute(2, positions=[1])).asked
-    assert asked.flips == Substitute(2, positions=[1])

@@ -179,21 +179,6 @@ def test_no_array_of_all_products_is_held():
     assert analysis.temp_size_in_bytes < 4 * (2 * n * n * 4)
 
 
-@pytest.mark.parametrize(
-    ("options", "needs"),
-    [
-        ({"scores": "additive"}, 'scores="dot-product"'),
-        ({"positions": "rotary"}, "no rotary, ALiBi or other positions"),
-        ({"positions": ("index", "alibi")}, "no rotary, ALiBi or other positions"),
-        ({"weighting": ("softmax", "sparsemax")}, "softmax or hard weightings, not Sparsemax"),
-        ({"centred_scores": 1}, "True or False"),
-    ],
-)
-def test_centred_scores_are_refused_where_they_are_not_defined(options, needs):
-    with pytest.raises(jaxsens.InputError, match=needs):
-        centred(**options)
-
-
 def test_their_operations_are_counted():
     config = small(centred_scores=True)
     more = layers.layer_operations(config, 0, 100) - layers.layer_operations(small(), 0, 100)

@@ -102,42 +102,6 @@ def test_tables_of_a_file_describe_them_and_what_was_there_before_keeps_its_keys
     assert "layer_positions" not in plain(config_of())
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"positions": "rotary", "head_width": (4, 5)}, "head_width = 5"),
-        ({"positions": "partial-rotary", "head_width": 5}, "head_width = 5"),
-        ({"positions": "partial-rotary", "head_width": 6}, "head_width = 6"),
-        ({"positions": PartialRotary(0.3), "head_width": 8}, "head_width = 8"),
-        ({"positions": PartialRotary(1.5)}, "fraction"),
-        ({"positions": PartialRotary(base=0)}, "base"),
-        ({"positions": PartialAlibi(0)}, "fraction"),
-        ({"positions": "partial-alibi", "heads": 3, "head_width": 4}, "heads = 3"),
-        ({"positions": RelativeBias(buckets=2)}, "buckets"),
-        ({"positions": RelativeBias(buckets=1, bidirectional=False)}, "buckets"),
-        ({"positions": RelativeBias(buckets=5)}, "buckets"),
-        ({"positions": RelativeBias(max_distance=8)}, "max_distance"),
-        ({"positions": {"type": "RelativeBias", "buckets": 5}}, "buckets"),
-        ({"positions": ("rotary", "partial-rotary")}, "positions = "),
-        ({"positions": "alibi", "layer_positions": ("partial-alibi", "none")}, "layer_positions = "),
-        ({"layer_positions": "rotary"}, "layer_positions = 'rotary'"),
-        ({"layer_positions": ("rotary",) * 3}, "layer_positions = "),
-        ({"layer_positions": ("sinusoidal", "none")}, "layer_positions = "),
-        ({"layer_positions": ("rotery", "none")}, "layer_positions = "),
-        ({"layer_positions": (PartialAlibi(2), "none")}, "layer_positions = PartialAlibi"),
-        ({"layer_positions": ("none", "partial-alibi"), "heads": 3, "head_width": 4}, "heads = 3"),
-        (
-            {"positions": "none", "layer_positions": ("rotary", "none"), "centred_scores": True},
-            "centred_scores = True",
-        ),
-    ],
-)
-def test_what_cannot_be_used_is_refused(options, named):
-    with pytest.raises(InputError) as caught:
-        config_of(**options)
-    assert named in str(caught.value)
-
-
 def test_both_layers_problems_are_told_once():
     with pytest.raises(InputError) as error:
         config_of(positions="rotary", head_width=5, layers=3)

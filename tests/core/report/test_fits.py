@@ -78,23 +78,6 @@ def test_the_interval_over_five_seeds_covers_the_truth_as_often_as_it_says():
     assert 0.935 < covered / trials < 0.965  # three standard errors around 0.95
 
 
-def test_a_logarithm_passes_for_a_power_in_the_exponent():
-    n = np.array([128, 256, 512, 1024, 2048, 4096])
-    fit = fit_exponent(n, np.log(n) / n, np.zeros(6))
-    assert fit.exponent == pytest.approx(-0.85, abs=0.01)
-
-
-def test_zeros_are_left_out_counted_and_told():
-    values = 1 / N
-    values[[1, 3]] = 0
-    fit = fit_exponent(np.tile(N, 2), np.tile(values, 2), np.repeat([0, 1], N.size))
-    assert fit.exponent == pytest.approx(-1)
-    assert (fit.points, fit.seeds, fit.values, fit.zeros) == (8, 2, 12, 4)
-    assert "4 of 12 values exactly 0" in fit.note
-    assert str(fit).endswith("not settled: exactly 0 at n = 32, 128; 4 zeros left out of 12 values)")
-    assert not fit.always_zero
-
-
 ZEROS = {
     "from 64 on": (lambda n, seed: n >= 64, Growth.VANISHES, "exactly 0 from n = 64 on"),
     "from 32 on": (lambda n, seed: n >= 32, Growth.VANISHES, "exactly 0 from n = 32 on"),
@@ -156,15 +139,6 @@ def test_what_is_zero_somewhere_is_told_as_such_wherever_the_fit_is_told(case, t
     assert clashes(figure) == []
 
 
-def test_a_statistic_that_is_always_zero_has_no_exponent_and_says_why():
-    fit = fit_exponent(N, np.zeros(N.size), np.zeros(N.size))
-    assert math.isnan(fit.exponent)
-    assert math.isnan(fit.ci_low)
-    assert (fit.points, fit.seeds) == (0, 0)
-    assert fit.always_zero
-    assert "exactly 0 at every length" in fit.note
-
-
 @pytest.mark.parametrize("value", [1.0, 0.1, 1 + 2.0**-52])
 def test_a_constant_has_exponent_0_and_an_interval_of_no_width(value):
     fit = fit_exponent(np.tile(N, 3), np.full(3 * N.size, value), np.repeat([0, 1, 2], N.size))
@@ -202,13 +176,6 @@ def test_missing_values_are_left_out_and_told():
     fit = fit_exponent(N, values, np.zeros(N.size))
     assert fit.exponent == pytest.approx(-1)
     assert "1 of 6 values missing" in fit.note
-
-
-def test_lengths_below_the_minimum_do_not_enter():
-    values = np.where(N < 64, 0, 1 / N)
-    fit = fit_exponent(N, values, np.zeros(N.size), minimum_length=64)
-    assert (fit.points, fit.zeros) == (4, 0)
-    assert fit.exponent == pytest.approx(-1)
 
 
 def test_every_statistic_of_every_variant_is_fitted_in_the_order_asked_for():

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -27,14 +26,6 @@ def test_local_slopes_of_a_power_law_are_its_exponent_everywhere():
             assert slopes == pytest.approx([exponent] * 3)
 
 
-def test_local_slopes_tell_a_logarithm_from_a_power():
-    table = points({"a": {"mean": lambda n, seed: math.log(n) / n}}, lengths=[2**k for k in range(4, 13)])
-    found = [value.median for value in spreads(local_slopes(table), "a", "mean").values()]
-    assert np.all(np.diff(found) < 0)
-    assert found[0] > -0.70
-    assert found[-1] < -0.86
-
-
 def test_a_slope_needs_positive_values_at_both_lengths_and_the_same_seed():
     table = points(
         {"a": {"mean": lambda n, seed: 0.0 if (n, seed) == (20, 0) else 1 / n}}, lengths=(10, 20, 40)
@@ -44,20 +35,3 @@ def test_a_slope_needs_positive_values_at_both_lengths_and_the_same_seed():
     assert first == pytest.approx([-1, -1])
     assert second == pytest.approx([-1])
     assert [value.seeds for value in spreads(local_slopes(table), "a", "mean").values()] == [2, 1]
-
-
-def test_without_any_slope_the_spread_is_nan():
-    table = local_slopes(points({"a": {"mean": power(0, 0.0)}}, lengths=(10, 20)))
-    (value,) = spreads(table, "a", "mean").values()
-    assert math.isnan(value.median)
-    assert value.seeds == 0
-
-
-def test_one_length_has_no_slopes():
-    assert local_slopes(points({"a": {"mean": power(-1)}}, lengths=(10,))).empty
-
-
-def test_the_spread_is_over_the_seeds():
-    table = local_slopes(points({"a": {"mean": lambda n, seed: n ** -(1.0 + seed)}}, lengths=(10, 20)))
-    (value,) = spreads(table, "a", "mean").values()
-    assert value[:3] == pytest.approx((-2, -3, -1))
