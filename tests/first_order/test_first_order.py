@@ -14,7 +14,7 @@ import pytest
 
 import jaxsens
 from benchmarks.linear_rivals import gradient_changes
-from jaxsens.core.base.errors import EngineRefusal, InputError
+from jaxsens.core.base.errors import EngineRefusal
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.engines.engine import FlipBlock
 from jaxsens.core.engines.vmap import VmapEngine
@@ -33,7 +33,7 @@ from jaxsens.first_order.engine import FirstOrderEngine
 from jaxsens.first_order.estimate import combinations
 from jaxsens.first_order.first_order import FirstOrder
 from tests.documented import documented, example
-from tests.refusals import refusal
+from tests.refusals import refusal, refused
 from tests.small_models import POSITIONS_TRIED, WEIGHTINGS_TRIED, random_parameters, small
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -308,18 +308,14 @@ def test_the_documented_decoder_is_what_it_says():
 
 def test_a_users_model_without_parameters_or_with_numbers_among_them_is_refused():
     names = example()
-    with pytest.raises(InputError, match=r"Decoder without parameters: pass the pair"):
-        jaxsens.flip_sensitivity(names["Decoder"](), [1, 2, 3])
+    assert "pass the pair" in refused("", jaxsens.flip_sensitivity, names["Decoder"](), [1, 2, 3])
     weights = {**names["random_weights"](0), "scale": 2.0}
-    with pytest.raises(InputError, match=r"the parameters hold 2\.0, which is no array"):
-        jaxsens.flip_sensitivity((names["Decoder"](), weights), [1, 2, 3])
+    assert "2.0" in refused("", jaxsens.flip_sensitivity, (names["Decoder"](), weights), [1, 2, 3])
 
 
 def test_attention_lists_every_error():
-    with pytest.raises(InputError) as caught:
-        jaxsens.Attention(4, key_heads=3, mask="backwards", scale=float("nan"))
-    for said in ("key_heads = 3: a divisor of heads = 4", "mask = 'backwards'", "scale = nan"):
-        assert said in str(caught.value)
+    wrong: dict[str, Any] = {"key_heads": 3, "mask": "backwards", "scale": float("nan")}
+    refused("key_heads mask scale", jaxsens.Attention, 4, **wrong)
 
 
 SMALL = jaxsens.TransformerConfig(
@@ -487,38 +483,25 @@ def test_the_interval_of_the_mean_covers_the_true_mean_of_at_least_180_of_200_mo
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("model", "measure", "reason"),
     [
-        ({"weighting": "leftmost-hard"}, "no rule for the weighting LeftmostHard; it knows Softmax"),
-        ({"weighting": "sparsemax"}, "no rule for the weighting Sparsemax; it knows Softmax"),
-        ({"weighting": ("softmax", "average-hard")}, "no rule for the weighting AverageHard"),
-        ({"centred_scores": True}, "which lose the digits that centred scores keep"),
+        (jaxsens.Transformer(small(weighting="leftmost-hard")), "l2", "the weighting LeftmostHard"),
+        (jaxsens.Transformer(small(weighting="sparsemax")), "l2", "the weighting Sparsemax"),
+        (
+            jaxsens.Transformer(small(weighting=("softmax", "average-hard"))),
+            "l2",
+            "the weighting AverageHard",
+        ),
+        (jaxsens.Transformer(small(centred_scores=True)), "l2", "centred scores"),
+        (lambda tokens: tokens[-1] * 1.0, "l2", "its attention is not visible"),
+        (jaxsens.Transformer(SMALL), "l1", "sketch = 3: only for L2"),
+        (jaxsens.Transformer(SMALL), jaxsens.Function(probability), "sketch = 3: only for L2"),
     ],
 )
-def test_what_has_no_rule_is_refused_by_name(changes, said):
-    model = jaxsens.Transformer(small(**changes), seed=0)
-    with pytest.raises(EngineRefusal, match=said):
-        jaxsens.flip_sensitivity(model, [0, 1, 2, 3], engine="first-order")
-
-
-def test_a_model_whose_attention_is_hidden_is_refused():
-    with pytest.raises(
-        EngineRefusal, match=r"its attention is not visible; give a jaxsens transformer, or a pair"
-    ):
-        jaxsens.flip_sensitivity(lambda t: t[-1] * 1.0, [0, 1, 1], 2, engine="first-order")
-
-
-def test_every_error_in_the_options_is_listed_and_a_sketch_serves_one_norm():
-    with pytest.raises(InputError) as caught:
-        FirstOrder(sketch=0, verify=0, seed=-1)
-    for said in ("sketch = 0", "verify = 0", "seed = -1"):
-        assert said in str(caught.value)
-    model = jaxsens.Transformer(SMALL, seed=0)
-    for measure in ("l1", jaxsens.Function(probability)):
-        with pytest.raises(
-            EngineRefusal, match=r'engine = "first-order": sketch = 3: only for L2, .*; leave it'
-        ):
-            jaxsens.flip_sensitivity(model, [0, 1, 1], measure=measure, engine=FirstOrder(sketch=3))
+def test_what_has_no_rule_is_refused_by_name(model, measure, reason):
+    with pytest.raises(EngineRefusal) as caught:
+        jaxsens.flip_sensitivity(model, [0, 1, 1], [0, 1], measure, engine=FirstOrder(sketch=3))
+    assert reason in str(caught.value)
 
 
 @pytest.mark.long
@@ -585,14 +568,10 @@ def test_an_interrupted_estimate_keeps_nothing_and_begins_again():
     partial = caught.value.partial
     assert len(partial) == 0
     assert not partial.complete
-    with pytest.raises(
-        jaxsens.InputError, match=r"remaining\.engine = FirstOrder\(\): an estimate keeps nothing"
-    ):
+    with refusal("remaining.engine"):
         _ = partial.remaining
     exact = jaxsens.flip_sensitivity(model, word, engine="vmap")
-    with pytest.raises(
-        jaxsens.InputError, match=r"remaining\.engine = Vmap\(\): this call has FirstOrder\(\)"
-    ):
+    with refusal("remaining.engine"):
         jaxsens.flip_sensitivity(model, word, exact.remaining, engine="first-order")
     with refusal("engine"):
         partial.joined(jaxsens.flip_sensitivity(model, word, engine="first-order"))
