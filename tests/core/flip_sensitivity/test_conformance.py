@@ -209,13 +209,6 @@ def test_configs_drawn_at_random(case):
 
 
 @pytest.mark.slow
-@given(cases(any_shape=False))
-@settings(max_examples=examples(150))
-def test_many_configs_drawn_at_random(case):
-    assert_all_conform(case)
-
-
-@pytest.mark.slow
 @given(cases(any_shape=True))
 @settings(max_examples=examples(25))
 def test_configs_and_shapes_drawn_at_random(case):

@@ -167,21 +167,6 @@ def test_a_partial_result_is_never_taken_for_a_whole_one(whole):
     np.testing.assert_allclose(done.norms, whole.norms, rtol=1e-5)
 
 
-@pytest.mark.slow
-def test_a_partial_sample_is_completed_and_so_are_other_engines_and_dtypes():
-    model = small(dtype="float64")
-    options = {
-        "flips": Substitute(positions=range(3, 20), sample=30, seed=4),
-        "engine": "difference",
-        "placement": Placement(batch_size=1),
-    }
-    part = interrupted(1, model, **options)
-    assert (part.engine.name, part.norms.dtype) == ("difference", np.float64)
-    whole = flip_sensitivity(model, TOKENS, **options)
-    del options["flips"]
-    same(completed(part, model, **options), whole)
-
-
 def test_a_partial_result_of_no_flips_has_a_repr_and_statistics_and_can_be_completed(
     whole, tmp_path, monkeypatch
 ):

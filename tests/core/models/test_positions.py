@@ -95,13 +95,6 @@ def test_limbs_of_the_largest_component_do_not_overflow_up_to_their_length():
     refused("n", Limb("square", 0).values, LIMB_LENGTH)
 
 
-def test_neighbouring_limbs_differ_by_little_more_than_their_values_do():
-    n = 20_000
-    change = np.abs(np.diff(Component("square").values(n)))
-    for place in range(2):
-        assert np.all(np.abs(np.diff(Limb("square", place).values(n))) <= change + 64)
-
-
 def test_terms_of_every_kind_together_follow_the_reference():
     config = small(positions=TERMS, mask="future")
     parameters = jax.tree.map(np.asarray, initialise(config, 3))

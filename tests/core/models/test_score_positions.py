@@ -17,11 +17,9 @@ from jaxsens.core.models.parts.positions import ScoreTerm
 from jaxsens.core.models.parts.score_positions import (
     POSITION_NAMES,
     POSITION_TYPES,
-    Alibi,
     PartialAlibi,
     PartialRotary,
     RelativeBias,
-    Rotary,
 )
 from jaxsens.core.models.transformer.parameters import initialise
 from tests import reference
@@ -31,22 +29,6 @@ from tests.tolerances import FORWARD
 
 def config_of(**options: Any) -> jaxsens.TransformerConfig:
     return jaxsens.TransformerConfig(**{"alphabet_size": 2, **options})
-
-
-def test_a_whole_fraction_is_the_whole_embedding():
-    assert np.array_equal(PartialRotary(1.0, 30.0).angles(7, 6), Rotary(30.0).angles(7, 6))
-    assert np.array_equal(PartialAlibi(1.0).slopes(8), Alibi().slopes(8))
-
-
-def test_partial_rotary_leaves_the_other_coordinates_as_they_are():
-    x = np.random.default_rng(0).normal(size=(2, 5, 8))
-    turned = np.asarray(PartialRotary(0.25).turned(jnp.asarray(x), jnp.arange(5), 5))
-    assert np.array_equal(turned[..., 2:], jnp.asarray(x)[..., 2:])
-    assert np.all(turned[..., :2] != jnp.asarray(x)[..., :2])
-
-
-def test_partial_alibi_gives_some_heads_the_slopes_of_a_layer_of_as_many():
-    assert PartialAlibi(0.25).slopes(8).tolist() == [2.0**-4, 2.0**-8, 0, 0, 0, 0, 0, 0]
 
 
 @given(
@@ -111,15 +93,3 @@ def test_both_layers_problems_are_told_once():
 def test_every_score_term_has_a_name():
     named = {type(term) for term in POSITION_NAMES.values()}
     assert {kind for kind in POSITION_TYPES if issubclass(kind, ScoreTerm)} <= named
-
-
-def test_of_engines_without_a_rule_auto_takes_none():
-    # The folded form projects keys without their turns: a rotation in either layer is measured by whole rows.
-    from jaxsens.core.engines.difference import engine, folded
-
-    for one in ("rotary", "partial-rotary"):
-        config = small(layer_positions=("none", one))
-        assert engine.refusal(config) is None
-        assert type(POSITION_NAMES[one]).__name__ in str(folded.refusal(config))
-    for one in ("partial-alibi", "relative-bias"):
-        assert folded.refusal(small(layer_positions=("none", one))) is None

@@ -11,33 +11,8 @@ import pytest
 import jaxsens
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.models.adapters import as_model
-from jaxsens.core.models.transformer.stack import Stack, lengths_of_runs, over_layers, stacked
+from jaxsens.core.models.transformer.stack import Stack, over_layers
 from tests.small_models import small
-
-
-@pytest.mark.parametrize(
-    ("heads", "runs"),
-    [
-        ((2,), (1,)),
-        ((2, 2), (1, 1)),
-        ((2, 2, 2), (1, 1, 1)),
-        ((2, 2, 2, 2, 2), (1, 3, 1)),
-        ((2, 1, 1, 2, 2, 2, 2), (1, 2, 3, 1)),
-        ((2, 1, 2, 1), (1, 1, 1, 1)),
-    ],
-)
-def test_runs_are_of_equal_layers_between_the_first_and_the_last(heads, runs):
-    config = small(layers=len(heads), heads=heads)
-    layers = [np.full((2, 3), k) for k in range(len(heads))]
-    stack = stacked(config, layers)
-    assert lengths_of_runs(config) == runs
-    assert isinstance(stack, Stack) == (max(runs) > 1)
-    assert len(stack) == len(heads)
-    for k, layer in enumerate(layers):
-        np.testing.assert_array_equal(stack[k], layer)
-    with pytest.raises(IndexError):
-        stack[len(heads)]
-    assert stacked(config, stack) is stack
 
 
 def test_a_fold_takes_layers_in_order_and_keeps_what_each_gave():

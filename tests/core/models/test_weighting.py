@@ -110,16 +110,6 @@ def test_entmax_at_every_alpha_of_a_long_row(alpha, factor):
     np.testing.assert_allclose(found, reference.entmax(list(scores), alpha), rtol=1e-9, atol=1e-14)
 
 
-def test_entmax_lies_between_softmax_and_sparsemax():
-    scores, seen = jnp.asarray([0.3, -0.2, 0.9, 0.1, -4.0]), jnp.ones(5, bool)
-    with numerics("float64"):
-        scores = jnp.asarray(scores, jnp.float64)
-        soft, sparse = (weights(WEIGHTINGS[name], scores, seen) for name in ("softmax", "sparsemax"))
-        nearly, last = (weights(Entmax(alpha=alpha), scores, seen) for alpha in (1 + 1e-7, 2.0))
-    np.testing.assert_allclose(nearly, soft, atol=1e-6)
-    np.testing.assert_allclose(last, sparse, atol=1e-15)
-
-
 def differences(weighting, scores):
     """The Jacobian of the weights, by central differences."""
     columns = []
