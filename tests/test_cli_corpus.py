@@ -196,9 +196,6 @@ def test_closed_output_and_names_of_the_hub(folder, monkeypatch, capsys):
     ("name", "content", "message"),
     [
         ("t.doc", "a", "ends with .txt, .csv, .tsv, .jsonl, not '.doc'"),
-        ("t.csv", "a,b\n1,2", "line 1: a header with the column text"),
-        ("t.jsonl", '{"text": "the cat"}\n[1]\n{"text": 3}', "line 2: an object"),
-        ("t.txt", "\n", "it has no text"),
         ("t.txt", "the cat\n" + "the " * 40, "line 2: text = "),
         ("none.txt", None, "no such file"),
     ],

@@ -212,18 +212,12 @@ PLANTED = {
     "jaxsens.neighbors": ("python", "import jaxsens\njaxsens.neighbors(8)"),
     "sampled": ("python", "import jaxsens\njaxsens.Substitute(sampled=8)"),
     "biggest": ("python", "r = jaxsens.flip_sensitivity(f, x)\nr.biggest"),
-    "at_temperature": (
-        "python",
-        "import jaxsens\nm = jaxsens.construction('parity')\nm.at_temperature('softmax')",
-    ),
     "Neighbors": ("python", "from jaxsens import Neighbors"),
     "masking()": ("prose", "What is lost? `masking()` replaces each."),
     "scalar": ("prose", "`scalar` measures any number."),
-    "positions": ("prose", "`positions=range(n)` flips it too."),
     "[measure] positions": ("prose", "In sweeps, `[measure] positions` says which."),
     "flipping": ("prose", "`flip_sensitivity(model, x, flipping=3)` does."),
     "lenghts": ("toml", "lenghts = [8]"),
-    "measure.position": ("toml", "[measure]\nposition = 3"),
     "construction": ("toml", '[model]\nconstruction = "parityy"'),
 }
 """What a document could hold that is no more, or never was; and what is said of it."""
@@ -239,14 +233,3 @@ def test_a_stale_name_is_found(told, tmp_path):
     }[kind]()
     assert faults
     assert told in faults[0]
-
-
-def test_a_stale_option_of_a_command_is_found(parsed, capsys):
-    ((words,), inside) = commands(
-        "`jaxsens sweep A --outt B`", [("sh", "jaxsens measure DIR --lenght 64 # six\n")]
-    )
-    assert words == ["measure", "DIR", "--lenght", "64"]
-    assert inside == ["jaxsens sweep A --outt B"]
-    with pytest.raises(SystemExit):
-        parsed(words)
-    assert not re.search(r"--outt\b", options_of("sweep"))

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxsens.core.report.data import Spread
+from jaxsens.core.report.data import Spread, coincide
 from jaxsens.core.report.figures import sensitivity_figure
 from jaxsens.core.report.fits import fit_exponents
 from jaxsens.core.report.panels import (
@@ -110,6 +110,13 @@ def test_medians_a_million_times_smaller_than_all_others_lie_in_the_strip_with_z
     assert (-low, high) == pytest.approx((0.8, 3.75))  # of 2.0's spread down to 1.0, and of 3.0
     assert "below 0.8" in y_labels(axes)
     assert least_in_sight(medians[:2]) == 0
+
+
+def test_lines_coincide_if_their_medians_differ_by_less_than_a_thousandth_everywhere():
+    line = {8: Spread(1.0, 0.5, 2.0, 5), 16: Spread(0.5, 0.1, 1.0, 5)}
+    assert coincide(line, {n: spread._replace(median=spread.median * 1.0005) for n, spread in line.items()})
+    assert not coincide(line, line | {16: Spread(0.502, 0.1, 1.0, 5)})
+    assert not coincide(line, {8: line[8]})
 
 
 def test_a_line_on_another_is_named_in_the_legend():
