@@ -14,8 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base.nudged import equations, nudged, salts
-from jaxsens.core.base.platforms import Platform
-from jaxsens.core.base.programs import compiled, kept
+from jaxsens.core.base.programs import Platform, compiled, kept
 from jaxsens.core.engines.engine import Changed, Cost, Engine, FlipBlock, PreparedPass, Values
 from jaxsens.core.flips.flips import Rewrite, replaced
 from jaxsens.core.measures.formulas import as_vector, difference, is_whole, l2
