@@ -2,7 +2,7 @@
 
 `auto` takes the engine with the lowest estimated time for the calls that share its programs, unless only one is
 accurate enough. The estimate counts operations and compilation at the rates of the platform
-(`jaxsens.core.base.platforms`). It ignores the speed and load of this machine, so a call gets the same engine on every
+(`jaxsens.core.base.programs`). It ignores the speed and load of this machine, so a call gets the same engine on every
 machine of a platform, and the points of a sweep agree wherever and in whichever order they were measured.
 
 Subtracting two outputs gives a change that is a fraction r of the output with a relative error of eps / r. For softmax
@@ -25,9 +25,8 @@ import numpy as np
 
 from jaxsens.core.base.errors import EngineRefusal
 from jaxsens.core.base.memory import FLIP_BYTES
-from jaxsens.core.base.platforms import Platform, compiled_for
 from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import kept
+from jaxsens.core.base.programs import Platform, compiled_for, kept
 from jaxsens.core.engines import incremental
 from jaxsens.core.engines.difference import engine as difference
 from jaxsens.core.engines.difference import folded

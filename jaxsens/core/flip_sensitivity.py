@@ -18,9 +18,9 @@ from jaxsens.core.base.errors import PrecisionWarning, collecting
 from jaxsens.core.base.inputs import FEWER_FLIPS, SHORTER
 from jaxsens.core.base.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
 from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import versions
+from jaxsens.core.base.registry import read
 from jaxsens.core.base.strict import naming_arguments
-from jaxsens.core.base.value import read
-from jaxsens.core.base.versions import versions
 from jaxsens.core.checks.check import (
     check_alone,
     check_calls,

@@ -6,9 +6,8 @@ import abc
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from jaxsens.core.base.errors import no_rule
-from jaxsens.core.base.registry import Kinds
+from jaxsens.core.base.registry import Answer, Kinds, kind_of
 from jaxsens.core.base.strict import OptionalPositive
-from jaxsens.core.base.value import Answer, kind_of
 
 if TYPE_CHECKING:
     from jaxsens.core.measures import Measure

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.base.platforms import PLATFORMS
+from jaxsens.core.base.programs import PLATFORMS
 from jaxsens.core.choose import ROUNDING, choose
 from jaxsens.core.engines.options import MANY, AskedEngine, Auto
 from jaxsens.core.flips.flips import Substitute
