@@ -12,8 +12,8 @@ import numpy as np
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.registry import Answer
 from jaxsens.core.base.strict import checked_by
-from jaxsens.core.base.value import Answer
 from jaxsens.core.measures.deferred import formulas
 
 if TYPE_CHECKING:

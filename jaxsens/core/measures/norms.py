@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from jaxsens.core.base.errors import Problems
-from jaxsens.core.base.value import kind_of, read
+from jaxsens.core.base.registry import kind_of, read
 from jaxsens.core.measures.deferred import formulas, jnp
 from jaxsens.core.measures.measure import Estimate, Measure, Outputs
 
@@ -92,7 +92,7 @@ class LInf(Norm):
 
 
 def read_norm(value: Any, problems: Problems) -> Any:
-    """Returns the `Norm` that a value stands for (`jaxsens.core.base.value.read`); None after adding an error."""
+    """Returns the `Norm` that a value stands for (`jaxsens.core.base.registry.read`); None after adding an error."""
     measure = read(Measure, value, problems)
     if measure is None or measure.order is not None:
         return measure

@@ -12,7 +12,7 @@ from jaxtyping import Int
 from pydantic import PlainValidator
 
 from jaxsens.core.base.errors import collecting
-from jaxsens.core.base.value import read
+from jaxsens.core.base.registry import read
 from jaxsens.core.checks.functions import checked_function
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flip_table import FlipTable

@@ -8,13 +8,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 import jaxsens
-from jaxsens.core.base.platforms import PLATFORMS, compiled_for, compiling_for, platform_called, platform_of
+from jaxsens.core.base.programs import PLATFORMS, compiled_for, compiling_for, platform_of
 from jaxsens.core.models.transformer.layers import apply
 from tests.refusals import refused
 
 
 def test_a_platform_without_a_row_is_refused_by_name():
-    assert "metal" in refused("", platform_called, "metal")
+    assert "metal" in refused("", PLATFORMS.__getitem__, "metal")
 
 
 def test_a_mesh_has_the_row_of_its_devices():

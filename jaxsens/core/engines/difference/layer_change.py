@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base.errors import no_rule
-from jaxsens.core.base.platforms import compiled_for
+from jaxsens.core.base.programs import compiled_for
 from jaxsens.core.engines.difference import one_key, rounding
 from jaxsens.core.engines.difference.attention import SOFT, hard_rows, readout_row, soft_rows
 from jaxsens.core.engines.difference.moved import HeadsMoved, Index, KeptLayer, Moved, Rows

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from jaxsens.core.base.programs import OfArrays
+from jaxsens.core.base.programs import kept
 from jaxsens.core.models.transformer.config import TransformerConfig
 
 Part = TypeVar("Part")
@@ -70,13 +70,15 @@ def stacked(config: TransformerConfig, layers: Sequence[Part]) -> Sequence[Part]
     lengths = lengths_of_runs(config)
     if isinstance(layers, Stack) or max(lengths, default=1) == 1:
         return layers
-    leaves = jax.tree.leaves(tuple(layers))
+    leaves, structure = jax.tree.flatten(tuple(layers))
     if not all(isinstance(leaf, jax.Array) for leaf in leaves):
         return _stacked(lengths, layers)
-    return _stacks.get(lengths, leaves, lambda: _stacked(lengths, layers))
+    return _stack_of(lengths, structure, *leaves)
 
 
-_stacks: OfArrays[Sequence[Any]] = OfArrays()
+@kept
+def _stack_of(lengths: tuple[int, ...], structure: Any, *leaves: jax.Array) -> Stack[Any]:
+    return _stacked(lengths, jax.tree.unflatten(structure, leaves))
 
 
 def _stacked(lengths: tuple[int, ...], layers: Sequence[Part]) -> Stack[Part]:

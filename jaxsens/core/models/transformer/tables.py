@@ -16,10 +16,11 @@ from jaxtyping import Float
 
 from jaxsens.core.base.errors import no_rule
 from jaxsens.core.base.programs import kept
+from jaxsens.core.base.strict import with_fields
 from jaxsens.core.models.parts.initialisation import FAN_IN
 from jaxsens.core.models.parts.positions import AddedTerm, CoordinateTerm, Learned, PositionTerm, ScoreTerm
 from jaxsens.core.models.parts.schedules import Schedule, TabledSchedule
-from jaxsens.core.models.parts.weighting import WEIGHTING_TYPES, Tempered, Weighting
+from jaxsens.core.models.parts.weighting import WEIGHTING_TYPES, WEIGHTINGS, Tempered, Weighting
 from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
 from jaxsens.core.models.transformer.parameters import Tables, TransformerParameters, needed
 
@@ -75,7 +76,7 @@ def positions_in(dtype: str, parameters: TransformerParameters) -> TransformerPa
 def layer_config(config: TransformerConfig, parameters: TransformerParameters, k: int) -> LayerConfig:
     """Returns `config.layer(k)`, with the temperature that the parameters hold if the config is a `shape_of`."""
     layer = config.layer(k)
-    return replace(layer, weighting=at_temperature(layer.weighting, parameters))
+    return with_fields(layer, weighting=at_temperature(layer.weighting, parameters))
 
 
 def at_temperature(weighting: Weighting, parameters: TransformerParameters) -> Weighting:
@@ -84,7 +85,7 @@ def at_temperature(weighting: Weighting, parameters: TransformerParameters) -> W
     if not isinstance(schedule, TabledSchedule) or parameters.tables is None:
         return weighting
     values = parameters.tables.inverse_temperatures[schedule.number]
-    return replace(weighting, inverse_temperature=schedule.of(values))
+    return with_fields(weighting, inverse_temperature=schedule.of(values))
 
 
 @kept
@@ -99,10 +100,11 @@ def shape_of(config: TransformerConfig) -> TransformerConfig:
         weighting = config.layer(k).weighting
         if not _is_tabled(weighting):
             return weighting
-        return replace(weighting, inverse_temperature=TabledSchedule(tempered.index(_formula(weighting))))
+        return with_fields(weighting, inverse_temperature=TabledSchedule(tempered.index(_formula(weighting))))
 
-    return config.replace(
-        weighting=tuple(map(shaped, range(config.layers))) or "softmax",
+    return with_fields(
+        config,
+        weighting=tuple(map(shaped, range(config.layers))) or WEIGHTINGS["softmax"],
         positions=tuple(term for term in positions if isinstance(term, ScoreTerm)),
         initialisation=FAN_IN,
     )
@@ -116,7 +118,7 @@ def with_tables(
     own = positions_in(dtype, parameters)
     with np.errstate(over="ignore", invalid="ignore"):  # the output is what is checked
         positions = position_embedding(
-            config if config.dtype == dtype else config.replace(dtype=dtype), own, n
+            config if config.dtype == dtype else with_fields(config, dtype=dtype), own, n
         )
     inverse = tuple(
         schedule(n if by == "length" else np.arange(1, n + 1)) for schedule, by in _tempered(config)

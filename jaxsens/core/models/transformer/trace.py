@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base.errors import rule_for
-from jaxsens.core.base.platforms import Platform, compiled_for
+from jaxsens.core.base.programs import Platform, compiled_for
 from jaxsens.core.models.parts.choices import ACTIVATIONS, OUTPUT_GATES
 from jaxsens.core.models.parts.masks import visible
 from jaxsens.core.models.parts.products import rows_times
