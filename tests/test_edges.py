@@ -71,8 +71,6 @@ TOO_LARGE: dict[str, tuple[str, Callable[[], Any]]] = {
     "inputs": ("tokens", lambda: PUBLIC.flip_sensitivity(total, zeros(10**6, 1000), 2)),
     "copies": ("flips", lambda: PUBLIC.flip_sensitivity(total, zeros(8), PUBLIC.Repeat(10**9))),
     "copies, explained": ("flips", lambda: PUBLIC.explain(total, 8, PUBLIC.Repeat(10**9))),
-    "explain": ("n", lambda: PUBLIC.explain(MODEL, 10**9)),
-    "explain, of a function": ("n", lambda: PUBLIC.explain(total, 10**9, flips=2)),
     "layers": ("layers", lambda: TransformerConfig(2, layers=10**9)),
     "layers of an LSTM": ("layers", lambda: PUBLIC.training.LSTMConfig(2, layers=10**9)),
     "symbols of a model": ("alphabet_size", lambda: Transformer(TransformerConfig(10**12))),

@@ -261,16 +261,6 @@ def test_ties_between_what_an_earlier_hard_layer_wrote(first, second, engine):
 # Engines that refuse
 
 
-def test_sparsemax_is_served_by_auto():
-    config = small(weighting=("softmax", "sparsemax"))
-    parameters = random_parameters(config)
-    result = jaxsens.flip_sensitivity(jaxsens.Transformer(config, parameters=parameters), [0, 2, 1, 0])
-    assert result.engine.name == "vmap"
-    assert "Sparsemax" in result.engine.reason
-    expected = list(reference.flip_norms(config, parameters, [0, 2, 1, 0]).values())
-    np.testing.assert_allclose(result.norms, expected, rtol=1e-9)
-
-
 # Small sensitivities
 
 

@@ -70,13 +70,6 @@ def test_the_warning_comes_before_the_work():
             jaxsens.flip_sensitivity(model(), WORD, progress=lambda done, of: pytest.fail("work was done"))
 
 
-@pytest.mark.long
-def test_there_is_no_warning_within_the_exact_length_or_without_a_promise():
-    # Warnings are errors here.
-    jaxsens.flip_sensitivity(model(), WORD[:5])
-    jaxsens.flip_sensitivity(model(kind=jaxsens.Transformer), WORD)
-
-
 def test_models_of_other_kinds_designate_nothing():
     class Other:
         outputs = (0,)

@@ -432,28 +432,7 @@ def test_errors_of_what_is_flipped_come_with_those_of_the_input():
         refused("tokens", flip_sensitivity, MODEL, [], flips)
 
 
-def test_ids_that_a_model_of_others_cannot_read_are_found_where_they_are_inserted():
-    table = jnp.asarray(np.random.default_rng(0).normal(size=(6, 3)), jnp.float32)
-
-    def model(tokens):
-        return jnp.mean(table[tokens], axis=0)
-
-    assert len(flip_sensitivity(model, WORD, flips={0: [1, 5], 3: [2]}, readout=None)) == 3
-    for flips in ({0: [1, 5], 3: [2, 6]}, Substitute({0: [1], 3: [6]}, groups=[(0, 3)])):
-        said = refused("flips", flip_sensitivity, model, WORD, flips, readout=None)
-        assert "the model takes index 6" in said
-
-
 # Memory, large tables, and completion
-
-
-def test_more_flips_than_fit_are_refused_before_they_are_listed(monkeypatch):
-    from jaxsens.core.base import memory
-
-    monkeypatch.setattr(memory, "machine_memory", lambda: 2**20)
-    for flips in (range(6), Substitute(range(6), groups=[range(6)])):
-        refused("tokens", flip_sensitivity, MODEL, np.tile(WORD, (2000, 1)), flips)
-    assert len(flip_sensitivity(MODEL, WORD, flips={0: [1]})) == 1
 
 
 def test_a_profile_of_too_many_cells_names_the_table(monkeypatch):

@@ -57,19 +57,6 @@ def tokens_of(page: str) -> list[tuple[str, str, str]]:
     return [(kind, html.unescape(title), html.unescape(shown)) for kind, title, shown in found]
 
 
-def test_each_position_has_its_largest_flip_and_its_mean():
-    one = shown().view().inputs[0]
-    np.testing.assert_array_equal(one.largest, [np.nan, 3, 2, 0.5])
-    np.testing.assert_array_equal(one.symbol, [-1, 3, 4, 4])
-    np.testing.assert_array_equal(one.mean, [np.nan, 2, 2, 0.5])
-    np.testing.assert_array_equal(one.count, [0, 2, 1, 1])
-    change = signed().view().inputs[0]
-    np.testing.assert_array_equal(change.largest, [np.nan, -3, -2, 0.5])
-    np.testing.assert_array_equal((change.low[1], change.high[1]), (-3, 1))
-    equal = signed([2.0, -2.0, 1.0, 1.0]).view().inputs[0]
-    assert (equal.largest[1], equal.symbol[1]) == (2, 3)  # the first of equals
-
-
 @pytest.mark.parametrize(
     ("flips", "said"),
     [

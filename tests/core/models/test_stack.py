@@ -41,16 +41,10 @@ def test_a_model_of_equal_layers_is_measured_as_by_forward_passes_of_its_own(eng
     flips = jaxsens.Substitute(symbols=(0,))
     found = jaxsens.flip_sensitivity(model, word, flips, engine=engine)
     with numerics("float64"):
-        outputs = [np.asarray(model(word)) for word in [word, *_flipped(word, found)]]
+        flips = zip(found.positions, found.symbols, strict=True)
+        flipped = [np.where(np.arange(9) == position, symbol, word) for position, symbol in flips]
+        outputs = [np.asarray(model(each)) for each in [word, *flipped]]
     true = np.linalg.norm(np.asarray(outputs[1:]) - outputs[0], axis=-1)
     exact = found.norms if found.estimated is None else found.norms[found.estimated.stratum > 0]
     true = true if found.estimated is None else true[found.estimated.stratum > 0]
     np.testing.assert_allclose(exact, true, rtol=1e-9, atol=1e-14)
-
-
-def _flipped(word: np.ndarray, found: jaxsens.FlipSensitivity) -> list[np.ndarray]:
-    words = []
-    for position, symbol in zip(found.positions, found.symbols, strict=True):
-        words.append(word.copy())
-        words[-1][position] = symbol
-    return words
