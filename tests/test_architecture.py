@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tools.lines import Count, Plan
+from tools.lines import Count
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "jaxsens"
@@ -303,40 +303,6 @@ def test_every_public_method_is_documented_in_its_class_or_where_it_comes_from()
 
 def test_no_room_has_more_lines_than_its_number():
     assert Count.of(ROOT).problems() == []
-
-
-PLAN = """
-[total]
-aim = 4
-limit = 5
-
-[rooms."core/base"]
-aim = 2
-most = {most}
-paths = ["jaxsens/core/base/", "jaxsens/old/base.py"]
-
-[rooms.theory]
-most = 2
-paths = ["jaxsens/old/", "jaxsens/theory.py"]
-"""
-
-
-def counted(root: Path, most: int) -> Count:
-    """A checkout of three files and five lines, counted."""
-    for path, lines in {"core/base/errors.py": 2, "old/base.py": 1, "old/bounds.py": 2}.items():
-        file = root / "jaxsens" / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("x = 1\n" * lines)
-    (root / "plan.toml").write_text(PLAN.format(most=most))
-    return Count.of(root, Plan.load(root / "plan.toml"))
-
-
-def test_a_room_with_more_lines_than_its_number_and_a_file_in_no_room_are_told(tmp_path):
-    assert counted(tmp_path, most=3).problems() == []
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "new.py").write_text("x = 1\n")
-    problems = sorted(counted(tmp_path, most=2).problems())
-    assert [text.split()[0].strip(":") for text in problems] == ["core/base", "elsewhere/new.py"]
 
 
 def test_every_class_has_a_name_of_its_own():

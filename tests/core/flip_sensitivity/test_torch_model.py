@@ -94,18 +94,9 @@ class Padded(Mean):
         return (Rows.forward(self, ids) * keep).sum(1) / keep.sum(1)
 
 
-class Ended(Mean):
-    """Reads only inputs that hold the end symbol 5."""
-
-    def forward(self, ids: Any) -> Any:
-        return Rows.forward(self, ids)[ids == 5].reshape(len(ids), -1)
-
-
-@pytest.mark.parametrize("module", [Padded(), Ended()])
-def test_a_module_is_tried_on_the_input_itself(module):
-    result = measured(
-        jaxsens.from_torch(module.eval()), flips=jaxsens.Substitute([1, 2, 3], positions=range(4))
-    )
+def test_a_module_is_tried_on_the_input_itself():
+    module = Padded().eval()
+    result = measured(jaxsens.from_torch(module), flips=jaxsens.Substitute([1, 2, 3], positions=range(4)))
     with torch.no_grad():
         before = module(torch.tensor(TOKENS[None]))
         for position, symbol, norm in zip(result.positions, result.symbols, result.norms, strict=True):
