@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +38,18 @@ from tests.refusals import refused
         ("width", {"width": np.bool_(True)}),
         ("heads", {"heads": (1, 2, 4)}),
         ("output_gate", {"output_gate": "open"}),
+        ("width", {"width": 0, "heads": 5}),  # whether heads divide it is not known then
+        ("width dtype widht", {"width": True, "dtype": "half", "widht": 3}),
+        ("mask.width", {"mask": {"type": "SlidingWindow"}}),
+        ("positions.max_length", {"positions": {"type": "Learned", "max_length": 3.0}}),
+        ("weighting.type", {"weighting": {}}),
+        ("weighting.type", {"weighting": {"type": "Softmx"}}),
+        ("weighting.bais", {"weighting": {"type": "Sigmoid", "bais": 1.0}}),
+        ("weighting.inverse_temperature", {"weighting": {"type": "Softmax", "inverse_temperature": 3}}),
+        (
+            "weighting.inverse_temperature.power",
+            {"weighting": {"type": "Softmax", "inverse_temperature": {"type": "Schedule", "power": "1"}}},
+        ),
         ("positions", {"positions": (Learned(8), Learned(4))}),
         ("positions", {"positions": Learned(0)}),
         ("positions", {"positions": Sinusoidal(base=-1.0)}),
@@ -117,6 +130,16 @@ def test_what_makes_no_config_is_refused(names, options):
 )
 def test_what_makes_no_schedule_and_no_weighting_is_refused(kind, fields):
     refused(next(iter(fields)), kind, **fields)
+
+
+def test_a_config_is_a_frozen_value_of_so_many_fields():
+    config: Any = TransformerConfig(2)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.width = 4
+    assert dataclasses.replace(config, width=4) == TransformerConfig(2, width=4)
+    refused("alphabet_size", cast("Any", TransformerConfig))
+    with pytest.raises(TypeError, match="fields, but 40 were given"):
+        cast("Any", TransformerConfig)(*range(40))
 
 
 def test_whole_numbers_of_numpy_are_kept_as_pythons():
