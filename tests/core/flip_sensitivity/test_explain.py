@@ -80,14 +80,6 @@ def test_a_text_is_explained_for_a_model_that_encodes_text():
         jaxsens.explain(plain, "010111")
 
 
-def test_any_callable_can_be_explained():
-    told = jaxsens.explain(lambda tokens: jnp.sin(tokens * 1.0).sum(), 100, flips=3)
-    assert told.engine.name == "vmap"
-    assert told.flips == 99 * 2
-    assert told.seconds > 0
-    assert "198 flips" in str(told)
-
-
 @pytest.mark.needs("first_order")
 @pytest.mark.parametrize(
     ("subject", "options", "reason"),

@@ -98,6 +98,24 @@ def test_a_key_that_is_not_a_number_spoils_the_rows_that_see_it_and_no_other():
     assert np.isnan(spoilt).all()
 
 
+@pytest.mark.quick(0, 1)
+@pytest.mark.parametrize("weighting", ["temperature-log", "average-hard"])
+def test_the_sensitivity_of_a_model_is_that_with_plain_scores(weighting):
+    config = small(weighting=weighting, mask="future", positions=("sinusoidal", "length"))
+    parameters = random_parameters(config)
+    plain, centred = (
+        jaxsens.flip_sensitivity(
+            jaxsens.Transformer(config.replace(centred_scores=chosen), parameters=parameters),
+            WORD,
+            engine="auto" if chosen else "difference",
+        )
+        for chosen in (False, True)
+    )
+    assert centred.engine.name == "vmap"
+    assert "centred scores" in centred.engine.reason
+    np.testing.assert_allclose(centred.norms, plain.norms, rtol=1e-9, atol=1e-13)
+
+
 # Table lookup, Lemma 7 of Yang et al. (2026): queries G (C, 1) / n, keys (2j, -j^2), temperature 1/n, values j. The
 # average is C within 3 e^-G. In Theorem 20(b) the factor n is in the keys instead.
 
