@@ -28,7 +28,7 @@ def forward_pass(transformer: Any, words: Int[np.ndarray, " n"]) -> tuple[Forwar
     """
     import jax
 
-    from jaxsens.core.models.transformer.tables import position_embedding
+    from jaxsens.core.models.transformer.parameters import position_embedding
 
     torch = importlib.import_module("torch")
     attention = torch.nn.functional.scaled_dot_product_attention

@@ -41,7 +41,7 @@ from jaxsens.core.models.adapters import Model
 from jaxsens.core.models.parts.weighting import Tempered, learns_sink
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layers import readout_position
-from jaxsens.core.models.transformer.scores import weighting_of
+from jaxsens.core.models.transformer.trace import weighting_of
 
 ROUNDING = 1e-3
 """The accepted relative rounding error in a change of order 1/n: three digits up to n = 8000 in float32."""

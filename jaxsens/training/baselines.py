@@ -18,9 +18,9 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base.errors import Problems, no_rule
 from jaxsens.core.base.precision import numerics
-from jaxsens.core.models.networks.given import check_input, on_device
-from jaxsens.core.models.networks.network import Network
 from jaxsens.core.models.parts import initialisation
+from jaxsens.core.models.transformer.module import Network, check_input
+from jaxsens.core.models.transformer.parameters import on_device
 from jaxsens.training.baselines_config import (
     BaselineConfig,
     ConvolutionConfig,

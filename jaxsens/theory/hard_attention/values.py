@@ -25,10 +25,16 @@ from jaxsens.core.models.transformer.parameters import (
     NormParameters,
     TransformerParameters,
     needed,
+    position_embedding,
 )
-from jaxsens.core.models.transformer.scores import projected, scores, turned
-from jaxsens.core.models.transformer.tables import position_embedding
-from jaxsens.core.models.transformer.trace import activation, after_attention, layer_norm
+from jaxsens.core.models.transformer.trace import (
+    activation,
+    after_attention,
+    layer_norm,
+    projected,
+    scores,
+    turned,
+)
 from jaxsens.theory.rules import SCORES, largest_added, position_parts, score_terms
 
 SAFETY = 6.0

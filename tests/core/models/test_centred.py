@@ -19,7 +19,7 @@ from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import HardWeighting, Softmax, averages
 from jaxsens.core.models.transformer import layers, trace
 from jaxsens.core.models.transformer.config import LayerConfig
-from jaxsens.core.models.transformer.scores import centred_scores, raw_scores
+from jaxsens.core.models.transformer.trace import centred_scores, raw_scores
 from tests import reference
 from tests.small_models import WEIGHTINGS_AND_MASKS, WEIGHTINGS_TRIED, random_parameters, small
 from tests.tolerances import FORWARD

@@ -11,7 +11,7 @@ import pytest
 import jaxsens
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.models.adapters import as_model
-from jaxsens.core.models.transformer.stack import Stack, lengths_of_runs, over_layers, stacked
+from jaxsens.core.models.transformer.parameters import Stack, lengths_of_runs, over_layers, stacked
 from tests.small_models import small
 
 

@@ -18,8 +18,7 @@ from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import AdaptiveSoftmax, Sigmoid, SinkSoftmax, Softmax, Tempered
 from jaxsens.core.models.transformer import layers
 from jaxsens.core.models.transformer.layers import layered_transformer
-from jaxsens.core.models.transformer.parameters import initialise
-from jaxsens.core.models.transformer.tables import position_embedding, shape_of, with_tables
+from jaxsens.core.models.transformer.parameters import initialise, position_embedding, shape_of, with_tables
 from tests.small_models import small
 from tests.tolerances import FORWARD
 

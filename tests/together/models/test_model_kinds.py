@@ -25,9 +25,9 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from jaxsens.core.models.networks.config import NetworkConfig
-from jaxsens.core.models.networks.given import check_input
-from jaxsens.core.models.networks.network import Network
+from jaxsens.core.models.transformer.config import NetworkConfig
+from jaxsens.core.models.transformer.module import check_input
+from jaxsens.core.models.transformer.module import Network
 
 
 @dataclass(frozen=True)

@@ -40,14 +40,13 @@ from jaxsens.core.engines.difference.softmax_change import (
     too_large,
 )
 from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change
+from jaxsens.core.models.parts.choices import inner_products, weighted_sums
 from jaxsens.core.models.parts.masks import visible
-from jaxsens.core.models.parts.products import inner_products, weighted_sums
 from jaxsens.core.models.parts.score_positions import Alibi, PartialAlibi, RelativeBias
 from jaxsens.core.models.parts.weighting import Sigmoid, SinkSoftmax, Softmax, averages, weights
 from jaxsens.core.models.transformer.config import LayerConfig
 from jaxsens.core.models.transformer.parameters import needed
-from jaxsens.core.models.transformer.scores import weighting_of
-from jaxsens.core.models.transformer.trace import leaves_cache, scores_of_rows
+from jaxsens.core.models.transformer.trace import leaves_cache, scores_of_rows, weighting_of
 
 SOFT = (Softmax, SinkSoftmax, Sigmoid)
 """The weightings of soft attention whose changes have a rule."""

@@ -43,9 +43,13 @@ from jaxsens.core.models.parts.weighting import (
 )
 from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
 from jaxsens.core.models.transformer.layers import layer_operations, read_out, readout_position
-from jaxsens.core.models.transformer.parameters import TransformerParameters, needed
-from jaxsens.core.models.transformer.stack import Stack, over_layers
-from jaxsens.core.models.transformer.tables import layer_config
+from jaxsens.core.models.transformer.parameters import (
+    Stack,
+    TransformerParameters,
+    layer_config,
+    needed,
+    over_layers,
+)
 from jaxsens.core.models.transformer.trace import leaves_cache, rows_at_once
 
 ROW_BLOCK = 256

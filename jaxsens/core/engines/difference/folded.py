@@ -54,10 +54,13 @@ from jaxsens.core.models.parts.positions import Component, FunctionComponent, Le
 from jaxsens.core.models.parts.weighting import SOFTMAXES
 from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
 from jaxsens.core.models.transformer.layers import layer_operations, readout_position
-from jaxsens.core.models.transformer.parameters import LayerParameters, TransformerParameters, needed
-from jaxsens.core.models.transformer.scores import penalty, projected, scores
-from jaxsens.core.models.transformer.tables import layer_config
-from jaxsens.core.models.transformer.trace import gate_inputs
+from jaxsens.core.models.transformer.parameters import (
+    LayerParameters,
+    TransformerParameters,
+    layer_config,
+    needed,
+)
+from jaxsens.core.models.transformer.trace import gate_inputs, penalty, projected, scores
 
 
 def candidates(n: int, hidden: int) -> int:

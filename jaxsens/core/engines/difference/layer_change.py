@@ -24,9 +24,14 @@ from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change
 from jaxsens.core.models.parts.weighting import AverageHard, HardWeighting, Sigmoid, SinkSoftmax, Softmax
 from jaxsens.core.models.transformer import layers, trace
 from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
-from jaxsens.core.models.transformer.parameters import NormParameters, TransformerParameters, needed
-from jaxsens.core.models.transformer.stack import Stack
-from jaxsens.core.models.transformer.tables import layer_config, position_embedding
+from jaxsens.core.models.transformer.parameters import (
+    NormParameters,
+    Stack,
+    TransformerParameters,
+    layer_config,
+    needed,
+    position_embedding,
+)
 from jaxsens.core.models.transformer.trace import LayerTrace, gate_inputs, layer_norm, transformer_layer
 
 

@@ -23,8 +23,8 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsens.core.base.errors import InputError, Problems, collecting, no_rule
 from jaxsens.core.base.inputs import choice
 from jaxsens.core.base.strict import checked_by, later
+from jaxsens.core.models.parts.choices import quotients, weighted_sums
 from jaxsens.core.models.parts.part import Part
-from jaxsens.core.models.parts.products import quotients, weighted_sums
 from jaxsens.core.models.parts.schedules import SCHEDULES, Schedule
 from jaxsens.core.models.parts.thresholds import entmax_shares, sparsemax_threshold
 

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxsens.core.base.errors import rule_for
-from jaxsens.core.models.parts.choices import OUTPUT_GATES, SCORES
-from jaxsens.core.models.parts.products import rows_times
+from jaxsens.core.models.parts.choices import OUTPUT_GATES, SCORES, rows_times
 from jaxsens.core.models.parts.weighting import Weighting
 from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
 from jaxsens.core.models.transformer.layered import (
@@ -26,16 +25,27 @@ from jaxsens.core.models.transformer.layered import (
     Vector,
     readout_row,
 )
-from jaxsens.core.models.transformer.parameters import LayerParameters, TransformerParameters, needed
-from jaxsens.core.models.transformer.scores import REFINEMENTS, penalty, projected, turned, weighting_of
-from jaxsens.core.models.transformer.stack import Stack, over_layers
-from jaxsens.core.models.transformer.tables import at_temperature, layer_config, position_embedding
+from jaxsens.core.models.transformer.parameters import (
+    LayerParameters,
+    Stack,
+    TransformerParameters,
+    at_temperature,
+    layer_config,
+    needed,
+    over_layers,
+    position_embedding,
+)
 from jaxsens.core.models.transformer.trace import (
+    REFINEMENTS,
     LayerTrace,
     after_attention,
     layer_norm,
+    penalty,
+    projected,
     transformer_layer,
     transformer_row,
+    turned,
+    weighting_of,
 )
 
 

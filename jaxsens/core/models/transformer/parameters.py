@@ -1,25 +1,38 @@
-"""The parameters of a transformer as plain pytrees, and their random initialisation."""
+"""The parameters of a transformer as plain pytrees: their random initialisation, and the forms that programs take.
+
+A program takes the numbers of a config as arrays: temperatures, and what positions add to embeddings. Models that
+differ in these numbers alone, such as the variants of a sweep over temperatures, then share their programs: `shape_of`
+is what they have in common, and `with_tables` adds the numbers of one of them to its parameters.
+
+Equal layers are stacked: a program traces one of them and loops over the others, so its size, and the time to trace and
+compile it, do not grow with the depth. The first and the last layer stand alone: engines treat them in ways of their
+own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from itertools import groupby
+from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from jaxsens.core.base.errors import rule_for
+from jaxsens.core.base.errors import no_rule, rule_for
 from jaxsens.core.base.precision import numerics
-from jaxsens.core.models.networks.given import on_device
+from jaxsens.core.base.programs import OfArrays, kept
 from jaxsens.core.models.parts import initialisation
 from jaxsens.core.models.parts.choices import OUTPUT_GATES, SCORES
-from jaxsens.core.models.parts.positions import Learned
-from jaxsens.core.models.parts.weighting import learns_sink
-from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.models.parts.initialisation import FAN_IN
+from jaxsens.core.models.parts.positions import AddedTerm, CoordinateTerm, Learned, PositionTerm, ScoreTerm
+from jaxsens.core.models.parts.schedules import Schedule, TabledSchedule
+from jaxsens.core.models.parts.weighting import WEIGHTING_TYPES, Tempered, Weighting, learns_sink
+from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
 
 
 @jax.tree_util.register_dataclass
@@ -89,6 +102,17 @@ def needed(parameter: Part | None, name: str) -> Part:
     if parameter is None:
         raise TypeError(f"the config needs the parameter {name!r}, which these parameters lack")
     return parameter
+
+
+def parameters_from_numpy(tree: Part, dtype: str) -> Part:
+    """Returns the parameters as JAX arrays of `dtype`. Call it inside `numerics(dtype)`."""
+    with np.errstate(over="ignore"):  # infinite where the type has no such number
+        return jax.tree.map(lambda leaf: on_device(np.asarray(leaf).astype(dtype)), tree)
+
+
+def on_device(array: ArrayLike) -> jax.Array:
+    """Converts an array to JAX like `jnp.asarray`, which would compile a program for each new shape and dtype."""
+    return array if isinstance(array, jax.Array) else jax.device_put(np.asarray(array))
 
 
 Maker = Callable[[str, tuple[int, ...], float], Array]
@@ -174,3 +198,221 @@ def shapes(config: TransformerConfig) -> TransformerParameters:
 
     with numerics(config.dtype):
         return jax.eval_shape(make)
+
+
+Formula: TypeAlias = tuple[Schedule, Literal["length", "query"]]
+"""An inverse temperature, and what it depends on."""
+
+
+def position_embedding(
+    config: TransformerConfig, parameters: TransformerParameters, n: int
+) -> Float[Any, "n width"]:
+    """Returns the position embedding that is added to the symbols' embeddings, for inputs of length n.
+
+    It is a NumPy array if the parameters are, and otherwise may be one of JAX.
+    """
+    if parameters.tables is not None:
+        return parameters.tables.positions
+    return sum(position_parts(config, parameters, n), np.zeros((n, config.width), config.dtype))
+
+
+def position_parts(
+    config: TransformerConfig, parameters: TransformerParameters, n: int
+) -> Iterator[Float[Any, "n width"]]:
+    """Yields what each position term adds to the symbols' embeddings: constants rounded to the config's dtype, times or
+    beside what the parameters hold, in theirs."""
+    row = 0
+    for term in config.position_terms:
+        match term:
+            case CoordinateTerm():
+                vector = needed(parameters.components, "components")[row]
+                yield term.values(n).astype(config.dtype)[:, None] * vector
+                row += 1
+            case AddedTerm():
+                yield term.values(n, config.width).astype(config.dtype)
+            case Learned():
+                yield needed(parameters.learned, "learned")[:n]
+            case ScoreTerm():
+                pass  # it affects the scores, not the embedding
+            case _:
+                known = AddedTerm, CoordinateTerm, Learned, ScoreTerm
+                raise no_rule("the position embedding", "position term", term, known)
+
+
+def positions_in(dtype: str, parameters: TransformerParameters) -> TransformerParameters:
+    """Returns the parameters with those of positions as NumPy arrays of a dtype."""
+    components, learned = parameters.components, parameters.learned
+    return replace(
+        parameters,
+        components=None if components is None else np.asarray(components, dtype),
+        learned=None if learned is None else np.asarray(learned, dtype),
+    )
+
+
+def layer_config(config: TransformerConfig, parameters: TransformerParameters, k: int) -> LayerConfig:
+    """Returns `config.layer(k)`, with the temperature that the parameters hold if the config is a `shape_of`."""
+    layer = config.layer(k)
+    return replace(layer, weighting=at_temperature(layer.weighting, parameters))
+
+
+def at_temperature(weighting: Weighting, parameters: TransformerParameters) -> Weighting:
+    """Returns a weighting with its inverse temperature from the parameters' tables, if that is where it has it."""
+    schedule = weighting.inverse_temperature if isinstance(weighting, Tempered) else None
+    if not isinstance(schedule, TabledSchedule) or parameters.tables is None:
+        return weighting
+    values = parameters.tables.inverse_temperatures[schedule.number]
+    return replace(weighting, inverse_temperature=schedule.of(values))
+
+
+@kept
+def shape_of(config: TransformerConfig) -> TransformerConfig:
+    """Returns what a config shares with those of other temperatures and other added positions.
+
+    Its inverse temperatures are numbers of tables, and of its positions only those are left that affect scores.
+    """
+    tempered, positions = _tempered(config), cast("tuple[PositionTerm, ...]", config.positions)
+
+    def shaped(k: int) -> Weighting:
+        weighting = config.layer(k).weighting
+        if not _is_tabled(weighting):
+            return weighting
+        return replace(weighting, inverse_temperature=TabledSchedule(tempered.index(_formula(weighting))))
+
+    return config.replace(
+        weighting=tuple(map(shaped, range(config.layers))) or "softmax",
+        positions=tuple(term for term in positions if isinstance(term, ScoreTerm)),
+        initialisation=FAN_IN,
+    )
+
+
+def with_tables(
+    config: TransformerConfig, parameters: TransformerParameters, n: int, dtype: str
+) -> TransformerParameters:
+    """Returns the parameters for `shape_of(config)` and inputs of length n, with tables in NumPy arrays: positions in
+    `dtype`, float64 or the config's. O(n width)."""
+    own = positions_in(dtype, parameters)
+    with np.errstate(over="ignore", invalid="ignore"):  # the output is what is checked
+        positions = position_embedding(
+            config if config.dtype == dtype else config.replace(dtype=dtype), own, n
+        )
+    inverse = tuple(
+        schedule(n if by == "length" else np.arange(1, n + 1)) for schedule, by in _tempered(config)
+    )
+    return replace(parameters, components=None, learned=None, tables=Tables(positions, inverse))
+
+
+def _tempered(config: TransformerConfig) -> list[Formula]:
+    """Returns the inverse temperatures of the layers as formulas, each once."""
+    weightings = [config.layer(k).weighting for k in range(config.layers)]
+    return list(dict.fromkeys(_formula(one) for one in weightings if _is_tabled(one)))
+
+
+def _is_tabled(weighting: Weighting) -> TypeGuard[Tempered]:
+    """Whether it asks its formula for 1/tau at the input's length or at every query's; others may ask elsewhere."""
+    return isinstance(weighting, Tempered) and type(weighting) in WEIGHTING_TYPES
+
+
+def _formula(weighting: Tempered) -> Formula:
+    return weighting.inverse_temperature, weighting.by
+
+
+Part = TypeVar("Part")
+Carry = TypeVar("Carry")
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["runs"], meta_fields=["lengths"])
+@dataclass(frozen=True)
+class Stack(Sequence[Part]):
+    """A sequence with one pytree of arrays for each layer, such as its parameters or its trace.
+
+    Attributes:
+        runs: those of consecutive layers: as they are for a run of one layer, and otherwise with an axis in front of
+            every array.
+        lengths: the number of layers of each run.
+    """
+
+    runs: tuple[Part, ...]
+    lengths: tuple[int, ...]
+
+    @classmethod
+    def of(cls, layers: Sequence[Part]) -> Stack[Part]:
+        """Returns layers as a stack; those that are none become runs of one layer."""
+        return layers if isinstance(layers, Stack) else cls(tuple(layers), (1,) * len(layers))
+
+    def beside(self, other: Sequence[Any]) -> Stack[tuple[Part, Any]]:
+        """Returns what each layer has in both; the other has the same runs."""
+        pairs = zip(self.runs, Stack.of(other).runs, strict=True)
+        return Stack(tuple(pairs), self.lengths)
+
+    def __len__(self) -> int:
+        return sum(self.lengths)
+
+    def __getitem__(self, k: Any) -> Any:
+        """Returns what layer k has: a slice, if it is in a run of several."""
+        for run, length in zip(self.runs, self.lengths, strict=True):
+            if 0 <= k < length:
+                return run if length == 1 else jax.tree.map(lambda leaf, k=k: leaf[k], run)
+            k -= length
+        raise IndexError("layer index out of range")
+
+
+def lengths_of_runs(config: TransformerConfig) -> tuple[int, ...]:
+    """Returns how many layers there are in each run of equal ones; the first and the last layer stand alone."""
+    inner = [config.layer(k) for k in range(1, config.layers - 1)]
+    middle = (len([*equal]) for _, equal in groupby(inner))
+    return (*[1] * min(1, config.layers), *middle, *[1] * (config.layers > 1))
+
+
+def stacked(config: TransformerConfig, layers: Sequence[Part]) -> Sequence[Part]:
+    """Returns the layers' arrays with equal layers stacked, on the device; as they are where no two are equal."""
+    lengths = lengths_of_runs(config)
+    if isinstance(layers, Stack) or max(lengths, default=1) == 1:
+        return layers
+    leaves = jax.tree.leaves(tuple(layers))
+    if not all(isinstance(leaf, jax.Array) for leaf in leaves):
+        return _stacked(lengths, layers)
+    return _stacks.get(lengths, leaves, lambda: _stacked(lengths, layers))
+
+
+_stacks: OfArrays[Sequence[Any]] = OfArrays()
+
+
+def _stacked(lengths: tuple[int, ...], layers: Sequence[Part]) -> Stack[Part]:
+    runs, start = [], 0
+
+    def joined(*leaves: Any) -> jax.Array:
+        # By NumPy, because each shape would be a program of its own for JAX.
+        return jax.device_put(np.stack([np.asarray(leaf) for leaf in leaves]))
+
+    with jax.enable_x64(True):  # or JAX would make float32 of float64 on the way
+        for length in lengths:
+            some = layers[start : start + length]
+            runs.append(some[0] if length == 1 else jax.tree.map(joined, *some))
+            start += length
+    return Stack(tuple(runs), lengths)
+
+
+def over_layers(
+    step: Callable[[int, Any, Carry], tuple[Carry, Part]],
+    stack: Stack[Any],
+    start: Carry,
+    layers: range,
+) -> tuple[Carry, Stack[Part]]:
+    """Folds `step(k, what layer k has, carry)` -> (carry, out) over some layers, whole runs of them.
+
+    A run is one loop of the program. There k is the number of its first layer: a config holds for the whole run.
+
+    Returns:
+        The last carry, and the stack of the outs.
+    """
+    outs, lengths, k, carry = [], [], 0, start
+    for run, length in zip(stack.runs, stack.lengths, strict=True):
+        if k in layers:
+            if length == 1:
+                carry, out = step(k, run, carry)
+            else:
+                carry, out = jax.lax.scan(lambda carry, one, k=k: step(k, one, carry), carry, run)
+            outs.append(out)
+            lengths.append(length)
+        k += length
+    return carry, Stack(tuple(outs), tuple(lengths))
