@@ -194,7 +194,7 @@ class Norm(Measure, abc.ABC):
         return self.of(dy), error
 
     def scale(self, y: Float[np.ndarray, " outputs"]) -> float | None:
-        return float(self.of_array(np.asarray(y, np.float64)))
+        return float(np.linalg.norm(np.asarray(y, np.float64), ord=self.order))
 
 
 @kind_of(Measure, "l2")

@@ -208,7 +208,7 @@ def in_float64(apply: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any] | 
 
 @kept
 def _transformer_in_float64(config: TransformerConfig) -> TransformerApply:
-    return TransformerApply(config.replace(dtype="float64"))
+    return TransformerApply(config.amended(dtype="float64"))
 
 
 @dataclass(frozen=True)

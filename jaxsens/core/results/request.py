@@ -34,7 +34,15 @@ def fingerprint(model: Model, n: int, weights: str | None = None) -> str:
     version and the kind of device.
     """
     weights = weights_of(model) if weights is None else weights
-    return hashlib.sha256(f"{_function(model, n)} {weights}".encode()).hexdigest()
+    if model.config is not None:
+        function = repr(model.config)
+    elif model.torch is not None:
+        function = f"PyTorch {model.readout!r}"
+    else:
+        leaves, structure = jax.tree.flatten(model.parameters)
+        shapes = tuple(jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+        function = _program(model.apply, structure, shapes, n, jnp.result_type(float) == jnp.float64)
+    return hashlib.sha256(f"{function} {weights}".encode()).hexdigest()
 
 
 _digests: OfArrays[str] = OfArrays()
@@ -59,16 +67,6 @@ def _read_weights(model: Model) -> str:
         found.update(f"{jax.tree_util.keystr(path)} {array.dtype.str} {array.shape}".encode())
         found.update(array.tobytes())
     return found.hexdigest()
-
-
-def _function(model: Model, n: int) -> str:
-    if model.config is not None:
-        return repr(model.config)
-    if model.torch is not None:
-        return f"PyTorch {model.readout!r}"
-    leaves, structure = jax.tree.flatten(model.parameters)
-    shapes = tuple(jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-    return _program(model.apply, structure, shapes, n, jnp.result_type(float) == jnp.float64)
 
 
 @kept

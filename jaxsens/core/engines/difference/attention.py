@@ -155,7 +155,7 @@ def soft_rows(layer: KeptLayer, rows: Rows, dq: HeadsMoved, dk: HeadsMoved, dv: 
         s, seen = scores_of_rows(config, layer.parameters, q, k, rows, head)
         return _pulled(config, v, weights_moved(layer, s, seen, ds, es, head), dv)
 
-    if not leaves_cache(config, layer.n, compiled_for()):
+    if config.exact_rows or not leaves_cache(config.heads, layer.n, compiled_for()):
         return some((queries, kept.keys, kept.values, dq, dk, dv))
     arrays = jax.tree.map(lambda heads: heads[:, None], (queries, kept.keys, kept.values, dq, dk, dv))
     each = jax.lax.map(lambda one: some(*one), (arrays, jnp.arange(config.heads)))

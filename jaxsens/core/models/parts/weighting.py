@@ -12,8 +12,9 @@ import abc
 import math
 import re
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, TypeAlias, TypeGuard
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +26,7 @@ from jaxsens.core.base.inputs import choice
 from jaxsens.core.base.strict import checked_by, later
 from jaxsens.core.models.parts.choices import quotients, weighted_sums
 from jaxsens.core.models.parts.part import Part
-from jaxsens.core.models.parts.schedules import SCHEDULES, Schedule
+from jaxsens.core.models.parts.schedules import SCHEDULES, Schedule, TabledSchedule
 from jaxsens.core.models.parts.thresholds import entmax_shares, sparsemax_threshold
 
 Keys: TypeAlias = Float[Array, "*rows keys"]
@@ -102,6 +103,7 @@ class Tempered(Weighting):
 
     inverse_temperature: Schedule = Schedule()
     by: Literal["length", "query"] = "length"
+    hard: ClassVar[bool] = False  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __post_init__(self) -> None:
         with collecting(type(self).__name__) as problems:
@@ -115,9 +117,11 @@ class Tempered(Weighting):
     def _check(self, problems: Problems) -> None:
         """Adds the errors in the fields of the member."""
 
-    @property
-    def hard(self) -> bool:
-        return False
+    def at(self, inverse_temperature: Schedule | TabledSchedule) -> Self:
+        """Returns it at another temperature, which is a formula that was checked or a table's."""
+        found = copy(self)
+        object.__setattr__(found, "inverse_temperature", inverse_temperature)
+        return found
 
     @property
     def bounded(self) -> bool:
@@ -316,9 +320,7 @@ class Sigmoid(Tempered):
 class HardWeighting(Weighting):
     """Equal weight on some of the keys with the largest score, which members choose in `winners`."""
 
-    @property
-    def hard(self) -> bool:
-        return True
+    hard: ClassVar[bool] = True  # pyright: ignore[reportIncompatibleMethodOverride]
 
     @abc.abstractmethod
     def winners(self, ties: Seen) -> Seen:
@@ -362,9 +364,7 @@ class AverageHard(HardWeighting):
 class Sparsemax(Weighting):
     """The point of the probability simplex nearest to the scores (Martins and Astudillo, 2016, eq. 2)."""
 
-    @property
-    def hard(self) -> bool:
-        return False
+    hard: ClassVar[bool] = False  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def shares(self, scores: Keys, visible: Seen) -> Shares:
         shifted, best = _below_best(scores, visible)

@@ -91,9 +91,23 @@ class NetworkConfig:
         """Rows of the embedding: the alphabet and the end-of-sequence symbol."""
         return self.alphabet_size + int(self.end_symbol)
 
+    def check_length(self, n: int, problems: Problems) -> None:
+        """Adds an error if the network cannot read inputs of length n."""
+        if isinstance(self.readout, int) and self.readout >= n:
+            problems.add("tokens", f"length {n}", f"longer than the readout position {self.readout}")
+
     def replace(self, **changes: Any) -> Self:
         """Returns a copy with some fields changed, and validates it."""
         return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
+
+    def amended(self, **changes: Any) -> Self:
+        """Returns a copy with some fields changed to values that a config of this kind may have: typed, not by name.
+
+        Nothing is validated: to validate takes longer than to measure a short input.
+        """
+        made, own = object.__new__(type(self)), dataclasses.fields(cast("Any", self))
+        vars(made).update({field.name: getattr(self, field.name) for field in own} | changes)
+        return made
 
 
 _ONE_OF_EACH = "one term of each kind, one rotation and one ALiBi; only components may be several"
@@ -349,7 +363,7 @@ class TransformerConfig(NetworkConfig):
                 problems.add("centred_scores", True, f"it needs {', '.join(missing)}")
         return centred
 
-    @property
+    @cached_property
     def position_terms(self) -> tuple[PositionTerm, ...]:
         """The position embeddings of all layers and of single ones, typed, each once."""
         everywhere, each = cast("tuple[Any, Any]", (self.positions, self.layer_positions))
@@ -389,10 +403,17 @@ class TransformerConfig(NetworkConfig):
             total += (4 * attended + 2 * _of_layer(self.feed_forward, k)) * d
         return total
 
-    @property
+    @cached_property
     def exact_rows(self) -> bool:
         """Whether equal rows must get bitwise equal results, as required if a hard layer breaks ties."""
-        return self.layers > 0 and any(weighting.hard for weighting in _as_tuple(self.weighting))
+        return any(_of_layer(self.weighting, k).hard for k in range(self.layers))
+
+    def check_length(self, n: int, problems: Problems) -> None:
+        if n < 1:
+            problems.add("tokens", f"length {n}", "give at least one symbol")
+        for term in self.position_terms:
+            term.check_length(n, problems)
+        super().check_length(n, problems)
 
     def layer(self, k: int) -> LayerConfig:
         """The configuration of layer k, 0 <= k < layers."""
@@ -400,30 +421,31 @@ class TransformerConfig(NetworkConfig):
 
     @cached_property
     def _layers(self) -> tuple[LayerConfig, ...]:
-        return tuple(map(self._made_layer, range(self.layers)))
-
-    def _made_layer(self, k: int) -> LayerConfig:
         everywhere, each = cast("tuple[Any, Any]", (self.positions, self.layer_positions))
-        heads = _of_layer(self.heads, k)
-        head_width = _of_layer(self.head_width, k)
-        return LayerConfig(
-            heads=heads,
-            head_width=self.width // heads if head_width is None else head_width,
-            feed_forward=_of_layer(self.feed_forward, k),
-            weighting=_of_layer(self.weighting, k),
-            mask=_of_layer(self.mask, k),
-            scores=self.scores,
-            layer_norm=self.layer_norm,
-            layer_norm_epsilon=self.layer_norm_epsilon,
-            activation=self.activation,
-            position_scores=(
-                *(t for t in everywhere if isinstance(t, ScoreTerm)),
-                *(each[k] if each else ()),
-            ),
-            output_gate=self.output_gate,
-            exact_rows=self.exact_rows,
-            centred_scores=self.centred_scores,
-        )
+        made = []
+        for k in range(self.layers):
+            heads, head_width = _of_layer(self.heads, k), _of_layer(self.head_width, k)
+            made.append(
+                LayerConfig(
+                    heads=heads,
+                    head_width=self.width // heads if head_width is None else head_width,
+                    feed_forward=_of_layer(self.feed_forward, k),
+                    weighting=_of_layer(self.weighting, k),
+                    mask=_of_layer(self.mask, k),
+                    scores=self.scores,
+                    layer_norm=self.layer_norm,
+                    layer_norm_epsilon=self.layer_norm_epsilon,
+                    activation=self.activation,
+                    position_scores=(
+                        *(t for t in everywhere if isinstance(t, ScoreTerm)),
+                        *(each[k] if each else ()),
+                    ),
+                    output_gate=self.output_gate,
+                    exact_rows=self.exact_rows,
+                    centred_scores=self.centred_scores,
+                )
+            )
+        return tuple(made)
 
 
 def _as_tuple(value: object) -> tuple[Any, ...]:

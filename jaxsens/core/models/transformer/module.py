@@ -32,24 +32,6 @@ from jaxsens.core.models.transformer.parameters import (
 )
 
 Tree = TypeVar("Tree")
-Config = TypeVar("Config")
-
-
-def checked_making(network: str, config: Any, kind: type[Config], seed: Any) -> tuple[Config, int]:
-    """Returns the config, which must be of this kind, and the seed as a Python int.
-
-    Raises:
-        InputError: naming each unusable argument.
-    """
-    with collecting(network) as problems:
-        if not isinstance(config, kind):
-            problems.add("config", config, f"give a {kind.__name__}")
-        else:
-            check_size(config, problems)
-        seed = inputs.seed(seed, problems)
-    return config, seed
-
-
 _SIZES = ("alphabet_size", "width", "layers", "heads", "head_width", "feed_forward", "logits", "kernel_width")
 
 
@@ -64,13 +46,8 @@ def check_size(config: Any, problems: Problems) -> None:
     check_fits(largest, sizes[largest], needed, "a network of this size", remedy, problems)
 
 
-def check_input(tokens: ArrayLike, vocabulary: int, check_length: Callable[[int, Problems], None]) -> None:
-    """Rejects a network's input unless it is an array of ids. The ids are checked if their values are known.
-
-    Args:
-        tokens: the user's argument.
-        vocabulary: the number of symbols that the network reads.
-        check_length: adds an error if inputs of a length cannot be read.
+def check_tokens(config: NetworkConfig, tokens: ArrayLike) -> None:
+    """Rejects tokens of the wrong type, shape or range. The range is checked only if the values are known.
 
     Raises:
         InputError: listing every error.
@@ -87,10 +64,10 @@ def check_input(tokens: ArrayLike, vocabulary: int, check_length: Callable[[int,
             remedy = "an array of shape (n,) or (batch, n), of at least one symbol"
             problems.add("tokens", f"shape {shape}", remedy)
         else:
-            check_length(shape[-1], problems)
+            config.check_length(shape[-1], problems)
         if not problems and not isinstance(tokens, Tracer):
             # With NumPy, because JAX would first wrap ids beyond 32 bits around.
-            inputs.check_ids("tokens", np.asarray(tokens), vocabulary, problems)
+            inputs.check_ids("tokens", np.asarray(tokens), config.vocabulary_size, problems)
 
 
 def instead_of(given: object, wanted: str) -> str:
@@ -159,7 +136,13 @@ class Network(nnx.Module, Generic[Config, Parameters]):
     rows_of: ClassVar[Callable[..., Array]]
 
     def __init__(self, config: Config, seed: int = 0, parameters: Parameters | None = None) -> None:
-        self.config, seed = checked_making(type(self).__name__, config, self.of, seed)
+        with collecting(type(self).__name__) as problems:
+            if not isinstance(config, self.of):
+                problems.add("config", config, f"give a {self.of.__name__}")
+            else:
+                check_size(config, problems)
+            seed = inputs.seed(seed, problems)
+        self.config = config
         if parameters is None:
             given = type(self).drawn(config, seed)
         else:
@@ -183,12 +166,8 @@ class Network(nnx.Module, Generic[Config, Parameters]):
         """Returns the last layer at every position of each input, before any pooling. Compiled once per shape."""
         return self._run(self.rows_of, "(n)->(n,d)", tokens)
 
-    def _check(self, tokens: ArrayLike) -> None:
-        """Raises InputError for tokens of the wrong type, shape or range."""
-        raise NotImplementedError
-
     def _run(self, function: Callable[..., Array], signature: str, tokens: ArrayLike) -> Array:
-        self._check(tokens)
+        check_tokens(self.config, tokens)
         with numerics(self.config.dtype):
             return _of_each(function, signature, self.config, self.parameters, on_device(tokens))
 
@@ -221,24 +200,11 @@ class Transformer(Network[TransformerConfig, TransformerParameters]):
     output_of = staticmethod(layers.apply)
     rows_of = staticmethod(layers.activations)
 
-    def _check(self, tokens: ArrayLike) -> None:
-        check_tokens(self.config, tokens)
-
-
-def check_length(config: TransformerConfig, n: int, problems: Problems) -> None:
-    """Adds an error if the model cannot read inputs of length n."""
-    if n < 1:
-        problems.add("tokens", f"length {n}", "give at least one symbol")
-    for term in config.position_terms:
-        term.check_length(n, problems)
-    if isinstance(config.readout, int) and config.readout >= n:
-        problems.add("tokens", f"length {n}", f"longer than the readout position {config.readout}")
-
 
 def check_runs(config: TransformerConfig, n: int, problems: Problems) -> None:
     """Adds an error if the model cannot read inputs of length n, or a forward pass does not fit in memory."""
     before = len(problems)
-    check_length(config, n, problems)
+    config.check_length(n, problems)
     if len(problems) == before:
         needed, remedy = activation_bytes(config, n), "give a shorter input"
         check_fits("tokens", f"length {n}", needed, "what a forward pass holds of it", remedy, problems)
@@ -248,12 +214,3 @@ def activation_bytes(config: TransformerConfig, n: int) -> int:
     """Returns a lower bound on the bytes of one input's activations: depth 1 needs them only at the readout."""
     layers = config.layers + 1 if config.layers > 1 else 1
     return n * config.width * layers * np.dtype(config.dtype).itemsize
-
-
-def check_tokens(config: TransformerConfig, tokens: ArrayLike) -> None:
-    """Rejects tokens of the wrong type, shape or range. The range is checked only if the values are known.
-
-    Raises:
-        InputError: listing every error.
-    """
-    check_input(tokens, config.vocabulary_size, partial(check_length, config))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import groupby
-from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ from jaxsens.core.models.parts.choices import OUTPUT_GATES, SCORES
 from jaxsens.core.models.parts.initialisation import FAN_IN
 from jaxsens.core.models.parts.positions import AddedTerm, CoordinateTerm, Learned, PositionTerm, ScoreTerm
 from jaxsens.core.models.parts.schedules import Schedule, TabledSchedule
-from jaxsens.core.models.parts.weighting import WEIGHTING_TYPES, Tempered, Weighting, learns_sink
+from jaxsens.core.models.parts.weighting import WEIGHTING_TYPES, Softmax, Tempered, learns_sink
 from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
 
 
@@ -93,8 +93,30 @@ class TransformerParameters:
     head_bias: Float[Array, " logits"] | None
     tables: Tables | None = None
 
+    def layer(self, config: TransformerConfig, k: int) -> LayerConfig:
+        """Returns `config.layer(k)`, with the temperature that the tables hold if the config is a `shape_of`."""
+        layer = config.layer(k)
+        weighting = layer.weighting
+        if self.tables is None or not isinstance(weighting, Tempered):
+            return layer
+        schedule = weighting.inverse_temperature
+        if not isinstance(schedule, TabledSchedule):
+            return layer
+        tabled = replace(schedule, values=self.tables.inverse_temperatures[schedule.number])
+        return replace(layer, weighting=weighting.at(tabled))
+
+    def position_embedding(self, config: TransformerConfig, n: int) -> Float[Any, "n width"]:
+        """Returns the position embedding that is added to the symbols' embeddings, for inputs of length n.
+
+        It is a NumPy array if the parameters are, and otherwise may be one of JAX.
+        """
+        if self.tables is not None:
+            return self.tables.positions
+        return sum(position_parts(config, self, n), np.zeros((n, config.width), config.dtype))
+
 
 Part = TypeVar("Part")
+Carry = TypeVar("Carry")
 
 
 def needed(parameter: Part | None, name: str) -> Part:
@@ -204,18 +226,6 @@ Formula: TypeAlias = tuple[Schedule, Literal["length", "query"]]
 """An inverse temperature, and what it depends on."""
 
 
-def position_embedding(
-    config: TransformerConfig, parameters: TransformerParameters, n: int
-) -> Float[Any, "n width"]:
-    """Returns the position embedding that is added to the symbols' embeddings, for inputs of length n.
-
-    It is a NumPy array if the parameters are, and otherwise may be one of JAX.
-    """
-    if parameters.tables is not None:
-        return parameters.tables.positions
-    return sum(position_parts(config, parameters, n), np.zeros((n, config.width), config.dtype))
-
-
 def position_parts(
     config: TransformerConfig, parameters: TransformerParameters, n: int
 ) -> Iterator[Float[Any, "n width"]]:
@@ -249,37 +259,22 @@ def positions_in(dtype: str, parameters: TransformerParameters) -> TransformerPa
     )
 
 
-def layer_config(config: TransformerConfig, parameters: TransformerParameters, k: int) -> LayerConfig:
-    """Returns `config.layer(k)`, with the temperature that the parameters hold if the config is a `shape_of`."""
-    layer = config.layer(k)
-    return replace(layer, weighting=at_temperature(layer.weighting, parameters))
-
-
-def at_temperature(weighting: Weighting, parameters: TransformerParameters) -> Weighting:
-    """Returns a weighting with its inverse temperature from the parameters' tables, if that is where it has it."""
-    schedule = weighting.inverse_temperature if isinstance(weighting, Tempered) else None
-    if not isinstance(schedule, TabledSchedule) or parameters.tables is None:
-        return weighting
-    values = parameters.tables.inverse_temperatures[schedule.number]
-    return replace(weighting, inverse_temperature=schedule.of(values))
-
-
 @kept
 def shape_of(config: TransformerConfig) -> TransformerConfig:
     """Returns what a config shares with those of other temperatures and other added positions.
 
     Its inverse temperatures are numbers of tables, and of its positions only those are left that affect scores.
     """
-    tempered, positions = _tempered(config), cast("tuple[PositionTerm, ...]", config.positions)
-
-    def shaped(k: int) -> Weighting:
-        weighting = config.layer(k).weighting
-        if not _is_tabled(weighting):
-            return weighting
-        return replace(weighting, inverse_temperature=TabledSchedule(tempered.index(_formula(weighting))))
-
-    return config.replace(
-        weighting=tuple(map(shaped, range(config.layers))) or "softmax",
+    each = _formulas(config)
+    numbers = {formula: TabledSchedule(k) for k, formula in enumerate(dict.fromkeys(filter(None, each)))}
+    weightings = [config.layer(k).weighting for k in range(config.layers)]
+    shaped = [
+        one.at(numbers[formula]) if formula and isinstance(one, Tempered) else one
+        for one, formula in zip(weightings, each, strict=True)
+    ]
+    positions = cast("tuple[PositionTerm, ...]", config.positions)
+    return config.amended(
+        weighting=tuple(shaped) or Softmax(),
         positions=tuple(term for term in positions if isinstance(term, ScoreTerm)),
         initialisation=FAN_IN,
     )
@@ -292,32 +287,22 @@ def with_tables(
     `dtype`, float64 or the config's. O(n width)."""
     own = positions_in(dtype, parameters)
     with np.errstate(over="ignore", invalid="ignore"):  # the output is what is checked
-        positions = position_embedding(
-            config if config.dtype == dtype else config.replace(dtype=dtype), own, n
-        )
-    inverse = tuple(
-        schedule(n if by == "length" else np.arange(1, n + 1)) for schedule, by in _tempered(config)
-    )
+        positions = own.position_embedding(config.amended(dtype=dtype), n)
+    formulas = dict.fromkeys(filter(None, _formulas(config)))
+    inverse = tuple(schedule(n if by == "length" else np.arange(1, n + 1)) for schedule, by in formulas)
     return replace(parameters, components=None, learned=None, tables=Tables(positions, inverse))
 
 
-def _tempered(config: TransformerConfig) -> list[Formula]:
-    """Returns the inverse temperatures of the layers as formulas, each once."""
+def _formulas(config: TransformerConfig) -> list[Formula | None]:
+    """Returns the inverse temperature of each layer as a formula; None of those that ask it at other lengths than the
+    input's or every query's, or have none."""
     weightings = [config.layer(k).weighting for k in range(config.layers)]
-    return list(dict.fromkeys(_formula(one) for one in weightings if _is_tabled(one)))
-
-
-def _is_tabled(weighting: Weighting) -> TypeGuard[Tempered]:
-    """Whether it asks its formula for 1/tau at the input's length or at every query's; others may ask elsewhere."""
-    return isinstance(weighting, Tempered) and type(weighting) in WEIGHTING_TYPES
-
-
-def _formula(weighting: Tempered) -> Formula:
-    return weighting.inverse_temperature, weighting.by
-
-
-Part = TypeVar("Part")
-Carry = TypeVar("Carry")
+    return [
+        (one.inverse_temperature, one.by)
+        if isinstance(one, Tempered) and type(one) in WEIGHTING_TYPES
+        else None
+        for one in weightings
+    ]
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["runs"], meta_fields=["lengths"])
@@ -356,16 +341,12 @@ class Stack(Sequence[Part]):
         raise IndexError("layer index out of range")
 
 
-def lengths_of_runs(config: TransformerConfig) -> tuple[int, ...]:
-    """Returns how many layers there are in each run of equal ones; the first and the last layer stand alone."""
+def stacked(config: TransformerConfig, layers: Sequence[Part]) -> Sequence[Part]:
+    """Returns the layers' arrays with equal layers stacked, on the device; as they are where no two are equal. The
+    first and the last layer stand alone."""
     inner = [config.layer(k) for k in range(1, config.layers - 1)]
     middle = (len([*equal]) for _, equal in groupby(inner))
-    return (*[1] * min(1, config.layers), *middle, *[1] * (config.layers > 1))
-
-
-def stacked(config: TransformerConfig, layers: Sequence[Part]) -> Sequence[Part]:
-    """Returns the layers' arrays with equal layers stacked, on the device; as they are where no two are equal."""
-    lengths = lengths_of_runs(config)
+    lengths = (*[1] * min(1, config.layers), *middle, *[1] * (config.layers > 1))
     if isinstance(layers, Stack) or max(lengths, default=1) == 1:
         return layers
     leaves = jax.tree.leaves(tuple(layers))
@@ -394,7 +375,7 @@ def _stacked(lengths: tuple[int, ...], layers: Sequence[Part]) -> Stack[Part]:
 
 def over_layers(
     step: Callable[[int, Any, Carry], tuple[Carry, Part]],
-    stack: Stack[Any],
+    stack: Sequence[Any],
     start: Carry,
     layers: range,
 ) -> tuple[Carry, Stack[Part]]:
@@ -406,7 +387,8 @@ def over_layers(
         The last carry, and the stack of the outs.
     """
     outs, lengths, k, carry = [], [], 0, start
-    for run, length in zip(stack.runs, stack.lengths, strict=True):
+    runs = (stack.runs, stack.lengths) if isinstance(stack, Stack) else (stack, [1] * len(stack))
+    for run, length in zip(*runs, strict=True):
         if k in layers:
             if length == 1:
                 carry, out = step(k, run, carry)

@@ -66,20 +66,6 @@ def turned(
     return x
 
 
-def raw_scores(
-    layer: LayerConfig, parameters: LayerParameters, queries: Queries, keys: Keys, head: Index | None = None
-) -> ScoreTable:
-    """Returns the scores of all queries and keys, before position penalties and temperature: one of `SCORES`.
-
-    With `head`, queries and keys are only those of that head, (1, ..., head_width).
-    """
-    function = rule_for("attention", "score", layer.scores, SCORES).function
-    vector = parameters.additive
-    if vector is not None and head is not None:
-        vector = vector[head][None]
-    return function(queries, keys, vector, layer.exact_rows)
-
-
 def penalty(
     layer: LayerConfig,
     parameters: LayerParameters,
@@ -120,7 +106,10 @@ def scores(
 
     With `head`, queries and keys are only those of that head, (1, ..., head_width).
     """
-    result = raw_scores(layer, parameters, queries, keys, head)
+    function, vector = rule_for("attention", "score", layer.scores, SCORES).function, parameters.additive
+    if vector is not None and head is not None:
+        vector = vector[head][None]
+    result = function(queries, keys, vector, layer.exact_rows)
     added = penalty(layer, parameters, query_positions, key_positions, result.dtype, head)
     if added is not None:
         result = result + added
@@ -259,16 +248,10 @@ def rows_at_once(scores: int, cached: bool) -> int:
     return CACHED_ROWS if cached else max(1, SCORES_IN_MEMORY // scores)
 
 
-def leaves_cache(layer: LayerConfig, n: int, platform: Platform) -> bool:
-    """Returns whether attention goes by one head and `CACHED_ROWS` rows at a time: on CPU, in soft layers, for long n.
-
-    Hard layers have elementwise products, and take all heads at once.
-    """
-    return not layer.exact_rows and scores_leave_cache(layer.heads, n, platform)
-
-
-def scores_leave_cache(heads: int, n: int, platform: Platform) -> bool:
-    """Returns whether the scores of all rows and heads leave the cache of a platform that has to keep them there."""
+def leaves_cache(heads: int, n: int, platform: Platform) -> bool:
+    """Returns whether the scores of all rows and heads leave the cache of a platform that has to keep them there: on
+    CPU, for long n. Attention then goes by `CACHED_ROWS` rows at a time and, in soft layers, by one head; hard layers
+    have elementwise products, and take all heads at once."""
     cached = platform.cached_scores
     return cached is not None and n > CACHED_ROWS and heads * n * n > cached
 
@@ -314,7 +297,8 @@ def attention_of_rows(
         weighting = weighting_of(layer, parameters, head)
         return averages(weighting, s, seen, v, layer.exact_rows), weighting.log_normaliser(s, seen)
 
-    if len(block) == 1 or not leaves_cache(layer, keys.shape[1], compiled_for()):
+    by_head = not layer.exact_rows and leaves_cache(layer.heads, keys.shape[1], compiled_for())
+    if len(block) == 1 or not by_head:
         return some(queries, keys, values)
     each = queries[:, None], keys[:, None], values[:, None], jnp.arange(layer.heads)
     b, normaliser = jax.lax.map(lambda one: some(*one), each)
@@ -339,17 +323,21 @@ def transformer_layer(
 
     queries, keys, values = in_blocks(projections, n, mapped_rows, axis=1)
 
-    def rows(block: Block) -> tuple[Array, Array]:
-        return attention_of_rows(layer, parameters, queries[:, block], keys, values, block)
-
     # XLA fuses the elementwise products of hard layers over all rows, and then projects keys anew for each query.
-    size = rows_at_once(layer.heads * n, scores_leave_cache(layer.heads, n, compiled_for()))
-    b, normaliser = over_row_blocks(rows, layer.heads, n, only, size)
-
-    def merged(block: Block) -> AfterAttention:
-        return after_attention(layer, parameters, some_rows(x, block), some_rows(b, block, axis=1))
-
-    after = in_blocks(merged, n, mapped_rows, axis=0)
+    size = rows_at_once(layer.heads * n, leaves_cache(layer.heads, n, compiled_for()))
+    b, normaliser = over_row_blocks(
+        lambda block: attention_of_rows(layer, parameters, queries[:, block], keys, values, block),
+        layer.heads,
+        n,
+        only,
+        size,
+    )
+    after = in_blocks(
+        lambda block: after_attention(layer, parameters, some_rows(x, block), some_rows(b, block, axis=1)),
+        n,
+        mapped_rows,
+        axis=0,
+    )
     return LayerTrace(x, z, queries, keys, values, normaliser, b, *after[:4]), after.y
 
 
@@ -379,23 +367,9 @@ def layer_norm(
     return centred / jnp.sqrt(variance + layer.layer_norm_epsilon) * parameters.scale + parameters.bias
 
 
-def activation(layer: LayerConfig, h: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Applies the activation of the per-position map."""
-    return rule_for("the forward pass", "activation", layer.activation, ACTIVATIONS)(h)
-
-
 def gate_inputs(layer: LayerConfig, parameters: LayerParameters, z: Rows) -> Float[Array, "heads m gates"]:
     """Returns z W_G of every head."""
     return projected(layer, z, needed(parameters.gate, "gate"))
-
-
-def gated(layer: LayerConfig, parameters: LayerParameters, x: Rows, b: SomeHeads) -> SomeHeads:
-    """Returns the heads' outputs b of rows with the layer's input x, times their gates, if there are any."""
-    gate = rule_for("attention", "output gate", layer.output_gate, OUTPUT_GATES)
-    if gate is None:
-        return b
-    z = layer_norm(layer, parameters.attention_norm, x) if layer.norm.before else x
-    return gate.function(gate_inputs(layer, parameters, z)) * b
 
 
 class AfterAttention(NamedTuple):
@@ -414,18 +388,22 @@ def after_attention(
 ) -> AfterAttention:
     """The rest of a layer, from the heads' outputs b of any rows: gates, output projection, skips, per-position map."""
     exact, places = layer.exact_rows, layer.norm
-    open_b = gated(layer, parameters, x, b)
+    gate = rule_for("attention", "output gate", layer.output_gate, OUTPUT_GATES)
+    if gate is not None:
+        z = layer_norm(layer, parameters.attention_norm, x) if places.before else x
+        b = gate.function(gate_inputs(layer, parameters, z)) * b
     if exact:
-        each = jax.vmap(lambda bh, wh: rows_times(bh, wh, exact))(open_b, parameters.output)
+        each = jax.vmap(lambda bh, wh: rows_times(bh, wh, exact))(b, parameters.output)
         attended = x + jnp.sum(each, axis=0)
     else:  # one product: from 512 rows on, a sum of one for each head takes longer than all the rest of this
-        attended = x + jnp.einsum("hmv,hvd->md", open_b, parameters.output)
+        attended = x + jnp.einsum("hmv,hvd->md", b, parameters.output)
     c = layer_norm(layer, parameters.attention_norm, attended) if places.after else attended
     if not layer.feed_forward:
         return AfterAttention(attended, c, None, None, c)
     inner = layer_norm(layer, parameters.feed_forward_norm, c) if places.before else c
     h = rows_times(inner, needed(parameters.w1, "w1"), exact) + needed(parameters.b1, "b1")
-    out = rows_times(activation(layer, h), needed(parameters.w2, "w2"), exact) + needed(parameters.b2, "b2")
+    activation = rule_for("the forward pass", "activation", layer.activation, ACTIVATIONS)
+    out = rows_times(activation(h), needed(parameters.w2, "w2"), exact) + needed(parameters.b2, "b2")
     mapped = c + out
     y = layer_norm(layer, parameters.feed_forward_norm, mapped) if places.after else mapped
     return AfterAttention(attended, c, h, mapped, y)
