@@ -22,11 +22,11 @@ from jaxsens.core.base.errors import EngineRefusal, InputError, collecting
 from jaxsens.core.base.inputs import FEWER_FLIPS
 from jaxsens.core.base.memory import FLIP_BYTES, check_fits
 from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import versions
+from jaxsens.core.base.registry import read
 from jaxsens.core.base.sealed import SavedResult, reader
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.told import facts
-from jaxsens.core.base.value import read
-from jaxsens.core.base.versions import versions
 from jaxsens.core.checks.check import check_alone, check_calls, traced_model
 from jaxsens.core.checks.indices import check_flips
 from jaxsens.core.engines.options import AskedEngine, Auto, Vmap

@@ -18,10 +18,10 @@ from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.inputs import array_of
 from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import versions
 from jaxsens.core.base.sealed import SavedResult, reader
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.told import facts
-from jaxsens.core.base.versions import versions
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.flips.flips import Flips, Substitute, read_substitution
 from jaxsens.core.flips.selection import select

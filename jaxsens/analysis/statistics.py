@@ -19,10 +19,9 @@ from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.memory import check_fits
 from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import compiled
+from jaxsens.core.base.programs import compiled, versions
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.told import facts
-from jaxsens.core.base.versions import versions
 from jaxsens.core.engines.one_key.blocks import summed_over_blocks
 from jaxsens.core.models.adapters import as_model, checked_input
 from jaxsens.core.models.texts import encoded

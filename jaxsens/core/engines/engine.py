@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base.errors import no_rule
-from jaxsens.core.base.platforms import Platform
+from jaxsens.core.base.programs import Platform
 from jaxsens.core.measures import L2, Measure
 from jaxsens.core.models.parts.masks import TypedMask, kind_of_mask
 from jaxsens.core.models.parts.positions import PositionTerm

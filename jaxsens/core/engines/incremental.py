@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsens.core.base.platforms import Platform, compiled_for
+from jaxsens.core.base.programs import Platform, compiled_for
 from jaxsens.core.engines.engine import Cost, Engine, FlipBlock
 from jaxsens.core.engines.one_key.blocks import Reach, carried, over_changed_rows, rows_of_block
 from jaxsens.core.engines.one_key.layer_costs import layer_costs, outputs_of_row

@@ -8,7 +8,7 @@ from __future__ import annotations
 import abc
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from jaxsens.core.base.value import kind_of
+from jaxsens.core.base.registry import kind_of
 from jaxsens.core.measures.measure import Measure, Outputs, formulas, jax, jnp
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.registry import kind_of
 from jaxsens.core.base.strict import checked_by
-from jaxsens.core.base.value import kind_of
 from jaxsens.core.measures.measure import Estimate, Measure, change_of, formulas, jax, jnp
 
 if TYPE_CHECKING:

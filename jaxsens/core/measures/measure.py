@@ -13,8 +13,8 @@ import numpy as np
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.registry import Answer, kind_of, read
 from jaxsens.core.base.strict import checked_by
-from jaxsens.core.base.value import Answer, kind_of, read
 
 
 class _Deferred:
@@ -253,7 +253,7 @@ class LInf(Norm):
 
 
 def read_norm(value: Any, problems: Problems) -> Any:
-    """Returns the `Norm` that a value stands for (`jaxsens.core.base.value.read`); None after adding an error."""
+    """Returns the `Norm` that a value stands for (`jaxsens.core.base.registry.read`); None after adding an error."""
     measure = read(Measure, value, problems)
     if measure is None or measure.order is not None:
         return measure

@@ -19,8 +19,7 @@ from jaxtyping import Array
 
 from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import InputError, Written
-from jaxsens.core.base.platforms import compiling_for, platform_of
-from jaxsens.core.base.programs import SOONER, kept
+from jaxsens.core.base.programs import SOONER, compiling_for, kept, platform_of
 from jaxsens.core.engines.engine import Engine, FlipBlock
 
 Quantity = Literal["measured", "chosen_changes"]

@@ -16,8 +16,8 @@ from jaxtyping import Int
 from pydantic import PlainValidator
 
 from jaxsens.core.base.errors import collecting
-from jaxsens.core.base.programs import OfArrays, kept
-from jaxsens.core.base.value import read
+from jaxsens.core.base.programs import kept
+from jaxsens.core.base.registry import read
 from jaxsens.core.checks.functions import checked_function
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flip_table import FlipTable
@@ -45,23 +45,27 @@ def fingerprint(model: Model, n: int, weights: str | None = None) -> str:
     return hashlib.sha256(f"{function} {weights}".encode()).hexdigest()
 
 
-_digests: OfArrays[str] = OfArrays()
-
-
 def weights_of(model: Model) -> str:
     """Returns the SHA-256 of a model's parameters, by path; of a PyTorch module with its description.
 
     That of JAX's arrays is kept as long as they are: to read all weights takes longer than to measure a short input.
     """
     leaves, structure = jax.tree.flatten(model.parameters)
-    if model.torch is not None or not all(isinstance(leaf, jax.Array) for leaf in leaves):
-        return _read_weights(model)
-    return _digests.get(structure, leaves, lambda: _read_weights(model))
+    if model.torch is not None:
+        return _digest(model.parameters, model.torch.digest())
+    if not all(isinstance(leaf, jax.Array) for leaf in leaves):
+        return _digest(model.parameters)
+    return _digest_of_arrays(structure, *leaves)
 
 
-def _read_weights(model: Model) -> str:
-    found = hashlib.sha256((model.torch.digest() if model.torch is not None else "").encode())
-    for path, leaf in jax.tree_util.tree_flatten_with_path(model.parameters)[0]:
+@kept
+def _digest_of_arrays(structure: Any, *leaves: jax.Array) -> str:
+    return _digest(jax.tree.unflatten(structure, leaves))
+
+
+def _digest(parameters: Any, description: str = "") -> str:
+    found = hashlib.sha256(description.encode())
+    for path, leaf in jax.tree_util.tree_flatten_with_path(parameters)[0]:
         is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         array = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
         found.update(f"{jax.tree_util.keystr(path)} {array.dtype.str} {array.shape}".encode())

@@ -22,9 +22,9 @@ from pydantic import ConfigDict
 
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.precision import MATMUL_PRECISION
+from jaxsens.core.base.registry import read
 from jaxsens.core.base.sealed import DamagedFile, digest
 from jaxsens.core.base.strict import STRICT, OptionalPositive, checked_by, field_names, read_fields
-from jaxsens.core.base.value import read
 from jaxsens.core.engines.options import AskedEngine, Auto, estimating
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.flips.flips import Flips, Substitute

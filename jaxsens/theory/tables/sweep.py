@@ -19,8 +19,8 @@ from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import InputError, Problems, shortened
 from jaxsens.core.base.inputs import NORMS
 from jaxsens.core.base.precision import SUBTRACTED
+from jaxsens.core.base.programs import versions
 from jaxsens.core.base.strict import STRICT
-from jaxsens.core.base.versions import versions
 from jaxsens.core.engines.options import Auto
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.models.adapters import as_model

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxsens.core.base.errors import no_rule
-from jaxsens.core.base.platforms import compiled_for
+from jaxsens.core.base.programs import compiled_for
 from jaxsens.core.engines.difference.moved import (
     Doubt,
     Heads,

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsens.core.base.platforms import Platform
 from jaxsens.core.base.precision import LARGEST_SCORE
+from jaxsens.core.base.programs import Platform
+from jaxsens.core.base.strict import with_fields
 from jaxsens.core.engines.difference.layer_change import (
     KeptRun,
     Prepared,
@@ -95,7 +96,7 @@ class DifferenceEngine(ConfigEngine):
         wider = self.wider
         if wider is not None:
             return wider
-        apply = TransformerApply(self.config.amended(dtype="float64"))
+        apply = TransformerApply(with_fields(self.config, dtype="float64"))
         return VmapEngine(self.measure, self.outputs, apply, wide=self.wide)
 
     @property

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base.errors import no_rule
-from jaxsens.core.base.platforms import compiled_for
+from jaxsens.core.base.programs import compiled_for
+from jaxsens.core.base.strict import with_fields
 from jaxsens.core.engines.difference import one_key, rounding
 from jaxsens.core.engines.difference.attention import SOFT, hard_rows, readout_row, soft_rows
 from jaxsens.core.engines.difference.moved import HeadsMoved, Index, KeptLayer, Moved, Rows
@@ -106,7 +107,7 @@ def largest_score(prepared: Prepared) -> Float[Array, ""]:
 
 def of_dtype(config: TransformerConfig, parameters: TransformerParameters) -> TransformerConfig:
     """Returns the config with the dtype of the parameters: "float64" while a float32 model is being prepared."""
-    return config.amended(dtype=str(parameters.embedding.dtype))
+    return with_fields(config, dtype=str(parameters.embedding.dtype))
 
 
 def inner_change(layer: KeptLayer, moved: Moved, rows: Rows | None = None) -> Moved:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base.errors import no_rule
-from jaxsens.core.base.platforms import compiled_for
+from jaxsens.core.base.programs import compiled_for
 from jaxsens.core.engines.difference.moved import HeadsMoved, Index, KeptLayer, Numbers, Rows
 from jaxsens.core.engines.difference.rounding import size, unit
 from jaxsens.core.models.parts.choices import weighted_sums

@@ -12,9 +12,8 @@ import abc
 import math
 import re
 from collections.abc import Callable
-from copy import copy
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, TypeGuard
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -23,10 +22,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base.errors import InputError, Problems, collecting, no_rule
 from jaxsens.core.base.inputs import choice
-from jaxsens.core.base.strict import checked_by, later
+from jaxsens.core.base.strict import checked_by, later, with_fields
 from jaxsens.core.models.parts.choices import quotients, weighted_sums
 from jaxsens.core.models.parts.part import Part
-from jaxsens.core.models.parts.schedules import SCHEDULES, Schedule, TabledSchedule
+from jaxsens.core.models.parts.schedules import SCHEDULES, Schedule
 from jaxsens.core.models.parts.thresholds import entmax_shares, sparsemax_threshold
 
 Keys: TypeAlias = Float[Array, "*rows keys"]
@@ -117,12 +116,6 @@ class Tempered(Weighting):
     def _check(self, problems: Problems) -> None:
         """Adds the errors in the fields of the member."""
 
-    def at(self, inverse_temperature: Schedule | TabledSchedule) -> Self:
-        """Returns it at another temperature, which is a formula that was checked or a table's."""
-        found = copy(self)
-        object.__setattr__(found, "inverse_temperature", inverse_temperature)
-        return found
-
     @property
     def bounded(self) -> bool:
         """Whether 1/tau stays bounded as n grows, as Hahn's Lemma 5 requires."""
@@ -203,9 +196,7 @@ class SinkSoftmax(Tempered):
 
     def at_sink(self, scores: Float[Any, "*rows"]) -> SinkSoftmax:
         """Returns it with the scores that the parameters hold: (heads, 1, 1) of all heads, or () of one."""
-        found = replace(self, learned=False)
-        object.__setattr__(found, "logit", scores)  # it may be traced, and is no field of a config
-        return found
+        return with_fields(self, learned=False, logit=scores)  # they may be traced
 
     def log_share(self, n: int) -> float:
         """Returns -log n, or less the sink's largest score if that is less: the sink then takes nearly everything."""

@@ -100,15 +100,6 @@ class NetworkConfig:
         """Returns a copy with some fields changed, and validates it."""
         return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
 
-    def amended(self, **changes: Any) -> Self:
-        """Returns a copy with some fields changed to values that a config of this kind may have: typed, not by name.
-
-        Nothing is validated: to validate takes longer than to measure a short input.
-        """
-        made, own = object.__new__(type(self)), dataclasses.fields(cast("Any", self))
-        vars(made).update({field.name: getattr(self, field.name) for field in own} | changes)
-        return made
-
 
 _ONE_OF_EACH = "one term of each kind, one rotation and one ALiBi; only components may be several"
 _UNPLACED = "no rotary, ALiBi or other positions that affect scores"

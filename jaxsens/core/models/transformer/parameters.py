@@ -25,7 +25,8 @@ from jaxtyping import Array, Float
 
 from jaxsens.core.base.errors import no_rule, rule_for
 from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import OfArrays, kept
+from jaxsens.core.base.programs import kept
+from jaxsens.core.base.strict import with_fields
 from jaxsens.core.models.parts import initialisation
 from jaxsens.core.models.parts.choices import OUTPUT_GATES, SCORES
 from jaxsens.core.models.parts.initialisation import FAN_IN
@@ -68,7 +69,7 @@ class LayerParameters:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Tables:
-    """Numbers of a config for inputs of one length, as arrays that a program takes (`transformer.tables`).
+    """Numbers of a config for inputs of one length, as arrays that a program takes.
 
     Attributes:
         positions: what is added to symbols' embeddings.
@@ -103,7 +104,7 @@ class TransformerParameters:
         if not isinstance(schedule, TabledSchedule):
             return layer
         tabled = replace(schedule, values=self.tables.inverse_temperatures[schedule.number])
-        return replace(layer, weighting=weighting.at(tabled))
+        return with_fields(layer, weighting=with_fields(weighting, inverse_temperature=tabled))
 
     def position_embedding(self, config: TransformerConfig, n: int) -> Float[Any, "n width"]:
         """Returns the position embedding that is added to the symbols' embeddings, for inputs of length n.
@@ -269,11 +270,12 @@ def shape_of(config: TransformerConfig) -> TransformerConfig:
     numbers = {formula: TabledSchedule(k) for k, formula in enumerate(dict.fromkeys(filter(None, each)))}
     weightings = [config.layer(k).weighting for k in range(config.layers)]
     shaped = [
-        one.at(numbers[formula]) if formula and isinstance(one, Tempered) else one
+        with_fields(one, inverse_temperature=numbers[formula]) if formula else one
         for one, formula in zip(weightings, each, strict=True)
     ]
     positions = cast("tuple[PositionTerm, ...]", config.positions)
-    return config.amended(
+    return with_fields(
+        config,
         weighting=tuple(shaped) or Softmax(),
         positions=tuple(term for term in positions if isinstance(term, ScoreTerm)),
         initialisation=FAN_IN,
@@ -287,7 +289,7 @@ def with_tables(
     `dtype`, float64 or the config's. O(n width)."""
     own = positions_in(dtype, parameters)
     with np.errstate(over="ignore", invalid="ignore"):  # the output is what is checked
-        positions = own.position_embedding(config.amended(dtype=dtype), n)
+        positions = own.position_embedding(with_fields(config, dtype=dtype), n)
     formulas = dict.fromkeys(filter(None, _formulas(config)))
     inverse = tuple(schedule(n if by == "length" else np.arange(1, n + 1)) for schedule, by in formulas)
     return replace(parameters, components=None, learned=None, tables=Tables(positions, inverse))
@@ -349,13 +351,15 @@ def stacked(config: TransformerConfig, layers: Sequence[Part]) -> Sequence[Part]
     lengths = (*[1] * min(1, config.layers), *middle, *[1] * (config.layers > 1))
     if isinstance(layers, Stack) or max(lengths, default=1) == 1:
         return layers
-    leaves = jax.tree.leaves(tuple(layers))
+    leaves, structure = jax.tree.flatten(tuple(layers))
     if not all(isinstance(leaf, jax.Array) for leaf in leaves):
         return _stacked(lengths, layers)
-    return _stacks.get(lengths, leaves, lambda: _stacked(lengths, layers))
+    return _stack_of(lengths, structure, *leaves)
 
 
-_stacks: OfArrays[Sequence[Any]] = OfArrays()
+@kept
+def _stack_of(lengths: tuple[int, ...], structure: Any, *leaves: jax.Array) -> Stack[Any]:
+    return _stacked(lengths, jax.tree.unflatten(structure, leaves))
 
 
 def _stacked(lengths: tuple[int, ...], layers: Sequence[Part]) -> Stack[Part]:

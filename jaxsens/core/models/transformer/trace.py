@@ -35,7 +35,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base.errors import rule_for
-from jaxsens.core.base.platforms import Platform, compiled_for
+from jaxsens.core.base.programs import Platform, compiled_for
 from jaxsens.core.models.parts.choices import ACTIVATIONS, OUTPUT_GATES, SCORES, inner_products, rows_times
 from jaxsens.core.models.parts.masks import visible
 from jaxsens.core.models.parts.weighting import Weighting, averages, learns_sink
