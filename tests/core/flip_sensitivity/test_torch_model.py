@@ -210,15 +210,9 @@ def test_other_weights_cannot_be_resumed_and_the_same_can():
     assert measured(jaxsens.from_torch(second), readout="mean").asked != one.asked
 
 
-class ModelOutput(dict):  # by this name Hugging Face's outputs are known
-    pass
-
-
 @pytest.mark.parametrize(
     ("wrap", "output"),
     [
-        (lambda rows: ModelOutput(last_hidden_state=rows, logits=rows + 1, other=rows[0]), None),
-        (lambda rows: ModelOutput(last_hidden_state=rows + 1, other=rows[0]), None),
         (lambda rows: {"a": rows[0], "b": rows + 1}, "b"),
         (lambda rows: (rows[0], rows + 1), 1),
         (lambda rows: torch.return_types.max((rows + 1, rows)), 0),
@@ -237,30 +231,36 @@ def test_a_model_of_transformers_is_measured_in_its_hidden_states_or_logits():
     ids = torch.tensor(TOKENS[None])
     with torch.no_grad():
         hidden, logits = body(ids).last_hidden_state[0], head(ids).logits[0]
-    np.testing.assert_allclose(jaxsens.from_torch(body)(TOKENS), hidden, atol=1e-6)
-    np.testing.assert_allclose(jaxsens.from_torch(head)(TOKENS), logits, atol=1e-6)
-    refused("tokens", jaxsens.flip_sensitivity, jaxsens.from_torch(body), [1, 9], 3, readout="last")
-    refused("model", jaxsens.from_torch(body), np.zeros(9, int))
+    model = jaxsens.from_torch(body, output="last_hidden_state")
+    np.testing.assert_allclose(model(TOKENS), hidden, atol=1e-6)
+    np.testing.assert_allclose(jaxsens.from_torch(head, output="logits")(TOKENS), logits, atol=1e-6)
+    refused("tokens", jaxsens.flip_sensitivity, model, [1, 9], 3, readout="last")
+    refused("model", model, np.zeros(9, int))
 
 
 @pytest.mark.parametrize(
-    ("wrap", "output", "names"),
+    ("wrap", "output"),
     [
-        (lambda rows: {"a": rows}, None, "model"),
-        (lambda rows: (rows, rows), None, "model"),
-        (lambda rows: {"a": rows}, "b", ""),
-        (lambda rows: rows, "a", ""),
-        (lambda rows: rows.argmax(-1), None, "model"),
-        (lambda rows: None, None, "model"),
-        (lambda rows: rows.transpose(0, 1), None, "model"),
-        (lambda rows: rows.sum(), None, "model"),
-        (lambda rows: rows.double(), None, "model"),
-        (lambda rows: rows @ torch.zeros(5, 1), None, "model"),
+        (lambda rows: {"a": rows}, None),
+        (lambda rows: (rows, rows), None),
+        (lambda rows: {"a": rows}, "b"),
+        (lambda rows: rows, "a"),
+        (lambda rows: rows.argmax(-1), None),
+        (lambda rows: None, None),
+        (lambda rows: rows.transpose(0, 1), None),
+        (lambda rows: rows.sum(), None),
+        (lambda rows: rows.double(), None),
+        (lambda rows: rows @ torch.zeros(5, 1), None),
     ],
 )
-def test_an_output_that_cannot_be_measured_is_refused(wrap, output, names):
-    said = refused(names, measured, jaxsens.from_torch(Wrapped(wrap).eval(), output=output), readout=0)
+def test_an_output_that_cannot_be_measured_is_refused(wrap, output):
+    said = refused("model", measured, jaxsens.from_torch(Wrapped(wrap).eval(), output=output), readout=0)
     assert "Wrapped" in said
+
+
+def test_of_several_outputs_those_that_there_are_are_named():
+    model = jaxsens.from_torch(Wrapped(lambda rows: {"a": rows, "b": rows}).eval())
+    assert "output='a' or output='b'" in refused("model", measured, model, readout=0)
 
 
 @pytest.mark.needs("first_order")

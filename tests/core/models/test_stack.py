@@ -11,7 +11,7 @@ import pytest
 import jaxsens
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.models.adapters import as_model
-from jaxsens.core.models.transformer.stack import Stack, over_layers
+from jaxsens.core.models.transformer.parameters import Stack, over_layers
 from tests.small_models import small
 
 
