@@ -5,13 +5,16 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh
 
 import jaxsens
+from jaxsens.core.base.precision import numerics
 from jaxsens.core.placement import lanes, run
 from jaxsens.core.placement.lanes import Lanes, lanes_on
 from jaxsens.core.placement.program import Wanted
@@ -32,6 +35,14 @@ def test_lanes_run_side_by_side():
     with Lanes(3) as threads:
         assert threads.run(work) == [0, 1, 2]
         assert threads.run(work) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_lane_computes_in_the_settings_of_the_thread_that_made_it(dtype):
+    config: Any = jax.config
+    with numerics(dtype), Lanes(2) as threads:
+        found = threads.run(lambda k: (str(jnp.asarray(0.0).dtype), config.jax_default_matmul_precision))
+    assert found == 2 * [(dtype, "highest")]
 
 
 def test_the_first_lanes_error_is_raised_once_all_lanes_have_ended():
