@@ -205,19 +205,15 @@ def test_accuracy_is_that_of_the_random_flips():
     assert 0.0885 < found.exceeding < 0.0895
 
 
-def share_at(found: int, drawn: int, tail: float) -> float:
-    """The share at which at most so many of those drawn exceed with this probability."""
-    root: Any = optimize.brentq(lambda p: stats.binom.cdf(found, drawn, p) - tail, 1e-9, 1 - 1e-9)
-    return root
-
-
 def test_flips_that_exceed_the_largest_are_bounded_by_those_drawn():
     # 40 random and 400 estimated flips beside the largest estimate; five of the random exceed it.
     stratum = np.array([TOP] + [RANDOM] * 40 + [ESTIMATED] * 400, np.int8)
     norms = np.where(stratum == TOP, 1.0, 0.5)
     norms[1:6] = 2.0
     estimated = Estimated(norms, stratum, np.where(stratum == ESTIMATED, np.nan, norms))
-    found, share = accuracy_of(estimated, norms), share_at(5, 40, 0.05)
+    found = accuracy_of(estimated, norms)
+    # The share at which five of 40 or fewer exceed with probability 0.05.
+    share: Any = optimize.brentq(lambda p: stats.binom.cdf(5, 40, p) - 0.05, 1e-9, 1 - 1e-9)
     assert found.exceeding == pytest.approx(share)
     # Of these, the ones that were measured are no more among the unmeasured.
     assert found.exceeding_count == int(share * 440) - 5

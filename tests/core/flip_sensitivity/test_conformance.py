@@ -246,22 +246,17 @@ def test_ties_between_what_an_earlier_hard_layer_wrote(first, second, engine):
 # Small sensitivities
 
 
-def nearly_alike(step: float) -> tuple[Any, Any]:
-    """Parameters in which the embeddings of symbols 0 and 1 differ by `step`, in one coordinate, from 0."""
-    config = small()
-    parameters = random_parameters(config)
-    embedding = np.array(parameters.embedding)
-    embedding[1] = embedding[0]
-    embedding[:2, 0] = 0, step
-    return config, sharpened(dataclasses.replace(parameters, embedding=embedding), 1.0, "float32")
-
-
 @pytest.mark.parametrize(
     ("dtype", "rtol"), [("float32", 5e-4), pytest.param("float64", 5e-8, marks=pytest.mark.long)]
 )
 def test_sensitivities_of_1e_minus_10_keep_their_digits(dtype, rtol):
-    """Of flips between two symbols that are nearly alike."""
-    config, parameters = nearly_alike(1e-10)
+    """Of flips between two symbols whose embeddings differ in one coordinate."""
+    config = small()
+    parameters = random_parameters(config)
+    embedding = np.array(parameters.embedding)
+    embedding[1] = embedding[0]
+    embedding[:2, 0] = 0, 1e-10
+    parameters = sharpened(dataclasses.replace(parameters, embedding=embedding), 1.0, "float32")
     case = Case(config, (0, 1, 1, 0, 1, 3))
     expected, _ = truth(case, parameters)
     tiny = np.array([max(case.word[p], s) < 2 for p, s in case.flips])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +16,6 @@ from jaxsens.core.models.parts.positions import Component, Limb
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import HardWeighting, Softmax, averages
 from jaxsens.core.models.transformer import layers, trace
-from jaxsens.core.models.transformer.config import LayerConfig
 from jaxsens.core.models.transformer.trace import centred_scores, scores
 from tests import reference
 from tests.small_models import WEIGHTINGS_AND_MASKS, WEIGHTINGS_TRIED, random_parameters, small
@@ -122,11 +119,6 @@ def test_the_sensitivity_of_a_model_is_that_with_plain_scores(weighting):
 SHARPNESS = np.log(24)
 
 
-def lookup_layer(dtype: Any) -> LayerConfig:
-    weighting = Softmax(Schedule(power=1.0))
-    return small(heads=1, layers=1, weighting=weighting, dtype=dtype, centred_scores=True).layer(0)
-
-
 def looked_up(n: int, counts: np.ndarray, dtype: str, *, is_centred: bool, limbs: bool, in_keys: bool):
     """The lookup's answer for each count, by one block of scores."""
     linear, square = ("length-index", "length-square") if in_keys else ("index", "square")
@@ -140,7 +132,7 @@ def looked_up(n: int, counts: np.ndarray, dtype: str, *, is_centred: bool, limbs
     # Scores are divided by sqrt(head_width) = 2.
     ones = np.broadcast_to(per_position, ratio.shape)
     queries = np.asarray(2 * SHARPNESS, dtype) * np.stack([ratio, ratio, ones, ones], axis=-1)
-    layer = lookup_layer(dtype)
+    layer = centred(heads=1, layers=1, weighting=Softmax(Schedule(power=1.0)), dtype=dtype).layer(0)
     with numerics(dtype):
         q, k = jnp.asarray(queries)[None], jnp.asarray(keys)[None]
         seen = jnp.ones((1, len(counts), n), bool)
