@@ -91,7 +91,8 @@ def test_a_text_is_explained_for_a_model_that_encodes_text():
     ],
 )
 def test_an_engine_that_cannot_serve_is_refused_with_the_reason(subject, options, reason):
-    for call, given in ((jaxsens.explain, 10), (jaxsens.flip_sensitivity, [0, 1, 1])):
+    calls: tuple[Any, ...] = (jaxsens.explain, 10), (jaxsens.flip_sensitivity, [0, 1, 1])
+    for call, given in calls:
         with pytest.raises(jaxsens.EngineRefusal) as caught:
             call(subject, given, **{"flips": [0, 1], **options})
         assert reason in str(caught.value)

@@ -58,7 +58,7 @@ from tests.refusals import refused
         ("positions", {"positions": Limb("square", 3)}),
         ("positions", {"positions": Limb("square", True)}),
         ("positions", {"positions": (Limb("square", 0), Limb("square", 0))}),
-        ("positions", {"positions": (FunctionComponent("odd", max), "odd")}),
+        ("positions", {"positions": (FunctionComponent("odd", lambda i, n: i % 2), "odd")}),
         ("head_width", {"positions": "rotary", "width": 6, "heads": 2}),
         ("head_width", {"positions": "rotary", "head_width": (4, 5)}),
         ("head_width", {"positions": "partial-rotary", "head_width": 5}),
