@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -79,25 +78,6 @@ def resolved(
     """Returns which changes are resolved: known to `RESOLVED` of themselves, or below `SMALLEST`."""
     sizes = np.abs(np.asarray(values, np.float64))
     return np.asarray(resolution, np.float64) <= np.maximum(RESOLVED * sizes, SMALLEST)
-
-
-@dataclass(frozen=True)
-class EngineTolerance:
-    """The largest difference allowed from the sensitivity in wider arithmetic: |a - b| <= relative |b| + absolute y.
-
-    y is the largest activation of any layer, times the factor by which scores were sharpened.
-    """
-
-    relative: float
-    absolute: float
-    reason: str
-
-
-SUBTRACTED = {
-    "float64": EngineTolerance(1e-9, 1e-14, "two outputs, each rounded some dozen times, are subtracted"),
-    "float32": EngineTolerance(1e-4, 1e-5, "two outputs, each rounded some dozen times, are subtracted"),
-}
-"""The tolerance of engines that run the model on the flipped input, by dtype."""
 
 
 LOW_PRECISION = ("bfloat16", "float16", "torch.bfloat16", "torch.float16")

@@ -25,8 +25,7 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from jaxsens.core.base.errors import InputError, UnchangedWarning, collecting
-from jaxsens.core.base.memory import check_fits
+from jaxsens.core.base.errors import InputError, UnchangedWarning, check_fits, collecting
 from jaxsens.core.base.nudged import nudged, salts
 from jaxsens.core.base.precision import LOW_PRECISION
 from jaxsens.core.base.programs import compiled, kept

@@ -12,8 +12,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import InputError, Problems, collecting
-from jaxsens.core.base.memory import check_fits
+from jaxsens.core.base.errors import InputError, Problems, check_fits, collecting
 from jaxsens.core.base.precision import numerics
 
 Tree = TypeVar("Tree")

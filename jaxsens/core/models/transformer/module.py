@@ -7,8 +7,7 @@ from functools import partial
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxsens.core.base.errors import Problems
-from jaxsens.core.base.memory import check_fits
+from jaxsens.core.base.errors import Problems, check_fits
 from jaxsens.core.models.networks.given import check_input
 from jaxsens.core.models.networks.network import Network
 from jaxsens.core.models.transformer import layers
