@@ -24,8 +24,8 @@ SUBTRACTED = {
     "float64": Tolerance(1e-9, 1e-14, "two outputs, each rounded some dozen times, are subtracted"),
     "float32": Tolerance(1e-4, 1e-5, "two outputs, each rounded some dozen times, are subtracted"),
 }
-"""Of engines that run the model on the flipped input, by dtype: the absolute part is in units of y, the largest activation
-of any layer, times the factor by which scores were sharpened."""
+"""Of engines that run the model on the flipped input, by dtype: the absolute part is in units of y, the largest
+activation of any layer, times the factor by which scores were sharpened."""
 
 CARRIED = {
     "float64": Tolerance(1e-9, 1e-17, "the change is carried; the reference has rounding of 1e-19 y"),
