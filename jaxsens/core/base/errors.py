@@ -77,7 +77,8 @@ class Problem:
         return hash(str(self))
 
     def __reduce__(self) -> Any:  # models, functions and devices cannot be pickled, but errors must
-        return Problem, (self.path, plain_value(self.value), self.remedy)
+        plain = self.value is None or type(self.value) in (bool, int, float, str, Written)
+        return Problem, (self.path, self.value if plain else Written(self.written), self.remedy)
 
 
 class InputError(ValueError):
@@ -236,13 +237,6 @@ _STEP = re.compile(r"-{0,2}\w[\w-]*")
 _DOTTED = re.compile(rf"{_STEP.pattern}(\.\w[\w-]*|\[\d+\])*")
 
 
-def plain_value(value: Any) -> Any:
-    """Returns the value if it is a number, a text or None; otherwise what Python writes for it."""
-    if value is None or type(value) in (bool, int, float, str, Written):
-        return value
-    return Written(shortened(repr(value), 200))
-
-
 class Problems(list[Problem]):
     """Collects all problems of an input, so that they can be raised together.
 
@@ -287,7 +281,8 @@ def collecting(subject: str) -> Iterator[Problems]:
     """Collects problems within a `with` block and raises them together at its end."""
     problems = Problems(subject)
     yield problems
-    problems.raise_if_any()
+    if problems:
+        raise InputError(*problems, subject=subject)
 
 
 # Work that cannot fit in this machine's memory. Estimates are lower bounds: rejected work could not have run. Accepted

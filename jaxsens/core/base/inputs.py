@@ -149,7 +149,7 @@ def is_unicode(text: str) -> bool:
 
 def count(name: str, value: Any, problems: Problems, least: int = 0, most: float = LARGEST_COUNT) -> int:
     """A whole number of at least `least` and at most `most`."""
-    if is_count(value, least) and int(value) <= most:
+    if is_integer(value) and least <= int(value) <= most:
         return int(value)
     problems.add(name, value, count_wanted(value, least, most))
     return 0
@@ -157,10 +157,10 @@ def count(name: str, value: Any, problems: Problems, least: int = 0, most: float
 
 def optional_count(name: str, value: Any, problems: Problems, least: int = 1) -> int | None:
     """A whole number of at least `least`, or None."""
-    if value is None or (is_count(value, least) and int(value) <= LARGEST_COUNT):
-        return None if value is None else int(value)
-    problems.add(name, value, f"{count_wanted(value, least)}, or None")
-    return None
+    if value is not None and not (is_count(value, least) and int(value) <= LARGEST_COUNT):
+        problems.add(name, value, f"{count_wanted(value, least)}, or None")
+        return None
+    return None if value is None else int(value)
 
 
 def count_wanted(value: object, least: int, most: float = LARGEST_COUNT) -> str:

@@ -16,9 +16,9 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cache, partial, wraps
+from functools import partial, wraps
 from importlib.metadata import version
 from types import MethodType
 from typing import Any, Generic, TypeVar, TypeVarTuple
@@ -154,8 +154,9 @@ PLATFORMS = _Platforms(
 )
 """The rows. A platform without one is refused by name."""
 
-_COMPILED_FOR = jax.make_user_context(None)
-"""The name of the platform that programs are traced for. JAX caches what it traces separately for each."""
+compiling_for = jax.make_user_context(None)
+"""In a block `with compiling_for(platform.name)`, programs are traced for devices of this platform, which need not be
+there. JAX caches what it traces separately for each."""
 
 
 def platform_of(mesh: Mesh) -> Platform:
@@ -165,7 +166,7 @@ def platform_of(mesh: Mesh) -> Platform:
 
 def compiled_for() -> Platform:
     """Returns the platform that programs are traced for: that of `compiling_for`, otherwise JAX's default one."""
-    return PLATFORMS[_COMPILED_FOR.value or jax.default_backend()]
+    return PLATFORMS[compiling_for.value or jax.default_backend()]
 
 
 def automatic(mesh: Mesh) -> Mesh:
@@ -194,25 +195,18 @@ def host_mesh() -> Mesh:
 def on_host() -> Iterator[Mesh]:
     """Computes on this process's CPU, and traces for it; yields its mesh. Raises as `host_mesh` does."""
     mesh = host_mesh()
-    with jax.default_device(mesh.devices.flat[0]), compiling_for(PLATFORMS["cpu"]):
+    with jax.default_device(mesh.devices.flat[0]), compiling_for("cpu"):
         yield mesh
-
-
-def compiling_for(platform: Platform) -> AbstractContextManager[Any]:
-    """Programs traced within are for devices of this platform, which need not be at hand."""
-    return _COMPILED_FOR(platform.name)
 
 
 def versions() -> dict[str, str]:
     """Returns the versions of jaxsens, jax, jaxlib, flax, numpy and Python, and the kind of device."""
     device = jax.local_devices()[0]
-    return {**_packages(), "device": f"{device.platform}: {device.device_kind}"}
+    return {**_VERSIONS, "device": f"{device.platform}: {device.device_kind}"}
 
 
-@cache
-def _packages() -> dict[str, str]:
-    packages = {name: version(name) for name in ("jaxsens", "jax", "jaxlib", "flax", "numpy")}
-    return {**packages, "python": machine.python_version()}
+_VERSIONS = {name: version(name) for name in ("jaxsens", "jax", "jaxlib", "flax", "numpy")}
+_VERSIONS["python"] = machine.python_version()
 
 
 # Programs

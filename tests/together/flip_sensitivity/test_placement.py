@@ -325,7 +325,7 @@ def test_scores_come_in_blocks_on_an_accelerator_too(monkeypatch, name, options)
     if engine is None:
         assert (name, config.exact_rows) == ("incremental", True)
         return
-    with compiling_for(PLATFORMS["gpu"]):
+    with compiling_for("gpu"):
         found, _ = temporary(engine, config, n, 4)
     assert found < 4 * 8 * n**2
     if name != "vmap":

@@ -90,7 +90,7 @@ def _prepared(
     where = mesh if split else Mesh(mesh.devices.flatten()[:1], ("flips",))
     given = jax.tree.map(lambda leaf: placed(leaf, spec_on(leaf, mesh), where), (parameters, *tokens))
     began = time.perf_counter()
-    with compiling_for(platform_of(mesh)):
+    with compiling_for(platform_of(mesh).name):
         lowered = jax.jit(prepare).lower(*given)
     analysis = lowered.compile(SOONER).memory_analysis()
     temporary = 0 if analysis is None else analysis.temp_size_in_bytes + analysis.output_size_in_bytes
