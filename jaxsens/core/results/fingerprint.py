@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens.core.base.programs import kept
+from jaxsens.core.engines.vmap import program_key
 from jaxsens.core.models.adapters import Model
 
 
@@ -30,10 +31,8 @@ def weights_of(model: Model) -> str:
     That of JAX's arrays is kept as long as they are: to read all weights takes longer than to measure a short input.
     """
     leaves, structure = jax.tree.flatten(model.parameters)
-    if model.torch is not None:
-        return _digest(model.parameters, model.torch.digest())
-    if not all(isinstance(leaf, jax.Array) for leaf in leaves):
-        return _digest(model.parameters)
+    if model.torch is not None or not all(isinstance(leaf, jax.Array) for leaf in leaves):
+        return _digest(model.parameters, "" if model.torch is None else model.torch.digest())
     return _digest_of_arrays(structure, *leaves)
 
 
@@ -57,9 +56,7 @@ def _function(model: Model, n: int) -> str:
         return repr(model.config)
     if model.torch is not None:
         return f"PyTorch {model.readout!r}"
-    leaves, structure = jax.tree.flatten(model.parameters)
-    shapes = tuple(jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-    return _program(model.apply, structure, shapes, n, jnp.result_type(float) == jnp.float64)
+    return _program(model.apply, *program_key(model.parameters, n))
 
 
 @kept
@@ -70,5 +67,6 @@ def _program(apply: Any, structure: Any, shapes: tuple[Any, ...], n: int, wide: 
         return apply(parameters, tokens)
 
     tokens = jax.ShapeDtypeStruct((n,), np.int32)
-    lowered = jax.jit(program).lower(jax.tree.unflatten(structure, shapes), tokens)
+    parameters = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*one) for one in shapes])
+    lowered = jax.jit(program).lower(parameters, tokens)
     return hashlib.sha256(lowered.as_text().encode()).hexdigest()
