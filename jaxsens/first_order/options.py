@@ -27,6 +27,7 @@ class EstimateOptions(AskedEngine):
     verify: Positive = 64
     seed: Seed = 0
     exact: ClassVar[bool] = False
+    beyond: ClassVar[bool] = True
 
     def seeded(self, seed: int) -> Any:
         return replace(self, seed=seed)

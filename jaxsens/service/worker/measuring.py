@@ -15,8 +15,9 @@ import numpy as np
 
 from jaxsens.core.base.errors import InputError, collecting
 from jaxsens.core.base.precision import numerics
+from jaxsens.core.choose import PlannedRun
 from jaxsens.core.engines.options import MANY
-from jaxsens.core.explain import PlannedRun, planned_run
+from jaxsens.core.explain import planned_run
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.flips.selection import default_flips, select
 from jaxsens.core.models.adapters import as_model, checked_input

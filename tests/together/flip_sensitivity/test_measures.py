@@ -379,7 +379,7 @@ def test_a_saved_result_and_the_part_of_an_input_have_their_signs(tmp_path):
 def test_every_fallback_keeps_the_function():
     config = jaxsens.TransformerConfig(alphabet_size=3, width=8, heads=2, layers=2, feed_forward=16)
     measure = Function(log_probability)
-    runner, _ = choose(as_model(Transformer(config)), Difference(), Substitute(), measure, 1024)
+    runner = choose(as_model(Transformer(config)), Difference(), Substitute(), measure, 1024).engine
     chain = []
     while runner is not None:
         chain.append((type(runner).__name__, runner.measure))

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from jaxsens.core.base.precision import numerics
 from jaxsens.core.base.programs import PLATFORMS, SOONER, compiling_for, host_mesh, platform_of
-from jaxsens.core.explain import Program
+from jaxsens.core.choose import Program
 from jaxsens.core.placement.preparing import preparation_of
 from jaxsens.core.placement.program import Memory, Wanted, bytes_of, placed, spec_on
 
