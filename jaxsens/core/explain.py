@@ -18,8 +18,7 @@ from jaxsens.core.base.errors import (
     check_fits,
     collecting,
 )
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import Platform, compiled_for
+from jaxsens.core.base.programs import Platform, compiled_for, numerics
 from jaxsens.core.base.registry import read
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.told import duration, in_words

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 
 from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import EstimateWarning, InputError, check_fits, collecting
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.choose import choose
 from jaxsens.core.engines.engine import Engine, EngineChoice
 from jaxsens.core.engines.options import Auto

@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base.errors import Problems, no_rule
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.networks.given import check_input, on_device
 from jaxsens.core.models.networks.network import Network
 from jaxsens.core.models.parts import initialisation

@@ -19,7 +19,7 @@ from jaxsens.analysis import attention_weights
 from jaxsens.analysis.statistics import _statistics
 from jaxsens.core.base import errors
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.masks import MASKS, SlidingWindow
 from jaxsens.core.models.transformer.layers import layered_transformer
 from tests import reference

@@ -27,8 +27,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base.errors import InputError, UnchangedWarning, check_fits, collecting
 from jaxsens.core.base.nudged import nudged, salts
-from jaxsens.core.base.precision import LOW_PRECISION
-from jaxsens.core.base.programs import compiled, kept
+from jaxsens.core.base.programs import LOW_PRECISION, compiled, kept
 from jaxsens.core.checks.indices import check_words
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.engines.vmap import compiled_output, program_key

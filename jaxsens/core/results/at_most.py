@@ -2,7 +2,7 @@
 
 There is one rule for every statistic S that grows with the norms, such as a mean, a maximum or a quantile. With u the
 norms and r the resolutions of the flips that are not resolved (0 for all others), S lies between S(u - r) and S(u + r).
-It is resolved if neither end is further from S(u) than `jaxsens.core.base.precision.RESOLVED` of it. Otherwise it is
+It is resolved if neither end is further from S(u) than `jaxsens.core.base.programs.RESOLVED` of it. Otherwise it is
 said to be at most S(u + r), and S(u) is not shown: it may be rounding alone.
 """
 
@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from jaxsens.core.base.precision import RESOLVED, SMALLEST
+from jaxsens.core.base.programs import RESOLVED, SMALLEST
 from jaxsens.core.results.measured import MeasuredFlips
 
 Result = TypeVar("Result", bound=MeasuredFlips)

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.inputs import is_count
-from jaxsens.core.base.precision import resolved
+from jaxsens.core.base.programs import resolved
 from jaxsens.core.base.sealed import encoded
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.flips.flip_table import DELETED, DELETED_NAME, FlipTable
@@ -129,7 +129,7 @@ class MeasuredFlips:
 
     @property
     def resolved(self) -> Bool[np.ndarray, " flips"]:
-        """Which changes are known to 1 % of themselves (`jaxsens.core.base.precision.RESOLVED`), or below 1e-300,
+        """Which changes are known to 1 % of themselves (`jaxsens.core.base.programs.RESOLVED`), or below 1e-300,
         which is taken for 0. The others are at most their norm plus their `resolution`. Estimates count as resolved:
         see `accuracy`.
         """

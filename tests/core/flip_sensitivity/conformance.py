@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens import TransformerConfig
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.engines.difference import engine as difference
 from jaxsens.core.engines.difference.engine import DifferenceEngine
 from jaxsens.core.engines.engine import Engine, FlipBlock

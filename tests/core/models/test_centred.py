@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jaxsens
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.masks import MASKS
 from jaxsens.core.models.parts.positions import Component, Limb
 from jaxsens.core.models.parts.schedules import Schedule

@@ -12,8 +12,7 @@ import pytest
 from jax.sharding import AxisType, Mesh
 
 import jaxsens
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import PLATFORMS, compiling_for
+from jaxsens.core.base.programs import PLATFORMS, compiling_for, numerics
 from jaxsens.core.engines.difference.engine import DifferenceEngine
 from jaxsens.core.engines.difference.folded import FoldedEngine
 from jaxsens.core.engines.engine import Engine, FlipBlock

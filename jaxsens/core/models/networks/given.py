@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems, check_fits, collecting
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 
 Tree = TypeVar("Tree")
 Config = TypeVar("Config")

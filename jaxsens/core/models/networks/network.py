@@ -12,8 +12,7 @@ from flax import nnx
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import compiled
+from jaxsens.core.base.programs import compiled, numerics
 from jaxsens.core.models.networks.config import NetworkConfig
 from jaxsens.core.models.networks.given import checked_making, checked_parameters, on_device
 

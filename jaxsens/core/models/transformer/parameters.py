@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsens.core.base.errors import rule_for
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.networks.given import on_device
 from jaxsens.core.models.parts import initialisation
 from jaxsens.core.models.parts.choices import OUTPUT_GATES, SCORES

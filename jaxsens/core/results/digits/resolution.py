@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from jaxsens.core.base.errors import InputError, PrecisionWarning
-from jaxsens.core.base.precision import UNRESOLVED
+from jaxsens.core.base.programs import UNRESOLVED
 from jaxsens.core.engines.difference import engine as difference
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.models.adapters import Model

@@ -29,8 +29,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base.nudged import DRAWS as NUDGES
 from jaxsens.core.base.nudged import nudged, salts
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import SOONER, compiled, kept, on_host, room_for
+from jaxsens.core.base.programs import SOONER, compiled, kept, numerics, on_host, room_for
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.engines.vmap import HALF_UNIT, LARGEST_PASS, VmapEngine, output_vector, program_size
 from jaxsens.core.flips.flip_table import FlipTable

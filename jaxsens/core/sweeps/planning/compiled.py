@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import PLATFORMS, SOONER, compiling_for, host_mesh, platform_of
+from jaxsens.core.base.programs import PLATFORMS, SOONER, compiling_for, host_mesh, numerics, platform_of
 from jaxsens.core.choose import Program
 from jaxsens.core.placement.preparing import preparation_of
 from jaxsens.core.placement.program import Memory, Wanted, bytes_of, placed, spec_on
