@@ -77,10 +77,9 @@ class SweepResult:
         from jaxsens.core.report.figures import sensitivity_figure
         from jaxsens.core.report.panels import variant_styles
 
-        shown, plan = variant_styles(self.data.names), self.data.plan
+        styles, plan = variant_styles(self.data.names), self.data.plan
         options: dict[str, Any] = {"statistics": plan.statistics, "norm": plan.asked.measure.kind}
-        options["traits"] = self.data.traits
-        return sensitivity_figure(self.data.points, self.fits, shown, **options).figure
+        return sensitivity_figure(self.data.points, self.fits, styles, **options).figure
 
     @typed_arguments
     def to_html(self, path: str | os.PathLike[str]) -> None:

@@ -264,12 +264,6 @@ class SweepData:
         return tuple(variant.name for variant in self.variants)
 
     @property
-    def traits(self) -> dict[str, str]:
-        """Each variant's temperature and whether its embeddings are bounded, "1/n, bounded"; empty if not known."""
-        ends = {True: ", bounded", False: ", unbounded"}
-        return {v.name: v.temperature and f"{v.temperature}{ends[bool(v.bounded)]}" for v in self.variants}
-
-    @property
     def unseeded(self) -> frozenset[str]:
         """The names of the variants whose weights do not depend on the seed."""
         return frozenset(variant.name for variant in self.variants if variant.weights not in SEEDED)
@@ -390,14 +384,3 @@ def spreads(table: pandas.DataFrame, variant: str, column: str) -> dict[Any, Spr
     values = table.query("variant == @variant").astype({column: float}).groupby("n")[column]
     found = values.agg(["median", "min", "max", "count"])
     return {n: Spread(*row) for n, *row in found.itertuples()}  # pyright: ignore[reportArgumentType]
-
-
-COINCIDE = 1e-3
-"""Lines whose values differ by less than this share lie on each other in a figure."""
-
-
-def coincide(first: Mapping[Any, Spread], second: Mapping[Any, Spread]) -> bool:
-    """Whether two lines cannot be told apart: the same places, and the same medians up to a thousandth."""
-    return first.keys() == second.keys() and all(
-        math.isclose(first[n].median, second[n].median, rel_tol=COINCIDE) for n in first
-    )

@@ -117,7 +117,7 @@ class DistanceFit:
         shares += f", an exponential {self.exponential_r2:.2f}"
         shares = "" if law in (DistanceLaw.ZERO, DistanceLaw.FLAT, DistanceLaw.NONE) else shares
         power = f"exponent {self.shown.power}" if self.shown.power else ""
-        added = "; ".join(filter(None, (power, shares, self.shown.remarks)))
+        added = "; ".join(filter(None, (power, shares, self.shown.note)))
         return f"{self.variant}, n = {self.n}: the mean change {law.value}{f' ({added})' if added else ''}"
 
     @property
@@ -153,7 +153,7 @@ class Distances:
                 if len({*distances}) >= FEWEST:
                     tiny = (means > 0) & (means < NEGLIGIBLE * np.max(means))
                     blurred = unresolved(rows, "mean") | tiny
-                    given = {"blurred": blurred, "place": "distance"}
+                    given = {"blurred": blurred, "place": "distance "}
                     fit = fit_exponent(distances, means, rows["seed"], variant, "mean", **given)
                     kept = ~np.isin(distances, fit.without)
                     explained = _explained(distances[kept], means[kept])
@@ -218,7 +218,7 @@ def distance_table(fits: Sequence[DistanceFit]) -> ReportTable:
     columns: dict[str, Callable[[DistanceFit], str]] = {
         "variant": lambda one: one.variant,
         "the mean change": lambda one: one.verdict.value,
-        "note": lambda one: one.shown.notes or DASH,
+        "note": lambda one: one.shown.note or DASH,
         "n": lambda one: str(one.n),
         "exponent": lambda one: digits(one.shown.exponent),
         f"{LEVEL} interval": lambda one: one.shown.interval(3) or DASH,
@@ -269,13 +269,4 @@ def _panel(
         guides=falling("1/d", lines, 1.0, float(farthest)),
         ticks=ticks,
         tick_names={READ_AT: "0"},
-        findings=(_finding(distances.longest(variant)),),
     )
-
-
-def _finding(one: DistanceFit) -> str:
-    if one.verdict is not DistanceLaw.POWER:
-        return one.verdict.value
-    unsettled = "" if one.fit.settled else "not\N{NO-BREAK SPACE}settled"
-    told = (f"distance to the power {one.fit.power}", unsettled, one.fit.left_out)
-    return ", ".join(filter(None, told))

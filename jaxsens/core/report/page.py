@@ -20,6 +20,7 @@ import jinja2
 
 from jaxsens.core.base.files import write_bytes, write_text
 from jaxsens.core.base.stopping import check
+from jaxsens.core.base.told import duration
 from jaxsens.core.report.data import SweepData
 from jaxsens.core.report.figures import ReportFigure
 from jaxsens.core.report.fits import LEVEL, TOLERANCE, ExponentFit, signed
@@ -229,7 +230,7 @@ def summary_table(fits: Sequence[ExponentFit]) -> Table:
             Text(fit.variant if fit.variant != previous else ""),
             Text(fit.statistic),
             Text(DASH if math.isnan(fit.exponent) else _with_interval(fit.exponent, fit.ci_low, fit.ci_high)),
-            fit.growth.value + (f" ({fit.notes})" if fit.notes else ""),
+            fit.growth.value + (f" ({fit.note})" if fit.note else ""),
         )
         previous = fit.variant
     return table
@@ -242,7 +243,7 @@ def exponent_table(fits: Sequence[ExponentFit], bounded: Mapping[str, bool | Non
         "embeddings": lambda fit: boundedness(bounded[fit.variant]),
         "statistic": lambda fit: fit.statistic,
         "as n grows, it": lambda fit: fit.growth.value,
-        "note": lambda fit: fit.notes,
+        "note": lambda fit: fit.note,
         "exponent": lambda fit: DASH if math.isnan(fit.exponent) else signed(fit.exponent, 3),
         f"{LEVEL} interval": lambda fit: fit.interval(3) or DASH,
         "points": lambda fit: str(fit.points),
@@ -312,16 +313,6 @@ def missing_text(missing: Sequence[tuple[str, int, int]]) -> str:
     if len(listed) > 10:
         listed[9:] = [f"and {len(listed) - 9} more lengths of variants"]
     return "; ".join(listed)
-
-
-def duration(seconds: float) -> str:
-    """A time for a reader: "3.2 s", "4 min 05 s" or "2 h 10 min"."""
-    if round(seconds, 1) < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def flips_text(measured: int, population: int) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from jaxsens.core.report.data import SweepData, unresolved
 from jaxsens.core.report.decisions import decision_sections
 from jaxsens.core.report.distances import Distances, distance_sections, write_distances
 from jaxsens.core.report.figures import ReportFigure, local_slope_figure, profile_figure, sensitivity_figure
-from jaxsens.core.report.fits import ExponentFit, enumeration, fit_exponents, local_slopes, summary_sentence
+from jaxsens.core.report.fits import ExponentFit, enumeration, fit_exponents, summary_sentence
 from jaxsens.core.report.page import (
     Report,
     Section,
@@ -91,9 +90,8 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
         Section("The variants", tables=[variant_table(data)]),
         Section("Fitted exponents", tables=[exponent_table(fits, bounded)]),
     ]
-    slopes = local_slopes(data.points)
-    if slopes[[*main]].notna().to_numpy().any():
-        figure = local_slope_figure(slopes, styles, statistics=main, lengths=sorted(set(data.points["n"])))
+    if any(fit.local for fit in fits if fit.statistic in main):
+        figure = local_slope_figure(fits, styles, statistics=main, lengths=sorted(set(data.points["n"])))
         tables = [local_slope_table(fits)]
         sections.append(Section("Is one exponent enough?", figures=[figure], tables=tables))
     if data.decisions is not None:
@@ -105,7 +103,6 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
         sections += distance_sections(distances)
     for name, table in plan.sweep_tables.items():
         sections += table.sections(data, data.results[name])
-    sections = [_with_traits(section, data.traits) for section in sections]
     sections.append(Section("The points", tables=[points_table(data)]))
     if plan.config:
         sections.append(Section("The config", ["The config file as it was given:"], code=plan.config))
@@ -129,14 +126,6 @@ def distances_of(data: SweepData) -> Distances | None:
     if data.distances is None or data.distances.empty:
         return None
     return Distances(data.distances, data.names, data.plan.asked.measure.kind)
-
-
-def _with_traits(section: Section, traits: Mapping[str, str]) -> Section:
-    """The section; the caption of each of its figures also says every variant's temperature and embeddings."""
-    alike = {trait: [name for name in traits if traits[name] == trait] for trait in traits.values() if trait}
-    listed = "; ".join(f"{', '.join(names)} ({trait})" for trait, names in alike.items())
-    told = f" {text('traits', traits=listed)}" if listed else ""
-    return replace(section, figures=[replace(one, caption=one.caption + told) for one in section.figures])
 
 
 def _introduction(data: SweepData, flips: str) -> list[str]:
@@ -223,11 +212,10 @@ def _sensitivity_figures(
         "How much does the output change" if data.decisions is None else "How often does the decision change"
     )
     heading = f"{what} when {_edit(data.plan, 'heading')}?"
-    common: dict[str, Any] = {"norm": norm, "traits": data.traits}
-    figures = [sensitivity_figure(data.points, fits, styles, statistics=main, heading=heading, **common)]
+    figures = [sensitivity_figure(data.points, fits, styles, statistics=main, heading=heading, norm=norm)]
     others = [name for name in data.plan.statistics if name not in main]
     if others:
-        more: dict[str, Any] = common | {"name": "sensitivity-others", "heading": "The other statistics"}
+        more = {"name": "sensitivity-others", "heading": "The other statistics", "norm": norm}
         figures.append(sensitivity_figure(data.points, fits, styles, statistics=others, **more))
     return figures
 
