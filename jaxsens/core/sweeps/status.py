@@ -161,4 +161,4 @@ def _time_left(folder: Path, plan: SweepPlan, missing: set[PlannedPoint]) -> flo
         except (OSError, DamagedFile, InputError):
             continue
         left.add(point.variant, point.n, seconds)
-    return left.of([(point.variant, point.n) for point in plan.points if point in missing])
+    return left.of(Counter((point.variant, point.n) for point in plan.points if point in missing))

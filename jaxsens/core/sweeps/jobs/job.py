@@ -11,12 +11,12 @@ and computes it again, and a command that only reads a directory tells its user 
 from __future__ import annotations
 
 import abc
-import math
 import os
 import re
 import signal
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
@@ -64,10 +64,6 @@ class Computed(Protocol):
 Item = TypeVar("Item", bound=Planned)
 Kept = TypeVar("Kept", bound=Computed)
 Given = TypeVar("Given")
-
-_TABLES_EVERY = 30.0
-_TABLES_SHARE = 0.05  # of the time, for tables in between, which take minutes where there are many items
-_ESTIMATE_EVERY = 1.0
 
 
 @dataclass(frozen=True)
@@ -222,9 +218,6 @@ class _Run(Generic[Item, Kept]):
         self._looked = False  # at what is to be computed
         self._looked_at_all = False
         self._left = TimeLeft()
-        self._estimate: float | None = None
-        self._estimated = -math.inf
-        self._tables_written, self._tables_took = time.monotonic(), 0.0
         self._warned: set[tuple[str, type[Warning]]] = set()
 
     @property
@@ -268,27 +261,18 @@ class _Run(Generic[Item, Kept]):
                 reporter.note(f"damaged, computed again: {item}: {why}")
             if before:
                 reporter.note(f"{before} of {len(self.chosen)} were done before")
-            while rest:
+            counts = Counter(item.group for item in rest)
+            for item in rest:
                 self.job.check()
-                item = rest.pop(0)
                 text = self._take(item, reporter)
-                reporter.finished(f"{item}: {text}", self._time_left(rest))
-                pause = max(_TABLES_EVERY, self._tables_took / _TABLES_SHARE)
-                if self._whole and time.monotonic() - self._tables_written >= pause:
-                    self.write_tables()
+                counts -= Counter([item.group])
+                reporter.finished(f"{item}: {text}", self._left.of(counts))
 
     def _locked(self, rest: Sequence[Item]) -> AbstractContextManager[bool]:
         job = self.job
         if not rest or job.shared or not job.folders:
             return nullcontext(True)
         return alone(job.directory / job.folders[0], self.chosen)
-
-    def _time_left(self, rest: Sequence[Item]) -> float | None:
-        """Seconds that the rest takes, estimated again once a second: an estimate looks at every item."""
-        if not rest or time.monotonic() - self._estimated >= _ESTIMATE_EVERY:
-            self._estimate = self._left.of([other.group for other in rest])
-            self._estimated = time.monotonic()
-        return self._estimate
 
     def write_tables(self) -> None:
         """Writes the tables of all that is done, by other processes too: never with less than is known.
@@ -300,7 +284,7 @@ class _Run(Generic[Item, Kept]):
         """
         if not self._looked:
             return
-        known, began = -1, time.monotonic()
+        known = -1
         missing = [self.job.path(item) for item in self.job.items if item not in self.done]
         see_what_others_wrote(path.parent for path in missing if path is not None)
         if not self._looked_at_all and self._missing():
@@ -313,8 +297,6 @@ class _Run(Generic[Item, Kept]):
             known = len(self.done)
             self.job.write_tables(self.records)
             self._look(self.job.items)
-        self._tables_written = time.monotonic()
-        self._tables_took = self._tables_written - began
 
     def _look(self, items: Sequence[Item], stoppable: bool = False) -> dict[Item, str]:
         """Notes which further items are done; returns what is wrong with the damaged ones."""
