@@ -143,12 +143,6 @@ def programs_kept(given: str | None) -> KeptPrograms:
     return kept_in(given, "compilation cache", "--compilation-cache", "another folder, or off")
 
 
-def again(command: str, config: Path, out: Path, cache: str | None, *options: str) -> str:
-    """Returns the line for the shell that resumes a command, with --compilation-cache as it was given."""
-    kept = [] if cache is None else ["--compilation-cache", cache]
-    return shlex.join(["jaxsens", command, str(config), "--out", str(out), *options, *kept])
-
-
 def flag(key: str) -> str:
     """Returns the option for a key: `batch_size` gives `--batch-size`. A checkpoint stands without one."""
     return "CHECKPOINT" if key == "checkpoint" else f"--{key.replace('_', '-')}"
@@ -172,8 +166,10 @@ def note_command_line(arguments: Sequence[str]) -> None:
     _given[:] = arguments
 
 
-def command_line(option: str, value: str) -> str:
-    """Returns this command with another value of one option, as a line for the shell."""
+def command_line(option: str = "", value: str = "") -> str:
+    """Returns this command, with another value of one option, as a line for the shell."""
+    if not option:
+        return shlex.join(["jaxsens", *_given])
     kept = [
         part
         for before, part in zip(["", *_given], _given, strict=False)
@@ -188,10 +184,10 @@ def say_failures(console: Console, *outcomes: Outcome) -> None:
         say(console, f"failed: {failure}")
 
 
-def say_why_ended(console: Console, outcome: Outcome, done: str, again: str) -> None:
-    """Prints why a job ended early, what is `done`, and how to resume it (`again`)."""
+def say_why_ended(console: Console, outcome: Outcome, done: str) -> None:
+    """Prints why a job ended early, what is `done`, and how to resume it."""
     why = f": {outcome.unwritable}. " if outcome.stopped_by is None else "; "
-    say(console, f"stopped{why}{done}. To resume: {again}")
+    say(console, f"stopped{why}{done}. To resume: {command_line()}")
 
 
 class Folded(io.TextIOBase):

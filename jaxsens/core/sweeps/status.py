@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 from jaxsens.core.base import stopping
@@ -66,7 +65,8 @@ class SweepStatus:
 
     def lines(self) -> list[str]:
         """Returns the state in words, a line each."""
-        lines = [f"{self.state}: {told_done(self.points, self.of_points, self.records)}: {self.title}"]
+        counts = {"points": (self.points, self.of_points)} | self.records
+        lines = [f"{self.state}: {counts_text(counts)}: {self.title}"]
         if self.compute_seconds_left:
             lines.append(f"about {duration(self.compute_seconds_left)} of one process left")
         lines += [f"failed: {one}" for one in self.failed]
@@ -84,12 +84,9 @@ class SweepStatus:
         return lines
 
 
-def told_done(
-    points: int, of_points: int, records: Mapping[str, tuple[int, int]] = MappingProxyType({})
-) -> str:
-    """Returns how much is done, in words: points, and records of each table by its name."""
-    beside = "".join(f" and {done} of {of} {name}" for name, (done, of) in records.items())
-    return f"{points} of {of_points} points{beside} are done"
+def counts_text(counts: Mapping[str, tuple[int, int]]) -> str:
+    """Returns how much is done, in words: of each name how many, of how many."""
+    return f"{' and '.join(f'{done} of {of} {name}' for name, (done, of) in counts.items())} are done"
 
 
 def sweep_status(directory: str | os.PathLike[str], quick: bool = False) -> SweepStatus:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from rich.console import Console
 
 from jaxsens.core.base.errors import InputError, collecting
-from jaxsens.core.base.files import keep_text
+from jaxsens.core.base.files import keep_text, there_are
 from jaxsens.core.base.registry import entries
 from jaxsens.core.base.sealed import DamagedFile
 from jaxsens.core.base.told import say
@@ -186,6 +186,15 @@ class Sweep:
             name: {point: TablePoint(name, table, point) for point in self.points}
             for name, table in self.tables.items()
             if isinstance(table, RecordTable)
+        }
+
+    def stored(self, directory: Path) -> dict[str, tuple[int, int]]:
+        """How many points, and records of each table, have a file in a directory, of how many."""
+        items: dict[str, Collection[Any]] = {"points": self.points}
+        items |= {name: each.values() for name, each in self.table_points.items()}
+        return {
+            name: (len(there_are(item.path(directory) for item in each)), len(each))
+            for name, each in items.items()
         }
 
     @cached_property

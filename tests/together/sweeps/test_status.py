@@ -7,7 +7,6 @@ import json
 import pytest
 
 from jaxsens.cli import main
-from jaxsens.cli import sweep as command
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.sweeps import points as sweep_points
 from jaxsens.core.sweeps.points import select
@@ -37,20 +36,6 @@ def test_a_sweep_that_was_stopped_finished_or_never_begun(sweep, tmp_path):
     assert (found.state, found.points, found.failed) == ("finished", 8, ())
     assert found.compute_seconds_left == 0.0
     assert "jaxsens report" in found.lines()[-1]
-
-
-def test_a_sweep_is_watched_as_long_as_it_is_unfinished(sweep, tmp_path, monkeypatch, capsys):
-    run(sweep, tmp_path, only=["n=4"])
-    waited = []
-
-    def wait(seconds):
-        waited.append(seconds)
-        run(sweep, tmp_path)
-
-    monkeypatch.setattr(command, "_pause", wait)
-    assert main(["status", "--watch", str(tmp_path)]) == 0
-    states = [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if "points" in line]
-    assert (states, waited) == (["unfinished", "finished"], [command.WATCH_SECONDS])
 
 
 def test_the_time_left(sweep, tmp_path):
