@@ -23,7 +23,7 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.precision import resolved
 from jaxsens.core.models.transformer.layered import readout_row
 from jaxsens.core.results.result import FlipSensitivity
-from jaxsens.core.sweeps.points import STATUS_COLUMN, PointMetadata
+from jaxsens.core.sweeps.points import STATUS_COLUMN, PointMetadata, Status
 from jaxsens.core.sweeps.sources import SEEDED
 from jaxsens.core.sweeps.sweep import (
     ESTIMATE_COLUMNS,
@@ -330,17 +330,8 @@ def statistic_columns(points: pandas.DataFrame) -> tuple[str, ...]:
     return tuple(column for column in points.columns if column not in known | status)
 
 
-def one_sided(points: pandas.DataFrame, statistic: str) -> Bool[np.ndarray, " points"]:
-    """Whether each value of a statistic is only a lower or an upper bound: the largest, or smallest, of a sample."""
-    return _having(points, statistic, ("lower bound", "upper bound"))
-
-
-def unresolved(points: pandas.DataFrame, statistic: str) -> Bool[np.ndarray, " points"]:
-    """Whether each value of a statistic is only what it is at most: smaller ones are not resolved."""
-    return _having(points, statistic, ("at most",))
-
-
-def _having(points: pandas.DataFrame, statistic: str, kinds: tuple[str, ...]) -> Bool[np.ndarray, " points"]:
+def having(points: pandas.DataFrame, statistic: str, *kinds: Status) -> Bool[np.ndarray, " points"]:
+    """Whether each value of a statistic is of one of these kinds."""
     column = STATUS_COLUMN.format(statistic)
     if column not in points.columns:
         return np.zeros(len(points), bool)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.core.report.data import DISTANCE_COLUMNS, evenly, unresolved
+from jaxsens.core.report.data import DISTANCE_COLUMNS, evenly, having
 from jaxsens.core.report.figures import (
     ReportFigure,
     about_inexact,
@@ -152,7 +152,7 @@ class Distances:
                 distances, means = (rows[name].to_numpy(np.float64) for name in ("distance", "mean"))
                 if len({*distances}) >= FEWEST:
                     tiny = (means > 0) & (means < NEGLIGIBLE * np.max(means))
-                    blurred = unresolved(rows, "mean") | tiny
+                    blurred = having(rows, "mean", "at most") | tiny
                     given = {"blurred": blurred, "place": "distance "}
                     fit = fit_exponent(distances, means, rows["seed"], variant, "mean", **given)
                     kept = ~np.isin(distances, fit.without)

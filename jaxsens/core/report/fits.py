@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.report.data import one_sided, statistic_columns, unresolved
+from jaxsens.core.report.data import having, statistic_columns
 from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, EXTREMES, PER_POSITION
 
 if TYPE_CHECKING:
@@ -253,8 +253,9 @@ def fit_exponents(
         rows = points.query("variant == @variant")
         for statistic in statistic_columns(points):
             columns = (rows["n"], rows[statistic], rows["seed"])
-            sides = (one_sided(rows, statistic), unresolved(rows, statistic))
-            fits.append(fit_exponent(*columns, variant, statistic, minimum_length, *sides))
+            bounds = having(rows, statistic, "lower bound", "upper bound")
+            blurred = having(rows, statistic, "at most")
+            fits.append(fit_exponent(*columns, variant, statistic, minimum_length, bounds, blurred))
     return tuple(fits)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxsens.core.base.files import only_inside
 from jaxsens.core.flips.positions import READOUT
-from jaxsens.core.report.data import SweepData, unresolved
+from jaxsens.core.report.data import SweepData, having
 from jaxsens.core.report.decisions import decision_sections
 from jaxsens.core.report.distances import Distances, distance_sections, write_distances
 from jaxsens.core.report.figures import ReportFigure, local_slope_figure, profile_figure, sensitivity_figure
@@ -21,7 +21,6 @@ from jaxsens.core.report.page import (
     Report,
     Section,
     exponent_table,
-    local_slope_table,
     missing_text,
     points_table,
     run_table,
@@ -92,8 +91,7 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     ]
     if any(fit.local for fit in fits if fit.statistic in main):
         figure = local_slope_figure(fits, styles, statistics=main, lengths=sorted(set(data.points["n"])))
-        tables = [local_slope_table(fits)]
-        sections.append(Section("Is one exponent enough?", figures=[figure], tables=tables))
+        sections.append(Section("Is one exponent enough?", figures=[figure]))
     if data.decisions is not None:
         sections += decision_sections(data.decisions)
     if data.profiles and not _of_readout(plan):  # there is no profile of one position
@@ -180,10 +178,7 @@ def about_equals(data: SweepData) -> list[str]:
         numbers = rows[["n", "seed", *data.plan.statistics]].to_numpy(float)
         if np.any(np.nan_to_num(numbers[:, 2:])):
             alike.setdefault(numbers.tobytes(), []).append(variant)
-    # Networks of one function, and counts of decisions, are equal by what they are: that tells nothing of what differs.
-    exact = {one.name for one in data.variants if one.weights == "constructed" or data.decisions is not None}
-    several = [(enumeration(names), exact & {*names}) for names in alike.values() if len(names) > 1]
-    return [text("equals-exact" if known else "equals", variants=names) for names, known in several]
+    return [text("equals", variants=enumeration(names)) for names in alike.values() if len(names) > 1]
 
 
 def about_unresolved(data: SweepData) -> list[str]:
@@ -193,7 +188,7 @@ def about_unresolved(data: SweepData) -> list[str]:
     for variant in data.names:
         rows = table.query("variant == @variant")
         for statistic in data.plan.statistics:
-            if lengths := sorted(set(rows["n"][unresolved(rows, statistic)])):
+            if lengths := sorted(set(rows["n"][having(rows, statistic, "at most")])):
                 where = {
                     "lengths": ", ".join(map(str, lengths)),
                     "some": len(lengths),

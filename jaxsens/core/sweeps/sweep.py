@@ -311,12 +311,6 @@ def row_of(record: object, columns: Iterable[str]) -> dict[str, Any]:
     return {name: getattr(record, name) for name in columns}
 
 
-def strangers(plan: SweepPlan, directory: Path) -> int:
-    """How many point files of the directory belong to another config; they are kept, and shown nowhere."""
-    files = {path.relative_to(directory).as_posix() for path in (directory / "points").glob("*/*/*.parquet")}
-    return len(files - {point.file for point in plan.points})
-
-
 def check_grows(plan: SweepPlan, directory: Path) -> None:
     """Refuses a directory with finished points that are not in the plan, which came from another config.
 
@@ -506,8 +500,6 @@ def run_whole(
 ) -> list[Outcome]:
     """Measures the chosen points and then computes the records that the sweep's tables ask for."""
     outcomes = [run_sweep(sweep, directory, chosen, console, plans)]
-    if plans and (others := strangers(sweep.plan, directory)):
-        say(console, f"{others} points in {directory} belong to another config; they are kept but not shown")
     for name, table in sweep.tables.items():
         if isinstance(table, RecordTable) and not outcomes[-1].ended_early:
             say(console, f"points are measured; computing {table.task}")

@@ -122,27 +122,7 @@ def test_variants_with_the_same_numbers_to_the_last_bit_are_remarked():
     table = points({name: {"mean": law} for name, law in laws.items()})
     report = build_report(sweep_data(table), fit_exponents(table))
     (remark,) = [text for text in report.sections[0].bullets if "bitwise" in text]
-    assert remark.startswith(
-        "softmax and masked have bitwise equal numbers at every length and seed. What they differ in has no effect"
-    )
-
-
-def test_equal_numbers_of_exact_constructions_are_not_explained_by_what_differs():
-    table = points({name: {"mean": power(0)} for name in ("a", "b", "c")} | {"r": {"mean": power(-1)}})
-    given = {name: {"weights": "constructed"} for name in "abc"}
-    data = sweep_data(table, variants=given)
-    (remark,) = [
-        one for one in build_report(data, fit_exponents(table)).sections[0].bullets if "bitwise" in one
-    ]
-    assert remark.startswith("a, b and c have bitwise equal numbers")
-    assert "no effect" not in remark
-    assert "says nothing about how the variants differ" in remark
-
-
-def legend_of(axes):
-    legend = axes.get_legend()
-    assert legend is not None
-    return legend
+    assert remark.startswith("softmax and masked have bitwise equal numbers at every length and seed. ")
 
 
 def test_every_figure_of_several_panels_has_a_drawing_for_narrow_screens():
@@ -166,7 +146,10 @@ def test_a_complete_sweep_has_no_warning_and_an_incomplete_one_says_what_is_miss
     )
     words = page_of(partial)[1].words
     assert "Incomplete" in words
-    assert "17 of 30 planned points are missing: a n = 64 (seeds 0, 2); b n = 16 (seeds 0, 1, 2)" in words
+    assert (
+        "17 of 30 planned points are missing: a n = 64 seed = 0, a n = 64 seed = 2, b n = 16 seed = 0"
+        in words
+    )
 
 
 def test_a_single_finished_point_makes_a_report():
@@ -321,6 +304,5 @@ def test_what_was_run_names_every_engine_and_version_with_how_often():
 
 def test_a_long_list_of_missing_points_is_cut_short():
     text = missing_text([("a", n, 0) for n in range(10, 40)])
-    assert text.startswith("a n = 10 (seed 0); ")
-    assert text.endswith("; and 21 more lengths of variants")
-    assert text.count(";") == 9
+    assert text.startswith("a n = 10 seed = 0, a n = 11 seed = 0, ")
+    assert text.endswith("a n = 19 seed = 0 and 20 more")
