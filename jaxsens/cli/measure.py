@@ -15,7 +15,7 @@ from jaxsens.cli.shared import flag, flags_named, programs_kept
 from jaxsens.core.base.errors import InputError, collecting
 
 if TYPE_CHECKING:
-    from jaxsens.core.sweeps.single.told import Told
+    from jaxsens.core.sweeps.single.summary import Summary
     from jaxsens.core.sweeps.sources import ModelSource
 
 
@@ -69,18 +69,18 @@ def measure(
     try:
         with programs_kept(asked.compilation_cache):
             if (folder := published.pretrained) is None:
-                told = _of_words(source, asked, measuring, output)
+                summary = _of_words(source, asked, measuring, output)
             else:
-                told = _of_text(folder, published, model.dtype or "float32", measuring, output)
+                summary = _of_text(folder, published, model.dtype or "float32", measuring, output)
     except MeasurementInterrupted as stop:
         output.keep(stop.partial)
         return 128 + stop.signal
     # Save first: printing fails if the reader has closed the pipe.
-    code = output.write(told.result, told.title)
+    code = output.write(summary.result, summary.title)
     if output.json_output and not output.quiet:
-        print(json.dumps(told.summary, indent=1), flush=True)
+        print(json.dumps(summary.values, indent=1), flush=True)
     elif not output.quiet:
-        told.print()
+        summary.print()
     return code
 
 
@@ -98,24 +98,24 @@ def _source(asked: InputOptions, options: dict[str, Any]) -> ModelSource:
 
 def _of_words(
     source: ModelSource, asked: InputOptions, measuring: MeasuringOptions, output: OutputOptions
-) -> Told:
+) -> Summary:
     """Measures the model on words."""
     from jaxsens.core.sweeps.single.single import input_tokens, measured
-    from jaxsens.core.sweeps.single.told import told_of_words
+    from jaxsens.core.sweeps.single.summary import summary_of_words
 
     with flags_named(MEASURED_BY):
         words = input_tokens(source, asked.tokens, asked.n, asked.inputs, measuring.seed)
         model, arguments = source.build(words.shape[1], measuring.seed), measuring.arguments(output.quiet)
         result = measured(model, words, arguments, measuring.partial())
-    return told_of_words(result, source, output.top)
+    return summary_of_words(result, source, output.top)
 
 
 def _of_text(
     folder: Path, published: PublishedOptions, dtype: str, measuring: MeasuringOptions, output: OutputOptions
-) -> Told:
+) -> Summary:
     """Measures a published model on a text."""
     from jaxsens.core.sweeps.single.single import measured
-    from jaxsens.core.sweeps.single.told import told_of_text
+    from jaxsens.core.sweeps.single.summary import summary_of_text
     from jaxsens.pretrained.load import load_pretrained
 
     given = "--text" if published.text_file is None else "--text-file"
@@ -124,4 +124,4 @@ def _of_text(
         output_read = published.output_read(arguments.get("measure"))
         model = load_pretrained(folder, output=output_read, dtype=dtype)
         result = measured(model, text, published.place() | arguments, measuring.partial())
-    return told_of_text(result, model, text, output.top)
+    return summary_of_text(result, model, text, output.top)
