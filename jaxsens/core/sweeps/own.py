@@ -145,11 +145,11 @@ def _sha256(model: Any, n: int) -> str:
 
 def _for_a_sweep(error: InputError, n: int, seed: int) -> str:
     """What is wrong with a model. A sweep has no `readout`: the model itself returns the row that is read."""
-    told = one_line(error)
-    told = told if told.startswith("make(") else f"make(n={n}, seed={seed}): {told}"
-    return told + (
-        "; in a sweep return the row: lambda tokens: model(tokens)[-1]" if "readout" in told else ""
-    )
+    message = one_line(error)
+    message = message if message.startswith("make(") else f"make(n={n}, seed={seed}): {message}"
+    if any(one.path == ("readout",) for one in error.problems):
+        message += "; in a sweep return the row: lambda tokens: model(tokens)[-1]"
+    return message
 
 
 def _alphabet_size(model: Model, flips: Flips | None) -> int:
