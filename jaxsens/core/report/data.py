@@ -139,8 +139,8 @@ class DistanceBuilder:
             inside = cells == cell
             mean, error = np.array(values[inside].mean()), np.array(errors[inside].mean())
             distance = 0.0 if cell == 0 else np.exp(np.log(apart[inside]).mean())
-            told = (float(mean), "exact") if resolved(mean, error) else (float(mean + error), "at most")
-            self._rows.append((variant, n, seed, distance, flips, *told, cell))
+            value = (float(mean), "exact") if resolved(mean, error) else (float(mean + error), "at most")
+            self._rows.append((variant, n, seed, distance, flips, *value, cell))
 
     def table(self) -> pandas.DataFrame:
         """A row for each point and cell. A cell has one distance in all seeds, so that they can be compared."""
@@ -325,9 +325,9 @@ def load_sweep(directory: str | os.PathLike[str]) -> SweepData:
 
 def statistic_columns(points: pandas.DataFrame) -> tuple[str, ...]:
     """The names of the statistics in `points`, in the order of its columns."""
-    known = {*KEY_COLUMNS, *ESTIMATE_COLUMNS}
+    others = {*KEY_COLUMNS, *ESTIMATE_COLUMNS}
     status = {STATUS_COLUMN.format(column) for column in points.columns}
-    return tuple(column for column in points.columns if column not in known | status)
+    return tuple(column for column in points.columns if column not in others | status)
 
 
 def having(points: pandas.DataFrame, statistic: str, *kinds: Status) -> Bool[np.ndarray, " points"]:
@@ -373,5 +373,5 @@ def spreads(table: pandas.DataFrame, variant: str, column: str) -> dict[Any, Spr
     The median of an even number of values is the mean of the middle two.
     """
     values = table.query("variant == @variant").astype({column: float}).groupby("n")[column]
-    found = values.agg(["median", "min", "max", "count"])
-    return {n: Spread(*row) for n, *row in found.itertuples()}  # pyright: ignore[reportArgumentType]
+    table_of_spreads = values.agg(["median", "min", "max", "count"])
+    return {n: Spread(*row) for n, *row in table_of_spreads.itertuples()}  # pyright: ignore[reportArgumentType]

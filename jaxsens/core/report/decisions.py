@@ -25,22 +25,22 @@ from jaxsens.core.report.texts import text
 
 def decision_sections(decisions: Decisions) -> list[Section]:
     """The sections of a report: over inputs, if some point measured all flips, and over models."""
-    found = []
+    sections = []
     if decisions.profiles:
-        found.append(Section("At how many flips an input is sensitive", figures=[input_figure(decisions)]))
-    found.append(Section("The models of the seeds", tables=[model_table(decisions)]))
-    return found
+        sections.append(Section("At how many flips an input is sensitive", figures=[input_figure(decisions)]))
+    sections.append(Section("The models of the seeds", tables=[model_table(decisions)]))
+    return sections
 
 
 def input_figure(decisions: Decisions) -> ReportFigure:
     """The distribution of s(f, x) over inputs: a panel per variant, a line per length. With a profile at least."""
-    shown = [name for name in decisions.variants if any(name == key for key, _ in decisions.profiles)]
+    variants = [name for name in decisions.variants if any(name == key for key, _ in decisions.profiles)]
     not_drawn = undrawn("n = ", (int(n) for n in decisions.models["n"]), decisions.lengths)
     return ReportFigure(
         name="sensitivity-distribution",
         caption=f"{text('distribution')} {not_drawn}".rstrip(),
-        description=f"How many flips change the decision, over inputs, for {enumeration(shown)}.",
-        draw=partial(_draw_inputs, decisions, shown),
+        description=f"How many flips change the decision, over inputs, for {enumeration(variants)}.",
+        draw=partial(_draw_inputs, decisions, variants),
     )
 
 
@@ -54,13 +54,13 @@ def model_table(decisions: Decisions) -> ReportTable:
         "average sensitivity": lambda one: _with_interval(one[1]["average"]),
         "per position": lambda one: _with_interval(one[1]["per_position"]),
         "constant": lambda one: f"{100 * float((one[1]['average'] == 0).mean()):.3g} %",
-        "largest minimum": lambda one: _whole(one[1]["smallest"].max()),
-        "maximum": lambda one: _whole(one[1]["largest"].max()),
+        "largest minimum": lambda one: _integer(one[1]["smallest"].max()),
+        "maximum": lambda one: _integer(one[1]["largest"].max()),
     }
     return table_of(text("table-of-decisions", level=LEVEL), models, columns, numeric=7)
 
 
-def _whole(value: float) -> str:
+def _integer(value: float) -> str:
     return DASH if math.isnan(value) else f"{value:g}"
 
 
@@ -71,11 +71,11 @@ def _with_interval(values: Any) -> str:
     return text if math.isnan(low) else f"{text} [{low:.3g}, {high:.3g}]"
 
 
-def _draw_inputs(decisions: Decisions, shown: Sequence[str]) -> Figure:
+def _draw_inputs(decisions: Decisions, variants: Sequence[str]) -> Figure:
     styles = variant_styles([f"n = {n}" for n in decisions.lengths])
     heading = "How many flips of an input change the decision?"
-    with grid(heading, len(shown), 3, (4.3, 3.0), (0.0, 0.9), sharey=True) as (figure, places):
-        for k, (axes, variant) in enumerate(zip(places, shown, strict=True)):
+    with grid(heading, len(variants), 3, (4.3, 3.0), (0.0, 0.9), sharey=True) as (figure, places):
+        for k, (axes, variant) in enumerate(zip(places, variants, strict=True)):
             axes.set_title(variant, fontsize=12, fontweight="bold")
             for (label, style), n in zip(styles.items(), decisions.lengths, strict=True):
                 if (shares := decisions.profiles.get((variant, n))) is not None:

@@ -144,7 +144,7 @@ class Distances:
     @cached_property
     def fits(self) -> tuple[DistanceFit, ...]:
         """One for each variant and length with enough distances."""
-        found = []
+        fits = []
         for variant in self.variants:
             own = self.table.query("variant == @variant and distance > 0")
             for n in sorted({int(n) for n in own["n"]}):
@@ -153,12 +153,12 @@ class Distances:
                 if len({*distances}) >= FEWEST:
                     tiny = (means > 0) & (means < NEGLIGIBLE * np.max(means))
                     blurred = having(rows, "mean", "at most") | tiny
-                    given = {"blurred": blurred, "place": "distance "}
-                    fit = fit_exponent(distances, means, rows["seed"], variant, "mean", **given)
-                    kept = ~np.isin(distances, fit.without)
-                    explained = _explained(distances[kept], means[kept])
-                    found.append(DistanceFit(variant, n, fit, *explained))
-        return tuple(found)
+                    options = {"blurred": blurred, "place": "distance "}
+                    fit = fit_exponent(distances, means, rows["seed"], variant, "mean", **options)
+                    inside = ~np.isin(distances, fit.without)
+                    explained = _explained(distances[inside], means[inside])
+                    fits.append(DistanceFit(variant, n, fit, *explained))
+        return tuple(fits)
 
     @property
     def shown(self) -> tuple[str, ...]:

@@ -208,22 +208,22 @@ def profile_figure(profiles: Profiles, variants: Sequence[str], *, norm: str = "
         variants: those without a profile are left out.
         norm: of the change of the output: "l1", "l2" or "linf".
     """
-    shown = [variant for variant in variants if any(variant == name for name, _ in profiles)]
+    drawn = [variant for variant in variants if any(variant == name for name, _ in profiles)]
     return ReportFigure(
         name="profiles",
         caption=text("profiles"),
-        description=f"Sensitivity by position and input length for {enumeration(shown)}.",
-        draw=partial(_draw_profiles, profiles, shown, norm),
-        narrow=partial(_draw_profiles, profiles, shown, norm, columns=1) if len(shown) > 1 else None,
+        description=f"Sensitivity by position and input length for {enumeration(drawn)}.",
+        draw=partial(_draw_profiles, profiles, drawn, norm),
+        narrow=partial(_draw_profiles, profiles, drawn, norm, columns=1) if len(drawn) > 1 else None,
         turns_dark=False,
     )
 
 
-def _draw_profiles(profiles: Profiles, shown: Sequence[str], norm: str, columns: int = 3) -> Figure:
+def _draw_profiles(profiles: Profiles, drawn: Sequence[str], norm: str, columns: int = 3) -> Figure:
     colours, clipped = _colour_scale(profiles)
     heading = "Where in the input does a flip change the output?"
-    with grid(heading, len(shown), columns, (4.2, 2.9), (0.9, 0.5)) as (figure, places):
-        for axes, variant in zip(places, shown, strict=True):
+    with grid(heading, len(drawn), columns, (4.2, 2.9), (0.9, 0.5)) as (figure, places):
+        for axes, variant in zip(places, drawn, strict=True):
             own = {n: means for (name, n), means in profiles.items() if name == variant}
             _draw_heat_map(axes, variant, own, colours)
         if colours is not None:
@@ -253,9 +253,9 @@ def fitted_power(fit: ExponentFit) -> str:
     return f"$n^{{{signed(fit.exponent).replace(chr(0x2212), '-')}}}$  {fit.interval()}".rstrip()
 
 
-def undrawn(what: str, known: Iterable[int], drawn: Iterable[int]) -> str:
+def undrawn(what: str, values: Iterable[int], drawn: Iterable[int]) -> str:
     """Which lengths, or layers, of those that are known a figure does not draw, in words; empty if it draws all."""
-    missing = sorted({*known} - {*drawn})
+    missing = sorted({*values} - {*drawn})
     return text("undrawn", which=enumeration(f"{what}{one}" for one in missing)) if missing else ""
 
 

@@ -282,8 +282,8 @@ def fit_exponent(
     one_sided_too = enough & np.asarray(none if bounds is None else bounds, bool) & ~not_resolved
     exact = enough & ~one_sided_too & ~not_resolved
     beside = exact & ~np.isnan(value) & ~resolved_run(n, not_resolved, exact & (value > 0))
-    chosen, zero, told = exact & ~beside, exact & (value == 0), enough & ~np.isnan(value)
-    shares = tuple((at, float(np.mean(zero[told & (n == at)]))) for at in np.unique(n[told]).tolist())
+    chosen, zero, measured = exact & ~beside, exact & (value == 0), enough & ~np.isnan(value)
+    shares = tuple((at, float(np.mean(zero[measured & (n == at)]))) for at in np.unique(n[measured]).tolist())
     without = np.unique(n[not_resolved | beside]).tolist()
     counted = {
         "values": int(np.sum(enough)),
@@ -292,21 +292,21 @@ def fit_exponent(
         "unresolved": int(np.sum(not_resolved)),
     }
     n, value, seed = n[chosen], value[chosen], seed[chosen]
-    slopes, kept = [], np.zeros(n.shape, bool)
+    slopes, fitted = [], np.zeros(n.shape, bool)
     for one in np.unique(seed):
         of_seed = (value > 0) & (seed == one)
         if np.unique(n[of_seed]).size >= MINIMUM_LENGTHS:
             slopes.append(least_squares(np.log(n[of_seed]), np.log(value[of_seed])))
-            kept |= of_seed
+            fitted |= of_seed
     low, high = t_interval(slopes)
-    local, drift = _local(n[kept], value[kept], seed[kept])
+    local, drift = _local(n[fitted], value[fitted], seed[fitted])
     return ExponentFit(
         variant=variant,
         statistic=statistic,
         exponent=float(np.mean(slopes)) if slopes else math.nan,
         ci_low=low,
         ci_high=high,
-        points=int(np.sum(kept)),
+        points=int(np.sum(fitted)),
         seeds=len(slopes),
         local=local,
         drift=drift,
@@ -342,15 +342,15 @@ def _local(
     logarithms = rows.pivot_table("logarithm", "seed", "n")  # means
     lengths = np.asarray(logarithms.columns, np.float64)
     slopes = np.diff(logarithms.to_numpy(), axis=1) / np.log(lengths[1:] / lengths[:-1])
-    known = ~np.isnan(slopes)
+    defined = ~np.isnan(slopes)
     middles = np.log(lengths[1:] * lengths[:-1]) / 2
-    each = zip(slopes, known, strict=True)
+    each = zip(slopes, defined, strict=True)
     rising = [least_squares(middles[has], own[has]) for own, has in each if has.sum() >= 2]
-    found = []
-    for pair, own, has in zip(pairwise(lengths.tolist()), slopes.T, known.T, strict=True):
+    local = []
+    for pair, own, has in zip(pairwise(lengths.tolist()), slopes.T, defined.T, strict=True):
         if some := own[has].tolist():
-            found.append(LocalSlope(*pair, float(np.mean(some)), *t_interval(some), len(some)))
-    return tuple(found), t_interval(rising)
+            local.append(LocalSlope(*pair, float(np.mean(some)), *t_interval(some), len(some)))
+    return tuple(local), t_interval(rising)
 
 
 def least_squares(x: Float[np.ndarray, " points"], y: Float[np.ndarray, " points"]) -> float:

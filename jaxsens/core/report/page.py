@@ -246,8 +246,8 @@ def variant_table(data: SweepData) -> ReportTable:
 
 def points_table(data: SweepData) -> ReportTable:
     """The points with their statistics to four digits, as many as a browser shows at once."""
-    columns, shown = [*data.points.columns], data.points.head(MOST_ROWS)
-    rows = [tuple(_cell(value) for value in row) for row in shown.itertuples(index=False)]
+    columns, first = [*data.points.columns], data.points.head(MOST_ROWS)
+    rows = [tuple(_cell(value) for value in row) for row in first.itertuples(index=False)]
     which = "All" if len(rows) == len(data.points) else f"The first {len(rows)} of"
     caption = f"{which} {len(data.points)} points (points.csv has every digit)"
     return ReportTable(caption, tuple(columns), rows, numeric=len(columns) - 1, collapsed=True)

@@ -75,16 +75,16 @@ def write_report(data: SweepData, directory: str | os.PathLike[str]) -> tuple[Pa
 def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     """Chooses what the report of a sweep shows. fits: of every variant and statistic in `data.points`."""
     plan, styles = data.plan, variant_styles(data.names)
-    shown = ("mean", "max", AVERAGE_SENSITIVITY, PER_POSITION)
-    main = tuple(name for name in shown if name in plan.statistics) or plan.statistics[:1]
-    found = [*(summary_sentence(fits, statistic) for statistic in main), *about_equals(data)]
+    statistics = ("mean", "max", AVERAGE_SENSITIVITY, PER_POSITION)
+    main = tuple(name for name in statistics if name in plan.statistics) or plan.statistics[:1]
+    findings = [*(summary_sentence(fits, statistic) for statistic in main), *about_equals(data)]
     bounded = {variant.name: variant.bounded for variant in data.variants}
     caveats = [text("samples")] if data.sampled else []
     caveats += [_about_estimates(data)] if data.estimated else []
     caveats += about_unresolved(data)
     caveats += [text("beyond-exactness", variant=variant, n=n) for variant, n in data.inexact.items()]
     sections = [
-        Section("What was found", paragraphs=caveats, bullets=found),
+        Section("What was found", paragraphs=caveats, bullets=findings),
         Section("Sensitivity against input length", figures=_sensitivity_figures(data, fits, styles, main)),
         Section("The variants", tables=[variant_table(data)]),
         Section("Fitted exponents", tables=[exponent_table(fits, bounded)]),
@@ -128,25 +128,27 @@ def distances_of(data: SweepData) -> Distances | None:
 
 def _introduction(data: SweepData, flips: str) -> list[str]:
     """What was measured, and what is known of it."""
-    asked = data.plan.asked
-    told = {"edit": _edit(data.plan, "flip"), "flips": flips, "networks": _networks(data)}
-    replaced = asked.flips.longer == 0
-    if data.decisions is None or asked.measure.threshold is None:
+    measurement = data.plan.asked
+    values = {"edit": _edit(data.plan, "flip"), "flips": flips, "networks": _networks(data)}
+    replaced = measurement.flips.longer == 0
+    if data.decisions is None or measurement.measure.threshold is None:
         beside = (distances := distances_of(data)) is not None and np.min(distances.table["distance"]) > 0
-        told["read"] = f" {text('read')}" if beside else ""
-        return [text("measured", **told), text("known") if replaced else text("known-of-edits")]
-    given = asked.measure.threshold
-    threshold = f"the {given} of its outputs on the inputs" if isinstance(given, str) else f"{given:g}"
-    known = [text("known-of-decisions")] if replaced else []
-    return [text("decisions", threshold=threshold, **told), *known]
+        values["read"] = f" {text('read')}" if beside else ""
+        return [text("measured", **values), text("known") if replaced else text("known-of-edits")]
+    threshold = measurement.measure.threshold
+    threshold = (
+        f"the {threshold} of its outputs on the inputs" if isinstance(threshold, str) else f"{threshold:g}"
+    )
+    limits = [text("known-of-decisions")] if replaced else []
+    return [text("decisions", threshold=threshold, **values), *limits]
 
 
-def _edit(plan: SweepPlan, told: str) -> str:
+def _edit(plan: SweepPlan, form: str) -> str:
     """What a flip does, as a "flip" in a sentence or as the "heading" of a figure."""
     flips = plan.asked.flips
     kind = flips.kind if flips.longer else "substitute"
     symbol = "the symbol at the readout" if _of_readout(plan) else "one symbol"
-    return text(f"{told}-{kind}", symbol=symbol, copies=f"{1 + flips.copies} copies")
+    return text(f"{form}-{kind}", symbol=symbol, copies=f"{1 + flips.copies} copies")
 
 
 def _of_readout(plan: SweepPlan) -> bool:
@@ -155,16 +157,18 @@ def _of_readout(plan: SweepPlan) -> bool:
 
 
 def _about_estimates(data: SweepData) -> str:
-    known = [point.estimated or {} for point in data.estimated]
-    ranks = [rank for one in known if (rank := one["rank_correlation"]) is not None and not math.isnan(rank)]
+    estimates = [point.estimated or {} for point in data.estimated]
+    ranks = [
+        rank for one in estimates if (rank := one["rank_correlation"]) is not None and not math.isnan(rank)
+    ]
     return text(
         "estimates",
-        points=len(known),
+        points=len(estimates),
         all=len(data.metadata),
         flips=f"{sum(point.flips for point in data.estimated):,}",
-        measured=f"{sum(int(one['measured'] or 0) for one in known):,}",
-        error=max(one["median_error"] or 0 for one in known),
-        largest=max(one["largest_error"] or 0 for one in known),
+        measured=f"{sum(int(one['measured'] or 0) for one in estimates):,}",
+        error=max(one["median_error"] or 0 for one in estimates),
+        largest=max(one["largest_error"] or 0 for one in estimates),
         rank=min(ranks, default=math.nan),
     )
 
@@ -172,18 +176,18 @@ def _about_estimates(data: SweepData) -> str:
 def about_equals(data: SweepData) -> list[str]:
     """Which variants have the same numbers, to the last bit, in words: one remark for each set of them. Those that are
     0 everywhere are left out: of them the fits say so."""
-    alike: dict[bytes, list[str]] = {}
+    equal: dict[bytes, list[str]] = {}
     for variant in data.names:
         rows = data.points.query("variant == @variant").sort_values(["n", "seed"])
         numbers = rows[["n", "seed", *data.plan.statistics]].to_numpy(float)
         if np.any(np.nan_to_num(numbers[:, 2:])):
-            alike.setdefault(numbers.tobytes(), []).append(variant)
-    return [text("equals", variants=enumeration(names)) for names in alike.values() if len(names) > 1]
+            equal.setdefault(numbers.tobytes(), []).append(variant)
+    return [text("equals", variants=enumeration(names)) for names in equal.values() if len(names) > 1]
 
 
 def about_unresolved(data: SweepData) -> list[str]:
     """Which lengths of which statistics are not resolved, in words: one remark for each variant and statistic."""
-    table, found = data.points, []
+    table, remarks = data.points, []
     dtypes = ", ".join(sorted({point.dtype for point in data.metadata if point.at_most}))
     for variant in data.names:
         rows = table.query("variant == @variant")
@@ -194,8 +198,10 @@ def about_unresolved(data: SweepData) -> list[str]:
                     "some": len(lengths),
                     "all": rows["n"].nunique(),
                 }
-                found.append(text("unresolved", variant=variant, statistic=statistic, dtype=dtypes, **where))
-    return found
+                remarks.append(
+                    text("unresolved", variant=variant, statistic=statistic, dtype=dtypes, **where)
+                )
+    return remarks
 
 
 def _sensitivity_figures(

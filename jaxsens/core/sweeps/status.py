@@ -106,7 +106,7 @@ def sweep_status(directory: str | os.PathLike[str], quick: bool = False) -> Swee
     table_of = {item: name for name, items in planned.items() for item in items}
     paths = {item: folder / item.file for item in table_of}
 
-    def told(item: PlannedPoint) -> str:
+    def label(item: PlannedPoint) -> str:
         table = f"{table_of[item]} of " if table_of[item] else ""
         return f"{table}{item.variant} n={item.n} seed={item.seed}"
 
@@ -131,7 +131,7 @@ def sweep_status(directory: str | os.PathLike[str], quick: bool = False) -> Swee
     failed = []
     for item in missing:
         if failure_of(paths[item]) in there and (why := read_failure(paths[item])) is not None:
-            failed.append(Failure(told(item), why))
+            failed.append(Failure(label(item), why))
     left = Counter(table_of[item] for item in missing)
     return SweepStatus(
         directory=str(directory),
@@ -144,7 +144,7 @@ def sweep_status(directory: str | os.PathLike[str], quick: bool = False) -> Swee
         failed=tuple(failed),
         compute_seconds_left=None if plan.records else _time_left(folder, plan, {*missing}),
         checked=0 if quick else len(stored),
-        damaged=tuple(Failure(told(item), why) for item, why in damaged.items()),
+        damaged=tuple(Failure(label(item), why) for item, why in damaged.items()),
     )
 
 

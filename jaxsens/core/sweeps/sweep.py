@@ -230,8 +230,8 @@ class Sweep:
         )
 
 
-def _planned(point: Point, kept: Point | TablePoint) -> PlannedPoint:
-    return PlannedPoint(point.variant, point.n, point.seed, kept.key, kept.path(Path()).as_posix())
+def _planned(point: Point, item: Point | TablePoint) -> PlannedPoint:
+    return PlannedPoint(point.variant, point.n, point.seed, item.key, item.path(Path()).as_posix())
 
 
 def _measured(source: ModelSource, outputs: str | tuple[int, ...] | None) -> str:
@@ -279,8 +279,8 @@ def write_points_csv(directory: Path, points: Iterable[PointMetadata], plan: Swe
 
 def table_rows(name: str, table: PointTable, points: Iterable[PointMetadata]) -> list[Mapping[str, Any]]:
     """The rows of the table of this name that points make, in their order."""
-    known = ((point, point.tables.get(name)) for point in points)
-    return [row for point, values in known if values is not None for row in table.table_rows(point, values)]
+    stored = ((point, point.tables.get(name)) for point in points)
+    return [row for point, values in stored if values is not None for row in table.table_rows(point, values)]
 
 
 def read_records(directory: Path, plan: SweepPlan, name: str) -> list[Any]:
@@ -323,10 +323,8 @@ def check_grows(plan: SweepPlan, directory: Path) -> None:
         before = read_plan(directory)
     except InputError:  # Without a readable plan nothing says which config the points are of.
         return
-    wanted = {point.file for point in plan.points}
-    lost = [
-        point for point in before.points if point.file not in wanted and (directory / point.file).exists()
-    ]
+    files = {point.file for point in plan.points}
+    lost = [point for point in before.points if point.file not in files and (directory / point.file).exists()]
     if not lost:
         return
     own = sorted(
@@ -361,17 +359,19 @@ def write_config(path: Path, text: str) -> bool:
 
 def _differences(before: SweepPlan, now: SweepPlan) -> list[str]:
     """The differences between two plans that decide which points there are, each in a few words."""
-    found = []
+    differences = []
     for name in ("lengths", "seeds"):
         missing = sorted(set(getattr(before, name)) - set(getattr(now, name)))
         if missing:
-            found.append(f"{name}: {', '.join(map(str, missing))} there only")
+            differences.append(f"{name}: {', '.join(map(str, missing))} there only")
     models = {variant.name: variant.model for variant in now.variants}
-    found += [f'variant "{each.name}" there only' for each in before.variants if each.name not in models]
-    kept = [each for each in before.variants if each.name in models]
+    differences += [
+        f'variant "{each.name}" there only' for each in before.variants if each.name not in models
+    ]
+    common = [each for each in before.variants if each.name in models]
     # A change of [model] shows in every variant, and is listed once.
-    changes = [change for each in kept for change in _changed("model", each.model, models[each.name])]
-    return list(dict.fromkeys([*found, *changes, *_changed("measure", before.measure, now.measure)]))
+    changes = [change for each in common for change in _changed("model", each.model, models[each.name])]
+    return list(dict.fromkeys([*differences, *changes, *_changed("measure", before.measure, now.measure)]))
 
 
 def _changed(table: str, before: dict[str, object], now: dict[str, object]) -> list[str]:
@@ -423,11 +423,11 @@ class PointsJob(Job[Point, PointMetadata]):
 
     def read(self, item: Point) -> PointMetadata:
         """Reads a point's record, with the sweep's statistics. One without what a table asks for is measured again."""
-        found = read_point(self.path(item), item.key, self.sweep.statistics)[0]
+        metadata = read_point(self.path(item), item.key, self.sweep.statistics)[0]
         for name, table in self._tables.items():
-            if table.applies(item.source) and found.tables.get(name) is None:
+            if table.applies(item.source) and metadata.tables.get(name) is None:
                 raise FileNotFoundError(f"{self.path(item)}: without [{name}]")
-        return found
+        return metadata
 
     def compute(self, item: Point, reporter: Reporter) -> PointMetadata:
         """Measures a point."""
@@ -441,8 +441,8 @@ class PointsJob(Job[Point, PointMetadata]):
     def _measured(self, item: Point, reporter: Reporter, placement: Placement, writes: bool) -> PointMetadata:
         began = time.perf_counter()
         model, inside = item.model(), partial(reporter.inside, str(item))
-        given = model, item.tokens(), item.seed, inside, placement, item.seeds
-        result = item.measure.flip_sensitivity(*given)
+        arguments = model, item.tokens(), item.seed, inside, placement, item.seeds
+        result = item.measure.flip_sensitivity(*arguments)
         statistics = self.sweep.statistics
         if not writes:
             return describe_point(item, result, statistics, time.perf_counter() - began)

@@ -225,7 +225,7 @@ class _Run(Generic[Item, Kept]):
         return self.job.items if self._chosen is None else self._chosen
 
     @property
-    def _whole(self) -> bool:
+    def _takes_all(self) -> bool:
         """Whether this run is to compute all items, rather than a part of a job that other processes share."""
         return len(self.chosen) == len(self.job.items)
 
@@ -248,10 +248,13 @@ class _Run(Generic[Item, Kept]):
 
     def work(self) -> None:
         damaged = self._look(self.chosen, stoppable=True)
-        self._looked, self._looked_at_all = True, self._whole
-        rest = [item for item in self.chosen if item not in self.done]
-        before = len(self.chosen) - len(rest)
-        with reporting(self.console, len(self.chosen), before) as reporter, self._locked(rest) as is_alone:
+        self._looked, self._looked_at_all = True, self._takes_all
+        remaining = [item for item in self.chosen if item not in self.done]
+        before = len(self.chosen) - len(remaining)
+        with (
+            reporting(self.console, len(self.chosen), before) as reporter,
+            self._locked(remaining) as is_alone,
+        ):
             if not is_alone:
                 reporter.warn(
                     f"another process computes the same in {self.job.directory}, so all is computed twice: stop one of "
@@ -261,16 +264,16 @@ class _Run(Generic[Item, Kept]):
                 reporter.note(f"damaged, computed again: {item}: {why}")
             if before:
                 reporter.note(f"{before} of {len(self.chosen)} were done before")
-            counts = Counter(item.group for item in rest)
-            for item in rest:
+            counts = Counter(item.group for item in remaining)
+            for item in remaining:
                 self.job.check()
                 text = self._take(item, reporter)
                 counts -= Counter([item.group])
                 reporter.finished(f"{item}: {text}", self._left.of(counts))
 
-    def _locked(self, rest: Sequence[Item]) -> AbstractContextManager[bool]:
+    def _locked(self, remaining: Sequence[Item]) -> AbstractContextManager[bool]:
         job = self.job
-        if not rest or job.shared or not job.folders:
+        if not remaining or job.shared or not job.folders:
             return nullcontext(True)
         return alone(job.directory / job.folders[0], self.chosen)
 
@@ -284,17 +287,17 @@ class _Run(Generic[Item, Kept]):
         """
         if not self._looked:
             return
-        known = -1
+        count = -1
         missing = [self.job.path(item) for item in self.job.items if item not in self.done]
         see_what_others_wrote(path.parent for path in missing if path is not None)
         if not self._looked_at_all and self._missing():
             return
         damaged, self._looked_at_all = self._look(self.job.items), True
-        for item, why in ({} if self._whole else damaged).items():
+        for item, why in ({} if self._takes_all else damaged).items():
             left = "left, because this run is not to compute it"
             say(self.console, f"damaged, {left}: {item}: {why}")
-        while known < len(self.done):  # Others may have finished more while this one wrote.
-            known = len(self.done)
+        while count < len(self.done):  # Others may have finished more while this one wrote.
+            count = len(self.done)
             self.job.write_tables(self.records)
             self._look(self.job.items)
 
@@ -403,10 +406,10 @@ class Record:
             FileNotFoundError: if there is no such file.
             DamagedFile: if the file is not what was written, or holds another record.
         """
-        found: Any = _made(cls, read_sealed(path, cls.kind), path, cls.kind)
+        record: Any = _made(cls, read_sealed(path, cls.kind), path, cls.kind)
         if key is not None:
-            check_key(path, found.key, key)
-        return found
+            check_key(path, record.key, key)
+        return record
 
 
 @cache
@@ -424,10 +427,10 @@ def _made(kind: type[Found], content: object, path: Path, name: str) -> Found:
         raise DamagedFile(path, f"not a {name}: {where}: {first['msg']}") from error
 
 
-def check_key(path: Path, found: str, wanted: str) -> None:
+def check_key(path: Path, key: str, expected: str) -> None:
     """Raises `DamagedFile` if a file's record has another key than the one under which it was looked for."""
-    if found != wanted:
-        raise DamagedFile(path, f"holds the record of another key ({found[:12]}, not {wanted[:12]})")
+    if key != expected:
+        raise DamagedFile(path, f"holds the record of another key ({key[:12]}, not {expected[:12]})")
 
 
 _ROW = "row of a table"
@@ -493,8 +496,8 @@ class RowsJob(Job[Named[Given], Kept]):
         self._folder = None if directory is None else directory / folder
 
     def _key(self, item: Named[Given]) -> str:
-        told = {"format": _ROW_FORMAT, "row": self._row.__name__, "item": item.name}
-        return digest({**told, **self._settings, **item.settings})
+        common = {"format": _ROW_FORMAT, "row": self._row.__name__, "item": item.name}
+        return digest({**common, **self._settings, **item.settings})
 
     def path(self, item: Named[Given]) -> Path | None:
         return None if self._folder is None else self._folder / f"{self._key(item)[:12]}.json"
@@ -503,9 +506,9 @@ class RowsJob(Job[Named[Given], Kept]):
         path = self.path(item)
         if path is None:
             return super().read(item)
-        kept = read_sealed(path, _ROW)
-        check_key(path, kept["key"], self._key(item))
-        return _made(self._row, kept["row"], path, _ROW)
+        content = read_sealed(path, _ROW)
+        check_key(path, content["key"], self._key(item))
+        return _made(self._row, content["row"], path, _ROW)
 
     def forget(self) -> None:
         """Removes this job's rows, and the folder if that leaves it empty."""

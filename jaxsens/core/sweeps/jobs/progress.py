@@ -92,8 +92,8 @@ class BarReporter(Reporter):
 
     def _show(self, text: str, left: str | None, every: float) -> None:
         """Moves the bar, at any time; the time left stands until another is told."""
-        told: dict[str, Any] = {} if left is None else {"left": left[2:]}
-        self._bar.update(self._task, completed=self.done, description=f"  {self._prefix}{text}", **told)
+        fields: dict[str, Any] = {} if left is None else {"left": left[2:]}
+        self._bar.update(self._task, completed=self.done, description=f"  {self._prefix}{text}", **fields)
 
 
 @contextmanager

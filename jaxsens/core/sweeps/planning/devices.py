@@ -98,9 +98,9 @@ def target_called(name: str) -> Target:
     word, number = (match["device"], match["number"]) if match else (name, None)
     file = Path(word) if word.endswith(".toml") else _FOLDER / f"{word}.toml"
     if not word.endswith(".toml") and word not in known_devices():
-        known = ", ".join(known_devices())
+        names = ", ".join(known_devices())
         remedy = (
-            f"no such device{did_you_mean(word, known_devices())} Known are {known}; describe another in a TOML file, "
+            f"no such device{did_you_mean(word, known_devices())} Known are {names}; describe another in a TOML file, "
             "as docs/planning.md shows, and give its path"
         )
         raise InputError.of("--on", name, remedy)

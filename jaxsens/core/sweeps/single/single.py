@@ -45,20 +45,20 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
     fixed = "" if made is None else source_kind(made).fixed
     folder = Path() if config is None or made is not None else config.parent
     if variant is not None:
-        known = dict(BUILT_IN)
+        variants = dict(BUILT_IN)
         for k, own in enumerate(raw.get("variant", [])):
             read = read_table(Variant, own, f"variant[{k}]", problems)
-            known |= {} if read is None else {read.name: read}
-        if variant in known:
-            check_label(known[variant], table, problems)
-            table = known[variant].table(table)
-            lost = sorted(known[variant].table({}).keys() - changed(table, options).keys())
+            variants |= {} if read is None else {read.name: read}
+        if variant in variants:
+            check_label(variants[variant], table, problems)
+            table = variants[variant].table(table)
+            lost = sorted(variants[variant].table({}).keys() - changed(table, options).keys())
             if lost and made is not None and not fixed:
                 problems.add(
                     "--variant", variant, f"leave it out; with --{made} there is no {', '.join(lost)}"
                 )
         else:
-            problems.add("--variant", variant, f"no variant of this name{did_you_mean(variant, known)}")
+            problems.add("--variant", variant, f"no variant of this name{did_you_mean(variant, variants)}")
     if fixed:
         for name, value in (("--config", None if config is None else str(config)), ("--variant", variant)):
             if value is not None:
@@ -95,8 +95,8 @@ def input_tokens(
     if not all(part in names for part in parts):
         parts = word.replace(",", " ").split()
     if not parts or not all(part in names for part in parts):
-        known = ", ".join(names) if len(names) <= 10 else f"{names[0]} to {names[-1]}"
-        problems.add("--tokens", word, f"symbols ({known}), one a character or with blanks between")
+        listed = ", ".join(names) if len(names) <= 10 else f"{names[0]} to {names[-1]}"
+        problems.add("--tokens", word, f"symbols ({listed}), one a character or with blanks between")
     problems.raise_if_any()
     return source.symbols.with_end(np.array([[names.index(part) for part in parts]], dtype=np.int64))
 

@@ -77,8 +77,8 @@ def summary_of_words(result: FlipSensitivity, source: ModelSource, top: int) -> 
         flips.append({"input": word, **flip, behind: there, "norm": norm})
         cells = [_joined(flip["position"]), _joined(flip["symbol"], names), _joined(there, names)]
         table.add_row(str(word), *cells, told(norm, flip.get("at_most"), 6))
-    shown = {f"mean {_sizes(result)}": "mean", **_QUANTILES, "max": "max"}
-    statistics = {name: _statistic(result, one) for name, one in shown.items()}
+    rows = {f"mean {_sizes(result)}": "mean", **_QUANTILES, "max": "max"}
+    statistics = {name: _statistic(result, one) for name, one in rows.items()}
     at_most, average = at_most_of(result, _QUANTILES), None
     if result.measure.indicator:
         average, most = result.average_sensitivity, ceiling(result, lambda one: one.average_sensitivity)
@@ -147,8 +147,8 @@ def summary_of_text(result: FlipSensitivity, model: Any, text: str, top: int) ->
     if model.labels:
         scores = zip(model.labels, jax.nn.softmax(scores_of(model, tokens, result.readout)), strict=True)
         about["labels"] = ", ".join(f"{name} {score:.2g}" for name, score in scores)
-    shown = {f"{name} {_sizes(result)}": one for name, one in (("mean", "mean"), ("largest", "max"))}
-    facts = _facts(result, about, {name: _statistic(result, one) for name, one in shown.items()})
+    rows = {f"{name} {_sizes(result)}": one for name, one in (("mean", "mean"), ("largest", "max"))}
+    facts = _facts(result, about, {name: _statistic(result, one) for name, one in rows.items()})
     values = _values(result, flips) | {
         "readout": result.readout,
         "text": text,
