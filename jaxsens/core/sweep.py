@@ -28,11 +28,11 @@ from jaxsens.core.measures import L2, Measure
 from jaxsens.core.placement.placement import Placement, checked_placement
 from jaxsens.core.sweeps.beyond import check_estimates
 from jaxsens.core.sweeps.config import NAME, NAME_RULE, Settings, check_points, check_variant, inputs_of
+from jaxsens.core.sweeps.inputs import RandomWords
 from jaxsens.core.sweeps.jobs.job import Failure
 from jaxsens.core.sweeps.own import own_source, own_words
 from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, Measurement, select
 from jaxsens.core.sweeps.sweep import Sweep, SweepVariant, row_of, run_sweep
-from jaxsens.core.sweeps.words import RandomWords
 
 if TYPE_CHECKING:
     import pandas
@@ -78,7 +78,7 @@ class SweepResult:
         from jaxsens.core.report.panels import variant_styles
 
         styles, plan = variant_styles(self.data.names), self.data.plan
-        options: dict[str, Any] = {"statistics": plan.statistics, "norm": plan.asked.measure.kind}
+        options: dict[str, Any] = {"statistics": plan.statistics, "norm": plan.measurement.measure.kind}
         return sensitivity_figure(self.data.points, self.fits, styles, **options).figure
 
     @typed_arguments

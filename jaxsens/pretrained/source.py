@@ -20,8 +20,8 @@ from jaxsens.core.flips.flips import Neighbours
 from jaxsens.core.models.config_tables import plain
 from jaxsens.core.models.parts.weighting import Weighting
 from jaxsens.core.models.transformer.config import read_weighting
+from jaxsens.core.sweeps.inputs import GivenWords, Symbols, TextFile
 from jaxsens.core.sweeps.sources import ModelSource, SourceKind
-from jaxsens.core.sweeps.words import GivenWords, Symbols, TextFile
 from jaxsens.pretrained.changes import ModelChanges
 from jaxsens.pretrained.load import load_pretrained
 from jaxsens.pretrained.model import PretrainedModel

@@ -95,7 +95,7 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     if data.decisions is not None:
         sections += decision_sections(data.decisions)
     if data.profiles and not _of_readout(plan):  # there is no profile of one position
-        figure = profile_figure(data.profiles, data.names, norm=plan.asked.measure.kind)
+        figure = profile_figure(data.profiles, data.names, norm=plan.measurement.measure.kind)
         sections.append(Section("Which positions matter", figures=[figure]))
     if (distances := distances_of(data)) is not None:
         sections += distance_sections(distances)
@@ -123,12 +123,12 @@ def distances_of(data: SweepData) -> Distances | None:
     """The mean change by distance to the row that is read; None if no model reads a single row."""
     if data.distances is None or data.distances.empty:
         return None
-    return Distances(data.distances, data.names, data.plan.asked.measure.kind)
+    return Distances(data.distances, data.names, data.plan.measurement.measure.kind)
 
 
 def _introduction(data: SweepData, flips: str) -> list[str]:
     """What was measured, and what is known of it."""
-    measurement = data.plan.asked
+    measurement = data.plan.measurement
     values = {"edit": _edit(data.plan, "flip"), "flips": flips, "networks": _networks(data)}
     replaced = measurement.flips.longer == 0
     if data.decisions is None or measurement.measure.threshold is None:
@@ -145,7 +145,7 @@ def _introduction(data: SweepData, flips: str) -> list[str]:
 
 def _edit(plan: SweepPlan, form: str) -> str:
     """What a flip does, as a "flip" in a sentence or as the "heading" of a figure."""
-    flips = plan.asked.flips
+    flips = plan.measurement.flips
     kind = flips.kind if flips.longer else "substitute"
     symbol = "the symbol at the readout" if _of_readout(plan) else "one symbol"
     return text(f"{form}-{kind}", symbol=symbol, copies=f"{1 + flips.copies} copies")
@@ -153,7 +153,7 @@ def _edit(plan: SweepPlan, form: str) -> str:
 
 def _of_readout(plan: SweepPlan) -> bool:
     """Whether the position that is read is the only one that is flipped."""
-    return plan.asked.flips.positions == (READOUT,)
+    return plan.measurement.flips.positions == (READOUT,)
 
 
 def _about_estimates(data: SweepData) -> str:
@@ -208,7 +208,7 @@ def _sensitivity_figures(
     data: SweepData, fits: Sequence[ExponentFit], styles: dict[str, LineStyle], main: Sequence[str]
 ) -> list[ReportFigure]:
     """A figure of the main statistics, and one of the others if there are any."""
-    norm = data.plan.asked.measure.kind
+    norm = data.plan.measurement.measure.kind
     what = (
         "How much does the output change" if data.decisions is None else "How often does the decision change"
     )

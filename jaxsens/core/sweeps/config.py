@@ -65,6 +65,15 @@ from jaxsens.core.models.config_tables import read_config
 from jaxsens.core.models.texts import with_token
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.sweeps.beyond import check_estimates, sampled_variants
+from jaxsens.core.sweeps.inputs import (
+    AllWords,
+    InputsTable,
+    RandomWords,
+    SharedWords,
+    TextFile,
+    WordFile,
+    read_words,
+)
 from jaxsens.core.sweeps.own import named_source
 from jaxsens.core.sweeps.placement_table import PlacementTable
 from jaxsens.core.sweeps.points import (
@@ -78,15 +87,6 @@ from jaxsens.core.sweeps.points import (
 from jaxsens.core.sweeps.sources import ModelSource, changed, naming, read_source, source_kind
 from jaxsens.core.sweeps.sweep import REPORT_FILES, Sweep, SweepVariant
 from jaxsens.core.sweeps.tables import read_sweep_table
-from jaxsens.core.sweeps.words import (
-    AllWords,
-    InputsTable,
-    RandomWords,
-    SharedWords,
-    TextFile,
-    WordFile,
-    read_words,
-)
 
 # Variants
 

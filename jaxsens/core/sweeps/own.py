@@ -32,9 +32,9 @@ from jaxsens.core.models.config_tables import build
 from jaxsens.core.models.networks.config import NetworkConfig
 from jaxsens.core.models.networks.network import Network
 from jaxsens.core.results.fingerprint import fingerprint
+from jaxsens.core.sweeps.inputs import OwnWords, Symbols
 from jaxsens.core.sweeps.jobs.job import one_line
 from jaxsens.core.sweeps.sources import EVERY, ModelSource, coordinates
-from jaxsens.core.sweeps.words import OwnWords, Symbols
 
 Made = TypeVar("Made")
 

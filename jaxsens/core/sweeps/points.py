@@ -33,9 +33,9 @@ from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.run import Progress
 from jaxsens.core.results.at_most import ceiling, told
 from jaxsens.core.results.result import FlipSensitivity, Interval, load_with_metadata, save_with_metadata
+from jaxsens.core.sweeps.inputs import Inputs
 from jaxsens.core.sweeps.jobs.job import check_key
 from jaxsens.core.sweeps.sources import ModelSource
-from jaxsens.core.sweeps.words import Inputs
 
 FORMAT = 2
 """Raised when the meaning of an expanded config, or of the numbers behind it, changes."""

@@ -24,7 +24,7 @@ from jaxsens.core.models.networks.given import check_size
 from jaxsens.core.models.parts.weighting import Weighting
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.module import check_runs
-from jaxsens.core.sweeps.words import GivenWords, Symbols, TextFile
+from jaxsens.core.sweeps.inputs import GivenWords, Symbols, TextFile
 
 EVERY = "every coordinate"
 

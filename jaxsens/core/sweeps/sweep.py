@@ -27,6 +27,7 @@ from jaxsens.core.base.told import say
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.process_group import ProcessGroup
 from jaxsens.core.results.result import FlipSensitivity
+from jaxsens.core.sweeps.inputs import Inputs
 from jaxsens.core.sweeps.jobs.job import Failure, Job, Outcome, Record, read_finished, run, write_table
 from jaxsens.core.sweeps.jobs.progress import Reporter
 from jaxsens.core.sweeps.points import (
@@ -40,7 +41,6 @@ from jaxsens.core.sweeps.points import (
 )
 from jaxsens.core.sweeps.sources import EVERY, ModelSource, Weights, coordinates
 from jaxsens.core.sweeps.tables import PointTable, RecordTable, SweepTable, TablePoint, read_sweep_table
-from jaxsens.core.sweeps.words import Inputs
 
 PLAN = "sweep.json"
 _AGAIN = "run the sweep again: what is measured is kept"
@@ -116,7 +116,7 @@ class SweepPlan(Record):
     records: dict[str, tuple[PlannedPoint, ...]] = field(default_factory=dict)
 
     @cached_property
-    def asked(self) -> Measurement:
+    def measurement(self) -> Measurement:
         """The `[measure]` table."""
         return Measurement.of_table(self.measure)
 
@@ -130,7 +130,7 @@ class SweepPlan(Record):
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of points.csv."""
-        estimates = self.asked.estimates
+        estimates = self.measurement.estimates
         return (
             *KEY_COLUMNS,
             *self.statistics,
@@ -257,7 +257,7 @@ def read_plan(directory: str | os.PathLike[str]) -> SweepPlan:
     except DamagedFile as error:
         raise InputError(f"{error}; {_AGAIN}") from error
     try:
-        plan.asked  # noqa: B018 - reads the table
+        plan.measurement  # noqa: B018 - reads the table
     except InputError as error:
         raise InputError(
             f"{Path(directory) / PLAN}: of another version of jaxsens ({error}); {_AGAIN}"

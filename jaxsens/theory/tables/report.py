@@ -118,7 +118,7 @@ class ReportedBounds(Bounds):
     """The `[bounds]` table, with its sections of the report."""
 
     def sections(self, data: SweepData, results: Sequence[BoundRecord]) -> list[Section]:
-        norm = data.plan.asked.measure.kind
+        norm = data.plan.measurement.measure.kind
         return bounds_sections(BoundsData(results, data.points, data.names, norm, data.unseeded))
 
 

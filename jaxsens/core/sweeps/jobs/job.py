@@ -62,8 +62,8 @@ class Computed(Protocol):
 
 
 Item = TypeVar("Item", bound=Planned)
-Kept = TypeVar("Kept", bound=Computed)
-Given = TypeVar("Given")
+Row = TypeVar("Row", bound=Computed)
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Outcome:
         return 1 if self.failures or self.unwritable else 0
 
 
-class Job(abc.ABC, Generic[Item, Kept]):
+class Job(abc.ABC, Generic[Item, Row]):
     """A kind of job: what its items are, and how one is computed and kept.
 
     Args:
@@ -147,15 +147,15 @@ class Job(abc.ABC, Generic[Item, Kept]):
         """Where an item's record is kept."""
         return None
 
-    def read(self, item: Item) -> Kept:
+    def read(self, item: Item) -> Row:
         """Reads an item's record. Raises FileNotFoundError or DamagedFile where there is none to be had."""
         raise FileNotFoundError(str(item))
 
     @abc.abstractmethod
-    def compute(self, item: Item, reporter: Reporter) -> Kept:
+    def compute(self, item: Item, reporter: Reporter) -> Row:
         """Computes an item's record and keeps it. Whatever it raises fails this item alone, except a full disk."""
 
-    def write_tables(self, records: Sequence[Kept]) -> None:
+    def write_tables(self, records: Sequence[Row]) -> None:
         """Writes the tables of what is done; `records` come in the order of the items."""
 
     def state(self, item: Item) -> str:
@@ -169,7 +169,7 @@ class Job(abc.ABC, Generic[Item, Kept]):
         return "done"
 
 
-def run(job: Job[Item, Kept], console: Console, chosen: Sequence[Item] | None = None) -> Outcome:
+def run(job: Job[Item, Row], console: Console, chosen: Sequence[Item] | None = None) -> Outcome:
     """Computes the chosen items that have no sound record yet, in this order; without `chosen`, all of them.
 
     An item that fails is reported and does not stop the others. Signals (`stopping.ENDING`) leave what was finished,
@@ -207,12 +207,12 @@ def run(job: Job[Item, Kept], console: Console, chosen: Sequence[Item] | None = 
     )
 
 
-class _Run(Generic[Item, Kept]):
+class _Run(Generic[Item, Row]):
     """One run of a job: what is done so far."""
 
-    def __init__(self, job: Job[Item, Kept], console: Console, chosen: Sequence[Item] | None) -> None:
+    def __init__(self, job: Job[Item, Row], console: Console, chosen: Sequence[Item] | None) -> None:
         self.job, self.console, self._chosen = job, console, chosen
-        self.done: dict[Item, Kept] = {}
+        self.done: dict[Item, Row] = {}
         self.failures: list[Failure] = []
         self.computed = 0
         self._looked = False  # at what is to be computed
@@ -243,7 +243,7 @@ class _Run(Generic[Item, Kept]):
         return [item for item, path in others.items() if path not in there]
 
     @property
-    def records(self) -> list[Kept]:
+    def records(self) -> list[Row]:
         return [self.done[item] for item in self.job.items if item in self.done]
 
     def work(self) -> None:
@@ -367,14 +367,14 @@ def one_line(error: Exception) -> str:
     return text if len(text) <= 400 else text[:397] + "..."
 
 
-def _check_inside(job: Job[Item, Kept]) -> None:
+def _check_inside(job: Job[Item, Row]) -> None:
     """Raises InputError if a link leads out of the directory from where a record belongs."""
     places = {path.parent for path in map(job.path, job.items) if path is not None}
     for folder in sorted(places | {job.directory / name for name in job.folders}):
         place_of(folder / "record")
 
 
-def _clear_away(job: Job[Item, Kept]) -> None:
+def _clear_away(job: Job[Item, Row]) -> None:
     """Removes temporary files that killed processes left."""
     for folder in job.folders:
         clear_leftovers((job.directory / folder).rglob(".*.tmp"))
@@ -383,7 +383,7 @@ def _clear_away(job: Job[Item, Kept]) -> None:
 # Records, and the tables made from them
 
 Place = TypeVar("Place")
-Found = TypeVar("Found")
+Content = TypeVar("Content")
 
 
 class Record:
@@ -417,7 +417,7 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _made(kind: type[Found], content: object, path: Path, name: str) -> Found:
+def _made(kind: type[Content], content: object, path: Path, name: str) -> Content:
     """The dataclass of what a file holds. Raises `DamagedFile`, which calls it by this name, if it cannot be made."""
     try:
         return _adapter(kind).validate_python(content)
@@ -450,18 +450,18 @@ def holds_only_rows(folder: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Named(Generic[Given]):
+class Named(Generic[Value]):
     """An item of a job that is known by its name, which no other item of the job has.
 
     Attributes:
         name: for messages, and for the item's key.
-        given: what the item is computed from.
+        value: what the item is computed from.
         group: its group and its length n: see `TimeLeft`.
         settings: what else determines its record, as JSON values.
     """
 
     name: str
-    given: Given = field(compare=False)
+    value: Value = field(compare=False)
     group: tuple[str, int] = field(default=("rows", 1), compare=False)
     settings: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
@@ -469,7 +469,7 @@ class Named(Generic[Given]):
         return self.name
 
 
-class RowsJob(Job[Named[Given], Kept]):
+class RowsJob(Job[Named[Value], Row]):
     """A job that makes one table: each row is a dataclass that a function makes of what its item is given.
 
     Args:
@@ -483,9 +483,9 @@ class RowsJob(Job[Named[Given], Kept]):
 
     def __init__(
         self,
-        items: Sequence[Named[Given]],
-        compute: Callable[[Given], Kept] | None,
-        row: type[Kept],
+        items: Sequence[Named[Value]],
+        compute: Callable[[Value], Row] | None,
+        row: type[Row],
         settings: Mapping[str, Any],
         directory: Path | None,
         folder: str = ".",
@@ -495,14 +495,14 @@ class RowsJob(Job[Named[Given], Kept]):
         self._compute, self._row, self._settings = compute, row, settings
         self._folder = None if directory is None else directory / folder
 
-    def _key(self, item: Named[Given]) -> str:
+    def _key(self, item: Named[Value]) -> str:
         common = {"format": _ROW_FORMAT, "row": self._row.__name__, "item": item.name}
         return digest({**common, **self._settings, **item.settings})
 
-    def path(self, item: Named[Given]) -> Path | None:
+    def path(self, item: Named[Value]) -> Path | None:
         return None if self._folder is None else self._folder / f"{self._key(item)[:12]}.json"
 
-    def read(self, item: Named[Given]) -> Kept:
+    def read(self, item: Named[Value]) -> Row:
         path = self.path(item)
         if path is None:
             return super().read(item)
@@ -518,25 +518,25 @@ class RowsJob(Job[Named[Given], Kept]):
             with suppress(OSError):
                 self._folder.rmdir()
 
-    def measure(self, item: Named[Given], reporter: Reporter) -> Kept:
+    def measure(self, item: Named[Value], reporter: Reporter) -> Row:
         """Computes a row."""
         if self._compute is None:
             raise NotImplementedError(f"{item} is only read")
-        return self._compute(item.given)
+        return self._compute(item.value)
 
-    def compute(self, item: Named[Given], reporter: Reporter) -> Kept:
+    def compute(self, item: Named[Value], reporter: Reporter) -> Row:
         row = self.measure(item, reporter)
         self.keep(item, row)
         return row
 
-    def keep(self, item: Named[Given], row: Any) -> None:
+    def keep(self, item: Named[Value], row: Any) -> None:
         """Writes a row."""
         path = self.path(item)
         if path is not None:
             write_sealed(path, _ROW, {"key": self._key(item), "row": asdict(row)})
 
 
-def read_finished(items: Iterable[Place], read: Callable[[Place], Found], again: str) -> Iterator[Found]:
+def read_finished(items: Iterable[Place], read: Callable[[Place], Content], again: str) -> Iterator[Content]:
     """Reads the records that are there, one at a time, in the order of the items; missing ones are left out.
 
     Raises:

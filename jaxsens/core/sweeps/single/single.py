@@ -18,8 +18,8 @@ from jaxsens.core.models.adapters import as_model
 from jaxsens.core.results.interrupted import MeasurementInterrupted
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.sweeps.config import BUILT_IN, Variant, check_label, config_class
+from jaxsens.core.sweeps.inputs import RandomWords
 from jaxsens.core.sweeps.sources import ModelSource, changed, naming, read_source, source_kind
-from jaxsens.core.sweeps.words import RandomWords
 
 
 def model_source(config: Path | None, variant: str | None, options: Mapping[str, Any]) -> ModelSource:
