@@ -145,19 +145,12 @@ def true_links(
 
     def link(found: re.Match[str]) -> str:
         inside = (
-            found[1]
-            .removeprefix(f"{module}.")
-            .removeprefix(f"{package}.")
-            .removeprefix("jaxsens.")
+            found[1].removeprefix(f"{module}.").removeprefix(f"{package}.").removeprefix("jaxsens.")
         )  # which module it took is by chance
         return next(
             (
                 f'#{name}"'
-                for name in (
-                    f"jaxsens.{inside}",
-                    f"{package}.{inside}",
-                    f"{module}.{inside}",
-                )
+                for name in (f"jaxsens.{inside}", f"{package}.{inside}", f"{module}.{inside}")
                 if name in known
             ),
             found[0],

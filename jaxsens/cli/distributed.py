@@ -67,8 +67,8 @@ class InJob(OptionGroup):
         """Raises InputError for options that do not go together."""
         with collecting("sweep") as problems:
             host, _, port = (self.coordinator or "").rpartition(":")
-            known = port.isascii() and port.isdecimal() and 0 < int(port) < 2**16
-            if self.coordinator is not None and not (host and known):
+            is_port = port.isascii() and port.isdecimal() and 0 < int(port) < 2**16
+            if self.coordinator is not None and not (host and is_port):
                 problems.add("--coordinator", self.coordinator, "HOST:PORT, the same for all processes")
             if "share_above" in self.given() and not self.requested:
                 problems.add("--share-above", self.share_above, "only in a job: add --distributed")

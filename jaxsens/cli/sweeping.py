@@ -61,10 +61,8 @@ def time_text(points: Sequence[Point], tables: Iterable[SweepTable]) -> str:
     from jaxsens.core.sweeps.expected import ExpectedPoints, expected_points, expected_seconds
 
     groups = [one for one in expected_points(points) if isinstance(one, ExpectedPoints)]
-    whole, compiling = expected_seconds(groups, tables)
-    return (
-        f"the missing points take about {duration(whole)} here, {duration(compiling)} of it to compile, once"
-    )
+    seconds, compiling = expected_seconds(groups, tables)
+    return f"the missing points take about {duration(seconds)} here, {duration(compiling)} of it to compile, once"
 
 
 def report_all(directory: Path, quiet: bool) -> None:

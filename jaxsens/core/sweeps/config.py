@@ -502,9 +502,9 @@ def check_measure(
             note_each("engine", where, error.problems, problems)
 
 
-def note_each(name: str, where: str, found: Iterable[Problem], problems: Problems) -> None:
+def note_each(name: str, where: str, new: Iterable[Problem], problems: Problems) -> None:
     """Adds what is wrong with an argument of `[measure]` for a model, which `where` names."""
-    for one in found:
+    for one in new:
         if one.path[:1] == (name,):
             problems.add(("measure", *one.path), one.value, f"{where}: {one.remedy}")
         else:

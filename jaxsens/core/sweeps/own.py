@@ -186,11 +186,11 @@ def own_words(
 
     def checked(n: int, seed: int) -> Int[np.ndarray, "count n"]:
         wrong = Problems("words")
-        found = inputs.tokens(function(n, seed), None, wrong)
-        if not wrong and found.shape[1] != n:
-            wrong.add("tokens", f"shape {found.shape}", f"words of {n} symbols")
+        tokens = inputs.tokens(function(n, seed), None, wrong)
+        if not wrong and tokens.shape[1] != n:
+            wrong.add("tokens", f"shape {tokens.shape}", f"words of {n} symbols")
         wrong.raise_if_any()
-        return found
+        return tokens
 
     inputs_of, failed = _at_every_point(checked, lengths, seeds)
     if failed and not inputs_of:
