@@ -124,20 +124,16 @@ def status(
     /,
     *,
     json_output: Annotated[Flag, tyro.conf.arg(name="json", help_behavior_hint="")] = False,
-    quick: Flag = False,
 ) -> int:
     """Print the state of a sweep, running or not, from any machine that sees its directory.
-
-    Every record is read, and its seal checked.
 
     Args:
         directory: The --out of `jaxsens sweep`.
         json_output: Print JSON, for scripts; its "state" is finished, failed or unfinished.
-        quick: Go by the names of files, without checking seals; the last line says how many were not checked.
     """
     from jaxsens.core.sweeps.status import sweep_status
 
-    state = sweep_status(directory, quick)
+    state = sweep_status(directory)
     if json_output:
         print(json.dumps(asdict(state), indent=1), flush=True)
     else:
