@@ -19,7 +19,7 @@ import pytest
 import jaxsens
 from jaxsens import DurationWarning, InputError, Transformer, TransformerConfig
 from jaxsens.cli import main
-from jaxsens.core.base import memory
+from jaxsens.core.base import errors
 from jaxsens.core.base.strict import parse_toml, read_toml
 from jaxsens.core.models.parts.positions import Learned
 from jaxsens.core.sweeps.config import load_sweep_config, parse_sweep_config
@@ -44,7 +44,7 @@ def zeros(*shape: int) -> np.ndarray:
 
 @pytest.fixture(autouse=True)
 def sixteen_gibibytes(monkeypatch):
-    monkeypatch.setattr(memory, "machine_memory", lambda: 2**34)
+    monkeypatch.setattr(errors, "machine_memory", lambda: 2**34)
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def test_the_largest_array_is_named_with_its_size_and_that_of_the_machine():
 
 
 def test_rows_of_a_long_input_count_where_its_flips_are_few(monkeypatch):
-    monkeypatch.setattr(memory, "machine_memory", lambda: 2**30)
+    monkeypatch.setattr(errors, "machine_memory", lambda: 2**30)
     flips = jaxsens.Substitute(positions=[3])
     with at_once(256):
         assert "2 flips takes 2.01 GiB" in refused(

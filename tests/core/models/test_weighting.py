@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.schedules import SCHEDULES, Schedule
 from jaxsens.core.models.parts.weighting import (
     WEIGHTINGS,

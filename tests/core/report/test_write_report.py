@@ -81,7 +81,7 @@ def test_points_profiles_and_plan_are_those_that_the_sweep_wrote(swept):
     data = load_sweep(swept)
     table = pd.read_csv(swept / "points.csv")
     pd.testing.assert_frame_equal(data.points, table)
-    assert (data.plan.title, data.plan.asked.measure.kind) == ("tiny", "l2")
+    assert (data.plan.title, data.plan.measurement.measure.kind) == ("tiny", "l2")
     assert {variant.name: variant.bounded for variant in data.variants} == {
         "softmax": True,
         "unbounded": False,

@@ -24,8 +24,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from jaxsens.core.base.errors import no_rule, rule_for
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import kept
+from jaxsens.core.base.programs import kept, numerics
 from jaxsens.core.base.strict import with_fields
 from jaxsens.core.models.parts import initialisation
 from jaxsens.core.models.parts.choices import OUTPUT_GATES, SCORES
@@ -352,8 +351,6 @@ def stacked(config: TransformerConfig, layers: Sequence[Part]) -> Sequence[Part]
     if isinstance(layers, Stack) or max(lengths, default=1) == 1:
         return layers
     leaves, structure = jax.tree.flatten(tuple(layers))
-    if not all(isinstance(leaf, jax.Array) for leaf in leaves):
-        return _stacked(lengths, layers)
     return _stack_of(lengths, structure, *leaves)
 
 
