@@ -273,10 +273,12 @@ def test_a_sink_is_left_out():
 
 
 def test_a_model_without_visible_attention_and_unusable_gaps_are_refused():
-    with pytest.raises(InputError, match="critical_temperatures: model: its attention is not visible"):
-        jaxsens.analysis.critical_temperatures(
-            jaxsens.training.LSTM(jaxsens.training.LSTMConfig(3, width=4)), WORD
-        )
+    refused(
+        "model",
+        jaxsens.analysis.critical_temperatures,
+        jaxsens.training.LSTM(jaxsens.training.LSTMConfig(3, width=4)),
+        WORD,
+    )
     for gaps in ([-1.0], [float("nan")], 3.0, ["far"], None):
         refused("gaps", jaxsens.analysis.critical_temperatures, small_model(), WORD, gaps=gaps)
 

@@ -16,6 +16,7 @@ from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import SinkSoftmax, Softmax
 from jaxsens.pretrained.changes import ModelChanges
 from tests.pretrained.folders import write_folder
+from tests.refusals import refused
 from tools.pretrained_recorded import recorded
 
 RECORDED = {(one.family, one.name): one for one in recorded()}
@@ -117,8 +118,7 @@ def test_engines_measure_the_changed_model(tmp_path, changes: ModelChanges):
 def test_what_a_model_cannot_change_is_refused_by_name(tmp_path):
     RECORDED["bloom", "twelve heads"].write(tmp_path)
     model = jaxsens.load_pretrained(tmp_path)
-    with pytest.raises(jaxsens.InputError, match=r"learned=True.*the model has no score of a sink"):
-        ModelChanges(SinkSoftmax(learned=True)).of(model)
+    refused("weighting", ModelChanges(SinkSoftmax(learned=True)).of, model)
     wrong = ModelChanges("warm", 0, "past", 2.0, 9)  # pyright: ignore[reportArgumentType]
     with pytest.raises(jaxsens.InputError) as caught:
         wrong.of(model)

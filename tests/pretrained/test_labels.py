@@ -94,7 +94,7 @@ def test_a_head_that_is_not_there_is_refused_by_name(tmp_path, options, output: 
 
 def test_a_pooling_that_is_not_served_is_refused_by_name(tmp_path):
     folder = classifier(tmp_path, "modernbert", classifier_pooling="max")
-    with pytest.raises(jaxsens.InputError, match='classifier_pooling = \'max\': "cls" or "mean"'):
+    with refusal("config.json: classifier_pooling"):
         jaxsens.load_pretrained(folder, output="labels")
 
 

@@ -7,7 +7,6 @@ import io
 import pytest
 from rich.console import Console
 
-from jaxsens.core.base.errors import InputError
 from jaxsens.core.sweeps.jobs.job import run
 from jaxsens.formal.constructions.compiler import compile_formula
 from jaxsens.formal.constructions.conditions import ConditionName
@@ -20,6 +19,7 @@ from jaxsens.formal.tables.constructions_table import (
     plan_of,
 )
 from jaxsens.formal.tables.report import TABLES, cells, exponent_text, markdown
+from tests.refusals import refused
 
 LENGTHS = (10, 20, 40)
 
@@ -120,8 +120,7 @@ def test_measuring_reports_every_row_and_refuses_unknown_names(monkeypatch):
         "Sensitivity": 6, "Exactness": 4, "Networks": 5,
     }  # fmt: skip
     assert "6/6  since, unbounded, autoregressive: 1 at n = 40" in log.getvalue()
-    with pytest.raises(InputError, match="is measured"):
-        plan_of("sinces", 50)
+    refused("name", plan_of, "sinces", 50)
 
 
 def test_a_row_that_fails_does_not_stop_the_others(monkeypatch):

@@ -294,8 +294,7 @@ def test_what_is_no_function_of_outputs_is_refused(measure, named):
 
 
 def test_a_direction_that_a_flip_takes_away_is_refused():
-    with pytest.raises(InputError, match="of 0 has no direction"):
-        flip_sensitivity(lambda t: t[:2] * 1.0, [0, 1, 0], 2, measure="cosine")
+    refused("model", flip_sensitivity, lambda t: t[:2] * 1.0, [0, 1, 0], 2, measure="cosine")
 
 
 @pytest.mark.parametrize("name", ["cosine", "kl"])
@@ -319,10 +318,7 @@ def test_engines_and_functions_that_serve_norms_only_refuse_the_others_by_name()
             lambda wrong=wrong: jaxsens.theory.lemma5(MODEL, 4, measure=wrong),
             lambda wrong=wrong: jaxsens.theory.certified_bound(MODEL, 4, measure=wrong),
         ):
-            with pytest.raises(
-                InputError, match=rf"measure = {Measure.kinds[wrong].__name__}\(\): a norm: l2, l1 or linf"
-            ):
-                call()
+            refused("measure", call)
 
 
 def again(y, new):

@@ -19,6 +19,7 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.core.sweeps import points as sweep_points
 from tests.commands import run
 from tests.core.sweeps.tiny import draw_nothing, fake_flip_sensitivity, tiny_sweep
+from tests.refusals import refused
 
 LENGTHS = (8, 16, 32)
 SMALL = jaxsens.TransformerConfig(2, width=4, heads=1, layers=1, feed_forward=0)
@@ -100,8 +101,7 @@ def test_the_numbers_are_those_of_a_loop_and_the_exponents_say_which_model_escap
     )
     assert "softmax: max falls about as 1/n (exponent" in repr(found)
     assert "<table" in found._repr_html_()
-    with pytest.raises(InputError, match=r"page\.png"):
-        found.to_html("page.png")
+    refused("path", found.to_html, "page.png")
 
 
 def test_models_of_every_kind_stand_side_by_side_and_say_their_symbols():
