@@ -174,15 +174,6 @@ def test_the_word_of_all_ones_puts_the_tent_on_the_classification_symbol():
     assert model.closed_form(16) == pytest.approx(math.hypot(1 / 16, 4 * math.tanh(1) / 256), rel=1e-12)
 
 
-@pytest.mark.long
-def test_first_moves_by_nothing_but_the_first_symbol():
-    model = first(read="everything")
-    result = flip_sensitivity(model, model.prepare(random_word(99, seed=4)))
-    assert result.argmax.position == 0
-    assert result.norms[0] == pytest.approx(model.closed_form(100), rel=1e-9)
-    assert not result.norms[1:].any()
-
-
 def test_firsts_gap_is_the_attention_weight_of_the_first_symbol():
     for n in (2, 7, 1000):
         assert first(sharpness=1.3).closed_form(n) == pytest.approx(math.exp(1.3) / (math.exp(1.3) + n - 1))
@@ -203,14 +194,6 @@ def test_layer_norm_without_epsilon_keeps_the_gap_at_any_length(language, pairs)
     signs = np.where(belongs(language, words), 1, -1)
     logits = np.asarray(model(model.prepare(words)))[:, model.logit]
     np.testing.assert_allclose(logits, signs * math.sqrt(pairs), rtol=1e-9)
-
-
-def test_rows_stay_pairs_of_opposites_and_numbers_in_floating_point():
-    model = parity(layer_norm=True, log_length=True)
-    rows = np.asarray(model.activations(model.prepare(random_word(40, seed=3))))
-    assert np.isfinite(rows).all()
-    np.testing.assert_array_equal(rows[:, 0::2], -rows[:, 1::2])
-    assert np.flatnonzero(rows[-1]).tolist() == [model.logit, model.logit + 1]
 
 
 # Use and misuse

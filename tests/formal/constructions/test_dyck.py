@@ -106,10 +106,6 @@ def test_short_words_of_up_to_three_kinds_at_every_position(condition, autoregre
             assert wrong(model, every_word(kinds, n)) == 0, (kinds, n)
 
 
-def test_all_words_of_two_kinds_and_length_6():
-    assert wrong(dyck(2), every_word(2, 6)) == 0
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("condition", "autoregressive"), PROMISED)
 def test_all_words_somewhat_longer(condition, autoregressive):
@@ -167,17 +163,6 @@ def test_float32_is_right_where_plain_products_would_fail(condition, autoregress
     tokens = long_words(1502, 2)[[-3, 14, 10]]
     y = np.asarray(model.activations(tokens))[..., model.output]
     np.testing.assert_array_equal(y, [balanced(word, 2) for word in tokens])
-
-
-def test_every_flip_of_a_member_moves_the_output_by_1():
-    model = dyck(2)
-    word = member(np.random.default_rng(5), 24, 2, 0.6)
-    flips = np.array(
-        [np.where(np.arange(24) == j, s, word) for j in range(23) for s in range(4) if s != word[j]]
-    )
-    last = activations(model.config, model.parameters, np.array([word, *flips]))[:, -1, model.output]
-    assert last[0] == 1
-    assert np.abs(last[1:] - last[0]).tolist() == [1.0] * (3 * 23)
 
 
 def test_the_control_does_not_compute_it_and_its_flips_fade():
@@ -267,10 +252,3 @@ def test_what_is_measured_by_default():
     assert model.outputs == tuple(head.target for head in model.heads[-1])
     assert dyck(2, read="everything").outputs is None
     assert dyck(2).outputs == (dyck(2).output,)
-
-
-def test_members_are_accepted():
-    model = dyck(2)
-    assert [model.accepts(word) for word in ("()", "([])[]", "([)]", "(()", "())", "][")] == [True, True] + [
-        False
-    ] * 4
