@@ -7,13 +7,12 @@ import math
 from functools import cache
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 from flax import nnx
 
 import jaxsens
-from jaxsens import InputError, Transformer, TransformerConfig
+from jaxsens import InputError, Transformer
 from jaxsens.core.models.parts.masks import SlidingWindow
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import Softmax
@@ -23,7 +22,6 @@ from jaxsens.formal.constructions.soften import (
     head_gain,
     largest_difference,
     norm_constants,
-    paper_constants,
     soften,
     theorem_temperature,
 )
@@ -262,17 +260,3 @@ def test_the_largest_difference_wants_words_and_shows_numbers_that_are_none():
     refused("words", largest_difference, hard, hard)
     broken = with_parameters(hard, 0, value=np.full((1, 5, 1), np.nan))
     assert math.isnan(largest_difference(broken, hard, np.array([[0, 1]])))
-
-
-def test_the_papers_constants_are_its_formulas_of_the_sizes():
-    config = TransformerConfig(alphabet_size=2, width=6, heads=2, layers=1, feed_forward=5, layer_norm="none")
-    model = Transformer(config, seed=0)
-    (layer,) = model.parameters.layers
-    p = max(1.0, *(float(np.abs(part).max()) for part in jax.tree.leaves(layer)))
-    d, v, heads, hidden = 6, 3, 2, 5
-    value, constants = heads * v * d * p**2, paper_constants(config, model.parameters)
-    assert constants.log_value == pytest.approx(math.log(value))
-    assert constants.log_feed_forward == pytest.approx(math.log(1 + d * hidden * p**2))
-    assert constants.log_score == pytest.approx(math.log(3 * math.sqrt(v) * d**2 * p**2))
-    growth = (1 + value) * (1 + hidden * p * (d * p + p) + p)
-    assert constants.log_growth == pytest.approx(math.log(growth))

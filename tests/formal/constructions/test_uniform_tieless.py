@@ -109,10 +109,8 @@ def test_a_tie_is_no_tie_where_only_one_of_them_is_seen():
 
 def test_all_heads_that_tie_are_named_but_no_uniform_one():
     """Without position embeddings equal symbols have equal keys."""
-    with pytest.raises(InputError, match="3 errors") as refusal:
+    with refusal("layer 0, head 0", "layer 1, head 0", "layer 1, head 1"):
         measure(random_model("two layers of two heads", seed=0, positions="none"), 2)
-    for name, tied in {"0, head 0": True, "0, head 1": False, "1, head 0": True, "1, head 1": True}.items():
-        assert (f"layer {name} = 'gap 0 at position 1 of [0, 0]'" in str(refusal.value)) == tied
 
 
 def test_a_gap_that_rounding_could_have_made_is_no_gap():
@@ -135,38 +133,28 @@ def test_every_reason_is_given_at_once():
         activation="gelu",
         positions=("alibi", "rotary"),
     )
-    with pytest.raises(InputError, match="12 errors") as refusal:
+    both = [
+        f"layer {k}: {name}" for k in (0, 1) for name in ("scores", "layer_norm", "activation", "positions")
+    ]
+    with refusal(*both, "layer 0: weighting", "n"):
         measure(Transformer(config), 0)
-    for reason in (
-        "layer 0: weighting",
-        "layer 0: scores = 'additive'",
-        "layer 1: scores",
-        "layer 1: layer_norm = 'pre'",
-        "layer 1: activation = 'gelu'",
-        "layer 0: positions = Alibi()",
-        "layer 1: positions = Rotary",
-        "n = 0",
-    ):
-        assert reason in str(refusal.value)
-    assert "layer 1: weighting" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(
     ("call", "named"),
     [
-        (lambda: measure("a model", 3), "model = 'str'"),  # pyright: ignore[reportArgumentType]
-        (lambda: measure(chooser(), 2.0), r"n = 2\.0"),  # pyright: ignore[reportArgumentType]
-        (lambda: measure(chooser(readout=4), 3), "readout position 4"),
-        (lambda: measure(chooser(), 17), "131072 inputs .* give `words`"),
-        (lambda: measure(chooser(), 3, np.zeros((2, 4), int)), r"words = .*\(2, 4\)"),
-        (lambda: measure(chooser(), 3, np.zeros((0, 3), int)), r"words = .*\(0, 3\)"),
-        (lambda: measure(chooser(), 3, np.full((1, 3), 2)), "the model reads ids 0 to 1"),
-        (lambda: measure(chooser(), 3, np.zeros((1, 3))), "whole numbers"),
+        (lambda: measure("a model", 3), "model"),  # pyright: ignore[reportArgumentType]
+        (lambda: measure(chooser(), 2.0), "n"),  # pyright: ignore[reportArgumentType]
+        (lambda: measure(chooser(readout=4), 3), "tokens"),
+        (lambda: measure(chooser(), 17), "n"),
+        (lambda: measure(chooser(), 3, np.zeros((2, 4), int)), "words"),
+        (lambda: measure(chooser(), 3, np.zeros((0, 3), int)), "words"),
+        (lambda: measure(chooser(), 3, np.full((1, 3), 2)), "words.tokens"),
+        (lambda: measure(chooser(), 3, np.zeros((1, 3))), "words.tokens"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_by_name(call, named):
-    with pytest.raises(InputError, match=named):
-        call()
+    refused(named, call)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -123,18 +123,6 @@ def test_measuring_reports_every_row_and_refuses_unknown_names(monkeypatch):
     refused("name", plan_of, "sinces", 50)
 
 
-def test_a_row_that_fails_does_not_stop_the_others(monkeypatch):
-    def failing(case, condition, read, plan):
-        if condition.name == "unbounded":
-            raise ValueError("no such luck")
-        return row()
-
-    monkeypatch.setattr(constructions_table, "measure_row", failing)
-    outcome = run(constructions_job(plan_of("since", 50)), Console(file=io.StringIO()))
-    assert (outcome.finished, outcome.exit_code) == (4, 1)
-    assert str(outcome.failures[0]) == "since, unbounded: ValueError: no such luck"
-
-
 @pytest.mark.slow
 def test_a_row_is_kept_as_it_was_measured_and_read_back(tmp_path):
     plan = plan_of("since", 50)

@@ -325,10 +325,3 @@ def test_what_is_no_mesh_is_refused_with_the_lines_that_make_one(mesh, said):
         jaxsens.Placement(mesh)
     assert said in str(caught.value)
     assert "jaxsens.flip_sensitivity(model, tokens, placement=jaxsens.Placement(mesh))" in str(caught.value)
-
-
-def test_several_mistakes_are_told_at_once():
-    message = refused(network, "01", 1, measure=2, placement="cpu", progress="bar", readout=-1)
-    refused(network, measure=np.array([1, 2]), engine=np.array([1, 2]))
-    for argument in ("tokens", "placement", "progress", "readout", "flips.symbols", "measure"):
-        assert f"\n  - {argument} = " in message

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,17 +12,11 @@ import pytest
 
 import jaxsens
 from jaxsens import InputError, Transformer, flip_sensitivity, load_result
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.choose import choose
-from jaxsens.core.engines.engine import FlipBlock
-from jaxsens.core.engines.options import Difference
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import KL, Comparison, Cosine, Function, Measure
-from jaxsens.core.models.adapters import as_model
-from jaxsens.core.models.networks.given import parameters_from_numpy
 from jaxsens.core.placement.placement import Placement
 from tests import reference
-from tests.core.flip_sensitivity.conformance import CASES, engine_of
+from tests.core.flip_sensitivity.conformance import engine_of
 from tests.measure_reference import exact, measured
 from tests.refusals import refused
 from tests.small_models import random_parameters, small
@@ -90,48 +83,6 @@ def test_chosen_outputs_only(name):
 
 def apart(y, new):
     return jnp.sum((new - y) * jnp.arange(1, y.shape[0] + 1)) + jnp.sum(new**2) - jnp.sum(y**2)
-
-
-CONFORMING = (
-    "mask future",
-    "weighting average-hard",
-    "layer norm after",
-    "no layer",
-    "one layer",
-    "logits of the mean, hard",
-    "sharpened much more",
-)
-
-
-@pytest.mark.quick(0, 2)
-@pytest.mark.parametrize(
-    "measure",
-    [Cosine(), KL(), Comparison(apart), Function(lambda y: jax.nn.logsumexp(y))],
-    ids=["cosine", "kl", "comparison", "function"],
-)
-@pytest.mark.parametrize("name", CONFORMING)
-def test_engines_agree_on_the_models_that_they_must_pass(name, measure):
-    case = CASES[name]
-    parameters, word = case.parameters(), jnp.asarray(case.word, jnp.int32)
-    pairs, values = jnp.asarray(case.flips, jnp.int32), {}
-    for engine in ("vmap", "difference"):
-        runner = engine_of(engine, case.config)
-        assert runner is not None
-        runner = dataclasses.replace(runner, measure=measure)
-        with numerics("float64"):
-            given = parameters_from_numpy(parameters, "float64")
-            prepared = jax.jit(runner.prepare)(given, word)
-            values[engine] = np.asarray(
-                jax.jit(runner.norms)(given, prepared, FlipBlock(pairs[:, :1], pairs[:, 1:]))
-            )
-    declined = np.isnan(values["difference"])
-    assert not declined.all()
-    np.testing.assert_allclose(
-        values["difference"][~declined],
-        values["vmap"][~declined],
-        rtol=1e-7,
-        atol=1e-13 * max(1, np.nanmax(np.abs(values["vmap"]))),
-    )
 
 
 @pytest.mark.quick(0, 2)
@@ -370,23 +321,6 @@ def test_a_saved_result_and_the_part_of_an_input_have_their_signs(tmp_path):
     part = result.of_input(1)
     np.testing.assert_array_equal(part.values, result.values[result.inputs == 1])
     np.testing.assert_array_equal(part.norms, np.abs(part.values))
-
-
-def test_every_fallback_keeps_the_function():
-    config = jaxsens.TransformerConfig(alphabet_size=3, width=8, heads=2, layers=2, feed_forward=16)
-    measure = Function(log_probability)
-    runner, _ = choose(as_model(Transformer(config)), Difference(), Substitute(), measure, 1024)
-    chain = []
-    while runner is not None:
-        chain.append((type(runner).__name__, runner.measure))
-        runner = runner.fallback
-    assert [name for name, _ in chain] == [
-        "FoldedEngine",
-        "DifferenceEngine",
-        "DifferenceEngine",
-        "VmapEngine",
-    ]
-    assert {f for _, f in chain} == {measure}
 
 
 def test_functions_of_other_models():
