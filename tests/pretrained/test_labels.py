@@ -74,21 +74,21 @@ def test_the_command_says_the_label(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("options", "output", "message"),
+    ("options", "output", "path"),
     [
-        ({"architectures": ["BertModel"]}, "labels", "output = .*BertModel"),
-        ({"architectures": None}, "labels", "config.json has no class"),
+        ({"architectures": ["BertModel"]}, "labels", "output"),
+        ({"architectures": None}, "labels", "output"),
         (
             {"architectures": ["BertForTokenClassification"], "id2label": {"0": "A", "2": "B"}},
             "labels",
-            "id2label",
+            "config.json: id2label",
         ),
-        ({"id2label": {"0": "A", "1": "B"}}, "labels", r"classifier.weight \(3, 32\)"),
-        ({}, "logits", "output = .*classifier"),
+        ({"id2label": {"0": "A", "1": "B"}}, "labels", ""),  # the shape of its matrix
+        ({}, "logits", "output"),
     ],
 )
-def test_a_head_that_is_not_there_is_refused_by_name(tmp_path, options, output: Any, message):
-    with pytest.raises(jaxsens.InputError, match=message):
+def test_a_head_that_is_not_there_is_refused_by_name(tmp_path, options, output: Any, path):
+    with refusal(path):
         jaxsens.load_pretrained(classifier(tmp_path, **options), output=output)
 
 
