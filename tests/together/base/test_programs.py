@@ -185,17 +185,6 @@ def test_static_arguments_are_told_apart_as_they_compare():
     assert keys[0] == keys[1] != keys[2]
 
 
-@pytest.mark.long
-def test_programs_of_ever_new_lengths_are_no_more_than_the_limit(monkeypatch):
-    monkeypatch.setattr(programs, "LARGEST", 2)
-    double = compiled(static=1)(lambda factor, x: factor * x)
-    counts = []
-    for n in range(1, 9):
-        double(2, np.ones(n, np.float32))
-        counts.append(executables())
-    assert max(counts[3:]) <= counts[2]
-
-
 def test_a_program_may_call_itself_while_it_is_traced():
     @compiled(static=1)
     def power(k: int, x: Any) -> Any:

@@ -33,20 +33,19 @@ MODELS = {
 }
 
 
-def by_loops(model, word, flips, name, outputs=None):
-    """The measure of every flip, from the reference's outputs in the widest type."""
+def by_loops(model, word, flips, of_both):
+    """A function of the output before and after every flip, from the reference's outputs in the widest type."""
     parameters = jax.tree.map(lambda leaf: np.asarray(leaf).astype(np.longdouble), model.parameters)
-
-    def output(tokens):
-        y = reference.output(model.config, parameters, tokens, np.longdouble)
-        return exact((y if outputs is None else y[list(outputs)]).astype(np.float64))
-
-    before, values = output(list(word)), []
+    y, values = reference.output(model.config, parameters, list(word), np.longdouble), []
     for position, symbol in zip(flips.positions, flips.symbols, strict=True):
-        values.append(
-            measured(before, output([symbol if i == position else t for i, t in enumerate(word)]), name)
-        )
-    return np.array(values)
+        flipped = [symbol if i == position else t for i, t in enumerate(word)]
+        values.append(of_both(y, reference.output(model.config, parameters, flipped, np.longdouble)))
+    return np.array(values, float)
+
+
+def of_name(name, outputs=slice(None)):
+    """A measure by its name, of chosen outputs, in exact arithmetic."""
+    return lambda y, new: measured(*(exact(one[outputs].astype(np.float64)) for one in (y, new)), name)
 
 
 SERVED = [
@@ -64,7 +63,7 @@ SERVED = [
 def test_every_engine_gives_what_plain_loops_do(model, engine, name):
     built = Transformer(MODELS[model], seed=1)
     result = flip_sensitivity(built, WORD, measure=name, engine=engine)
-    truth = by_loops(built, WORD, result, name)
+    truth = by_loops(built, WORD, result, of_name(name))
     np.testing.assert_allclose(result.norms, truth, rtol=1e-6, atol=1e-15)
     assert (result.measure.kind, result.engine.name) == (name, engine)
     assert f"{name}: mean=" in repr(result)
@@ -77,7 +76,7 @@ def test_chosen_outputs_only(name):
     for engine in ("vmap", "difference"):
         result = flip_sensitivity(built, WORD, measure=Measure.kinds[name](outputs=[3, 1]), engine=engine)
         np.testing.assert_allclose(
-            result.norms, by_loops(built, WORD, result, name, (3, 1)), rtol=1e-6, atol=1e-15
+            result.norms, by_loops(built, WORD, result, of_name(name, [3, 1])), rtol=1e-6, atol=1e-15
         )
 
 
@@ -149,16 +148,6 @@ FUNCTIONS = {
 """Each measure with its value by NumPy."""
 
 
-def by_numpy(model, word, result, of_both):
-    """The value of a function of both outputs under each flip, by plain loops in the widest type."""
-    parameters = jax.tree.map(lambda leaf: np.asarray(leaf).astype(np.longdouble), model.parameters)
-    y, values = reference.output(model.config, parameters, list(word), np.longdouble), []
-    for position, symbol in zip(result.positions, result.symbols, strict=True):
-        flipped = [symbol if i == position else t for i, t in enumerate(word)]
-        values.append(of_both(y, reference.output(model.config, parameters, flipped, np.longdouble)))
-    return np.array(values, float)
-
-
 @pytest.mark.quick(2, 5)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -166,7 +155,7 @@ def by_numpy(model, word, result, of_both):
 def test_values_of_a_function_are_those_of_plain_loops_with_their_signs(model, name, engine):
     built, (measure, of_both) = Transformer(MODELS[model], seed=1), FUNCTIONS[name]
     result = flip_sensitivity(built, WORD, measure=measure, engine=engine)
-    truth = by_numpy(built, WORD, result, of_both)
+    truth = by_loops(built, WORD, result, of_both)
     assert min(truth) < 0 < max(truth)
     np.testing.assert_allclose(result.values, truth, rtol=1e-9, atol=1e-14)
     np.testing.assert_array_equal(result.norms, np.abs(result.values))
@@ -186,7 +175,7 @@ def test_flips_that_an_engine_declines_are_measured_with_the_same_function():
     ):
         model = Transformer(config, parameters=random_parameters(config, 0, len(WORD)))
         found = flip_sensitivity(model, WORD, measure=measure, engine="difference")
-        truth = by_numpy(model, WORD, found, of_both)
+        truth = by_loops(model, WORD, found, of_both)
         np.testing.assert_allclose(found.values, truth, rtol=1e-4, atol=1e-6)
 
 

@@ -39,14 +39,6 @@ def test_the_time_left_follows_the_cost_of_longer_inputs():
     assert model_of([32, 64, 128]).of(rest) == pytest.approx(truth, rel=0.2)
 
 
-def test_a_count_of_points_would_be_far_off_where_the_model_is_not():
-    rest = [("hard", 1024)] * 4
-    truth = 4 * cost("hard", 1024, False)
-    by_count = 4 * cost("hard", 64, False)
-    assert by_count < truth / 50
-    assert model_of([32, 64]).of(rest) == pytest.approx(truth, rel=0.3)
-
-
 def test_very_many_points_are_estimated_from_the_latest_of_each_length():
     left, many = TimeLeft(), 100_000
     for seed in range(200):
@@ -207,15 +199,3 @@ def test_notes_and_evaluations_are_printed_at_once_and_checkpoints_are_not(clock
         "step 4: n = 8: accuracy 0.750, margin -1.5",
         "2/100  loss 0.5000, n = 16",
     ]
-
-
-def test_a_training_on_a_terminal_gets_a_bar_with_notes_above_it():
-    console = Console(file=io.StringIO(), force_terminal=True, width=120)
-    with watching(console, 100, "lstm") as watcher:
-        watcher(stepped(40))
-        watcher(Note("goes on"))
-        watcher(stepped(100))
-    text = printed(console)
-    assert "100/100" in text
-    assert "lstm: goes on" in text
-    assert "loss 0.9000" in text
