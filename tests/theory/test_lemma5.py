@@ -19,7 +19,7 @@ from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.score_positions import Alibi, PartialAlibi, RelativeBias, Rotary
 from jaxsens.core.models.parts.weighting import SinkSoftmax, Softmax
 from jaxsens.core.models.transformer.layers import readout_position
-from jaxsens.theory.lemma5 import LayerBound, Lemma5, lemma5, next_layer
+from jaxsens.theory.lemma5 import LayerBound, lemma5, next_layer
 from jaxsens.theory.logit_growth import logit_growth
 from tests import reference
 from tests.refusals import refusal, refused
@@ -104,46 +104,36 @@ def test_no_exchange_of_any_word_moves_any_row_of_any_layer_or_the_output_furthe
                 assert found.log_bound <= min(found.log_closed_form, found.log_trivial) + 1e-12
 
 
-@pytest.mark.quick(3)
-@pytest.mark.parametrize("logit", [-1.0, 0.0, 2.0])
+LEARNED = np.array([[-2.0, 0.5], [1.0, -0.3]])
+"""Another sink in every head of two layers."""
+
+
+@pytest.mark.quick(5)
+@pytest.mark.parametrize("sinks", [-1.0, 0.0, 2.0, 0.3 * LEARNED, 4.0 * LEARNED], ids=str)
 @pytest.mark.parametrize(
-    "choices", [{}, {"mask": ("past", "none"), "positions": "alibi"}, {"scores": "additive"}]
+    "choices", [{}, {"mask": ("past", "none"), "positions": "alibi"}, {"scores": "additive"}], ids=str
 )
-def test_the_bounds_hold_with_a_sink(choices, logit):
-    config = small(alphabet_size=2, **choices)
-    plain = Transformer(config, parameters=jax.tree.map(lambda p: 0.3 * p, random_parameters(config, 1, N)))
-    sinking = config.replace(weighting=SinkSoftmax(logit=logit))
-    bound = lemma5(Transformer(sinking, parameters=plain.parameters), N)
-    assert bound.log_bound == lemma5(plain, N).log_bound  # a sink only lowers weights: the same bound
+def test_the_bounds_hold_with_sinks(choices, sinks):
+    plain = small(alphabet_size=2, **choices)
+    parameters = jax.tree.map(lambda p: 0.3 * p, random_parameters(plain, 1, N))
+    without = lemma5(Transformer(plain, parameters=parameters), N)
+    if isinstance(sinks, float):
+        config = plain.replace(weighting=SinkSoftmax(logit=sinks))
+    else:
+        config = plain.replace(weighting=SinkSoftmax(learned=True))
+        each = zip(parameters.layers, sinks, strict=True)
+        layers = tuple(dataclasses.replace(layer, sink=sink) for layer, sink in each)
+        parameters = dataclasses.replace(parameters, layers=layers)
+    bound = lemma5(Transformer(config, parameters=parameters), N)
+    assert bound.log_bound == without.log_bound  # a sink only lowers weights: the same bound
     assert not bound.vacuous
-    assert_holds(bound, sinking, jax.tree.map(np.asarray, plain.parameters))
-
-
-def assert_holds(bound: Lemma5, config: TransformerConfig, parameters: Any) -> None:
-    """No exchange in any word moves any row further than its bound."""
-    words = {word: np.array(reference.levels(config, parameters, word)) for word in WORDS}
+    numbers = jax.tree.map(np.asarray, parameters)
+    words = {word: np.array(reference.levels(config, numbers, word)) for word in WORDS}
     for i, y, y2 in pairs(words):
         change, others = np.linalg.norm(y2 - y, axis=-1), np.arange(N) != i
         for k, layer in enumerate(bound.by_layer):
             assert change[k, i] <= math.exp(layer.log_own) + 1e-12
             assert np.all(change[k, others] <= np.exp(layer.log_rows[others]) + 1e-12)
-
-
-@pytest.mark.parametrize("spread", [0.3, 4.0])
-def test_the_bounds_hold_with_learned_sinks(spread):
-    config = small(alphabet_size=2, weighting=SinkSoftmax(learned=True), mask=("past", "none"))
-    parameters = jax.tree.map(lambda p: 0.3 * p, random_parameters(config, 1, N))
-    sinks = spread * np.array([[-2.0, 0.5], [1.0, -0.3]])  # another in every head
-    layers = tuple(
-        dataclasses.replace(k, sink=sink) for k, sink in zip(parameters.layers, sinks, strict=True)
-    )
-    parameters = dataclasses.replace(parameters, layers=layers)
-    bare = dataclasses.replace(parameters, layers=tuple(dataclasses.replace(k, sink=None) for k in layers))
-    bound = lemma5(Transformer(config, parameters=parameters), N)
-    plain = lemma5(Transformer(config.replace(weighting="softmax"), parameters=bare), N)
-    assert bound.log_bound == plain.log_bound  # whatever their scores, they only lower weights
-    assert not bound.vacuous
-    assert_holds(bound, config, parameters)
 
 
 def test_the_models_tried_are_not_all_beyond_the_lemma():

@@ -69,14 +69,6 @@ def test_batches_change_nothing(monkeypatch):
     np.testing.assert_allclose(parts.spreads[1], whole.spreads[1], rtol=1e-12)
 
 
-def test_a_gap_that_falls_as_one_over_n_is_measured_so():
-    """A future-masked search for the last position by j/n."""
-    for n in (2, 5, 10):
-        measured = measure(chooser(gap=0.0, position_gap=1.0, mask="future"), n)
-        assert measured.gap == pytest.approx(1 / n, rel=1e-9)
-        assert measured.x_max == 1
-
-
 def test_rows_that_see_one_key_have_nothing_to_choose():
     assert measure(chooser(), 1).gap == np.inf
     assert measure(chooser(mask="strict-future"), 2).gap == np.inf

@@ -127,14 +127,6 @@ def test_p0_is_the_probability_of_all_hard_prefixes_together(name):
         assert dyck.closing_choice_probability(n) == pytest.approx(p0, abs=1e-12)
 
 
-def test_p0_of_an_even_coin_has_a_closed_form():
-    dyck = Dyck(2, 0.5)
-    for n in (8, 100, 100_000):
-        assert dyck.closing_choice_probability(n) == pytest.approx(1 / 2 - 2 / (n + 2), rel=1e-13)
-    for n in (7, 101, 99_999):
-        assert dyck.closing_choice_probability(n) == pytest.approx((n - 1) / (2 * n), rel=1e-13)
-
-
 @pytest.mark.parametrize("name", sorted(DYCK))
 def test_the_bound_of_theorem_6_is_the_best_of_all_predictors_blind_to_one_exchange(name):
     dyck, _ = DYCK[name]
