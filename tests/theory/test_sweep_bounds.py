@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.base.precision import SUBTRACTED
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.jobs.progress import Reporter
@@ -14,6 +13,7 @@ from jaxsens.theory.tables import sweep as bounds
 from jaxsens.theory.tables.sweep import BoundRecord, Bounds, Unsound
 from tests.core.sweeps.tiny import TINY, printed, quiet, tiny_sweep
 from tests.refusals import refused
+from tests.tolerances import SUBTRACTED
 
 ASKED = "\n[bounds]\nrestarts = 1\n"
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.transformer import layers
 from jaxsens.formal.constructions.compiler import compile_formula
 from jaxsens.logic import evaluate_tokens, parse

@@ -10,7 +10,7 @@ from typing import Literal
 from jax.sharding import Mesh
 
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.base.platforms import PLATFORMS, Platform
+from jaxsens.core.base.programs import PLATFORMS, Platform
 from jaxsens.core.sweeps.expected import POINT_SECONDS, START_SECONDS, ExpectedPoints, expected_points
 from jaxsens.core.sweeps.planning.compiled import CompiledProgram, compile_for
 from jaxsens.core.sweeps.planning.devices import Target

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import Mesh
 
 import jaxsens
-from jaxsens.core.base.platforms import PLATFORMS
+from jaxsens.core.base.programs import PLATFORMS
 from jaxsens.core.explain import planned_run
 from jaxsens.core.placement.program import Wanted
 from jaxsens.core.sweeps.planning.compiled import compile_for
