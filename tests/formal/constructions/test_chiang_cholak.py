@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from jaxsens.formal.constructions.chiang_cholak import (
     parity,
     parity_logits,
 )
+from tests.formal.constructions.many_words import every_word
 from tests.refusals import refused
 from tests.tolerances import SUBTRACTED
 
@@ -26,10 +26,6 @@ NORMED = {"layer_norm": True}
 SOFTENED = {"layer_norm": True, "layer_norm_epsilon": 1e-5}
 EXACT: tuple[dict[str, Any], ...] = ({}, SCALED, NORMED, {**NORMED, **SCALED})
 OPTIONS: tuple[dict[str, Any], ...] = (*EXACT, SOFTENED, {**SOFTENED, **SCALED})
-
-
-def words_of(length: int) -> np.ndarray:
-    return np.array(list(product((0, 1), repeat=length)), dtype=np.int64).reshape(2**length, length)
 
 
 def random_word(length: int, seed: int) -> np.ndarray:
@@ -59,7 +55,7 @@ def predicted_logits(model: ReferenceTransformer, words: np.ndarray) -> np.ndarr
 @pytest.mark.parametrize("language", MAKERS)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_every_word_of_six_bits_is_decided_and_has_the_logit_of_the_formula(options, language):
-    model, words = MAKERS[language](**options, sharpness=1.3), words_of(6)
+    model, words = MAKERS[language](**options, sharpness=1.3), every_word(2, 6)
     tokens = model.prepare(words)
     np.testing.assert_array_equal(model.accepts(tokens), belongs(language, words))
     measured = np.asarray(model(tokens))[:, model.logit]
@@ -73,7 +69,7 @@ def test_all_words_to_eight_bits_and_random_ones_to_two_hundred_are_decided(opti
     model = MAKERS[language](**options)
     random = np.random.default_rng(0)
     for length in (*range(9), 49, 100, 199, 200):
-        words = words_of(length) if length < 9 else random.integers(0, 2, (20, length))
+        words = every_word(2, length) if length < 9 else random.integers(0, 2, (20, length))
         if length >= 9:
             words[0], words[1], words[2], words[3] = 0, 1, np.arange(length) == 0, np.arange(length) > 0
         accepted = model.accepts(model.prepare(words))

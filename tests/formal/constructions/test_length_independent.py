@@ -12,15 +12,11 @@ import jaxsens
 from jaxsens import Softmax
 from jaxsens.core.models.parts.positions import CoordinateTerm
 from jaxsens.formal.constructions.length_independent import SHARPNESS, count_error_bound, parity
-from tests.formal.constructions.many_words import activations, wrong_values
+from tests.formal.constructions.many_words import activations, every_word, wrong_values
 from tests.refusals import refused
 
 BOTH = pytest.mark.parametrize("autoregressive", [False, True], ids=["unmasked", "future-masked"])
 DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
-
-
-def every_word(n: int) -> np.ndarray:
-    return np.array(list(itertools.product((0, 1), repeat=n)))
 
 
 def long_words(n: int) -> np.ndarray:
@@ -43,7 +39,7 @@ def outputs(model, words):
 def test_every_word_of_up_to_ten_symbols_is_decided(autoregressive, dtype):
     model = parity(autoregressive=autoregressive, dtype=dtype)
     for n in range(1, 11):
-        words = every_word(n)
+        words = every_word(2, n)
         found = activations(model.config, model.parameters, words)[..., model.output]
         truth = words.cumsum(axis=1) % 2
         decided = slice(None) if autoregressive else slice(n - 1, n)  # every prefix, or the word
