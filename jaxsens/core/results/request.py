@@ -20,6 +20,7 @@ from jaxsens.core.base.programs import kept
 from jaxsens.core.base.registry import read
 from jaxsens.core.checks.functions import checked_function
 from jaxsens.core.engines.options import AskedEngine
+from jaxsens.core.engines.vmap import program_key
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Forgotten, Measure
@@ -39,9 +40,7 @@ def fingerprint(model: Model, n: int, weights: str | None = None) -> str:
     elif model.torch is not None:
         function = f"PyTorch {model.readout!r}"
     else:
-        leaves, structure = jax.tree.flatten(model.parameters)
-        shapes = tuple(jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-        function = _program(model.apply, structure, shapes, n, jnp.result_type(float) == jnp.float64)
+        function = _program(model.apply, *program_key(model.parameters, n))
     return hashlib.sha256(f"{function} {weights}".encode()).hexdigest()
 
 
@@ -81,7 +80,8 @@ def _program(apply: Any, structure: Any, shapes: tuple[Any, ...], n: int, wide: 
         return apply(parameters, tokens)
 
     tokens = jax.ShapeDtypeStruct((n,), np.int32)
-    lowered = jax.jit(program).lower(jax.tree.unflatten(structure, shapes), tokens)
+    parameters = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*one) for one in shapes])
+    lowered = jax.jit(program).lower(parameters, tokens)
     return hashlib.sha256(lowered.as_text().encode()).hexdigest()
 
 
