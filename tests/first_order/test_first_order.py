@@ -28,7 +28,7 @@ from jaxsens.core.models.transformer import layered, layers
 from jaxsens.core.models.transformer.layered import alike, forward
 from jaxsens.core.models.transformer.layers import layered_transformer
 from jaxsens.core.models.transformer.parameters import initialise
-from jaxsens.core.results.accuracy import Accuracy
+from jaxsens.core.results.statistics import Accuracy
 from jaxsens.first_order.engine import FirstOrderEngine
 from jaxsens.first_order.estimate import combinations
 from jaxsens.first_order.first_order import FirstOrder

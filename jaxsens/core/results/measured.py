@@ -26,8 +26,8 @@ from jaxsens.core.base.sealed import encoded
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.flips.flip_table import DELETED, DELETED_NAME, FlipTable
 from jaxsens.core.measures import Measure
-from jaxsens.core.results.estimated import Estimated
 from jaxsens.core.results.request import Request
+from jaxsens.core.results.statistics import Estimated
 
 COLUMNS = {
     "input": "flips.inputs",

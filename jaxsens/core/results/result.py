@@ -20,13 +20,19 @@ from jaxsens.core.base.inputs import UNPAIRED, checked_number, choice, is_real, 
 from jaxsens.core.base.sealed import decoded
 from jaxsens.core.base.strict import typed_arguments
 from jaxsens.core.flips.flips import Substitute
-from jaxsens.core.results.accuracy import Accuracy, accuracy_of
-from jaxsens.core.results.estimated import quantile_bounds, stratified_mean
-from jaxsens.core.results.mean_ends import MeasuredSample, decision_ends, mean_ends
 from jaxsens.core.results.measured import COLUMNS, MeasuredFlips, ceiling, told
 from jaxsens.core.results.pictures.view import ResultView, flipped_input, input_view, spaced, text_pieces
 from jaxsens.core.results.result_file import read_columns, write_columns
 from jaxsens.core.results.resuming import Remaining, joined
+from jaxsens.core.results.statistics import (
+    Accuracy,
+    MeasuredSample,
+    accuracy_of,
+    decision_ends,
+    mean_ends,
+    quantile_bounds,
+    stratified_mean,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,7 +102,7 @@ class FlipSensitivity(MeasuredFlips):
     Statistics are those of `norms`, so of sizes where there are signs. A result without flips, as an interruption may
     leave, has mean, maximum and quantiles NaN.
 
-    Statistics of an estimated result combine estimates and exact norms (`jaxsens.core.results.estimated`): the
+    Statistics of an estimated result combine estimates and exact norms (`jaxsens.core.results.statistics`): the
     mean is corrected by the random sample of measured flips, and `mean_interval` says what these prove of it; the
     maximum is that of the measured flips; `accuracy` compares estimates with exact values.
     """
@@ -304,7 +310,7 @@ class FlipSensitivity(MeasuredFlips):
         """Returns a confidence interval for the mean over all flips; it has zero width if all were measured.
 
         It holds for every distribution of the sensitivities, however skewed, in samples of any size
-        (`jaxsens.core.results.mean_ends`). That of decisions is exact: it excludes the numbers of flips with
+        (`jaxsens.core.results.statistics`). That of decisions is exact: it excludes the numbers of flips with
         which the hypergeometric distribution gives what was drawn too rarely. An upper end needs a value that no flip
         exceeds: 2 for `Cosine`, and `largest` for others. Without one the upper end is infinite, since flips that were
         not drawn may be arbitrarily larger, and the lower end alone has the confidence. Of an estimated result only the

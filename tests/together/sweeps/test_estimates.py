@@ -11,7 +11,7 @@ import pytest
 
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.engines.options import Auto, Vmap
-from jaxsens.core.results.estimated import ESTIMATED, Estimated, strata
+from jaxsens.core.results.statistics import ESTIMATED, Estimated, strata
 from jaxsens.core.sweeps import points
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.points import Measurement, of_estimates, read_point, statistics_of, write_point

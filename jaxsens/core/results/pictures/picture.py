@@ -9,7 +9,7 @@ from typing import Literal
 
 import jinja2
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from jaxsens.core.results.pictures.view import PART, InputView, ResultView, alone, in_context
 
@@ -55,15 +55,6 @@ class ShownInput:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One colour of the legend, with the value that it stands for."""
-
-    strength: float
-    kind: str
-    text: str
-
-
-@dataclass(frozen=True)
 class ShownFlip:
     """A row of the table of the most sensitive positions: the token in its context, what replaces it, and the value."""
 
@@ -96,7 +87,7 @@ class ShownParts:
     premises: Sequence[str]
     inputs: Sequence[ShownInput]
     hidden_inputs: int
-    steps: Sequence[Step]
+    steps: Sequence[ShownToken]
     unflipped: bool
     blurred: bool
     numbers: bool
@@ -106,7 +97,7 @@ class ShownParts:
     @property
     def legend(self) -> list[ShownToken]:
         """The legend, as tokens."""
-        found = [ShownToken(one.text, "  ", one.strength, one.kind, False, False, "") for one in self.steps]
+        found = [*self.steps]
         nothing = "no change is resolved" if self.blurred else "no flip changes anything"
         if not self.steps:
             found.append(ShownToken(nothing, "", 0.0, "up", False, False, ""))
@@ -179,38 +170,30 @@ def shown_parts(view: ResultView, by: By | None, most: int) -> ShownParts:
 
 def _most_sensitive(view: ResultView, by: By) -> list[ShownFlip]:
     """Returns the most sensitive positions, the first of equals first, each with its largest flip."""
-    sizes = [np.nan_to_num(np.abs(_known_by(one, by)), nan=-1) for one in view.inputs]
+    sizes = [np.nan_to_num(np.abs(_values_by(one, by)[0]), nan=-1) for one in view.inputs]
     places = [(k, i) for k, one in enumerate(view.inputs) for i in range(len(one.tokens))]
     order = np.argsort(-np.concatenate(sizes), kind="stable")[:TOP]
     chosen = [places[j] for j in order]
     return [_flip(view, k, i) for k, i in chosen if view.inputs[k].flipped[i]]
 
 
-def values_by(one: InputView, by: By) -> Float[np.ndarray, " n"]:
-    """Returns the value of each position that colours show."""
-    return one.largest if by == "largest" else one.mean
-
-
-def _at_most_by(one: InputView, by: By) -> Float[np.ndarray, " n"]:
-    return one.largest_at_most if by == "largest" else one.mean_at_most
-
-
-def _known_by(one: InputView, by: By) -> Float[np.ndarray, " n"]:
-    """Returns the values that colours show; 0 where they are not resolved."""
-    return np.where(np.isnan(_at_most_by(one, by)), values_by(one, by), 0.0)
+def _values_by(one: InputView, by: By) -> tuple[Float[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
+    """Returns the value of each position that colours show, 0 where it is not resolved, and where that is."""
+    mean = by == "mean"
+    values, most = (one.mean, one.mean_at_most) if mean else (one.largest, one.largest_at_most)
+    return np.where(np.isnan(most), values, 0.0), np.isfinite(most)
 
 
 def _scale(view: ResultView, by: By) -> float:
     """Returns the largest size of a value; 0 if there is none."""
-    sizes = [np.abs(found) for one in view.inputs if (found := _known_by(one, by)[one.flipped]).size]
-    return max((float(one.max()) for one in sizes), default=0.0)
+    sizes = [np.abs(_values_by(one, by)[0][one.flipped]) for one in view.inputs]
+    return float(np.concatenate(sizes).max(initial=0.0))
 
 
 def _tokens(view: ResultView, k: int, by: By, scale: float, count: int) -> Iterator[ShownToken]:
     """Yields the first tokens of an input."""
     one, read = view.inputs[k], view.position_read(k)
-    blurred = np.isfinite(_at_most_by(one, by))
-    values, pieces = _known_by(one, by), one.pieces[:count]
+    (values, blurred), pieces = _values_by(one, by), one.pieces[:count]
     for i, (space, text) in enumerate(pieces):
         value = float(values[i])
         known = bool(one.flipped[i])
@@ -252,14 +235,15 @@ def _told(value: float, most: float, signed: bool) -> str:
     )
 
 
-def _steps(view: ResultView, scale: float) -> list[Step]:
+def _steps(view: ResultView, scale: float) -> list[ShownToken]:
     """Returns the colours of the legend; none if every value is 0, or there is none."""
     if not scale:
         return []
     parts = (-1.0, -0.5, 0.0, 0.5, 1.0) if view.measure.signed else (0.0, 0.25, 0.5, 0.75, 1.0)
+    texts = [number(part * scale, view.measure.signed, 2) for part in parts]
     return [
-        Step(abs(part), "down" if part < 0 else "up", number(part * scale, view.measure.signed, 2))
-        for part in parts
+        ShownToken(text, "  ", abs(part), "down" if part < 0 else "up", False, False, "")
+        for part, text in zip(parts, texts, strict=True)
     ]
 
 
