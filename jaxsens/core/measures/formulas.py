@@ -71,10 +71,10 @@ def difference(new: Array, old: Array) -> Float[Array, "*shape"]:
     if old.dtype == jnp.bool_ or jnp.iinfo(old.dtype).bits < 32:
         new, old = new.astype(jnp.int32), old.astype(jnp.int32)
     half = jnp.iinfo(old.dtype).bits // 2
-    whole = jnp.int32 if half == 16 else jnp.int64
+    integer = jnp.int32 if half == 16 else jnp.int64
     real = jnp.promote_types(old.dtype, jnp.float32) if half == 16 else jnp.float64
-    upper = (new >> half).astype(whole) - (old >> half).astype(whole)
-    lower = (new & (2**half - 1)).astype(whole) - (old & (2**half - 1)).astype(whole)
+    upper = (new >> half).astype(integer) - (old >> half).astype(integer)
+    lower = (new & (2**half - 1)).astype(integer) - (old & (2**half - 1)).astype(integer)
     return upper.astype(real) * 2.0**half + lower.astype(real)
 
 

@@ -193,8 +193,8 @@ class MeasuredFlips:
     def _strings(self, symbols: Int[np.ndarray, " flips"]) -> np.ndarray:
         """Returns how to write each symbol."""
         names = {DELETED: DELETED_NAME, **(self.names or {})}
-        found, place = np.unique(symbols, return_inverse=True)
-        return np.array([names.get(int(one), str(one)) for one in found], object)[place]
+        unique, place = np.unique(symbols, return_inverse=True)
+        return np.array([names.get(int(one), str(one)) for one in unique], object)[place]
 
     def description(self) -> dict[str, Any]:
         """Returns everything except the flips, as JSON."""

@@ -335,18 +335,18 @@ class FlipSensitivity(MeasuredFlips):
         low, high = ends(measured, confidence, largest)
         return Interval(min(low, self.mean), max(high, self.mean))
 
-    def _largest_possible(self, given: float | None) -> float:
+    def _largest_possible(self, largest: float | None) -> float:
         """Returns a number that no flip exceeds; infinite if none is known."""
-        known = self.measure.largest
-        if given is None:
-            return known
-        if not is_real(given) or not float(given) >= 0:
-            raise InputError.of("largest", given, "a number of at least 0 that no flip exceeds, or None")
-        if self.max > float(given):
+        limit = self.measure.largest
+        if largest is None:
+            return limit
+        if not is_real(largest) or not float(largest) >= 0:
+            raise InputError.of("largest", largest, "a number of at least 0 that no flip exceeds, or None")
+        if self.max > float(largest):
             raise InputError.of(
-                "largest", given, f"a measured flip has {self.max:.6g}; give a number that none exceeds"
+                "largest", largest, f"a measured flip has {self.max:.6g}; give a number that none exceeds"
             )
-        return min(known, float(given))
+        return min(limit, float(largest))
 
     def quantile_interval(self, q: float, confidence: float = 0.95) -> Interval:
         """Returns a distribution-free confidence interval for the q-quantile over all flips.
@@ -419,15 +419,15 @@ class FlipSensitivity(MeasuredFlips):
         if self.asked.flips.groups is not None:
             both = self.flips.groups()
             if self.names is not None:
-                words = zip(self.inputs, both["positions"], strict=True)
-                columns["token"] = [self._written(self.tokens[k, list(group)]) for k, group in words]
+                rows = zip(self.inputs, both["positions"], strict=True)
+                columns["token"] = [self._written(self.tokens[k, list(group)]) for k, group in rows]
                 columns["replacement"] = [self._written(np.array(one)) for one in both["symbols"]]
             columns |= both
         return pd.DataFrame(columns)
 
     def view(self) -> ResultView:
         """Returns the result by position, with the strings of its symbols, as pictures show it."""
-        shown, (flip, positions, symbols) = (
+        views, (flip, positions, symbols) = (
             [],
             self.flips.places(),
         )  # a flip counts at each position of its group
@@ -440,9 +440,9 @@ class FlipSensitivity(MeasuredFlips):
             resolution = self.resolution[flip][mine]
             parts = spaced(self._strings(word).tolist()) if self.pieces is None else self.pieces[k]
             of_word = word, text_pieces(parts), positions[mine], symbols[mine]
-            shown.append(input_view(*of_word, values, exact, resolution))
+            views.append(input_view(*of_word, values, exact, resolution))
         return ResultView(
-            inputs=shown,
+            inputs=views,
             names=self.names,
             measure=self.measure,
             estimated=self.estimated is not None,

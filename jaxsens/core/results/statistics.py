@@ -48,9 +48,9 @@ class Estimated:
         """Which flips were measured exactly."""
         return self.stratum != ESTIMATED
 
-    def part(self, kept: Bool[np.ndarray, " flips"] | slice) -> Estimated:
+    def part(self, chosen: Bool[np.ndarray, " flips"] | slice) -> Estimated:
         """Returns the estimates of some flips. Within them, the flips of stratum 2 are still a random sample."""
-        return Estimated(self.estimates[kept], self.stratum[kept], self.compared[kept], self.sketch)
+        return Estimated(self.estimates[chosen], self.stratum[chosen], self.compared[chosen], self.sketch)
 
 
 def strata(estimates: Float[np.ndarray, " flips"], verify: int, seed: int) -> Int8[np.ndarray, " flips"]:
@@ -68,11 +68,11 @@ def strata(estimates: Float[np.ndarray, " flips"], verify: int, seed: int) -> In
     flips = len(estimates)
     verify = min(verify, flips)
     order = np.argsort(-np.abs(estimates), kind="stable")
-    found = np.full(flips, ESTIMATED, np.int8)
-    found[order[: verify // 2]] = TOP
-    rest = np.sort(order[verify // 2 :])
-    found[np.random.default_rng(seed).choice(rest, verify - verify // 2, replace=False)] = RANDOM
-    return found
+    stratum = np.full(flips, ESTIMATED, np.int8)
+    stratum[order[: verify // 2]] = TOP
+    others = np.sort(order[verify // 2 :])
+    stratum[np.random.default_rng(seed).choice(others, verify - verify // 2, replace=False)] = RANDOM
+    return stratum
 
 
 FEWEST = 4
@@ -87,9 +87,9 @@ def stratified_mean(estimated: Estimated, norms: Float[np.ndarray, " flips"]) ->
     top, drawn = estimated.stratum == TOP, estimated.stratum == RANDOM
     sizes, exact = np.abs(estimated.estimates), np.asarray(norms, np.float64)
     n, share = len(sizes), float(np.mean(~top))
-    rest = _rest_mean(exact[drawn], sizes[drawn], sizes[~top])
+    other_mean = _rest_mean(exact[drawn], sizes[drawn], sizes[~top])
     # The fitted line may run below 0: the mean is at least what the measured flips alone make of it.
-    return max(float(exact[top].sum()) / n + share * rest, float(exact[top | drawn].sum()) / n)
+    return max(float(exact[top].sum()) / n + share * other_mean, float(exact[top | drawn].sum()) / n)
 
 
 def quantile_bounds(
@@ -124,17 +124,20 @@ def _rank_bounds(
 
     exact = np.asarray(norms, np.float64)
     top, drawn = np.sort(exact[estimated.stratum == TOP]), np.sort(exact[estimated.stratum == RANDOM])
-    rest, m = len(exact) - len(top), len(drawn)
+    others, m = len(exact) - len(top), len(drawn)
     at = np.unique(np.concatenate([[0.0], top, drawn]))
-    known, count = np.searchsorted(top, at, side="right"), np.searchsorted(drawn, at, side="right")
-    least, most = np.zeros(len(at)), np.full(len(at), float(rest))
+    top_count, count = np.searchsorted(top, at, side="right"), np.searchsorted(drawn, at, side="right")
+    least, most = np.zeros(len(at)), np.full(len(at), float(others))
     if m:
         some, missing = count > 0, count < m
-        least[some] = rest * stats.beta.ppf(tail, count[some], m - count[some] + 1)
-        most[missing] = rest * stats.beta.ppf(1 - tail, count[missing] + 1, m - count[missing])
+        least[some] = others * stats.beta.ppf(tail, count[some], m - count[some] + 1)
+        most[missing] = others * stats.beta.ppf(1 - tail, count[missing] + 1, m - count[missing])
         # The flips of the sample themselves are known.
-        least, most = np.maximum(least, count), np.minimum(most, rest - (m - count))
-    reaching_low, reaching_high = at[known + most >= low - ROUNDING], at[known + least >= high - ROUNDING]
+        least, most = np.maximum(least, count), np.minimum(most, others - (m - count))
+    reaching_low, reaching_high = (
+        at[top_count + most >= low - ROUNDING],
+        at[top_count + least >= high - ROUNDING],
+    )
     return float(reaching_low[0]), float(reaching_high[0]) if len(reaching_high) else math.inf
 
 
@@ -209,8 +212,8 @@ def decision_ends(measured: MeasuredSample, confidence: float, largest: float) -
 
     `largest` is 1, or 0 where no decision changes.
     """
-    found, drawn, size = int(measured.drawn.sum()), len(measured.drawn), measured.population
-    least, most = count_limits(found, drawn, size, (1 - confidence) / 2)
+    hits, drawn, size = int(measured.drawn.sum()), len(measured.drawn), measured.population
+    least, most = count_limits(hits, drawn, size, (1 - confidence) / 2)
     return least / size, min(most / size, largest)
 
 
@@ -232,7 +235,7 @@ def _least(measured: MeasuredSample, tail: float) -> float:
     return total / measured.population
 
 
-def count_limits(found: int, drawn: int, size: int, tail: float) -> tuple[int, int]:
+def count_limits(hits: int, drawn: int, size: int, tail: float) -> tuple[int, int]:
     """Returns the least and the largest number of flips of a kind, of `size` in all, that is not excluded where `found`
     of `drawn` flips are of that kind: exact tests of the hypergeometric distribution, inverted.
 
@@ -241,13 +244,13 @@ def count_limits(found: int, drawn: int, size: int, tail: float) -> tuple[int, i
     """
     from scipy import stats
 
-    numbers = range(found, size - (drawn - found) + 1)
+    numbers = range(hits, size - (drawn - hits) + 1)
 
     def reached(number: int) -> bool:
-        return bool(stats.hypergeom.sf(found - 1, size, number, drawn) > tail)
+        return bool(stats.hypergeom.sf(hits - 1, size, number, drawn) > tail)
 
     def too_many(number: int) -> bool:
-        return bool(stats.hypergeom.cdf(found, size, number, drawn) <= tail)
+        return bool(stats.hypergeom.cdf(hits, size, number, drawn) <= tail)
 
     # At the ends of the range `found` is certain, also to a tail that rounding leaves short of 1.
     least = numbers[min(bisect_left(numbers, True, key=reached), len(numbers) - 1)]
@@ -344,16 +347,16 @@ class Accuracy:
         if not self.count:
             return "estimates not compared with any random flip"
         tenth = "" if math.isnan(self.error_90) else f", {self.error_90:.2g} (90%)"
-        told = (
+        text = (
             f"estimates against {drawn} measured: error {self.median_error:.2g} (median){tenth}, "
             f"rank correlation {self.rank_correlation:.3g}, slope {self.slope:.3g}"
         )
         if self.largest_count:
-            told += (
+            text += (
                 f"; against the {self.largest_count} largest, all measured: error {self.largest_error:.2g} (median), "
                 f"{self.largest_error_90:.2g} (90%)"
             )
-        return told + ("" if self.sketch_error is None else f"; the sketch itself {self.sketch_error:.2g}")
+        return text + ("" if self.sketch_error is None else f"; the sketch itself {self.sketch_error:.2g}")
 
     @property
     def exceeding_told(self) -> str:
@@ -399,8 +402,8 @@ def accuracy_of(estimated: Estimated, norms: Float[np.ndarray, " flips"]) -> Acc
     )
 
 
-def _relative(found: np.ndarray, exact: np.ndarray) -> np.ndarray:
-    difference, size = np.abs(found - exact), np.abs(exact)
+def _relative(estimates: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    difference, size = np.abs(estimates - exact), np.abs(exact)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(difference == 0, 0, difference / size)
 

@@ -25,8 +25,8 @@ from jaxsens.core.base.strict import typed
 def generator(seed: int, name: str) -> np.random.Generator:
     """Returns the random stream of the parameter `name` for `seed` (PCG64, seeded with the SHA-256 of the name)."""
     digest = hashlib.sha256(name.encode()).digest()
-    words = np.frombuffer(digest, dtype=np.uint32)
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, *map(int, words)])))
+    entropy = np.frombuffer(digest, dtype=np.uint32)
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, *map(int, entropy)])))
 
 
 class Initialisation(abc.ABC):

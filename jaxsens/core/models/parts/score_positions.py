@@ -227,8 +227,8 @@ class RelativeBias(ScoreBias):
         """The entry of the table for a key this number of positions ahead of the query; behind it, if negative."""
         xp: Any = jnp if isinstance(ahead, jax.Array) else np
         behind = xp.abs(ahead) if self.bidirectional else xp.maximum(-ahead, 0)
-        found = xp.asarray(self.by_distance())[xp.minimum(behind, self.max_distance)]
-        return found + self.one_side * (ahead > 0) if self.bidirectional else found
+        buckets = xp.asarray(self.by_distance())[xp.minimum(behind, self.max_distance)]
+        return buckets + self.one_side * (ahead > 0) if self.bidirectional else buckets
 
     def penalty(
         self, heads: int, queries: Places, keys: KeyPlaces, dtype: jnp.dtype, table: Entries | None = None
@@ -258,10 +258,10 @@ def _reaches(distance: int, exact: int, step: int, steps: int, longest: int) -> 
     return distance**steps * exact**step >= longest**step * exact**steps
 
 
-def _share(fraction: float, whole: int) -> int | None:
+def _share(fraction: float, total: int) -> int | None:
     """Returns a fraction of a whole number, or None if it is not a whole number of at least 1."""
-    part = round(fraction * whole)
-    return part if part and abs(part - fraction * whole) < 1e-9 * whole else None
+    part = round(fraction * total)
+    return part if part and abs(part - fraction * total) < 1e-9 * total else None
 
 
 def _check_fraction(term: PartialRotary | PartialAlibi, fraction: object, problems: Problems) -> None:

@@ -145,9 +145,9 @@ class Weighting(Part):
             return "hard" if self.hard else "none"
         inverse = str(self.inverse_temperature)
         factors = re.search(r"[\dn] ", inverse)  # or terms
-        told = "1" if inverse == "1" else f"1/({inverse})" if factors else f"1/{inverse}"
-        told = told if self.by == "length" else re.sub(r"\bn\b", "i", told)
-        return f"{told} and by entropy" if isinstance(self, AdaptiveSoftmax) else told
+        formula = "1" if inverse == "1" else f"1/({inverse})" if factors else f"1/{inverse}"
+        formula = formula if self.by == "length" else re.sub(r"\bn\b", "i", formula)
+        return f"{formula} and by entropy" if isinstance(self, AdaptiveSoftmax) else formula
 
     @abc.abstractmethod
     def shares(self, scores: Keys, visible: Seen) -> Shares:
@@ -286,8 +286,8 @@ class SinkSoftmax(Tempered):
 
     def log_normaliser(self, scores: Keys, visible: Seen) -> Float[Array, "*rows"]:
         """Returns log (exp(score) + sum_j exp(s_j)) over the visible keys; 0 for a row that sees none."""
-        found = jnp.logaddexp(_log_sum(scores, visible)[..., None], jnp.asarray(self.score, scores.dtype))
-        return jnp.where(jnp.any(visible, axis=-1), found[..., 0], 0)
+        total = jnp.logaddexp(_log_sum(scores, visible)[..., None], jnp.asarray(self.score, scores.dtype))
+        return jnp.where(jnp.any(visible, axis=-1), total[..., 0], 0)
 
 
 @dataclass(frozen=True)
@@ -482,8 +482,8 @@ def _powers(scores: Keys, visible: Seen, least: Any = -math.inf) -> Shares:
 
 def _log_sum(scores: Keys, visible: Seen) -> Float[Array, "*rows"]:
     """Returns log sum_j exp(s_j) over the visible keys; 0 for a row that sees none."""
-    found = jax.nn.logsumexp(jnp.where(visible, scores, -jnp.inf), axis=-1)
-    return jnp.where(jnp.any(visible, axis=-1), found, 0)
+    total = jax.nn.logsumexp(jnp.where(visible, scores, -jnp.inf), axis=-1)
+    return jnp.where(jnp.any(visible, axis=-1), total, 0)
 
 
 def _below_best(scores: Keys, visible: Seen) -> Shares:

@@ -302,11 +302,11 @@ class ModelLayer:
         """How a head's scores become weights; without `head`, those of all heads at once."""
         if head is not None:
             return self.model.weighting_of(self.parameters, self.k, head)
-        found = self.attention.weighting
-        if not isinstance(found, SinkSoftmax):
-            return found
+        weighting = self.attention.weighting
+        if not isinstance(weighting, SinkSoftmax):
+            return weighting
         scores = jax.vmap(lambda head: sink_score("attention", self.weighting(head)))
-        return found.at_sink(scores(jnp.arange(self.attention.heads))[:, None, None])
+        return weighting.at_sink(scores(jnp.arange(self.attention.heads))[:, None, None])
 
     def projected(self, rows: SomeRows, positions: Places) -> Projections:
         """Returns queries, keys and values of some rows; keys and values with one copy for each query head that reads
@@ -382,8 +382,8 @@ class ModelLayer:
         attention, columns = self.attention, jnp.arange(self.n)
         seen = attention.sees(rows[:, None], columns[None, :])
 
-        def one_head(given: tuple[Array, ...]) -> Float[Array, "m value_width"]:
-            head, q, k, v = given
+        def one_head(parts: tuple[Array, ...]) -> Float[Array, "m value_width"]:
+            head, q, k, v = parts
             shares, total = self.weighting(head).shares(self.scores(head, q, k, rows, columns), seen)
             return (shares @ v) / total
 
@@ -525,16 +525,16 @@ def alike(model: Layered, parameters: Any, n: int, layers: range) -> tuple[Alike
 @kept
 def _alike(model: Layered, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool) -> tuple[Alike, ...]:
     """Compares the traces of layers. `wide` (64-bit types are on) is part of the cache key."""
-    parameters, found = jax.tree.unflatten(structure, shapes), []
+    parameters, groups = jax.tree.unflatten(structure, shapes), []
     for k in range(model.layers):
         reads, program = _traced(ModelLayer(model, parameters, k, n))
         kind, size = (model.attention(k), program), sum(shapes[i].size for i in reads)
-        small = model.stacked or (1 + len(found[-1][2] if found else ())) * size <= LARGEST_STACK
-        if found and found[-1][0] == kind and small:
-            found[-1][2].append(reads)
+        small = model.stacked or (1 + len(groups[-1][2] if groups else ())) * size <= LARGEST_STACK
+        if groups and groups[-1][0] == kind and small:
+            groups[-1][2].append(reads)
         else:
-            found.append((kind, k, [reads]))
-    return tuple(Alike(first, tuple(reads)) for _, first, reads in found)
+            groups.append((kind, k, [reads]))
+    return tuple(Alike(first, tuple(reads)) for _, first, reads in groups)
 
 
 def _traced(layer: ModelLayer) -> tuple[tuple[int, ...], Any]:

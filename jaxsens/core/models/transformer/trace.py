@@ -230,9 +230,9 @@ def in_blocks(rows: Callable[[Block], Any], n: int, size: int | None, axis: int)
     blocks = jnp.minimum(jnp.arange(-(-n // size) * size), n - 1).reshape(-1, size)
 
     def joined(parts: Array) -> Array:
-        whole = jnp.moveaxis(parts, 0, axis)
-        whole = whole.reshape(*whole.shape[:axis], -1, *whole.shape[axis + 2 :])
-        return jax.lax.slice_in_dim(whole, 0, n, axis=axis)
+        rows = jnp.moveaxis(parts, 0, axis)
+        rows = rows.reshape(*rows.shape[:axis], -1, *rows.shape[axis + 2 :])
+        return jax.lax.slice_in_dim(rows, 0, n, axis=axis)
 
     return jax.tree.map(joined, jax.lax.map(rows, blocks))
 

@@ -97,15 +97,15 @@ class ShownParts:
     @property
     def legend(self) -> list[ShownToken]:
         """The legend, as tokens."""
-        found = [*self.steps]
+        tokens = [*self.steps]
         nothing = "no change is resolved" if self.blurred else "no flip changes anything"
         if not self.steps:
-            found.append(ShownToken(nothing, "", 0.0, "up", False, False, ""))
+            tokens.append(ShownToken(nothing, "", 0.0, "up", False, False, ""))
         if self.unflipped:
-            found.append(ShownToken("not flipped", "   ", None, "up", False, False, ""))
+            tokens.append(ShownToken("not flipped", "   ", None, "up", False, False, ""))
         if self.blurred:
-            found.append(ShownToken("not resolved", "   ", 0.0, "up", False, True, ""))
-        return found
+            tokens.append(ShownToken("not resolved", "   ", 0.0, "up", False, True, ""))
+        return tokens
 
 
 def page(view: ResultView, by: By | None, title: str) -> str:
@@ -127,8 +127,8 @@ def fragment(view: ResultView, by: By | None = None) -> str:
 
 def _rendered(view: ResultView, by: By | None, most: int, title: str | None = None) -> str:
     """Returns a page with a title, or without one what stands on a page of its own."""
-    shown = vars(shown_parts(view, by, most))
-    return _template().render(whole=title is not None, title=title or "", view=view, **shown)
+    parts = vars(shown_parts(view, by, most))
+    return _template().render(whole=title is not None, title=title or "", view=view, **parts)
 
 
 @cache
@@ -146,22 +146,22 @@ def _template() -> jinja2.Template:
 def shown_parts(view: ResultView, by: By | None, most: int) -> ShownParts:
     """Returns what is shown, of `most` positions at most. `by` is as for `page`."""
     by = by or ("mean" if view.measure.indicator else "largest")
-    shown, left, scale = [], most, _scale(view, by)
+    paragraphs, left, scale = [], most, _scale(view, by)
     for k, one in enumerate(view.inputs):
         taken = min(left, len(one.tokens))
         heading = f"Input {k}, n = {len(one.tokens)}" if len(view.inputs) > 1 else ""
         if taken:
             tokens = list(_tokens(view, k, by, scale, taken))
-            shown.append(ShownInput(heading, tokens, len(one.tokens) - taken))
+            paragraphs.append(ShownInput(heading, tokens, len(one.tokens) - taken))
         left -= taken
     return ShownParts(
         explained=_explained(view, by),
         premises=_premises(view),
-        inputs=shown,
-        hidden_inputs=len(view.inputs) - len(shown),
+        inputs=paragraphs,
+        hidden_inputs=len(view.inputs) - len(paragraphs),
         steps=_steps(view, scale),
-        unflipped=any(token.strength is None for one in shown for token in one.tokens),
-        blurred=any(token.blurred for one in shown for token in one.tokens),
+        unflipped=any(token.strength is None for one in paragraphs for token in one.tokens),
+        blurred=any(token.blurred for one in paragraphs for token in one.tokens),
         numbers=view.names is None,
         facts=_facts(view),
         top=_most_sensitive(view, by),
@@ -196,8 +196,8 @@ def _tokens(view: ResultView, k: int, by: By, scale: float, count: int) -> Itera
     (values, blurred), pieces = _values_by(one, by), one.pieces[:count]
     for i, (space, text) in enumerate(pieces):
         value = float(values[i])
-        known = bool(one.flipped[i])
-        strength = (abs(value) / scale if scale else 0.0) if known else None
+        flipped = bool(one.flipped[i])
+        strength = (abs(value) / scale if scale else 0.0) if flipped else None
         title = _title(view, k, i, read == i)
         kind = "down" if value < 0 else "up"
         yield ShownToken(text, space, strength, kind, bool(one.measured[i]), bool(blurred[i]), title)
@@ -212,11 +212,11 @@ def _title(view: ResultView, k: int, i: int, read: bool) -> str:
         return "\n".join([*lines, "not flipped"])
     how = "" if not view.estimated else " (measured)" if one.measured[i] else " (estimate)"
     instead = view.name(int(one.symbol[i]))
-    largest = _told(one.largest[i], one.largest_at_most[i], view.measure.signed)
+    largest = _bounded_number(one.largest[i], one.largest_at_most[i], view.measure.signed)
     lines.append(f"largest: {largest} with {instead!r}{how}")
     if one.count[i] > 1:
         lines.append(
-            f"mean of {one.count[i]} flips: {_told(one.mean[i], one.mean_at_most[i], view.measure.signed)}"
+            f"mean of {one.count[i]} flips: {_bounded_number(one.mean[i], one.mean_at_most[i], view.measure.signed)}"
         )
     return "\n".join(lines)
 
@@ -228,7 +228,7 @@ def number(value: float, signed: bool = False, digits: int = 3) -> str:
     )
 
 
-def _told(value: float, most: float, signed: bool) -> str:
+def _bounded_number(value: float, most: float, signed: bool) -> str:
     """Returns a value, or what its size is at most if that is a number."""
     return (
         number(value, signed) if np.isnan(most) else f"at most {number(most)}{' in size' if signed else ''}"
@@ -262,14 +262,16 @@ def _premises(view: ResultView) -> list[str]:
         sum(int(one.flipped.sum()) for one in view.inputs),
         sum(len(one.tokens) for one in view.inputs),
     )
-    found = [] if view.model is None else [f"Model: {view.model}."]
-    found.append(f"Flipped: {flipped:,} of {every:,} positions{view.flipped_by and ', '}{view.flipped_by}.")
+    sentences = [] if view.model is None else [f"Model: {view.model}."]
+    sentences.append(
+        f"Flipped: {flipped:,} of {every:,} positions{view.flipped_by and ', '}{view.flipped_by}."
+    )
     if view.scale is not None:
         of = " of input 0" if len(view.inputs) > 1 else ""
-        found.append(
+        sentences.append(
             f"Without a flip, {view.measure.unflipped} = {number(view.scale, view.measure.signed)}{of}."
         )
-    return found
+    return sentences
 
 
 def _facts(view: ResultView) -> str:
@@ -302,6 +304,6 @@ def _flip(view: ResultView, k: int, position: int) -> ShownFlip:
         token,
         after,
         instead,
-        _told(one.largest[position], one.largest_at_most[position], view.measure.signed),
+        _bounded_number(one.largest[position], one.largest_at_most[position], view.measure.signed),
         bool(one.measured[position]),
     )
