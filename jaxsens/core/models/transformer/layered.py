@@ -455,9 +455,9 @@ def _last_rows(model: Layered, parameters: Any, tokens: Tokens) -> AllRows:
     model = model.at_length(n)
     x = embedded_rows(model, parameters, tokens, jnp.arange(n))
     apart = model.apart(parameters)
-    for group in alike(model, apart, n, range(model.layers)):
+    for group in groups_of(model, apart, n, range(model.layers)):
 
-        def one(x: Array, own: Any, group: Alike = group) -> tuple[Array, None]:
+        def one(x: Array, own: Any, group: Group = group) -> tuple[Array, None]:
             return group.layer(model, apart, n, own).output(x).astype(x.dtype), None
 
         x, _ = jax.lax.scan(one, x, group.stacked(apart))
@@ -479,7 +479,7 @@ Stack: TypeAlias = tuple[Array, ...]
 
 
 @dataclass(frozen=True)
-class Alike:
+class Group:
     """A group of consecutive layers that are alike.
 
     Attributes:
@@ -495,10 +495,10 @@ class Alike:
         """The numbers of its layers, from 0 in each group."""
         return jnp.arange(len(self.reads))
 
-    def within(self, layers: range) -> tuple[Alike, ...]:
+    def within(self, layers: range) -> tuple[Group, ...]:
         """Returns the group of those of its layers that are among some consecutive ones, or nothing."""
         start, stop = max(self.first, layers.start), min(self.first + len(self.reads), layers.stop)
-        return (Alike(start, self.reads[start - self.first : stop - self.first]),) if start < stop else ()
+        return (Group(start, self.reads[start - self.first : stop - self.first]),) if start < stop else ()
 
     def stacked(self, parameters: Any) -> Stack:
         """Returns what its layers read."""
@@ -513,17 +513,19 @@ class Alike:
         return layer_of(model, jax.tree.unflatten(structure, leaves), self.first, n)
 
 
-def alike(model: Layered, parameters: Any, n: int, layers: range) -> tuple[Alike, ...]:
+def groups_of(model: Layered, parameters: Any, n: int, layers: range) -> tuple[Group, ...]:
     """Returns the groups of some layers of a model, for inputs of length n, from its parameters, which are `apart`.
     Nothing is compiled."""
     leaves, structure = jax.tree.flatten(parameters)
     shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
-    groups = _alike(model, structure, shapes, n, jnp.result_type(float) == jnp.float64)
+    groups = _groups_of(model, structure, shapes, n, jnp.result_type(float) == jnp.float64)
     return tuple(part for group in groups for part in group.within(layers))
 
 
 @kept
-def _alike(model: Layered, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool) -> tuple[Alike, ...]:
+def _groups_of(
+    model: Layered, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool
+) -> tuple[Group, ...]:
     """Compares the traces of layers. `wide` (64-bit types are on) is part of the cache key."""
     parameters, groups = jax.tree.unflatten(structure, shapes), []
     for k in range(model.layers):
@@ -534,7 +536,7 @@ def _alike(model: Layered, structure: Any, shapes: tuple[Any, ...], n: int, wide
             groups[-1][2].append(reads)
         else:
             groups.append((kind, k, [reads]))
-    return tuple(Alike(first, tuple(reads)) for _, first, reads in groups)
+    return tuple(Group(first, tuple(reads)) for _, first, reads in groups)
 
 
 def _traced(layer: ModelLayer) -> tuple[tuple[int, ...], Any]:
