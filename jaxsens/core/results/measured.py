@@ -231,6 +231,6 @@ def _moved(result: Result, sign: int) -> Result:
     return dataclasses.replace(result, values=norms, resolution=np.zeros(len(norms)))
 
 
-def told(value: float, most: float | None, digits: int = 4) -> str:
+def as_text(value: float, most: float | None, digits: int = 4) -> str:
     """Returns a statistic in words: its value, or "at most" and what it is at most."""
     return f"{value:.{digits}g}" if most is None else f"at most {most:.{digits}g}"

@@ -20,7 +20,7 @@ from jaxsens.core.base.inputs import UNPAIRED, checked_number, choice, is_real, 
 from jaxsens.core.base.sealed import decoded
 from jaxsens.core.base.strict import typed_arguments
 from jaxsens.core.flips.flips import Substitute
-from jaxsens.core.results.measured import COLUMNS, MeasuredFlips, ceiling, told
+from jaxsens.core.results.measured import COLUMNS, MeasuredFlips, as_text, ceiling
 from jaxsens.core.results.pictures.view import ResultView, flipped_input, input_view, spaced, text_pieces
 from jaxsens.core.results.result_file import read_columns, write_columns
 from jaxsens.core.results.resuming import Remaining, joined
@@ -63,7 +63,7 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-    def told(self, digits: int = 4) -> str:
+    def text(self, digits: int = 4) -> str:
         """Returns what it says of a mean, at 95 % confidence, in words."""
         low, high = (f"{end:.{digits}g}" for end in self)
         if self.low == self.high:
@@ -563,7 +563,8 @@ class FlipSensitivity(MeasuredFlips):
             return self._estimated_repr(what, self.accuracy)
         place = f" at position {self.argmax.position}" if len(self) else ""
         blurred = f"{self.unresolved} flips not resolved, " if self.unresolved else ""
-        mean, largest = told(self.mean, self.at_most("mean")), told(self.max, self.at_most("max"))
+        mean = as_text(self.mean, self.at_most("mean"))
+        largest = as_text(self.max, self.at_most("max"))
         return (
             f"FlipSensitivity({self._size()}, {what}, {self.measure.kind}: mean={mean}, max={largest}{place}, "
             f"{blurred}engine={self.engine.name})"
@@ -579,8 +580,8 @@ class FlipSensitivity(MeasuredFlips):
         kind = f"{self.measure.kind}, engine={self.engine.name}"
         return (
             f"FlipSensitivity({self._size()}, {what}, {kind})\n"
-            f"  mean={told(self.mean, self.at_most('mean'))}, {self.mean_interval().told()}; "
-            f"largest measured={told(self.max, self.at_most('max'))}{place}\n"
+            f"  mean={as_text(self.mean, self.at_most('mean'))}, {self.mean_interval().text()}; "
+            f"largest measured={as_text(self.max, self.at_most('max'))}{place}\n"
             f"  {accuracy}\n"
             f"  {measured} flips measured, {len(self) - measured} only estimated; {accuracy.exceeding_told}"
         )

@@ -140,17 +140,17 @@ def test_a_measurement_that_is_not_finite_has_no_interval():
 
 
 def test_the_words_say_what_is_known_and_why_there_is_no_more():
-    assert Interval(0.5, 0.5).told() == "exactly 0.5"
-    assert Interval(0.25, 1 / 3).told(3) == "95% interval [0.25, 0.333]"
-    assert Interval(0.25, math.inf).told() == (
+    assert Interval(0.5, 0.5).text() == "exactly 0.5"
+    assert Interval(0.25, 1 / 3).text(3) == "95% interval [0.25, 0.333]"
+    assert Interval(0.25, math.inf).text() == (
         "at least 0.25 with 95% confidence, and no upper end: flips not measured may be larger"
     )
-    assert "no interval" in Interval(0.0, math.inf).told()
-    assert "no interval" in Interval(math.nan, math.nan).told()
+    assert "no interval" in Interval(0.0, math.inf).text()
+    assert "no interval" in Interval(math.nan, math.nan).text()
 
 
 def test_the_result_of_estimates_says_that_there_is_no_upper_end():
     x = np.random.default_rng(0).exponential(size=500)
-    assert f", {verified(x, x, 0).result.mean_interval().told()}; largest measured=" in repr(
+    assert f", {verified(x, x, 0).result.mean_interval().text()}; largest measured=" in repr(
         verified(x, x, 0).result
     )

@@ -247,7 +247,7 @@ def test_an_estimated_point_keeps_what_is_known_of_its_error(stood_in, tmp_path)
     assert read.statistics["q90"] == result.quantile(0.9)
     assert read.statistics["min"] == result.norms.min()
     assert statistics_of(again, ["mean"]) == {"mean": result.mean}
-    assert f"estimated, the mean: {result.mean_interval().told(3)}" in read.summary()
+    assert f"estimated, the mean: {result.mean_interval().text(3)}" in read.summary()
 
 
 def test_a_point_of_which_every_flip_was_measured_is_exact(stood_in):

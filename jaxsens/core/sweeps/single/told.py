@@ -17,7 +17,7 @@ from jaxsens.core.base.precision import numerics
 from jaxsens.core.base.told import say
 from jaxsens.core.engines.vmap import compiled_output
 from jaxsens.core.models.adapters import LayeredApply
-from jaxsens.core.results.measured import ceiling, told
+from jaxsens.core.results.measured import as_text, ceiling
 from jaxsens.core.results.pictures.view import in_context
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.sweeps.sources import ModelSource
@@ -80,7 +80,7 @@ def told_of_words(result: FlipSensitivity, source: ModelSource, top: int) -> Tol
         there = result.tokens[word, flip["position"]].tolist()
         flips.append({"input": word, **flip, behind: there, "norm": norm})
         cells = [_joined(flip["position"]), _joined(flip["symbol"], names), _joined(there, names)]
-        table.add_row(str(word), *cells, told(norm, flip.get("at_most"), 6))
+        table.add_row(str(word), *cells, as_text(norm, flip.get("at_most"), 6))
     statistics: dict[str, Any] = {f"q{100 * q:g}": q for q in _QUANTILES}
     shown = {
         f"mean {_sizes(result)}": _statistic(result, "mean"),
@@ -90,7 +90,7 @@ def told_of_words(result: FlipSensitivity, source: ModelSource, top: int) -> Tol
     blurred, average = at_most_of(result, _QUANTILES), None
     if result.measure.indicator:
         average, most = result.average_sensitivity, ceiling(result, lambda one: one.average_sensitivity)
-        shown["average sensitivity"] = told(average, most, 6)
+        shown["average sensitivity"] = as_text(average, most, 6)
         blurred |= {} if most is None else {"average_sensitivity": most}
     summary = {
         **_summary(result, flips),
@@ -146,7 +146,7 @@ def told_of_text(result: FlipSensitivity, model: Any, text: str, top: int) -> To
         replacement = " ".join(map(view.name, np.atleast_1d(flip["symbol"]).tolist()))
         value, exact = float(result.values[k]), bool(result.exact[k])
         flips.append({**flip, **context, "replacement": replacement, "value": value, "exact": exact})
-        number = told(value, flip.get("at_most")) if not signed or "at_most" in flip else f"{value:+.4g}"
+        number = as_text(value, flip.get("at_most")) if not signed or "at_most" in flip else f"{value:+.4g}"
         marked = Text.assemble(context["before"], (f"«{context['token']}»", "bold"), context["after"])
         rough = "" if exact or not estimated else "~"
         table.add_row(_joined(flip["position"]), marked, Text(replacement), rough + number)
@@ -225,7 +225,7 @@ def _estimate(result: FlipSensitivity) -> dict[str, str] | None:
     if result.accuracy is None:
         return None
     return {
-        "mean_over_all_flips": result.mean_interval().told(6),
+        "mean_over_all_flips": result.mean_interval().text(6),
         "accuracy": str(result.accuracy),
         "not_measured": f"{int((~result.exact).sum())} flips; {result.accuracy.exceeding_told}",
     }
@@ -233,7 +233,7 @@ def _estimate(result: FlipSensitivity) -> dict[str, str] | None:
 
 def _statistic(result: FlipSensitivity, statistic: Any) -> str:
     value = result.quantile(statistic) if isinstance(statistic, float) else getattr(result, statistic)
-    return told(value, result.at_most(statistic), 6)
+    return as_text(value, result.at_most(statistic), 6)
 
 
 def _sizes(result: FlipSensitivity) -> str:
