@@ -9,7 +9,7 @@ import jax
 from jax.sharding import Mesh
 
 from jaxsens.core.base.errors import Problems
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.choose import Program
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.measures import L2

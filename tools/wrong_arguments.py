@@ -34,7 +34,7 @@ import numpy as np
 
 import jaxsens
 from jaxsens import DurationWarning, InputError, languages, logic, theory
-from jaxsens.core.base import memory
+from jaxsens.core.base import errors
 from tests.documents import public_modules
 from tests.pretrained.folders import write_folder
 from tests.training.tiny import tiny
@@ -152,8 +152,8 @@ class Call:
 _ENGINES_CALL = {
     "agree", "apart", "atom_text", "attention", "at_length", "between", "budget_beside", "check", "chosen", "combined",
     "differs", "drawing", "drawn", "equals", "given", "of", "of_array", "of_changes", "of_outputs", "output_of",
-    "refusal", "resolution", "rows_of", "scale", "shaped", "shorthand", "told", "values", "without_function", "written",
-    "least", "holds", "as_sum",
+    "refusal", "resolution", "rows_of", "scale", "shaped", "shorthand", "text", "told", "values", "without_function",
+    "written", "least", "holds", "as_sum",
 }  # fmt: skip
 """Methods by which a part of the package asks another, some of them inside compiled programs: no user calls them."""
 
@@ -358,7 +358,7 @@ def elsewhere() -> Iterator[None]:
     with (
         tempfile.TemporaryDirectory() as folder,
         contextlib.chdir(folder),
-        mock.patch.object(memory, "machine_memory", return_value=2**30),
+        mock.patch.object(errors, "machine_memory", return_value=2**30),
         contextlib.redirect_stdout(io.StringIO()),
         warnings.catch_warnings(),
     ):

@@ -18,11 +18,9 @@ from jaxtyping import Bool, Float, Int
 
 from jaxsens.analysis.rows import LayeredRows, TransformerRows, changes_of_rows
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import EngineRefusal, InputError, collecting
+from jaxsens.core.base.errors import FLIP_BYTES, EngineRefusal, InputError, check_fits, collecting
 from jaxsens.core.base.inputs import FEWER_FLIPS
-from jaxsens.core.base.memory import FLIP_BYTES, check_fits
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import versions
+from jaxsens.core.base.programs import numerics, versions
 from jaxsens.core.base.registry import read
 from jaxsens.core.base.sealed import SavedResult, reader
 from jaxsens.core.base.strict import naming_arguments

@@ -17,8 +17,7 @@ from jaxsens.analysis.rows import TransformerLevels, changes_of_rows
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.inputs import array_of
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import versions
+from jaxsens.core.base.programs import numerics, versions
 from jaxsens.core.base.sealed import SavedResult, reader
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.told import facts

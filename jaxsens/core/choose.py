@@ -23,10 +23,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsens.core.base.errors import EngineRefusal
-from jaxsens.core.base.memory import FLIP_BYTES
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import Platform, compiled_for, kept
+from jaxsens.core.base.errors import FLIP_BYTES, EngineRefusal
+from jaxsens.core.base.programs import Platform, compiled_for, kept, numerics
 from jaxsens.core.engines import incremental
 from jaxsens.core.engines.difference import engine as difference
 from jaxsens.core.engines.difference import folded

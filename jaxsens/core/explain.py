@@ -10,13 +10,18 @@ import numpy as np
 from jaxtyping import Int
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import DurationWarning, Problems, collecting
-from jaxsens.core.base.memory import FLIP_BYTES, TOKEN_BYTES, check_fits, in_words
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import Platform, compiled_for
+from jaxsens.core.base.errors import (
+    FLIP_BYTES,
+    TOKEN_BYTES,
+    DurationWarning,
+    Problems,
+    check_fits,
+    collecting,
+)
+from jaxsens.core.base.programs import Platform, compiled_for, numerics
 from jaxsens.core.base.registry import read
 from jaxsens.core.base.strict import naming_arguments
-from jaxsens.core.base.told import duration
+from jaxsens.core.base.told import duration, in_words
 from jaxsens.core.checks.check import traced_model
 from jaxsens.core.choose import PlannedRun, choose, of_process
 from jaxsens.core.engines.engine import EngineChoice

@@ -14,11 +14,9 @@ import numpy as np
 from jaxtyping import Bool
 
 from jaxsens.core.base import inputs, stopping
-from jaxsens.core.base.errors import PrecisionWarning, collecting
+from jaxsens.core.base.errors import FLIP_BYTES, TOKEN_BYTES, PrecisionWarning, check_fits, collecting
 from jaxsens.core.base.inputs import FEWER_FLIPS, SHORTER
-from jaxsens.core.base.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import versions
+from jaxsens.core.base.programs import numerics, versions
 from jaxsens.core.base.registry import read
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.checks.check import (

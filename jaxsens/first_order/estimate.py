@@ -12,8 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxsens.core.base.errors import EngineRefusal, InputError
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import kept
+from jaxsens.core.base.programs import kept, numerics
 from jaxsens.core.choose import PlannedRun, here
 from jaxsens.core.engines.engine import Cost, EngineChoice
 from jaxsens.core.engines.one_key.layer_costs import costs_of_layers

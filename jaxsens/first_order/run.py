@@ -14,9 +14,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from jaxsens.core.base import stopping
-from jaxsens.core.base.errors import EstimateWarning, InputError, collecting
-from jaxsens.core.base.memory import check_fits
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.errors import EstimateWarning, InputError, check_fits, collecting
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.choose import choose
 from jaxsens.core.engines.engine import Engine, EngineChoice
 from jaxsens.core.engines.options import Auto

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.files import atomic_path, write_text
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.flips.selection import default_flips, select
 from jaxsens.core.models.adapters import Model, as_model, checked_input

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import Problems
 from jaxsens.core.base.inputs import is_count, plain_numbers
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.base.told import facts
 from jaxsens.core.models.parts.masks import SlidingWindow
 from jaxsens.core.models.parts.weighting import SOFTMAXES

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base.errors import no_rule
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts import initialisation
 from jaxsens.core.models.transformer.module import Network
 from jaxsens.core.models.transformer.parameters import on_device

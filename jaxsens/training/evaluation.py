@@ -14,8 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import collecting
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import compiled
+from jaxsens.core.base.programs import compiled, numerics
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.module import check_tokens
 from jaxsens.core.models.transformer.trace import SCORES_IN_MEMORY

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens import Transformer, TransformerConfig
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.masks import visible
 from jaxsens.core.models.parts.weighting import weights
 from jaxsens.core.models.transformer import layers

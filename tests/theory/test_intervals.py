@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.choices import ACTIVATIONS
 from jaxsens.theory.certified import intervals
 from jaxsens.theory.certified.intervals import Ball, ball

@@ -30,21 +30,18 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from numbers import Integral, Real
 from operator import ge, gt, le, lt
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.core.base.errors import Problems, collecting
-from jaxsens.core.base.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
+from jaxsens.core.base.errors import FLIP_BYTES, TOKEN_BYTES, Problems, check_fits, collecting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Norm = Literal["l2", "l1", "linf"]
+NORMS = ("l2", "l1", "linf")
 """The norms in which changes are measured."""
-
-NORMS: tuple[str, ...] = get_args(Norm)
 
 LARGEST_ID = 2**31 - 1
 """The largest id. Models read ids as 32-bit integers, so larger ones would wrap around: 2**40 + 1 to 1."""
@@ -152,7 +149,7 @@ def is_unicode(text: str) -> bool:
 
 def count(name: str, value: Any, problems: Problems, least: int = 0, most: float = LARGEST_COUNT) -> int:
     """A whole number of at least `least` and at most `most`."""
-    if is_count(value, least) and int(value) <= most:
+    if is_integer(value) and least <= int(value) <= most:
         return int(value)
     problems.add(name, value, count_wanted(value, least, most))
     return 0
@@ -160,10 +157,10 @@ def count(name: str, value: Any, problems: Problems, least: int = 0, most: float
 
 def optional_count(name: str, value: Any, problems: Problems, least: int = 1) -> int | None:
     """A whole number of at least `least`, or None."""
-    if value is None or (is_count(value, least) and int(value) <= LARGEST_COUNT):
-        return None if value is None else int(value)
-    problems.add(name, value, f"{count_wanted(value, least)}, or None")
-    return None
+    if value is not None and not (is_count(value, least) and int(value) <= LARGEST_COUNT):
+        problems.add(name, value, f"{count_wanted(value, least)}, or None")
+        return None
+    return None if value is None else int(value)
 
 
 def count_wanted(value: object, least: int, most: float = LARGEST_COUNT) -> str:
@@ -201,11 +198,6 @@ def number(
     return 0.0
 
 
-def probability(name: str, value: Any, problems: Problems) -> float:
-    """A number strictly between 0 and 1."""
-    return number(name, value, problems, above=0, below=1)
-
-
 def choice(name: str, value: Any, known: Collection[Any], problems: Problems) -> Any:
     """One of a few names (or None, True and False, which are compared by identity)."""
     if not any(value is one or (isinstance(value, str) and value == one) for one in known):
@@ -227,18 +219,11 @@ def checked_count(subject: str, *, least: int = 0, **values: Any) -> int:
     return found[0]
 
 
-def checked_number(
-    subject: str,
-    *,
-    above: float | None = None,
-    least: float | None = None,
-    below: float | None = None,
-    most: float | None = None,
-    **values: Any,
-) -> float:
-    """Checks that all values are numbers within the limits of `number`, raises their errors, and returns the first."""
+def checked_number(subject: str, **values: Any) -> float:
+    """Checks that all values are numbers within the limits of `number`, raises their errors, and returns the first. The
+    limits stand among the values: above=0, gap=gap."""
+    limits = {name: values.pop(name) for name in ("above", "least", "below", "most") if name in values}
     with collecting(subject) as problems:
-        limits = {"above": above, "least": least, "below": below, "most": most}
         found = [number(name, value, problems, **limits) for name, value in values.items()]
     return found[0]
 

@@ -244,9 +244,14 @@ def program_size(apply: Callable[[Any, Any], Any], parameters: Any, n: int) -> P
 
     Loops in a user's model count once.
     """
+    return _program_size(apply, *program_key(parameters, n))
+
+
+def program_key(parameters: Any, n: int) -> tuple[Any, tuple[Any, ...], int, bool]:
+    """Returns what a program of a model depends on besides its function; last, whether 64-bit types are on."""
     leaves, structure = jax.tree.flatten(parameters)
     shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-    return _program_size(apply, structure, shapes, n, jnp.result_type(float) == jnp.float64)
+    return structure, shapes, n, jnp.result_type(float) == jnp.float64
 
 
 @kept

@@ -209,7 +209,7 @@ def compiled_program(
     # Traced once: its shape sizes the results, and the same trace is what the loop computes.
     axes = () if is_single(mesh) else tuple(mesh.shape.items())
     end, own = jax.ShapeDtypeStruct((), np.int32), jax.tree.unflatten(structure, local)
-    with compiling_for(platform_of(mesh)):
+    with compiling_for(platform_of(mesh).name):
         trace = jax.make_jaxpr(row, axis_env=axes)(own, end, FlipBlock(of_row, of_row))
     traced, (of_result,) = jaxpr_as_fun(trace), trace.out_avals
 

@@ -26,8 +26,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Bool, Float, Int
 
-from jaxsens.core.base.precision import resolved
-from jaxsens.core.base.programs import room_for
+from jaxsens.core.base.programs import resolved, room_for
 from jaxsens.core.engines.engine import Engine, FlipBlock
 from jaxsens.core.placement.lanes import Lanes, is_one_cpu, lanes_on
 from jaxsens.core.placement.placement import Placement, where_computed

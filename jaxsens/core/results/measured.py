@@ -3,7 +3,7 @@
 And what a statistic of it is at most, where the rounding of flips that are not resolved may decide it. There is one
 rule for every statistic S that grows with the norms, such as a mean, a maximum or a quantile. With u the norms and r
 the resolutions of the flips that are not resolved (0 for all others), S lies between S(u - r) and S(u + r). It is
-resolved if neither end is further from S(u) than `jaxsens.core.base.precision.RESOLVED` of it. Otherwise it is said to
+resolved if neither end is further from S(u) than `jaxsens.core.base.programs.RESOLVED` of it. Otherwise it is said to
 be at most S(u + r), and S(u) is not shown: it may be rounding alone.
 """
 
@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.inputs import is_count
-from jaxsens.core.base.precision import RESOLVED, SMALLEST, resolved
+from jaxsens.core.base.programs import RESOLVED, SMALLEST, resolved
 from jaxsens.core.base.sealed import encoded
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.flips.flip_table import DELETED, DELETED_NAME, FlipTable
@@ -127,7 +127,7 @@ class MeasuredFlips:
 
     @property
     def resolved(self) -> Bool[np.ndarray, " flips"]:
-        """Which changes are known to 1 % of themselves (`jaxsens.core.base.precision.RESOLVED`), or below 1e-300,
+        """Which changes are known to 1 % of themselves (`jaxsens.core.base.programs.RESOLVED`), or below 1e-300,
         which is taken for 0. The others are at most their norm plus their `resolution`. Estimates count as resolved:
         see `accuracy`.
         """

@@ -31,8 +31,7 @@ from jaxtyping import Array, Float, Int
 from jaxsens.core.base.errors import InputError, PrecisionWarning
 from jaxsens.core.base.nudged import DRAWS as NUDGES
 from jaxsens.core.base.nudged import nudged, salts
-from jaxsens.core.base.precision import UNRESOLVED, numerics
-from jaxsens.core.base.programs import SOONER, compiled, kept, on_host, room_for
+from jaxsens.core.base.programs import SOONER, UNRESOLVED, compiled, kept, numerics, on_host, room_for
 from jaxsens.core.engines.difference import engine as difference
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.engines.vmap import HALF_UNIT, LARGEST_PASS, VmapEngine, output_vector, program_size

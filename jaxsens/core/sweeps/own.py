@@ -20,9 +20,8 @@ import numpy as np
 from jaxtyping import Int
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import NO_VALUE, InputError, Problem, Problems
-from jaxsens.core.base.memory import TOKEN_BYTES, check_fits
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.errors import NO_VALUE, TOKEN_BYTES, InputError, Problem, Problems, check_fits
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.base.stopping import check
 from jaxsens.core.checks.check import traced_model
 from jaxsens.core.flips.flips import Flips, Substitute

@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from pydantic import ConfigDict
 
 from jaxsens.core.base.errors import InputError, Problems
-from jaxsens.core.base.precision import MATMUL_PRECISION
+from jaxsens.core.base.programs import MATMUL_PRECISION
 from jaxsens.core.base.registry import read
 from jaxsens.core.base.sealed import DamagedFile, digest
 from jaxsens.core.base.strict import STRICT, OptionalPositive, checked_by, field_names, read_fields

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Int
 
 from jaxsens.core.base.errors import collecting
 from jaxsens.core.base.inputs import count
-from jaxsens.core.base.precision import DTYPES
+from jaxsens.core.base.programs import DTYPES
 from jaxsens.core.base.stopping import check
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.measures import L2

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from jaxsens.core.base.errors import InputError, collecting
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.choose import PlannedRun
 from jaxsens.core.engines.options import MANY
 from jaxsens.core.explain import planned_run

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base.errors import no_rule, rule_for
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.choices import ACTIVATIONS
 from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
 from jaxsens.core.models.transformer.parameters import (

@@ -13,8 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import Problems
-from jaxsens.core.base.memory import TOKEN_BYTES, check_fits
+from jaxsens.core.base.errors import TOKEN_BYTES, Problems, check_fits
 from jaxsens.core.checks.check import check_calls, check_finite, traced_model
 from jaxsens.core.checks.indices import RANDOM_FLIPS, check_words
 from jaxsens.core.choose import choose

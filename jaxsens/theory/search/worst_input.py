@@ -11,8 +11,7 @@ import numpy as np
 
 from jaxsens.core.base import inputs, stopping
 from jaxsens.core.base.errors import InputError, PrecisionWarning, collecting
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import versions
+from jaxsens.core.base.programs import numerics, versions
 from jaxsens.core.base.registry import read
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.engines.options import AskedEngine

@@ -34,7 +34,7 @@ def test_a_program_is_traced_for_the_platform_it_is_for_and_not_for_the_one_at_h
 
     assert compiled_for() is PLATFORMS["cpu"]
     before = loops()
-    with compiling_for(PLATFORMS["gpu"]):
+    with compiling_for("gpu"):
         assert compiled_for() is PLATFORMS["gpu"]
         assert loops() < before
     assert (compiled_for(), loops()) == (PLATFORMS["cpu"], before)

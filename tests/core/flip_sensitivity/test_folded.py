@@ -10,7 +10,7 @@ import pytest
 
 from jaxsens import Transformer, TransformerConfig, flip_sensitivity
 from jaxsens.core.base.errors import PrecisionWarning
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.engines.difference import folded
 from jaxsens.core.engines.difference.engine import DifferenceEngine
 from jaxsens.core.engines.difference.folded import FoldedEngine

@@ -21,7 +21,7 @@ from jaxsens import (
     flip_sensitivity,
     load_result,
 )
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.engines.options import Vmap
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import L2

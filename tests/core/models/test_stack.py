@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.transformer.parameters import Stack, over_layers, stacked
 from tests.small_models import small

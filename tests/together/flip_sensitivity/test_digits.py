@@ -13,7 +13,7 @@ import pytest
 import jaxsens
 from jaxsens import TransformerConfig
 from jaxsens.core.base.errors import PrecisionWarning
-from jaxsens.core.base.precision import RESOLVED, numerics, resolved
+from jaxsens.core.base.programs import RESOLVED, numerics, resolved
 from jaxsens.core.choose import Work
 from jaxsens.core.engines.difference.rounding import product_error, size
 from jaxsens.core.measures import Decision, Measure

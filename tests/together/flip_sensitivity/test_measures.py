@@ -13,7 +13,7 @@ import pytest
 
 import jaxsens
 from jaxsens import InputError, Transformer, flip_sensitivity, load_result
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.choose import choose
 from jaxsens.core.engines.engine import FlipBlock
 from jaxsens.core.engines.options import Difference

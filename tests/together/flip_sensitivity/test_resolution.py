@@ -12,7 +12,7 @@ import pytest
 
 import jaxsens
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.measures import L2
 from jaxsens.core.models.adapters import Model, as_model

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from jaxsens import InputError, Transformer, TransformerConfig
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import PLATFORMS, compiled_for
+from jaxsens.core.base.programs import PLATFORMS, compiled_for, numerics
 from jaxsens.core.models.parts.masks import MASKS
 from jaxsens.core.models.parts.positions import Learned
 from jaxsens.core.models.transformer import layers, trace

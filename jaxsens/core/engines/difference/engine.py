@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsens.core.base.precision import LARGEST_SCORE
-from jaxsens.core.base.programs import Platform
+from jaxsens.core.base.programs import LARGEST_SCORE, Platform
 from jaxsens.core.base.strict import with_fields
 from jaxsens.core.engines.difference.layer_change import (
     KeptRun,

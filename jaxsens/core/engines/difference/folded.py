@@ -31,8 +31,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base.errors import no_rule
-from jaxsens.core.base.precision import LARGEST_SCORE, LARGEST_TIED
-from jaxsens.core.base.programs import Platform
+from jaxsens.core.base.programs import LARGEST_SCORE, LARGEST_TIED, Platform
 from jaxsens.core.engines.difference.attention import UNTURNED, inverse_temperature
 from jaxsens.core.engines.difference.engine import DifferenceEngine
 from jaxsens.core.engines.difference.layer_change import (

@@ -17,10 +17,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import InputError, Problems, collecting
-from jaxsens.core.base.memory import check_fits
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import compiled
+from jaxsens.core.base.errors import InputError, Problems, check_fits, collecting
+from jaxsens.core.base.programs import compiled, numerics
 from jaxsens.core.models.transformer import layers
 from jaxsens.core.models.transformer.config import NetworkConfig, TransformerConfig
 from jaxsens.core.models.transformer.parameters import (

@@ -24,8 +24,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from jaxsens.core.base.errors import no_rule, rule_for
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import kept
+from jaxsens.core.base.programs import kept, numerics
 from jaxsens.core.base.strict import with_fields
 from jaxsens.core.models.parts import initialisation
 from jaxsens.core.models.parts.choices import OUTPUT_GATES, SCORES

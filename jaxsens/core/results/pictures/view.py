@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxsens.core.base.precision import RESOLVED, SMALLEST, resolved
+from jaxsens.core.base.programs import RESOLVED, SMALLEST, resolved
 from jaxsens.core.flips.flip_table import DELETED, DELETED_NAME
 from jaxsens.core.measures import Measure
 from jaxsens.core.models.transformer.layered import row_read

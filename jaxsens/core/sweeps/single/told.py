@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.base.told import say
 from jaxsens.core.engines.vmap import compiled_output
 from jaxsens.core.models.adapters import LayeredApply
