@@ -219,7 +219,20 @@ class FlipSensitivity(MeasuredFlips):
         """
         name = "average_sensitivity_per_position"
         self._check_decisions(name)
-        return self.mean * self.population / self._flipped_positions(name)
+        flips = self.asked.flips
+        if flips.groups is not None:
+            raise InputError(f"{name}: flips of groups are not flips of positions; use to_pandas()")
+        if self.exhaustive:
+            flipped = len(np.unique(self.inputs.astype(np.int64) * self.n + self.positions))
+        elif isinstance(flips, Substitute) and (flips.symbols is None or isinstance(flips.symbols, int)):
+            # Flips to an alphabet are made at symbols of that alphabet only, and insert each of the others.
+            flipped = self.population // (len(self.alphabet) - 1)
+        else:
+            raise InputError(
+                f"{name}: a sample of flips to chosen symbols does not say how many positions have flips; measure all "
+                "flips"
+            )
+        return self.mean * self.population / flipped
 
     @property
     def sensitivity_distribution(self) -> Float[np.ndarray, " counts"]:
@@ -266,25 +279,6 @@ class FlipSensitivity(MeasuredFlips):
                 f"{name}: it needs all flips, and {len(self)} of {self.population} were drawn; measure all of them"
             )
 
-    def _flipped_positions(self, name: str) -> int:
-        """Returns the number of (input, position) that have flips, drawn or not.
-
-        Raises:
-            InputError: which begins with `name`, if a sample does not say; and for flips of groups.
-        """
-        if self.asked.flips.groups is not None:
-            raise InputError(f"{name}: flips of groups are not flips of positions; use to_pandas()")
-        if self.exhaustive:
-            return len(np.unique(self.inputs.astype(np.int64) * self.n + self.positions))
-        flips = self.asked.flips
-        if not isinstance(flips, Substitute) or not (flips.symbols is None or isinstance(flips.symbols, int)):
-            raise InputError(
-                f"{name}: a sample of flips to chosen symbols does not say how many positions have flips; measure all "
-                "flips"
-            )
-        # Flips to an alphabet are made at symbols of that alphabet only, and insert each of the others.
-        return self.population // (len(self.alphabet) - 1)
-
     def quantile(self, q: float) -> float:
         """Returns the q-quantile of the sensitivities, 0 <= q <= 1, linearly interpolated. That of an estimated result
         is taken from `norms`, which are estimates for the most part."""
@@ -325,7 +319,13 @@ class FlipSensitivity(MeasuredFlips):
             InputError: naming each unusable argument, and for a measured flip above `largest`.
         """
         checked_number("mean_interval", least=0, most=1, confidence=confidence)
-        largest = self._largest_possible(largest)
+        if largest is not None and not (is_real(largest) and float(largest) >= 0):
+            raise InputError.of("largest", largest, "a number of at least 0 that no flip exceeds, or None")
+        if largest is not None and self.max > float(largest):
+            raise InputError.of(
+                "largest", largest, f"a measured flip has {self.max:.6g}; give a number that none exceeds"
+            )
+        largest = min(self.measure.largest, math.inf if largest is None else float(largest))
         if self.exhaustive and self.exact.all():
             return Interval(self.mean, self.mean)
         if not self.complete or not self.exact.any():
@@ -334,19 +334,6 @@ class FlipSensitivity(MeasuredFlips):
         measured = MeasuredSample.of(self.norms, self.estimated, self.population)
         low, high = ends(measured, confidence, largest)
         return Interval(min(low, self.mean), max(high, self.mean))
-
-    def _largest_possible(self, largest: float | None) -> float:
-        """Returns a number that no flip exceeds; infinite if none is known."""
-        limit = self.measure.largest
-        if largest is None:
-            return limit
-        if not is_real(largest) or not float(largest) >= 0:
-            raise InputError.of("largest", largest, "a number of at least 0 that no flip exceeds, or None")
-        if self.max > float(largest):
-            raise InputError.of(
-                "largest", largest, f"a measured flip has {self.max:.6g}; give a number that none exceeds"
-            )
-        return min(limit, float(largest))
 
     def quantile_interval(self, q: float, confidence: float = 0.95) -> Interval:
         """Returns a distribution-free confidence interval for the q-quantile over all flips.

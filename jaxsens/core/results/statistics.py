@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -87,7 +86,16 @@ def stratified_mean(estimated: Estimated, norms: Float[np.ndarray, " flips"]) ->
     top, drawn = estimated.stratum == TOP, estimated.stratum == RANDOM
     sizes, exact = np.abs(estimated.estimates), np.asarray(norms, np.float64)
     n, share = len(sizes), float(np.mean(~top))
-    other_mean = _rest_mean(exact[drawn], sizes[drawn], sizes[~top])
+    sample, drawn_sizes, every = exact[drawn], sizes[drawn], sizes[~top]
+    if len(sample) == len(every):
+        other_mean = float(sample.mean()) if len(sample) else 0.0
+    elif len(sample) < FEWEST:
+        other_mean = float(every.mean()) + (float(np.mean(sample - drawn_sizes)) if len(sample) else 0.0)
+    else:
+        centred = drawn_sizes - drawn_sizes.mean()
+        flat = np.ptp(drawn_sizes) <= ROUNDING * np.max(drawn_sizes)
+        slope = 0.0 if flat else float(centred @ sample) / float(centred @ centred)
+        other_mean = float(sample.mean()) + slope * float(every.mean() - drawn_sizes.mean())
     # The fitted line may run below 0: the mean is at least what the measured flips alone make of it.
     return max(float(exact[top].sum()) / n + share * other_mean, float(exact[top | drawn].sum()) / n)
 
@@ -139,25 +147,6 @@ def _rank_bounds(
         at[top_count + least >= high - ROUNDING],
     )
     return float(reaching_low[0]), float(reaching_high[0]) if len(reaching_high) else math.inf
-
-
-def _rest_mean(exact: np.ndarray, sizes: np.ndarray, every: np.ndarray) -> float:
-    """Returns the regression estimate of the mean over the flips outside the largest estimates.
-
-    Args:
-        exact: the norms of the sample.
-        sizes: the sizes of their estimates.
-        every: the sizes of all estimates outside the largest.
-    """
-    m = len(exact)
-    if m == len(every):
-        return float(exact.mean()) if m else 0.0
-    if m < FEWEST:
-        return float(every.mean()) + (float(np.mean(exact - sizes)) if m else 0.0)
-    centred = sizes - sizes.mean()
-    flat = np.ptp(sizes) <= ROUNDING * np.max(sizes)
-    slope = 0.0 if flat else float(centred @ exact) / float(centred @ centred)
-    return float(exact.mean()) + slope * float(every.mean() - sizes.mean())
 
 
 ORDERS = 8
@@ -290,12 +279,8 @@ def least_mean(values: Float[np.ndarray, " drawn"], size: float, tail: float) ->
             logs = np.array([np.log(1 - f + f * gain).sum(axis=1) for f in shares])
         return float(np.logaddexp.reduce(logs.ravel())) - math.log(logs.size) >= -math.log(tail)
 
-    return _boundary(excluded, floor, total / m) if tail else floor
-
-
-def _boundary(excluded: Callable[[float], bool], low: float, high: float) -> float:
-    """Returns where a statement that holds below and not above changes, from below, to six digits of the range."""
-    for _ in range(20):
+    low, high = floor, total / m
+    for _ in range(20 if tail else 0):  # six digits of the range
         middle = (low + high) / 2
         low, high = (middle, high) if excluded(middle) else (low, middle)
     return low

@@ -216,9 +216,8 @@ class RelativeBias(ScoreBias):
 
         def first(step: int) -> int:
             """The smallest distance in bucket E + step."""
-            return bisect_left(
-                range(longest + 1), True, exact, key=lambda d: _reaches(d, exact, step, steps, longest)
-            )
+            least = longest**step * exact**steps
+            return bisect_left(range(longest + 1), least, exact, key=lambda d: d**steps * exact**step)
 
         firsts = [first(step) for step in range(1, steps)]
         return np.minimum(distances, exact) + np.searchsorted(firsts, distances, side="right")
@@ -251,11 +250,6 @@ class RelativeBias(ScoreBias):
             problems.add(
                 "positions", self, f"a max_distance above {least}, the distances with their own bucket"
             )
-
-
-def _reaches(distance: int, exact: int, step: int, steps: int, longest: int) -> bool:
-    """Returns whether (distance / exact) >= (longest / exact)^(step / steps)."""
-    return distance**steps * exact**step >= longest**step * exact**steps
 
 
 def _share(fraction: float, total: int) -> int | None:

@@ -118,7 +118,7 @@ class Attention:
     def _keys(self) -> KeyMask | TypedMask:
         if isinstance(self.mask, str | TypedMask):
             return mask_of("attention", self.mask)
-        return KeyMask("a mask of your own", self.mask, earlier=True, later=True)
+        return KeyMask(self.mask, earlier=True, later=True)
 
 
 class Layered(abc.ABC):

@@ -172,9 +172,17 @@ def _most_sensitive(view: ResultView, by: By) -> list[ShownFlip]:
     """Returns the most sensitive positions, the first of equals first, each with its largest flip."""
     sizes = [np.nan_to_num(np.abs(_values_by(one, by)[0]), nan=-1) for one in view.inputs]
     places = [(k, i) for k, one in enumerate(view.inputs) for i in range(len(one.tokens))]
-    order = np.argsort(-np.concatenate(sizes), kind="stable")[:TOP]
-    chosen = [places[j] for j in order]
-    return [_flip(view, k, i) for k, i in chosen if view.inputs[k].flipped[i]]
+    rows = []
+    for j in np.argsort(-np.concatenate(sizes), kind="stable")[:TOP]:
+        k, i = places[j]
+        one = view.inputs[k]
+        if one.flipped[i]:
+            where = f"{i}" if len(view.inputs) == 1 else f"{k}: {i}"
+            replacement = alone(view.name(int(one.symbol[i])))
+            value = _bounded_number(one.largest[i], one.largest_at_most[i], view.measure.signed)
+            context = in_context(one.pieces, i)
+            rows.append(ShownFlip(where, *context, replacement, value, bool(one.measured[i])))
+    return rows
 
 
 def _values_by(one: InputView, by: By) -> tuple[Float[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
@@ -290,20 +298,3 @@ def _facts(view: ResultView) -> str:
     partial = any(text == PART for one in view.inputs for _, text in one.pieces)
     blurred += f"; {PART} is a token without a character of its own" if partial else ""
     return f"{view.flips:,}{part} flips{how}{where or ''}{blurred}"
-
-
-def _flip(view: ResultView, k: int, position: int) -> ShownFlip:
-    """Returns the largest flip of a position."""
-    one = view.inputs[k]
-    before, token, after = in_context(one.pieces, position)
-    where = f"{position}" if len(view.inputs) == 1 else f"{k}: {position}"
-    instead = alone(view.name(int(one.symbol[position])))
-    return ShownFlip(
-        where,
-        before,
-        token,
-        after,
-        instead,
-        _bounded_number(one.largest[position], one.largest_at_most[position], view.measure.signed),
-        bool(one.measured[position]),
-    )
