@@ -163,7 +163,7 @@ class UnchangedWarning(UserWarning):
     """Issued if no flip changed anything that was measured. The message gives the likely reasons, and what to try."""
 
 
-def no_rule(consumer: str, family: str, kind: object, known: Iterable[type | str] = ()) -> InputError:
+def no_rule(consumer: str, family: str, kind: object, kinds: Iterable[type | str] = ()) -> InputError:
     """Returns the error for a kind of part that a function has no rule for.
 
     Raise it as the last case of every function that treats the kinds of a family (weightings, position terms,
@@ -179,7 +179,7 @@ def no_rule(consumer: str, family: str, kind: object, known: Iterable[type | str
         consumer: The name of the rejecting function, as its caller knows it.
         family: The family of the kind, in the singular: "weighting", "position term", "activation".
         kind: The part, its class, or its name.
-        known: The kinds with a rule, as classes or names. Omit it if the list would not help.
+        kinds: The kinds with a rule, as classes or names. Omit it if the list would not help.
     """
 
     def name(kind: object) -> str:
@@ -187,7 +187,7 @@ def no_rule(consumer: str, family: str, kind: object, known: Iterable[type | str
             return kind
         return kind.__name__ if isinstance(kind, type) else type(kind).__name__
 
-    names = ", ".join(map(name, known))
+    names = ", ".join(map(name, kinds))
     return InputError(
         f"{consumer} has no rule for the {family} {name(kind)}" + (f"; it knows {names}" if names else "")
     )

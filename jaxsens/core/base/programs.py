@@ -314,12 +314,12 @@ def kept(make: Callable[[*Arguments], Result]) -> Callable[[*Arguments], Result]
     results: _Results[Result] = _Results()
 
     @wraps(make)
-    def found(*args: *Arguments) -> Result:
+    def cached(*args: *Arguments) -> Result:
         mortal: list[Any] = []
         key = tuple(_weakly(one, mortal) for one in args)
         return results.get(key, mortal, partial(make, *args))
 
-    return found
+    return cached
 
 
 def compiled(static: int) -> Callable[[Callable[[*Arguments], Result]], Callable[[*Arguments], Result]]:

@@ -138,11 +138,11 @@ class Answer:
     def __repr__(self) -> str:
         first = dataclasses.fields(cast(Any, self))[:1]
         positional = {field.name for field in first if not field.kw_only and field.name in self._spoken()}
-        shown = [
+        arguments = [
             f"{value!r}" if name in positional else f"{name}={value!r}"
             for name, value in self._written().items()
         ]
-        return f"{type(self).__name__}({', '.join(shown)})"
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
     def _written(self) -> dict[str, Any]:
         """The fields that are written, as a user writes them."""
@@ -192,16 +192,16 @@ def read(base: Any, value: Any, problems: Problems, name: str | None = None, *, 
         value = table
     table = {str(field): one for field, one in value.items()}
     kind = table.pop("kind")
-    known = base.kinds.get(kind) if isinstance(kind, str) else None
-    if known is None:
+    cls = base.kinds.get(kind) if isinstance(kind, str) else None
+    if cls is None:
         hint = did_you_mean(kind, base.kinds) if isinstance(kind, str) else ""
         path = path_of(name) if hint else (*path_of(name), "kind")
         problems.add(path, kind, f"one of {', '.join(base.kinds)}{hint if 'mean' in hint else ''}")
     elif file:
-        return read_table(known, table, name, problems)
+        return read_table(cls, table, name, problems)
     else:
         try:
-            return known(**table)
+            return cls(**table)
         except InputError as error:
             problems.include(error.problems, name)
     return None
@@ -217,7 +217,7 @@ def _listed(value: Any) -> Any:
 FIELDS = "fields as field=value, with a value as in TOML; several are joined by commas, as in positions=0,5"
 
 
-def of_words(base: Any, words: Sequence[str], problems: Problems, name: str) -> Any:
+def of_words(base: Any, texts: Sequence[str], problems: Problems, name: str) -> Any:
     """Returns the object that words such as ("neighbours", "k=8", "sample=1000") describe; None after adding errors.
 
     Args:
@@ -228,10 +228,10 @@ def of_words(base: Any, words: Sequence[str], problems: Problems, name: str) -> 
     """
     own = Problems()
     table: dict[str, Any] = {}
-    first, rest = words[:1], words[1:]
+    first, fields = texts[:1], texts[1:]
     if not issubclass(base, Answer):
-        first, rest = (), words
-    for word in rest:
+        first, fields = (), texts
+    for word in fields:
         field, equals, text = word.partition("=")
         if not equals or not field.isidentifier():
             own.add(name, word, FIELDS)
@@ -252,11 +252,11 @@ def of_words(base: Any, words: Sequence[str], problems: Problems, name: str) -> 
 def value_of(text: str) -> Any:
     """Returns the value that a text means: a TOML value, a list of values joined by commas, or the text itself."""
     try:
-        found = tomllib.loads(f"value = {text}")
+        table = tomllib.loads(f"value = {text}")
     except ValueError:
-        found = {}
-    if found.keys() == {"value"} and not isinstance(found["value"], date | time):
-        return found["value"]
+        table = {}
+    if table.keys() == {"value"} and not isinstance(table["value"], date | time):
+        return table["value"]
     if "," in text and text[:1] not in tuple("\"'[{"):
         return [value_of(part) for part in text.removesuffix(",").split(",")]
     return text

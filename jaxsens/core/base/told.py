@@ -32,8 +32,8 @@ def facts(heading: str, rows: Mapping[str, object], note: str = "") -> str:
         f'<td style="text-align:left">{escape(f"{value:.4g}" if isinstance(value, float) else str(value))}</td></tr>'
         for name, value in rows.items()
     )
-    told = f"<p>{escape(note)}</p>" if note else ""
-    return f"<div><p><strong>{escape(heading)}</strong></p><table><tbody>{cells}</tbody></table>{told}</div>"
+    paragraph = f"<p>{escape(note)}</p>" if note else ""
+    return f"<div><p><strong>{escape(heading)}</strong></p><table><tbody>{cells}</tbody></table>{paragraph}</div>"
 
 
 def duration(seconds: float) -> str:
