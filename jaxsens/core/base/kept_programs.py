@@ -118,7 +118,7 @@ def kept_in(folder: Any, function: str, argument: str, remedy: str) -> KeptProgr
     import jax
 
     global _open
-    if folder is not None and not (isinstance(folder, str | os.PathLike) and is_path(folder)):
+    if folder is not None and not is_path(folder):
         raise InputError.of(argument, folder, "the name of a folder, or None for the default one", function)
     settings: Any = jax.config
     if not settings.jax_enable_compilation_cache:

@@ -336,66 +336,67 @@ def typed_arguments(function: Callable[Parameters, Result]) -> Callable[Paramete
         made = method and function.__name__ == "__init__"
         with collecting(type(args[0]).__name__ if made else function.__name__) as problems:
             for name, value in (*zip(names, args, strict=False), *kwargs.items()):
-                kinds = _checked_kinds(function, name) if name in names else {}
-                if kinds and not any(rule(value) for rule in kinds.values()):
-                    problems.add(name, value, " or ".join(map(_of_kind, kinds)))
+                rules = _rules(function, name) if name in names else ()
+                if rules and not any(check(value) for check, _ in rules):
+                    problems.add(name, value, " or ".join(text for _, text in rules))
         return function(*args, **kwargs)
 
     return called
 
 
+Rule = tuple[Callable[[Any], bool], str]
+"""The check of one type, and the type in words."""
+
+
 @cache
-def _checked_kinds(function: Callable[..., Any], name: str) -> dict[Any, Callable[[Any], bool]]:
-    """Returns the types that an argument may have, with their checks; none if one of them is not checked."""
+def _rules(function: Callable[..., Any], name: str) -> tuple[Rule, ...]:
+    """Returns the rules of the types that an argument may have; none if one of them is not checked."""
     hint = function.__annotations__.get(name, Any)
     try:
         hint = eval(hint, getattr(function, "__globals__", {})) if isinstance(hint, str) else hint
     except (NameError, AttributeError, TypeError):  # imported for type checkers alone
-        return {}
+        return ()
     kinds = get_args(hint) if isinstance(hint, UnionType) or get_origin(hint) is Union else (hint,)
     if any(get_origin(kind) is os.PathLike for kind in kinds):
         kinds = tuple(kind for kind in kinds if kind is not str)  # not every text is a path
-    rules = {kind: rule for kind in kinds if (rule := _rule(kind)) is not None}
-    return rules if len(rules) == len(kinds) else {}
+    rules = tuple(rule for kind in kinds if (rule := _rule(kind)) is not None)
+    return rules if len(rules) == len(kinds) else ()
 
 
-def _rule(kind: Any) -> Callable[[Any], bool] | None:
-    """Returns the check of one type; None for a type that is left to the function."""
-    if kind in (None, NoneType):
-        return lambda value: value is None
+def _rule(kind: Any) -> Rule | None:
+    """Returns the rule of one type; None for a type that is left to the function."""
     origin, parts = get_origin(kind), get_args(kind)
+    if kind in (None, NoneType):
+        return lambda value: value is None, "None"
     if origin is Literal:
-        return lambda value: isinstance(value, str | None) and value in parts
+        choices = f"one of {', '.join(map(str, parts))}"
+        return lambda value: isinstance(value, str | None) and value in parts, choices
     if origin is os.PathLike:
-        return lambda value: isinstance(value, str | os.PathLike) and is_path(value)
-    if origin in (Sequence, Collection) or (origin is Mapping and parts[0] is str):
+        return is_path, "a path"
+    if origin in (Sequence, Collection, Mapping):
         rule = _rule(parts[0])
-        return rule and (lambda value: isinstance(value, origin) and all(map(rule, value)))
+        if rule is None or (origin is Mapping and parts[0] is not str):
+            return None
+        text = "a mapping from texts" if origin is Mapping else f"a list, each {rule[1]}"
+        return lambda value: isinstance(value, origin) and all(map(rule[0], value)), text
     if origin is Callable:
-        return callable
+        return callable, "a function"
     if kind in (str, bool) or (isinstance(kind, type) and kind.__module__.startswith("jaxsens.")):
-        return lambda value: isinstance(value, kind)
+        text = {str: "a text", bool: "True or False"}.get(kind, f"a {kind.__module__}.{kind.__name__}")
+        return lambda value: isinstance(value, kind), text
     return None
 
 
-def is_path(value: str | os.PathLike[str]) -> bool:
+def is_path(value: object) -> bool:
     """Returns whether files can have this name: not empty, no NUL, and no half of a character."""
     try:
-        return os.fspath(value) not in ("", b"") and b"\0" not in os.fsencode(value)
+        return (
+            isinstance(value, str | os.PathLike)
+            and bool(os.fspath(value))
+            and b"\0" not in os.fsencode(value)
+        )
     except (UnicodeEncodeError, TypeError):
         return False
-
-
-def _of_kind(kind: Any) -> str:
-    """Returns a type in words."""
-    if get_origin(kind) is Literal:
-        return f"one of {', '.join(map(str, get_args(kind)))}"
-    texts: dict[Any, str] = {str: "a text", bool: "True or False", None: "None", NoneType: "None"}
-    texts |= {Sequence[str]: "a sequence of texts", Mapping[str, Any]: "a mapping from texts"}
-    origins: dict[Any, str] = {os.PathLike: "a path", Callable: "a function"}
-    if get_origin(kind) in (Sequence, Collection) and kind not in texts:
-        return f"a list, each {_of_kind(get_args(kind)[0])}"
-    return texts.get(kind) or origins.get(get_origin(kind)) or f"a {kind.__module__}.{kind.__name__}"
 
 
 # Problems
