@@ -6,6 +6,7 @@ Python, config files, the command line and HTTP. Work that cannot fit in this ma
 
 from __future__ import annotations
 
+import copyreg
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -130,13 +131,7 @@ class InputError(ValueError):
         return kind(*listed, subject=table["subject"])
 
     def __reduce__(self) -> Any:  # a subclass may be made of other arguments than `args`
-        return _unpickled, (type(self), self.args, self.__dict__)
-
-
-def _unpickled(kind: type[InputError], args: tuple[Any, ...], state: dict[str, Any]) -> InputError:
-    error = kind.__new__(kind, *args)
-    error.__dict__.update(state)
-    return error
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class EngineRefusal(InputError):

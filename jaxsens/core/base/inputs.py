@@ -320,7 +320,9 @@ def _instead_of(value: Any, ids: np.ndarray | None, one: bool, function: str) ->
             "ids, not text: such as [int(symbol) for symbol in word], or the input_ids of a tokenizer",
         )
     if ids is None and array.dtype == object:
-        if not one and (lengths := _lengths(value)):
+        rows = [whole_numbers(row) for row in value] if isinstance(value, list | tuple) and not one else []
+        if rows and all(row is not None and row.ndim == 1 for row in rows):
+            lengths = ", ".join(map(str, sorted({row.size for row in rows if row is not None})))
             return value, f"ids of one length, not of {lengths}: [{function}(model, one) for one in tokens]"
         shape = "shape (n,)" + ("" if one else " or (batch, n), all inputs of one length")
         return value, f"whole numbers of {shape}; turn an iterator or a set into a list"
@@ -330,13 +332,6 @@ def _instead_of(value: Any, ids: np.ndarray | None, one: bool, function: str) ->
         only = "shape (n,), one input of at least one symbol"
         return f"shape {array.shape}", only if one else "shape (n,) or (batch, n), neither of them 0"
     return _summary(array), "whole numbers, the symbols' ids: tokens.astype(int)"
-
-
-def _lengths(value: Any) -> str:
-    """Returns the different lengths of a list of inputs, in words; "" for anything else."""
-    rows = [whole_numbers(one) for one in value] if isinstance(value, list | tuple) else []
-    lengths = sorted({-1 if row is None or row.ndim != 1 else len(row) for row in rows})
-    return "" if -1 in lengths else ", ".join(map(str, lengths))
 
 
 def is_one_hot(array: np.ndarray, ids: np.ndarray | None) -> bool:
