@@ -19,8 +19,8 @@ from jaxsens.cli.shared import (
     Text,
     default,
     flags_named,
+    print_text,
     programs_kept,
-    say,
     say_failures,
     say_why_ended,
 )
@@ -126,7 +126,7 @@ def _swept(options: InJob, asked: SweepOptions, again: str) -> int:
     distributed.join(options.coordinator, options.processes, options.process)
     progress = Console(stderr=True, quiet=asked.quiet)
     number, count = jax.process_index(), jax.process_count()
-    say(progress, f"process {number} of {count}")
+    print_text(progress, f"process {number} of {count}")
     sweep, chosen = asked.load()
     with flags_named({"directory": "--out"}), programs_kept(asked.compilation_cache):
         outcomes = distributed.measure(sweep, asked.out, chosen, progress, options.share_above)
@@ -135,7 +135,7 @@ def _swept(options: InJob, asked: SweepOptions, again: str) -> int:
     if last.ended_early:
         say_why_ended(Console(stderr=True), last, told_done(outcomes[0].finished, outcomes[0].planned), again)
         return last.exit_code
-    say(progress, "waiting for the other processes")
+    print_text(progress, "waiting for the other processes")
     distributed.wait_for_all()
     if number == 0:
         outcomes += _after_all(sweep, asked, progress)
@@ -152,7 +152,7 @@ def _after_all(sweep: Sweep, asked: SweepOptions, progress: Console) -> list[Out
     jobs = [PointsJob(sweep, out), *(RecordsJob(sweep, name, out) for name in sweep.table_points)]
     ended: list[Outcome] = [run(job, progress, []) for job in jobs]
     if any(outcome.finished < outcome.planned for outcome in ended):
-        say(progress, told_done(ended[0].finished, ended[0].planned))
+        print_text(progress, told_done(ended[0].finished, ended[0].planned))
     if ended[0].finished:
         report_all(out, asked.quiet)
     return ended

@@ -24,7 +24,7 @@ from jaxsens.cli.shared import (
 )
 from jaxsens.core.base.errors import collecting
 from jaxsens.core.base.files import write_text
-from jaxsens.core.base.told import duration, in_words, say
+from jaxsens.core.base.text import duration, in_words, print_text
 
 if TYPE_CHECKING:
     from jaxsens.core.sweeps.planning.plan import Plan, PlannedPoints
@@ -100,7 +100,7 @@ def plan(asked: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> int:
     made = Plan(target, tuple(rows), tuple(failed))
     console.print(_table(made))
     for line in _told(made, why):
-        say(console, line)
+        print_text(console, line)
     if asked.write is not None:
         text = job_file(made, asked.write.suffix, asked.config)
         path = asked.write

@@ -20,8 +20,8 @@ from jaxsens.cli.shared import (
     Flag,
     check_folder,
     flags_named,
+    print_text,
     programs_kept,
-    say,
     say_failures,
     say_why_ended,
 )
@@ -68,7 +68,7 @@ def sweep(
     with flags_named({"directory": "--out"}), programs_kept(asked.compilation_cache) as programs:
         outcomes = run_whole(loaded, out, chosen, progress)
     if any(outcome.computed for outcome in outcomes):
-        say(progress, f"{programs}")
+        print_text(progress, f"{programs}")
     say_failures(console, *outcomes)
     first, last = outcomes[0], outcomes[-1]
     finished, ended = first.finished, dict(zip(loaded.table_points, outcomes[1:], strict=False))
@@ -82,16 +82,16 @@ def sweep(
     if last.ended_early:
         say_why_ended(console, last, done, resume)
     elif finished == 0:
-        say(console, "no point could be measured")
+        print_text(console, "no point could be measured")
     elif asked.shard is not None and any(
         number < of for number, of in ((finished, first.planned), *records.values())
     ):
-        say(progress, f"{done}; `{shlex.join(['jaxsens', 'report', str(out)])}` plots them")
+        print_text(progress, f"{done}; `{shlex.join(['jaxsens', 'report', str(out)])}` plots them")
     else:
         try:
             report_all(out, quiet)
         except OSError as error:
-            say(console, f"stopped: {why_unwritable(error, out)}. {done}. To resume: {resume}")
+            print_text(console, f"stopped: {why_unwritable(error, out)}. {done}. To resume: {resume}")
             return 1
     return next((outcome.exit_code for outcome in outcomes[::-1] if outcome.exit_code), 0)
 
@@ -123,15 +123,15 @@ def _list(loaded: Sweep, chosen: Sequence[Point], out: Path) -> int:
     for name, (job, items) in listed.items():
         states = [job.state(item) for item in items]
         for state, item in zip(states, items, strict=True):
-            say(console, f"{state:8} {item}  {job.path(item)}")
+            print_text(console, f"{state:8} {item}  {job.path(item)}")
         counts[name] = states.count("done"), len(states)
         if isinstance(job, PointsJob):
             missing = [item for state, item in zip(states, items, strict=True) if state != "done"]
     done, planned = counts.pop("")
-    say(console, told_done(done, planned, counts))
+    print_text(console, told_done(done, planned, counts))
     if missing:
         beside = f"; {', '.join(counts)}, which may take far longer, are not counted" if counts else ""
-        say(console, told_time(missing, loaded.tables.values()) + beside)
+        print_text(console, told_time(missing, loaded.tables.values()) + beside)
     return 0
 
 
@@ -165,7 +165,7 @@ def status(
         if json_output:
             print(json.dumps(asdict(found), indent=None if watch else 1), flush=True)
         else:
-            say(Console(), "\n".join(found.lines()))
+            print_text(Console(), "\n".join(found.lines()))
         if not watch or found.state != "unfinished":
             return 0
         _pause(WATCH_SECONDS)

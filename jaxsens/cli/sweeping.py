@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from rich.console import Console
 
-from jaxsens.cli.shared import CacheFolder, Config, Flag, Only, Out, Text, again, default, say
+from jaxsens.cli.shared import CacheFolder, Config, Flag, Only, Out, Text, again, default, print_text
 from jaxsens.core.base import stopping
 from jaxsens.core.base.files import only_inside
 
@@ -65,7 +65,7 @@ class SweepOptions:
 
 def told_time(points: Sequence[Point], tables: Iterable[SweepTable]) -> str:
     """Returns in words how long points will take on this machine, with what is stored of them for these tables."""
-    from jaxsens.core.base.told import duration
+    from jaxsens.core.base.text import duration
     from jaxsens.core.sweeps.expected import ExpectedPoints, expected_points, expected_seconds
 
     groups = [one for one in expected_points(points) if isinstance(one, ExpectedPoints)]
@@ -90,4 +90,4 @@ def report_all(directory: Path, quiet: bool) -> None:
     page, fits = write_report(data, directory)
     console = Console(quiet=quiet)
     console.print(summary_table(fits))
-    say(console, f"{page}")
+    print_text(console, f"{page}")

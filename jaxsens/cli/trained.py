@@ -19,8 +19,8 @@ from jaxsens.cli.shared import (
     again,
     check_folder,
     flags_named,
+    print_text,
     programs_kept,
-    say,
     say_failures,
     say_why_ended,
 )
@@ -103,10 +103,10 @@ def train(config: Config, /, *, given: Running) -> int:
             trained = run(read, given.out, watch)
     except TrainingInterrupted as stop:
         done = f"{stop.step} of {read.optimiser.steps} steps are done"
-        say(console, f"stopped; {done}. To resume: {given.again('train', config)}")
+        print_text(console, f"stopped; {done}. To resume: {given.again('train', config)}")
         return stop.exit_code
     except TrainingDiverged as error:
-        say(console, f"failed: {error}")
+        print_text(console, f"failed: {error}")
         return 1
     from jaxsens.training.tables.curves import training_summary, write_training_plot
 
@@ -115,9 +115,9 @@ def train(config: Config, /, *, given: Running) -> int:
     summary = training_summary(given.out)
     if summary is not None:
         printed.print(summary)
-    say(printed, f"trained for {trained.step} steps; fingerprint {trained.fingerprint[:12]}")
-    say(printed, f"{trained.directory}")
-    say(printed, f"no plot: {given.out / 'metrics.csv'} is missing" if plot is None else f"{plot}")
+    print_text(printed, f"trained for {trained.step} steps; fingerprint {trained.fingerprint[:12]}")
+    print_text(printed, f"{trained.directory}")
+    print_text(printed, f"no plot: {given.out / 'metrics.csv'} is missing" if plot is None else f"{plot}")
     return 0
 
 
@@ -141,7 +141,7 @@ def theorem6(config: Config, /, *, given: Running) -> int:
         if complete(outcome.records, read_plan(given.out)):
             write_report(given.out, given.quiet)
         else:
-            say(Console(stderr=True), "nothing could be evaluated")
+            print_text(Console(stderr=True), "nothing could be evaluated")
 
     compute = partial(run_theorem6, load_theorem6_config(config), given.out)
     return given.run(compute, report, "measurements", given.again("theorem6", config))
@@ -155,9 +155,9 @@ def write_report(directory: Path, quiet: bool) -> None:
     page, findings, fits = write_theorem6_report(directory)
     console = Console(quiet=quiet)
     for text in findings:
-        say(console, text)
+        print_text(console, text)
     console.print(summary_table(fits))
-    say(console, f"{page}")
+    print_text(console, f"{page}")
 
 
 def generalisation(config: Config, /, *, given: Running) -> int:
@@ -187,7 +187,7 @@ def _tabulated(command: str, kind: type[TableExperiment[Any, Any]], config: Path
         with only_inside(given.out):
             written = experiment.write(given.out, outcome.records)
         for text in written:
-            say(Console(quiet=given.quiet), f"{text}")
+            print_text(Console(quiet=given.quiet), f"{text}")
 
     def compute(progress: Console) -> Outcome:
         with only_inside(given.out):

@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from jaxsens.core.base.told import in_words
+from jaxsens.core.base.text import in_words
 
 Rule = TypeVar("Rule")
 

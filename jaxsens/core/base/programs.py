@@ -306,7 +306,7 @@ Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 
 
-def kept(make: Callable[[*Arguments], Result]) -> Callable[[*Arguments], Result]:
+def cached(make: Callable[[*Arguments], Result]) -> Callable[[*Arguments], Result]:
     """Makes a function of hashable positional arguments keep its results, as `functools.lru_cache` does.
 
     Its results must not hold the functions among its arguments: these would never go.
@@ -314,12 +314,12 @@ def kept(make: Callable[[*Arguments], Result]) -> Callable[[*Arguments], Result]
     results: _Results[Result] = _Results()
 
     @wraps(make)
-    def cached(*args: *Arguments) -> Result:
+    def call(*args: *Arguments) -> Result:
         mortal: list[Any] = []
         key = tuple(_weakly(one, mortal) for one in args)
         return results.get(key, mortal, partial(make, *args))
 
-    return cached
+    return call
 
 
 def compiled(static: int) -> Callable[[Callable[[*Arguments], Result]], Callable[[*Arguments], Result]]:

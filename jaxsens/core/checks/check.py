@@ -27,7 +27,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base.errors import InputError, UnchangedWarning, check_fits, collecting
 from jaxsens.core.base.nudged import nudged, salts
-from jaxsens.core.base.programs import LOW_PRECISION, compiled, kept
+from jaxsens.core.base.programs import LOW_PRECISION, cached, compiled
 from jaxsens.core.checks.indices import check_words
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.engines.vmap import compiled_output, program_key
@@ -288,7 +288,7 @@ def _traced(function: Callable[[Any, Any], Any], model: Model, n: int) -> Any:
         raise InputError(raised(error, n)) from error
 
 
-@kept
+@cached
 def _shape_of(
     function: Callable[[Any, Any], Any], structure: Any, shapes: tuple[Any, ...], n: int, wide: bool
 ) -> Any:
@@ -349,7 +349,7 @@ def _nudged(apply: Any, parameters: Any, word: Any) -> Array:
     return outputs if outputs.ndim > 1 else outputs[:, None]
 
 
-@kept
+@cached
 def _checks(
     apply: Any, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool
 ) -> dict[Hashable, list[Any]]:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsens.core.base.programs import kept
+from jaxsens.core.base.programs import cached
 from jaxsens.core.engines.vmap import program_key
 from jaxsens.core.models.adapters import Model
 
@@ -36,7 +36,7 @@ def weights_of(model: Model) -> str:
     return _digest_of_arrays(structure, *leaves)
 
 
-@kept
+@cached
 def _digest_of_arrays(structure: Any, *leaves: jax.Array) -> str:
     return _digest(jax.tree.unflatten(structure, leaves))
 
@@ -59,7 +59,7 @@ def _function(model: Model, n: int) -> str:
     return _program(model.apply, *program_key(model.parameters, n))
 
 
-@kept
+@cached
 def _program(apply: Any, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool) -> str:
     """Returns the SHA-256 of the program. `wide` (64-bit types are on) is part of the cache key."""
 

@@ -23,9 +23,9 @@ import pytest
 
 import jaxsens
 from jaxsens.cli.shared import programs_kept
-from jaxsens.core.base import kept_programs
+from jaxsens.core.base import program_cache
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.base.kept_programs import processor
+from jaxsens.core.base.program_cache import processor
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import Softmax
 from tests.core.sweeps.tiny import TINY
@@ -77,7 +77,7 @@ def test_what_one_command_compiled_the_next_one_loads(tmp_path, loads):
         assert compiled(0.731) == value
     assert loads["loaded"] == len(entries(tmp_path)) >= 1
     (folder,) = tmp_path.iterdir()
-    assert folder.name == f"jaxlib-{kept_programs.version('jaxlib')}-cpu-{processor()}"
+    assert folder.name == f"jaxlib-{program_cache.version('jaxlib')}-cpu-{processor()}"
     assert str(second) == f"compiled programs are kept in {folder}"
     assert not [path for path in entries(tmp_path) if path.is_symlink()]
 
@@ -93,7 +93,7 @@ def test_a_process_may_keep_its_programs_before_it_ends(tmp_path):
 def test_code_for_another_processor_is_never_loaded(tmp_path, monkeypatch, loads):
     with programs_kept(str(tmp_path)):
         compiled(0.737)
-    monkeypatch.setattr(kept_programs, "processor", lambda: "0" * 12)
+    monkeypatch.setattr(program_cache, "processor", lambda: "0" * 12)
     with programs_kept(str(tmp_path)):
         compiled(0.737)
     assert loads["loaded"] == 0
@@ -261,7 +261,7 @@ def test_programs_of_strangers_are_not_run(which, mode, tmp_path):
 
 def test_a_folder_of_another_user_is_not_used(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
-    monkeypatch.setattr(kept_programs, "_ROOT", -1)
+    monkeypatch.setattr(program_cache, "_ROOT", -1)
     with pytest.raises(InputError, match="belongs to another user, whose programs would run as you"):
         programs_kept(str(tmp_path))
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from jaxsens.core.base.programs import kept
+from jaxsens.core.base.programs import cached
 from jaxsens.core.models.transformer.config import TransformerConfig
 
 Part = TypeVar("Part")
@@ -76,7 +76,7 @@ def stacked(config: TransformerConfig, layers: Sequence[Part]) -> Sequence[Part]
     return _stack_of(lengths, structure, *leaves)
 
 
-@kept
+@cached
 def _stack_of(lengths: tuple[int, ...], structure: Any, *leaves: jax.Array) -> Stack[Any]:
     return _stacked(lengths, jax.tree.unflatten(structure, leaves))
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxsens.core.base.errors import no_rule
-from jaxsens.core.base.programs import kept
+from jaxsens.core.base.programs import cached
 from jaxsens.core.base.strict import with_fields
 from jaxsens.core.models.parts.initialisation import FAN_IN
 from jaxsens.core.models.parts.positions import AddedTerm, CoordinateTerm, Learned, PositionTerm, ScoreTerm
@@ -88,7 +88,7 @@ def at_temperature(weighting: Weighting, parameters: TransformerParameters) -> W
     return with_fields(weighting, inverse_temperature=schedule.of(values))
 
 
-@kept
+@cached
 def shape_of(config: TransformerConfig) -> TransformerConfig:
     """Returns what a config shares with those of other temperatures and other added positions.
 

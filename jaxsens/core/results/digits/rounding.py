@@ -29,7 +29,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base.nudged import DRAWS as NUDGES
 from jaxsens.core.base.nudged import nudged, salts
-from jaxsens.core.base.programs import SOONER, compiled, kept, numerics, on_host, room_for
+from jaxsens.core.base.programs import SOONER, cached, compiled, numerics, on_host, room_for
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.engines.vmap import HALF_UNIT, LARGEST_PASS, VmapEngine, output_vector, program_size
 from jaxsens.core.flips.flip_table import FlipTable
@@ -250,7 +250,7 @@ def _outputs_nudged(
     return of_first(one, (words, draws), count)
 
 
-@kept
+@cached
 def _pass_of(
     apply: Callable[[Any, Any], Any], structure: Any, shapes: tuple[Any, ...], n: int
 ) -> tuple[Sequence[Any], Callable[..., Array]] | None:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxsens.core.base.programs import numerics
-from jaxsens.core.base.told import say
+from jaxsens.core.base.text import print_text
 from jaxsens.core.engines.vmap import compiled_output
 from jaxsens.core.models.adapters import LayeredApply
 from jaxsens.core.results.at_most import ceiling, told
@@ -58,11 +58,11 @@ class Told:
             facts.add_row(name, fact)
         console.print(facts, highlight=False, markup=False)
         if self.above:
-            say(console, self.above)
+            print_text(console, self.above)
         if self.table.rows:
             console.print(self.table)
         if self.below:
-            say(console, self.below)
+            print_text(console, self.below)
 
 
 def told_of_words(result: FlipSensitivity, source: ModelSource, top: int) -> Told:

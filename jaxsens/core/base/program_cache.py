@@ -110,10 +110,10 @@ def programs_kept(folder: str | os.PathLike[str] | None = None) -> KeptPrograms:
     Warns:
         UserWarning: if the default folder can be written to by others.
     """
-    return kept_in(folder, "programs_kept", "folder", "another folder")
+    return cache_in(folder, "programs_kept", "folder", "another folder")
 
 
-def kept_in(folder: Any, function: str, argument: str, remedy: str) -> KeptPrograms:
+def cache_in(folder: Any, function: str, argument: str, remedy: str) -> KeptPrograms:
     """As `programs_kept`; an error about the folder names `function` and `argument`, and the remedy."""
     import jax
 
