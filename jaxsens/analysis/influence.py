@@ -36,7 +36,7 @@ from jaxsens.core.models.adapters import Model, as_model, checked_input
 from jaxsens.core.models.parts.masks import Span, mask_of
 from jaxsens.core.models.texts import encoded
 from jaxsens.core.placement.placement import Placement, checked_placement
-from jaxsens.core.results.fingerprint import fingerprint
+from jaxsens.core.results.request import fingerprint
 
 if TYPE_CHECKING:
     import pandas as pd

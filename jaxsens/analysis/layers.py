@@ -26,11 +26,10 @@ from jaxsens.core.flips.flips import Flips, Substitute, read_substitution
 from jaxsens.core.flips.selection import select
 from jaxsens.core.measures import Measure, Norm, read_norm
 from jaxsens.core.models.adapters import as_model
-from jaxsens.core.models.networks.given import instead_of
 from jaxsens.core.models.transformer.config import TransformerConfig
-from jaxsens.core.models.transformer.module import Transformer, check_runs
+from jaxsens.core.models.transformer.module import Transformer, check_runs, instead_of
 from jaxsens.core.placement.placement import Placement, checked_placement
-from jaxsens.core.results.fingerprint import fingerprint
+from jaxsens.core.results.request import fingerprint
 
 if TYPE_CHECKING:
     import pandas as pd

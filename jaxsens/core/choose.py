@@ -39,8 +39,8 @@ from jaxsens.core.measures import Measure
 from jaxsens.core.models.adapters import Model
 from jaxsens.core.models.parts.weighting import Tempered, learns_sink
 from jaxsens.core.models.transformer.config import TransformerConfig
-from jaxsens.core.models.transformer.layers import readout_position
-from jaxsens.core.models.transformer.scores import weighting_of
+from jaxsens.core.models.transformer.layered import readout_row
+from jaxsens.core.models.transformer.trace import weighting_of
 from jaxsens.core.placement.program import Quantity, bytes_of
 
 ROUNDING = 1e-3
@@ -81,7 +81,7 @@ def choose(
     config = model.config
     if count is None:
         symbols = 1 if config is None else config.alphabet_size - 1
-        read = config is not None and readout_position(config, n) is not None
+        read = config is not None and readout_row(config.readout, n) is not None
         count = inputs * (n - read) * symbols
     work = Work(model, n, inputs, count, platform or compiled_for())
     forward = VmapEngine(measure, measure.coordinates(model.outputs), model.apply, rewrite=flips.rewrite)

@@ -41,19 +41,18 @@ from jaxsens.core.models.transformer.module import activation_bytes
 from jaxsens.core.placement.placement import Placement, checked_placement
 from jaxsens.core.placement.progress import PROGRESS, telling
 from jaxsens.core.placement.run import Finished, Measuring, Progress
-from jaxsens.core.results.digits.resolution import (
+from jaxsens.core.results.interrupted import MeasurementInterrupted, check_texts, each_text
+from jaxsens.core.results.measured import MeasuredFlips, Provenance
+from jaxsens.core.results.request import name_of, requested
+from jaxsens.core.results.result import FlipSensitivity
+from jaxsens.core.results.resuming import Remaining
+from jaxsens.core.results.rounding import (
     beyond_precision,
     forward_pass,
+    rounding_of,
     unresolved_scores,
     warn_if_unresolved,
 )
-from jaxsens.core.results.digits.rounding import rounding_of
-from jaxsens.core.results.interrupted import MeasurementInterrupted
-from jaxsens.core.results.measured import MeasuredFlips, Provenance, name_of
-from jaxsens.core.results.request import requested
-from jaxsens.core.results.result import FlipSensitivity
-from jaxsens.core.results.resuming import Remaining
-from jaxsens.core.results.texts import check_texts, each_text
 
 
 class CallOptions(TypedDict, total=False):

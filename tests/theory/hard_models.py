@@ -17,7 +17,7 @@ from jaxsens.core.models.parts.masks import visible
 from jaxsens.core.models.parts.weighting import weights
 from jaxsens.core.models.transformer import layers
 from jaxsens.core.models.transformer.parameters import initialise
-from jaxsens.core.models.transformer.scores import scores
+from jaxsens.core.models.transformer.trace import scores
 from jaxsens.theory.hard_attention.restriction import FREE, Restriction
 
 

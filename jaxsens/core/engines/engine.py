@@ -20,8 +20,7 @@ from jaxsens.core.models.parts.masks import TypedMask, kind_of_mask
 from jaxsens.core.models.parts.positions import PositionTerm
 from jaxsens.core.models.parts.weighting import Weighting
 from jaxsens.core.models.transformer.config import TransformerConfig
-from jaxsens.core.models.transformer.parameters import TransformerParameters
-from jaxsens.core.models.transformer.tables import shape_of, with_tables
+from jaxsens.core.models.transformer.parameters import TransformerParameters, shape_of, with_tables
 
 
 @dataclass(frozen=True)

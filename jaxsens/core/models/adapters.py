@@ -27,14 +27,13 @@ from jaxsens.core.base.inputs import plain_numbers
 from jaxsens.core.base.programs import cached
 from jaxsens.core.base.strict import with_fields
 from jaxsens.core.models.model_problems import check_is_model
-from jaxsens.core.models.networks.config import NetworkConfig
 from jaxsens.core.models.torch_model import TorchModel
 from jaxsens.core.models.transformer import layers
-from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.models.transformer.config import NetworkConfig, TransformerConfig
 from jaxsens.core.models.transformer.layered import Attention, Layered, LayeredModel, forward
 from jaxsens.core.models.transformer.layers import layered_transformer
 from jaxsens.core.models.transformer.module import check_runs
-from jaxsens.core.models.transformer.stack import stacked
+from jaxsens.core.models.transformer.parameters import stacked
 
 RANDOM_OUTPUT = (
     "model: two calls on the same input differ; switch off randomness (model.eval(), deterministic=True, "

@@ -31,7 +31,7 @@ from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.measures import L2, Measure
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.run import Progress
-from jaxsens.core.results.at_most import ceiling, told
+from jaxsens.core.results.measured import ceiling, told
 from jaxsens.core.results.result import FlipSensitivity, Interval, load_with_metadata, save_with_metadata
 from jaxsens.core.sweeps.jobs.job import check_key
 from jaxsens.core.sweeps.sources import ModelSource
@@ -444,7 +444,7 @@ def statistics_of(result: FlipSensitivity, names: Iterable[str]) -> dict[str, fl
 
 
 def ceilings_of(result: FlipSensitivity, names: Iterable[str]) -> dict[str, float]:
-    """What those named statistics are at most that rounding may decide (`jaxsens.core.results.at_most`)."""
+    """What those named statistics are at most that rounding may decide (`jaxsens.core.results.measured`)."""
     found = {
         name: ceiling(result, lambda one, name=name: statistics_of(one, (name,))[name]) for name in names
     }

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from jaxsens.core.base.errors import InputError, Problems
-from jaxsens.core.models.transformer.stack import Stack
+from jaxsens.core.models.transformer.parameters import Stack
 from jaxsens.pretrained.families.family import Place, StoredTensor, Tensor
 
 NARROW = "bfloat16"

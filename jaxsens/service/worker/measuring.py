@@ -22,7 +22,7 @@ from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.flips.selection import default_flips, select
 from jaxsens.core.models.adapters import as_model, checked_input
 from jaxsens.core.models.texts import encoded, with_token
-from jaxsens.core.results.fingerprint import fingerprint
+from jaxsens.core.results.request import fingerprint
 from jaxsens.service.worker.models import ServedModels
 from jaxsens.service.worker.question import Question
 

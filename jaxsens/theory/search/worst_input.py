@@ -20,7 +20,7 @@ from jaxsens.core.measures import Measure, read_norm
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.transformer.layered import LAST_OTHER
 from jaxsens.core.placement.placement import Placement, checked_placement
-from jaxsens.core.results.digits.resolution import beyond_precision, forward_pass, unresolved_scores
+from jaxsens.core.results.rounding import beyond_precision, forward_pass, unresolved_scores
 from jaxsens.theory.search import enumeration
 from jaxsens.theory.search.checkpoint import Checkpoint, identity
 from jaxsens.theory.search.local_search import Measurements, Restart, SearchProgress, climb

@@ -24,11 +24,10 @@ from jaxsens.core.engines.incremental import incremental_engine
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.measures import Measure
 from jaxsens.core.models.adapters import Model, TransformerApply
-from jaxsens.core.models.networks.given import parameters_from_numpy
 from jaxsens.core.models.parts.masks import SlidingWindow, TwoSidedWindow
 from jaxsens.core.models.parts.score_positions import PartialAlibi, PartialRotary, RelativeBias
 from jaxsens.core.models.parts.weighting import SinkSoftmax
-from jaxsens.core.models.transformer.parameters import TransformerParameters
+from jaxsens.core.models.transformer.parameters import TransformerParameters, parameters_from_numpy
 from tests import reference
 from tests.small_models import KINDS, POSITIONS_TRIED, WEIGHTINGS_TRIED, random_parameters, small
 from tests.tolerances import CANCELLING, CARRIED, CHOSEN, SUBTRACTED, Tolerance

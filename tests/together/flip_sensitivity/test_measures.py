@@ -20,7 +20,7 @@ from jaxsens.core.engines.options import Difference
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import KL, Comparison, Cosine, Function, Measure
 from jaxsens.core.models.adapters import as_model
-from jaxsens.core.models.networks.given import parameters_from_numpy
+from jaxsens.core.models.transformer.parameters import parameters_from_numpy
 from jaxsens.core.placement.placement import Placement
 from tests import reference
 from tests.core.flip_sensitivity.conformance import CASES, engine_of

@@ -17,8 +17,8 @@ from jaxsens.core.base.errors import no_rule
 from jaxsens.core.base.programs import compiled_for
 from jaxsens.core.engines.difference.moved import HeadsMoved, Index, KeptLayer, Numbers, Rows
 from jaxsens.core.engines.difference.rounding import size, unit
+from jaxsens.core.models.parts.choices import weighted_sums
 from jaxsens.core.models.parts.masks import visible
-from jaxsens.core.models.parts.products import weighted_sums
 from jaxsens.core.models.parts.weighting import (
     AverageHard,
     HardWeighting,

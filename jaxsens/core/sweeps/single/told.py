@@ -17,8 +17,8 @@ from jaxsens.core.base.programs import numerics
 from jaxsens.core.base.text import print_text
 from jaxsens.core.engines.vmap import compiled_output
 from jaxsens.core.models.adapters import LayeredApply
-from jaxsens.core.results.at_most import ceiling, told
-from jaxsens.core.results.pictures.pieces import in_context
+from jaxsens.core.results.measured import ceiling, told
+from jaxsens.core.results.pictures.view import in_context
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.sweeps.sources import ModelSource
 
