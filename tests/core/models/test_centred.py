@@ -79,7 +79,8 @@ def test_every_row_is_the_plain_row_shifted_so_that_the_best_key_has_0(seed, sca
         arrays = jnp.asarray(queries), jnp.asarray(keys)
         found = np.asarray(centred_scores(config.layer(0), *arrays, jnp.asarray(seen)))
         parameters = jax.tree.map(jnp.asarray, random_parameters(config)).layers[0]
-        plain = np.asarray(scores(config.layer(0), parameters, *arrays, place, place, 6))
+        where = jnp.asarray(place)
+        plain = np.asarray(scores(config.layer(0), parameters, *arrays, where, where, 6))
     np.testing.assert_array_equal(found[..., 4], found[..., 1])
     for row in np.ndindex(2, 6):
         if seen[row].any():
