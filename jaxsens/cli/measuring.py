@@ -82,12 +82,12 @@ class MeasuringOptions:
         """Returns the objects that the options describe, by argument; those that are given. Adds the errors."""
         found: dict[str, Any] = {}
         for base in (Flips, Measure, AskedEngine):
-            words = getattr(self, base.question)
+            words = getattr(self, base.argument)
             if words is not None:
-                one = of_words(base, words, problems, flag(base.question))
+                one = of_words(base, words, problems, flag(base.argument))
                 if one is not None and self.seed > 0 and not any(word.startswith("seed=") for word in words):
                     one = one.seeded(self.seed)
-                found[base.question] = one
+                found[base.argument] = one
         if self.placement is not None:
             found["placement"] = of_words(PlacementTable, self.placement, problems, "--placement")
         return found

@@ -297,5 +297,5 @@ def _call(planned: Sweep, inputs: Any) -> str:
     options = [f"{{{models}}}", repr([*planned.lengths]), f"seeds={[*planned.seeds]}"]
     options += [] if inputs is None else [f"inputs={_name(inputs)}"]
     asked = (planned.measure.flips, planned.measure.measure, planned.measure.engine)
-    options += [f"{one.question}={one!r}" for one in asked]
+    options += [f"{one.argument}={one!r}" for one in asked]
     return f"# jaxsens.sweep({', '.join(options)})\n"

@@ -84,10 +84,8 @@ class Kinds(Mapping[str, type[Any]]):
             self._own[name] = kind
 
     def __getitem__(self, name: str) -> type[Any]:
-        if name in self._own:
-            return self._own[name]
         if name not in self.brought:
-            raise KeyError(name)
+            return self._own[name]
         kind = load(self.group, name)
         if getattr(kind, "kinds", None) is not self or kind.kind != name:
             raise InputError(f"jaxsens.{self.group}: {name!r} is {kind!r}, which is no class of this kind")
@@ -103,16 +101,16 @@ class Kinds(Mapping[str, type[Any]]):
 # Objects of a kind
 
 
-class Answer:
-    """An answer to one question. Its class is one of the kinds of an abstract class below this one.
+class Option:
+    """A value of one argument. Its class is one of the kinds of an abstract class below this one.
 
     Attributes:
         kind: the word for it in a config and on the command line.
-        question: the argument that it answers.
+        argument: the argument that it is a value of.
     """
 
     kind: ClassVar[str]
-    question: ClassVar[str]
+    argument: ClassVar[str]
     kinds: ClassVar[Any]
 
     @classmethod
@@ -122,18 +120,18 @@ class Answer:
         return None
 
     def seeded(self, seed: int) -> Any:
-        """Returns the answer with a seed, if it draws anything."""
+        """Returns the object with a seed, if it draws anything."""
         del seed
         return self
 
-    def given(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """Returns the fields that differ from their defaults."""
         pairs = [(field, getattr(self, field.name)) for field in dataclasses.fields(cast(Any, self))]
         return {field.name: value for field, value in pairs if value != field.default}
 
     def table(self) -> dict[str, Any]:
         """Returns the object as JSON values: its kind, and the fields that differ from their defaults."""
-        return {"kind": self.kind, **{name: _listed(value) for name, value in self.given().items()}}
+        return {"kind": self.kind, **{name: _listed(value) for name, value in self.settings().items()}}
 
     def __repr__(self) -> str:
         first = dataclasses.fields(cast(Any, self))[:1]
@@ -146,7 +144,7 @@ class Answer:
 
     def _written(self) -> dict[str, Any]:
         """The fields that are written, as a user writes them."""
-        return {name: _listed(value) for name, value in self.given().items()}
+        return {name: _listed(value) for name, value in self.settings().items()}
 
     @classmethod
     def _spoken(cls) -> tuple[str, ...]:
@@ -156,12 +154,12 @@ class Answer:
 
 @dataclass_transform(frozen_default=True, kw_only_default=False, field_specifiers=(dataclasses.field,))
 def kind_of(base: Any, kind: str) -> Callable[[type[T]], type[T]]:
-    """Makes a class a kind of the answers to a question: a config (`jaxsens.core.base.strict`), known by the word
+    """Makes a class a kind of the values of an argument: a config (`jaxsens.core.base.strict`), known by the word
     `kind`."""
 
     def decorate(cls: type[T]) -> type[T]:
         made: Any = config(cls)
-        made.__repr__ = Answer.__repr__
+        made.__repr__ = Option.__repr__
         made.kind = kind
         base.kinds[kind] = made
         return made
@@ -170,16 +168,16 @@ def kind_of(base: Any, kind: str) -> Callable[[type[T]], type[T]]:
 
 
 def read(base: Any, value: Any, problems: Problems, name: str | None = None, *, file: bool = False) -> Any:
-    """Returns the object that answers a question; None after adding errors.
+    """Returns the object that a value of an argument stands for; None after adding errors.
 
     Args:
         base: the abstract class: `Flips`, `Measure` or `AskedEngine`.
         value: an object, the name of a kind, a table `{"kind": ..., ...}`, or a shorthand.
         problems: collects the errors.
-        name: what to call the value in messages; by default the question's name.
+        name: what to call the value in messages; by default the argument's name.
         file: whether the value comes from a file, where nothing but tables, names and shorthands are.
     """
-    name = str(base.question) if name is None else name
+    name = str(base.argument) if name is None else name
     if isinstance(value, base):
         return value
     if isinstance(value, str):
@@ -229,7 +227,7 @@ def of_words(base: Any, texts: Sequence[str], problems: Problems, name: str) -> 
     own = Problems()
     table: dict[str, Any] = {}
     first, fields = texts[:1], texts[1:]
-    if not issubclass(base, Answer):
+    if not issubclass(base, Option):
         first, fields = (), texts
     for word in fields:
         field, equals, text = word.partition("=")
@@ -242,7 +240,7 @@ def of_words(base: Any, texts: Sequence[str], problems: Problems, name: str) -> 
     if own:
         problems.include(own)
         return None
-    if not issubclass(base, Answer):
+    if not issubclass(base, Option):
         return read_table(base, table, name, problems)
     kind = value_of(first[0]) if first else ""
     shorthand = {"kind": kind} if isinstance(kind, str) else base.shorthand(kind)

@@ -13,7 +13,7 @@ from jaxtyping import Int
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import Problems
 from jaxsens.core.base.inputs import is_count, whole_numbers
-from jaxsens.core.base.registry import Answer, Seed, kind_of, read
+from jaxsens.core.base.registry import Option, Seed, kind_of, read
 from jaxsens.core.base.strict import OptionalPositive, Positive, checked_by
 from jaxsens.core.flips.positions import checked_positions
 
@@ -179,7 +179,7 @@ CHOSEN = "to symbols chosen for each of them"
 """By what positions are flipped, in words, where that differs from one to the next."""
 
 
-class Flips(Answer, abc.ABC):
+class Flips(Option, abc.ABC):
     """What a flip does to a word, and where.
 
     Every kind but `Pairs` has these fields besides its own:
@@ -194,7 +194,7 @@ class Flips(Answer, abc.ABC):
     word: `[(3, 4, 5), (9,)]`. The j-th flip of a group inserts the j-th symbol of each of its positions.
     """
 
-    question: ClassVar[str] = "flips"
+    argument: ClassVar[str] = "flips"
     example: ClassVar[str] = "jaxsens.Neighbours(8)"
     kinds: ClassVar[dict[str, type[Any]]] = {}
     groups: Any = None
@@ -205,7 +205,7 @@ class Flips(Answer, abc.ABC):
     @classmethod
     def shorthand(cls, value: Any) -> Any:
         """An integer, ids or a mapping stand for `Substitute`; None for the model's own alphabet."""
-        return None if isinstance(value, Answer) else {"kind": "substitute", "symbols": value}
+        return None if isinstance(value, Option) else {"kind": "substitute", "symbols": value}
 
     @classmethod
     def _spoken(cls) -> tuple[str, ...]:
@@ -581,7 +581,7 @@ def alphabet_of(
     if flips is None:
         return np.zeros(0, int)
     plain = isinstance(flips, Substitute) and flips.by_position is None
-    if not plain or flips.given().keys() - {"symbols"}:
+    if not plain or flips.settings().keys() - {"symbols"}:
         problems.add("flips", flips, "symbols alone, such as flips=2: all positions of a word are flipped")
         return np.zeros(0, int)
     if flips.named is None:

@@ -94,7 +94,7 @@ def name_of(model: Any) -> str | None:
 
 
 def _from_file(base: Any) -> PlainValidator:
-    """Returns the validator of a field that files hold as an answer's `table`."""
+    """Returns the validator of a field that files hold as an option's `table`."""
 
     def answer(value: Any) -> Any:
         if isinstance(value, Mapping) and "program" in value:
