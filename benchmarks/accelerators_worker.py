@@ -16,15 +16,15 @@ import jax
 from jax.sharding import Mesh
 
 import jaxsens
+from benchmarks.compiled import compile_for
 from benchmarks.large import LLAMA_3_8B, planned
 from benchmarks.options import FEED_FORWARD, HEADS, WIDTH
+from benchmarks.topology import mesh_of
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.programs import PLATFORMS
 from jaxsens.core.choose import Program
 from jaxsens.core.explain import planned_run
-from jaxsens.core.sweeps.planning.compiled import compile_for
 from jaxsens.core.sweeps.planning.devices import Target, target_called
-from jaxsens.core.sweeps.planning.topology import mesh_of
 
 
 def flips_of(edit: str, n: int, published: bool) -> Any:

@@ -328,10 +328,10 @@ def tables() -> dict[str, frozenset[str]]:
     from jaxsens.core.models.config_tables import kinds as network_kinds
     from jaxsens.core.models.config_tables import network
     from jaxsens.core.sweeps.config import Variant
+    from jaxsens.core.sweeps.inputs import AllWords, RandomWords, TextFile, WordFile
     from jaxsens.core.sweeps.placement_table import PlacementTable
     from jaxsens.core.sweeps.points import Measurement
     from jaxsens.core.sweeps.sources import naming
-    from jaxsens.core.sweeps.words import AllWords, RandomWords, TextFile, WordFile
     from jaxsens.formal.constructions.sources import COMMON
     from jaxsens.pretrained.source import PublishedTable
     from jaxsens.theory.tables.sweep import Bounds

@@ -18,7 +18,7 @@ import jaxsens
 from jaxsens import Transformer, TransformerConfig, construction, flip_sensitivity, load_result
 from jaxsens.cli.models import ModelOptions
 from jaxsens.core.sweeps import points as sweep_points
-from jaxsens.core.sweeps.words import RandomWords, Symbols
+from jaxsens.core.sweeps.inputs import RandomWords, Symbols
 from tests.commands import refused, run
 from tests.core.sweeps.tiny import TINY, draw_nothing, fake_flip_sensitivity
 

@@ -26,19 +26,16 @@ def ended(processes: list[subprocess.Popen[str]]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("job", "again"),
+    ("job", "requested"),
     [
-        (InJob(), ""),
-        (InJob(share_above=5), ""),
-        (InJob(distributed=True, share_above=5), " --distributed --share-above 5"),
-        (
-            InJob(coordinator="a:1", processes=2, process=0),
-            " --distributed --coordinator a:1 --processes 2 --process 0",
-        ),
+        (InJob(), False),
+        (InJob(share_above=5), False),
+        (InJob(distributed=True, share_above=5), True),
+        (InJob(coordinator="a:1", processes=2, process=0), True),
     ],
 )
-def test_a_job_is_asked_for_by_its_options_and_is_resumed_by_the_same(job, again):
-    assert (job.asked, job.again) == (bool(again), again)
+def test_a_job_is_requested_by_its_options(job, requested):
+    assert job.requested == requested
 
 
 @pytest.mark.long

@@ -82,8 +82,8 @@ def test_every_command_is_in_the_reference(capsys):
 def test_every_table_of_a_config_is_in_the_reference_and_says_what_each_key_means():
     from jaxsens.analysis.tables.sweep import AttentionTable
     from jaxsens.core.sweeps.config import Settings, SweepTables, Variant
+    from jaxsens.core.sweeps.inputs import AllWords, RandomWords, WordFile
     from jaxsens.core.sweeps.points import Measurement
-    from jaxsens.core.sweeps.words import AllWords, RandomWords, WordFile
     from jaxsens.theory.tables.sweep import Bounds
     from jaxsens.training.tables.generalisation import Generalisation
     from jaxsens.training.theorem6.config import Theorem6Model, Theorem6Tables

@@ -152,9 +152,9 @@ def exponent_interval_halved(original: Any, values: Any) -> Any:
     return low + (high - low) / 4, high - (high - low) / 4
 
 
-def finding_left_out(original: Any, fits: Any) -> Any:
+def finding_left_out(original: Any, names: Any) -> Any:
     """core/report."""
-    return {kind: members[:1] for kind, members in original(fits).items()}
+    return original([*names][:1])
 
 
 def first_mistake_only(original: Any, problems: Any, *given: Any) -> None:

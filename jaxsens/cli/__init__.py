@@ -122,13 +122,13 @@ def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
     return codecs.backslashreplace_errors(error)
 
 
-def _check_command(arguments: Sequence[str], known: Iterable[str]) -> None:
+def _check_command(arguments: Sequence[str], commands: Iterable[str]) -> None:
     """Raises InputError, with the likeliest one, if the first word is no command."""
-    if arguments and not arguments[0].startswith("-") and arguments[0] not in known:
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
         from jaxsens.core.base.errors import InputError
         from jaxsens.core.base.strict import did_you_mean
 
-        raise InputError(f"{arguments[0]}: no such command{did_you_mean(arguments[0], known)}")
+        raise InputError(f"{arguments[0]}: no such command{did_you_mean(arguments[0], commands)}")
 
 
 def _in_words(error: InputError | OSError) -> str:

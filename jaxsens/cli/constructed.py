@@ -139,7 +139,7 @@ def _tabulate(
     code, rows = outcome.exit_code, outcome.records
     if outcome.ended_early and out is not None:
         kept = f"{outcome.finished} of {outcome.planned} rows are kept in {_rows_folder(out)}"
-        say_why_ended(console, outcome, kept, "run the same command again")
+        say_why_ended(console, outcome, kept)
         return code, rows
     if outcome.stopped_by is not None:
         raise Stopped(outcome.stopped_by)

@@ -91,7 +91,7 @@ class CorpusOptions(OptionGroup):
         check_output("--table", self.table, problems)
         if measuring.resume is not None:
             problems.add("--resume", str(measuring.resume), "leave it out; --save goes on from its own files")
-        measuring.asked(problems)
+        measuring.objects(problems)
 
 
 def corpus(

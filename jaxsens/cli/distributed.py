@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from jaxsens.cli.shared import (
     Number,
     OptionGroup,
     Text,
+    command_line,
     default,
     flags_named,
     print_text,
@@ -59,25 +59,18 @@ class InJob(OptionGroup):
     share_above: Annotated[Number, default(f"{_SHARE_ABOVE}", "SECONDS")] = _SHARE_ABOVE
 
     @property
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         """Whether there is such a job."""
         return not self.given().keys() <= {"share_above"}
-
-    @property
-    def again(self) -> str:
-        """The options as they were given, with a blank in front."""
-        given = {"--distributed": None} | self.flags() | {"--distributed": None}
-        parts = [str(part) for pair in given.items() for part in pair if part is not None]
-        return f" {shlex.join(parts)}" if self.asked else ""
 
     def check(self) -> None:
         """Raises InputError for options that do not go together."""
         with collecting("sweep") as problems:
             host, _, port = (self.coordinator or "").rpartition(":")
-            known = port.isascii() and port.isdecimal() and 0 < int(port) < 2**16
-            if self.coordinator is not None and not (host and known):
+            is_port = port.isascii() and port.isdecimal() and 0 < int(port) < 2**16
+            if self.coordinator is not None and not (host and is_port):
                 problems.add("--coordinator", self.coordinator, "HOST:PORT, the same for all processes")
-            if "share_above" in self.given() and not self.asked:
+            if "share_above" in self.given() and not self.requested:
                 problems.add("--share-above", self.share_above, "only in a job: add --distributed")
             place = {key: value for key, value in self.given().items() if key in _PLACE}
             if 0 < len(place) < len(_PLACE):
@@ -91,68 +84,61 @@ NO_JOB = InJob()
 """The options where there is no job."""
 
 
-def sweep_in_job(options: InJob, asked: SweepOptions) -> NoReturn:
-    """Runs a sweep in a job, and ends the process. See `jaxsens sweep`.
-
-    Args:
-        options: of the job.
-        asked: of the sweep.
-    """
-    again = asked.again + options.again
+def sweep_in_job(job: InJob, options: SweepOptions) -> NoReturn:
+    """Runs a sweep in a job, and ends the process. See `jaxsens sweep`."""
     try:
-        code = _swept(options, asked, again)
+        code = _swept(job, options)
     except ProcessLost as error:
         code = LOST
-        print(f"jaxsens: {error}; what is finished is kept: {again}", file=sys.stderr)
+        print(f"jaxsens: {error}; what is finished is kept: {command_line()}", file=sys.stderr)
     except InputError as error:
         code = 2
         print(f"jaxsens: {error}", file=sys.stderr)
     except stopping.Stopped as stop:
         code = 128 + stop.signal
-        print(f"jaxsens: stopped. To resume: {again}", file=sys.stderr)
+        print(f"jaxsens: stopped. To resume: {command_line()}", file=sys.stderr)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)  # The usual end of a process would wait for the others.
 
 
-def _swept(options: InJob, asked: SweepOptions, again: str) -> int:
+def _swept(job: InJob, options: SweepOptions) -> int:
     """Does this process's part of the sweep, and returns the exit code."""
     import jax
 
     from jaxsens.core.sweeps import distributed
-    from jaxsens.core.sweeps.status import told_done
+    from jaxsens.core.sweeps.status import counts_text
 
-    distributed.join(options.coordinator, options.processes, options.process)
-    progress = Console(stderr=True, quiet=asked.quiet)
-    number, count = jax.process_index(), jax.process_count()
-    print_text(progress, f"process {number} of {count}")
-    sweep, chosen = asked.load()
-    with flags_named({"directory": "--out"}), programs_kept(asked.compilation_cache):
-        outcomes = distributed.measure(sweep, asked.out, chosen, progress, options.share_above)
-    say_failures(Console(stderr=True), *outcomes)
-    last = outcomes[-1]
-    if last.ended_early:
-        say_why_ended(Console(stderr=True), last, told_done(outcomes[0].finished, outcomes[0].planned), again)
-        return last.exit_code
+    distributed.join(job.coordinator, job.processes, job.process)
+    progress, errors = Console(stderr=True, quiet=options.quiet), Console(stderr=True)
+    number = jax.process_index()
+    print_text(progress, f"process {number} of {jax.process_count()}")
+    sweep, chosen = options.load()
+    with flags_named({"directory": "--out"}), programs_kept(options.compilation_cache):
+        outcomes = distributed.measure(sweep, options.out, chosen, progress, job.share_above)
+    say_failures(errors, *outcomes)
+    if outcomes[-1].ended_early:
+        say_why_ended(errors, outcomes[-1], counts_text(sweep.stored(options.out)))
+        return outcomes[-1].exit_code
     print_text(progress, "waiting for the other processes")
     distributed.wait_for_all()
     if number == 0:
-        outcomes += _after_all(sweep, asked, progress)
+        outcomes += _after_all(sweep, options, progress)
     return max(outcome.exit_code for outcome in outcomes)
 
 
-def _after_all(sweep: Sweep, asked: SweepOptions, progress: Console) -> list[Outcome]:
+def _after_all(sweep: Sweep, options: SweepOptions, progress: Console) -> list[Outcome]:
     """Writes the tables and the report of what all processes measured."""
     from jaxsens.core.sweeps.jobs.job import run
-    from jaxsens.core.sweeps.status import told_done
+    from jaxsens.core.sweeps.status import counts_text
     from jaxsens.core.sweeps.sweep import PointsJob, RecordsJob
 
-    out = asked.out
+    out = options.out
     jobs = [PointsJob(sweep, out), *(RecordsJob(sweep, name, out) for name in sweep.table_points)]
-    ended: list[Outcome] = [run(job, progress, []) for job in jobs]
-    if any(outcome.finished < outcome.planned for outcome in ended):
-        print_text(progress, told_done(ended[0].finished, ended[0].planned))
-    if ended[0].finished:
-        report_all(out, asked.quiet)
-    return ended
+    outcomes: list[Outcome] = [run(job, progress, []) for job in jobs]
+    if any(outcome.finished < outcome.planned for outcome in outcomes):
+        print_text(progress, counts_text(sweep.stored(out)))
+    if outcomes[0].finished:
+        report_all(out, options.quiet)
+    return outcomes

@@ -15,12 +15,12 @@ from jaxsens.cli.shared import flag, flags_named, programs_kept
 from jaxsens.core.base.errors import InputError, collecting
 
 if TYPE_CHECKING:
-    from jaxsens.core.sweeps.single.told import Told
+    from jaxsens.core.sweeps.single.summary import Summary
     from jaxsens.core.sweeps.sources import ModelSource
 
 
 def measure(
-    asked: Annotated[InputOptions, tyro.conf.arg(name="")] = InputOptions(),  # noqa: B008, RUF100 - frozen
+    request: Annotated[InputOptions, tyro.conf.arg(name="")] = InputOptions(),  # noqa: B008, RUF100 - frozen
     model: tyro.conf.OmitArgPrefixes[ModelOptions] = ModelOptions(),  # noqa: B008, RUF100 - frozen
     constructed: tyro.conf.OmitArgPrefixes[ConstructedOptions] = ConstructedOptions(),  # noqa: B008, RUF100 - frozen
     published: tyro.conf.OmitArgPrefixes[PublishedOptions] = PublishedOptions(),  # noqa: B008, RUF100 - frozen
@@ -32,7 +32,7 @@ def measure(
     For example: jaxsens measure --alphabet-size 2 --n 64
 
     Args:
-        asked: The model's folder or config, its input, and where programs are kept.
+        request: The model's folder or config, its input, and where programs are kept.
         model: Of a network with random weights.
         constructed: Of constructed weights.
         published: Of a published model.
@@ -43,11 +43,11 @@ def measure(
     source: Any = None
     with collecting("measure") as problems:
         if published.pretrained is None:
-            asked.check(problems)
+            request.check(problems)
             published.check_absent(problems)
         else:
-            given = {flag(key): value for key, value in options.items()} | asked.flags()
-            others = {key: given[key] for key in given if key not in ("--dtype", "--compilation-cache")}
+            values = {flag(key): value for key, value in options.items()} | request.flags()
+            others = {key: values[key] for key in values if key not in ("--dtype", "--compilation-cache")}
             published.check(measuring, others, problems)
         for each in (model, constructed, published):
             each.check_choices(problems)
@@ -55,73 +55,73 @@ def measure(
         for option, value in {"--seed": measuring.seed, "--top": output.top}.items():
             if value < 0:
                 problems.add(option, value, "at least 0")
-        measuring.asked(problems)
+        measuring.objects(problems)
         output.check(measuring.resume, problems)
         if published.pretrained is None:
             try:
-                source = _source(asked, options)
+                source = _source(request, options)
             except InputError as error:
-                known = {one.path for one in problems}
-                problems.include(one for one in error.problems if one.path not in known)
+                paths = {one.path for one in problems}
+                problems.include(one for one in error.problems if one.path not in paths)
     from jaxsens.core.results.interrupted import MeasurementInterrupted
 
     output.check_nothing_is_lost(measuring.resume)
     try:
-        with programs_kept(asked.compilation_cache):
+        with programs_kept(request.compilation_cache):
             if (folder := published.pretrained) is None:
-                told = _of_words(source, asked, measuring, output)
+                summary = _of_words(source, request, measuring, output)
             else:
-                told = _of_text(folder, published, model.dtype or "float32", measuring, output)
+                summary = _of_text(folder, published, model.dtype or "float32", measuring, output)
     except MeasurementInterrupted as stop:
         output.keep(stop.partial)
         return 128 + stop.signal
     # Save first: printing fails if the reader has closed the pipe.
-    code = output.write(told.result, told.title)
+    code = output.write(summary.result, summary.title)
     if output.json_output and not output.quiet:
-        print(json.dumps(told.summary, indent=1), flush=True)
+        print(json.dumps(summary.values, indent=1), flush=True)
     elif not output.quiet:
-        told.print()
+        summary.print()
     return code
 
 
-def _source(asked: InputOptions, options: dict[str, Any]) -> ModelSource:
+def _source(request: InputOptions, options: dict[str, Any]) -> ModelSource:
     """The model with random, constructed or trained weights."""
     from jaxsens.core.sweeps.single.single import model_source
 
-    if asked.checkpoint is not None:
-        options = {**options, "checkpoint": str(asked.checkpoint)}
+    if request.checkpoint is not None:
+        options = {**options, "checkpoint": str(request.checkpoint)}
     may_be_given = (field.name for kind in (ModelOptions, ConstructedOptions) for field in fields(kind))
-    keys = options if asked.config is not None else may_be_given
+    keys = options if request.config is not None else may_be_given
     with flags_named({f"model.{key}": flag(key) for key in keys}):
-        return model_source(asked.config, asked.variant, options)
+        return model_source(request.config, request.variant, options)
 
 
 def _of_words(
-    source: ModelSource, asked: InputOptions, measuring: MeasuringOptions, output: OutputOptions
-) -> Told:
+    source: ModelSource, request: InputOptions, measuring: MeasuringOptions, output: OutputOptions
+) -> Summary:
     """Measures the model on words."""
     from jaxsens.core.sweeps.single.single import input_tokens, measured
-    from jaxsens.core.sweeps.single.told import told_of_words
+    from jaxsens.core.sweeps.single.summary import summary_of_words
 
     with flags_named(MEASURED_BY):
-        words = input_tokens(source, asked.tokens, asked.n, asked.inputs, measuring.seed)
-        model, arguments = source.build(words.shape[1], measuring.seed), measuring.arguments(output.quiet)
-        result = measured(model, words, arguments, measuring.partial())
-    return told_of_words(result, source, output.top)
+        tokens = input_tokens(source, request.tokens, request.n, request.inputs, measuring.seed)
+        model, arguments = source.build(tokens.shape[1], measuring.seed), measuring.arguments(output.quiet)
+        result = measured(model, tokens, arguments, measuring.partial())
+    return summary_of_words(result, source, output.top)
 
 
 def _of_text(
     folder: Path, published: PublishedOptions, dtype: str, measuring: MeasuringOptions, output: OutputOptions
-) -> Told:
+) -> Summary:
     """Measures a published model on a text."""
     from jaxsens.core.sweeps.single.single import measured
-    from jaxsens.core.sweeps.single.told import told_of_text
+    from jaxsens.core.sweeps.single.summary import summary_of_text
     from jaxsens.pretrained.load import load_pretrained
 
-    given = "--text" if published.text_file is None else "--text-file"
-    with flags_named({"folder": "--pretrained", "text": given, "readout": "--readout", **MEASURED_BY}):
+    option = "--text" if published.text_file is None else "--text-file"
+    with flags_named({"folder": "--pretrained", "text": option, "readout": "--readout", **MEASURED_BY}):
         text, arguments = published.read(), measuring.arguments(output.quiet)
         output_read = published.output_read(arguments.get("measure"))
         model = load_pretrained(folder, output=output_read, dtype=dtype)
         result = measured(model, text, published.place() | arguments, measuring.partial())
-    return told_of_text(result, model, text, output.top)
+    return summary_of_text(result, model, text, output.top)

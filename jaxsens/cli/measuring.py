@@ -78,27 +78,27 @@ class MeasuringOptions:
     ] = None
     resume: Annotated[File, default("begin anew")] = None
 
-    def asked(self, problems: Problems) -> dict[str, Any]:
+    def objects(self, problems: Problems) -> dict[str, Any]:
         """Returns the objects that the options describe, by argument; those that are given. Adds the errors."""
-        found: dict[str, Any] = {}
+        objects: dict[str, Any] = {}
         for base in (Flips, Measure, AskedEngine):
-            words = getattr(self, base.argument)
-            if words is not None:
-                one = of_words(base, words, problems, flag(base.argument))
-                if one is not None and self.seed > 0 and not any(word.startswith("seed=") for word in words):
+            values = getattr(self, base.argument)
+            if values is not None:
+                one = of_words(base, values, problems, flag(base.argument))
+                if one is not None and self.seed > 0 and not any(word.startswith("seed=") for word in values):
                     one = one.seeded(self.seed)
-                found[base.argument] = one
+                objects[base.argument] = one
         if self.placement is not None:
-            found["placement"] = of_words(PlacementTable, self.placement, problems, "--placement")
-        return found
+            objects["placement"] = of_words(PlacementTable, self.placement, problems, "--placement")
+        return objects
 
     def arguments(self, quiet: bool) -> dict[str, Any]:
         """Returns the arguments of `flip_sensitivity` that these options give."""
         with collecting("measure") as problems:
-            found = self.asked(problems)
-        if "placement" in found:
-            found["placement"] = found["placement"].placement()
-        return {**found, "progress": False if quiet else None}
+            objects = self.objects(problems)
+        if "placement" in objects:
+            objects["placement"] = objects["placement"].placement()
+        return {**objects, "progress": False if quiet else None}
 
     def partial(self) -> FlipSensitivity | None:
         """Returns the result that --resume names; None without one."""
@@ -137,8 +137,8 @@ class OutputOptions:
     @property
     def files(self) -> dict[str, Path]:
         """The files to write, by the method of a result that writes them."""
-        given = {method: getattr(self, method.removeprefix("to_")) for method in _WRITTEN_BY}
-        return {method: path for method, path in given.items() if path is not None}
+        paths = {method: getattr(self, method.removeprefix("to_")) for method in _WRITTEN_BY}
+        return {method: path for method, path in paths.items() if path is not None}
 
     def check(self, resume: Path | None, problems: Problems) -> None:
         """Adds the errors in files that do not depend on the model.
@@ -168,24 +168,25 @@ class OutputOptions:
         resumed = resume is not None and resume.absolute() == self._saved
         if self.save is None or resumed or not self.save.is_file():
             return
-        found = None
+        result = None
         with suppress(InputError):  # What else is there is replaced, as the user asks.
-            found = load_result(self.save)
-        if found is not None and not found.complete:
+            result = load_result(self.save)
+        if result is not None and not result.complete:
             path = str(self.save)
-            held = f"{len(found)} of {found.requested} flips of a measurement that was stopped"
+            held = f"{len(result)} of {result.requested} flips of a measurement that was stopped"
             remedy = f"it holds {held}: add --resume {shlex.quote(path)} to go on, or remove it"
             raise InputError.of("--save", path, remedy, subject="measure")
 
-    def keep(self, kept: FlipSensitivity) -> None:
+    def keep(self, partial: FlipSensitivity) -> None:
         """Writes the flips of a measurement that was stopped, and prints how to go on from them."""
-        path, told = self.save, f"jaxsens: stopped; {len(kept)} of {kept.requested} flips were measured"
-        if path is None or not len(kept):
-            why = "--save FILE keeps them" if len(kept) else "run the same command again"
-            print(f"{told}; nothing was written: {why}", file=sys.stderr, flush=True)
-        elif write_output("--save", path, lambda: kept.save(path)) == 0:
+        path = self.save
+        message = f"jaxsens: stopped; {len(partial)} of {partial.requested} flips were measured"
+        if path is None or not len(partial):
+            why = "--save FILE keeps them" if len(partial) else "run the same command again"
+            print(f"{message}; nothing was written: {why}", file=sys.stderr, flush=True)
+        elif write_output("--save", path, lambda: partial.save(path)) == 0:
             again = command_line("--resume", str(path))
-            print(f"{told}, and are kept in {path}. To go on: {again}", file=sys.stderr, flush=True)
+            print(f"{message}, and are kept in {path}. To go on: {again}", file=sys.stderr, flush=True)
 
     def write(self, result: FlipSensitivity, title: str) -> int:
         """Writes the files asked for. Returns the exit code."""

@@ -124,13 +124,13 @@ class ModelOptions(OptionGroup):
 
     def table(self) -> dict[str, Any]:
         """Returns the options given, as a `[model]` table."""
-        given = self.given()
+        table = self.given()
         if self.positions is not None:
             # A single name may be "none", which cannot be combined with others.
-            given["positions"] = self.positions[0] if len(self.positions) == 1 else list(self.positions)
-        if (width := given.pop("window", None)) is not None:
-            given["mask"] = {"type": "SlidingWindow", "width": width}
-        return given
+            table["positions"] = self.positions[0] if len(self.positions) == 1 else list(self.positions)
+        if (width := table.pop("window", None)) is not None:
+            table["mask"] = {"type": "SlidingWindow", "width": width}
+        return table
 
     def check(self, problems: Problems) -> None:
         """Adds the errors in the options together."""
@@ -163,11 +163,11 @@ class ConstructedOptions(OptionGroup):
 
     def table(self) -> dict[str, Any]:
         """Returns the options given, as a `[model]` table."""
-        given = self.given()
+        table = self.given()
         if self.alphabet is not None:
             several = self.alphabet.split()
-            given["alphabet"] = several if len(several) > 1 else "".join(several)
-        return given
+            table["alphabet"] = several if len(several) > 1 else "".join(several)
+        return table
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class PublishedOptions(OptionGroup):
         number = place is not None and place.isascii() and place.isdigit() and len(place) < 10
         if not number and place not in (None, "cls", "last", "mean"):
             problems.add("--readout", place, "cls, last, mean, or a 0-based position")
-        measure = measuring.asked(Problems("measure")).get("measure")
+        measure = measuring.objects(Problems("measure")).get("measure")
         if measure is not None and measure.of_scores and self.output_read(measure) == "hidden":
             problems.add(
                 "--measure", measure.kind, "give --output logits or labels: a hidden row is no distribution"

@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from jaxsens.core.sweeps.jobs.job import Outcome
 
 
-def _whole(words: list[str]) -> int:
+def _integer(values: list[str]) -> int:
     try:
-        return int(words[0])
+        return int(values[0])
     except ValueError:
-        raise ValueError(f"{words[0]!r} is not a whole number") from None
+        raise ValueError(f"{values[0]!r} is not a whole number") from None
 
 
-def _named(words: list[str]) -> Path:
+def _named(values: list[str]) -> Path:
     """Returns a path. The empty one, as of a variable that is not set, would be the current folder."""
-    if not words[0]:
+    if not values[0]:
         raise ValueError("an empty name; give a directory, or . for the current one")
-    return Path(words[0])
+    return Path(values[0])
 
 
 def _spec(
@@ -67,10 +67,10 @@ class UnknownChoice(str):
 def one_of(*names: str) -> Any:
     """Returns the type of an option that takes one of these names."""
 
-    def read(words: list[str]) -> str:
-        if words[0] in names:
-            return words[0]
-        unknown = UnknownChoice(words[0])
+    def read(values: list[str]) -> str:
+        if values[0] in names:
+            return values[0]
+        unknown = UnknownChoice(values[0])
         unknown.known = names
         return unknown
 
@@ -105,16 +105,16 @@ def check_there(option: str, path: Path | None, problems: Problems) -> None:
         problems.add(option, str(path), "no such file or directory")
 
 
-def default(words: str, metavar: str | None = None, about: str | None = None) -> Any:
+def default(text: str, metavar: str | None = None, about: str | None = None) -> Any:
     """Sets the default that help states for an option, the metavar of its value, and what help says about it."""
-    hint = f"(default: {words})" if words else ""
+    hint = f"(default: {text})" if text else ""
     return tyro.conf.arg(help_behavior_hint=hint, metavar=metavar, help=about)
 
 
 Text = Annotated[str | None, _spec("NAME", lambda words: words[0])]
 Names = Annotated[tuple[str, ...] | None, _spec("NAME [NAME ...]", tuple, nargs="*")]
-Number = Annotated[int, _spec("INT", _whole)]
-Count = Annotated[int | None, _spec("INT", _whole)]
+Number = Annotated[int, _spec("INT", _integer)]
+Count = Annotated[int | None, _spec("INT", _integer)]
 File = Annotated[Path | None, _spec("FILE", lambda words: Path(words[0]))]
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 Config = tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="CONFIG", help_behavior_hint="")]]
@@ -136,17 +136,11 @@ CacheFolder = Annotated[
 """The option --compilation-cache."""
 
 
-def programs_kept(given: str | None) -> KeptPrograms:
+def programs_kept(folder: str | None) -> KeptPrograms:
     """`jaxsens.programs_kept` in the folder that the option names; "off" keeps nothing."""
-    if given == "off":
+    if folder == "off":
         return KeptPrograms(why_not="--compilation-cache off")
-    return cache_in(given, "compilation cache", "--compilation-cache", "another folder, or off")
-
-
-def again(command: str, config: Path, out: Path, cache: str | None, *options: str) -> str:
-    """Returns the line for the shell that resumes a command, with --compilation-cache as it was given."""
-    kept = [] if cache is None else ["--compilation-cache", cache]
-    return shlex.join(["jaxsens", command, str(config), "--out", str(out), *options, *kept])
+    return cache_in(folder, "compilation cache", "--compilation-cache", "another folder, or off")
 
 
 def flag(key: str) -> str:
@@ -164,22 +158,24 @@ def flags_named(names: Mapping[str, str | Location]) -> Iterator[None]:
         raise type(error)(*problems, subject=error.subject) from error
 
 
-_given: list[str] = []
+_arguments: list[str] = []
 
 
 def note_command_line(arguments: Sequence[str]) -> None:
     """Notes this command's arguments, without the program, for `command_line`."""
-    _given[:] = arguments
+    _arguments[:] = arguments
 
 
-def command_line(option: str, value: str) -> str:
-    """Returns this command with another value of one option, as a line for the shell."""
-    kept = [
+def command_line(option: str = "", value: str = "") -> str:
+    """Returns this command, with another value of one option, as a line for the shell."""
+    if not option:
+        return shlex.join(["jaxsens", *_arguments])
+    parts = [
         part
-        for before, part in zip(["", *_given], _given, strict=False)
+        for before, part in zip(["", *_arguments], _arguments, strict=False)
         if option not in (part, before) and not part.startswith(f"{option}=")
     ]
-    return shlex.join(["jaxsens", *kept, option, value])
+    return shlex.join(["jaxsens", *parts, option, value])
 
 
 def say_failures(console: Console, *outcomes: Outcome) -> None:
@@ -188,10 +184,10 @@ def say_failures(console: Console, *outcomes: Outcome) -> None:
         print_text(console, f"failed: {failure}")
 
 
-def say_why_ended(console: Console, outcome: Outcome, done: str, again: str) -> None:
-    """Prints why a job ended early, what is `done`, and how to resume it (`again`)."""
+def say_why_ended(console: Console, outcome: Outcome, done: str) -> None:
+    """Prints why a job ended early, what is `done`, and how to resume it."""
     why = f": {outcome.unwritable}. " if outcome.stopped_by is None else "; "
-    print_text(console, f"stopped{why}{done}. To resume: {again}")
+    print_text(console, f"stopped{why}{done}. To resume: {command_line()}")
 
 
 class Folded(io.TextIOBase):

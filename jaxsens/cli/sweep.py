@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,14 +18,14 @@ from jaxsens.cli.shared import (
     Directory,
     Flag,
     check_folder,
+    command_line,
     flags_named,
     print_text,
     programs_kept,
     say_failures,
     say_why_ended,
 )
-from jaxsens.cli.sweeping import SweepOptions, report_all, told_time
-from jaxsens.core.base import stopping
+from jaxsens.cli.sweeping import SweepOptions, report_all, time_text
 
 if TYPE_CHECKING:
     from jaxsens.core.sweeps.jobs.job import Job
@@ -34,12 +33,8 @@ if TYPE_CHECKING:
     from jaxsens.core.sweeps.sweep import Sweep
 
 
-WATCH_SECONDS = 10.0
-"""The seconds between two looks at a sweep."""
-
-
 def sweep(
-    asked: Annotated[SweepOptions, tyro.conf.arg(name="")],
+    options: Annotated[SweepOptions, tyro.conf.arg(name="")],
     job: Annotated[InJob, tyro.conf.arg(name="")] = NO_JOB,
 ) -> int:
     """Measure every variant at every length with every seed, then write tables, plots and report.html.
@@ -47,51 +42,40 @@ def sweep(
     Run it again to resume: finished points are kept.
 
     Args:
-        asked: What is measured, and where it is kept.
+        options: What is measured, and where it is kept.
         job: Options of a job of several processes.
     """
-    out, quiet, resume = asked.out, asked.quiet, asked.again
-    if not asked.list_points:
-        check_folder("sweep", out)
+    out, quiet = options.out, options.quiet
+    if options.list_points:
+        return _list(*options.load(), out)
+    check_folder("sweep", out)
     job.check()
-    if job.asked and not asked.list_points:
-        return sweep_in_job(job, asked)
+    if job.requested:
+        return sweep_in_job(job, options)
     from jaxsens.core.sweeps.jobs.job import why_unwritable
-    from jaxsens.core.sweeps.status import told_done
-    from jaxsens.core.sweeps.sweep import PointsJob, RecordsJob, run_whole
+    from jaxsens.core.sweeps.status import counts_text
+    from jaxsens.core.sweeps.sweep import run_whole
 
-    loaded, chosen = asked.load()
-    if asked.list_points:
-        return _list(loaded, chosen, out)
-    console = Console(stderr=True)
-    progress = Console(stderr=True, quiet=quiet)
-    with flags_named({"directory": "--out"}), programs_kept(asked.compilation_cache) as programs:
-        outcomes = run_whole(loaded, out, chosen, progress)
+    sweep, chosen = options.load()
+    console, progress = Console(stderr=True), Console(stderr=True, quiet=quiet)
+    with flags_named({"directory": "--out"}), programs_kept(options.compilation_cache) as programs:
+        outcomes = run_whole(sweep, out, chosen, progress)
     if any(outcome.computed for outcome in outcomes):
         print_text(progress, f"{programs}")
     say_failures(console, *outcomes)
-    first, last = outcomes[0], outcomes[-1]
-    finished, ended = first.finished, dict(zip(loaded.table_points, outcomes[1:], strict=False))
-    records = {
-        name: (ended[name].finished if name in ended else _count(RecordsJob(loaded, name, out)), len(items))
-        for name, items in loaded.table_points.items()
-    }
-    if ended and finished < first.planned:
-        finished = _count(PointsJob(loaded, out))  # other processes measured while this one computed records
-    done = told_done(finished, first.planned, records)
-    if last.ended_early:
-        say_why_ended(console, last, done, resume)
-    elif finished == 0:
+    counts = sweep.stored(out)
+    done = counts_text(counts)
+    if outcomes[-1].ended_early:
+        say_why_ended(console, outcomes[-1], done)
+    elif counts["points"][0] == 0:
         print_text(console, "no point could be measured")
-    elif asked.shard is not None and any(
-        number < of for number, of in ((finished, first.planned), *records.values())
-    ):
+    elif options.shard is not None and any(stored < of for stored, of in counts.values()):
         print_text(progress, f"{done}; `{shlex.join(['jaxsens', 'report', str(out)])}` plots them")
     else:
         try:
             report_all(out, quiet)
         except OSError as error:
-            print_text(console, f"stopped: {why_unwritable(error, out)}. {done}. To resume: {resume}")
+            print_text(console, f"stopped: {why_unwritable(error, out)}. {done}. To resume: {command_line()}")
             return 1
     return next((outcome.exit_code for outcome in outcomes[::-1] if outcome.exit_code), 0)
 
@@ -112,32 +96,27 @@ def report(directory: Directory, /, *, quiet: Flag = False) -> int:
     return 0
 
 
-def _list(loaded: Sweep, chosen: Sequence[Point], out: Path) -> int:
-    from jaxsens.core.sweeps.status import told_done
+def _list(sweep: Sweep, chosen: Sequence[Point], out: Path) -> int:
+    """Prints the chosen points and records with their state, and how long the missing points take."""
+    from jaxsens.core.sweeps.status import counts_text
     from jaxsens.core.sweeps.sweep import PointsJob, RecordsJob
 
-    listed: dict[str, tuple[Job[Any, Any], Sequence[Any]]] = {"": (PointsJob(loaded, out), chosen)}
-    for name, items in loaded.table_points.items():
-        listed[name] = RecordsJob(loaded, name, out), [items[point] for point in chosen]
-    console, counts, missing = Console(), {}, []
-    for name, (job, items) in listed.items():
-        states = [job.state(item) for item in items]
-        for state, item in zip(states, items, strict=True):
+    jobs: dict[str, tuple[Job[Any, Any], Sequence[Any]]] = {"points": (PointsJob(sweep, out), chosen)}
+    for name, items in sweep.table_points.items():
+        jobs[name] = RecordsJob(sweep, name, out), [items[point] for point in chosen]
+    console, counts, missing = Console(), {}, {}
+    for name, (job, items) in jobs.items():
+        states = {item: job.state(item) for item in items}
+        for item, state in states.items():
             print_text(console, f"{state:8} {item}  {job.path(item)}")
-        counts[name] = states.count("done"), len(states)
-        if isinstance(job, PointsJob):
-            missing = [item for state, item in zip(states, items, strict=True) if state != "done"]
-    done, planned = counts.pop("")
-    print_text(console, told_done(done, planned, counts))
-    if missing:
-        beside = f"; {', '.join(counts)}, which may take far longer, are not counted" if counts else ""
-        print_text(console, told_time(missing, loaded.tables.values()) + beside)
+        missing[name] = [item for item, state in states.items() if state != "done"]
+        counts[name] = len(items) - len(missing[name]), len(items)
+    print_text(console, counts_text(counts))
+    if missing["points"]:
+        others = ", ".join(sweep.table_points)
+        beside = f"; {others}, which may take far longer, are not counted" if others else ""
+        print_text(console, time_text(missing["points"], sweep.tables.values()) + beside)
     return 0
-
-
-def _count(job: Job[Any, Any]) -> int:
-    """Returns how many items of a job are done."""
-    return [job.state(item) for item in job.items].count("done")
 
 
 def status(
@@ -145,35 +124,18 @@ def status(
     /,
     *,
     json_output: Annotated[Flag, tyro.conf.arg(name="json", help_behavior_hint="")] = False,
-    quick: Flag = False,
-    watch: Flag = False,
 ) -> int:
     """Print the state of a sweep, running or not, from any machine that sees its directory.
-
-    Every record is read, and its seal checked.
 
     Args:
         directory: The --out of `jaxsens sweep`.
         json_output: Print JSON, for scripts; its "state" is finished, failed or unfinished.
-        quick: Go by the names of files, without checking seals; the last line says how many were not checked.
-        watch: Print the state again every 10 s, as long as it is unfinished.
     """
     from jaxsens.core.sweeps.status import sweep_status
 
-    while True:
-        found = sweep_status(directory, quick)
-        if json_output:
-            print(json.dumps(asdict(found), indent=None if watch else 1), flush=True)
-        else:
-            print_text(Console(), "\n".join(found.lines()))
-        if not watch or found.state != "unfinished":
-            return 0
-        _pause(WATCH_SECONDS)
-
-
-def _pause(seconds: float) -> None:
-    """Waits, and raises `Stopped` soon after a signal."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        stopping.check()
-        time.sleep(0.1)
+    state = sweep_status(directory)
+    if json_output:
+        print(json.dumps(asdict(state), indent=1), flush=True)
+    else:
+        print_text(Console(), "\n".join(state.lines()))
+    return 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from rich.console import Console
 
-from jaxsens.cli.shared import CacheFolder, Config, Flag, Only, Out, Text, again, default, print_text
+from jaxsens.cli.shared import CacheFolder, Config, Flag, Only, Out, Text, default, print_text
 from jaxsens.core.base import stopping
 from jaxsens.core.base.files import only_inside
 
@@ -45,14 +45,6 @@ class SweepOptions:
     compilation_cache: CacheFolder = None
     quiet: Flag = False
 
-    @property
-    def again(self) -> str:
-        """The line for the shell that goes on with it, without the options of a job."""
-        parts = [part for value in self.only for part in ("--only", value)]
-        parts += ["--shard", self.shard] if self.shard else []
-        parts += ["--allow-code"] if self.allow_code else []
-        return again("sweep", self.config, self.out, self.compilation_cache, *parts)
-
     def load(self) -> tuple[Sweep, Sequence[Point]]:
         """Returns the sweep of the config, and the points that are chosen of it."""
         from jaxsens.core.sweeps.config import load_sweep_config
@@ -63,16 +55,14 @@ class SweepOptions:
         return loaded, select(loaded.points, self.only, self.shard)
 
 
-def told_time(points: Sequence[Point], tables: Iterable[SweepTable]) -> str:
+def time_text(points: Sequence[Point], tables: Iterable[SweepTable]) -> str:
     """Returns in words how long points will take on this machine, with what is stored of them for these tables."""
     from jaxsens.core.base.text import duration
     from jaxsens.core.sweeps.expected import ExpectedPoints, expected_points, expected_seconds
 
     groups = [one for one in expected_points(points) if isinstance(one, ExpectedPoints)]
-    whole, compiling = expected_seconds(groups, tables)
-    return (
-        f"the missing points take about {duration(whole)} here, {duration(compiling)} of it to compile, once"
-    )
+    seconds, compiling = expected_seconds(groups, tables)
+    return f"the missing points take about {duration(seconds)} here, {duration(compiling)} of it to compile, once"
 
 
 def report_all(directory: Path, quiet: bool) -> None:

@@ -16,8 +16,8 @@ from jaxsens.cli.shared import (
     Config,
     Flag,
     Out,
-    again,
     check_folder,
+    command_line,
     flags_named,
     print_text,
     programs_kept,
@@ -44,16 +44,11 @@ class RunOptions:
     compilation_cache: CacheFolder = None
     quiet: Flag = False
 
-    def again(self, command: str, config: Path) -> str:
-        """Returns the line for the shell that resumes a command."""
-        return again(command, config, self.out, self.compilation_cache)
-
     def run(
         self,
         compute: Callable[[Console], Outcome],
         report: Callable[[Outcome], None],
         parts: str,
-        resume: str,
     ) -> int:
         """Runs a job, says how it ended, and returns the exit code.
 
@@ -61,7 +56,6 @@ class RunOptions:
             compute: runs the job, whose progress is printed to the console that it is given.
             report: writes what is to be written after it.
             parts: what the job's items are called, such as "trainings".
-            resume: the command that goes on with it.
         """
         console = Console(stderr=True)
         with programs_kept(self.compilation_cache):
@@ -70,7 +64,7 @@ class RunOptions:
         report(outcome)
         if outcome.ended_early:
             done = f"{outcome.finished} of {outcome.planned} {parts} are done"
-            say_why_ended(console, outcome, done, resume)
+            say_why_ended(console, outcome, done)
         return outcome.exit_code
 
 
@@ -103,7 +97,7 @@ def train(config: Config, /, *, given: Running) -> int:
             trained = run(read, given.out, watch)
     except TrainingInterrupted as stop:
         done = f"{stop.step} of {read.optimiser.steps} steps are done"
-        print_text(console, f"stopped; {done}. To resume: {given.again('train', config)}")
+        print_text(console, f"stopped; {done}. To resume: {command_line()}")
         return stop.exit_code
     except TrainingDiverged as error:
         print_text(console, f"failed: {error}")
@@ -144,7 +138,7 @@ def theorem6(config: Config, /, *, given: Running) -> int:
             print_text(Console(stderr=True), "nothing could be evaluated")
 
     compute = partial(run_theorem6, load_theorem6_config(config), given.out)
-    return given.run(compute, report, "measurements", given.again("theorem6", config))
+    return given.run(compute, report, "measurements")
 
 
 def write_report(directory: Path, quiet: bool) -> None:
@@ -172,10 +166,10 @@ def generalisation(config: Config, /, *, given: Running) -> int:
     check_folder("generalisation", given.out)
     from jaxsens.training.tables.generalisation import Generalisation
 
-    return _tabulated("generalisation", Generalisation, config, given)
+    return _tabulated(Generalisation, config, given)
 
 
-def _tabulated(command: str, kind: type[TableExperiment[Any, Any]], config: Path, given: RunOptions) -> int:
+def _tabulated(kind: type[TableExperiment[Any, Any]], config: Path, given: RunOptions) -> int:
     """Runs an experiment, writes what is done, even if that is not all, and returns the exit code."""
     from jaxsens.core.sweeps.jobs.job import run
 
@@ -193,4 +187,4 @@ def _tabulated(command: str, kind: type[TableExperiment[Any, Any]], config: Path
         with only_inside(given.out):
             return run(experiment.job(given.out), progress)
 
-    return given.run(compute, report, experiment.parts, given.again(command, config))
+    return given.run(compute, report, experiment.parts)

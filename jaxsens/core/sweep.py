@@ -28,11 +28,11 @@ from jaxsens.core.measures import L2, Measure
 from jaxsens.core.placement.placement import Placement, checked_placement
 from jaxsens.core.sweeps.beyond import check_estimates
 from jaxsens.core.sweeps.config import NAME, NAME_RULE, Settings, check_points, check_variant, inputs_of
+from jaxsens.core.sweeps.inputs import RandomWords
 from jaxsens.core.sweeps.jobs.job import Failure
 from jaxsens.core.sweeps.own import own_source, own_words
 from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, Measurement, select
 from jaxsens.core.sweeps.sweep import Sweep, SweepVariant, row_of, run_sweep
-from jaxsens.core.sweeps.words import RandomWords
 
 if TYPE_CHECKING:
     import pandas
@@ -77,10 +77,9 @@ class SweepResult:
         from jaxsens.core.report.figures import sensitivity_figure
         from jaxsens.core.report.panels import variant_styles
 
-        shown, plan = variant_styles(self.data.names), self.data.plan
-        options: dict[str, Any] = {"statistics": plan.statistics, "norm": plan.asked.measure.kind}
-        options["traits"] = self.data.traits
-        return sensitivity_figure(self.data.points, self.fits, shown, **options).figure
+        styles, plan = variant_styles(self.data.names), self.data.plan
+        options: dict[str, Any] = {"statistics": plan.statistics, "norm": plan.measurement.measure.kind}
+        return sensitivity_figure(self.data.points, self.fits, styles, **options).figure
 
     @typed_arguments
     def to_html(self, path: str | os.PathLike[str]) -> None:
@@ -168,33 +167,33 @@ def sweep(
         SweepInterrupted: on Ctrl-C, with the finished points.
     """
     with collecting("sweep") as problems:
-        asked = _measurement(flips, measure, engine, problems)
+        measurement = _measurement(flips, measure, engine, problems)
         n, each = _planned(lengths, seeds, problems)
-        variants = _variants(models, n, each, None if flips is None else asked.flips, problems)
+        variants = _variants(models, n, each, None if flips is None else measurement.flips, problems)
         if flips is None and variants:
-            asked = dataclasses.replace(asked, flips=variants[0].source.flips)
+            measurement = dataclasses.replace(measurement, flips=variants[0].source.flips)
         own = Problems()
-        check_estimates(asked, (), own)
+        check_estimates(measurement, (), own)
         for variant in variants:
-            check_variant(variant, n, asked, own)
+            check_variant(variant, n, measurement, own)
         for one in own:  # the arguments are those of [measure] in a config
             inside = one.path[1:] if one.path[:1] == ("measure",) else one.path
             problems.append(Problem(inside, one.value, one.remedy))
         check_points(len(variants), n, each, problems)
-        words: Any = None
+        source_of_inputs: Any = None
         if inputs is not None:
-            words = own_words(inputs, n, each, problems)
+            source_of_inputs = own_words(inputs, n, each, problems)
         elif not own:  # that no symbols are known is said once
-            words = inputs_of(RandomWords(), variants, n, Path(), problems)
+            source_of_inputs = inputs_of(RandomWords(), variants, n, Path(), problems)
         where, folder = checked_placement(placement, problems), _folder(out, problems)
         if where.group is not None:
             remedy = "devices of this process: `jaxsens sweep --distributed` shares a sweep among several"
             problems.add("placement.mesh", where.mesh, remedy)
-    statistics = ("mean", AVERAGE_SENSITIVITY if asked.measure.indicator else "max")
-    planned = Sweep("", "", n, each, variants, statistics, words, asked, "", placement=where)
+    statistics = ("mean", AVERAGE_SENSITIVITY if measurement.measure.indicator else "max")
+    planned = Sweep("", "", n, each, variants, statistics, source_of_inputs, measurement, "", placement=where)
     planned = dataclasses.replace(planned, text=_call(planned, inputs))
-    with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as kept:
-        return _run(planned, Path(kept))
+    with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as directory:
+        return _run(planned, Path(directory))
 
 
 def _run(planned: Sweep, folder: Path) -> SweepResult:
@@ -213,33 +212,33 @@ def _run(planned: Sweep, folder: Path) -> SweepResult:
         raise InputError(
             *(one.renamed({"directory": "out"}) for one in error.problems), subject="sweep"
         ) from error
-    found = None
+    result = None
     if outcome.finished:
         data = load_sweep(folder)
-        found = SweepResult(data, fit_exponents(data.points), outcome.failures)
+        result = SweepResult(data, fit_exponents(data.points), outcome.failures)
     if outcome.stopped_by is not None:
-        raise SweepInterrupted(found, outcome.stopped_by)
+        raise SweepInterrupted(result, outcome.stopped_by)
     if outcome.unwritable:
         raise OSError(outcome.unwritable)
-    if found is None:
+    if result is None:
         raise InputError(f"sweep: no point could be measured: {outcome.failures[0]}")
     if outcome.failures:
-        told = f"sweep: {len(outcome.failures)} of {outcome.chosen} points failed: {outcome.failures[0]}"
-        warnings.warn(f"{told}{'; .failures has all' if len(outcome.failures) > 1 else ''}", stacklevel=4)
-    return found
+        message = f"sweep: {len(outcome.failures)} of {outcome.chosen} points failed: {outcome.failures[0]}"
+        warnings.warn(f"{message}{'; .failures has all' if len(outcome.failures) > 1 else ''}", stacklevel=4)
+    return result
 
 
 def _planned(lengths: Any, seeds: Any, problems: Problems) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The lengths and the seeds, as a config has them."""
-    given = {"lengths": _listed(lengths), "seeds": _listed(seeds)}
-    found = read_fields(Settings, given, "", problems)
-    return found.get("lengths", ()), found.get("seeds", ())
+    values = {"lengths": _listed(lengths), "seeds": _listed(seeds)}
+    fields = read_fields(Settings, values, "", problems)
+    return fields.get("lengths", ()), fields.get("seeds", ())
 
 
 def _listed(values: Any) -> Any:
     """Numbers as Python's, for a strict check, and a sequence of them as a list; anything else unchanged."""
-    known = isinstance(values, Iterable) and not isinstance(values, str | Mapping)
-    return plain_numbers(list(values) if known else values)
+    is_list = isinstance(values, Iterable) and not isinstance(values, str | Mapping)
+    return plain_numbers(list(values) if is_list else values)
 
 
 def _measurement(flips: Any, measure: Any, engine: Any, problems: Problems) -> Measurement:
@@ -260,7 +259,7 @@ def _variants(
     if not isinstance(models, Mapping) or not models:
         problems.add("models", models, 'functions make(n, seed) by name: {"softmax": make_softmax}')
         return ()
-    found = []
+    variants = []
     for name, make in models.items():
         own = Problems()
         if not isinstance(name, str) or not NAME.fullmatch(name):
@@ -268,8 +267,8 @@ def _variants(
         source = own_source(make, lengths, seeds, flips, own)
         problems.include(own, ("models", name if isinstance(name, str) else repr(name)))
         if source is not None and not own:
-            found.append(SweepVariant(name, _name(make), source))
-    return tuple(found)
+            variants.append(SweepVariant(name, _name(make), source))
+    return tuple(variants)
 
 
 def _name(function: Any) -> str:
@@ -296,6 +295,6 @@ def _call(planned: Sweep, inputs: Any) -> str:
     models = ", ".join(f'"{one.name}": {one.description}' for one in planned.variants)
     options = [f"{{{models}}}", repr([*planned.lengths]), f"seeds={[*planned.seeds]}"]
     options += [] if inputs is None else [f"inputs={_name(inputs)}"]
-    asked = (planned.measure.flips, planned.measure.measure, planned.measure.engine)
-    options += [f"{one.argument}={one!r}" for one in asked]
+    parts = (planned.measure.flips, planned.measure.measure, planned.measure.engine)
+    options += [f"{one.argument}={one!r}" for one in parts]
     return f"# jaxsens.sweep({', '.join(options)})\n"

@@ -12,10 +12,10 @@ import pytest
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.sweeps.config import load_sweep_config
+from jaxsens.core.sweeps.inputs import Symbols
 from jaxsens.core.sweeps.points import read_point
 from jaxsens.core.sweeps.sources import ModelSource, read_source
 from jaxsens.core.sweeps.sweep import run_sweep
-from jaxsens.core.sweeps.words import Symbols
 from jaxsens.training.checkpoints import load_checkpoint
 from tests.core.sweeps.tiny import quiet
 from tests.training.tiny_training import PREDICTION, RECOGNITION, TRANSFORMER, trained_into

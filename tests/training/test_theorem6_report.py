@@ -94,7 +94,7 @@ def test_a_model_is_drawn_through_its_medians_over_seeds_and_says_how_far_it_was
     assert [text.get_text() for text in legend.get_texts()] == [
         "parity-transformer:  trained up to n = 128",
         "parity-lstm:  trained up to n = 40",
-        "exact:  set by hand  (on parity-lstm)",
+        "exact:  set by hand",
     ]
 
 

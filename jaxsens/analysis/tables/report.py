@@ -164,7 +164,7 @@ def attention_table(data: AttentionData) -> ReportTable:
 
     def power(place: tuple[str, int], statistic: str) -> str:
         fit = data.fits[*place, statistic]
-        return f"{fit.power} ({fit.remarks})" if fit.power and fit.remarks else fit.power or DASH
+        return f"{fit.power} ({fit.note})" if fit.power and fit.note else fit.power or DASH
 
     for name in ATTENTION_STATISTICS:
         columns[f"{name}, value"] = partial(value, statistic=name)

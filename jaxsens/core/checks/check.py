@@ -239,10 +239,12 @@ def _reading_rows(model: Model, shape: Shape, n: int) -> Model:
         )
     readout, call = model.readout, model.call
     if readout is None or readout == "auto":
-        raise InputError(
-            f"readout = {readout!r}: the model returns a row for each position (shape {shape}); select one by "
+        raise InputError.of(
+            "readout",
+            readout,
+            f"the model returns a row for each position (shape {shape}); select one by "
             'readout="last", readout=0 (a leading [CLS] symbol) or another position, or readout="mean"; or all, by '
-            "lambda tokens: model(tokens).ravel(). If the first axis is a batch: lambda tokens: model(tokens[None])[0]"
+            "lambda tokens: model(tokens).ravel(). If the first axis is a batch: lambda tokens: model(tokens[None])[0]",
         )
     alone = partial(RowApply(lambda _, tokens: call(tokens), readout), None)
     return dataclasses.replace(model, apply=RowApply(model.apply, readout), call=alone)

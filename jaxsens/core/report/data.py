@@ -23,7 +23,7 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.programs import resolved
 from jaxsens.core.models.transformer.layered import readout_row
 from jaxsens.core.results.result import FlipSensitivity
-from jaxsens.core.sweeps.points import STATUS_COLUMN, PointMetadata
+from jaxsens.core.sweeps.points import STATUS_COLUMN, PointMetadata, Status
 from jaxsens.core.sweeps.sources import SEEDED
 from jaxsens.core.sweeps.sweep import (
     ESTIMATE_COLUMNS,
@@ -139,8 +139,8 @@ class DistanceBuilder:
             inside = cells == cell
             mean, error = np.array(values[inside].mean()), np.array(errors[inside].mean())
             distance = 0.0 if cell == 0 else np.exp(np.log(apart[inside]).mean())
-            told = (float(mean), "exact") if resolved(mean, error) else (float(mean + error), "at most")
-            self._rows.append((variant, n, seed, distance, flips, *told, cell))
+            value = (float(mean), "exact") if resolved(mean, error) else (float(mean + error), "at most")
+            self._rows.append((variant, n, seed, distance, flips, *value, cell))
 
     def table(self) -> pandas.DataFrame:
         """A row for each point and cell. A cell has one distance in all seeds, so that they can be compared."""
@@ -264,12 +264,6 @@ class SweepData:
         return tuple(variant.name for variant in self.variants)
 
     @property
-    def traits(self) -> dict[str, str]:
-        """Each variant's temperature and whether its embeddings are bounded, "1/n, bounded"; empty if not known."""
-        ends = {True: ", bounded", False: ", unbounded"}
-        return {v.name: v.temperature and f"{v.temperature}{ends[bool(v.bounded)]}" for v in self.variants}
-
-    @property
     def unseeded(self) -> frozenset[str]:
         """The names of the variants whose weights do not depend on the seed."""
         return frozenset(variant.name for variant in self.variants if variant.weights not in SEEDED)
@@ -331,22 +325,13 @@ def load_sweep(directory: str | os.PathLike[str]) -> SweepData:
 
 def statistic_columns(points: pandas.DataFrame) -> tuple[str, ...]:
     """The names of the statistics in `points`, in the order of its columns."""
-    known = {*KEY_COLUMNS, *ESTIMATE_COLUMNS}
+    others = {*KEY_COLUMNS, *ESTIMATE_COLUMNS}
     status = {STATUS_COLUMN.format(column) for column in points.columns}
-    return tuple(column for column in points.columns if column not in known | status)
+    return tuple(column for column in points.columns if column not in others | status)
 
 
-def one_sided(points: pandas.DataFrame, statistic: str) -> Bool[np.ndarray, " points"]:
-    """Whether each value of a statistic is only a lower or an upper bound: the largest, or smallest, of a sample."""
-    return _having(points, statistic, ("lower bound", "upper bound"))
-
-
-def unresolved(points: pandas.DataFrame, statistic: str) -> Bool[np.ndarray, " points"]:
-    """Whether each value of a statistic is only what it is at most: smaller ones are not resolved."""
-    return _having(points, statistic, ("at most",))
-
-
-def _having(points: pandas.DataFrame, statistic: str, kinds: tuple[str, ...]) -> Bool[np.ndarray, " points"]:
+def having(points: pandas.DataFrame, statistic: str, *kinds: Status) -> Bool[np.ndarray, " points"]:
+    """Whether each value of a statistic is of one of these kinds."""
     column = STATUS_COLUMN.format(statistic)
     if column not in points.columns:
         return np.zeros(len(points), bool)
@@ -388,16 +373,5 @@ def spreads(table: pandas.DataFrame, variant: str, column: str) -> dict[Any, Spr
     The median of an even number of values is the mean of the middle two.
     """
     values = table.query("variant == @variant").astype({column: float}).groupby("n")[column]
-    found = values.agg(["median", "min", "max", "count"])
-    return {n: Spread(*row) for n, *row in found.itertuples()}  # pyright: ignore[reportArgumentType]
-
-
-COINCIDE = 1e-3
-"""Lines whose values differ by less than this share lie on each other in a figure."""
-
-
-def coincide(first: Mapping[Any, Spread], second: Mapping[Any, Spread]) -> bool:
-    """Whether two lines cannot be told apart: the same places, and the same medians up to a thousandth."""
-    return first.keys() == second.keys() and all(
-        math.isclose(first[n].median, second[n].median, rel_tol=COINCIDE) for n in first
-    )
+    table_of_spreads = values.agg(["median", "min", "max", "count"])
+    return {n: Spread(*row) for n, *row in table_of_spreads.itertuples()}  # pyright: ignore[reportArgumentType]

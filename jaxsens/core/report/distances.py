@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.core.report.data import DISTANCE_COLUMNS, evenly, unresolved
+from jaxsens.core.report.data import DISTANCE_COLUMNS, evenly, having
 from jaxsens.core.report.figures import (
     ReportFigure,
     about_inexact,
@@ -104,20 +104,20 @@ class DistanceFit:
         return DistanceLaw.POWER if self.power_r2 == better else DistanceLaw.EXPONENTIAL
 
     @property
-    def shown(self) -> ExponentFit:
+    def stated(self) -> ExponentFit:
         """The fit as a report shows it: without an exponent that does not describe the mean change."""
         if self.verdict in (DistanceLaw.FLAT, DistanceLaw.POWER):
             return self.fit
         return replace(self.fit, exponent=math.nan, ci_low=math.nan, ci_high=math.nan, local=())
 
     @property
-    def told(self) -> str:
+    def sentence(self) -> str:
         """The verdict with its numbers, in words."""
         law, shares = self.verdict, f"a power explains {self.power_r2:.2f} of the variance of its logarithm"
         shares += f", an exponential {self.exponential_r2:.2f}"
         shares = "" if law in (DistanceLaw.ZERO, DistanceLaw.FLAT, DistanceLaw.NONE) else shares
-        power = f"exponent {self.shown.power}" if self.shown.power else ""
-        added = "; ".join(filter(None, (power, shares, self.shown.remarks)))
+        power = f"exponent {self.stated.power}" if self.stated.power else ""
+        added = "; ".join(filter(None, (power, shares, self.stated.note)))
         return f"{self.variant}, n = {self.n}: the mean change {law.value}{f' ({added})' if added else ''}"
 
     @property
@@ -144,7 +144,7 @@ class Distances:
     @cached_property
     def fits(self) -> tuple[DistanceFit, ...]:
         """One for each variant and length with enough distances."""
-        found = []
+        fits = []
         for variant in self.variants:
             own = self.table.query("variant == @variant and distance > 0")
             for n in sorted({int(n) for n in own["n"]}):
@@ -152,16 +152,16 @@ class Distances:
                 distances, means = (rows[name].to_numpy(np.float64) for name in ("distance", "mean"))
                 if len({*distances}) >= FEWEST:
                     tiny = (means > 0) & (means < NEGLIGIBLE * np.max(means))
-                    blurred = unresolved(rows, "mean") | tiny
-                    given = {"blurred": blurred, "place": "distance"}
-                    fit = fit_exponent(distances, means, rows["seed"], variant, "mean", **given)
-                    kept = ~np.isin(distances, fit.without)
-                    explained = _explained(distances[kept], means[kept])
-                    found.append(DistanceFit(variant, n, fit, *explained))
-        return tuple(found)
+                    blurred = having(rows, "mean", "at most") | tiny
+                    options = {"blurred": blurred, "place": "distance "}
+                    fit = fit_exponent(distances, means, rows["seed"], variant, "mean", **options)
+                    inside = ~np.isin(distances, fit.without)
+                    explained = _explained(distances[inside], means[inside])
+                    fits.append(DistanceFit(variant, n, fit, *explained))
+        return tuple(fits)
 
     @property
-    def shown(self) -> tuple[str, ...]:
+    def fitted_variants(self) -> tuple[str, ...]:
         """The variants with a fit."""
         fitted = {one.variant for one in self.fits}
         return tuple(variant for variant in self.variants if variant in fitted)
@@ -197,12 +197,12 @@ def write_distances(folder: Path, distances: Distances) -> None:
 
 def distance_sections(distances: Distances) -> list[Section]:
     """The section of a report; none if no variant has enough distances, or none reads a single row."""
-    if not distances.shown:
+    if not distances.fitted_variants:
         return []
     return [
         Section(
             "Distance to the row that is read",
-            bullets=[distances.longest(variant).told for variant in distances.shown],
+            bullets=[distances.longest(variant).sentence for variant in distances.fitted_variants],
             figures=[distance_figure(distances)],
             tables=[distance_table(distances.fits)],
         )
@@ -218,10 +218,10 @@ def distance_table(fits: Sequence[DistanceFit]) -> ReportTable:
     columns: dict[str, Callable[[DistanceFit], str]] = {
         "variant": lambda one: one.variant,
         "the mean change": lambda one: one.verdict.value,
-        "note": lambda one: one.shown.notes or DASH,
+        "note": lambda one: one.stated.note or DASH,
         "n": lambda one: str(one.n),
-        "exponent": lambda one: digits(one.shown.exponent),
-        f"{LEVEL} interval": lambda one: one.shown.interval(3) or DASH,
+        "exponent": lambda one: digits(one.stated.exponent),
+        f"{LEVEL} interval": lambda one: one.stated.interval(3) or DASH,
         "R² of a power": lambda one: digits(one.power_r2),
         "R² of an exponential": lambda one: digits(one.exponential_r2),
     }
@@ -231,13 +231,13 @@ def distance_table(fits: Sequence[DistanceFit]) -> ReportTable:
 def distance_figure(distances: Distances) -> ReportFigure:
     """The mean change against the distance, log-log: a panel per variant, a line per length."""
     styles = variant_styles([f"n = {n}" for n in distances.lengths])
-    panels = [_panel(distances, variant, styles) for variant in distances.shown]
+    panels = [_panel(distances, variant, styles) for variant in distances.fitted_variants]
     not_drawn = undrawn("n = ", (int(n) for n in distances.table["n"]), distances.lengths)
     caption = text("distance", fewest=FEWEST, spread=text("spread"), strip=text("strip"))
     return panel_figure(
         "distance",
         [caption, not_drawn, *about_inexact(panels)],
-        f"Mean change against distance to the readout for {enumeration(distances.shown)}.",
+        f"Mean change against distance to the readout for {enumeration(distances.fitted_variants)}.",
         panels,
         "How does the effect of a flip depend on its distance to the row that is read?",
         **SMALL,
@@ -269,13 +269,4 @@ def _panel(
         guides=falling("1/d", lines, 1.0, float(farthest)),
         ticks=ticks,
         tick_names={READ_AT: "0"},
-        findings=(_finding(distances.longest(variant)),),
     )
-
-
-def _finding(one: DistanceFit) -> str:
-    if one.verdict is not DistanceLaw.POWER:
-        return one.verdict.value
-    unsettled = "" if one.fit.settled else "not\N{NO-BREAK SPACE}settled"
-    told = (f"distance to the power {one.fit.power}", unsettled, one.fit.left_out)
-    return ", ".join(filter(None, told))

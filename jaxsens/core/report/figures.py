@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,11 +18,11 @@ from matplotlib.patches import Patch
 
 from jaxsens.core.base.errors import rule_for
 from jaxsens.core.measures import Measure
-from jaxsens.core.report.data import Profiles, inexact, spreads
+from jaxsens.core.report.data import Profiles, Spread, inexact, spreads
 from jaxsens.core.report.fits import (
     LEVEL,
     ExponentFit,
-    by_growth,
+    Growth,
     enumeration,
     signed,
     statistic_name,
@@ -40,7 +40,7 @@ from jaxsens.core.report.panels import (
     variant_styles,
 )
 from jaxsens.core.report.texts import text
-from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, EXTREMES, OF_DECISIONS, PER_POSITION
+from jaxsens.core.sweeps.points import OF_DECISIONS, PER_POSITION
 
 if TYPE_CHECKING:
     import pandas
@@ -51,10 +51,6 @@ COLOUR_MAP = "viridis_r"
 
 DECADES = 6
 """The colour scale spans at most this many powers of ten below the largest value."""
-
-MARGIN = 10.0
-"""The colour scale extends by this factor below the lowest median of a row. Otherwise a few cells far below that, such
-as those where only rounding is left, would take most of the colours."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +104,6 @@ def sensitivity_figure(
     name: str = "sensitivity",
     heading: str = "How much does the output change when one symbol of the input is exchanged?",
     norm: str = "l2",
-    traits: Mapping[str, str] = MappingProxyType({}),
 ) -> ReportFigure:
     """Statistics against input length, log-log: a panel per statistic, a line per variant, exponents in the legend.
 
@@ -120,24 +115,11 @@ def sensitivity_figure(
         name: of the figure's files.
         heading: above the panels.
         norm: of the change of the output: "l1", "l2" or "linf".
-        traits: of variants (`SweepData.traits`), for the legend; what all have alike is left to the caption.
     """
-    panels = [
-        sensitivity_panel(points, fits, styles, statistic=one, norm=norm, traits=traits) for one in statistics
-    ]
-    caption = text("sensitivity", spread=text("spread"), laws=_laws(statistics), strip=text("strip"))
+    panels = [sensitivity_panel(points, fits, styles, statistic=one, norm=norm) for one in statistics]
+    caption = text("sensitivity", spread=text("spread"), strip=text("strip"))
     description = " ".join(summary_sentence(fits, statistic) for statistic in statistics)
     return panel_figure(name, [caption, *about_inexact(panels)], description, panels, heading)
-
-
-def _laws(statistics: Sequence[str]) -> str:
-    """The guides of the panels of these statistics, in words."""
-    names = dict.fromkeys(
-        f"{name} (slope {slope:g})".replace("-", "\N{MINUS SIGN}")
-        for statistic in statistics
-        for name, slope in slopes_of(statistic).items()
-    )
-    return enumeration(names)
 
 
 def about_inexact(panels: Iterable[Panel]) -> list[str]:
@@ -168,51 +150,48 @@ def sensitivity_panel(
     *,
     statistic: str,
     norm: str = "l2",
-    traits: Mapping[str, str] = MappingProxyType({}),
 ) -> Panel:
     """One statistic against input length. Add further lines and guides with `dataclasses.replace`."""
     of_statistic = {fit.variant: fit for fit in fits if fit.statistic == statistic}
-    lines, differ = [], len(set(traits.values())) > 1
-    for variant, style in styles.items():
-        told = f"{variant} ({traits[variant]})" if differ and traits.get(variant) else variant
-        label = f"{told}:  {fitted_power(of_statistic[variant])}"
-        lines.append(measured_line(points, variant, statistic, label, style))
+    lines = [
+        measured_line(points, variant, statistic, f"{variant}:  {fitted_power(of_statistic[variant])}", style)
+        for variant, style in styles.items()
+    ]
     lengths = sorted({int(n) for n in points["n"]})
-    title = COUNT_TITLES.get(statistic) or statistic_name(statistic)
-    each = " per position" if statistic == PER_POSITION else ""
+    title, each = statistic_name(statistic), " per position" if statistic == PER_POSITION else ""
     return Panel(
         title=title[:1].upper() + title[1:],
-        findings=growth_lines(list(of_statistic.values())),
         y_label=change_label(norm) if statistic not in OF_DECISIONS else f"number of flips{each}",
         lines=lines,
         guides=_slope_guides(lines, lengths, slopes_of(statistic)),
         ticks=lengths,
-        legend_title=_legend_title(fits, differ),
+        legend_title=f"Fitted power of n [{LEVEL} interval over seeds]",
     )
 
 
 def local_slope_figure(
-    slopes: pandas.DataFrame,
+    fits: Sequence[ExponentFit],
     styles: Mapping[str, LineStyle],
     *,
     statistics: Sequence[str],
     lengths: Sequence[int],
 ) -> ReportFigure:
-    """Slopes between successive lengths: a panel per variant, a line per statistic. slopes: of `local_slopes`."""
-    ends = (lengths[0], lengths[-1])
+    """Slopes between successive lengths, with their intervals: a panel per variant, a line per statistic."""
+    ends, slopes = (lengths[0], lengths[-1]), {(fit.variant, fit.statistic): fit.local for fit in fits}
     guides = (Guide("constant", ends, (0, 0)), Guide("1/n", ends, (-1, -1)))
     panels = []
     for variant in styles:
-        lines = [
-            Line(statistic_name(statistic), style, spreads(slopes, variant, statistic))
-            for statistic, style in variant_styles(statistics).items()
-        ]
-        known = any(value.seeds for line in lines for value in line.values.values())
-        said = () if known else ("no slope: too few values above 0",)
-        panels.append(Panel(variant, "local exponent of n", lines, lengths, guides, said, log=False))
+        lines = []
+        for statistic, style in variant_styles(statistics).items():
+            values = {
+                math.sqrt(one.low * one.high): Spread(one.slope, one.ci_low, one.ci_high, one.seeds)
+                for one in slopes[variant, statistic]
+            }
+            lines.append(Line(statistic_name(statistic), style, values))
+        panels.append(Panel(variant, "local exponent of n", lines, lengths, guides, log=False))
     return panel_figure(
         "local-slopes",
-        [text("local-slopes", spread=text("spread"))],
+        [text("local-slopes", level=LEVEL)],
         f"Slopes between successive lengths for {enumeration(styles)}.",
         panels,
         "Does one power of n describe the whole range? Slopes from each length to the next",
@@ -229,22 +208,22 @@ def profile_figure(profiles: Profiles, variants: Sequence[str], *, norm: str = "
         variants: those without a profile are left out.
         norm: of the change of the output: "l1", "l2" or "linf".
     """
-    shown = [variant for variant in variants if any(variant == name for name, _ in profiles)]
+    drawn = [variant for variant in variants if any(variant == name for name, _ in profiles)]
     return ReportFigure(
         name="profiles",
         caption=text("profiles"),
-        description=f"Sensitivity by position and input length for {enumeration(shown)}.",
-        draw=partial(_draw_profiles, profiles, shown, norm),
-        narrow=partial(_draw_profiles, profiles, shown, norm, columns=1) if len(shown) > 1 else None,
+        description=f"Sensitivity by position and input length for {enumeration(drawn)}.",
+        draw=partial(_draw_profiles, profiles, drawn, norm),
+        narrow=partial(_draw_profiles, profiles, drawn, norm, columns=1) if len(drawn) > 1 else None,
         turns_dark=False,
     )
 
 
-def _draw_profiles(profiles: Profiles, shown: Sequence[str], norm: str, columns: int = 3) -> Figure:
+def _draw_profiles(profiles: Profiles, drawn: Sequence[str], norm: str, columns: int = 3) -> Figure:
     colours, clipped = _colour_scale(profiles)
     heading = "Where in the input does a flip change the output?"
-    with grid(heading, len(shown), columns, (4.2, 2.9), (0.9, 0.5)) as (figure, places):
-        for axes, variant in zip(places, shown, strict=True):
+    with grid(heading, len(drawn), columns, (4.2, 2.9), (0.9, 0.5)) as (figure, places):
+        for axes, variant in zip(places, drawn, strict=True):
             own = {n: means for (name, n), means in profiles.items() if name == variant}
             _draw_heat_map(axes, variant, own, colours)
         if colours is not None:
@@ -255,7 +234,7 @@ def _draw_profiles(profiles: Profiles, shown: Sequence[str], norm: str, columns:
             marks = log_marks(*scale.get_clim())
             bar.set_ticks([*marks], labels=[*marks.values()])
             bar.ax.yaxis.set_minor_formatter("")  # its labels would lie beside those of the marks
-            bar.set_label("mean " + change_label(norm, lines=2))
+            bar.set_label("mean " + change_label(norm))
         figure.legend(
             handles=[
                 Patch(facecolor="white", edgecolor="#8c8c8c", linewidth=0, hatch="////", label="exactly 0"),
@@ -270,48 +249,19 @@ def _draw_profiles(profiles: Profiles, shown: Sequence[str], norm: str, columns:
 def fitted_power(fit: ExponentFit) -> str:
     """The fitted power of n with its interval, or why there is none, short enough for a legend."""
     if fit.points == 0:
-        if fit.vanishing:
-            return f"no power of n  ({fit.vanishing})"
-        if fit.bounds:
-            return "too few values for a fit: the others are bounds"
-        if fit.unresolved:
-            return "too few resolved values for a fit"
-        return "always exactly 0" if fit.always_zero else "too few positive values for a fit"
-    text = f"$n^{{{signed(fit.exponent).replace(chr(0x2212), '-')}}}$  {fit.interval()}".rstrip()
-    return text + (f"  ({remark})" if (remark := fit.left_out) else "")
+        return f"no power of n  ({'exactly 0' if fit.growth is Growth.ZERO else 'too few values'})"
+    return f"$n^{{{signed(fit.exponent).replace(chr(0x2212), '-')}}}$  {fit.interval()}".rstrip()
 
 
-def growth_lines(fits: Sequence[ExponentFit]) -> tuple[str, ...]:
-    """What a panel shows: the variants by their growth, a line for each."""
-
-    def named(fit: ExponentFit) -> str:
-        return fit.variant + (" (not settled)" if "not settled" in fit.unsettled else "")
-
-    return tuple(
-        f"{kind.value}: {', '.join(map(named, members))}" for kind, members in by_growth(fits).items()
-    )
-
-
-def undrawn(what: str, known: Iterable[int], drawn: Iterable[int]) -> str:
+def undrawn(what: str, values: Iterable[int], drawn: Iterable[int]) -> str:
     """Which lengths, or layers, of those that are known a figure does not draw, in words; empty if it draws all."""
-    missing = sorted({*known} - {*drawn})
+    missing = sorted({*values} - {*drawn})
     return text("undrawn", which=enumeration(f"{what}{one}" for one in missing)) if missing else ""
 
 
-def change_label(norm: str, lines: int = 1) -> str:
-    """The measured quantity, for an axis, on one line or two."""
-    label = rule_for("the report", "measure", norm, Measure.kinds).label
-    between = "  " if "," in label and lines == 1 else " " if lines == 1 else "\n"
-    return label.format(between)
-
-
-COUNT_TITLES = {
-    AVERAGE_SENSITIVITY: "average sensitivity",
-    PER_POSITION: "average sensitivity per position",
-    EXTREMES[0]: "smallest sensitivity of an input",
-    EXTREMES[1]: "largest sensitivity of an input",
-}
-"""The titles of the panels of decisions, for which `statistic_name` is too long."""
+def change_label(norm: str) -> str:
+    """The measured quantity, for an axis, on two lines."""
+    return rule_for("the report", "measure", norm, Measure.kinds).label.format("\n")
 
 
 def slopes_of(statistic: str) -> dict[str, float]:
@@ -341,22 +291,13 @@ def _slope_guides(
     )
 
 
-def _legend_title(fits: Sequence[ExponentFit], traits: bool) -> str:
-    seeds = max((fit.seeds for fit in fits), default=0)
-    named = "Variant (temperature, embeddings):  fitted power of n" if traits else "Fitted power of n"
-    if seeds < 2:
-        return f"{named} (one seed: no interval)" if seeds else ""
-    return f"{named} [{LEVEL} interval over {seeds} seeds]"
-
-
 def _colour_scale(profiles: Profiles) -> tuple[LogNorm | None, bool]:
     """A scale up to the largest mean, and whether it leaves positive means below it. None without a positive mean."""
-    rows = [positive for means in profiles.values() if (positive := means[means > 0]).size]
-    if not rows:
+    positive = np.concatenate([means[means > 0] for means in profiles.values()])
+    if not positive.size:
         return None, False
-    low, high = min(float(row.min()) for row in rows), max(float(row.max()) for row in rows)
-    medians = [np.median(row) for row in rows]
-    floor = max(high * 10.0**-DECADES, float(min(medians)) / MARGIN)
+    low, high = float(positive.min()), float(positive.max())
+    floor = high * 10.0**-DECADES
     if low < floor:
         return LogNorm(floor, high), True
     return LogNorm(low, high) if low < high else LogNorm(low / 2, high * 2), False

@@ -11,7 +11,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,9 +19,10 @@ import jinja2
 
 from jaxsens.core.base.files import write_bytes, write_text
 from jaxsens.core.base.stopping import check
+from jaxsens.core.base.text import duration
 from jaxsens.core.report.data import SweepData
 from jaxsens.core.report.figures import ReportFigure
-from jaxsens.core.report.fits import LEVEL, TOLERANCE, ExponentFit, signed
+from jaxsens.core.report.fits import LEVEL, ExponentFit, signed
 from jaxsens.core.report.panels import png_bytes, svg_bytes
 from jaxsens.core.report.texts import text
 from jaxsens.core.sweeps.jobs.job import write_table
@@ -182,26 +182,6 @@ def write_local_slopes(path: str | os.PathLike[str], fits: Iterable[ExponentFit]
     write_table(Path(path), ("variant", "statistic", *LOCAL_COLUMNS), rows, missing="nan")
 
 
-def local_slope_table(fits: Iterable[ExponentFit]) -> ReportTable:
-    """A row per fit with local slopes: each of them with its interval, and whether they bear the exponent out."""
-    fits = [fit for fit in fits if fit.local]
-    pairs = sorted({(one.low, one.high) for fit in fits for one in fit.local})
-
-    def slope(fit: ExponentFit, pair: tuple[float, float]) -> str:
-        found = {(one.low, one.high): one for one in fit.local}.get(pair)
-        return DASH if found is None else _with_interval(found.slope, found.ci_low, found.ci_high)
-
-    columns: dict[str, Callable[[ExponentFit], str]] = {
-        "variant": lambda fit: fit.variant,
-        "statistic": lambda fit: fit.statistic,
-        "exponent": lambda fit: signed(fit.exponent),
-        "settled": lambda fit: "yes" if fit.settled else "no",
-        **{f"n = {pair[0]:g} to {pair[1]:g}": partial(slope, pair=pair) for pair in pairs},
-    }
-    caption = text("table-of-slopes", level=LEVEL, tolerance=TOLERANCE)
-    return table_of(caption, fits, columns, numeric=len(pairs))
-
-
 def _with_interval(value: float, low: float, high: float) -> str:
     return signed(value) + ("" if math.isnan(low) else f" [{signed(low)}, {signed(high)}]")
 
@@ -229,7 +209,7 @@ def summary_table(fits: Sequence[ExponentFit]) -> Table:
             Text(fit.variant if fit.variant != previous else ""),
             Text(fit.statistic),
             Text(DASH if math.isnan(fit.exponent) else _with_interval(fit.exponent, fit.ci_low, fit.ci_high)),
-            fit.growth.value + (f" ({fit.notes})" if fit.notes else ""),
+            fit.growth.value + (f" ({fit.note})" if fit.note else ""),
         )
         previous = fit.variant
     return table
@@ -242,7 +222,7 @@ def exponent_table(fits: Sequence[ExponentFit], bounded: Mapping[str, bool | Non
         "embeddings": lambda fit: boundedness(bounded[fit.variant]),
         "statistic": lambda fit: fit.statistic,
         "as n grows, it": lambda fit: fit.growth.value,
-        "note": lambda fit: fit.notes,
+        "note": lambda fit: fit.note,
         "exponent": lambda fit: DASH if math.isnan(fit.exponent) else signed(fit.exponent, 3),
         f"{LEVEL} interval": lambda fit: fit.interval(3) or DASH,
         "points": lambda fit: str(fit.points),
@@ -266,8 +246,8 @@ def variant_table(data: SweepData) -> ReportTable:
 
 def points_table(data: SweepData) -> ReportTable:
     """The points with their statistics to four digits, as many as a browser shows at once."""
-    columns, shown = [*data.points.columns], data.points.head(MOST_ROWS)
-    rows = [tuple(_cell(value) for value in row) for row in shown.itertuples(index=False)]
+    columns, first = [*data.points.columns], data.points.head(MOST_ROWS)
+    rows = [tuple(_cell(value) for value in row) for row in first.itertuples(index=False)]
     which = "All" if len(rows) == len(data.points) else f"The first {len(rows)} of"
     caption = f"{which} {len(data.points)} points (points.csv has every digit)"
     return ReportTable(caption, tuple(columns), rows, numeric=len(columns) - 1, collapsed=True)
@@ -301,27 +281,10 @@ def run_table(data: SweepData) -> ReportTable:
 
 
 def missing_text(missing: Sequence[tuple[str, int, int]]) -> str:
-    """The missing points by variant and length: "softmax n = 64 (seeds 1, 2)". Lists at most ten of these."""
-    groups: dict[tuple[str, int], list[int]] = {}
-    for variant, n, seed in missing:
-        groups.setdefault((variant, n), []).append(seed)
-    listed = [
-        f"{variant} n = {n} (seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, sorted(seeds)))})"
-        for (variant, n), seeds in groups.items()
-    ]
-    if len(listed) > 10:
-        listed[9:] = [f"and {len(listed) - 9} more lengths of variants"]
-    return "; ".join(listed)
-
-
-def duration(seconds: float) -> str:
-    """A time for a reader: "3.2 s", "4 min 05 s" or "2 h 10 min"."""
-    if round(seconds, 1) < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
+    """The first ten missing points: "softmax n = 64 seed = 1"."""
+    names = [f"{variant} n = {n} seed = {seed}" for variant, n, seed in missing[:10]]
+    more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
+    return f"{', '.join(names)}{more}"
 
 
 def flips_text(measured: int, population: int) -> str:

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import io
 import math
-import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ from matplotlib.path import Path as Outline
 from matplotlib.transforms import ScaledTranslation
 
 from jaxsens.core.base.files import write_bytes
-from jaxsens.core.report.data import Spread, coincide
+from jaxsens.core.report.data import Spread
 
 # Okabe and Ito's palette, safe for colour-blind readers, with a dark brown for its yellow (too light on white).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#661100")
@@ -38,9 +36,6 @@ ZERO_LABEL = "exactly 0"
 
 SMALL: dict[str, Any] = {"columns": 3, "width": 4.3, "share_legend": True}
 """The layout of many panels whose lines are the same."""
-
-GAP = 1e6
-"""Medians that are smaller than all others by this factor are drawn in the strip of a logarithmic axis, with zeros."""
 
 _UP = [(0, 0.3), (0, 1), (-0.2, 0.7), (0, 1), (0.2, 0.7)]
 ARROWS = {
@@ -120,7 +115,6 @@ class Panel:
         y_label, x_label: of the axes.
         lines, guides: what is drawn.
         ticks: the lengths to mark on the horizontal axis.
-        findings: what the panel shows, below the title: each begins a line, and is wrapped to the panel's width.
         legend_title: empty for none.
         log: whether the vertical axis is logarithmic too.
         tick_names: what to write at a tick instead of its number.
@@ -131,7 +125,6 @@ class Panel:
     lines: Sequence[Line]
     ticks: Sequence[float]
     guides: Sequence[Guide] = ()
-    findings: Sequence[str] = ()
     x_label: str = "input length n (symbols)"
     legend_title: str = ""
     log: bool = True
@@ -224,24 +217,6 @@ def write_figure(folder: Path, name: str, figure: Figure) -> Path:
     return folder / f"{name}.png"
 
 
-def log_marks(low: float, high: float) -> dict[float, str]:
-    """The values to mark on a logarithmic axis, with their labels. To be called within `figure_settings`.
-
-    Powers of ten; if fewer than three fit, 1, 2 and 5 times powers of ten; if fewer than three of these, even steps.
-    """
-    powers = (
-        [ticker.LogLocator(numticks=10), ticker.LogLocator(subs=(1.0, 2.0, 5.0), numticks=10)]
-        if high > 5 * low
-        else []
-    )
-    marks: list[float] = []
-    for locator in (*powers, ticker.MaxNLocator(5, steps=[1, 2, 5, 10])):
-        if len(marks) < 3:
-            marks = [float(f"{mark:.12g}") for mark in locator.tick_values(low, high) if low <= mark <= high]
-    label = ticker.LogFormatterSciNotation(minor_thresholds=(math.inf, math.inf))  # label every mark
-    return {mark: label(mark) for mark in marks}
-
-
 def draw_panels(
     panels: Sequence[Panel],
     *,
@@ -263,153 +238,76 @@ def draw_panels(
         share_legend: draw the first panel's legend below the grid, for panels whose lines are the same.
         share_y: whether panels share their vertical extent if all of them are linear.
     """
-    panels = [replace(panel, findings=_wrapped(panel.findings, width)) for panel in panels]
     columns = min(columns, len(panels))
     share_y = share_y and not any(panel.log for panel in panels)
-    legend_lines = max(sum(label.count("\n") + 1 for label in _legend_labels(panel)) for panel in panels)
-    findings_lines = max(len(panel.findings) for panel in panels)
-    height += 0.75 + 0.2 * findings_lines + (0 if share_legend else 0.23 * legend_lines)
+    legend_lines = max(len(panel.lines) + bool(panel.legend_title) for panel in panels)
+    height += 0.75 + (0 if share_legend else 0.23 * legend_lines)
     margin = (0.0, (0.5 if heading else 0) + (0.4 if share_legend else 0))
     with grid(heading, len(panels), columns, (width, height), margin, sharey=share_y) as (figure, places):
         for k, (axes, panel) in enumerate(zip(places, panels, strict=True)):
-            row = panels[k - k % columns : k - k % columns + columns]
-            _draw_panel(axes, panel, findings_lines=max(len(other.findings) for other in row))
+            _draw_panel(axes, panel)
             if (share_y or share_legend) and k % columns:
                 axes.set_ylabel("")
             if not share_legend:
                 _add_legend(axes, panel, figure)
-        for axes, panel in zip(places, panels, strict=True):
-            _name_guides(axes, panel.guides)
         if share_legend:
             handles = [legend_handle(line.label, line.style) for line in panels[0].lines]
             legend_below(figure, handles, 2 * columns - 1, panels[0].legend_title)
     return figure
 
 
-def _wrapped(findings: Sequence[str], width: float) -> list[str]:
-    """The lines of findings below the title of a panel of this width in inches."""
-    look: Any = {"subsequent_indent": "    ", "break_long_words": False, "break_on_hyphens": False}
-    characters_per_inch = 11.0
-    return [line for one in findings for line in textwrap.wrap(one, int(characters_per_inch * width), **look)]
-
-
-def _draw_panel(axes: Axes, panel: Panel, findings_lines: int) -> None:
-    """Draws everything but the legend and the names of the guides. findings_lines: the most in any panel of the row."""
+def _draw_panel(axes: Axes, panel: Panel) -> None:
+    """Draws everything but the legend."""
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(ticker.FixedLocator(_thinned(panel.ticks)))
+    axes.xaxis.set_major_locator(ticker.FixedLocator(list(panel.ticks), nbins=8))
     axes.xaxis.set_minor_locator(ticker.NullLocator())
     axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda n, _: panel.tick_names.get(n, f"{n:g}")))
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
-    # The titles of one row line up: a panel with fewer findings has blank lines below them.
-    findings = "\n".join([*panel.findings, *[""] * (findings_lines - len(panel.findings))])
-    axes.set_title(findings, fontsize=9.5, color="#333333", loc="left", linespacing=1.35)
-    axes.annotate(
-        panel.title,
-        xy=(0, 1),
-        xytext=(0, 9 + 14 * findings_lines),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        fontsize=12,
-        fontweight="bold",
-    )
+    axes.set_title(panel.title, fontsize=12, fontweight="bold")
     if panel.log:
         _set_log_axis(axes, panel)
     for guide in panel.guides:
         axes.plot(guide.x, guide.y, color="#a6a6a6", linewidth=0.9, zorder=1)
+        end, look = (guide.x[-1], guide.y[-1]), {"color": GREY, "fontsize": 9, "annotation_clip": False}
+        axes.annotate(guide.label, end, (9, 0), textcoords="offset points", va="center", **look)
     # The markers of one length stand side by side: otherwise their spreads would hide one another.
     step = min(0.011, 0.5 / (len(panel.lines) * max(1, len(panel.ticks) - 1))) if panel.lines else 0
     for k, line in enumerate(panel.lines):
         shift = step * (k - (len(panel.lines) - 1) / 2)
         _draw_line(axes, line, (max(panel.ticks) / min(panel.ticks)) ** shift)
-    if not panel.log:
-        # Without a common factor above the axis, which would lie on the title.
-        axes.yaxis.set_major_formatter(
-            ticker.FuncFormatter(lambda value, _: f"{value:.6g}".replace("-", "\N{MINUS SIGN}"))
-        )
 
 
 def _set_log_axis(axes: Axes, panel: Panel) -> None:
-    """A logarithmic axis that holds every positive value, and a grey strip below for exact zeros and for values out of
-    sight, if there are any."""
-    shown = [
+    """A logarithmic axis that holds every positive value, and a grey strip below for exact zeros, if there are any."""
+    values = [
         number for line in panel.lines for v in line.values.values() for number in (v.low, v.median, v.high)
     ]
     bars = [end for line in panel.lines for interval in line.intervals.values() for end in interval]
     guides = [y for guide in panel.guides for y in guide.y]
-    positive = [number for number in (*shown, *bars, *guides) if 0 < number < math.inf]
-    floor = least_in_sight([v.median for line in panel.lines for v in line.values.values()], positive)
-    in_sight = [number for number in positive if number >= floor]
-    low, high = (min(in_sight) / 1.25, max(in_sight) * 1.25) if in_sight else (0.1, 1.0)
-    labels = log_marks(low, high) if in_sight else {}
-    if 0 in shown or floor:
+    positive = [number for number in (*values, *bars, *guides) if 0 < number < math.inf] or [0.125, 0.8]
+    low, high = min(positive) / 1.25, max(positive) * 1.25
+    strip, clear = 0 in values, low
+    if strip:
         # Linear below `low`, where nothing but zeros is: the strip from -low to low takes a tenth of the axis.
         axes.set_yscale("symlog", linthresh=low, linscale=math.log10(high / low) / 20)
-        axes.set_ylim(-low, high)
         axes.axhspan(-low, low, color="#efefef", linewidth=0, zorder=0)
-        axes.axhline(low, color=GREY, linewidth=0.7, linestyle=(0, (2, 2)), zorder=0)
         clear = low * (high / low) ** 0.05  # of the label of 0
-        labels = {mark: name for mark, name in labels.items() if mark > clear}
-        labels[0.0] = f"below {low:.2g}" if floor else ZERO_LABEL
     else:
         axes.set_yscale("log")
-        axes.set_ylim(low, high)
-    axes.yaxis.set_major_locator(ticker.FixedLocator(list(labels)))
-    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: labels.get(value, "")))
-    between = ticker.LogLocator(subs=[*range(2, 10)], numticks=9).tick_values(low, high) if in_sight else []
-    axes.yaxis.set_minor_locator(ticker.FixedLocator([mark for mark in between if low <= mark <= high]))
-    axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+    axes.set_ylim(-low if strip else low, high)
+    labels = ({0.0: ZERO_LABEL} if strip else {}) | log_marks(low, high, clear)
+    axes.set_yticks([*labels], [*labels.values()])
+    axes.yaxis.set_minor_locator(ticker.NullLocator())
 
 
-def least_in_sight(medians: Sequence[float], numbers: Sequence[float] = ()) -> float:
-    """The least value that a logarithmic axis shows in its place; 0 if it shows all. `numbers` are those it would hold.
-
-    It is one tenth of the lowest median above a gap of `GAP`. Without one it is the least of the numbers that are not
-    smaller than every median by `GAP`, if some are. What is nothing but rounding would squash all else into one line.
-    """
-    ordered = sorted(median for median in medians if 0 < median < math.inf)
-    above = [high for low, high in pairwise(ordered) if high > GAP * low]
-    if above:
-        return above[-1] / 10
-    least = ordered[0] / GAP if ordered else 0.0
-    positive = [number for number in numbers if 0 < number < math.inf]
-    kept = [number for number in positive if number >= least]
-    return min(kept) if kept and len(kept) < len(positive) else 0.0
-
-
-def _thinned(lengths: Sequence[float], at_most: int = 8) -> list[float]:
-    """Lengths to mark: all of them if there are few, otherwise the first and each that is far enough from the last."""
-    ordered = sorted(set(lengths))
-    kept = ordered[:1]
-    for n in ordered[1:]:
-        if math.log(n / kept[-1]) >= 0.999 * math.log(ordered[-1] / ordered[0]) / at_most:
-            kept.append(n)
-    return kept
-
-
-def _name_guides(axes: Axes, guides: Sequence[Guide]) -> None:
-    """Writes each guide's label behind its right end, moved up where it would overlap the one below.
-
-    Called once everything else is drawn: until then the limits of the axes may change.
-    """
-    axes.autoscale_view()
-    apart = 0.055  # of the height of the axes
-    data_to_axes = axes.transData + axes.transAxes.inverted()
-    ends = [(*data_to_axes.transform((guide.x[-1], guide.y[-1])), guide.label) for guide in guides]
-    lowest = -math.inf
-    for x, y, label in sorted(ends, key=lambda end: end[1]):
-        lowest = max(y, lowest + apart)
-        axes.annotate(
-            label,
-            xy=(x, lowest),
-            xycoords="axes fraction",
-            xytext=(9, 0),
-            textcoords="offset points",
-            color=GREY,
-            fontsize=9,
-            verticalalignment="center",
-            annotation_clip=False,
-        )
+def log_marks(low: float, high: float, least: float = 0.0) -> dict[float, str]:
+    """The values from `least` on to mark on a logarithmic axis, with their labels. Within `figure_settings`."""
+    powers = ticker.LogLocator(subs=(1.0,) if high > 100 * low else (1.0, 2.0, 5.0), numticks=8)
+    locator = powers if high > 5 * low else ticker.MaxNLocator(5, steps=[1, 2, 5, 10])
+    label = ticker.LogFormatterSciNotation(minor_thresholds=(math.inf, math.inf))  # labels every mark
+    marks = [float(mark) for mark in locator.tick_values(low, high) if max(low, least) <= mark <= high]
+    return {mark: label(mark) for mark in marks}
 
 
 def _draw_line(axes: Axes, line: Line, factor: float) -> None:
@@ -461,10 +359,9 @@ def _draw_intervals(axes: Axes, line: Line, factor: float) -> None:
 
 def _add_legend(axes: Axes, panel: Panel, figure: Figure) -> None:
     below = ScaledTranslation(0, -40 / 72, figure.dpi_scale_trans)  # clear of the axis label, at any height
-    title, *labels = _legend_labels(panel)
     legend = axes.legend(
-        handles=[legend_handle(label, line.style) for label, line in zip(labels, panel.lines, strict=True)],
-        title=title or None,
+        handles=[legend_handle(line.label, line.style) for line in panel.lines],
+        title=panel.legend_title or None,
         loc="upper left",
         bbox_to_anchor=(0, 0),
         bbox_transform=axes.transAxes + below,
@@ -475,26 +372,6 @@ def _add_legend(axes: Axes, panel: Panel, figure: Figure) -> None:
         alignment="left",
     )
     legend.get_title().set_color("#333333")
-
-
-def _legend_labels(panel: Panel) -> list[str]:
-    """The title of a panel's legend and its entries. Too long ones are broken where two blanks are, or they would take
-    their width from the axes. A power is narrower than its markup."""
-    labels = (panel.legend_title, *(line.label for line in with_coinciding_named(panel.lines)))
-    wrap = textwrap.TextWrapper(55, break_long_words=False, break_on_hyphens=False).wrap
-    short = [re.sub(r"\$n\^\{(\S*)\}\$", "\0\\1", label) for label in labels]
-    whole = ["\n\xa0\xa0\xa0\xa0".join(wrap(one.replace("  ", "\n").replace(" ", "\xa0"))) for one in short]
-    return [re.sub("\0(\\S*)", r"$n^{\1}$", one.replace(" ", "  ").replace("\xa0", " ")) for one in whole]
-
-
-def with_coinciding_named(lines: Sequence[Line]) -> list[Line]:
-    """The lines; the label of one that lies on an earlier one names that, up to a bracket or colon: "b  (on a)"."""
-    named = []
-    for k, line in enumerate(lines):
-        under = [other for other in lines[:k] if line.values and coincide(other.values, line.values)]
-        note = f"  (on {re.split(r':| [(]', under[0].label)[0]})" if under else ""
-        named.append(replace(line, label=line.label + note))
-    return named
 
 
 def legend_below(figure: Figure, handles: Sequence[Line2D], columns: int, title: str = "") -> None:

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 
 from jaxsens.core.base.files import only_inside
 from jaxsens.core.flips.positions import READOUT
-from jaxsens.core.report.data import SweepData, unresolved
+from jaxsens.core.report.data import SweepData, having
 from jaxsens.core.report.decisions import decision_sections
 from jaxsens.core.report.distances import Distances, distance_sections, write_distances
 from jaxsens.core.report.figures import ReportFigure, local_slope_figure, profile_figure, sensitivity_figure
-from jaxsens.core.report.fits import ExponentFit, enumeration, fit_exponents, local_slopes, summary_sentence
+from jaxsens.core.report.fits import ExponentFit, enumeration, fit_exponents, summary_sentence
 from jaxsens.core.report.page import (
     Report,
     Section,
     exponent_table,
-    local_slope_table,
     missing_text,
     points_table,
     run_table,
@@ -77,35 +75,32 @@ def write_report(data: SweepData, directory: str | os.PathLike[str]) -> tuple[Pa
 def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     """Chooses what the report of a sweep shows. fits: of every variant and statistic in `data.points`."""
     plan, styles = data.plan, variant_styles(data.names)
-    shown = ("mean", "max", AVERAGE_SENSITIVITY, PER_POSITION)
-    main = tuple(name for name in shown if name in plan.statistics) or plan.statistics[:1]
-    found = [*(summary_sentence(fits, statistic) for statistic in main), *about_equals(data)]
+    statistics = ("mean", "max", AVERAGE_SENSITIVITY, PER_POSITION)
+    main = tuple(name for name in statistics if name in plan.statistics) or plan.statistics[:1]
+    findings = [*(summary_sentence(fits, statistic) for statistic in main), *about_equals(data)]
     bounded = {variant.name: variant.bounded for variant in data.variants}
     caveats = [text("samples")] if data.sampled else []
     caveats += [_about_estimates(data)] if data.estimated else []
     caveats += about_unresolved(data)
     caveats += [text("beyond-exactness", variant=variant, n=n) for variant, n in data.inexact.items()]
     sections = [
-        Section("What was found", paragraphs=caveats, bullets=found),
+        Section("What was found", paragraphs=caveats, bullets=findings),
         Section("Sensitivity against input length", figures=_sensitivity_figures(data, fits, styles, main)),
         Section("The variants", tables=[variant_table(data)]),
         Section("Fitted exponents", tables=[exponent_table(fits, bounded)]),
     ]
-    slopes = local_slopes(data.points)
-    if slopes[[*main]].notna().to_numpy().any():
-        figure = local_slope_figure(slopes, styles, statistics=main, lengths=sorted(set(data.points["n"])))
-        tables = [local_slope_table(fits)]
-        sections.append(Section("Is one exponent enough?", figures=[figure], tables=tables))
+    if any(fit.local for fit in fits if fit.statistic in main):
+        figure = local_slope_figure(fits, styles, statistics=main, lengths=sorted(set(data.points["n"])))
+        sections.append(Section("Is one exponent enough?", figures=[figure]))
     if data.decisions is not None:
         sections += decision_sections(data.decisions)
     if data.profiles and not _of_readout(plan):  # there is no profile of one position
-        figure = profile_figure(data.profiles, data.names, norm=plan.asked.measure.kind)
+        figure = profile_figure(data.profiles, data.names, norm=plan.measurement.measure.kind)
         sections.append(Section("Which positions matter", figures=[figure]))
     if (distances := distances_of(data)) is not None:
         sections += distance_sections(distances)
     for name, table in plan.sweep_tables.items():
         sections += table.sections(data, data.results[name])
-    sections = [_with_traits(section, data.traits) for section in sections]
     sections.append(Section("The points", tables=[points_table(data)]))
     if plan.config:
         sections.append(Section("The config", ["The config file as it was given:"], code=plan.config))
@@ -128,56 +123,52 @@ def distances_of(data: SweepData) -> Distances | None:
     """The mean change by distance to the row that is read; None if no model reads a single row."""
     if data.distances is None or data.distances.empty:
         return None
-    return Distances(data.distances, data.names, data.plan.asked.measure.kind)
-
-
-def _with_traits(section: Section, traits: Mapping[str, str]) -> Section:
-    """The section; the caption of each of its figures also says every variant's temperature and embeddings."""
-    alike = {trait: [name for name in traits if traits[name] == trait] for trait in traits.values() if trait}
-    listed = "; ".join(f"{', '.join(names)} ({trait})" for trait, names in alike.items())
-    told = f" {text('traits', traits=listed)}" if listed else ""
-    return replace(section, figures=[replace(one, caption=one.caption + told) for one in section.figures])
+    return Distances(data.distances, data.names, data.plan.measurement.measure.kind)
 
 
 def _introduction(data: SweepData, flips: str) -> list[str]:
     """What was measured, and what is known of it."""
-    asked = data.plan.asked
-    told = {"edit": _edit(data.plan, "flip"), "flips": flips, "networks": _networks(data)}
-    replaced = asked.flips.longer == 0
-    if data.decisions is None or asked.measure.threshold is None:
+    measurement = data.plan.measurement
+    values = {"edit": _edit(data.plan, "flip"), "flips": flips, "networks": _networks(data)}
+    replaced = measurement.flips.longer == 0
+    if data.decisions is None or measurement.measure.threshold is None:
         beside = (distances := distances_of(data)) is not None and np.min(distances.table["distance"]) > 0
-        told["read"] = f" {text('read')}" if beside else ""
-        return [text("measured", **told), text("known") if replaced else text("known-of-edits")]
-    given = asked.measure.threshold
-    threshold = f"the {given} of its outputs on the inputs" if isinstance(given, str) else f"{given:g}"
-    known = [text("known-of-decisions")] if replaced else []
-    return [text("decisions", threshold=threshold, **told), *known]
+        values["read"] = f" {text('read')}" if beside else ""
+        return [text("measured", **values), text("known") if replaced else text("known-of-edits")]
+    threshold = measurement.measure.threshold
+    threshold = (
+        f"the {threshold} of its outputs on the inputs" if isinstance(threshold, str) else f"{threshold:g}"
+    )
+    limits = [text("known-of-decisions")] if replaced else []
+    return [text("decisions", threshold=threshold, **values), *limits]
 
 
-def _edit(plan: SweepPlan, told: str) -> str:
+def _edit(plan: SweepPlan, form: str) -> str:
     """What a flip does, as a "flip" in a sentence or as the "heading" of a figure."""
-    flips = plan.asked.flips
+    flips = plan.measurement.flips
     kind = flips.kind if flips.longer else "substitute"
     symbol = "the symbol at the readout" if _of_readout(plan) else "one symbol"
-    return text(f"{told}-{kind}", symbol=symbol, copies=f"{1 + flips.copies} copies")
+    return text(f"{form}-{kind}", symbol=symbol, copies=f"{1 + flips.copies} copies")
 
 
 def _of_readout(plan: SweepPlan) -> bool:
     """Whether the position that is read is the only one that is flipped."""
-    return plan.asked.flips.positions == (READOUT,)
+    return plan.measurement.flips.positions == (READOUT,)
 
 
 def _about_estimates(data: SweepData) -> str:
-    known = [point.estimated or {} for point in data.estimated]
-    ranks = [rank for one in known if (rank := one["rank_correlation"]) is not None and not math.isnan(rank)]
+    estimates = [point.estimated or {} for point in data.estimated]
+    ranks = [
+        rank for one in estimates if (rank := one["rank_correlation"]) is not None and not math.isnan(rank)
+    ]
     return text(
         "estimates",
-        points=len(known),
+        points=len(estimates),
         all=len(data.metadata),
         flips=f"{sum(point.flips for point in data.estimated):,}",
-        measured=f"{sum(int(one['measured'] or 0) for one in known):,}",
-        error=max(one["median_error"] or 0 for one in known),
-        largest=max(one["largest_error"] or 0 for one in known),
+        measured=f"{sum(int(one['measured'] or 0) for one in estimates):,}",
+        error=max(one["median_error"] or 0 for one in estimates),
+        largest=max(one["largest_error"] or 0 for one in estimates),
         rank=min(ranks, default=math.nan),
     )
 
@@ -185,49 +176,47 @@ def _about_estimates(data: SweepData) -> str:
 def about_equals(data: SweepData) -> list[str]:
     """Which variants have the same numbers, to the last bit, in words: one remark for each set of them. Those that are
     0 everywhere are left out: of them the fits say so."""
-    alike: dict[bytes, list[str]] = {}
+    equal: dict[bytes, list[str]] = {}
     for variant in data.names:
         rows = data.points.query("variant == @variant").sort_values(["n", "seed"])
         numbers = rows[["n", "seed", *data.plan.statistics]].to_numpy(float)
         if np.any(np.nan_to_num(numbers[:, 2:])):
-            alike.setdefault(numbers.tobytes(), []).append(variant)
-    # Networks of one function, and counts of decisions, are equal by what they are: that tells nothing of what differs.
-    exact = {one.name for one in data.variants if one.weights == "constructed" or data.decisions is not None}
-    several = [(enumeration(names), exact & {*names}) for names in alike.values() if len(names) > 1]
-    return [text("equals-exact" if known else "equals", variants=names) for names, known in several]
+            equal.setdefault(numbers.tobytes(), []).append(variant)
+    return [text("equals", variants=enumeration(names)) for names in equal.values() if len(names) > 1]
 
 
 def about_unresolved(data: SweepData) -> list[str]:
     """Which lengths of which statistics are not resolved, in words: one remark for each variant and statistic."""
-    table, found = data.points, []
+    table, remarks = data.points, []
     dtypes = ", ".join(sorted({point.dtype for point in data.metadata if point.at_most}))
     for variant in data.names:
         rows = table.query("variant == @variant")
         for statistic in data.plan.statistics:
-            if lengths := sorted(set(rows["n"][unresolved(rows, statistic)])):
+            if lengths := sorted(set(rows["n"][having(rows, statistic, "at most")])):
                 where = {
                     "lengths": ", ".join(map(str, lengths)),
                     "some": len(lengths),
                     "all": rows["n"].nunique(),
                 }
-                found.append(text("unresolved", variant=variant, statistic=statistic, dtype=dtypes, **where))
-    return found
+                remarks.append(
+                    text("unresolved", variant=variant, statistic=statistic, dtype=dtypes, **where)
+                )
+    return remarks
 
 
 def _sensitivity_figures(
     data: SweepData, fits: Sequence[ExponentFit], styles: dict[str, LineStyle], main: Sequence[str]
 ) -> list[ReportFigure]:
     """A figure of the main statistics, and one of the others if there are any."""
-    norm = data.plan.asked.measure.kind
+    norm = data.plan.measurement.measure.kind
     what = (
         "How much does the output change" if data.decisions is None else "How often does the decision change"
     )
     heading = f"{what} when {_edit(data.plan, 'heading')}?"
-    common: dict[str, Any] = {"norm": norm, "traits": data.traits}
-    figures = [sensitivity_figure(data.points, fits, styles, statistics=main, heading=heading, **common)]
+    figures = [sensitivity_figure(data.points, fits, styles, statistics=main, heading=heading, norm=norm)]
     others = [name for name in data.plan.statistics if name not in main]
     if others:
-        more: dict[str, Any] = common | {"name": "sensitivity-others", "heading": "The other statistics"}
+        more = {"name": "sensitivity-others", "heading": "The other statistics", "norm": norm}
         figures.append(sensitivity_figure(data.points, fits, styles, statistics=others, **more))
     return figures
 

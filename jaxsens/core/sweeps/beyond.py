@@ -23,8 +23,8 @@ def check_estimates(measure: Measurement | None, lengths: Sequence[int], problem
     """Notes arguments that say nothing where they stand, and those that do not go together."""
     if measure is None:
         return
-    asked = {"flips": measure.flips, "engine": measure.engine, "engine_beyond": measure.engine_beyond}
-    for name, one in asked.items():
+    seeded = {"flips": measure.flips, "engine": measure.engine, "engine_beyond": measure.engine_beyond}
+    for name, one in seeded.items():
         if one is not None and (seed := one.settings().get("seed")) is not None:
             problems.add(f"measure.{name}.seed", seed, "the seed of each point draws; leave it out")
     if not measure.engine.exact and measure.exact_up_to is not None:
@@ -44,8 +44,8 @@ def check_estimates(measure: Measurement | None, lengths: Sequence[int], problem
     if measure.exact_up_to is not None and lengths and not any(map(measure.is_beyond, lengths)):
         remedy = f"no length is above it: the longest is {max(lengths)}; leave it out, or give longer lengths"
         problems.add("measure.exact_up_to", measure.exact_up_to, remedy)
-    if (refused := _sketched(measure)) is not None:
-        problems.note("measure.engine_beyond", refused)
+    if (refusal := _sketched(measure)) is not None:
+        problems.note("measure.engine_beyond", refusal)
     if measure.engine_beyond is not None and measure.engine_beyond.exact:
         own = estimating()
         remedy = (
@@ -94,13 +94,13 @@ def _is_sampled(variant: SweepVariant, measure: Measurement, problems: Problems)
         if measure.sample_beyond is None:
             problems.note("measure.estimate", f"{where} is not named: name it, or {_SAMPLE}")
         return True
-    refused = _refusal(variant, measure)
-    if refused is None:
+    refusal = _refusal(variant, measure)
+    if refusal is None:
         return False
     if measure.estimate is not None:
-        problems.note("measure.estimate", f"{where}: {refused}; leave it out of the list")
+        problems.note("measure.estimate", f"{where}: {refusal}; leave it out of the list")
     elif measure.sample_beyond is None:
-        problems.note("measure.exact_up_to", f"{where}: {refused}; or {_SAMPLE}")
+        problems.note("measure.exact_up_to", f"{where}: {refusal}; or {_SAMPLE}")
     return True
 
 

@@ -64,6 +64,15 @@ from jaxsens.core.models.config_tables import read_config
 from jaxsens.core.models.texts import with_token
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.sweeps.beyond import check_estimates, sampled_variants
+from jaxsens.core.sweeps.inputs import (
+    AllWords,
+    InputsTable,
+    RandomWords,
+    SharedWords,
+    TextFile,
+    WordFile,
+    read_words,
+)
 from jaxsens.core.sweeps.own import named_source
 from jaxsens.core.sweeps.placement_table import PlacementTable
 from jaxsens.core.sweeps.points import (
@@ -77,15 +86,6 @@ from jaxsens.core.sweeps.points import (
 from jaxsens.core.sweeps.sources import ModelSource, changed, naming, read_source, source_kind
 from jaxsens.core.sweeps.sweep import REPORT_FILES, Sweep, SweepVariant
 from jaxsens.core.sweeps.tables import read_sweep_table
-from jaxsens.core.sweeps.words import (
-    AllWords,
-    InputsTable,
-    RandomWords,
-    SharedWords,
-    TextFile,
-    WordFile,
-    read_words,
-)
 
 # Variants
 
@@ -386,8 +386,8 @@ def parse_sweep_config(
     problems.raise_if_any()
     made = {"variants": variants, "inputs": inputs, "placement": sound["placement"].placement()}
     made["tables"] = tables
-    kept = {name: sound[name] for name in field_names(Sweep) if name in sound}
-    return Sweep(**{**kept, **made}, text=text, sampled=sampled)
+    fields = {name: sound[name] for name in field_names(Sweep) if name in sound}
+    return Sweep(**{**fields, **made}, text=text, sampled=sampled)
 
 
 def check_variant(
@@ -406,14 +406,14 @@ def _check_statistics(sound: Mapping[str, Any], problems: Problems) -> None:
     measure, inputs = sound.get("measure"), sound.get("inputs")
     if measure is None:
         return
-    asked, flips = measure.measure, measure.flips
-    if asked.threshold == MEDIAN and isinstance(inputs, RandomWords) and inputs.count < 2:
+    quantity, flips = measure.measure, measure.flips
+    if quantity.threshold == MEDIAN and isinstance(inputs, RandomWords) and inputs.count < 2:
         problems.add(
             "inputs.count", inputs.count, f'threshold = "{MEDIAN}" is that of several inputs: at least 2'
         )
     sampled = flips.sample is not None or measure.sample_beyond is not None
     for name in sound.get("statistics", ()):
-        if not asked.indicator and name in OF_DECISIONS:
+        if not quantity.indicator and name in OF_DECISIONS:
             remedy = 'it counts the flips that change the decision: give [measure] measure = "decision"'
             problems.add("statistics", name, remedy)
         elif sampled and name in EXTREMES:
@@ -441,18 +441,18 @@ def _variants(
     variant."""
     base_problems = Problems()
     read(base, "model", base_problems)
-    found: dict[str, SweepVariant] = {}
+    variants: dict[str, SweepVariant] = {}
     for variant in chosen:
         own = Problems()
         source = read(variant.table(base), "model", own)
         for one in own:
             problems.include([one], () if one in base_problems else ("variant", variant.name))
-        if variant.name in found:
-            problems.add("variant.name", variant.name, _why_taken(found[variant.name], source))
+        if variant.name in variants:
+            problems.add("variant.name", variant.name, _why_taken(variants[variant.name], source))
         elif source is not None:
             check_label(variant, base, problems)
-            found[variant.name] = SweepVariant(variant.name, variant.line(), source)
-    return tuple(found.values())
+            variants[variant.name] = SweepVariant(variant.name, variant.line(), source)
+    return tuple(variants.values())
 
 
 def _why_taken(first: SweepVariant, second: ModelSource | None) -> str:
@@ -501,9 +501,9 @@ def check_measure(
             note_each("engine", where, error.problems, problems)
 
 
-def note_each(name: str, where: str, found: Iterable[Problem], problems: Problems) -> None:
+def note_each(name: str, where: str, new: Iterable[Problem], problems: Problems) -> None:
     """Adds what is wrong with an argument of `[measure]` for a model, which `where` names."""
-    for one in found:
+    for one in new:
         if one.path[:1] == (name,):
             problems.add(("measure", *one.path), one.value, f"{where}: {one.remedy}")
         else:

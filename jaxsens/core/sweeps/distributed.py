@@ -57,9 +57,9 @@ def join(coordinator: str | None, processes: int | None, process: int | None) ->
             shutdown_timeout_seconds=_LONGEST,
         )
     except (ValueError, RuntimeError) as error:
-        said = " ".join(str(error).split())[:300]
+        message = " ".join(str(error).split())[:300]
         raise InputError(
-            f"sweep: --distributed: {said}; start it by srun, mpirun, in a Kubernetes job or on a TPU pod, or give "
+            f"sweep: --distributed: {message}; start it by srun, mpirun, in a Kubernetes job or on a TPU pod, or give "
             "--coordinator HOST:PORT, --processes and --process, the same in all processes except the last"
         ) from error
 
@@ -97,8 +97,8 @@ def measure(
         outcomes.append(run(together, console, [chosen[k] for k in numbers]))
         if outcomes[0].ended_early:
             return outcomes
-    rest = [point for k, point in enumerate(chosen) if k not in set(numbers)]
-    own = rest[group.rank :: group.size]
+    remaining = [point for k, point in enumerate(chosen) if k not in set(numbers)]
+    own = remaining[group.rank :: group.size]
     return [*outcomes, *run_whole(sweep, directory, own, console, first)]
 
 
@@ -111,8 +111,8 @@ def long_points(chosen: Sequence[Point], seconds: float) -> list[int]:
     for point in chosen:
         lengths.setdefault(point.variant, set()).add(point.n)
     shortest: dict[str, int] = {}
-    for variant, found in lengths.items():
-        for n in sorted(found, reverse=True):
+    for variant, own in lengths.items():
+        for n in sorted(own, reverse=True):
             example = next(point for point in chosen if point.variant == variant and point.n == n)
             if estimated_seconds(example) <= seconds:
                 break

@@ -31,9 +31,9 @@ from jaxsens.core.models.config_tables import build
 from jaxsens.core.models.transformer.config import NetworkConfig
 from jaxsens.core.models.transformer.module import Network
 from jaxsens.core.results.request import fingerprint
+from jaxsens.core.sweeps.inputs import OwnWords, Symbols
 from jaxsens.core.sweeps.jobs.job import one_line
 from jaxsens.core.sweeps.sources import EVERY, ModelSource, coordinates
-from jaxsens.core.sweeps.words import OwnWords, Symbols
 
 Made = TypeVar("Made")
 
@@ -88,21 +88,21 @@ def own_source(
         "lengths", least, least * TOKEN_BYTES, "an input of this length", "give shorter", problems
     ):
         return None
-    known, failed = _at_every_point(lambda n, seed: _sha256(_made(make, n, seed), n), lengths, seeds)
-    if not known:
+    digests, failed = _at_every_point(lambda n, seed: _sha256(_made(make, n, seed), n), lengths, seeds)
+    if not digests:
         for (n, seed), why in [*failed.items()][:1]:
             problems.note((), f"make(n={n}, seed={seed}): {why}")
         return None
 
     def built(n: int, seed: int) -> Any:
         again = _made(make, n, seed)
-        if _sha256(again, n) != known.get((n, seed)):
+        if _sha256(again, n) != digests.get((n, seed)):
             raise InputError(
                 f"make(n={n}, seed={seed}) returns another model each time: let the seed draw all that is random in it"
             )
         return again
 
-    example = next(iter(known))
+    example = next(iter(digests))
     try:
         made = built(*example)
         model = as_model(made)
@@ -122,7 +122,7 @@ def own_source(
         outputs=shape[-1] if shape else 1,
         flips=default_flips(model),
         example_at=example,
-        sha256={**known, **dict.fromkeys(failed)},
+        sha256={**digests, **dict.fromkeys(failed)},
     )
 
 
@@ -144,11 +144,11 @@ def _sha256(model: Any, n: int) -> str:
 
 def _for_a_sweep(error: InputError, n: int, seed: int) -> str:
     """What is wrong with a model. A sweep has no `readout`: the model itself returns the row that is read."""
-    told = one_line(error)
-    told = told if told.startswith("make(") else f"make(n={n}, seed={seed}): {told}"
-    return told + (
-        "; in a sweep return the row: lambda tokens: model(tokens)[-1]" if "readout" in told else ""
-    )
+    message = one_line(error)
+    message = message if message.startswith("make(") else f"make(n={n}, seed={seed}): {message}"
+    if any(one.path == ("readout",) for one in error.problems):
+        message += "; in a sweep return the row: lambda tokens: model(tokens)[-1]"
+    return message
 
 
 def _alphabet_size(model: Model, flips: Flips | None) -> int:
@@ -165,14 +165,14 @@ def _at_every_point(
     function: Callable[[int, int], Made], lengths: Sequence[int], seeds: Sequence[int]
 ) -> tuple[dict[tuple[int, int], Made], dict[tuple[int, int], str]]:
     """What a function of the user's gives for each length and seed, and why it does not for the others."""
-    found, failed = {}, {}
+    values, failed = {}, {}
     for n, seed in product(lengths, seeds):
         check()
         try:
-            found[n, seed] = function(n, seed)
+            values[n, seed] = function(n, seed)
         except Exception as error:  # noqa: BLE001 - the function is the user's: the others are measured
             failed[n, seed] = one_line(error)
-    return found, failed
+    return values, failed
 
 
 def own_words(
@@ -183,17 +183,17 @@ def own_words(
         problems.add("inputs", function, "a function inputs(n, seed) that returns words, (n,) or (count, n)")
         return None
 
-    def words(n: int, seed: int) -> Int[np.ndarray, "count n"]:
+    def checked(n: int, seed: int) -> Int[np.ndarray, "count n"]:
         wrong = Problems("words")
-        found = inputs.tokens(function(n, seed), None, wrong)
-        if not wrong and found.shape[1] != n:
-            wrong.add("tokens", f"shape {found.shape}", f"words of {n} symbols")
+        tokens = inputs.tokens(function(n, seed), None, wrong)
+        if not wrong and tokens.shape[1] != n:
+            wrong.add("tokens", f"shape {tokens.shape}", f"words of {n} symbols")
         wrong.raise_if_any()
-        return found
+        return tokens
 
-    known, failed = _at_every_point(words, lengths, seeds)
-    if failed and not known:
+    inputs_of, failed = _at_every_point(checked, lengths, seeds)
+    if failed and not inputs_of:
         for (n, seed), why in [*failed.items()][:1]:
             problems.note((f"inputs(n={n}, seed={seed})",), why)
         return None
-    return OwnWords({**known, **failed})
+    return OwnWords({**inputs_of, **failed})

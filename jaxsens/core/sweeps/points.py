@@ -33,9 +33,9 @@ from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.run import Progress
 from jaxsens.core.results.measured import ceiling, told
 from jaxsens.core.results.result import FlipSensitivity, Interval, load_with_metadata, save_with_metadata
+from jaxsens.core.sweeps.inputs import Inputs
 from jaxsens.core.sweeps.jobs.job import check_key
 from jaxsens.core.sweeps.sources import ModelSource
-from jaxsens.core.sweeps.words import Inputs
 
 FORMAT = 2
 """Raised when the meaning of an expanded config, or of the numbers behind it, changes."""
@@ -77,8 +77,8 @@ _NAMED = {"mean": np.mean, "max": np.max, "min": np.min, "median": partial(np.qu
 NOT_INSTALLED = "no engine that estimates is installed"
 
 
-def _asked(name: str, value: Any, problems: Problems, base: Any) -> Any:
-    """Returns the object that a key of a config stands for."""
+def _option(name: str, value: Any, problems: Problems, base: Any) -> Any:
+    """Returns the object that a key of a config answers its question with."""
     return read(base, value, problems, name, file=True)
 
 
@@ -98,12 +98,12 @@ class Measurement:
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    flips: Annotated[Flips, checked_by(_asked, base=Flips)] = field(default_factory=Substitute)
-    measure: Annotated[Measure, checked_by(_asked, base=Measure)] = field(default_factory=L2)
-    engine: Annotated[AskedEngine, checked_by(_asked, base=AskedEngine)] = field(default_factory=Auto)
+    flips: Annotated[Flips, checked_by(_option, base=Flips)] = field(default_factory=Substitute)
+    measure: Annotated[Measure, checked_by(_option, base=Measure)] = field(default_factory=L2)
+    engine: Annotated[AskedEngine, checked_by(_option, base=AskedEngine)] = field(default_factory=Auto)
     exact_up_to: OptionalPositive = None
     sample_beyond: OptionalPositive = None
-    engine_beyond: Annotated[AskedEngine | None, checked_by(_asked, base=AskedEngine)] = field(
+    engine_beyond: Annotated[AskedEngine | None, checked_by(_option, base=AskedEngine)] = field(
         default_factory=estimating
     )
     estimate: tuple[str, ...] | None = None
@@ -139,27 +139,27 @@ class Measurement:
 
     def expanded(self, n: int) -> dict[str, Any]:
         """Everything here that determines the numbers at length n, as JSON values."""
-        asked = (self.flips_at(n), self.measure, self.engine_at(n))
-        return {one.argument: one.table() for one in asked}
+        options = (self.flips_at(n), self.measure, self.engine_at(n))
+        return {one.argument: one.table() for one in options}
 
     def table(self) -> dict[str, Any]:
         """The table, as JSON values for `of_table`."""
-        asked = (self.flips, self.measure, self.engine)
+        options = (self.flips, self.measure, self.engine)
         limits = {name: getattr(self, name) for name in ("exact_up_to", "sample_beyond")}
         beyond = None if self.engine_beyond is None else self.engine_beyond.table()
         names = None if self.estimate is None else [*self.estimate]
-        told = {**limits, "engine_beyond": beyond, "estimate": names}
-        return {**{one.argument: one.table() for one in asked}, **told}
+        others = {**limits, "engine_beyond": beyond, "estimate": names}
+        return {**{one.argument: one.table() for one in options}, **others}
 
     @classmethod
     def of_table(cls, table: Mapping[str, Any]) -> Measurement:
         """The measurement whose `table` this is."""
         problems = Problems("measure")
-        found = read_fields(
+        fields = read_fields(
             cls, {key: value for key, value in table.items() if value is not None}, "", problems
         )
         problems.raise_if_any()
-        return cls(**found)
+        return cls(**fields)
 
     def flip_sensitivity(
         self,
@@ -305,13 +305,13 @@ class PointMetadata:
 
     def summary(self) -> str:
         """The statistics; if they are estimated, how well the mean is known."""
-        said = ", ".join(
+        values = ", ".join(
             f"{name} {told(value, self.at_most.get(name), 3)}" for name, value in self.statistics.items()
         )
         if self.estimated is None:
-            return said
+            return values
         ends = Interval(self.estimated["mean_low"] or 0.0, self.estimated["mean_high"] or math.inf)
-        return f"{said}; estimated, the mean: {ends.told(3)}"
+        return f"{values}; estimated, the mean: {ends.told(3)}"
 
 
 def write_point(
@@ -395,8 +395,8 @@ def _shares(metadata: PointMetadata) -> PointMetadata:
         name: _one_of_equals(json.dumps(part)) if isinstance(part, dict) else part
         for name, part in metadata.point.items()
     }
-    alike = {name: _one_of_equals(json.dumps(getattr(metadata, name))) for name in ("versions", "engine")}
-    return replace(metadata, point=point, **alike)
+    shared = {name: _one_of_equals(json.dumps(getattr(metadata, name))) for name in ("versions", "engine")}
+    return replace(metadata, point=point, **shared)
 
 
 @lru_cache(maxsize=4096)
@@ -434,21 +434,21 @@ def statistics_of(result: FlipSensitivity, names: Iterable[str]) -> dict[str, fl
     Raises:
         InputError: for a statistic of decisions of a result without them, or of a sample that does not say it.
     """
-    found = {
+    values = {
         name: OF_DECISIONS[name](result) if name in OF_DECISIONS else compute(name, result.norms)
         for name in names
     }
     if result.estimated is not None:
-        found |= {name: getattr(result, name) for name in ("mean", "max") if name in found}
-    return found
+        values |= {name: getattr(result, name) for name in ("mean", "max") if name in values}
+    return values
 
 
 def ceilings_of(result: FlipSensitivity, names: Iterable[str]) -> dict[str, float]:
     """What those named statistics are at most that rounding may decide (`jaxsens.core.results.measured`)."""
-    found = {
+    limits = {
         name: ceiling(result, lambda one, name=name: statistics_of(one, (name,))[name]) for name in names
     }
-    return {name: most for name, most in found.items() if most is not None}
+    return {name: most for name, most in limits.items() if most is not None}
 
 
 def of_estimates(result: FlipSensitivity) -> dict[str, float | int | None] | None:
@@ -458,8 +458,8 @@ def of_estimates(result: FlipSensitivity) -> dict[str, float | int | None] | Non
     if result.accuracy is None or result.exact.all():
         return None
     low, high = result.mean_interval()
-    known = {"measured": int(result.exact.sum()), "mean_low": low, "mean_high": high}
-    return {**known, **asdict(result.accuracy)}
+    limits = {"measured": int(result.exact.sum()), "mean_low": low, "mean_high": high}
+    return {**limits, **asdict(result.accuracy)}
 
 
 def select(points: Sequence[Point], only: Sequence[str] = (), shard: str | None = None) -> list[Point]:

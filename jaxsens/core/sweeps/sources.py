@@ -23,7 +23,7 @@ from jaxsens.core.models.config_tables import NetworkConfig, build, config_type,
 from jaxsens.core.models.parts.weighting import Weighting
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.module import check_runs, check_size
-from jaxsens.core.sweeps.words import GivenWords, Symbols, TextFile
+from jaxsens.core.sweeps.inputs import GivenWords, Symbols, TextFile
 
 EVERY = "every coordinate"
 
@@ -183,13 +183,13 @@ def naming() -> tuple[str, ...]:
 def source_kind(key: str, code: Code | None = None) -> SourceKind:
     """The kind of sources that a key of `naming` names."""
     if key == "python":
-        return SourceKind(partial(_read_python, code=code), ("python",), fixed=_WHOLE)
-    found = load("model_sources", key)
-    if not isinstance(found, SourceKind):
+        return SourceKind(partial(_read_python, code=code), ("python",), fixed=_ALONE)
+    kind = load("model_sources", key)
+    if not isinstance(kind, SourceKind):
         raise InputError(
             f"{entries('model_sources')[key].value} of jaxsens.model_sources: it must be a SourceKind"
         )
-    return found
+    return kind
 
 
 def read_source(
@@ -229,7 +229,7 @@ def _read_python(
     """Models of the user's own, made by a function that the table names."""
     unknown = sorted({*table} - {"python"})
     for key in unknown:
-        problems.note((key,), f"unknown key; {_WHOLE}")
+        problems.note((key,), f"unknown key; {_ALONE}")
     name = table["python"]
     if not isinstance(name, str) or not _PYTHON.fullmatch(name):
         problems.add("python", name, 'a function make(n, seed), as "package.module:make"')
@@ -247,7 +247,7 @@ def _read_python(
 
 
 _PYTHON = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
-_WHOLE = "the function makes the whole model"
+_ALONE = "the function makes the whole model"
 
 
 # Tables that change another
@@ -258,8 +258,8 @@ def changed(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     the keys of `base` that it does not have are dropped."""
     names = {*naming(), "kind"}
     if not names.isdisjoint(changes) and _described(changes) != _described(base):
-        kept = keys_of(changes) - names
-        return {**{key: value for key, value in base.items() if key in kept}, **changes}
+        common = keys_of(changes) - names
+        return {**{key: value for key, value in base.items() if key in common}, **changes}
     return {**base, **changes}
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,13 +20,14 @@ from typing import Any, ClassVar
 from rich.console import Console
 
 from jaxsens.core.base.errors import InputError, collecting
-from jaxsens.core.base.files import write_text
+from jaxsens.core.base.files import there_are, write_text
 from jaxsens.core.base.registry import entries
 from jaxsens.core.base.sealed import DamagedFile
 from jaxsens.core.base.text import print_text
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.process_group import ProcessGroup
 from jaxsens.core.results.result import FlipSensitivity
+from jaxsens.core.sweeps.inputs import Inputs
 from jaxsens.core.sweeps.jobs.job import Failure, Job, Outcome, Record, read_finished, run, write_table
 from jaxsens.core.sweeps.jobs.progress import Reporter
 from jaxsens.core.sweeps.points import (
@@ -40,7 +41,6 @@ from jaxsens.core.sweeps.points import (
 )
 from jaxsens.core.sweeps.sources import EVERY, ModelSource, Weights, coordinates
 from jaxsens.core.sweeps.tables import PointTable, RecordTable, SweepTable, TablePoint, read_sweep_table
-from jaxsens.core.sweeps.words import Inputs
 
 PLAN = "sweep.json"
 _AGAIN = "run the sweep again: what is measured is kept"
@@ -116,7 +116,7 @@ class SweepPlan(Record):
     records: dict[str, tuple[PlannedPoint, ...]] = field(default_factory=dict)
 
     @cached_property
-    def asked(self) -> Measurement:
+    def measurement(self) -> Measurement:
         """The `[measure]` table."""
         return Measurement.of_table(self.measure)
 
@@ -130,7 +130,7 @@ class SweepPlan(Record):
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of points.csv."""
-        estimates = self.asked.estimates
+        estimates = self.measurement.estimates
         return (
             *KEY_COLUMNS,
             *self.statistics,
@@ -188,6 +188,15 @@ class Sweep:
             if isinstance(table, RecordTable)
         }
 
+    def stored(self, directory: Path) -> dict[str, tuple[int, int]]:
+        """How many points, and records of each table, have a file in a directory, of how many."""
+        items: dict[str, Collection[Any]] = {"points": self.points}
+        items |= {name: each.values() for name, each in self.table_points.items()}
+        return {
+            name: (len(there_are(item.path(directory) for item in each)), len(each))
+            for name, each in items.items()
+        }
+
     @cached_property
     def plan(self) -> SweepPlan:
         """What a sweep directory says of the sweep."""
@@ -221,8 +230,8 @@ class Sweep:
         )
 
 
-def _planned(point: Point, kept: Point | TablePoint) -> PlannedPoint:
-    return PlannedPoint(point.variant, point.n, point.seed, kept.key, kept.path(Path()).as_posix())
+def _planned(point: Point, item: Point | TablePoint) -> PlannedPoint:
+    return PlannedPoint(point.variant, point.n, point.seed, item.key, item.path(Path()).as_posix())
 
 
 def _measured(source: ModelSource, outputs: str | tuple[int, ...] | None) -> str:
@@ -248,7 +257,7 @@ def read_plan(directory: str | os.PathLike[str]) -> SweepPlan:
     except DamagedFile as error:
         raise InputError(f"{error}; {_AGAIN}") from error
     try:
-        plan.asked  # noqa: B018 - reads the table
+        plan.measurement  # noqa: B018 - reads the table
     except InputError as error:
         raise InputError(
             f"{Path(directory) / PLAN}: of another version of jaxsens ({error}); {_AGAIN}"
@@ -270,8 +279,8 @@ def write_points_csv(directory: Path, points: Iterable[PointMetadata], plan: Swe
 
 def table_rows(name: str, table: PointTable, points: Iterable[PointMetadata]) -> list[Mapping[str, Any]]:
     """The rows of the table of this name that points make, in their order."""
-    known = ((point, point.tables.get(name)) for point in points)
-    return [row for point, values in known if values is not None for row in table.table_rows(point, values)]
+    stored = ((point, point.tables.get(name)) for point in points)
+    return [row for point, values in stored if values is not None for row in table.table_rows(point, values)]
 
 
 def read_records(directory: Path, plan: SweepPlan, name: str) -> list[Any]:
@@ -302,12 +311,6 @@ def row_of(record: object, columns: Iterable[str]) -> dict[str, Any]:
     return {name: getattr(record, name) for name in columns}
 
 
-def strangers(plan: SweepPlan, directory: Path) -> int:
-    """How many point files of the directory belong to another config; they are kept, and shown nowhere."""
-    files = {path.relative_to(directory).as_posix() for path in (directory / "points").glob("*/*/*.parquet")}
-    return len(files - {point.file for point in plan.points})
-
-
 def check_grows(plan: SweepPlan, directory: Path) -> None:
     """Refuses a directory with finished points that are not in the plan, which came from another config.
 
@@ -320,10 +323,8 @@ def check_grows(plan: SweepPlan, directory: Path) -> None:
         before = read_plan(directory)
     except InputError:  # Without a readable plan nothing says which config the points are of.
         return
-    wanted = {point.file for point in plan.points}
-    lost = [
-        point for point in before.points if point.file not in wanted and (directory / point.file).exists()
-    ]
+    files = {point.file for point in plan.points}
+    lost = [point for point in before.points if point.file not in files and (directory / point.file).exists()]
     if not lost:
         return
     own = sorted(
@@ -358,17 +359,19 @@ def write_config(path: Path, text: str) -> bool:
 
 def _differences(before: SweepPlan, now: SweepPlan) -> list[str]:
     """The differences between two plans that decide which points there are, each in a few words."""
-    found = []
+    differences = []
     for name in ("lengths", "seeds"):
         missing = sorted(set(getattr(before, name)) - set(getattr(now, name)))
         if missing:
-            found.append(f"{name}: {', '.join(map(str, missing))} there only")
+            differences.append(f"{name}: {', '.join(map(str, missing))} there only")
     models = {variant.name: variant.model for variant in now.variants}
-    found += [f'variant "{each.name}" there only' for each in before.variants if each.name not in models]
-    kept = [each for each in before.variants if each.name in models]
+    differences += [
+        f'variant "{each.name}" there only' for each in before.variants if each.name not in models
+    ]
+    common = [each for each in before.variants if each.name in models]
     # A change of [model] shows in every variant, and is listed once.
-    changes = [change for each in kept for change in _changed("model", each.model, models[each.name])]
-    return list(dict.fromkeys([*found, *changes, *_changed("measure", before.measure, now.measure)]))
+    changes = [change for each in common for change in _changed("model", each.model, models[each.name])]
+    return list(dict.fromkeys([*differences, *changes, *_changed("measure", before.measure, now.measure)]))
 
 
 def _changed(table: str, before: dict[str, object], now: dict[str, object]) -> list[str]:
@@ -420,11 +423,11 @@ class PointsJob(Job[Point, PointMetadata]):
 
     def read(self, item: Point) -> PointMetadata:
         """Reads a point's record, with the sweep's statistics. One without what a table asks for is measured again."""
-        found = read_point(self.path(item), item.key, self.sweep.statistics)[0]
+        metadata = read_point(self.path(item), item.key, self.sweep.statistics)[0]
         for name, table in self._tables.items():
-            if table.applies(item.source) and found.tables.get(name) is None:
+            if table.applies(item.source) and metadata.tables.get(name) is None:
                 raise FileNotFoundError(f"{self.path(item)}: without [{name}]")
-        return found
+        return metadata
 
     def compute(self, item: Point, reporter: Reporter) -> PointMetadata:
         """Measures a point."""
@@ -438,8 +441,8 @@ class PointsJob(Job[Point, PointMetadata]):
     def _measured(self, item: Point, reporter: Reporter, placement: Placement, writes: bool) -> PointMetadata:
         began = time.perf_counter()
         model, inside = item.model(), partial(reporter.inside, str(item))
-        given = model, item.tokens(), item.seed, inside, placement, item.seeds
-        result = item.measure.flip_sensitivity(*given)
+        arguments = model, item.tokens(), item.seed, inside, placement, item.seeds
+        result = item.measure.flip_sensitivity(*arguments)
         statistics = self.sweep.statistics
         if not writes:
             return describe_point(item, result, statistics, time.perf_counter() - began)
@@ -497,10 +500,6 @@ def run_whole(
 ) -> list[Outcome]:
     """Measures the chosen points and then computes the records that the sweep's tables ask for."""
     outcomes = [run_sweep(sweep, directory, chosen, console, plans)]
-    if plans and (others := strangers(sweep.plan, directory)):
-        print_text(
-            console, f"{others} points in {directory} belong to another config; they are kept but not shown"
-        )
     for name, table in sweep.tables.items():
         if isinstance(table, RecordTable) and not outcomes[-1].ended_early:
             print_text(console, f"points are measured; computing {table.task}")

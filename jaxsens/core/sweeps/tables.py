@@ -125,13 +125,13 @@ def read_sweep_table(name: str, value: Any, problems: Problems) -> SweepTable | 
     Raises:
         InputError: if no installed package brings a table of this name, or what it brings is none.
     """
-    known = entries("sweep_tables")
-    if name not in known:
-        there = f" (there are {', '.join(known)})" if known else ""
+    installed = entries("sweep_tables")
+    if name not in installed:
+        there = f" (there are {', '.join(installed)})" if installed else ""
         raise InputError(
             f"[{name}]: no installed package has this table of a sweep{there}: install the one that has"
         )
     kind = load("sweep_tables", name)
     if not (isinstance(kind, type) and issubclass(kind, (PointTable, RecordTable))):
-        raise InputError(f"[{name}]: {known[name].value} is neither a PointTable nor a RecordTable")
+        raise InputError(f"[{name}]: {installed[name].value} is neither a PointTable nor a RecordTable")
     return read_table(kind, value, name, problems)

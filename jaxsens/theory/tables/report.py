@@ -118,7 +118,7 @@ class ReportedBounds(Bounds):
     """The `[bounds]` table, with its sections of the report."""
 
     def sections(self, data: SweepData, results: Sequence[BoundRecord]) -> list[Section]:
-        norm = data.plan.asked.measure.kind
+        norm = data.plan.measurement.measure.kind
         return bounds_sections(BoundsData(results, data.points, data.names, norm, data.unseeded))
 
 
@@ -170,7 +170,7 @@ def _power(data: BoundsData, variant: str, column: str) -> list[str]:
         return [f"{fit.statistic}: exactly 0 at every length"]
     if math.isnan(fit.exponent):
         return []
-    notes = [fit.remarks] if fit.remarks else []
+    notes = [fit.note] if fit.note else []
     known = data.exactly_known(variant) if column == "worst" else []
     if 0 < len(known) < len(data.spreads(variant, "worst")):
         notes.insert(0, f"every input tried at n = {enumeration(map(str, known))}, searched at the others")
@@ -281,7 +281,7 @@ def sides_figures(data: BoundsData) -> list[ReportFigure]:
     closed = [variant for variant in data.having("log_lemma5") if variant in certified]
     few = len(certified) <= 2
     layout: dict[str, Any] = {} if few else {**SMALL, "height": 2.6}
-    sides = [_sides_panel(data, variant, named=few) for variant in certified]
+    sides = [_sides_panel(data, variant) for variant in certified]
     lemma5 = [_lemma5_panel(data, variant) for variant in closed]
     if few and len(closed) == len(certified):
         paired = [panel for pair in zip(sides, lemma5, strict=True) for panel in pair]
@@ -329,22 +329,19 @@ def mattering_figure(data: BoundsData) -> ReportFigure:
     return panel_figure("inputs-that-matter", caption, " ".join(mattering(data)), panels, heading)
 
 
-def _sides_panel(data: BoundsData, variant: str, named: bool) -> Panel:
-    """named: whether the legend belongs to this panel alone, and so has room for the exponents."""
-    lines, powers = [], []
+def _sides_panel(data: BoundsData, variant: str) -> Panel:
+    lines = []
     if "max" in statistic_columns(data.points):
         lines.append(measured_line(data.points, variant, "max", "largest measured", line_style(0)))
     for column, name in SIDES.items():
         fit = data.fits.get((variant, column))
         if fit is None:
             continue
-        power = f"{name}:  {fitted_power(fit)}"
         hollow = data.searched_lengths(variant) if column == "worst" else frozenset()
-        label = power + (f"  ({TRIED})" if hollow else "") if named else name
+        label = f"{name}:  {fitted_power(fit)}" + (f"  ({TRIED})" if hollow else "")
         lines.append(Line(label, line_style(len(lines)), data.spreads(variant, column), hollow))
-        powers += [] if math.isnan(fit.exponent) else [power]
     ticks = sorted({n for line in lines for n in line.values})
-    return Panel(variant, change_label(data.norm), lines, ticks, findings=() if named else powers)
+    return Panel(variant, change_label(data.norm), lines, ticks)
 
 
 def _lemma5_panel(data: BoundsData, variant: str) -> Panel:
@@ -354,7 +351,7 @@ def _lemma5_panel(data: BoundsData, variant: str) -> Panel:
         median, low, high = (math.log10(each) if each > 0 else math.nan for each in value[:3])
         return Spread(median, low, high, value.seeds)
 
-    sides = _sides_panel(data, variant, named=False)
+    sides = _sides_panel(data, variant)
     lines = [
         dataclasses.replace(line, values={n: spread(value) for n, value in line.values.items()})
         for line in sides.lines

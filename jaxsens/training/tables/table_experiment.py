@@ -16,11 +16,11 @@ from jaxsens.core.base.errors import Problems
 from jaxsens.core.base.files import write_text
 from jaxsens.core.base.strict import STRICT, parse_toml, read_table, read_toml
 from jaxsens.core.report.panels import write_figure
-from jaxsens.core.sweeps.jobs.job import Given, Kept, RowsJob, write_table
+from jaxsens.core.sweeps.jobs.job import Row, RowsJob, Value, write_table
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableExperiment(abc.ABC, Generic[Given, Kept]):
+class TableExperiment(abc.ABC, Generic[Value, Row]):
     """An experiment as its config describes it: the keys and tables of the file are the fields of the class.
 
     Attributes:
@@ -55,22 +55,22 @@ class TableExperiment(abc.ABC, Generic[Given, Kept]):
         return cast("Self", made)
 
     @abc.abstractmethod
-    def job(self, folder: Path) -> RowsJob[Given, Kept]:
+    def job(self, folder: Path) -> RowsJob[Value, Row]:
         """What computes the rows; what is done is kept in `folder`."""
 
     @abc.abstractmethod
-    def listed(self, rows: Sequence[Kept]) -> Iterable[Mapping[str, Any]]:
+    def listed(self, rows: Sequence[Row]) -> Iterable[Mapping[str, Any]]:
         """The lines of the CSV file, by column."""
 
     @abc.abstractmethod
-    def markdown(self, rows: Sequence[Kept]) -> str:
+    def markdown(self, rows: Sequence[Row]) -> str:
         """The rows as a Markdown table."""
 
     @abc.abstractmethod
-    def figure(self, rows: Sequence[Kept]) -> Figure:
+    def figure(self, rows: Sequence[Row]) -> Figure:
         """The rows as a figure."""
 
-    def write(self, folder: Path, rows: Sequence[Kept]) -> tuple[str, Path]:
+    def write(self, folder: Path, rows: Sequence[Row]) -> tuple[str, Path]:
         """Writes the files, each atomically; returns the Markdown table, and the figure's path."""
         table = self.markdown(rows)
         write_table(folder / f"{self.stem}.csv", self.columns, self.listed(rows))

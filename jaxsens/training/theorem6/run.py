@@ -84,8 +84,8 @@ class Theorem6Job(RowsJob[results.RowPlace, results.KeptRow]):
         self.plan.write(self.directory / results.PLAN)
 
     def measure(self, item: Named[results.RowPlace], reporter: Reporter) -> results.KeptRow:
-        model, inside = self._models[item.given.model.name], partial(reporter.inside, str(item))
-        return results.measure(item.given, model, self.experiment, inside)
+        model, inside = self._models[item.value.model.name], partial(reporter.inside, str(item))
+        return results.measure(item.value, model, self.experiment, inside)
 
     def write_tables(self, records: Sequence[results.KeptRow]) -> None:
         results.write_tables(self.directory, records, self.plan)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from jaxsens.core.report.data import Spread, coincide, spreads, statistic_columns
+from jaxsens.core.report.data import spreads, statistic_columns
 from tests.core.report.synthetic import points, power
 
 TABLE = points({"a": {"mean": power(-1), "q90": power(0)}})
@@ -17,10 +17,3 @@ def test_spreads_are_over_the_seeds_there_are():
     assert list(found) == [4, 8]
     assert (found[4].low, found[4].median, found[4].high, found[4].seeds) == (4, 5, 6, 3)
     assert (found[8].low, found[8].median, found[8].high, found[8].seeds) == (9, 9.5, 10, 2)
-
-
-def test_lines_coincide_if_their_medians_differ_by_less_than_a_thousandth_everywhere():
-    line = {8: Spread(1.0, 0.5, 2.0, 5), 16: Spread(0.5, 0.1, 1.0, 5)}
-    assert coincide(line, {n: spread._replace(median=spread.median * 1.0005) for n, spread in line.items()})
-    assert not coincide(line, line | {16: Spread(0.502, 0.1, 1.0, 5)})
-    assert not coincide(line, {8: line[8]})

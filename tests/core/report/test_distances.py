@@ -124,11 +124,7 @@ def test_the_report_tells_draws_and_lists_it(three, tmp_path):
     rows = distance_table(three.fits).rows
     assert rows[2][:5] == ("power", "follows a power of the distance", "—", "1024", "−0.770")
     axes = distance_figure(three).figure.axes
-    assert [one.get_title(loc="left").split(" [")[0] for one in axes[:3]] == [
-        "distance to the power −0.77",
-        "follows an exponential of the distance",
-        "is exactly 0 at every distance",
-    ]
+    assert [one.get_title(loc="left") for one in axes[:3]] == ["power", "exponential", "zero"]
     assert [axes[0].xaxis.get_major_formatter()(x, 0) for x in (READ_AT, 1, 64)] == ["0", "1", "64"]
     write_distances(tmp_path, three)
     written = pd.read_csv(tmp_path / "distance_exponents.csv")
@@ -190,15 +186,6 @@ def test_lengths_that_a_figure_does_not_draw_are_named():
     assert "Not drawn: n = 8 and n = 256." in figure.caption
     drawn = {text.get_text() for legend in figure.figure.legends for text in legend.get_texts()}
     assert drawn == {f"n = {n}" for n in (32, 64, 128, 512, 1024)}
-
-
-def test_not_settled_is_within_the_panel():
-    """At this width the finding has two lines."""
-    distances = decaying(**{name: lambda d, seed: d ** (-0.8 - 0.1 * math.log(d)) for name in "abc"})
-    figure = distance_figure(distances).figure
-    for axes in figure.axes[:3]:
-        assert "not settled" in axes.get_title(loc="left").replace("\xa0", " ")
-    assert clashes(figure) == []
 
 
 def test_a_sweep_whose_flips_have_distances_reports_them(tmp_path):

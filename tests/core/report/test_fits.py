@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -90,21 +91,20 @@ def test_zeros_are_left_out_counted_and_told():
     fit = fit_exponent(np.tile(N, 2), np.tile(values, 2), np.repeat([0, 1], N.size))
     assert fit.exponent == pytest.approx(-1)
     assert (fit.points, fit.seeds, fit.values, fit.zeros) == (8, 2, 12, 4)
-    assert "4 of 12 values exactly 0" in fit.note
     assert str(fit).endswith("not settled: exactly 0 at n = 32, 128; 4 zeros left out of 12 values)")
     assert not fit.always_zero
 
 
 ZEROS = {
-    "from 64 on": (lambda n, seed: n >= 64, Growth.VANISHES, "exactly 0 from n = 64 on"),
-    "from 32 on": (lambda n, seed: n >= 32, Growth.VANISHES, "exactly 0 from n = 32 on"),
-    "at the longest": (lambda n, seed: n == 512, Growth.VANISHES, "exactly 0 from n = 512 on"),
+    "from 64 on": (lambda n, seed: n >= 64, Growth.ZERO, "exactly 0 from n = 64 on"),
+    "from 32 on": (lambda n, seed: n >= 32, Growth.ZERO, "exactly 0 from n = 32 on"),
+    "at the longest": (lambda n, seed: n == 512, Growth.ZERO, "exactly 0 from n = 512 on"),
     "of most seeds": (
         lambda n, seed: n >= 128 and seed,
-        Growth.MOSTLY,
+        Growth.ZERO,
         "exactly 0 for most seeds from n = 128 on",
     ),
-    "but at one": (lambda n, seed: n != 32 or seed, Growth.MOSTLY, "exactly 0 for most seeds from n = 16 on"),
+    "but at one": (lambda n, seed: n != 32 or seed, Growth.ZERO, "exactly 0 for most seeds from n = 16 on"),
     "in the middle": (lambda n, seed: n == 64, Growth.INVERSE, "exactly 0 at n = 64"),
     "at the shortest": (lambda n, seed: n == 16, Growth.INVERSE, "exactly 0 at n = 16"),
     "single": (lambda n, seed: n == 64 and seed == 1, Growth.INVERSE, ""),
@@ -137,6 +137,8 @@ def test_what_is_zero_somewhere_is_told_as_such_wherever_the_fit_is_told(case, t
     lists = [bullet for section in page.sections for bullet in section.bullets]
     cells = exponent_table(fits, {"a": True}).rows[0]
     legend = sensitivity_panel(table, fits, variant_styles(["a"]), statistic="mean").lines[0].label
+    if zeros and math.isnan(fit.exponent):
+        assert legend.endswith("no power of n  (exactly 0)")
     texts = {
         "print": repr(found),
         "terminal": console.export_text(),
@@ -147,11 +149,9 @@ def test_what_is_zero_somewhere_is_told_as_such_wherever_the_fit_is_told(case, t
         assert growth.value in text
         assert where in text
     if 0 < zeros < 18 and not math.isnan(fit.exponent):
-        for text in (*texts.values(), legend):
-            assert any(f"{zeros} {told}" in text for told in ("zeros", "zero left", "of 18 values"))
-            assert "18 values" in text
-    elif 0 < zeros < 18:
-        assert legend.endswith(f"no power of n  ({where})")
+        for text in texts.values():
+            assert re.search(rf"{zeros} zeros?\b", text)
+            assert "left out of 18 values" in text
     figure = sensitivity_figure(table, fits, variant_styles(["a"]), statistics=["mean"]).figure
     assert clashes(figure) == []
 
@@ -162,7 +162,7 @@ def test_a_statistic_that_is_always_zero_has_no_exponent_and_says_why():
     assert math.isnan(fit.ci_low)
     assert (fit.points, fit.seeds) == (0, 0)
     assert fit.always_zero
-    assert "exactly 0 at every length" in fit.note
+    assert str(fit) == ":  is exactly 0"
 
 
 @pytest.mark.parametrize("value", [1.0, 0.1, 1 + 2.0**-52])
@@ -177,7 +177,7 @@ def test_two_lengths_are_no_fit_however_many_values_there_are():
     fit = fit_exponent([16, 16, 32, 32], [1, 1.1, 0.5, 0.6], [0, 0, 0, 0])
     assert math.isnan(fit.exponent)
     assert not fit.always_zero
-    assert "which takes 3 lengths" in fit.note
+    assert "no seed has values at 3 lengths" in fit.note
 
 
 def test_a_seed_with_too_few_positive_values_is_left_out_whole_and_told():
@@ -185,7 +185,7 @@ def test_a_seed_with_too_few_positive_values_is_left_out_whole_and_told():
     fit = fit_exponent(np.tile(N, 3), values.ravel(), np.repeat([0, 1, 2], N.size))
     assert (fit.seeds, fit.points) == (2, 2 * N.size)
     assert fit.exponent == pytest.approx(-1)
-    assert "1 of 3 seeds" in fit.note
+    assert fit.note == "4 zeros and 2 others left out of 18 values"
 
 
 def test_one_seed_has_an_exponent_but_no_interval():
@@ -193,7 +193,7 @@ def test_one_seed_has_an_exponent_but_no_interval():
     assert fit.exponent == pytest.approx(-1)
     assert math.isnan(fit.ci_low)
     assert math.isnan(fit.ci_high)
-    assert "one seed only" in fit.note
+    assert fit.note == ""
 
 
 def test_missing_values_are_left_out_and_told():
@@ -201,7 +201,7 @@ def test_missing_values_are_left_out_and_told():
     values[0] = math.nan
     fit = fit_exponent(N, values, np.zeros(N.size))
     assert fit.exponent == pytest.approx(-1)
-    assert "1 of 6 values missing" in fit.note
+    assert fit.note == "1 other left out of 6 values"
 
 
 def test_lengths_below_the_minimum_do_not_enter():

@@ -12,7 +12,6 @@ from jaxsens.core.report import page
 from jaxsens.core.report.data import SweepData
 from jaxsens.core.report.fits import fit_exponents, signed
 from jaxsens.core.report.page import (
-    duration,
     exponent_table,
     missing_text,
     points_table,
@@ -123,55 +122,18 @@ def test_variants_with_the_same_numbers_to_the_last_bit_are_remarked():
     table = points({name: {"mean": law} for name, law in laws.items()})
     report = build_report(sweep_data(table), fit_exponents(table))
     (remark,) = [text for text in report.sections[0].bullets if "bitwise" in text]
-    assert remark.startswith(
-        "softmax and masked have bitwise equal numbers at every length and seed. What they differ in has no effect"
-    )
+    assert remark.startswith("softmax and masked have bitwise equal numbers at every length and seed. ")
 
 
-def test_equal_numbers_of_exact_constructions_are_not_explained_by_what_differs():
-    table = points({name: {"mean": power(0)} for name in ("a", "b", "c")} | {"r": {"mean": power(-1)}})
-    given = {name: {"weights": "constructed"} for name in "abc"}
-    data = sweep_data(table, variants=given)
-    (remark,) = [
-        one for one in build_report(data, fit_exponents(table)).sections[0].bullets if "bitwise" in one
-    ]
-    assert remark.startswith("a, b and c have bitwise equal numbers")
-    assert "no effect" not in remark
-    assert "says nothing about how the variants differ" in remark
-
-
-def legend_of(axes):
-    legend = axes.get_legend()
-    assert legend is not None
-    return legend
-
-
-def test_every_caption_and_the_legend_say_temperature_and_embeddings():
+def test_every_figure_of_several_panels_has_a_drawing_for_narrow_screens():
     table = points({name: {"mean": power(0), "max": power(0)} for name in ("a", "b", "lstm")})
-    given = {
-        "a": {"temperature": "1/n^3", "bounded": True},
-        "b": {"temperature": "1", "bounded": False},
-        "lstm": {"temperature": "", "bounded": True},
-    }
-    report = build_report(sweep_data(table, variants=given), fit_exponents(table))
+    report = build_report(sweep_data(table), fit_exponents(table))
     assert len(report.figures) >= 3
     for figure in report.figures:
-        assert "a (1/n^3, bounded); b (1, unbounded)." in figure.caption
         assert figure.narrow is not None
         narrow = figure.narrow()
         assert narrow.get_figwidth() < 6 < figure.figure.get_figwidth()
         assert clashes(narrow) == []
-    (axes, _) = report.figures[0].figure.axes
-    labels = [text.get_text() for text in legend_of(axes).get_texts()]
-    assert [label.split(":")[0] for label in labels] == ["a (1/n^3, bounded)", "b (1, unbounded)", "lstm"]
-    assert "(on a)" in labels[1]  # by its name alone
-    alike = build_report(
-        sweep_data(table, variants=dict.fromkeys("ab", given["a"]) | {"lstm": given["a"]}),
-        fit_exponents(table),
-    )
-    (axes, _) = alike.figures[0].figure.axes
-    assert legend_of(axes).get_texts()[0].get_text().startswith("a:")  # what all have alike is in the caption
-    assert "a, b, lstm (1/n^3, bounded)." in alike.figures[0].caption
 
 
 def test_a_complete_sweep_has_no_warning_and_an_incomplete_one_says_what_is_missing():
@@ -184,14 +146,17 @@ def test_a_complete_sweep_has_no_warning_and_an_incomplete_one_says_what_is_miss
     )
     words = page_of(partial)[1].words
     assert "Incomplete" in words
-    assert "17 of 30 planned points are missing: a n = 64 (seeds 0, 2); b n = 16 (seeds 0, 1, 2)" in words
+    assert (
+        "17 of 30 planned points are missing: a n = 64 seed = 0, a n = 64 seed = 2, b n = 16 seed = 0"
+        in words
+    )
 
 
 def test_a_single_finished_point_makes_a_report():
     table = points({"a": {"mean": power(-1)}}, lengths=(16,), seeds=1)
     _, page = page_of(sweep_data(table), drawn)
     assert len(page.alternatives) == 2  # no local slopes
-    assert "too few positive values" in " ".join(page.alternatives) or "has no exponent" in page.words
+    assert "no seed has values at 3 lengths" in " ".join(page.alternatives)
 
 
 def test_what_a_config_says_is_shown_and_never_taken_for_html():
@@ -334,18 +299,10 @@ def test_what_was_run_names_every_engine_and_version_with_how_often():
     assert cells["jax"] == "0.10.2 (×3); 0.12 (×1)"
     assert cells["device"] == "cpu"
     assert cells["points"] == "4 of 4 planned"
-    assert cells["computing time"] == "6.0 s, summed over points"
+    assert cells["computing time"] == "6 s, summed over points"
 
 
 def test_a_long_list_of_missing_points_is_cut_short():
     text = missing_text([("a", n, 0) for n in range(10, 40)])
-    assert text.startswith("a n = 10 (seed 0); ")
-    assert text.endswith("; and 21 more lengths of variants")
-    assert text.count(";") == 9
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(3.21, "3.2 s"), (59.99, "1 min 00 s"), (245, "4 min 05 s"), (7800, "2 h 10 min")]
-)
-def test_times_are_written_for_a_reader(seconds, text):
-    assert duration(seconds) == text
+    assert text.startswith("a n = 10 seed = 0, a n = 11 seed = 0, ")
+    assert text.endswith("a n = 19 seed = 0 and 20 more")

@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from jaxsens.core.report.figures import growth_lines
 from jaxsens.core.report.fits import Growth, fit_exponent, fit_exponents, summary_sentence
-from jaxsens.core.report.page import exponent_table, local_slope_table, write_local_slopes
+from jaxsens.core.report.page import exponent_table, write_local_slopes
 from tests.core.report.synthetic import points, power
 
 MINUS = "\N{MINUS SIGN}"
@@ -33,7 +32,6 @@ def test_slopes_that_move_on_are_told_in_the_sentence_itself():
     assert fit.unsettled == told
     assert str(fit).endswith(f"; {told})")
     assert told in summary_sentence([fit], "max")
-    assert "a (not settled)" in growth_lines([fit])[0]
     assert told in exponent_table([fit], {"a": True}).rows[0][4]
     assert fit.drift[0] <= fit.drift[1] < 0
 
@@ -54,7 +52,7 @@ def test_noise_around_a_law_is_no_drift_but_noise_around_nothing_is_not_settled(
     assert any(abs(one.slope) > 0.1 for one in level.local)
     assert level.settled
     between = fitted(lambda n, seed: zigzag(n, seed) * n**-0.5, 10)
-    assert between.growth is Growth.SLOWER
+    assert between.growth is Growth.FALLS
     assert not between.settled
 
 
@@ -79,7 +77,6 @@ def test_one_seed_has_local_slopes_without_intervals():
     fit = fitted(falling_ever_faster, 1)
     assert not fit.settled
     assert all(math.isnan(one.ci_low) for one in fit.local)
-    assert local_slope_table([fit]).rows[0][4] == f"{MINUS}0.20"
 
 
 def test_a_seed_without_a_value_has_no_slope_there():
@@ -89,15 +86,10 @@ def test_a_seed_without_a_value_has_no_slope_there():
     assert [one.seeds for one in fit.local] == [1, 1, 2]
 
 
-def test_the_table_and_the_file_hold_every_local_slope_with_its_interval(tmp_path):
+def test_the_file_holds_every_local_slope_with_its_interval(tmp_path):
     fits = fit_exponents(
         points({"a": {"mean": power(-1), "max": falling_ever_faster}, "b": {"mean": power(0)}})
     )
-    table = local_slope_table(fits)
-    assert table.header[4:] == ("n = 16 to 32", "n = 32 to 64", "n = 64 to 128", "n = 128 to 256")
-    rows = {row[:2]: row[2:] for row in table.rows}
-    assert rows["a", "mean"][:3] == (f"{MINUS}1.00", "yes", f"{MINUS}1.00 [{MINUS}1.00, {MINUS}1.00]")
-    assert rows["a", "max"][1] == "no"
     write_local_slopes(tmp_path / "local_slopes.csv", fits)
     found = pd.read_csv(tmp_path / "local_slopes.csv")
     assert [*found.columns] == ["variant", "statistic", "low", "high", "slope", "ci_low", "ci_high", "seeds"]

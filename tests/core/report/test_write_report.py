@@ -112,7 +112,7 @@ def test_points_profiles_and_plan_are_those_that_the_sweep_wrote(swept):
     data = load_sweep(swept)
     table = pd.read_csv(swept / "points.csv")
     pd.testing.assert_frame_equal(data.points, table)
-    assert (data.plan.title, data.plan.claim, data.plan.asked.measure.kind) == (
+    assert (data.plan.title, data.plan.claim, data.plan.measurement.measure.kind) == (
         "A small sweep",
         "It is small.",
         "l2",

@@ -8,7 +8,7 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.core.report.data import load_sweep
 from jaxsens.core.sweeps import points as sweep_points
 from jaxsens.core.sweeps.jobs.job import Outcome
-from jaxsens.core.sweeps.sweep import Sweep, run_sweep, strangers
+from jaxsens.core.sweeps.sweep import Sweep, run_sweep
 from tests.core.sweeps.tiny import fake_flip_sensitivity, printed, quiet, tiny_sweep
 
 
@@ -74,10 +74,9 @@ def test_another_config_is_refused_in_a_directory_with_points_and_changes_nothin
     assert files == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
-def test_a_config_without_points_may_be_replaced_and_points_without_a_plan_are_strangers(tmp_path):
+def test_a_config_without_points_and_points_without_a_plan_may_be_replaced(tmp_path):
     wider = tiny_sweep("width = 4", "width = 8")
     tiny_sweep().plan.write(tmp_path / "sweep.json")
     assert run(wider, tmp_path)[0].computed == 8
     (tmp_path / "sweep.json").unlink()
-    assert strangers(tiny_sweep().plan, tmp_path) == 8
     assert run(tiny_sweep(), tmp_path)[0].computed == 8

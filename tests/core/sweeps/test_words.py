@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.sweeps.config import load_sweep_config, parse_sweep_config
-from jaxsens.core.sweeps.words import (
+from jaxsens.core.sweeps.inputs import (
     MOST_WORDS,
     AllWords,
     RandomWords,

@@ -141,7 +141,7 @@ def test_a_row_is_kept_as_it_was_measured_and_read_back(tmp_path):
     plan = plan_of("since", 50)
     job = constructions_job(plan, tmp_path)
     assert len({str(item) for item in job.items}) == len(plan.rows)
-    control = next(item for item in job.items if item.given[2] == "everything")
+    control = next(item for item in job.items if item.value[2] == "everything")
     for item in (job.items[0], control):
         computed = job.compute(item, reporter=None)  # pyright: ignore[reportArgumentType] - not used
         assert constructions_job(plan, tmp_path).read(item) == computed

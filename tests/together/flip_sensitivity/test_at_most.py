@@ -13,7 +13,7 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.core.results.pictures.picture import fragment
 from jaxsens.core.results.pictures.plot import draw_profile
 from jaxsens.core.results.result import FlipSensitivity, load_result
-from jaxsens.core.sweeps.single.told import at_most_of, told_of_words
+from jaxsens.core.sweeps.single.summary import at_most_of, summary_of_words
 from jaxsens.first_order import run
 from tests.core.flip_sensitivity.made import made as result_of
 
@@ -30,7 +30,7 @@ MIXED = made([1.0, 1e-8, 0.0], [1e-7, 1e-7, 1e-7])
 
 
 def test_resolved_flips_leave_every_statistic_a_value():
-    assert (RESOLVED.unresolved, at_most_of(RESOLVED, (0.1, 0.5))) == (0, {})
+    assert (RESOLVED.unresolved, at_most_of(RESOLVED, {"q10": 0.1, "q50": 0.5})) == (0, {})
     assert "at most" not in repr(RESOLVED) + fragment(RESOLVED.view())
     assert "resolved" not in repr(RESOLVED)
 
@@ -52,7 +52,7 @@ def test_flips_that_cannot_decide_a_statistic_leave_it_a_value():
     assert MIXED.unresolved == 2
     assert (MIXED.at_most("max"), MIXED.at_most("mean")) == (None, None)
     assert MIXED.at_most(0.5) == pytest.approx(1.1e-7)
-    assert set(at_most_of(MIXED, (0.1, 0.5))) == {"q10", "q50"}
+    assert set(at_most_of(MIXED, {"q10": 0.1, "q50": 0.5})) == {"q10", "q50"}
     assert "max=1 at position 0, 2 flips not resolved" in repr(MIXED)
 
 
@@ -118,11 +118,10 @@ def test_the_commands_summary_says_at_most_and_its_json_too(capsys):
 
     source = model_source(None, None, {"alphabet_size": 2})
     run = dataclasses.replace(FLOOR.run, versions={"device": "cpu"})
-    told = told_of_words(dataclasses.replace(FLOOR, run=run), source, 2)
-    summary = told.summary
-    assert json.loads(json.dumps(summary))["at_most"]["max"] == pytest.approx(1.3e-7)
-    assert summary["unresolved"] == 3
-    told.print()
+    summary = summary_of_words(dataclasses.replace(FLOOR, run=run), source, 2)
+    assert json.loads(json.dumps(summary.values))["at_most"]["max"] == pytest.approx(1.3e-7)
+    assert summary.values["unresolved"] == 3
+    summary.print()
     text = capsys.readouterr().out
     for said in ("mean l2", "at most 1.13333e-07", "at most 1.3e-07", "not resolved"):
         assert said in text

@@ -20,7 +20,7 @@ from jaxsens import InputError, TransformerConfig, flip_sensitivity
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import Decision
 from jaxsens.core.models.parts.initialisation import Uniform
-from jaxsens.core.sweeps.words import AllWords, Symbols
+from jaxsens.core.sweeps.inputs import AllWords, Symbols
 from tests.reference import output
 from tests.refusals import refusal
 

@@ -21,7 +21,7 @@ MODULE = """
 import jax.numpy as jnp
 
 from jaxsens.core.sweeps.sources import ModelSource, SourceKind
-from jaxsens.core.sweeps.words import GivenWords, Symbols
+from jaxsens.core.sweeps.inputs import GivenWords, Symbols
 
 
 class Counter(ModelSource):

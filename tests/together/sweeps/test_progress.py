@@ -16,74 +16,34 @@ from jaxsens.training.events import Evaluated, Note, Saved, Stepped
 from tests.core.sweeps.tiny import printed, quiet
 
 
-def cost(variant: str, n: int, first: bool) -> float:
-    per_flip = {"soft": 1e-6, "hard": 2e-5}[variant]
-    return 0.02 + per_flip * n**2 + 2e-9 * n**3 + (1.3 if first else 0.0)
+def estimator(**costs: list[tuple[int, float]]) -> TimeLeft:
+    left = TimeLeft()
+    for name, pairs in costs.items():
+        for n, seconds in pairs:
+            left.add(name, n, seconds)
+    return left
 
 
-def model_of(lengths, seeds=2):
-    model = TimeLeft()
-    for n in lengths:
-        for seed in range(seeds):
-            for variant in ("soft", "hard"):
-                model.add(variant, n, cost(variant, n, seed == 0))
-    return model
-
-
-def test_the_time_left_follows_the_cost_of_longer_inputs():
-    points = [
-        (variant, n, first) for n in (256, 512) for variant in ("soft", "hard") for first in (True, False)
-    ]
-    truth = sum(cost(*point) for point in points)
-    rest = [(variant, n) for variant, n, _ in points]
-    assert model_of([32, 64, 128]).of(rest) == pytest.approx(truth, rel=0.2)
-
-
-def test_a_count_of_points_would_be_far_off_where_the_model_is_not():
-    rest = [("hard", 1024)] * 4
-    truth = 4 * cost("hard", 1024, False)
-    by_count = 4 * cost("hard", 64, False)
-    assert by_count < truth / 50
-    assert model_of([32, 64]).of(rest) == pytest.approx(truth, rel=0.3)
+def test_the_time_left_is_that_of_what_was_not_compiled_and_grows_with_the_square_of_the_length():
+    left = estimator(soft=[(32, 9.0), (32, 1.0), (64, 9.0), (64, 2.0)], hard=[(32, 9.0), (32, 3.0)])
+    assert left.of({("soft", 32): 2, ("soft", 64): 3}) == 2 * 1.0 + 3 * 2.0
+    assert left.of({("soft", 48): 1}) == 2.0  # that of the next longer one
+    assert left.of({("soft", 256): 1, ("hard", 64): 2}) == 16 * 2.0 + 2 * 4 * 3.0
+    assert left.of({("other", 64): 1}) == 2.0
+    assert left.of({}) == 0.0
 
 
 def test_very_many_points_are_estimated_from_the_latest_of_each_length():
-    left, many = TimeLeft(), 100_000
-    for seed in range(200):
-        left.add("soft", 64, cost("soft", 64, seed == 0) * (10 if seed < 100 else 1))
-        left.add("soft", 32, cost("soft", 32, seed == 0))
-    rest = [("soft", 64)] * many
-    assert left.of(rest) == pytest.approx(many * cost("soft", 64, False), rel=0.1)
+    left = estimator(soft=[(64, 10.0)] * 100 + [(64, 1.0)] * 100)
+    assert left.of({("soft", 64): 100_000}) == pytest.approx(100_000)
 
 
 def test_nothing_is_said_where_it_would_be_a_guess():
-    assert TimeLeft().of([("soft", 8)]) is None
-    assert model_of([32]).of([("soft", 64)]) is None
-    assert model_of([32]).of([("soft", 32)]) == pytest.approx(cost("soft", 32, False), rel=0.5)
-    assert model_of([32]).of([]) == 0.0
-    assert model_of([32, 64]).of([("soft", 2048)]) is None  # half an hour, or 179 h: too far to tell
-
-
-def test_a_single_seed_whose_every_point_compiles_is_estimated_too():
-    rest = [("soft", 128)]
-    assert model_of([32, 64], seeds=1).of(rest) == pytest.approx(cost("soft", 128, True), rel=0.3)
-
-
-def test_where_everything_was_compiled_for_only_a_wide_range_of_lengths_tells_of_much_longer_ones():
-    def model(**taken):
-        left = TimeLeft()
-        for name, costs in taken.items():
-            for n, seconds in costs:
-                left.add(name, n, seconds)
-        return left
-
-    squares = model(a=[(8, 1.0), (16, 4.0), (64, 64.0)])
-    assert squares.of([("a", 128), ("a", 256)]) == pytest.approx(256 + 1024, rel=0.05)
-    flat = model(b=[(8, 1.0), (64, 1.0)])
-    assert flat.of([("b", 512)]) == pytest.approx(1.0)
-    noisy = model(c=[(8, 1.0), (16, 2.0)])
-    assert noisy.of([("c", 64)]) is None
-    assert noisy.of([("c", 32)]) == pytest.approx(6.0, rel=0.1)
+    assert TimeLeft().of({("soft", 8): 1}) is None
+    compiled = estimator(soft=[(32, 9.0)])
+    assert compiled.of({("soft", 64): 1}) is None
+    assert compiled.of({("soft", 32): 1}) == 9.0
+    assert estimator(soft=[(32, 9.0), (32, 1.0)]).of({("soft", 1024): 1}) is None  # too far to tell
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from jaxsens.cli import main
-from jaxsens.cli import sweep as command
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.sweeps import points as sweep_points
 from jaxsens.core.sweeps.points import select
@@ -39,20 +38,6 @@ def test_a_sweep_that_was_stopped_finished_or_never_begun(sweep, tmp_path):
     assert "jaxsens report" in found.lines()[-1]
 
 
-def test_a_sweep_is_watched_as_long_as_it_is_unfinished(sweep, tmp_path, monkeypatch, capsys):
-    run(sweep, tmp_path, only=["n=4"])
-    waited = []
-
-    def wait(seconds):
-        waited.append(seconds)
-        run(sweep, tmp_path)
-
-    monkeypatch.setattr(command, "_pause", wait)
-    assert main(["status", "--watch", str(tmp_path)]) == 0
-    states = [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if "points" in line]
-    assert (states, waited) == (["unfinished", "finished"], [command.WATCH_SECONDS])
-
-
 def test_the_time_left(sweep, tmp_path):
     run(sweep, tmp_path, only=["n=4", "variant=softmax"])
     run(sweep, tmp_path, only=["n=6", "variant=softmax"])
@@ -79,45 +64,6 @@ def test_what_failed_is_said_until_it_is_computed(sweep, tmp_path, monkeypatch, 
     run(sweep, tmp_path)
     assert sweep_status(tmp_path).failed == ()
     assert not list(tmp_path.rglob("*.failed"))
-
-
-def test_damaged_records_are_found_named_and_not_counted_as_done(sweep, tmp_path, capsys):
-    run(sweep, tmp_path)
-    damaged = sweep.points[2].path(tmp_path)
-    damaged.write_bytes(damaged.read_bytes()[:-9])
-    found = sweep_status(tmp_path)
-    assert (found.state, found.points, found.checked) == ("unfinished", 7, 8)
-    assert [one.item for one in found.damaged] == [str(sweep.points[2])]
-    assert main(["status", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "unfinished: 7 of 8 points" in said
-    assert f"damaged: {sweep.points[2]}: " in said
-    assert "not checked" not in said
-    run(sweep, tmp_path)
-    assert (sweep_status(tmp_path).state, sweep_status(tmp_path).damaged) == ("finished", ())
-
-
-def test_a_quick_look_says_what_it_did_not_check(sweep, tmp_path, capsys):
-    run(sweep, tmp_path)
-    sweep.points[2].path(tmp_path).write_bytes(b"damaged")
-    assert main(["status", "--quick", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "finished: 8 of 8 points" in said
-    assert "not checked: the seals of 8 records" in said
-    assert main(["status", "--quick", "--json", str(tmp_path)]) == 0
-    assert json.loads(capsys.readouterr().out)["checked"] == 0
-
-
-def test_a_damaged_bound_is_found(tmp_path):
-    sweep = tiny_sweep(after="[bounds]\nworst = false\nrestrict = false\n")
-    plan = sweep.plan
-    plan.write(tmp_path / "sweep.json")
-    path = tmp_path / plan.records["bounds"][0].file
-    path.parent.mkdir(parents=True)
-    path.write_text("{}")
-    found = sweep_status(tmp_path)
-    assert [one.item for one in found.damaged] == ["bounds of softmax n=4 seed=0"]
-    assert (found.records, found.state) == ({"bounds": (0, 8)}, "unfinished")
 
 
 def test_looking_writes_nothing_outside_the_directory(sweep, tmp_path):

@@ -11,12 +11,12 @@ and computes it again, and a command that only reads a directory tells its user 
 from __future__ import annotations
 
 import abc
-import math
 import os
 import re
 import signal
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
@@ -62,12 +62,8 @@ class Computed(Protocol):
 
 
 Item = TypeVar("Item", bound=Planned)
-Kept = TypeVar("Kept", bound=Computed)
-Given = TypeVar("Given")
-
-_TABLES_EVERY = 30.0
-_TABLES_SHARE = 0.05  # of the time, for tables in between, which take minutes where there are many items
-_ESTIMATE_EVERY = 1.0
+Row = TypeVar("Row", bound=Computed)
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -120,7 +116,7 @@ class Outcome:
         return 1 if self.failures or self.unwritable else 0
 
 
-class Job(abc.ABC, Generic[Item, Kept]):
+class Job(abc.ABC, Generic[Item, Row]):
     """A kind of job: what its items are, and how one is computed and kept.
 
     Args:
@@ -151,15 +147,15 @@ class Job(abc.ABC, Generic[Item, Kept]):
         """Where an item's record is kept."""
         return None
 
-    def read(self, item: Item) -> Kept:
+    def read(self, item: Item) -> Row:
         """Reads an item's record. Raises FileNotFoundError or DamagedFile where there is none to be had."""
         raise FileNotFoundError(str(item))
 
     @abc.abstractmethod
-    def compute(self, item: Item, reporter: Reporter) -> Kept:
+    def compute(self, item: Item, reporter: Reporter) -> Row:
         """Computes an item's record and keeps it. Whatever it raises fails this item alone, except a full disk."""
 
-    def write_tables(self, records: Sequence[Kept]) -> None:
+    def write_tables(self, records: Sequence[Row]) -> None:
         """Writes the tables of what is done; `records` come in the order of the items."""
 
     def state(self, item: Item) -> str:
@@ -173,7 +169,7 @@ class Job(abc.ABC, Generic[Item, Kept]):
         return "done"
 
 
-def run(job: Job[Item, Kept], console: Console, chosen: Sequence[Item] | None = None) -> Outcome:
+def run(job: Job[Item, Row], console: Console, chosen: Sequence[Item] | None = None) -> Outcome:
     """Computes the chosen items that have no sound record yet, in this order; without `chosen`, all of them.
 
     An item that fails is reported and does not stop the others. Signals (`stopping.ENDING`) leave what was finished,
@@ -211,20 +207,17 @@ def run(job: Job[Item, Kept], console: Console, chosen: Sequence[Item] | None = 
     )
 
 
-class _Run(Generic[Item, Kept]):
+class _Run(Generic[Item, Row]):
     """One run of a job: what is done so far."""
 
-    def __init__(self, job: Job[Item, Kept], console: Console, chosen: Sequence[Item] | None) -> None:
+    def __init__(self, job: Job[Item, Row], console: Console, chosen: Sequence[Item] | None) -> None:
         self.job, self.console, self._chosen = job, console, chosen
-        self.done: dict[Item, Kept] = {}
+        self.done: dict[Item, Row] = {}
         self.failures: list[Failure] = []
         self.computed = 0
         self._looked = False  # at what is to be computed
         self._looked_at_all = False
         self._left = TimeLeft()
-        self._estimate: float | None = None
-        self._estimated = -math.inf
-        self._tables_written, self._tables_took = time.monotonic(), 0.0
         self._warned: set[tuple[str, type[Warning]]] = set()
 
     @property
@@ -232,7 +225,7 @@ class _Run(Generic[Item, Kept]):
         return self.job.items if self._chosen is None else self._chosen
 
     @property
-    def _whole(self) -> bool:
+    def _takes_all(self) -> bool:
         """Whether this run is to compute all items, rather than a part of a job that other processes share."""
         return len(self.chosen) == len(self.job.items)
 
@@ -250,15 +243,18 @@ class _Run(Generic[Item, Kept]):
         return [item for item, path in others.items() if path not in there]
 
     @property
-    def records(self) -> list[Kept]:
+    def records(self) -> list[Row]:
         return [self.done[item] for item in self.job.items if item in self.done]
 
     def work(self) -> None:
         damaged = self._look(self.chosen, stoppable=True)
-        self._looked, self._looked_at_all = True, self._whole
-        rest = [item for item in self.chosen if item not in self.done]
-        before = len(self.chosen) - len(rest)
-        with reporting(self.console, len(self.chosen), before) as reporter, self._locked(rest) as is_alone:
+        self._looked, self._looked_at_all = True, self._takes_all
+        remaining = [item for item in self.chosen if item not in self.done]
+        before = len(self.chosen) - len(remaining)
+        with (
+            reporting(self.console, len(self.chosen), before) as reporter,
+            self._locked(remaining) as is_alone,
+        ):
             if not is_alone:
                 reporter.warn(
                     f"another process computes the same in {self.job.directory}, so all is computed twice: stop one of "
@@ -268,27 +264,18 @@ class _Run(Generic[Item, Kept]):
                 reporter.note(f"damaged, computed again: {item}: {why}")
             if before:
                 reporter.note(f"{before} of {len(self.chosen)} were done before")
-            while rest:
+            counts = Counter(item.group for item in remaining)
+            for item in remaining:
                 self.job.check()
-                item = rest.pop(0)
                 text = self._take(item, reporter)
-                reporter.finished(f"{item}: {text}", self._time_left(rest))
-                pause = max(_TABLES_EVERY, self._tables_took / _TABLES_SHARE)
-                if self._whole and time.monotonic() - self._tables_written >= pause:
-                    self.write_tables()
+                counts -= Counter([item.group])
+                reporter.finished(f"{item}: {text}", self._left.of(counts))
 
-    def _locked(self, rest: Sequence[Item]) -> AbstractContextManager[bool]:
+    def _locked(self, remaining: Sequence[Item]) -> AbstractContextManager[bool]:
         job = self.job
-        if not rest or job.shared or not job.folders:
+        if not remaining or job.shared or not job.folders:
             return nullcontext(True)
         return alone(job.directory / job.folders[0], self.chosen)
-
-    def _time_left(self, rest: Sequence[Item]) -> float | None:
-        """Seconds that the rest takes, estimated again once a second: an estimate looks at every item."""
-        if not rest or time.monotonic() - self._estimated >= _ESTIMATE_EVERY:
-            self._estimate = self._left.of([other.group for other in rest])
-            self._estimated = time.monotonic()
-        return self._estimate
 
     def write_tables(self) -> None:
         """Writes the tables of all that is done, by other processes too: never with less than is known.
@@ -300,21 +287,19 @@ class _Run(Generic[Item, Kept]):
         """
         if not self._looked:
             return
-        known, began = -1, time.monotonic()
+        count = -1
         missing = [self.job.path(item) for item in self.job.items if item not in self.done]
         see_what_others_wrote(path.parent for path in missing if path is not None)
         if not self._looked_at_all and self._missing():
             return
         damaged, self._looked_at_all = self._look(self.job.items), True
-        for item, why in ({} if self._whole else damaged).items():
+        for item, why in ({} if self._takes_all else damaged).items():
             left = "left, because this run is not to compute it"
             print_text(self.console, f"damaged, {left}: {item}: {why}")
-        while known < len(self.done):  # Others may have finished more while this one wrote.
-            known = len(self.done)
+        while count < len(self.done):  # Others may have finished more while this one wrote.
+            count = len(self.done)
             self.job.write_tables(self.records)
             self._look(self.job.items)
-        self._tables_written = time.monotonic()
-        self._tables_took = self._tables_written - began
 
     def _look(self, items: Sequence[Item], stoppable: bool = False) -> dict[Item, str]:
         """Notes which further items are done; returns what is wrong with the damaged ones."""
@@ -382,14 +367,14 @@ def one_line(error: Exception) -> str:
     return text if len(text) <= 400 else text[:397] + "..."
 
 
-def _check_inside(job: Job[Item, Kept]) -> None:
+def _check_inside(job: Job[Item, Row]) -> None:
     """Raises InputError if a link leads out of the directory from where a record belongs."""
     places = {path.parent for path in map(job.path, job.items) if path is not None}
     for folder in sorted(places | {job.directory / name for name in job.folders}):
         place_of(folder / "record")
 
 
-def _clear_away(job: Job[Item, Kept]) -> None:
+def _clear_away(job: Job[Item, Row]) -> None:
     """Removes temporary files that killed processes left."""
     for folder in job.folders:
         clear_leftovers((job.directory / folder).rglob(".*.tmp"))
@@ -398,7 +383,7 @@ def _clear_away(job: Job[Item, Kept]) -> None:
 # Records, and the tables made from them
 
 Place = TypeVar("Place")
-Found = TypeVar("Found")
+Content = TypeVar("Content")
 
 
 class Record:
@@ -421,10 +406,10 @@ class Record:
             FileNotFoundError: if there is no such file.
             DamagedFile: if the file is not what was written, or holds another record.
         """
-        found: Any = _made(cls, read_sealed(path, cls.kind), path, cls.kind)
+        record: Any = _made(cls, read_sealed(path, cls.kind), path, cls.kind)
         if key is not None:
-            check_key(path, found.key, key)
-        return found
+            check_key(path, record.key, key)
+        return record
 
 
 @cache
@@ -432,7 +417,7 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _made(kind: type[Found], content: object, path: Path, name: str) -> Found:
+def _made(kind: type[Content], content: object, path: Path, name: str) -> Content:
     """The dataclass of what a file holds. Raises `DamagedFile`, which calls it by this name, if it cannot be made."""
     try:
         return _adapter(kind).validate_python(content)
@@ -442,10 +427,10 @@ def _made(kind: type[Found], content: object, path: Path, name: str) -> Found:
         raise DamagedFile(path, f"not a {name}: {where}: {first['msg']}") from error
 
 
-def check_key(path: Path, found: str, wanted: str) -> None:
+def check_key(path: Path, key: str, expected: str) -> None:
     """Raises `DamagedFile` if a file's record has another key than the one under which it was looked for."""
-    if found != wanted:
-        raise DamagedFile(path, f"holds the record of another key ({found[:12]}, not {wanted[:12]})")
+    if key != expected:
+        raise DamagedFile(path, f"holds the record of another key ({key[:12]}, not {expected[:12]})")
 
 
 _ROW = "row of a table"
@@ -465,18 +450,18 @@ def holds_only_rows(folder: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Named(Generic[Given]):
+class Named(Generic[Value]):
     """An item of a job that is known by its name, which no other item of the job has.
 
     Attributes:
         name: for messages, and for the item's key.
-        given: what the item is computed from.
+        value: what the item is computed from.
         group: its group and its length n: see `TimeLeft`.
         settings: what else determines its record, as JSON values.
     """
 
     name: str
-    given: Given = field(compare=False)
+    value: Value = field(compare=False)
     group: tuple[str, int] = field(default=("rows", 1), compare=False)
     settings: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
@@ -484,7 +469,7 @@ class Named(Generic[Given]):
         return self.name
 
 
-class RowsJob(Job[Named[Given], Kept]):
+class RowsJob(Job[Named[Value], Row]):
     """A job that makes one table: each row is a dataclass that a function makes of what its item is given.
 
     Args:
@@ -498,9 +483,9 @@ class RowsJob(Job[Named[Given], Kept]):
 
     def __init__(
         self,
-        items: Sequence[Named[Given]],
-        compute: Callable[[Given], Kept] | None,
-        row: type[Kept],
+        items: Sequence[Named[Value]],
+        compute: Callable[[Value], Row] | None,
+        row: type[Row],
         settings: Mapping[str, Any],
         directory: Path | None,
         folder: str = ".",
@@ -510,20 +495,20 @@ class RowsJob(Job[Named[Given], Kept]):
         self._compute, self._row, self._settings = compute, row, settings
         self._folder = None if directory is None else directory / folder
 
-    def _key(self, item: Named[Given]) -> str:
-        told = {"format": _ROW_FORMAT, "row": self._row.__name__, "item": item.name}
-        return digest({**told, **self._settings, **item.settings})
+    def _key(self, item: Named[Value]) -> str:
+        common = {"format": _ROW_FORMAT, "row": self._row.__name__, "item": item.name}
+        return digest({**common, **self._settings, **item.settings})
 
-    def path(self, item: Named[Given]) -> Path | None:
+    def path(self, item: Named[Value]) -> Path | None:
         return None if self._folder is None else self._folder / f"{self._key(item)[:12]}.json"
 
-    def read(self, item: Named[Given]) -> Kept:
+    def read(self, item: Named[Value]) -> Row:
         path = self.path(item)
         if path is None:
             return super().read(item)
-        kept = read_sealed(path, _ROW)
-        check_key(path, kept["key"], self._key(item))
-        return _made(self._row, kept["row"], path, _ROW)
+        content = read_sealed(path, _ROW)
+        check_key(path, content["key"], self._key(item))
+        return _made(self._row, content["row"], path, _ROW)
 
     def forget(self) -> None:
         """Removes this job's rows, and the folder if that leaves it empty."""
@@ -533,25 +518,25 @@ class RowsJob(Job[Named[Given], Kept]):
             with suppress(OSError):
                 self._folder.rmdir()
 
-    def measure(self, item: Named[Given], reporter: Reporter) -> Kept:
+    def measure(self, item: Named[Value], reporter: Reporter) -> Row:
         """Computes a row."""
         if self._compute is None:
             raise NotImplementedError(f"{item} is only read")
-        return self._compute(item.given)
+        return self._compute(item.value)
 
-    def compute(self, item: Named[Given], reporter: Reporter) -> Kept:
+    def compute(self, item: Named[Value], reporter: Reporter) -> Row:
         row = self.measure(item, reporter)
         self.keep(item, row)
         return row
 
-    def keep(self, item: Named[Given], row: Any) -> None:
+    def keep(self, item: Named[Value], row: Any) -> None:
         """Writes a row."""
         path = self.path(item)
         if path is not None:
             write_sealed(path, _ROW, {"key": self._key(item), "row": asdict(row)})
 
 
-def read_finished(items: Iterable[Place], read: Callable[[Place], Found], again: str) -> Iterator[Found]:
+def read_finished(items: Iterable[Place], read: Callable[[Place], Content], again: str) -> Iterator[Content]:
     """Reads the records that are there, one at a time, in the order of the items; missing ones are left out.
 
     Raises:

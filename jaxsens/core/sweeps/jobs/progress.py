@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
-import numpy as np
-from jaxtyping import Float
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
@@ -20,7 +18,6 @@ from jaxsens.core.base.text import duration, print_text
 _LINE_EVERY = 60.0
 _FARTHEST = 16  # times the longest length of which the cost is known
 _LATEST = 32  # items of a group and length whose cost is remembered
-_GOOD_FIT = 0.1  # root mean square of the relative errors
 
 
 class Reporter:
@@ -95,8 +92,8 @@ class BarReporter(Reporter):
 
     def _show(self, text: str, left: str | None, every: float) -> None:
         """Moves the bar, at any time; the time left stands until another is told."""
-        told: dict[str, Any] = {} if left is None else {"left": left[2:]}
-        self._bar.update(self._task, completed=self.done, description=f"  {self._prefix}{text}", **told)
+        fields: dict[str, Any] = {} if left is None else {"left": left[2:]}
+        self._bar.update(self._task, completed=self.done, description=f"  {self._prefix}{text}", **fields)
 
 
 @contextmanager
@@ -131,33 +128,19 @@ def reporting(
         yield BarReporter(console, total, done, name, bar)
 
 
-class Event(Protocol):
-    """What `watching` shows of an event: its text, if it has one, as a note or beside the steps that are done."""
-
-    @property
-    def text(self) -> str:
-        """One line; "" for an event that is not shown."""
-        ...
-
-    @property
-    def done(self) -> int | None:
-        """The number of steps that are done; None for an event that is a note."""
-        ...
-
-
 @contextmanager
-def watching(console: Console, steps: int, name: str = "") -> Iterator[Callable[[Event], None]]:
-    """Shows work of `steps` steps. Yields the function to call with each event.
+def watching(console: Console, steps: int, name: str = "") -> Iterator[Callable[[Any], None]]:
+    """Shows work of `steps` steps, which take about equally long. Yields the function to call with each event: its
+    `text` is one line, "" for an event that is not shown; `done` steps are done, or None for a note."""
+    start: list[float] = []
 
-    Steps take about equally long, so rich's estimate of the remaining time serves.
-    """
-    clock = Progress(disable=True, get_time=lambda: time.monotonic(), speed_estimate_period=3600.0)
-    task = clock.add_task(name, total=steps)
-
-    def watch(event: Event) -> None:
+    def watch(event: Any) -> None:
+        now = time.monotonic()
         if event.done is not None:
-            clock.update(task, completed=event.done)
-            reporter.reached(event.done, event.text, clock.tasks[0].time_remaining)
+            first, began = start or (event.done, now)
+            start[:] = first, began
+            left = (now - began) / (event.done - first) * (steps - event.done) if event.done > first else None
+            reporter.reached(event.done, event.text, left)
         elif event.text:
             reporter.note(event.text)
 
@@ -170,88 +153,34 @@ def left_text(seconds: float | None) -> str:
     return "" if seconds is None else f"; about {duration(seconds)} left"
 
 
-class _Cost(NamedTuple):
-    """What an item cost. `first` marks the first of its group and length, for which code was compiled."""
-
-    group: str
-    n: int
-    first: bool
-    seconds: float
-
-
 class TimeLeft:
     """Estimates how long the rest of a job takes, from the items that are done.
 
-    An item has a group, such as the variant of a sweep, and a length n. In each group it takes a + b n^2 + c n^3
-    seconds, with no coefficient negative, for the engines cost between n^2 and n^3. The first item of a group and a
-    length also takes the time of a compilation, which is the same for all. The fit is a non-negative least-squares
-    fit of relative errors, so that cheap items count as much as expensive ones. It is made on items for which nothing
-    was compiled, if there are any: the latest of each group and length.
+    An item has a group, such as the variant of a sweep, and a length n. It takes as long as the finished ones of its
+    group and length, without those for which a program was compiled: the lower median of the latest. An item that is
+    longer than all of them takes longer by the square of the lengths.
     """
 
     def __init__(self) -> None:
-        self._first: dict[tuple[str, int], _Cost] = {}
-        self._later: dict[tuple[str, int], deque[_Cost]] = {}
+        self._seconds: dict[tuple[str, int], deque[float]] = {}
 
     def add(self, group: str, n: int, seconds: float) -> None:
         """Adds an item that took `seconds`."""
-        first = (group, n) not in self._first
-        cost = _Cost(group, n, first, seconds)
-        if first:
-            self._first[group, n] = cost
-        else:
-            self._later.setdefault((group, n), deque(maxlen=_LATEST)).append(cost)
+        self._seconds.setdefault((group, n), deque(maxlen=_LATEST)).append(seconds)
 
-    def of(self, rest: Sequence[tuple[str, int]]) -> float | None:
-        """Seconds that the items (group, n) of `rest` take together; None where that would be a guess."""
-        if not rest:
-            return 0.0
-        cold, counted = [*self._first.values()], Counter(rest)
-        warm = [cost for costs in self._later.values() for cost in costs]
-        costs, longest = warm or cold, max(n for _, n in counted)
-        if not _is_enough(costs, longest):
-            return None
-        fits: dict[str | None, Float[np.ndarray, "3"]] = {None: _fit(costs)}
-        for group in {group for group, _ in counted}:
-            own = [cost for cost in costs if cost.group == group]
-            fits[group] = _fit(own) if _is_enough(own, longest) else fits[None]
-        compilations = [cost.seconds - fits.get(cost.group, fits[None]) @ _powers(cost.n) for cost in cold]
-        compiling = max(float(np.median(compilations)), 0.0) if cold else 0.0
-        new = counted.keys() - self._first.keys()
-        known = sum(times * (fits[group] @ _powers(n)) for (group, n), times in counted.items())
-        return float(known) + len(new) * compiling
-
-
-def _is_enough(costs: Sequence[_Cost], longest: int) -> bool:
-    """Whether these costs tell what an item of length `longest` costs."""
-    lengths = [cost.n for cost in costs]
-    if (
-        lengths and _FARTHEST * max(lengths) < longest
-    ):  # A slip in the fit would say days where hours are left.
-        return False
-    if not lengths or max(lengths) >= longest:
-        return bool(lengths)
-    if any(not cost.first for cost in costs):
-        return max(lengths) > min(lengths)
-    # Compilation hides what short inputs cost: only a wide range of lengths shows how the cost grows.
-    return max(lengths) >= 8 * min(lengths) or (2 * max(lengths) >= longest and max(lengths) > min(lengths))
-
-
-def _fit(costs: Sequence[_Cost]) -> Float[np.ndarray, "3"]:
-    """The coefficients a, b and c."""
-    from scipy.optimize import nnls
-
-    powers = np.array([_powers(cost.n) for cost in costs])
-    scale = powers.max(axis=0)
-    relative = powers / scale / np.array([[max(cost.seconds, 1e-6)] for cost in costs])
-    coefficients = np.zeros(3)
-    # A few items fit a cubic as well as a square, and a needless cubic says hours where minutes are left.
-    for terms in (2, 3):
-        coefficients[:terms], error = nnls(relative[:, :terms], np.ones(len(costs)))
-        if error <= _GOOD_FIT * np.sqrt(len(costs)):
-            break
-    return coefficients / scale
-
-
-def _powers(n: int) -> Float[np.ndarray, "3"]:
-    return np.array([1.0, float(n) ** 2, float(n) ** 3])
+    def of(self, counts: Mapping[tuple[str, int], int]) -> float | None:
+        """Seconds that so many items of each (group, n) take together; None where that would be a guess."""
+        warm = {
+            key: sorted(each)[(len(each) - 1) // 2] for key, each in self._seconds.items() if len(each) > 1
+        }
+        total = 0.0
+        for (group, n), count in counts.items():
+            cold = {} if warm else {key[1]: seconds[0] for key, seconds in self._seconds.items()}
+            near = {m: seconds for (name, m), seconds in warm.items() if name == group}
+            near = near or {m: seconds for (_, m), seconds in warm.items()} or cold
+            longest = max(near, default=0)
+            if n > longest * (_FARTHEST if warm else 1):  # what compiles says nothing of longer inputs
+                return None
+            m = min((m for m in near if m >= n), default=longest)
+            total += count * near[m] * max(1.0, n / m) ** 2
+        return total

@@ -1,23 +1,15 @@
-"""What a sweep takes on devices that need not be at hand: programs, bytes, and the least time, point by point."""
+"""What a sweep takes on devices that need not be at hand: bytes and the least time, point by point."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
-from jax.sharding import Mesh
-
-from jaxsens.core.base.errors import InputError
-from jaxsens.core.base.programs import PLATFORMS, Platform
+from jaxsens.core.base.programs import PLATFORMS
 from jaxsens.core.sweeps.expected import POINT_SECONDS, START_SECONDS, ExpectedPoints, expected_points
-from jaxsens.core.sweeps.planning.compiled import CompiledProgram, compile_for
 from jaxsens.core.sweeps.planning.devices import Target
 from jaxsens.core.sweeps.points import Point
-
-Compile = Literal["longest", "all", "none"]
-"""Which inputs programs are compiled for: the longest of each variant, all, or none."""
 
 REACHED = 0.1
 """The share of a device's rates that a job's time limit assumes."""
@@ -28,7 +20,7 @@ SHARD_HOURS = 1.0
 
 @dataclass(frozen=True)
 class PlannedPoints:
-    """The points of one variant and length on a target. Numbers are of one point.
+    """The points of one variant and length on a target. Numbers are estimates of one point.
 
     Attributes:
         expected: the points, and the engine.
@@ -37,8 +29,7 @@ class PlannedPoints:
         temporary: bytes on each device of temporary memory.
         moved: bytes that the devices read and write at least, all together.
         seconds: the least time, by the rates of the devices; None for what the host computes.
-        compiled: the programs, where they were compiled; otherwise bytes are estimated.
-        refused: why it does not fit; empty if it does.
+        refusal: why it does not fit; empty if it does.
     """
 
     expected: ExpectedPoints
@@ -47,20 +38,12 @@ class PlannedPoints:
     temporary: int
     moved: float
     seconds: float | None
-    compiled: tuple[CompiledProgram, ...] = ()
-    refused: str = ""
+    refusal: str = ""
 
     @property
     def first(self) -> Point:
         """The first of the points."""
         return self.expected.points[0]
-
-    @property
-    def compiling(self) -> float:
-        """The seconds to compile: measured, or what a machine of two cores takes."""
-        if self.compiled:
-            return sum(one.seconds for one in self.compiled)
-        return self.expected.run.compiling
 
 
 @dataclass(frozen=True)
@@ -80,7 +63,7 @@ class Plan:
     @property
     def fits(self) -> bool:
         """Whether every point can be measured within the memory."""
-        return not self.unmeasurable and not any(row.refused for row in self.rows)
+        return not self.unmeasurable and not any(row.refusal for row in self.rows)
 
     @property
     def least_seconds(self) -> float:
@@ -90,7 +73,7 @@ class Plan:
     @property
     def compiling(self) -> float:
         """The seconds of compilation, once for each program."""
-        return sum({row.expected.programs: row.compiling for row in self.rows}.values())
+        return sum({row.expected.programs: row.expected.run.compiling for row in self.rows}.values())
 
     @property
     def host_seconds(self) -> float:
@@ -118,62 +101,38 @@ class Plan:
     def minutes(self) -> int:
         """A time limit for each shard, three times what it is expected to take, in whole tens. Each shard compiles what
         it measures, and starts."""
-        longest = max((row.compiling + (row.seconds or 0.0) / REACHED for row in self.rows), default=0.0)
-        expected = self.device_hours * 3600 / self.target.count / self.shards + longest
+        times = (row.expected.run.compiling + (row.seconds or 0.0) / REACHED for row in self.rows)
+        expected = self.device_hours * 3600 / self.target.count / self.shards + max(times, default=0.0)
         return 10 * math.ceil(3 * (expected + START_SECONDS) / 600)
 
 
 def planned(
-    points: Iterable[Point],
-    target: Target,
-    mesh: Mesh | None,
-    budget: int | None,
-    compiling: Compile = "longest",
+    points: Iterable[Point], target: Target, budget: int | None
 ) -> Iterator[PlannedPoints | tuple[Point, str]]:
     """Yields what points take, variant by variant and by rising n; of those that cannot be measured, why.
 
     Args:
         points: of a sweep.
         target: the devices.
-        mesh: their mesh, to compile for; None to estimate.
         budget: the memory budget in bytes; None for the default one.
-        compiling: which programs are compiled.
     """
-    platform = PLATFORMS[target.device.platform]
-    points = list(points)
-    longest: dict[str, int] = {}
-    for point in points:
-        longest[point.variant] = max(point.n, longest.get(point.variant, 0))
-    for one in expected_points(points, platform):
-        if not isinstance(one, ExpectedPoints):
-            yield one
-            continue
-        first = one.points[0]
-        wanted = compiling == "all" or (compiling == "longest" and first.n == longest[first.variant])
-        yield _row(one, target, platform, mesh if wanted else None, budget)
+    for one in expected_points(points, PLATFORMS[target.device.platform]):
+        yield _row(one, target, budget) if isinstance(one, ExpectedPoints) else one
 
 
-def _row(
-    one: ExpectedPoints, target: Target, platform: Platform, mesh: Mesh | None, budget: int | None
-) -> PlannedPoints:
+def _row(one: ExpectedPoints, target: Target, budget: int | None) -> PlannedPoints:
     run, device = one.run, target.device
-    arguments = run.arguments
-    budget = platform.budget_beside(arguments, device.memory) if budget is None else budget
+    shared = run.arguments
+    budget = run.platform.budget_beside(shared, device.memory) if budget is None else budget
     flips = -(-run.flips // target.count)
-    batch = max(1, min(run.engine.preferred_batch(run.n, platform), flips))
-    temporary, refused, compiled = min(run.block_bytes(batch), budget), "", ()
-    held = arguments + 32 * flips
-    if mesh is not None:
-        try:
-            compiled = compile_for(mesh, budget, run.program)
-            batch, held, temporary = compiled[-1].batch, compiled[-1].arguments, compiled[-1].temporary
-        except InputError as error:
-            refused = str(error)
-    elif held > budget:
-        refused = f"memory_budget = {budget} bytes: arguments take {held} bytes on each device"
+    batch = max(1, min(run.engine.preferred_batch(run.n, run.platform), flips))
+    arguments, temporary = shared + 32 * flips, min(run.block_bytes(batch), budget)
+    refusal = ""
+    if arguments > budget:
+        refusal = f"memory_budget = {budget} bytes: arguments take {arguments} bytes on each device"
     share = one.flips / max(1, run.flips)
     # What is given is read once at least, and what a block writes to temporary memory it reads again.
-    moved = one.inputs * (arguments + target.count * 2 * temporary * math.ceil(share * flips / batch))
+    moved = one.inputs * (shared + target.count * 2 * temporary * math.ceil(share * flips / batch))
     rate = device.rate("float64" if run.engine.wide else run.model.dtype)
     least = max(one.operations / rate, moved / device.bandwidth) / target.count if rate else None
-    return PlannedPoints(one, batch, held, temporary, moved, least, compiled, refused)
+    return PlannedPoints(one, batch, arguments, temporary, moved, least, refusal)

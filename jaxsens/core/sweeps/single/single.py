@@ -17,8 +17,8 @@ from jaxsens.core.models.adapters import as_model
 from jaxsens.core.results.interrupted import MeasurementInterrupted
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.sweeps.config import BUILT_IN, Variant, check_label, config_class
-from jaxsens.core.sweeps.sources import ModelSource, changed, keys_of, naming, read_source, source_kind
-from jaxsens.core.sweeps.words import RandomWords
+from jaxsens.core.sweeps.inputs import RandomWords
+from jaxsens.core.sweeps.sources import ModelSource, changed, naming, read_source, source_kind
 
 
 def model_source(config: Path | None, variant: str | None, options: Mapping[str, Any]) -> ModelSource:
@@ -44,54 +44,29 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
     fixed = "" if made is None else source_kind(made).fixed
     folder = Path() if config is None or made is not None else config.parent
     if variant is not None:
-        known = dict(BUILT_IN)
+        variants = dict(BUILT_IN)
         for k, own in enumerate(raw.get("variant", [])):
             read = read_table(Variant, own, f"variant[{k}]", problems)
-            known |= {} if read is None else {read.name: read}
-        if variant in known:
-            check_label(known[variant], table, problems)
-            table = known[variant].table(table)
-            lost = sorted(known[variant].table({}).keys() - changed(table, options).keys())
+            variants |= {} if read is None else {read.name: read}
+        if variant in variants:
+            check_label(variants[variant], table, problems)
+            table = variants[variant].table(table)
+            lost = sorted(variants[variant].table({}).keys() - changed(table, options).keys())
             if lost and made is not None and not fixed:
-                remedy = f"leave it out; with {_option(made)} there is no {', '.join(lost)}"
-                problems.add("--variant", variant, remedy)
+                problems.add(
+                    "--variant", variant, f"leave it out; with --{made} there is no {', '.join(lost)}"
+                )
         else:
-            problems.add("--variant", variant, f"no variant of this name{did_you_mean(variant, known)}")
+            problems.add("--variant", variant, f"no variant of this name{did_you_mean(variant, variants)}")
     if fixed:
         for name, value in (("--config", None if config is None else str(config)), ("--variant", variant)):
             if value is not None:
                 problems.add(name, value, f"leave it out; {fixed}")
-    source = read_source(_with_options(table, options, problems), "model", problems, folder)
+    source = read_source(changed(table, options), "model", problems, folder)
     problems.raise_if_any()
     if source is None:
         raise InputError.note("model", "cannot be used")
     return source
-
-
-def _with_options(table: Mapping[str, Any], options: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
-    """The `[model]` table with options of the command line, without those that its kind of model does not have."""
-    wanted = changed(table, options)
-    known, drawn = keys_of(wanted), keys_of({})
-    kinds = [key for key in naming() if key in wanted]
-    if len(kinds) > 1:
-        return wanted
-    for name in [name for name in options if name not in known]:
-        if kinds:
-            has = ", ".join(_option(key) for key in sorted(known - {*kinds}))
-            why = source_kind(kinds[0]).fixed or f"what goes with {_option(kinds[0])} is {has}"
-            problems.add(_option(name), options[name], f"leave it out; {why}")
-        elif name not in drawn:
-            needed = " or ".join(_option(key) for key in naming() if name in source_kind(key).keys)
-            remedy = f"give it with {needed}; random weights have no such choice"
-            problems.add(_option(name), options[name], remedy)
-        else:
-            continue
-        del wanted[name]
-    return wanted
-
-
-def _option(key: str) -> str:
-    return f"--{key.replace('_', '-')}"
 
 
 def input_tokens(
@@ -119,8 +94,8 @@ def input_tokens(
     if not all(part in names for part in parts):
         parts = word.replace(",", " ").split()
     if not parts or not all(part in names for part in parts):
-        known = ", ".join(names) if len(names) <= 10 else f"{names[0]} to {names[-1]}"
-        problems.add("--tokens", word, f"symbols ({known}), one a character or with blanks between")
+        listed = ", ".join(names) if len(names) <= 10 else f"{names[0]} to {names[-1]}"
+        problems.add("--tokens", word, f"symbols ({listed}), one a character or with blanks between")
     problems.raise_if_any()
     return source.symbols.with_end(np.array([[names.index(part) for part in parts]], dtype=np.int64))
 

@@ -1,4 +1,4 @@
-"""What is said of one result: in a terminal, and as JSON."""
+"""The summary of one result: for a terminal, and as JSON."""
 
 from __future__ import annotations
 
@@ -22,34 +22,32 @@ from jaxsens.core.results.pictures.view import in_context
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.sweeps.sources import ModelSource
 
-_QUANTILES = (0.1, 0.5, 0.9, 0.99)
+_QUANTILES = {f"q{100 * q:g}": q for q in (0.1, 0.5, 0.9, 0.99)}
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
-    """What is said of a result.
+class Summary:
+    """The summary of a result.
 
     Attributes:
         result: the result.
         title: a page's title.
-        summary: all of it as JSON values. `top` lists the largest flips, the largest first and the first of equals
+        values: all of it as JSON values. `top` lists the largest flips, the largest first and the first of equals
             first; -1 is the symbol of a deletion, and flips of groups have lists of positions and symbols. `estimate`
             says how good an estimate is; None if all flips were measured. `unresolved` counts the flips that the
             arithmetic does not resolve, and `at_most` has those statistics, with what they are at most, that their
             rounding may decide.
         facts: what a terminal shows, by name.
         table: the largest flips.
-        above: what is said above that table.
-        below: what is said below it.
+        remark: printed last.
     """
 
     result: FlipSensitivity
     title: str
-    summary: dict[str, Any]
+    values: dict[str, Any]
     facts: dict[str, str]
     table: Table
-    above: str = ""
-    below: str = ""
+    remark: str = ""
 
     def print(self) -> None:
         """Prints it for people."""
@@ -57,20 +55,18 @@ class Told:
         for name, fact in self.facts.items():
             facts.add_row(name, fact)
         console.print(facts, highlight=False, markup=False)
-        if self.above:
-            print_text(console, self.above)
         if self.table.rows:
             console.print(self.table)
-        if self.below:
-            print_text(console, self.below)
+        if self.remark:
+            print_text(console, self.remark)
 
 
-def told_of_words(result: FlipSensitivity, source: ModelSource, top: int) -> Told:
-    """Returns what is said of a model of this source on words, with its `top` largest flips.
+def summary_of_words(result: FlipSensitivity, source: ModelSource, top: int) -> Summary:
+    """Returns the summary of a model of this source on words, with its `top` largest flips.
 
-    In the summary, `symbols` are the names of the tokens 0, 1, 2 ..., and `training` is `source.training`.
+    In the values, `symbols` are the names of the tokens 0, 1, 2 ..., and `training` is `source.training`.
     """
-    names, expanded, training = source.names, source.expanded, source.training
+    names, training = source.names, source.training
     behind = "before" if result.asked.flips.copies else "replaces"  # an insertion leaves the symbol behind it
     table, flips = Table(title="Largest flips"), []
     for column in ("input", "position", "symbol", behind, "norm"):
@@ -81,35 +77,31 @@ def told_of_words(result: FlipSensitivity, source: ModelSource, top: int) -> Tol
         flips.append({"input": word, **flip, behind: there, "norm": norm})
         cells = [_joined(flip["position"]), _joined(flip["symbol"], names), _joined(there, names)]
         table.add_row(str(word), *cells, told(norm, flip.get("at_most"), 6))
-    statistics: dict[str, Any] = {f"q{100 * q:g}": q for q in _QUANTILES}
-    shown = {
-        f"mean {_sizes(result)}": _statistic(result, "mean"),
-        **{name: _statistic(result, q) for name, q in statistics.items()},
-        "max": _statistic(result, "max"),
-    }
-    blurred, average = at_most_of(result, _QUANTILES), None
+    rows = {f"mean {_sizes(result)}": "mean", **_QUANTILES, "max": "max"}
+    statistics = {name: _statistic(result, one) for name, one in rows.items()}
+    at_most, average = at_most_of(result, _QUANTILES), None
     if result.measure.indicator:
         average, most = result.average_sensitivity, ceiling(result, lambda one: one.average_sensitivity)
-        shown["average sensitivity"] = told(average, most, 6)
-        blurred |= {} if most is None else {"average_sensitivity": most}
-    summary = {
-        **_summary(result, flips),
+        statistics["average sensitivity"] = told(average, most, 6)
+        at_most |= {} if most is None else {"average_sensitivity": most}
+    about = {} if training is None else {"trained": _trained(**training)}
+    about |= {"n": f"{result.n}", "inputs": f"{len(result.tokens)}"}
+    values = {
         "inputs": len(result.tokens),
         "average_sensitivity": average,
-        "at_most": blurred,
-        "quantiles": {name: result.quantile(q) for name, q in statistics.items()},
-        "model": expanded,
+        "at_most": at_most,
+        "quantiles": {name: result.quantile(q) for name, q in _QUANTILES.items()},
+        "model": source.expanded,
         "tokens": result.tokens.tolist(),
         "symbols": names,
         "training": training,
     }
-    about = {} if training is None else {"trained": _trained(**training)}
-    about |= {"n": f"{result.n}", "inputs": f"{len(result.tokens)}"}
     machine = {"computed in": f"{result.dtype}, on {result.run.versions['device']}"}
-    rounded = result.max == 0 and expanded.get("read") == "output"
-    above = "No flip changes the rounded output. --read before-rounding measures the value before rounding."
-    facts = _facts(result, about, machine | shown)
-    return Told(result, "Sensitivity by position", summary, facts, table, above if rounded else "")
+    remark = "No flip changes the rounded output. --read before-rounding measures the value before rounding."
+    rounded = result.max == 0 and source.expanded.get("read") == "output"
+    facts = _facts(result, about, machine | statistics)
+    values = _values(result, flips) | values
+    return Summary(result, "Sensitivity by position", values, facts, table, remark if rounded else "")
 
 
 def scores_of(model: Any, ids: Any, readout: int | str | None) -> np.ndarray:
@@ -119,74 +111,65 @@ def scores_of(model: Any, ids: Any, readout: int | str | None) -> np.ndarray:
         return compiled_output(own, model.parameters, np.asarray(ids, np.int32))
 
 
-def told_of_text(result: FlipSensitivity, model: Any, text: str, top: int) -> Told:
-    """Returns what is said of a model on a text, with its `top` largest flips, each with its context.
+def summary_of_text(result: FlipSensitivity, model: Any, text: str, top: int) -> Summary:
+    """Returns the summary of a model on a text, with its `top` largest flips, each with its context.
 
     The model is a `LayeredModel` that encodes texts, with its `name`, `family` and `folder`, a `description`, and the
     `labels` of a classifier.
     """
-    view, measure, signed = result.view(), result.measure, result.measure.signed
-    tokens = result.tokens[0].tolist()
-    names, estimated = list(map(view.name, tokens)), result.estimated is not None
+    view, measure, tokens = result.view(), result.measure, result.tokens[0].tolist()
     # Light enough for a token's context to fit a terminal of 80 columns.
     table, flips = Table(title="Largest flips", box=box.SIMPLE_HEAD, padding=(0, 1)), []
     table.add_column("at", justify="right", no_wrap=True)
     table.add_column("in the text")
     table.add_column("before it" if result.asked.flips.copies else "replaced by")
-    table.add_column("change" if signed else measure.kind, justify="right", no_wrap=True)
+    table.add_column("change" if measure.signed else measure.kind, justify="right", no_wrap=True)
     for k, flip in _largest(result, top):
-        texts = [
-            in_context(view.inputs[0].pieces, place) for place in np.atleast_1d(flip["position"]).tolist()
-        ]
-        context = {
-            "before": texts[0][0],
-            "token": " ".join(word for _, word, _ in texts),
-            "after": texts[-1][2],
-        }
+        places = np.atleast_1d(flip["position"]).tolist()
+        texts = [in_context(view.inputs[0].pieces, place) for place in places]
+        before, token, after = texts[0][0], " ".join(word for _, word, _ in texts), texts[-1][2]
         replacement = " ".join(map(view.name, np.atleast_1d(flip["symbol"]).tolist()))
         value, exact = float(result.values[k]), bool(result.exact[k])
-        flips.append({**flip, **context, "replacement": replacement, "value": value, "exact": exact})
-        number = told(value, flip.get("at_most")) if not signed or "at_most" in flip else f"{value:+.4g}"
-        marked = Text.assemble(context["before"], (f"«{context['token']}»", "bold"), context["after"])
-        rough = "" if exact or not estimated else "~"
-        table.add_row(_joined(flip["position"]), marked, Text(replacement), rough + number)
-    summary = {
-        **_summary(result, flips),
+        own = {"before": before, "token": token, "after": after, "replacement": replacement}
+        flips.append({**flip, **own, "value": value, "exact": exact})
+        signed = measure.signed and "at_most" not in flip
+        number = f"{value:+.4g}" if signed else told(value, flip.get("at_most"))
+        marked = Text.assemble(before, (f"«{token}»", "bold"), after)
+        table.add_row(_joined(flip["position"]), marked, Text(replacement), "~" * (not exact) + number)
+    place = view.position_read(0)
+    read = "the mean over positions" if place is None else f"position {place}, {view.name(tokens[place])!r}"
+    about = {
+        "model": f"{model.description} in {result.dtype}",
+        "tokens": f"{result.n}",
+        "read at": read,
+        "measured": f"{measure.symbol}, {measure.unit}",
+    }
+    if model.labels:
+        scores = zip(model.labels, jax.nn.softmax(scores_of(model, tokens, result.readout)), strict=True)
+        about["labels"] = ", ".join(f"{name} {score:.2g}" for name, score in scores)
+    rows = {f"{name} {_sizes(result)}": one for name, one in (("mean", "mean"), ("largest", "max"))}
+    facts = _facts(result, about, {name: _statistic(result, one) for name, one in rows.items()})
+    values = _values(result, flips) | {
         "readout": result.readout,
         "text": text,
         "tokens": tokens,
         "pieces": model.tokens(tokens),
         "model": {"folder": str(model.folder), "family": model.family},
     }
-    place = view.position_read(0)
-    about = {
-        "model": f"{model.description} in {result.dtype}",
-        "tokens": f"{result.n}",
-        "read at": "the mean over positions" if place is None else f"position {place}, {names[place]!r}",
-        "measured": f"{measure.symbol}, {measure.unit}",
-    }
-    if model.labels:
-        scores = jax.nn.softmax(scores_of(model, tokens, result.readout))
-        about["labels"] = ", ".join(
-            f"{name} {score:.2g}" for name, score in zip(model.labels, scores, strict=True)
-        )
-    sizes = _sizes(result)
-    shown = {f"mean {sizes}": _statistic(result, "mean"), f"largest {sizes}": _statistic(result, "max")}
-    rough = estimated and not all(flip["exact"] for flip in flips)
-    below = "~ estimated to first order, not measured" if rough else ""
+    remark = "" if all(flip["exact"] for flip in flips) else "~ estimated to first order, not measured"
     title = f"Sensitivity by token: {model.name} ({model.family})"
-    return Told(result, title, summary, _facts(result, about, shown), table, below=below)
+    return Summary(result, title, values, facts, table, remark)
 
 
-def at_most_of(result: FlipSensitivity, quantiles: Sequence[float] = ()) -> dict[str, float]:
+def at_most_of(result: FlipSensitivity, quantiles: Mapping[str, float] | None = None) -> dict[str, float]:
     """Returns what the mean, the largest and quantiles are at most: those that rounding may move by over 1 %."""
-    asked = {"mean": "mean", "max": "max", **{f"q{100 * q:g}": q for q in quantiles}}
-    found = {name: result.at_most(statistic) for name, statistic in asked.items()}
-    return {name: most for name, most in found.items() if most is not None}
+    statistics = {"mean": "mean", "max": "max", **(quantiles or {})}
+    limits = {name: result.at_most(statistic) for name, statistic in statistics.items()}
+    return {name: most for name, most in limits.items() if most is not None}
 
 
-def _summary(result: FlipSensitivity, flips: list[dict[str, Any]]) -> dict[str, Any]:
-    """The part of a summary that is the same for all."""
+def _values(result: FlipSensitivity, flips: list[dict[str, Any]]) -> dict[str, Any]:
+    """The JSON values that are the same for all."""
     return {
         "n": result.n,
         "flips": len(result),

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import tomllib
+from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,7 +18,7 @@ from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
 
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.sweeps.planning.devices import Gpu, Target
+from jaxsens.core.sweeps.planning.devices import Target
 
 _NEEDS = {"tpu": (("libtpu",), "tpu"), "gpu": (("jax_cuda12_plugin", "jax_cuda13_plugin"), "cuda12")}
 """The modules one of which holds a platform's compiler, and the extra that installs it."""
@@ -39,49 +42,49 @@ def mesh_of(target: Target) -> Mesh:
     if missing is not None:
         raise InputError.of("--on", target.name, missing)
     device, options = target.device, {}
+    compilers = tomllib.loads(Path(__file__).with_name("compilers.toml").read_text("utf-8"))
+    compiler = compilers[next(name for name in compilers if target.name.startswith(name))]
     if device.tpu is not None and target.slice is not None:
         # Else it asks Google Cloud where it runs, for minutes.
         os.environ |= {
             "TPU_SKIP_MDS_QUERY": "1",
             "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # else a second process, or one that runs on a TPU, is refused
             "TPU_WORKER_HOSTNAMES": "localhost",
-            "TPU_ACCELERATOR_TYPE": f"{device.tpu.type}-{target.slice}",
+            "TPU_ACCELERATOR_TYPE": f"{compiler['type']}-{target.slice}",
         }
-        platform, name = "tpu", f"{device.tpu.generation}:{device.tpu.slices[target.slice]}"
-    elif device.gpu is not None:
+        platform, name = "tpu", f"{compiler['generation']}:{device.tpu.slices[target.slice]}"
+    else:
         os.environ |= {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
         platform, name = "cuda", f"1x1x{target.count}"
-        options = {"target_config": _config(target, device.gpu), "topology": name}
-    else:
-        raise TypeError(f"{target.name}: a device of no platform")
+        options = {"target_config": _config(target, compiler), "topology": name}
     jax.devices()  # of this machine, before plugins for others are loaded
     topology = topologies.get_topology_desc(platform=platform, topology_name=name, **options)
     devices = np.array(topology.devices[: target.count])
     return Mesh(devices, ("flips",), axis_types=(AxisType.Auto,))
 
 
-def _config(target: Target, gpu: Gpu) -> str:
+def _config(target: Target, gpu: dict[str, Any]) -> str:
     """Returns what XLA calls the target config of a GPU, in its protocol's text form."""
-    major, minor = gpu.compute_capability.split(".")
-    extension = "ACCELERATED_FEATURES" if gpu.accelerated else "NONE"
+    major, minor = gpu["compute_capability"].split(".")
+    extension = "ACCELERATED_FEATURES" if gpu["accelerated"] else "NONE"
     device = target.device
     return f"""gpu_device_info {{
   threads_per_block_limit: 1024
   threads_per_warp: 32
   shared_memory_per_block: 49152
-  shared_memory_per_core: {gpu.shared_memory_per_core}
+  shared_memory_per_core: {gpu["shared_memory_per_core"]}
   threads_per_core_limit: 2048
-  core_count: {gpu.cores}
-  fpus_per_core: {gpu.units_per_core}
+  core_count: {gpu["cores"]}
+  fpus_per_core: {gpu["units_per_core"]}
   block_dim_limit_x: 2147483647
   block_dim_limit_y: 65535
   block_dim_limit_z: 65535
   memory_bandwidth: {device.bandwidth:.0f}
-  l2_cache_size: {gpu.cache}
-  clock_rate_ghz: {gpu.clock_ghz}
+  l2_cache_size: {gpu["cache"]}
+  clock_rate_ghz: {gpu["clock_ghz"]}
   device_memory_size: {device.memory}
-  shared_memory_per_block_optin: {gpu.shared_memory_per_block}
+  shared_memory_per_block_optin: {gpu["shared_memory_per_block"]}
   cuda_compute_capability {{ major: {major} minor: {minor} feature_extension: {extension} }}
   registers_per_core_limit: 65536
   registers_per_block_limit: 65536

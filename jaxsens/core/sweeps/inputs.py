@@ -22,7 +22,7 @@ from jaxsens.core.models.parts.initialisation import generator
 MOST_BYTES = 2**26
 """The bytes of the longest file of words that is read."""
 
-_SHOWN = 20  # errors of a file of words that are listed
+_LISTED = 20  # errors of a file of words that are listed
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class Symbols:
         """What determines the words, as JSON values."""
         return asdict(self)
 
-    def with_end(self, words: Int[np.ndarray, "count m"]) -> Int[np.ndarray, "count n"]:
+    def with_end(self, tokens: Int[np.ndarray, "count m"]) -> Int[np.ndarray, "count n"]:
         """The words, each with the end-of-sequence symbol after it, or in front, if there is one."""
         if self.end_of_sequence is None:
-            return words
+            return tokens
         added = (1, 0) if self.end_first else (0, 1)
-        return np.pad(words, ((0, 0), added), constant_values=self.end_of_sequence)
+        return np.pad(tokens, ((0, 0), added), constant_values=self.end_of_sequence)
 
     def without_end(self) -> Symbols:
         """The same alphabet without an end-of-sequence symbol."""
@@ -103,12 +103,12 @@ class RandomWords:
         """The inputs of one length and seed, int64."""
         size, m = symbols.drawn, symbols.word_length(n)
         if self.kind == "uniform":
-            words = generator(seed, f"inputs.n={n}").integers(0, size, size=(self.count, m))
+            tokens = generator(seed, f"inputs.n={n}").integers(0, size, size=(self.count, m))
         else:
             draw = generator(seed, f"balanced.n={n}")
             orders = draw.permuted(np.tile(np.arange(size), (self.count, 1)), axis=1)
-            words = draw.permuted(orders[:, np.arange(m) % size], axis=1)
-        return symbols.with_end(symbols.word(words))
+            tokens = draw.permuted(orders[:, np.arange(m) % size], axis=1)
+        return symbols.with_end(symbols.word(tokens))
 
     def expanded(self, symbols: Symbols, n: int, seed: int) -> dict[str, Any]:
         """What determines the inputs, besides length and seed."""
@@ -179,24 +179,24 @@ class GivenWords:
     Compared and hashed by identity, for it holds arrays.
     """
 
-    words: Mapping[int, Int[np.ndarray, "words m"]]
+    by_length: Mapping[int, Int[np.ndarray, "words m"]]
     count: int | None
 
     def tokens(self, symbols: Symbols, n: int, seed: int) -> Int[np.ndarray, "count n"]:
         """The inputs of one length and seed, int64; in the file's order where all are taken."""
-        words = self.words[symbols.word_length(n)]
+        tokens = self.by_length[symbols.word_length(n)]
         if self.count is not None:
-            words = words[generator(seed, f"words.n={n}").permutation(len(words))[: self.count]]
-        return symbols.with_end(words)
+            tokens = tokens[generator(seed, f"words.n={n}").permutation(len(tokens))[: self.count]]
+        return symbols.with_end(tokens)
 
     def expanded(self, symbols: Symbols, n: int, seed: int) -> dict[str, Any]:
         """What determines the inputs, besides length and seed: the words of this length, not where they are stored."""
-        words = np.ascontiguousarray(self.words[symbols.word_length(n)], dtype="<i4")
+        tokens = np.ascontiguousarray(self.by_length[symbols.word_length(n)], dtype="<i4")
         return {
             "kind": "words",
             "count": self.count,
-            "sha256": hashlib.sha256(words.tobytes()).hexdigest(),
-            "words": len(words),
+            "sha256": hashlib.sha256(tokens.tobytes()).hexdigest(),
+            "words": len(tokens),
             **{key: value for key, value in symbols.table().items() if key != "alphabet_size"},
         }
 
@@ -210,18 +210,18 @@ class SharedWords:
     end-of-sequence symbol in front reads it in place of the first symbol, and lacks only the flips of that symbol.
     """
 
-    words: RandomWords | AllWords | GivenWords
+    source: RandomWords | AllWords | GivenWords
 
     def tokens(self, symbols: Symbols, n: int, seed: int) -> Int[np.ndarray, "count n"]:
         """The inputs of one length and seed, int64."""
-        words = self.words.tokens(symbols.without_end(), n, seed)
+        tokens = self.source.tokens(symbols.without_end(), n, seed)
         if symbols.end_of_sequence is None:
-            return words
-        return symbols.with_end(words[:, 1:] if symbols.end_first else words[:, :-1])
+            return tokens
+        return symbols.with_end(tokens[:, 1:] if symbols.end_first else tokens[:, :-1])
 
     def expanded(self, symbols: Symbols, n: int, seed: int) -> dict[str, Any]:
         """What determines the inputs, besides length and seed."""
-        described = self.words.expanded(symbols.without_end(), n, seed)
+        described = self.source.expanded(symbols.without_end(), n, seed)
         if symbols.end_of_sequence is None:
             return described
         replaced = "end_replaces_first" if symbols.end_first else "end_replaces_last"
@@ -235,20 +235,22 @@ class OwnWords:
     Compared and hashed by identity, for it holds arrays.
     """
 
-    words: Mapping[tuple[int, int], Int[np.ndarray, "count n"] | str]
+    by_point: Mapping[tuple[int, int], Int[np.ndarray, "count n"] | str]
 
     def tokens(self, symbols: Symbols, n: int, seed: int) -> Int[np.ndarray, "count n"]:
         """The inputs of one length and seed. Raises an InputError if the function has made none."""
-        found = self.words[n, seed]
-        if isinstance(found, str):
-            raise InputError(f"inputs(n={n}, seed={seed}): {found}")
-        return found
+        tokens = self.by_point[n, seed]
+        if isinstance(tokens, str):
+            raise InputError(f"inputs(n={n}, seed={seed}): {tokens}")
+        return tokens
 
     def expanded(self, symbols: Symbols, n: int, seed: int) -> dict[str, Any]:
         """What determines the inputs of this length and seed: the words themselves."""
-        found = self.words[n, seed]
-        told = None if isinstance(found, str) else hashlib.sha256(found.astype("<i4").tobytes()).hexdigest()
-        return {"kind": "function", "sha256": told, "words": len(found) if told else 0}
+        tokens = self.by_point[n, seed]
+        sha256 = (
+            None if isinstance(tokens, str) else hashlib.sha256(tokens.astype("<i4").tobytes()).hexdigest()
+        )
+        return {"kind": "function", "sha256": sha256, "words": len(tokens) if sha256 else 0}
 
 
 Inputs = RandomWords | AllWords | GivenWords | SharedWords | OwnWords
@@ -288,13 +290,13 @@ def read_words(
     except (OSError, ValueError) as error:
         problems.add("inputs.file", table.file, f"a readable text file is needed, but {path}: {error}")
         return None
-    found: dict[int, list[list[int]]] = {}
+    lists: dict[int, list[list[int]]] = {}
     for number, line in enumerate(lines, start=1):
         word = _word(line, f"line {number}", symbols, wrong)
         if word:
-            found.setdefault(len(word), []).append(word)
+            lists.setdefault(len(word), []).append(word)
     for n in lengths:
-        have = len(found.get(symbols.word_length(n), ()))
+        have = len(lists.get(symbols.word_length(n), ()))
         if have < (table.count or 1):
             size = symbols.word_length(n)
             end = "" if size == n else " and the end-of-sequence symbol"
@@ -305,11 +307,11 @@ def read_words(
                 f"the file has {have}",
             )
     if wrong:
-        problems += wrong[:_SHOWN]
-        if len(wrong) > _SHOWN:
-            problems.note("inputs.file", f"{len(wrong) - _SHOWN} more errors")
+        problems += wrong[:_LISTED]
+        if len(wrong) > _LISTED:
+            problems.note("inputs.file", f"{len(wrong) - _LISTED} more errors")
         return None
-    return GivenWords({size: np.array(words, dtype=np.int64) for size, words in found.items()}, table.count)
+    return GivenWords({size: np.array(each, dtype=np.int64) for size, each in lists.items()}, table.count)
 
 
 def _word(line: str, where: str, symbols: Symbols, problems: Problems) -> list[int]:
