@@ -78,7 +78,7 @@ NOT_INSTALLED = "no engine that estimates is installed"
 
 
 def _option(name: str, value: Any, problems: Problems, base: Any) -> Any:
-    """Returns the object that a key of a config answers its question with."""
+    """Returns the object that a key of a config stands for."""
     return read(base, value, problems, name, file=True)
 
 
