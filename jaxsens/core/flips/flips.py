@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Int
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import Problems
+from jaxsens.core.base.errors import Problems, collecting
 from jaxsens.core.base.inputs import is_count, whole_numbers
 from jaxsens.core.base.registry import Option, Seed, kind_of, read
 from jaxsens.core.base.strict import OptionalPositive, Positive, checked_by
@@ -212,11 +212,11 @@ class Flips(Option, abc.ABC):
         return ("symbols", "k", "symbol", "times", "flips")
 
     def __post_init__(self) -> None:
-        self._check()
+        with collecting(type(self).__name__) as problems:
+            self._check(problems)
 
-    def _check(self) -> None:
-        """Raises an InputError for fields that exclude each other."""
-        problems = Problems(type(self).__name__)
+    def _check(self, problems: Problems) -> None:
+        """Adds the errors of fields that exclude each other."""
         if self.groups is not None and self.positions is not None:
             problems.add(
                 "positions",
@@ -225,7 +225,6 @@ class Flips(Option, abc.ABC):
             )
         if self.seed and self.sample is None:
             problems.add("seed", self.seed, "only with sample, which it draws; leave it out")
-        problems.raise_if_any()
 
     @property
     def by_position(self) -> dict[int, tuple[int, ...]] | None:
@@ -321,9 +320,8 @@ class Substitute(Flips):
         listed = isinstance(self.symbols, tuple) and self.by_position is None
         return cast(tuple[int, ...], self.symbols) if listed else None
 
-    def _check(self) -> None:
-        super()._check()
-        problems = Problems("Substitute")
+    def _check(self, problems: Problems) -> None:
+        super()._check(problems)
         lists = self.by_position
         if lists is not None and self.positions is not None:
             problems.add(
@@ -333,7 +331,6 @@ class Substitute(Flips):
             )
         if lists is not None:
             self._check_groups(lists, problems)
-        problems.raise_if_any()
 
     def _check_groups(self, lists: dict[int, tuple[int, ...]], problems: Problems) -> None:
         groups = cast(Groups | None, self.groups)
@@ -529,12 +526,10 @@ class Pairs(Flips):
     sample: OptionalPositive = dataclasses.field(default=None, kw_only=True)
     seed: Seed = dataclasses.field(default=0, kw_only=True)
 
-    def _check(self) -> None:
-        super()._check()
+    def _check(self, problems: Problems) -> None:
+        super()._check(problems)
         if not self.flips:
-            problems = Problems("Pairs")
             problems.add("flips", [], "pairs of a 0-based position and a symbol id: [(3, 17), (5, 2)]")
-            problems.raise_if_any()
 
     @property
     def by_position(self) -> dict[int, tuple[int, ...]]:
