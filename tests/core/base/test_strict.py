@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import pytest
 from pydantic import ValidationInfo, field_validator
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import InputError, Problems, collecting
+from jaxsens.core.base.errors import Problems, collecting
 from jaxsens.core.base.strict import (
     STRICT,
     Positive,
@@ -22,6 +22,7 @@ from jaxsens.core.base.strict import (
     read_table,
     typed,
 )
+from tests.refusals import refused
 
 
 @config
@@ -65,12 +66,6 @@ class Outer:
     rows: tuple[int, ...] = field(default_factory=tuple)
 
 
-def refusal(make: Any, *args: Any, **given: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        make(*args, **given)
-    return str(caught.value)
-
-
 def test_a_config_is_a_frozen_value_with_pythons_own_numbers():
     made = Derived(np.int64(3), np.uint8(8), depth=np.int8(2))  # pyright: ignore[reportArgumentType]
     assert repr(made) == "Derived(size=3, width=8, heads=4, dtype='float32', depth=2)"
@@ -81,7 +76,7 @@ def test_a_config_is_a_frozen_value_with_pythons_own_numbers():
 
 
 def test_every_error_is_reported_at_once():
-    message = refusal(Derived, 1, heads=5, dtype="half", depth=True, widht=3)
+    message = refused("size heads dtype depth widht", Derived, 1, heads=5, dtype="half", depth=True, widht=3)
     assert message.startswith("Derived: 5 errors\n")
     for line in (
         "size = 1: a whole number of at least 2",
@@ -91,14 +86,14 @@ def test_every_error_is_reported_at_once():
         'widht: unknown key; did you mean "width"?',
     ):
         assert f"  - {line}" in message
-    assert refusal(Derived) == "Derived: size: required, but not given"
-    assert refusal(Derived, 4, 4) == "Derived: size = 4: another number than width"
+    assert refused("size", Derived) == "Derived: size: required, but not given"
+    assert refused("size", Derived, 4, 4) == "Derived: size = 4: another number than width"
     with pytest.raises(TypeError, match="Derived has 5 fields, but 6 were given"):
         Derived(2, 4, 4, "float32", 1, 1)  # pyright: ignore[reportCallIssue]
 
 
 def test_a_check_of_two_fields_waits_for_both():
-    assert refusal(Base, 2, 0, 5) == "Base: width = 0: a whole number of at least 1"
+    assert refused("width", Base, 2, 0, 5) == "Base: width = 0: a whole number of at least 1"
 
 
 def test_fields_that_are_sound_are_read_although_others_are_not():

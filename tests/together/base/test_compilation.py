@@ -12,6 +12,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import jax.monitoring
@@ -211,10 +212,7 @@ def test_one_folder_is_used_at_a_time(tmp_path, loads):
 
 
 def test_where_there_is_no_folder_of_the_users_nothing_is_kept(monkeypatch, jax_cache):
-
-    def homeless(path: Path) -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
+    homeless = Mock(side_effect=RuntimeError("Could not determine home directory."))
     jax_cache("gs://bucket")
     assert (
         str(jaxsens.programs_kept()) == "compiled programs are not kept: JAX keeps them itself in gs://bucket"
