@@ -15,8 +15,8 @@ from .core.base.errors import InputError as InputError
 from .core.base.errors import PrecisionWarning as PrecisionWarning
 from .core.base.errors import ProcessLost as ProcessLost
 from .core.base.errors import UnchangedWarning as UnchangedWarning
-from .core.base.kept_programs import KeptPrograms as KeptPrograms
-from .core.base.kept_programs import programs_kept as programs_kept
+from .core.base.program_cache import KeptPrograms as KeptPrograms
+from .core.base.program_cache import programs_kept as programs_kept
 from .core.engines.options import Auto as Auto
 from .core.engines.options import Difference as Difference
 from .core.engines.options import Incremental as Incremental

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as arrays
 
 import jaxsens
 from jaxsens.core.base.sealed import decoded, encoded, write_sealed
-from jaxsens.core.base.told import facts
+from jaxsens.core.base.text import html_facts
 from jaxsens.core.models.parts.masks import SlidingWindow
 from jaxsens.theory import CertifiedBound, Lemma5, certified_bound, lemma5
 from tests.refusals import refused
@@ -102,8 +102,8 @@ def test_notebooks_show_every_result_with_its_texts_escaped():
     for result in (certified, lemma, worst, hard, changes, influence, attention, growth):
         assert "<table" in result._repr_html_()  # pyright: ignore[reportAttributeAccessIssue]
     assert f"{worst.value:.4g}" in worst._repr_html_()
-    assert "&lt;b&gt;" in facts("<b>", {"<i>": "<script>"}, "<p>")
-    assert not {"<b>", "<i>", "<script>"} & set(facts("<b>", {"<i>": "<script>"}).split(">"))
+    assert "&lt;b&gt;" in html_facts("<b>", {"<i>": "<script>"}, "<p>")
+    assert not {"<b>", "<i>", "<script>"} & set(html_facts("<b>", {"<i>": "<script>"}).split(">"))
 
 
 def test_a_bound_is_drawn_at_every_position():

@@ -24,7 +24,7 @@ from jaxsens.core.base.programs import numerics, versions
 from jaxsens.core.base.registry import read
 from jaxsens.core.base.sealed import SavedResult, reader
 from jaxsens.core.base.strict import naming_arguments
-from jaxsens.core.base.told import facts
+from jaxsens.core.base.text import html_facts
 from jaxsens.core.checks.check import check_alone, check_calls, traced_model
 from jaxsens.core.checks.indices import check_flips
 from jaxsens.core.engines.options import AskedEngine, Auto, Vmap
@@ -145,7 +145,7 @@ class InfluenceMatrix(SavedResult):
             "mean change of the flipped row": float(own.mean()),
             "measure": self.measure,
         }
-        return facts(f"Influence on {self.n} rows", rows, "`plot()` draws the matrix as a heat map.")
+        return html_facts(f"Influence on {self.n} rows", rows, "`plot()` draws the matrix as a heat map.")
 
     def __repr__(self) -> str:
         return f"InfluenceMatrix(n={self.n}, {len(self.positions)} flips, {self.measure}; max={self.norms.max():.4g})"

@@ -20,7 +20,7 @@ from jaxsens.core.base.inputs import array_of
 from jaxsens.core.base.programs import numerics, versions
 from jaxsens.core.base.sealed import SavedResult, reader
 from jaxsens.core.base.strict import naming_arguments
-from jaxsens.core.base.told import facts
+from jaxsens.core.base.text import html_facts
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.flips.flips import Flips, Substitute, read_substitution
 from jaxsens.core.flips.selection import select
@@ -119,7 +119,7 @@ class LayerChanges(SavedResult):
             for k in range(self.layers + 1)
         }
         note = f"Means over {len(self)} flips of one input of length {self.n}, norm {self.measure}."
-        return facts("Change of every row, by layer", rows, note)
+        return html_facts("Change of every row, by layer", rows, note)
 
     def __repr__(self) -> str:
         last = f"own mean={self.own[:, -1].mean():.4g}, others mean={self.others_mean[:, -1].mean():.4g}"

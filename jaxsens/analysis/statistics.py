@@ -19,7 +19,7 @@ from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems, check_fits, collecting
 from jaxsens.core.base.programs import compiled, numerics, versions
 from jaxsens.core.base.strict import naming_arguments
-from jaxsens.core.base.told import facts
+from jaxsens.core.base.text import html_facts
 from jaxsens.core.engines.one_key.blocks import summed_over_blocks
 from jaxsens.core.models.adapters import as_model, checked_input
 from jaxsens.core.models.texts import encoded
@@ -104,7 +104,7 @@ class AttentionStatistics:
     def _repr_html_(self) -> str:
         """What a notebook shows: the means over rows, by layer and head."""
         note = "Means over the rows that see any key; entropy in nats."
-        return facts(
+        return html_facts(
             f"Attention of {self.n} rows", {"readout": self.readout}, note
         ) + self.to_pandas().to_html(index=False, float_format="{:.4g}".format)
 

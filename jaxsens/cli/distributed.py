@@ -19,8 +19,8 @@ from jaxsens.cli.shared import (
     command_line,
     default,
     flags_named,
+    print_text,
     programs_kept,
-    say,
     say_failures,
     say_why_ended,
 )
@@ -113,7 +113,7 @@ def _swept(job: InJob, options: SweepOptions) -> int:
     distributed.join(job.coordinator, job.processes, job.process)
     progress, errors = Console(stderr=True, quiet=options.quiet), Console(stderr=True)
     number = jax.process_index()
-    say(progress, f"process {number} of {jax.process_count()}")
+    print_text(progress, f"process {number} of {jax.process_count()}")
     sweep, chosen = options.load()
     with flags_named({"directory": "--out"}), programs_kept(options.compilation_cache):
         outcomes = distributed.measure(sweep, options.out, chosen, progress, job.share_above)
@@ -121,7 +121,7 @@ def _swept(job: InJob, options: SweepOptions) -> int:
     if outcomes[-1].ended_early:
         say_why_ended(errors, outcomes[-1], counts_text(sweep.stored(options.out)))
         return outcomes[-1].exit_code
-    say(progress, "waiting for the other processes")
+    print_text(progress, "waiting for the other processes")
     distributed.wait_for_all()
     if number == 0:
         outcomes += _after_all(sweep, options, progress)
@@ -138,7 +138,7 @@ def _after_all(sweep: Sweep, options: SweepOptions, progress: Console) -> list[O
     jobs = [PointsJob(sweep, out), *(RecordsJob(sweep, name, out) for name in sweep.table_points)]
     outcomes: list[Outcome] = [run(job, progress, []) for job in jobs]
     if any(outcome.finished < outcome.planned for outcome in outcomes):
-        say(progress, counts_text(sweep.stored(out)))
+        print_text(progress, counts_text(sweep.stored(out)))
     if outcomes[0].finished:
         report_all(out, options.quiet)
     return outcomes

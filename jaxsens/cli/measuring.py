@@ -82,12 +82,12 @@ class MeasuringOptions:
         """Returns the objects that the options describe, by argument; those that are given. Adds the errors."""
         objects: dict[str, Any] = {}
         for base in (Flips, Measure, AskedEngine):
-            values = getattr(self, base.question)
+            values = getattr(self, base.argument)
             if values is not None:
-                one = of_words(base, values, problems, flag(base.question))
+                one = of_words(base, values, problems, flag(base.argument))
                 if one is not None and self.seed > 0 and not any(word.startswith("seed=") for word in values):
                     one = one.seeded(self.seed)
-                objects[base.question] = one
+                objects[base.argument] = one
         if self.placement is not None:
             objects["placement"] = of_words(PlacementTable, self.placement, problems, "--placement")
         return objects

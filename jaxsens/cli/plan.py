@@ -23,7 +23,7 @@ from jaxsens.cli.shared import (
 )
 from jaxsens.core.base.errors import collecting
 from jaxsens.core.base.files import write_text
-from jaxsens.core.base.told import duration, in_words, say
+from jaxsens.core.base.text import duration, in_words, print_text
 
 if TYPE_CHECKING:
     from jaxsens.core.sweeps.planning.plan import Plan
@@ -79,7 +79,7 @@ def plan(options: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> int:
     plan = Plan(target, points, tuple(row for row in rows if not isinstance(row, PlannedPoints)))
     console.print(_table(plan))
     for line in _lines(plan):
-        say(console, line)
+        print_text(console, line)
     if path is not None:
         text = job_file(plan, path.suffix, options.config)
         return write_output("--write", path, lambda: write_text(path, text), text)

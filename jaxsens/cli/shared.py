@@ -22,8 +22,8 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from jaxsens.core.base.errors import InputError, Location, Problems, collecting
 from jaxsens.core.base.files import remedy, takes_no_more, try_writing_to
-from jaxsens.core.base.kept_programs import KeptPrograms, kept_in
-from jaxsens.core.base.told import say
+from jaxsens.core.base.program_cache import KeptPrograms, cache_in
+from jaxsens.core.base.text import print_text
 
 if TYPE_CHECKING:
     from jaxsens.core.sweeps.jobs.job import Outcome
@@ -140,7 +140,7 @@ def programs_kept(folder: str | None) -> KeptPrograms:
     """`jaxsens.programs_kept` in the folder that the option names; "off" keeps nothing."""
     if folder == "off":
         return KeptPrograms(why_not="--compilation-cache off")
-    return kept_in(folder, "compilation cache", "--compilation-cache", "another folder, or off")
+    return cache_in(folder, "compilation cache", "--compilation-cache", "another folder, or off")
 
 
 def flag(key: str) -> str:
@@ -181,13 +181,13 @@ def command_line(option: str = "", value: str = "") -> str:
 def say_failures(console: Console, *outcomes: Outcome) -> None:
     """Prints the items of jobs that failed, and why."""
     for failure in (failure for outcome in outcomes for failure in outcome.failures):
-        say(console, f"failed: {failure}")
+        print_text(console, f"failed: {failure}")
 
 
 def say_why_ended(console: Console, outcome: Outcome, done: str) -> None:
     """Prints why a job ended early, what is `done`, and how to resume it."""
     why = f": {outcome.unwritable}. " if outcome.stopped_by is None else "; "
-    say(console, f"stopped{why}{done}. To resume: {command_line()}")
+    print_text(console, f"stopped{why}{done}. To resume: {command_line()}")
 
 
 class Folded(io.TextIOBase):

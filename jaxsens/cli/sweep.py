@@ -20,8 +20,8 @@ from jaxsens.cli.shared import (
     check_folder,
     command_line,
     flags_named,
+    print_text,
     programs_kept,
-    say,
     say_failures,
     say_why_ended,
 )
@@ -61,21 +61,21 @@ def sweep(
     with flags_named({"directory": "--out"}), programs_kept(options.compilation_cache) as programs:
         outcomes = run_whole(sweep, out, chosen, progress)
     if any(outcome.computed for outcome in outcomes):
-        say(progress, f"{programs}")
+        print_text(progress, f"{programs}")
     say_failures(console, *outcomes)
     counts = sweep.stored(out)
     done = counts_text(counts)
     if outcomes[-1].ended_early:
         say_why_ended(console, outcomes[-1], done)
     elif counts["points"][0] == 0:
-        say(console, "no point could be measured")
+        print_text(console, "no point could be measured")
     elif options.shard is not None and any(stored < of for stored, of in counts.values()):
-        say(progress, f"{done}; `{shlex.join(['jaxsens', 'report', str(out)])}` plots them")
+        print_text(progress, f"{done}; `{shlex.join(['jaxsens', 'report', str(out)])}` plots them")
     else:
         try:
             report_all(out, quiet)
         except OSError as error:
-            say(console, f"stopped: {why_unwritable(error, out)}. {done}. To resume: {command_line()}")
+            print_text(console, f"stopped: {why_unwritable(error, out)}. {done}. To resume: {command_line()}")
             return 1
     return next((outcome.exit_code for outcome in outcomes[::-1] if outcome.exit_code), 0)
 
@@ -108,14 +108,14 @@ def _list(sweep: Sweep, chosen: Sequence[Point], out: Path) -> int:
     for name, (job, items) in jobs.items():
         states = {item: job.state(item) for item in items}
         for item, state in states.items():
-            say(console, f"{state:8} {item}  {job.path(item)}")
+            print_text(console, f"{state:8} {item}  {job.path(item)}")
         missing[name] = [item for item, state in states.items() if state != "done"]
         counts[name] = len(items) - len(missing[name]), len(items)
-    say(console, counts_text(counts))
+    print_text(console, counts_text(counts))
     if missing["points"]:
         others = ", ".join(sweep.table_points)
         beside = f"; {others}, which may take far longer, are not counted" if others else ""
-        say(console, time_text(missing["points"], sweep.tables.values()) + beside)
+        print_text(console, time_text(missing["points"], sweep.tables.values()) + beside)
     return 0
 
 
@@ -137,5 +137,5 @@ def status(
     if json_output:
         print(json.dumps(asdict(state), indent=1), flush=True)
     else:
-        say(Console(), "\n".join(state.lines()))
+        print_text(Console(), "\n".join(state.lines()))
     return 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from rich.console import Console
 
-from jaxsens.cli.shared import CacheFolder, Config, Flag, Only, Out, Text, default, say
+from jaxsens.cli.shared import CacheFolder, Config, Flag, Only, Out, Text, default, print_text
 from jaxsens.core.base import stopping
 from jaxsens.core.base.files import only_inside
 
@@ -57,7 +57,7 @@ class SweepOptions:
 
 def time_text(points: Sequence[Point], tables: Iterable[SweepTable]) -> str:
     """Returns in words how long points will take on this machine, with what is stored of them for these tables."""
-    from jaxsens.core.base.told import duration
+    from jaxsens.core.base.text import duration
     from jaxsens.core.sweeps.expected import ExpectedPoints, expected_points, expected_seconds
 
     groups = [one for one in expected_points(points) if isinstance(one, ExpectedPoints)]
@@ -80,4 +80,4 @@ def report_all(directory: Path, quiet: bool) -> None:
     page, fits = write_report(data, directory)
     console = Console(quiet=quiet)
     console.print(summary_table(fits))
-    say(console, f"{page}")
+    print_text(console, f"{page}")

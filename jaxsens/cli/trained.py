@@ -19,8 +19,8 @@ from jaxsens.cli.shared import (
     check_folder,
     command_line,
     flags_named,
+    print_text,
     programs_kept,
-    say,
     say_failures,
     say_why_ended,
 )
@@ -97,10 +97,10 @@ def train(config: Config, /, *, given: Running) -> int:
             trained = run(read, given.out, watch)
     except TrainingInterrupted as stop:
         done = f"{stop.step} of {read.optimiser.steps} steps are done"
-        say(console, f"stopped; {done}. To resume: {command_line()}")
+        print_text(console, f"stopped; {done}. To resume: {command_line()}")
         return stop.exit_code
     except TrainingDiverged as error:
-        say(console, f"failed: {error}")
+        print_text(console, f"failed: {error}")
         return 1
     from jaxsens.training.tables.curves import training_summary, write_training_plot
 
@@ -109,9 +109,9 @@ def train(config: Config, /, *, given: Running) -> int:
     summary = training_summary(given.out)
     if summary is not None:
         printed.print(summary)
-    say(printed, f"trained for {trained.step} steps; fingerprint {trained.fingerprint[:12]}")
-    say(printed, f"{trained.directory}")
-    say(printed, f"no plot: {given.out / 'metrics.csv'} is missing" if plot is None else f"{plot}")
+    print_text(printed, f"trained for {trained.step} steps; fingerprint {trained.fingerprint[:12]}")
+    print_text(printed, f"{trained.directory}")
+    print_text(printed, f"no plot: {given.out / 'metrics.csv'} is missing" if plot is None else f"{plot}")
     return 0
 
 
@@ -135,7 +135,7 @@ def theorem6(config: Config, /, *, given: Running) -> int:
         if complete(outcome.records, read_plan(given.out)):
             write_report(given.out, given.quiet)
         else:
-            say(Console(stderr=True), "nothing could be evaluated")
+            print_text(Console(stderr=True), "nothing could be evaluated")
 
     compute = partial(run_theorem6, load_theorem6_config(config), given.out)
     return given.run(compute, report, "measurements")
@@ -149,9 +149,9 @@ def write_report(directory: Path, quiet: bool) -> None:
     page, findings, fits = write_theorem6_report(directory)
     console = Console(quiet=quiet)
     for text in findings:
-        say(console, text)
+        print_text(console, text)
     console.print(summary_table(fits))
-    say(console, f"{page}")
+    print_text(console, f"{page}")
 
 
 def generalisation(config: Config, /, *, given: Running) -> int:
@@ -181,7 +181,7 @@ def _tabulated(kind: type[TableExperiment[Any, Any]], config: Path, given: RunOp
         with only_inside(given.out):
             written = experiment.write(given.out, outcome.records)
         for text in written:
-            say(Console(quiet=given.quiet), f"{text}")
+            print_text(Console(quiet=given.quiet), f"{text}")
 
     def compute(progress: Console) -> Outcome:
         with only_inside(given.out):

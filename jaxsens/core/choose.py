@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens.core.base.errors import FLIP_BYTES, EngineRefusal
-from jaxsens.core.base.programs import Platform, compiled_for, kept, numerics
+from jaxsens.core.base.programs import Platform, cached, compiled_for, numerics
 from jaxsens.core.engines import incremental
 from jaxsens.core.engines.difference import engine as difference
 from jaxsens.core.engines.difference import folded
@@ -139,7 +139,7 @@ def of_process(
     return found
 
 
-@kept
+@cached
 def _requests(apply: Any, rewrite: Rewrite, measure: Measure, n: int, dtype: str) -> list[None]:
     """Returns a list that is empty until such a call is made."""
     del apply, rewrite, measure, n, dtype
@@ -296,7 +296,7 @@ class PlannedRun(Work):
         return self.cost.compilation(self.platform)
 
 
-@kept
+@cached
 def _cost(
     engine: Engine, structure: Any, shapes: tuple[Any, ...], n: int, dtype: str, platform: Platform
 ) -> Cost:

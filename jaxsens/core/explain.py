@@ -21,7 +21,7 @@ from jaxsens.core.base.errors import (
 from jaxsens.core.base.programs import Platform, compiled_for, numerics
 from jaxsens.core.base.registry import read
 from jaxsens.core.base.strict import naming_arguments
-from jaxsens.core.base.told import duration, in_words
+from jaxsens.core.base.text import duration, in_words
 from jaxsens.core.checks.check import traced_model
 from jaxsens.core.choose import PlannedRun, choose, of_process
 from jaxsens.core.engines.engine import EngineChoice

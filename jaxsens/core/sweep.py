@@ -19,7 +19,7 @@ from rich.console import Console
 from jaxsens.core.base.errors import InputError, Problem, Problems, collecting
 from jaxsens.core.base.files import check_ending, try_writing_to, write_text
 from jaxsens.core.base.inputs import plain_numbers
-from jaxsens.core.base.kept_programs import programs_kept
+from jaxsens.core.base.program_cache import programs_kept
 from jaxsens.core.base.registry import read
 from jaxsens.core.base.strict import is_path, naming_arguments, read_fields, typed_arguments
 from jaxsens.core.engines.options import AskedEngine, Auto
@@ -296,5 +296,5 @@ def _call(planned: Sweep, inputs: Any) -> str:
     options = [f"{{{models}}}", repr([*planned.lengths]), f"seeds={[*planned.seeds]}"]
     options += [] if inputs is None else [f"inputs={_name(inputs)}"]
     parts = (planned.measure.flips, planned.measure.measure, planned.measure.engine)
-    options += [f"{one.question}={one!r}" for one in parts]
+    options += [f"{one.argument}={one!r}" for one in parts]
     return f"# jaxsens.sweep({', '.join(options)})\n"

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxsens.core.base.errors import EngineRefusal, InputError
-from jaxsens.core.base.programs import kept, numerics
+from jaxsens.core.base.programs import cached, numerics
 from jaxsens.core.choose import PlannedRun, here
 from jaxsens.core.engines.engine import Cost, EngineChoice
 from jaxsens.core.engines.one_key.layer_costs import costs_of_layers
@@ -136,7 +136,7 @@ def abstract_estimate(engine: FirstOrderEngine, parameters: Any, n: int) -> Prep
         ) from error
 
 
-@kept
+@cached
 def _abstract_estimate(
     engine: FirstOrderEngine, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool
 ) -> PreparedEstimate:
@@ -153,9 +153,9 @@ def block_size(engine: FirstOrderEngine, parameters: Any, n: int, count: int, bu
     model = engine.layered.at_length(n)
     costs = costs_of_layers(model, parameters, n)
     # What a layer keeps for the flips, and what passes through it: of queries, keys and values, and of rows.
-    kept = sum(one.attended + 2 * (2 * one.queries + one.attended) // model.layers for one in costs)
+    cached = sum(one.attended + 2 * (2 * one.queries + one.attended) // model.layers for one in costs)
     widest = max((leaf.dtype.itemsize for leaf in jax.tree.leaves(parameters)), default=4)
-    bytes_each = 2 * n * (kept + max((one.width for one in costs), default=1)) * widest
+    bytes_each = 2 * n * (cached + max((one.width for one in costs), default=1)) * widest
     fitting = max(1, int(budget / 2 / bytes_each))
     blocks = -(-count // min(fitting, LARGEST_BLOCK))
     return -(-count // blocks)

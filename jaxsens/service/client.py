@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, collecting
-from jaxsens.core.base.registry import Answer, read
+from jaxsens.core.base.registry import Option, read
 from jaxsens.core.base.strict import naming_arguments, typed_arguments
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
@@ -115,7 +115,7 @@ class Client:
         question = {
             "model": model,
             "tokens": _plain(tokens),
-            **{name: one.table() for name, one in asked.items() if isinstance(one, Answer)},
+            **{name: one.table() for name, one in asked.items() if isinstance(one, Option)},
             **(
                 {}
                 if placement is None

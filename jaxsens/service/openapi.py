@@ -105,7 +105,7 @@ def _measurement(models: Collection[str]) -> dict[str, Any]:
     text = {"type": "string", "minLength": 1}
     inputs = [text, ids, {"type": "array", "items": ids, "description": "inputs of one length"}]
     objects = {
-        base.question: {"anyOf": [{"enum": [*kinds(base)]}, *kinds(base).values()]}
+        base.argument: {"anyOf": [{"enum": [*kinds(base)]}, *kinds(base).values()]}
         for base in (Flips, Measure, AskedEngine)
     }
     return {

@@ -172,7 +172,7 @@ class Routes:
 
     async def page(self, request: Request) -> Response:
         """The page for people."""
-        questions = {base.question: ["", *kinds(base)] for base in (Flips, Measure, AskedEngine)}
+        questions = {base.argument: ["", *kinds(base)] for base in (Flips, Measure, AskedEngine)}
         told = {"models": [*self._models], "questions": questions, "version": version("jaxsens")}
         return Response(self._page.render(told), media_type="text/html")
 

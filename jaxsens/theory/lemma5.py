@@ -53,7 +53,7 @@ from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import collecting, no_rule
 from jaxsens.core.base.sealed import SavedResult
 from jaxsens.core.base.strict import naming_arguments
-from jaxsens.core.base.told import facts
+from jaxsens.core.base.text import html_facts
 from jaxsens.core.flips.flips import Flips, alphabet_of
 from jaxsens.core.measures import Measure, read_norm
 from jaxsens.core.models.parts import weighting as weightings
@@ -456,7 +456,7 @@ class Lemma5(SavedResult):
             "largest score A": self.A,
             "layers, heads": f"{len(self.constants)}, {self.H}",
         }
-        return facts(f"Lemma 5 at n = {self.n}", rows, ABOUT_CONSTANT)
+        return html_facts(f"Lemma 5 at n = {self.n}", rows, ABOUT_CONSTANT)
 
     def __repr__(self) -> str:
         closed = "none" if self.reason else f"exp({self.log_closed_form:.4g})"

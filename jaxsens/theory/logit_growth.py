@@ -24,7 +24,7 @@ from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import Problems
 from jaxsens.core.base.inputs import is_count, plain_numbers
 from jaxsens.core.base.programs import numerics
-from jaxsens.core.base.told import facts
+from jaxsens.core.base.text import html_facts
 from jaxsens.core.models.parts.masks import SlidingWindow
 from jaxsens.core.models.parts.weighting import SOFTMAXES
 from jaxsens.core.models.transformer import layers
@@ -79,7 +79,7 @@ class LogitGrowth:
             f"n = {n}": f"A at most {self.A[k].max():.4g}, {self.attained[k].max():.4g} attained"
             for k, n in enumerate(self.lengths)
         }
-        return facts("Growth of the scores", rows, self.verdict)
+        return html_facts("Growth of the scores", rows, self.verdict)
 
 
 def logit_growth(model: Transformer, lengths: Sequence[int], *, words: int = 4, seed: int = 0) -> LogitGrowth:

@@ -16,7 +16,7 @@ from jax.tree_util import keystr, tree_leaves_with_path, tree_map_with_path
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.programs import numerics, versions
 from jaxsens.core.base.strict import typed_arguments
-from jaxsens.core.base.told import facts
+from jaxsens.core.base.text import html_facts
 from jaxsens.core.models.config_tables import build
 from jaxsens.formal.languages import Language
 from jaxsens.training import storage
@@ -63,7 +63,7 @@ class TrainedModel:
             "steps": self.step,
             "directory": self.directory,
         }
-        return facts("Trained model", rows)
+        return html_facts("Trained model", rows)
 
 
 @typed_arguments

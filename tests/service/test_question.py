@@ -84,14 +84,14 @@ def test_what_is_no_json_is_refused(raw):
 def test_the_description_has_every_kind_that_json_can_ask_for_and_their_fields():
     schemas = openapi(["tiny"])["components"]["schemas"]["Measurement"]["properties"]
     for base in (Flips, Measure, AskedEngine):
-        listed = {one["properties"]["kind"]["const"]: one for one in schemas[base.question]["anyOf"][1:]}
+        listed = {one["properties"]["kind"]["const"]: one for one in schemas[base.argument]["anyOf"][1:]}
         assert {*listed} == {*base.kinds} - {"function", "comparison"} == {*kinds(base)}
         for name, schema in listed.items():
             if not {*schema["required"]} - {"kind"} and name != "pairs":  # nothing but its kind is sound
-                read_question({**SOUND, base.question: {"kind": name}}, ["tiny"])
+                read_question({**SOUND, base.argument: {"kind": name}}, ["tiny"])
             wrong = {"kind": name, "nothing": 3}
             with pytest.raises(jaxsens.InputError, match=r"nothing: unknown key"):
-                read_question({**SOUND, base.question: wrong}, ["tiny"])
+                read_question({**SOUND, base.argument: wrong}, ["tiny"])
 
 
 def test_a_job_is_not_measured_with_other_weights_than_it_was_asked_for(tmp_path):

@@ -6,6 +6,7 @@ Python, config files, the command line and HTTP. Work that cannot fit in this ma
 
 from __future__ import annotations
 
+import copyreg
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from jaxsens.core.base.told import in_words
+from jaxsens.core.base.text import in_words
 
 Rule = TypeVar("Rule")
 
@@ -130,13 +131,7 @@ class InputError(ValueError):
         return kind(*listed, subject=table["subject"])
 
     def __reduce__(self) -> Any:  # a subclass may be made of other arguments than `args`
-        return _unpickled, (type(self), self.args, self.__dict__)
-
-
-def _unpickled(kind: type[InputError], args: tuple[Any, ...], state: dict[str, Any]) -> InputError:
-    error = kind.__new__(kind, *args)
-    error.__dict__.update(state)
-    return error
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class EngineRefusal(InputError):
@@ -163,7 +158,7 @@ class UnchangedWarning(UserWarning):
     """Issued if no flip changed anything that was measured. The message gives the likely reasons, and what to try."""
 
 
-def no_rule(consumer: str, family: str, kind: object, known: Iterable[type | str] = ()) -> InputError:
+def no_rule(consumer: str, family: str, kind: object, kinds: Iterable[type | str] = ()) -> InputError:
     """Returns the error for a kind of part that a function has no rule for.
 
     Raise it as the last case of every function that treats the kinds of a family (weightings, position terms,
@@ -179,7 +174,7 @@ def no_rule(consumer: str, family: str, kind: object, known: Iterable[type | str
         consumer: The name of the rejecting function, as its caller knows it.
         family: The family of the kind, in the singular: "weighting", "position term", "activation".
         kind: The part, its class, or its name.
-        known: The kinds with a rule, as classes or names. Omit it if the list would not help.
+        kinds: The kinds with a rule, as classes or names. Omit it if the list would not help.
     """
 
     def name(kind: object) -> str:
@@ -187,7 +182,7 @@ def no_rule(consumer: str, family: str, kind: object, known: Iterable[type | str
             return kind
         return kind.__name__ if isinstance(kind, type) else type(kind).__name__
 
-    names = ", ".join(map(name, known))
+    names = ", ".join(map(name, kinds))
     return InputError(
         f"{consumer} has no rule for the {family} {name(kind)}" + (f"; it knows {names}" if names else "")
     )

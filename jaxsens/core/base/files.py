@@ -101,14 +101,14 @@ def named_failures(path: str | os.PathLike[str], temporary: str | os.PathLike[st
     try:
         yield
     except Exception as error:
-        found = error.errno if isinstance(error, OSError) else None
-        if found is None and (match := _NUMBER.search(str(error))):
-            found = int(match[1] or match[2])
+        number = error.errno if isinstance(error, OSError) else None
+        if number is None and (match := _NUMBER.search(str(error))):
+            number = int(match[1] or match[2])
         named = getattr(error, "filename", None)
         is_own = named is None or str(named).startswith(os.fspath(temporary))
-        if found is None or not is_own or (not isinstance(error, OSError) and found not in _REMEDIES):
+        if number is None or not is_own or (not isinstance(error, OSError) and number not in _REMEDIES):
             raise
-        raise OSError(found, os.strerror(found), os.fspath(path)) from error
+        raise OSError(number, os.strerror(number), os.fspath(path)) from error
 
 
 @contextmanager
@@ -230,12 +230,12 @@ def there_are(paths: Iterable[Path]) -> set[Path]:
     folders: dict[Path, list[Path]] = {}
     for path in paths:
         folders.setdefault(path.parent, []).append(path)
-    found: set[Path] = set()
+    existing: set[Path] = set()
     for folder, inside in folders.items():
         with suppress(FileNotFoundError, NotADirectoryError):
             names = {*os.listdir(folder)}
-            found.update(path for path in inside if path.name in names)
-    return found
+            existing.update(path for path in inside if path.name in names)
+    return existing
 
 
 def clear_leftovers(paths: Iterable[Path]) -> None:

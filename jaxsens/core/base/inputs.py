@@ -125,14 +125,14 @@ def whole_numbers(value: object) -> np.ndarray | None:
     """
     if is_masked(value):
         return None
-    found = array_of(value)
-    if found.dtype.kind == "f" and isinstance(value, list | tuple):
-        found = np.array(value, object)  # NumPy turns a list that holds 2**63 into floats
-    if found.dtype == object and found.size and all(map(is_integer, found.flat)):
+    array = array_of(value)
+    if array.dtype.kind == "f" and isinstance(value, list | tuple):
+        array = np.array(value, object)  # NumPy turns a list that holds 2**63 into floats
+    if array.dtype == object and array.size and all(map(is_integer, array.flat)):
         ends = np.iinfo(np.int64)
-        cut = [min(max(int(one), ends.min), ends.max) for one in found.flat]
-        found = np.array(cut, np.int64).reshape(found.shape)
-    return found if np.issubdtype(found.dtype, np.integer) else None
+        cut = [min(max(int(one), ends.min), ends.max) for one in array.flat]
+        array = np.array(cut, np.int64).reshape(array.shape)
+    return array if np.issubdtype(array.dtype, np.integer) else None
 
 
 # Numbers and names
@@ -165,8 +165,8 @@ def optional_count(name: str, value: Any, problems: Problems, least: int = 1) ->
 
 def count_wanted(value: object, least: int, most: float = LARGEST_COUNT) -> str:
     """Returns what a count may be, in words; the largest one only for a value beyond it."""
-    wanted = f"a whole number of at least {least}"
-    return f"{wanted} and at most {most}" if is_count(value, least) else wanted
+    text = f"a whole number of at least {least}"
+    return f"{text} and at most {most}" if is_count(value, least) else text
 
 
 def length(value: Any, problems: Problems, least: int = 1) -> int:
@@ -193,16 +193,16 @@ def number(
     limits = (("above", gt, above), ("of at least", ge, least), ("below", lt, below), ("at most", le, most))
     if is_real(value) and all(limit is None or holds(value, limit) for _, holds, limit in limits):
         return float(value)
-    said = [f"{word} {limit}" for word, _, limit in limits if limit is not None and limit < math.inf]
-    problems.add(name, value, f"a number {' and '.join(said)}")
+    bounds = [f"{word} {limit}" for word, _, limit in limits if limit is not None and limit < math.inf]
+    problems.add(name, value, f"a number {' and '.join(bounds)}")
     return 0.0
 
 
-def choice(name: str, value: Any, known: Collection[Any], problems: Problems) -> Any:
+def choice(name: str, value: Any, options: Collection[Any], problems: Problems) -> Any:
     """One of a few names (or None, True and False, which are compared by identity)."""
-    if not any(value is one or (isinstance(value, str) and value == one) for one in known):
-        shown = ", ".join(one if isinstance(one, str) else repr(one) for one in known)
-        problems.add(name, value, f"one of {shown}")
+    if not any(value is one or (isinstance(value, str) and value == one) for one in options):
+        text = ", ".join(one if isinstance(one, str) else repr(one) for one in options)
+        problems.add(name, value, f"one of {text}")
     return value
 
 
@@ -212,20 +212,20 @@ def generator(value: Any, problems: Problems) -> None:
         problems.add("generator", value, "give numpy.random.default_rng(seed)")
 
 
-def checked_count(subject: str, *, least: int = 0, **values: Any) -> int:
+def checked_count(function: str, *, least: int = 0, **values: Any) -> int:
     """Checks that all values are whole numbers of at least `least`, raises their errors, and returns the first."""
-    with collecting(subject) as problems:
-        found = [count(name, value, problems, least) for name, value in values.items()]
-    return found[0]
+    with collecting(function) as problems:
+        counts = [count(name, value, problems, least) for name, value in values.items()]
+    return counts[0]
 
 
-def checked_number(subject: str, **values: Any) -> float:
+def checked_number(function: str, **values: Any) -> float:
     """Checks that all values are numbers within the limits of `number`, raises their errors, and returns the first. The
     limits stand among the values: above=0, gap=gap."""
     limits = {name: values.pop(name) for name in ("above", "least", "below", "most") if name in values}
-    with collecting(subject) as problems:
-        found = [number(name, value, problems, **limits) for name, value in values.items()]
-    return found[0]
+    with collecting(function) as problems:
+        numbers = [number(name, value, problems, **limits) for name, value in values.items()]
+    return numbers[0]
 
 
 def progress(value: object, arguments: int, wanted: str, problems: Problems, *, bar: bool = True) -> None:
@@ -289,18 +289,18 @@ def tokens(
 
     The stand-in has shape (0, 0).
     """
-    words = whole_numbers(value)
-    if words is None or words.size == 0 or words.ndim not in ((1,) if one else (1, 2)):
-        problems.add("tokens", *_instead_of(value, words, one, problems.subject))
+    ids = whole_numbers(value)
+    if ids is None or ids.size == 0 or ids.ndim not in ((1,) if one else (1, 2)):
+        problems.add("tokens", *_instead_of(value, ids, one, problems.subject))
     elif check_fits(
-        "tokens", f"shape {words.shape}", words.size * TOKEN_BYTES, "a measurement of them", SHORTER, problems
+        "tokens", f"shape {ids.shape}", ids.size * TOKEN_BYTES, "a measurement of them", SHORTER, problems
     ):
-        check_ids("tokens", words, vocabulary, problems)
-        return words.reshape(-1, words.shape[-1]).astype(np.int32)
+        check_ids("tokens", ids, vocabulary, problems)
+        return ids.reshape(-1, ids.shape[-1]).astype(np.int32)
     return np.zeros((0, 0), np.int32)
 
 
-def _instead_of(value: Any, words: np.ndarray | None, one: bool, function: str) -> tuple[Any, str]:
+def _instead_of(value: Any, ids: np.ndarray | None, one: bool, function: str) -> tuple[Any, str]:
     """Returns how to write a value that is no inputs, and what to give to the function instead."""
     from jax.core import Tracer
 
@@ -314,62 +314,57 @@ def _instead_of(value: Any, words: np.ndarray | None, one: bool, function: str) 
     if not isinstance(value, str | list | tuple) and array.size and isinstance(array.flat[0], str):
         texts = f"{type(value).__name__} of texts"
         return texts, "a list of texts, tokens.tolist(), for a model that encodes text; otherwise ids"
-    if words is None and array.dtype.kind in "US":
+    if ids is None and array.dtype.kind in "US":
         return (
             value,
             "ids, not text: such as [int(symbol) for symbol in word], or the input_ids of a tokenizer",
         )
-    if words is None and array.dtype == object:
-        if not one and (lengths := _lengths(value)):
+    if ids is None and array.dtype == object:
+        rows = [whole_numbers(row) for row in value] if isinstance(value, list | tuple) and not one else []
+        if rows and all(row is not None and row.ndim == 1 for row in rows):
+            lengths = ", ".join(map(str, sorted({row.size for row in rows if row is not None})))
             return value, f"ids of one length, not of {lengths}: [{function}(model, one) for one in tokens]"
         shape = "shape (n,)" + ("" if one else " or (batch, n), all inputs of one length")
         return value, f"whole numbers of {shape}; turn an iterator or a set into a list"
-    if is_one_hot(array, words):
-        return _shown(array), "one-hot rows: give the symbols' ids, tokens.argmax(-1)"
+    if is_one_hot(array, ids):
+        return _summary(array), "one-hot rows: give the symbols' ids, tokens.argmax(-1)"
     if array.size == 0 or array.ndim not in ((1,) if one else (1, 2)):
         only = "shape (n,), one input of at least one symbol"
         return f"shape {array.shape}", only if one else "shape (n,) or (batch, n), neither of them 0"
-    return _shown(array), "whole numbers, the symbols' ids: tokens.astype(int)"
+    return _summary(array), "whole numbers, the symbols' ids: tokens.astype(int)"
 
 
-def _lengths(value: Any) -> str:
-    """Returns the different lengths of a list of inputs, in words; "" for anything else."""
-    rows = [whole_numbers(one) for one in value] if isinstance(value, list | tuple) else []
-    lengths = sorted({-1 if row is None or row.ndim != 1 else len(row) for row in rows})
-    return "" if -1 in lengths else ", ".join(map(str, lengths))
-
-
-def is_one_hot(found: np.ndarray, words: np.ndarray | None) -> bool:
+def is_one_hot(array: np.ndarray, ids: np.ndarray | None) -> bool:
     """Returns whether an array has a 1 and zeros along its last axis. Whole numbers (batch, n) are inputs even so."""
-    if not found.size or found.dtype.kind not in "biuf" or found.ndim < (2 if words is None else 3):
+    if not array.size or array.dtype.kind not in "biuf" or array.ndim < (2 if ids is None else 3):
         return False
-    ones = found == 1
-    return bool(np.all(ones | (found == 0)) and np.all(np.sum(ones, axis=-1) == 1))
+    ones = array == 1
+    return bool(np.all(ones | (array == 0)) and np.all(np.sum(ones, axis=-1) == 1))
 
 
-def _shown(found: np.ndarray) -> str:
+def _summary(array: np.ndarray) -> str:
     """Returns an array's dtype, shape and first values."""
-    more = ", ..." if found.size > 4 else ""
-    return f"{found.dtype}, shape {found.shape}: {', '.join(map(str, found.ravel()[:4].tolist()))}{more}"
+    more = ", ..." if array.size > 4 else ""
+    return f"{array.dtype}, shape {array.shape}: {', '.join(map(str, array.ravel()[:4].tolist()))}{more}"
 
 
 def words(
     value: Any, alphabet: Sequence[str], problems: Problems, name: str = "tokens"
 ) -> Int[np.ndarray, "*batch n"]:
     """Returns words over a named alphabet as int64, with the last axis along the word; words may be empty."""
-    found = whole_numbers(value)
+    ids = whole_numbers(value)
     if is_masked(value):
         problems.add(name, value, UNMASKED)
-    elif found is None or found.ndim == 0:
-        given = array_of(value)
-        what = f"{given.dtype}, shape {given.shape}"
+    elif ids is None or ids.ndim == 0:
+        array = array_of(value)
+        what = f"{array.dtype}, shape {array.shape}"
         problems.add(name, what, "whole numbers, the last axis along the word")
-    elif found.size and (found.min() < 0 or found.max() >= len(alphabet)):
-        known = ", ".join(f"{i} {one!r}" for i, one in enumerate(alphabet))
-        ends = (int(found.min()), int(found.max()))
-        problems.add(f"{name}' least and largest", ends, f"symbols of the alphabet: {known}")
+    elif ids.size and (ids.min() < 0 or ids.max() >= len(alphabet)):
+        alphabet_text = ", ".join(f"{i} {one!r}" for i, one in enumerate(alphabet))
+        ends = (int(ids.min()), int(ids.max()))
+        problems.add(f"{name}' least and largest", ends, f"symbols of the alphabet: {alphabet_text}")
     else:
-        return found.astype(np.int64, copy=False)  # differences of unsigned numbers would wrap around
+        return ids.astype(np.int64, copy=False)  # differences of unsigned numbers would wrap around
     return np.zeros(0, np.int64)
 
 
@@ -377,14 +372,14 @@ def symbols(
     value: object, vocabulary: int | None, problems: Problems, *, least: int = 1, name: str = "symbols"
 ) -> Int[np.ndarray, " symbols"]:
     """Returns the ids of at least `least` different symbols, in the order given, without duplicates."""
-    found = whole_numbers(value)
-    if found is None or found.ndim != 1 or len(np.unique(found)) < least:
+    ids = whole_numbers(value)
+    if ids is None or ids.ndim != 1 or len(np.unique(ids)) < least:
         some = "at least one symbol id" if least == 1 else f"at least {least} different symbol ids"
-        hint = f": {name}=[{found}]" if found is not None and found.ndim == 0 else ""
+        hint = f": {name}=[{ids}]" if ids is not None and ids.ndim == 0 else ""
         problems.add(name, value, f"{some}, in a sequence{hint}")
         return np.zeros(0, int)
-    check_ids(name, found, vocabulary, problems)
-    return np.array(list(dict.fromkeys(found.tolist())), int)
+    check_ids(name, ids, vocabulary, problems)
+    return np.array(list(dict.fromkeys(ids.tolist())), int)
 
 
 def alphabet(size: int | None, own: int | None, problems: Problems) -> Int[np.ndarray, " symbols"]:
@@ -433,18 +428,18 @@ def outputs(value: Any, size: int | None, problems: Problems) -> tuple[int, ...]
     """
     if value is None or (isinstance(value, str) and value == "all"):
         return None
-    found = whole_numbers(value)
-    flat = found is not None and found.ndim == 1 and found.size
-    if found is None or not flat or found.min() < 0 or (size and found.max() >= size):
-        wanted = f"a sequence of 0-based output coordinates{f' below {size}' if size else ''}"
-        problems.add("outputs", value, f'{wanted}, "all", or None for the default')
+    array = whole_numbers(value)
+    flat = array is not None and array.ndim == 1 and array.size
+    if array is None or not flat or array.min() < 0 or (size and array.max() >= size):
+        remedy = f"a sequence of 0-based output coordinates{f' below {size}' if size else ''}"
+        problems.add("outputs", value, f'{remedy}, "all", or None for the default')
         return None
-    coordinates, times = np.unique(found, return_counts=True)
+    coordinates, times = np.unique(array, return_counts=True)
     if times.max() > 1:
         twice = coordinates[np.argmax(times)]
         problems.add("outputs", value, f"each coordinate once; {twice} is there {times.max()} times")
         return None
-    return tuple(found.tolist())
+    return tuple(array.tolist())
 
 
 def readout(value: object, own: int | str | None, n: int, problems: Problems) -> bool:
@@ -465,8 +460,8 @@ def readout(value: object, own: int | str | None, n: int, problems: Problems) ->
         problems.add("readout", value, 'a 0-based position, "last", "mean", None, or "auto"')
         return False
     if value != "auto" and own not in ("auto", value):
-        elsewhere = "for another, use config.replace(readout=...)"
-        problems.add("readout", value, f"this model's config sets its readout to {own!r}; {elsewhere}")
+        remedy = "for another, use config.replace(readout=...)"
+        problems.add("readout", value, f"this model's config sets its readout to {own!r}; {remedy}")
         return False
     return True
 

@@ -38,7 +38,7 @@ _EXACT = {
 _CHOICES: dict[str, Callable[..., Array]] = {
     "max": jnp.greater, "min": jnp.greater, "abs": jnp.sign, "sign": jnp.sign, "div": lambda a, b: jnp.sign(b),
     "atan2": lambda a, b: jnp.sign(a), "floor": jnp.floor, "ceil": jnp.ceil, "round": jnp.round,
-    "clamp": lambda low, x, high: (x > low) + 1 * (x > high), "sort": lambda x, *rest: jnp.argsort(x),
+    "clamp": lambda low, x, high: (x > low) + 1 * (x > high), "sort": lambda x, *others: jnp.argsort(x),
     "rem": lambda a, b: jnp.floor(a / b),
 }  # fmt: skip
 """By what operations with kinks or steps choose, from their operands; others do by whole-number results."""
@@ -84,36 +84,38 @@ def choices(f: Callable[[Array], Array], x: Array) -> list[Array]:
     Raises:
         NotImplementedError: for a loop or a branch, whose choices are not seen.
     """
-    found: list[Array] = []
+    sides: list[Array] = []
 
-    def noted(equation: Any, operands: Sequence[Any], place: int, seen: bool) -> list[Any]:
+    def note(equation: Any, operands: Sequence[Any], place: int, seen: bool) -> list[Any]:
         name, results = equation.primitive.name, _bound(equation, operands)
         if name in ("scan", "while", "cond"):
             raise NotImplementedError(name)
         if seen and any(map(_is_real, operands)):
-            found.extend(one for one in results if not _is_real(one))
+            sides.extend(one for one in results if not _is_real(one))
             if name in _CHOICES:
-                found.append(_CHOICES[name](*operands))
+                sides.append(_CHOICES[name](*operands))
             if name in ("reduce_max", "reduce_min"):
-                found.append(jnp.expand_dims(results[0], equation.params["axes"]) == operands[0])
+                sides.append(jnp.expand_dims(results[0], equation.params["axes"]) == operands[0])
         return results
 
-    _run(jax.make_jaxpr(f)(x), [x], noted)
-    return found
+    _run(jax.make_jaxpr(f)(x), [x], note)
+    return sides
 
 
 def _run(
     closed: ClosedJaxpr, args: Sequence[Any], step: Callable[..., list[Any]], place: int = 1
 ) -> list[Any]:
     """Runs a program and those that it calls, equation by equation; `place` tells equations apart."""
-    known = dict(zip((*closed.jaxpr.constvars, *closed.jaxpr.invars), (*closed.consts, *args), strict=True))
+    values = dict(zip((*closed.jaxpr.constvars, *closed.jaxpr.invars), (*closed.consts, *args), strict=True))
     seen = {atom for atom in closed.jaxpr.outvars if not isinstance(atom, Literal)}
     for equation in reversed(closed.jaxpr.eqns):
         if equation.primitive.name != "stop_gradient" and not seen.isdisjoint(equation.outvars):
             seen.update(atom for atom in equation.invars if not isinstance(atom, Literal))
 
     def read(atom: Any) -> Any:
-        return jnp.asarray(atom.val, jnp.result_type(atom.aval)) if isinstance(atom, Literal) else known[atom]
+        return (
+            jnp.asarray(atom.val, jnp.result_type(atom.aval)) if isinstance(atom, Literal) else values[atom]
+        )
 
     for k, equation in enumerate(closed.jaxpr.eqns):
         operands, own = [read(atom) for atom in equation.invars], (place * 0x9E3779B1 + 2 * k) % 2**32
@@ -123,7 +125,7 @@ def _run(
             results = _run(closed_inner, operands, step, own)
         else:
             results = step(equation, operands, own, not seen.isdisjoint(equation.outvars))
-        known.update(zip(equation.outvars, results, strict=True))
+        values.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in closed.jaxpr.outvars]
 
 
@@ -153,22 +155,22 @@ def _nudge(equation: Any, operands: Sequence[Any], place: int, seen: bool, salt:
     if name not in _UNDERFLOWING:
         return moved
     tiny = jnp.finfo(moved[0].dtype).tiny
-    kept = jnp.abs(moved[0]) >= tiny
+    normal = jnp.abs(moved[0]) >= tiny
     for one in real:
-        if one.shape == kept.shape:
-            kept = kept | (one == 0) | ~jnp.isfinite(one)
+        if one.shape == normal.shape:
+            normal = normal | (one == 0) | ~jnp.isfinite(one)
         elif name == "reduce_prod":
-            kept = kept | jnp.any(one == 0)
+            normal = normal | jnp.any(one == 0)
     # The brackets: XLA makes one of two factors alone.
     least = (2 + _draw(salt, salt)).astype(tiny.dtype) * (ROUNDINGS / 2 * tiny)
-    return [jnp.where(kept, moved[0], moved[0] + least.astype(moved[0].dtype))]
+    return [jnp.where(normal, moved[0], moved[0] + least.astype(moved[0].dtype))]
 
 
 def _looped(equation: Any, run: Callable[..., list[Any]], operands: list[Any]) -> list[Any]:
     """Returns the results of a loop or a branch whose programs are run by `run`."""
     name, params = equation.primitive.name, equation.params
     if name == "cond":
-        branches = [lambda *given, branch=branch: run(branch, given) for branch in params["branches"]]
+        branches = [lambda *args, branch=branch: run(branch, args) for branch in params["branches"]]
         return jax.lax.switch(operands[0], branches, *operands[1:])
     if name == "while":
         tests, fixed = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
@@ -179,15 +181,15 @@ def _looped(equation: Any, run: Callable[..., list[Any]], operands: list[Any]) -
         )
     # What a scan takes and stacks has an axis more than within; versions of JAX name the counts differently.
     inner = getattr(params["jaxpr"], "jaxpr", params["jaxpr"])
-    many = sum(map(_of_one_rank, equation.outvars, inner.outvars))
-    fixed = sum(map(_of_one_rank, equation.invars, inner.invars)) - many
+    carries = sum(map(_of_one_rank, equation.outvars, inner.outvars))
+    fixed = sum(map(_of_one_rank, equation.invars, inner.invars)) - carries
 
-    def one(carry: list[Any], given: list[Any]) -> tuple[list[Any], list[Any]]:
-        results = run(params["jaxpr"], [*operands[:fixed], *carry, *given])
-        return results[:many], results[many:]
+    def one(carry: list[Any], rows: list[Any]) -> tuple[list[Any], list[Any]]:
+        results = run(params["jaxpr"], [*operands[:fixed], *carry, *rows])
+        return results[:carries], results[carries:]
 
-    start, given = operands[fixed : fixed + many], operands[fixed + many :]
-    last, stacked = jax.lax.scan(one, start, given, params["length"], params["reverse"])
+    start, rows = operands[fixed : fixed + carries], operands[fixed + carries :]
+    last, stacked = jax.lax.scan(one, start, rows, params["length"], params["reverse"])
     return [*last, *stacked]
 
 

@@ -306,7 +306,7 @@ Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 
 
-def kept(make: Callable[[*Arguments], Result]) -> Callable[[*Arguments], Result]:
+def cached(make: Callable[[*Arguments], Result]) -> Callable[[*Arguments], Result]:
     """Makes a function of hashable positional arguments keep its results, as `functools.lru_cache` does.
 
     Nothing is kept of NumPy's arrays, which may change. Its results must not hold the functions and JAX's arrays among
@@ -315,14 +315,14 @@ def kept(make: Callable[[*Arguments], Result]) -> Callable[[*Arguments], Result]
     results: _Results[Result] = _Results()
 
     @wraps(make)
-    def found(*args: *Arguments) -> Result:
+    def call(*args: *Arguments) -> Result:
         if any(isinstance(one, np.ndarray) for one in args):
             return make(*args)
         mortal: list[Any] = []
         key = tuple(_weakly(one, mortal) for one in args)
         return results.get(key, mortal, partial(make, *args))
 
-    return found
+    return call
 
 
 def compiled(static: int) -> Callable[[Callable[[*Arguments], Result]], Callable[[*Arguments], Result]]:

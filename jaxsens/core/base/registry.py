@@ -84,10 +84,8 @@ class Kinds(Mapping[str, type[Any]]):
             self._own[name] = kind
 
     def __getitem__(self, name: str) -> type[Any]:
-        if name in self._own:
-            return self._own[name]
         if name not in self.brought:
-            raise KeyError(name)
+            return self._own[name]
         kind = load(self.group, name)
         if getattr(kind, "kinds", None) is not self or kind.kind != name:
             raise InputError(f"jaxsens.{self.group}: {name!r} is {kind!r}, which is no class of this kind")
@@ -103,16 +101,16 @@ class Kinds(Mapping[str, type[Any]]):
 # Objects of a kind
 
 
-class Answer:
-    """An answer to one question. Its class is one of the kinds of an abstract class below this one.
+class Option:
+    """A value of one argument. Its class is one of the kinds of an abstract class below this one.
 
     Attributes:
         kind: the word for it in a config and on the command line.
-        question: the argument that it answers.
+        argument: the argument that it is a value of.
     """
 
     kind: ClassVar[str]
-    question: ClassVar[str]
+    argument: ClassVar[str]
     kinds: ClassVar[Any]
 
     @classmethod
@@ -122,31 +120,31 @@ class Answer:
         return None
 
     def seeded(self, seed: int) -> Any:
-        """Returns the answer with a seed, if it draws anything."""
+        """Returns the object with a seed, if it draws anything."""
         del seed
         return self
 
-    def given(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """Returns the fields that differ from their defaults."""
         pairs = [(field, getattr(self, field.name)) for field in dataclasses.fields(cast(Any, self))]
         return {field.name: value for field, value in pairs if value != field.default}
 
     def table(self) -> dict[str, Any]:
         """Returns the object as JSON values: its kind, and the fields that differ from their defaults."""
-        return {"kind": self.kind, **{name: _listed(value) for name, value in self.given().items()}}
+        return {"kind": self.kind, **{name: _listed(value) for name, value in self.settings().items()}}
 
     def __repr__(self) -> str:
         first = dataclasses.fields(cast(Any, self))[:1]
         positional = {field.name for field in first if not field.kw_only and field.name in self._spoken()}
-        shown = [
+        arguments = [
             f"{value!r}" if name in positional else f"{name}={value!r}"
             for name, value in self._written().items()
         ]
-        return f"{type(self).__name__}({', '.join(shown)})"
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
     def _written(self) -> dict[str, Any]:
         """The fields that are written, as a user writes them."""
-        return {name: _listed(value) for name, value in self.given().items()}
+        return {name: _listed(value) for name, value in self.settings().items()}
 
     @classmethod
     def _spoken(cls) -> tuple[str, ...]:
@@ -156,12 +154,12 @@ class Answer:
 
 @dataclass_transform(frozen_default=True, kw_only_default=False, field_specifiers=(dataclasses.field,))
 def kind_of(base: Any, kind: str) -> Callable[[type[T]], type[T]]:
-    """Makes a class a kind of the answers to a question: a config (`jaxsens.core.base.strict`), known by the word
+    """Makes a class a kind of the values of an argument: a config (`jaxsens.core.base.strict`), known by the word
     `kind`."""
 
     def decorate(cls: type[T]) -> type[T]:
         made: Any = config(cls)
-        made.__repr__ = Answer.__repr__
+        made.__repr__ = Option.__repr__
         made.kind = kind
         base.kinds[kind] = made
         return made
@@ -170,16 +168,16 @@ def kind_of(base: Any, kind: str) -> Callable[[type[T]], type[T]]:
 
 
 def read(base: Any, value: Any, problems: Problems, name: str | None = None, *, file: bool = False) -> Any:
-    """Returns the object that answers a question; None after adding errors.
+    """Returns the object that a value of an argument stands for; None after adding errors.
 
     Args:
         base: the abstract class: `Flips`, `Measure` or `AskedEngine`.
         value: an object, the name of a kind, a table `{"kind": ..., ...}`, or a shorthand.
         problems: collects the errors.
-        name: what to call the value in messages; by default the question's name.
+        name: what to call the value in messages; by default the argument's name.
         file: whether the value comes from a file, where nothing but tables, names and shorthands are.
     """
-    name = str(base.question) if name is None else name
+    name = str(base.argument) if name is None else name
     if isinstance(value, base):
         return value
     if isinstance(value, str):
@@ -192,16 +190,16 @@ def read(base: Any, value: Any, problems: Problems, name: str | None = None, *, 
         value = table
     table = {str(field): one for field, one in value.items()}
     kind = table.pop("kind")
-    known = base.kinds.get(kind) if isinstance(kind, str) else None
-    if known is None:
+    cls = base.kinds.get(kind) if isinstance(kind, str) else None
+    if cls is None:
         hint = did_you_mean(kind, base.kinds) if isinstance(kind, str) else ""
         path = path_of(name) if hint else (*path_of(name), "kind")
         problems.add(path, kind, f"one of {', '.join(base.kinds)}{hint if 'mean' in hint else ''}")
     elif file:
-        return read_table(known, table, name, problems)
+        return read_table(cls, table, name, problems)
     else:
         try:
-            return known(**table)
+            return cls(**table)
         except InputError as error:
             problems.include(error.problems, name)
     return None
@@ -217,7 +215,7 @@ def _listed(value: Any) -> Any:
 FIELDS = "fields as field=value, with a value as in TOML; several are joined by commas, as in positions=0,5"
 
 
-def of_words(base: Any, words: Sequence[str], problems: Problems, name: str) -> Any:
+def of_words(base: Any, texts: Sequence[str], problems: Problems, name: str) -> Any:
     """Returns the object that words such as ("neighbours", "k=8", "sample=1000") describe; None after adding errors.
 
     Args:
@@ -228,10 +226,10 @@ def of_words(base: Any, words: Sequence[str], problems: Problems, name: str) -> 
     """
     own = Problems()
     table: dict[str, Any] = {}
-    first, rest = words[:1], words[1:]
-    if not issubclass(base, Answer):
-        first, rest = (), words
-    for word in rest:
+    first, fields = texts[:1], texts[1:]
+    if not issubclass(base, Option):
+        first, fields = (), texts
+    for word in fields:
         field, equals, text = word.partition("=")
         if not equals or not field.isidentifier():
             own.add(name, word, FIELDS)
@@ -242,7 +240,7 @@ def of_words(base: Any, words: Sequence[str], problems: Problems, name: str) -> 
     if own:
         problems.include(own)
         return None
-    if not issubclass(base, Answer):
+    if not issubclass(base, Option):
         return read_table(base, table, name, problems)
     kind = value_of(first[0]) if first else ""
     shorthand = {"kind": kind} if isinstance(kind, str) else base.shorthand(kind)
@@ -252,11 +250,11 @@ def of_words(base: Any, words: Sequence[str], problems: Problems, name: str) -> 
 def value_of(text: str) -> Any:
     """Returns the value that a text means: a TOML value, a list of values joined by commas, or the text itself."""
     try:
-        found = tomllib.loads(f"value = {text}")
+        table = tomllib.loads(f"value = {text}")
     except ValueError:
-        found = {}
-    if found.keys() == {"value"} and not isinstance(found["value"], date | time):
-        return found["value"]
+        table = {}
+    if table.keys() == {"value"} and not isinstance(table["value"], date | time):
+        return table["value"]
     if "," in text and text[:1] not in tuple("\"'[{"):
         return [value_of(part) for part in text.removesuffix(",").split(",")]
     return text

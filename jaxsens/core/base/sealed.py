@@ -63,7 +63,7 @@ def read_sealed(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
         if not isinstance(stored, dict) or not stored.keys() >= {"kind", "content", "sha256"}:
             raise DamagedFile(path, "not written by jaxsens: it has no kind, content and checksum")
         stated = stored.pop("sha256")
-        found, content = stored["kind"], stored["content"]
+        stated_kind, content = stored["kind"], stored["content"]
         sound = stated == digest(stored) and isinstance(content, dict)
     except FileNotFoundError:
         raise
@@ -71,19 +71,19 @@ def read_sealed(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
         raise DamagedFile(path, f"{type(error).__name__}: {error}") from error
     if not sound:
         raise DamagedFile(path, "its content does not match its checksum")
-    if found != kind:
-        raise DamagedFile(path, f"it holds a {found}, not a {kind}")
+    if stated_kind != kind:
+        raise DamagedFile(path, f"it holds a {stated_kind}, not a {kind}")
     return content
 
 
 def digest(stored: Mapping[str, Any], arrays: Iterable[np.ndarray] = ()) -> str:
     """Returns the SHA-256 of JSON values, in any file layout, and of arrays: their dtypes, shapes and bytes."""
     text = json.dumps(stored, sort_keys=True, separators=(",", ":"))
-    found = hashlib.sha256(text.encode())
+    sha256 = hashlib.sha256(text.encode())
     for array in arrays:
-        found.update(f"{array.dtype.str} {array.shape}".encode())
-        found.update(array.tobytes())
-    return found.hexdigest()
+        sha256.update(f"{array.dtype.str} {array.shape}".encode())
+        sha256.update(array.tobytes())
+    return sha256.hexdigest()
 
 
 _ARRAY = {"dtype", "shape", "values"}
@@ -173,8 +173,8 @@ def decoded(value: Any) -> Any:
 
     if isinstance(value, Mapping):
         if value.keys() == _ARRAY:
-            found: np.ndarray = np.array(value["values"], np.dtype(value["dtype"])).reshape(value["shape"])
-            return found
+            array: np.ndarray = np.array(value["values"], np.dtype(value["dtype"])).reshape(value["shape"])
+            return array
         return {key: decoded(one) for key, one in value.items()}
     if isinstance(value, list):
         return tuple(decoded(one) for one in value)

@@ -38,8 +38,8 @@ from jaxsens.core.base.files import read_text_within
 
 C = TypeVar("C", bound=type)
 T = TypeVar("T")
-Given = ParamSpec("Given")
-Returned = TypeVar("Returned")
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 STRICT = pydantic.ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 """Rejects unknown keys, 3.7 or "3" for a whole number, and "false" for a Boolean."""
@@ -62,12 +62,12 @@ def config(cls: C) -> C:
     validate = made.__init__
 
     @functools.wraps(validate)
-    def __init__(self: Any, /, *args: Any, **given: Any) -> None:
+    def __init__(self: Any, /, *args: Any, **values: Any) -> None:
         if len(args) > len(names):
             raise TypeError(f"{cls.__name__} has {len(names)} fields, but {len(args)} were given")
-        given = dict(zip(names, args, strict=False)) | given
+        values = dict(zip(names, args, strict=False)) | values
         try:
-            validate(self, **given)
+            validate(self, **values)
         except pydantic.ValidationError as error:
             problems = problems_of(error, made)
             raise InputError(*problems, subject=cls.__name__) from None
@@ -133,7 +133,7 @@ def checked_by(check: Callable[..., Any], **options: Any) -> pydantic.PlainValid
 def typed(
     name: str,
     table: Mapping[str, Any],
-    known: Mapping[str, type],
+    classes: Mapping[str, type],
     problems: Problems,
     named: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Any:
@@ -142,24 +142,24 @@ def typed(
     Args:
         name: the table's name, for messages.
         table: may contain further such tables.
-        known: the dataclasses, by `type`.
+        classes: the dataclasses, by `type`.
         problems: collects the errors.
         named: the values that have a name, by field.
     """
     kind = table.get("type")
-    if not isinstance(kind, str) or kind not in known:
-        hint = did_you_mean(kind, known) if isinstance(kind, str) else f": one of {', '.join(known)}"
+    if not isinstance(kind, str) or kind not in classes:
+        hint = did_you_mean(kind, classes) if isinstance(kind, str) else f": one of {', '.join(classes)}"
         problems.add((name, "type"), kind, f"a table needs a known type{hint}")
         return None
     fields: dict[str, Any] = {}
     own = Problems()
     for key, value in table.items():
         if isinstance(value, Mapping):
-            fields[key] = typed(key, value, known, own, named)
+            fields[key] = typed(key, value, classes, own, named)
         elif key != "type":
             names = (named or {}).get(key, {})
             fields[key] = names.get(value, value) if isinstance(value, str) else value
-    made = None if own else read_table(known[kind], fields, (), own, objects=True)
+    made = None if own else read_table(classes[kind], fields, (), own, objects=True)
     problems.include(own, (name,))
     return made
 
@@ -200,22 +200,22 @@ def read_toml(path: str | os.PathLike[str], argument: str = "config") -> tuple[s
     return text, parse_toml(text, str(path))
 
 
-def parse_toml(text: str, subject: str) -> dict[str, Any]:
-    """Returns the table of a TOML text. Raises an `InputError` that begins with `subject` if it is not TOML."""
+def parse_toml(text: str, source: str) -> dict[str, Any]:
+    """Returns the table of a TOML text. Raises an `InputError` that begins with `source` if it is not TOML."""
     deep = _DEEP_KEY.search(text)
     if deep is not None:  # the parser takes time quadratic in the parts
         line = text.count("\n", 0, deep.start()) + 1
-        raise InputError(f"{subject}: line {line}: a key of more than {_DEEPEST} parts; {_SHALLOW}")
+        raise InputError(f"{source}: line {line}: a key of more than {_DEEPEST} parts; {_SHALLOW}")
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a number of too many digits is a plain ValueError
-        raise InputError(f"{subject}: not TOML: {error}") from error
+        raise InputError(f"{source}: not TOML: {error}") from error
     inside: list[Any] = [table]
     for _ in range(_DEEPEST):
         inside = [one for part in inside for one in (part.values() if isinstance(part, dict) else part)]
         inside = [one for one in inside if isinstance(one, dict | list)]
     if inside:
-        raise InputError(f"{subject}: tables or lists more than {_DEEPEST} deep; {_SHALLOW}")
+        raise InputError(f"{source}: tables or lists more than {_DEEPEST} deep; {_SHALLOW}")
     return table
 
 
@@ -254,11 +254,11 @@ def read_fields(
             model.model_validate_json(json.dumps(table, default=str), context=context)
     except pydantic.ValidationError as error:
         problems.include(problems_of(error, kind, objects), path)
-    given = table if isinstance(table, Mapping) else {}
+    fields = table if isinstance(table, Mapping) else {}
     for field in dataclasses.fields(kind):
-        if field.name not in given and field.default is not dataclasses.MISSING:
+        if field.name not in fields and field.default is not dataclasses.MISSING:
             sound[field.name] = field.default
-        elif field.name not in given and field.default_factory is not dataclasses.MISSING:
+        elif field.name not in fields and field.default_factory is not dataclasses.MISSING:
             sound[field.name] = field.default_factory()
     return sound
 
@@ -306,22 +306,22 @@ def _dates(table: object, path: Location) -> Iterator[Location]:
 # Calls
 
 
-def naming_arguments(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
+def naming_arguments(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Makes a public function say which argument was meant where it is called with one that it does not have."""
-    known = inspect.signature(function).parameters
+    names = inspect.signature(function).parameters
 
     @functools.wraps(function)
-    def called(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
-        if unknown := [name for name in kwargs if name not in known]:
-            name = unknown[0]
-            why = f"{name} = {kwargs[name]!r}: unknown argument{did_you_mean(name, known)}"
+    def called(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        if others := [name for name in kwargs if name not in names]:
+            name = others[0]
+            why = f"{name} = {kwargs[name]!r}: unknown argument{did_you_mean(name, names)}"
             raise TypeError(f"{function.__name__}: {why}")
         return function(*args, **kwargs)
 
     return called
 
 
-def typed_arguments(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
+def typed_arguments(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Makes a public function or method refuse arguments of other types than it is annotated with, by name.
 
     Texts, truth values, paths, functions, names of a `Literal`, mappings from texts, None and objects of the package's
@@ -332,70 +332,71 @@ def typed_arguments(function: Callable[Given, Returned]) -> Callable[Given, Retu
     method = next(iter(names), "") in ("self", "cls")
 
     @functools.wraps(function)
-    def called(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
+    def called(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         made = method and function.__name__ == "__init__"
         with collecting(type(args[0]).__name__ if made else function.__name__) as problems:
             for name, value in (*zip(names, args, strict=False), *kwargs.items()):
-                kinds = _checked_kinds(function, name) if name in names else {}
-                if kinds and not any(rule(value) for rule in kinds.values()):
-                    problems.add(name, value, " or ".join(map(_of_kind, kinds)))
+                rules = _rules(function, name) if name in names else ()
+                if rules and not any(check(value) for check, _ in rules):
+                    problems.add(name, value, " or ".join(text for _, text in rules))
         return function(*args, **kwargs)
 
     return called
 
 
+Rule = tuple[Callable[[Any], bool], str]
+"""The check of one type, and the type in words."""
+
+
 @cache
-def _checked_kinds(function: Callable[..., Any], name: str) -> dict[Any, Callable[[Any], bool]]:
-    """Returns the types that an argument may have, with their checks; none if one of them is not checked."""
+def _rules(function: Callable[..., Any], name: str) -> tuple[Rule, ...]:
+    """Returns the rules of the types that an argument may have; none if one of them is not checked."""
     hint = function.__annotations__.get(name, Any)
     try:
         hint = eval(hint, getattr(function, "__globals__", {})) if isinstance(hint, str) else hint
     except (NameError, AttributeError, TypeError):  # imported for type checkers alone
-        return {}
+        return ()
     kinds = get_args(hint) if isinstance(hint, UnionType) or get_origin(hint) is Union else (hint,)
     if any(get_origin(kind) is os.PathLike for kind in kinds):
         kinds = tuple(kind for kind in kinds if kind is not str)  # not every text is a path
-    rules = {kind: rule for kind in kinds if (rule := _rule(kind)) is not None}
-    return rules if len(rules) == len(kinds) else {}
+    rules = tuple(rule for kind in kinds if (rule := _rule(kind)) is not None)
+    return rules if len(rules) == len(kinds) else ()
 
 
-def _rule(kind: Any) -> Callable[[Any], bool] | None:
-    """Returns the check of one type; None for a type that is left to the function."""
-    if kind in (None, NoneType):
-        return lambda value: value is None
+def _rule(kind: Any) -> Rule | None:
+    """Returns the rule of one type; None for a type that is left to the function."""
     origin, parts = get_origin(kind), get_args(kind)
+    if kind in (None, NoneType):
+        return lambda value: value is None, "None"
     if origin is Literal:
-        return lambda value: isinstance(value, str | None) and value in parts
+        choices = f"one of {', '.join(map(str, parts))}"
+        return lambda value: isinstance(value, str | None) and value in parts, choices
     if origin is os.PathLike:
-        return lambda value: isinstance(value, str | os.PathLike) and is_path(value)
-    if origin in (Sequence, Collection) or (origin is Mapping and parts[0] is str):
+        return is_path, "a path"
+    if origin in (Sequence, Collection, Mapping):
         rule = _rule(parts[0])
-        return rule and (lambda value: isinstance(value, origin) and all(map(rule, value)))
+        if rule is None or (origin is Mapping and parts[0] is not str):
+            return None
+        text = "a mapping from texts" if origin is Mapping else f"a list, each {rule[1]}"
+        return lambda value: isinstance(value, origin) and all(map(rule[0], value)), text
     if origin is Callable:
-        return callable
+        return callable, "a function"
     if kind in (str, bool) or (isinstance(kind, type) and kind.__module__.startswith("jaxsens.")):
-        return lambda value: isinstance(value, kind)
+        text = {str: "a text", bool: "True or False"}.get(kind, f"a {kind.__module__}.{kind.__name__}")
+        return lambda value: isinstance(value, kind), text
     return None
 
 
-def is_path(value: str | os.PathLike[str]) -> bool:
+def is_path(value: object) -> bool:
     """Returns whether files can have this name: not empty, no NUL, and no half of a character."""
     try:
-        return os.fspath(value) not in ("", b"") and b"\0" not in os.fsencode(value)
+        return (
+            isinstance(value, str | os.PathLike)
+            and bool(os.fspath(value))
+            and b"\0" not in os.fsencode(value)
+        )
     except (UnicodeEncodeError, TypeError):
         return False
-
-
-def _of_kind(kind: Any) -> str:
-    """Returns a type in words."""
-    if get_origin(kind) is Literal:
-        return f"one of {', '.join(map(str, get_args(kind)))}"
-    words: dict[Any, str] = {str: "a text", bool: "True or False", None: "None", NoneType: "None"}
-    words |= {Sequence[str]: "a sequence of texts", Mapping[str, Any]: "a mapping from texts"}
-    origins: dict[Any, str] = {os.PathLike: "a path", Callable: "a function"}
-    if get_origin(kind) in (Sequence, Collection) and kind not in words:
-        return f"a list, each {_of_kind(get_args(kind)[0])}"
-    return words.get(kind) or origins.get(get_origin(kind)) or f"a {kind.__module__}.{kind.__name__}"
 
 
 # Problems
@@ -403,7 +404,7 @@ def _of_kind(kind: Any) -> str:
 
 def problems_of(error: pydantic.ValidationError, kind: type, objects: bool = False) -> list[Problem]:
     """Returns pydantic's errors about a dataclass. Errors about the members of one union become one."""
-    found: list[Problem] = []
+    problems: list[Problem] = []
     unions: dict[Location, tuple[Any, dict[str, None]]] = {}
     for detail in error.errors(include_url=False):
         loc, unknown = detail["loc"], detail["type"] in _UNKNOWN
@@ -413,13 +414,15 @@ def problems_of(error: pydantic.ValidationError, kind: type, objects: bool = Fal
         if isinstance(cause, _FieldErrors):
             # The problems name the field: the last part of the location that is not a list index.
             field = max(k for k, part in enumerate(path) if isinstance(part, str))
-            found += [one.below(path[:field]) for one in cause.problems]
+            problems += [one.below(path[:field]) for one in cause.problems]
         elif isinstance(cause, InputError):
-            found += [one.below(path) for one in cause.problems]
+            problems += [one.below(path) for one in cause.problems]
         else:
             value = NO_VALUE if detail["type"] in _NO_VALUE else detail["input"]
             unions.setdefault(path, (value, {}))[1][_remedy(detail, path, kind, objects)] = None
-    return found + [Problem(path, value, " or ".join(remedies)) for path, (value, remedies) in unions.items()]
+    return problems + [
+        Problem(path, value, " or ".join(remedies)) for path, (value, remedies) in unions.items()
+    ]
 
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
@@ -437,28 +440,28 @@ def _is_member(part: object) -> bool:
 def _remedy(detail: Any, path: Location, kind: type, objects: bool) -> str:
     if detail["type"] in _UNKNOWN:
         *above, key = (part for part in path if isinstance(part, str))
-        known = dict.fromkeys(_keys(kind).get(above[-1] if above else "", ()))
+        keys = dict.fromkeys(_keys(kind).get(above[-1] if above else "", ()))
         # A key of another union member would not help.
-        return f"unknown key{did_you_mean(key, [name for name in known if name != key])}"
+        return f"unknown key{did_you_mean(key, [name for name in keys if name != key])}"
     if detail["type"] in _MISSING:
         return "required, but not given"
     if detail["type"] in ("bool_type", "bool_parsing"):
         return "True or False"
     context = detail.get("ctx", {})
-    wanted = context.get("class_name", context.get("class"))
-    if objects and wanted is not None:
-        return f'should be a table {{type = "{wanted}", ...}}'
+    cls = context.get("class_name", context.get("class"))
+    if objects and cls is not None:
+        return f'should be a table {{type = "{cls}", ...}}'
     return detail["msg"].removeprefix("Value error, ").replace("Input should", "should")
 
 
 @cache
 def _keys(kind: type) -> dict[str, list[str]]:
     """Returns the keys of a dataclass's tables, by table name; "" is the dataclass itself."""
-    found = {"": [*field_names(kind)]}
+    keys = {"": [*field_names(kind)]}
     for name, hint in get_type_hints(kind).items():
         for part in _dataclasses(hint):
-            found.setdefault(name, []).extend(field_names(part))
-    return found
+            keys.setdefault(name, []).extend(field_names(part))
+    return keys
 
 
 def _dataclasses(hint: Any) -> Iterator[type]:
@@ -468,13 +471,13 @@ def _dataclasses(hint: Any) -> Iterator[type]:
         yield from _dataclasses(part)
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, names: Iterable[str]) -> str:
     """Returns `; did you mean "lengths"?` if a known word is close, otherwise the known words if they are few."""
-    known = tuple(known)
-    close = difflib.get_close_matches(word, known, n=1)
+    names = tuple(names)
+    close = difflib.get_close_matches(word, names, n=1)
     if close:
         return f'; did you mean "{close[0]}"?'
-    return f"; known: {', '.join(known)}" if 0 < len(known) <= 30 else ""
+    return f"; known: {', '.join(names)}" if 0 < len(names) <= 30 else ""
 
 
 def field_names(kind: type) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from jax.experimental import checkify
 from jaxtyping import Float
 
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.base.programs import kept
+from jaxsens.core.base.programs import cached
 from jaxsens.core.measures import Measure
 
 
@@ -46,14 +46,14 @@ def unflipped_value(measure: Measure, output: Float[np.ndarray, " outputs"]) -> 
     return value
 
 
-@kept
+@cached
 def _digest(measure: Measure, shape: tuple[int, ...], dtype: str, wide: bool) -> str:
     function: Any = measure.function
     name, size = f"measure = {measure}", f"an output of {shape[0]} numbers ({dtype})"
     outputs, form = [jax.ShapeDtypeStruct(shape, dtype)] * measure.arguments, measure.form
 
-    def program(*given: Any) -> Any:  # under this name whatever f's own is, which the lowered text would hold
-        return function(*given)
+    def program(*args: Any) -> Any:  # under this name whatever f's own is, which the lowered text would hold
+        return function(*args)
 
     try:
         traced = jax.jit(program).trace(*outputs)

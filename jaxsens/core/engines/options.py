@@ -6,7 +6,7 @@ import abc
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from jaxsens.core.base.errors import no_rule
-from jaxsens.core.base.registry import Answer, Kinds, kind_of
+from jaxsens.core.base.registry import Kinds, Option, kind_of
 from jaxsens.core.base.strict import OptionalPositive
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Estimate(Protocol):
         prepares it, devices are a `Placement`."""
 
 
-class AskedEngine(Answer, abc.ABC):
+class AskedEngine(Option, abc.ABC):
     """An engine, as it is asked for. Each of its options has a default.
 
     Packages bring engines by entry points of the group `jaxsens.engines`. They define `runner`; those that estimate
@@ -44,7 +44,7 @@ class AskedEngine(Answer, abc.ABC):
         beyond: whether a sweep that names no engine estimates long inputs by it, if no other is installed that does.
     """
 
-    question: ClassVar[str] = "engine"
+    argument: ClassVar[str] = "engine"
     example: ClassVar[str] = "jaxsens.Vmap()"
     kinds: ClassVar[Kinds] = Kinds("engines", __name__)
     exact: ClassVar[bool] = True

@@ -16,7 +16,7 @@ from jax.extend.core import jaxprs_in_params
 from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base.nudged import nudged, salts
-from jaxsens.core.base.programs import Platform, compiled, kept
+from jaxsens.core.base.programs import Platform, cached, compiled
 from jaxsens.core.engines.engine import Changed, Cost, Engine, FlipBlock, PreparedPass, Values
 from jaxsens.core.flips.flips import Rewrite, replaced
 from jaxsens.core.measures.formulas import as_vector, difference, is_whole, l2
@@ -254,7 +254,7 @@ def program_key(parameters: Any, n: int) -> tuple[Any, tuple[Any, ...], int, boo
     return structure, shapes, n, jnp.result_type(float) == jnp.float64
 
 
-@kept
+@cached
 def _program_size(apply: Any, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool) -> ProgramSize:
     del wide  # 64-bit types are on: another program
     parameters = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*one) for one in shapes])

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Int
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import Problems
+from jaxsens.core.base.errors import Problems, collecting
 from jaxsens.core.base.inputs import is_count, whole_numbers
-from jaxsens.core.base.registry import Answer, Seed, kind_of, read
+from jaxsens.core.base.registry import Option, Seed, kind_of, read
 from jaxsens.core.base.strict import OptionalPositive, Positive, checked_by
 from jaxsens.core.flips.positions import checked_positions
 
@@ -179,7 +179,7 @@ CHOSEN = "to symbols chosen for each of them"
 """By what positions are flipped, in words, where that differs from one to the next."""
 
 
-class Flips(Answer, abc.ABC):
+class Flips(Option, abc.ABC):
     """What a flip does to a word, and where.
 
     Every kind but `Pairs` has these fields besides its own:
@@ -194,7 +194,7 @@ class Flips(Answer, abc.ABC):
     word: `[(3, 4, 5), (9,)]`. The j-th flip of a group inserts the j-th symbol of each of its positions.
     """
 
-    question: ClassVar[str] = "flips"
+    argument: ClassVar[str] = "flips"
     example: ClassVar[str] = "jaxsens.Neighbours(8)"
     kinds: ClassVar[dict[str, type[Any]]] = {}
     groups: Any = None
@@ -205,18 +205,18 @@ class Flips(Answer, abc.ABC):
     @classmethod
     def shorthand(cls, value: Any) -> Any:
         """An integer, ids or a mapping stand for `Substitute`; None for the model's own alphabet."""
-        return None if isinstance(value, Answer) else {"kind": "substitute", "symbols": value}
+        return None if isinstance(value, Option) else {"kind": "substitute", "symbols": value}
 
     @classmethod
     def _spoken(cls) -> tuple[str, ...]:
         return ("symbols", "k", "symbol", "times", "flips")
 
     def __post_init__(self) -> None:
-        self._check()
+        with collecting(type(self).__name__) as problems:
+            self._check(problems)
 
-    def _check(self) -> None:
-        """Raises an InputError for fields that exclude each other."""
-        problems = Problems(type(self).__name__)
+    def _check(self, problems: Problems) -> None:
+        """Adds the errors of fields that exclude each other."""
         if self.groups is not None and self.positions is not None:
             problems.add(
                 "positions",
@@ -225,7 +225,6 @@ class Flips(Answer, abc.ABC):
             )
         if self.seed and self.sample is None:
             problems.add("seed", self.seed, "only with sample, which it draws; leave it out")
-        problems.raise_if_any()
 
     @property
     def by_position(self) -> dict[int, tuple[int, ...]] | None:
@@ -321,9 +320,8 @@ class Substitute(Flips):
         listed = isinstance(self.symbols, tuple) and self.by_position is None
         return cast(tuple[int, ...], self.symbols) if listed else None
 
-    def _check(self) -> None:
-        super()._check()
-        problems = Problems("Substitute")
+    def _check(self, problems: Problems) -> None:
+        super()._check(problems)
         lists = self.by_position
         if lists is not None and self.positions is not None:
             problems.add(
@@ -333,7 +331,6 @@ class Substitute(Flips):
             )
         if lists is not None:
             self._check_groups(lists, problems)
-        problems.raise_if_any()
 
     def _check_groups(self, lists: dict[int, tuple[int, ...]], problems: Problems) -> None:
         groups = cast(Groups | None, self.groups)
@@ -529,12 +526,10 @@ class Pairs(Flips):
     sample: OptionalPositive = dataclasses.field(default=None, kw_only=True)
     seed: Seed = dataclasses.field(default=0, kw_only=True)
 
-    def _check(self) -> None:
-        super()._check()
+    def _check(self, problems: Problems) -> None:
+        super()._check(problems)
         if not self.flips:
-            problems = Problems("Pairs")
             problems.add("flips", [], "pairs of a 0-based position and a symbol id: [(3, 17), (5, 2)]")
-            problems.raise_if_any()
 
     @property
     def by_position(self) -> dict[int, tuple[int, ...]]:
@@ -581,7 +576,7 @@ def alphabet_of(
     if flips is None:
         return np.zeros(0, int)
     plain = isinstance(flips, Substitute) and flips.by_position is None
-    if not plain or flips.given().keys() - {"symbols"}:
+    if not plain or flips.settings().keys() - {"symbols"}:
         problems.add("flips", flips, "symbols alone, such as flips=2: all positions of a word are flipped")
         return np.zeros(0, int)
     if flips.named is None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems
-from jaxsens.core.base.registry import Answer, kind_of, read
+from jaxsens.core.base.registry import Option, kind_of, read
 from jaxsens.core.base.strict import checked_by
 
 
@@ -55,7 +55,7 @@ def _outputs(name: str, value: Any, problems: Problems) -> Any:
 Outputs = Annotated[Literal["all"] | Sequence[int] | np.ndarray | None, checked_by(_outputs)]
 
 
-class Measure(Answer, abc.ABC):
+class Measure(Option, abc.ABC):
     """What is measured of the change in the output y under a flip: a number for each flip.
 
     All keep the digits of a small change. `outputs`, which all but functions have, are the coordinates of y that are
@@ -84,7 +84,7 @@ class Measure(Answer, abc.ABC):
         threshold: of a decision on a single output; None for what is no decision.
     """
 
-    question: ClassVar[str] = "measure"
+    argument: ClassVar[str] = "measure"
     example: ClassVar[str] = "jaxsens.L1(outputs=[0])"
     kinds: ClassVar[dict[str, type[Any]]] = {}
     symbol: ClassVar[str]

@@ -24,7 +24,7 @@ from jaxtyping import Int
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.inputs import plain_numbers
-from jaxsens.core.base.programs import kept
+from jaxsens.core.base.programs import cached
 from jaxsens.core.base.strict import with_fields
 from jaxsens.core.models.model_problems import check_is_model
 from jaxsens.core.models.torch_model import TorchModel
@@ -207,7 +207,7 @@ def in_float64(apply: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any] | 
             return None
 
 
-@kept
+@cached
 def _transformer_in_float64(config: TransformerConfig) -> TransformerApply:
     return TransformerApply(with_fields(config, dtype="float64"))
 

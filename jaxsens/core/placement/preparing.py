@@ -13,7 +13,15 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsens.core.base.programs import compiled, compiled_for, kept, numerics, on_host, platform_of, room_for
+from jaxsens.core.base.programs import (
+    cached,
+    compiled,
+    compiled_for,
+    numerics,
+    on_host,
+    platform_of,
+    room_for,
+)
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.program import bytes_of, is_single, spec_on
@@ -65,7 +73,7 @@ def inputs_at_once(engine: Engine, parameters: Any, shape: tuple[int, int], plac
     return max(1, min(most, int(_SHARE * (placement.budget_beside(own) - own) / max(1, each))))
 
 
-@kept
+@cached
 def _prepared_bytes(engine: Engine, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool) -> int:
     del wide  # 64-bit types are on: another program
     parameters = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*one) for one in shapes])

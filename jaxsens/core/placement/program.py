@@ -19,7 +19,7 @@ from jaxtyping import Array
 
 from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import InputError, Written
-from jaxsens.core.base.programs import SOONER, compiling_for, kept, platform_of
+from jaxsens.core.base.programs import SOONER, cached, compiling_for, platform_of
 from jaxsens.core.engines.engine import Engine, FlipBlock
 
 Quantity = Literal["measured", "chosen_changes"]
@@ -189,7 +189,7 @@ def _local(leaf: Any, mesh: Mesh) -> tuple[int, ...]:
     return leaf.shape if is_single(mesh) else NamedSharding(mesh, spec_on(leaf, mesh)).shard_shape(leaf.shape)
 
 
-@kept
+@cached
 def compiled_program(
     quantity: Quantity, engine: Engine, structure: Any, shapes: Any, wide: bool, mesh: Mesh, size: Any
 ) -> FlipProgram:

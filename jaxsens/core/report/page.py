@@ -19,7 +19,7 @@ import jinja2
 
 from jaxsens.core.base.files import write_bytes, write_text
 from jaxsens.core.base.stopping import check
-from jaxsens.core.base.told import duration
+from jaxsens.core.base.text import duration
 from jaxsens.core.report.data import SweepData
 from jaxsens.core.report.figures import ReportFigure
 from jaxsens.core.report.fits import LEVEL, ExponentFit, signed

@@ -16,7 +16,7 @@ from jaxtyping import Int
 from pydantic import PlainValidator
 
 from jaxsens.core.base.errors import collecting
-from jaxsens.core.base.programs import kept
+from jaxsens.core.base.programs import cached
 from jaxsens.core.base.registry import read
 from jaxsens.core.checks.functions import checked_function
 from jaxsens.core.engines.options import AskedEngine
@@ -50,14 +50,12 @@ def weights_of(model: Model) -> str:
     That of JAX's arrays is kept as long as they are: to read all weights takes longer than to measure a short input.
     """
     leaves, structure = jax.tree.flatten(model.parameters)
-    if model.torch is not None:
-        return _digest(model.parameters, model.torch.digest())
-    if not all(isinstance(leaf, jax.Array) for leaf in leaves):
-        return _digest(model.parameters)
+    if model.torch is not None or not all(isinstance(leaf, jax.Array) for leaf in leaves):
+        return _digest(model.parameters, "" if model.torch is None else model.torch.digest())
     return _digest_of_arrays(structure, *leaves)
 
 
-@kept
+@cached
 def _digest_of_arrays(structure: Any, *leaves: jax.Array) -> str:
     return _digest(jax.tree.unflatten(structure, leaves))
 
@@ -72,7 +70,7 @@ def _digest(parameters: Any, description: str = "") -> str:
     return digest.hexdigest()
 
 
-@kept
+@cached
 def _program(apply: Any, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool) -> str:
     """Returns the SHA-256 of the program. `wide` (64-bit types are on) is part of the cache key."""
 
@@ -96,7 +94,7 @@ def name_of(model: Any) -> str | None:
 
 
 def _from_file(base: Any) -> PlainValidator:
-    """Returns the validator of a field that files hold as an answer's `table`."""
+    """Returns the validator of a field that files hold as an option's `table`."""
 
     def answer(value: Any) -> Any:
         if isinstance(value, Mapping) and "program" in value:

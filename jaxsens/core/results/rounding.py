@@ -31,7 +31,7 @@ from jaxtyping import Array, Float, Int
 from jaxsens.core.base.errors import InputError, PrecisionWarning
 from jaxsens.core.base.nudged import DRAWS as NUDGES
 from jaxsens.core.base.nudged import nudged, salts
-from jaxsens.core.base.programs import SOONER, UNRESOLVED, compiled, kept, numerics, on_host, room_for
+from jaxsens.core.base.programs import SOONER, UNRESOLVED, cached, compiled, numerics, on_host, room_for
 from jaxsens.core.engines.difference import engine as difference
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.engines.vmap import HALF_UNIT, LARGEST_PASS, VmapEngine, output_vector, program_size
@@ -354,7 +354,7 @@ def _outputs_nudged(
     return of_first(one, (tokens, draws), count)
 
 
-@kept
+@cached
 def _pass_of(
     apply: Callable[[Any, Any], Any], structure: Any, shapes: tuple[Any, ...], n: int
 ) -> tuple[Sequence[Any], Callable[..., Array]] | None:
@@ -426,7 +426,7 @@ def _moved(numbers: Any, draw: Array, step: Array, narrow: bool = False) -> Any:
     return jax.tree.unflatten(structure, moved)
 
 
-@kept
+@cached
 def _moved_tables(engine: VmapEngine, n: int, step: float, structure: Any, *leaves: Any) -> Any:
     """Returns the tables of positions in float64, with those of each draw behind them, from the components and the
     learned embeddings of positions, which are moved by a rounding."""
@@ -436,6 +436,7 @@ def _moved_tables(engine: VmapEngine, n: int, step: float, structure: Any, *leav
         if draw:
             own = [leaf * (1 + step * rng.choice([-1.0, 1.0], leaf.shape)) for leaf in own]
         components, learned = jax.tree.unflatten(structure, own)
-        positions = TransformerParameters(np.zeros(0), components, learned, (), None, None)
+        nothing: Any = np.zeros(0)
+        positions = TransformerParameters(nothing, components, learned, (), None, None)
         found.append(engine.with_tables(positions, n).tables)
     return jax.tree.map(lambda *draws: np.stack(draws), *found)

@@ -25,7 +25,7 @@ def check_estimates(measure: Measurement | None, lengths: Sequence[int], problem
         return
     seeded = {"flips": measure.flips, "engine": measure.engine, "engine_beyond": measure.engine_beyond}
     for name, one in seeded.items():
-        if one is not None and (seed := one.given().get("seed")) is not None:
+        if one is not None and (seed := one.settings().get("seed")) is not None:
             problems.add(f"measure.{name}.seed", seed, "the seed of each point draws; leave it out")
     if not measure.engine.exact and measure.exact_up_to is not None:
         remedy = f'not with engine = "{measure.engine.kind}", which estimates at every length: leave one of the two out'

@@ -487,7 +487,7 @@ def check_measure(
     if measure is None:
         return
     model = functools.cache(lambda: as_model(build()))
-    if measure.measure.given() or measure.measure.least_outputs > 1:
+    if measure.measure.settings() or measure.measure.least_outputs > 1:
         try:
             with_token(None, measure.measure).check(output_size, model().outputs)
         except InputError as error:

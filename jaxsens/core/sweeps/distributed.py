@@ -16,7 +16,7 @@ from rich.console import Console
 
 from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.base.told import say
+from jaxsens.core.base.text import print_text
 from jaxsens.core.placement.placement import global_mesh
 from jaxsens.core.placement.process_group import ProcessGroup
 from jaxsens.core.sweeps.expected import expected_point
@@ -92,7 +92,7 @@ def measure(
         numbers = json.loads(group.from_first(shared))
     first, outcomes = group.rank == 0, []
     if numbers:
-        say(console, f"{len(numbers)} long points are shared by {group.size} processes")
+        print_text(console, f"{len(numbers)} long points are shared by {group.size} processes")
         together = PointsJob(sweep, directory, first, group)
         outcomes.append(run(together, console, [chosen[k] for k in numbers]))
         if outcomes[0].ended_early:

@@ -78,7 +78,7 @@ NOT_INSTALLED = "no engine that estimates is installed"
 
 
 def _option(name: str, value: Any, problems: Problems, base: Any) -> Any:
-    """Returns the object that a key of a config answers its question with."""
+    """Returns the object that a key of a config stands for."""
     return read(base, value, problems, name, file=True)
 
 
@@ -140,7 +140,7 @@ class Measurement:
     def expanded(self, n: int) -> dict[str, Any]:
         """Everything here that determines the numbers at length n, as JSON values."""
         options = (self.flips_at(n), self.measure, self.engine_at(n))
-        return {one.question: one.table() for one in options}
+        return {one.argument: one.table() for one in options}
 
     def table(self) -> dict[str, Any]:
         """The table, as JSON values for `of_table`."""
@@ -149,7 +149,7 @@ class Measurement:
         beyond = None if self.engine_beyond is None else self.engine_beyond.table()
         names = None if self.estimate is None else [*self.estimate]
         others = {**limits, "engine_beyond": beyond, "estimate": names}
-        return {**{one.question: one.table() for one in options}, **others}
+        return {**{one.argument: one.table() for one in options}, **others}
 
     @classmethod
     def of_table(cls, table: Mapping[str, Any]) -> Measurement:

@@ -17,7 +17,7 @@ from typing import Literal
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.files import only_inside, there_are
 from jaxsens.core.base.sealed import DamagedFile
-from jaxsens.core.base.told import duration
+from jaxsens.core.base.text import duration
 from jaxsens.core.sweeps.jobs.job import Failure
 from jaxsens.core.sweeps.jobs.notes import failure_of, read_failure, see_what_others_wrote
 from jaxsens.core.sweeps.jobs.progress import TimeLeft

@@ -23,7 +23,7 @@ from jaxsens.core.base.errors import InputError, collecting
 from jaxsens.core.base.files import there_are, write_text
 from jaxsens.core.base.registry import entries
 from jaxsens.core.base.sealed import DamagedFile
-from jaxsens.core.base.told import say
+from jaxsens.core.base.text import print_text
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.process_group import ProcessGroup
 from jaxsens.core.results.result import FlipSensitivity
@@ -415,7 +415,7 @@ class PointsJob(Job[Point, PointMetadata]):
             changed = (
                 "the config has changed: the report of the one before is removed, and drawn again at the end"
             )
-            say(console, changed)
+            print_text(console, changed)
         self.sweep.plan.write(self.directory / PLAN)
 
     def path(self, item: Point) -> Path:
@@ -502,7 +502,7 @@ def run_whole(
     outcomes = [run_sweep(sweep, directory, chosen, console, plans)]
     for name, table in sweep.tables.items():
         if isinstance(table, RecordTable) and not outcomes[-1].ended_early:
-            say(console, f"points are measured; computing {table.task}")
+            print_text(console, f"points are measured; computing {table.task}")
             outcomes.append(run_records(sweep, name, directory, chosen, console, plans))
     return outcomes
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.base.told import markdown_table
+from jaxsens.core.base.text import markdown_table
 from jaxsens.core.models.parts.positions import COMPONENTS
 from jaxsens.core.report.fits import least_squares
 from jaxsens.formal.constructions.catalogue import EVERY_CONDITION, REFERENCES, Entry, catalogue

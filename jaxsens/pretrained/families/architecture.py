@@ -217,7 +217,7 @@ class Architecture:
     symbols: Positive
     longest: Positive
     causal: bool
-    activation: Annotated[str, checked_by(inputs.choice, known=ACTIVATIONS)]
+    activation: Annotated[str, checked_by(inputs.choice, options=ACTIVATIONS)]
     key_heads: Count = 0
     head_width: Count = 0
     norm: NormKind = "layer"

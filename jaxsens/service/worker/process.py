@@ -47,14 +47,14 @@ class _Worker:
 
     def run(self, lines: BinaryIO) -> None:
         """Loads the models, and measures until the process is ended. Returns if a model cannot be loaded."""
-        from jaxsens.core.base.kept_programs import kept_in
+        from jaxsens.core.base.program_cache import cache_in
         from jaxsens.service.worker.measuring import Desk
         from jaxsens.service.worker.models import ServedModels
 
         given = self._settings
         kept = None
         if given["cache"] != "off":
-            kept = kept_in(given["cache"], "serve", "--compilation-cache", "another folder, or off")
+            kept = cache_in(given["cache"], "serve", "--compilation-cache", "another folder, or off")
         models = ServedModels(given["models"], given["dtype"], given["memory"])
         self._desk = Desk(models, given["most_tokens"])
         threading.Thread(target=self._listen, args=(lines,), daemon=True).start()

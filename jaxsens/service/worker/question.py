@@ -93,8 +93,8 @@ def read_question(body: object, models: Collection[str]) -> Question:
             problems.note((key,), f"unknown key{did_you_mean(key, known)}")
         made: dict[str, Any] = {}
         for base in (Flips, Measure, AskedEngine):
-            if (value := body.get(base.question)) is not None:
-                made[base.question] = read(base, value, problems, file=True)
+            if (value := body.get(base.argument)) is not None:
+                made[base.argument] = read(base, value, problems, file=True)
         if (value := body.get("placement")) is not None:
             made["placement"] = read_table(PlacementTable, value, "placement", problems)
         made["model"] = _model(body.get("model"), models, problems)

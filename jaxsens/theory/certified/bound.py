@@ -13,7 +13,7 @@ from jaxtyping import Float
 from jaxsens.core.base import inputs, stopping
 from jaxsens.core.base.errors import collecting
 from jaxsens.core.base.sealed import SavedResult
-from jaxsens.core.base.told import facts
+from jaxsens.core.base.text import html_facts
 from jaxsens.core.flips.flips import Flips, Substitute, alphabet_of
 from jaxsens.core.measures import Measure, read_norm
 from jaxsens.core.models.transformer.layered import readout_row
@@ -83,7 +83,7 @@ class CertifiedBound(SavedResult):
         }
         if len(self.classes) > 1:
             rows["classes of words"] = len(self.classes)
-        return facts("Certified bound", rows, "Of every word of this length, proved from the weights.")
+        return html_facts("Certified bound", rows, "Of every word of this length, proved from the weights.")
 
 
 def certified_bound(

@@ -11,7 +11,7 @@ from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.inputs import array_of
 from jaxsens.core.base.sealed import SavedResult
-from jaxsens.core.base.told import facts
+from jaxsens.core.base.text import html_facts
 
 FREE = -1
 """The value of a restriction at a free position (the paper's star)."""
@@ -155,7 +155,7 @@ class Restriction(SavedResult):
             "which": ", ".join(map(str, self.depends_on)) or "none",
             "fixed by stage": ", ".join(f"{name} {count}" for name, count in self.stages.items()),
         }
-        return facts(
+        return html_facts(
             "Restriction", rows, "Whatever symbols the other free positions hold, the output is the same."
         )
 

@@ -34,9 +34,9 @@ class Search:
         InputError: naming each unusable field; `fixed` and `start` are read with the words' length.
     """
 
-    objective: Annotated[Literal["max", "mean"], checked_by(inputs.choice, known=("max", "mean"))] = "max"
+    objective: Annotated[Literal["max", "mean"], checked_by(inputs.choice, options=("max", "mean"))] = "max"
     fixed: Any = None
-    exact: Annotated[bool | None, checked_by(inputs.choice, known=(None, True, False))] = None
+    exact: Annotated[bool | None, checked_by(inputs.choice, options=(None, True, False))] = None
     restarts: Count = 8
     budget: OptionalPositive = None
     start: Any = None

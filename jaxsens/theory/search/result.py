@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int
 
 from jaxsens.core.base.sealed import SavedResult, reader
-from jaxsens.core.base.told import facts
+from jaxsens.core.base.text import html_facts
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.theory.search.local_search import Restart
 
@@ -101,7 +101,7 @@ class WorstInput(SavedResult):
         note = (
             "No word of this length has more." if self.exact else "Another word may have more: a lower bound."
         )
-        return facts(f"Worst input of length {self.n}", rows, note)
+        return html_facts(f"Worst input of length {self.n}", rows, note)
 
     def __repr__(self) -> str:
         how = f"{self.measurements} measurements, {len(self.restarts)} starts"

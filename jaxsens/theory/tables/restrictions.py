@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from jaxsens.core.base import stopping
-from jaxsens.core.base.told import markdown_table
+from jaxsens.core.base.text import markdown_table
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.core.sweeps.jobs.job import Named, RowsJob

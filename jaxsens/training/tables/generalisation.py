@@ -32,7 +32,7 @@ from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.inputs import count, is_count
 from jaxsens.core.base.sealed import digest
 from jaxsens.core.base.strict import Positive, checked_by
-from jaxsens.core.base.told import markdown_table
+from jaxsens.core.base.text import markdown_table
 from jaxsens.core.report.panels import grid
 from jaxsens.core.sweeps.config import NAME, NAME_RULE, Seeds
 from jaxsens.core.sweeps.jobs.job import Named, RowsJob

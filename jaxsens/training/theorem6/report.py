@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.files import only_inside
-from jaxsens.core.base.told import duration
+from jaxsens.core.base.text import duration
 from jaxsens.core.report.data import spreads
 from jaxsens.core.report.figures import ReportFigure, panel_figure, sensitivity_figure
 from jaxsens.core.report.fits import ExponentFit, enumeration, fit_exponents, summary_sentence

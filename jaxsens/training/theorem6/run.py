@@ -17,7 +17,7 @@ from rich.console import Console
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.files import takes_no_more
 from jaxsens.core.base.stopping import check
-from jaxsens.core.base.told import say
+from jaxsens.core.base.text import print_text
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.sweeps.jobs.job import Failure, Named, Outcome, RowsJob, one_line, run
 from jaxsens.core.sweeps.jobs.progress import Reporter, watching
@@ -73,7 +73,7 @@ class Theorem6Job(RowsJob[results.RowPlace, results.KeptRow]):
                 if takes_no_more(error):
                     raise
                 failures.append(Failure(entry.name, one_line(error)))
-                say(console, f"failed: {failures[-1]}")
+                print_text(console, f"failed: {failures[-1]}")
                 model, found = None, {"failure": failures[-1].message}
             self._models[entry.name] = model
             models.append(replace(planned, **found))

@@ -107,8 +107,8 @@ def test_a_field_is_one_thing_in_python_in_a_file_and_on_the_command_line(base, 
         spoken = [kind, *(f"{key}={value}" for key, value in fields.items())]
         python = in_python(made, fields)
         assert isinstance(python, made) == sound, python
-        assert in_toml(base.question, kind, fields) == python
-        assert in_words(base, spoken, f"--{base.question}") == python
+        assert in_toml(base.argument, kind, fields) == python
+        assert in_words(base, spoken, f"--{base.argument}") == python
         if sound:
             assert read(base, python.table(), Problems(""), file=True) == python
         else:
@@ -134,7 +134,7 @@ def test_an_unknown_field_is_answered_alike(base, kind, name):
     made = base.kinds[kind]
     fields = {**NEEDED.get(kind, {}), f"{name}x": "1"}
     python = in_python(made, fields)
-    assert python == in_toml(base.question, kind, fields)
+    assert python == in_toml(base.argument, kind, fields)
     assert python == in_words(base, [kind, *(f"{key}={value}" for key, value in fields.items())], "--x")
     assert python[0].path == (f"{name}x",)
 
@@ -147,10 +147,10 @@ def test_kinds_are_answered_alike(base):
         assert in_words(base, [kind], "--x") == read(base, kind, Problems("")) == made()
     python, file = Problems(""), Problems("")
     read(base, "vmop", python)
-    read_fields(Measurement, {base.question: "vmop"}, "measure", file)
-    assert [one.path for one in python] == [(base.question,)]
+    read_fields(Measurement, {base.argument: "vmop"}, "measure", file)
+    assert [one.path for one in python] == [(base.argument,)]
     assert inside(file, "measure") == [*python]
-    assert in_words(base, ["vmop"], "--x") == inside(python, base.question)
+    assert in_words(base, ["vmop"], "--x") == inside(python, base.argument)
 
 
 @pytest.mark.parametrize(

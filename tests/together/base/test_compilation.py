@@ -9,10 +9,10 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import jax.monitoring
@@ -23,9 +23,9 @@ import pytest
 
 import jaxsens
 from jaxsens.cli.shared import programs_kept
-from jaxsens.core.base import kept_programs
+from jaxsens.core.base import program_cache
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.base.kept_programs import processor
+from jaxsens.core.base.program_cache import processor
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import Softmax
 from tests.core.sweeps.tiny import TINY
@@ -33,6 +33,7 @@ from tests.refusals import refusal, refused
 from tests.small_models import small
 
 SETTINGS: Any = jax.config  # pyright knows none of its settings
+HIT = "/jax/compilation_cache/cache_hits"
 COMPILED = r"Finished XLA compilation of jit\((\w+)\)"
 ROOT = Path(__file__).resolve().parents[3]
 ONE_POINT = TINY.replace("seeds = 2", "seeds = 1").replace('["softmax", "leftmost-hard"]', '["softmax"]')
@@ -46,15 +47,12 @@ def compiled(factor: float) -> float:
 
 @pytest.fixture
 def loads():
-    """Counts the programs that JAX loads instead of compiling them."""
-    count = Counter()
-
-    def on_event(event: str, **more: Any) -> None:
-        count["loaded"] += event == "/jax/compilation_cache/cache_hits"
-
-    jax.monitoring.register_event_listener(on_event)
-    yield count
-    jax.monitoring.unregister_event_listener(on_event)
+    """JAX's events: a hit is a program that is loaded instead of compiled."""
+    events: list[str] = []
+    append = lambda event, **more: events.append(event)  # noqa: E731
+    jax.monitoring.register_event_listener(append)
+    yield events
+    jax.monitoring.unregister_event_listener(append)
 
 
 def entries(base: Path) -> list[Path]:
@@ -72,12 +70,12 @@ def jax_cache():
 def test_what_one_command_compiled_the_next_one_loads(tmp_path, loads):
     with programs_kept(str(tmp_path)):
         value = compiled(0.731)
-    assert loads["loaded"] == 0
+    assert loads.count(HIT) == 0
     with programs_kept(str(tmp_path)) as second:
         assert compiled(0.731) == value
-    assert loads["loaded"] == len(entries(tmp_path)) >= 1
+    assert loads.count(HIT) == len(entries(tmp_path)) >= 1
     (folder,) = tmp_path.iterdir()
-    assert folder.name == f"jaxlib-{kept_programs.version('jaxlib')}-cpu-{processor()}"
+    assert folder.name == f"jaxlib-{program_cache.version('jaxlib')}-cpu-{processor()}"
     assert str(second) == f"compiled programs are kept in {folder}"
     assert not [path for path in entries(tmp_path) if path.is_symlink()]
 
@@ -93,10 +91,10 @@ def test_a_process_may_keep_its_programs_before_it_ends(tmp_path):
 def test_code_for_another_processor_is_never_loaded(tmp_path, monkeypatch, loads):
     with programs_kept(str(tmp_path)):
         compiled(0.737)
-    monkeypatch.setattr(kept_programs, "processor", lambda: "0" * 12)
+    monkeypatch.setattr(program_cache, "processor", lambda: "0" * 12)
     with programs_kept(str(tmp_path)):
         compiled(0.737)
-    assert loads["loaded"] == 0
+    assert loads.count(HIT) == 0
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -203,21 +201,18 @@ def test_one_folder_is_used_at_a_time(tmp_path, loads):
                 value = compiled(0.743)
             assert inner.folder == one.folder
             assert SETTINGS.jax_compilation_cache_dir == own
-        loaded = loads["loaded"]
+        loaded = loads.count(HIT)
         with jaxsens.programs_kept(tmp_path / "other"):
             assert compiled(0.743) == value
         assert SETTINGS.jax_compilation_cache_dir == before
-    assert loads["loaded"] == loaded >= 1
+    assert loads.count(HIT) == loaded >= 1
     assert [path.name for path in entries(tmp_path / "other")] == [
         path.name for path in entries(tmp_path / "one")
     ]
 
 
 def test_where_there_is_no_folder_of_the_users_nothing_is_kept(monkeypatch, jax_cache):
-
-    def homeless(path: Path) -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
+    homeless = Mock(side_effect=RuntimeError("Could not determine home directory."))
     jax_cache("gs://bucket")
     assert (
         str(jaxsens.programs_kept()) == "compiled programs are not kept: JAX keeps them itself in gs://bucket"
@@ -261,7 +256,7 @@ def test_programs_of_strangers_are_not_run(which, mode, tmp_path):
 
 def test_a_folder_of_another_user_is_not_used(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
-    monkeypatch.setattr(kept_programs, "_ROOT", -1)
+    monkeypatch.setattr(program_cache, "_ROOT", -1)
     refused("--compilation-cache", programs_kept, str(tmp_path))
 
 

@@ -12,7 +12,7 @@ import jaxsens
 from jaxsens import InputError, Transformer
 from jaxsens.core.base import errors
 from jaxsens.core.base.errors import Problems
-from jaxsens.core.base.told import in_words
+from jaxsens.core.base.text import in_words
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.single.single import input_tokens, model_source
 from jaxsens.theory import lemma5, restrict

@@ -18,7 +18,7 @@ import pytest
 
 import jaxsens
 from jaxsens.core.base import programs
-from jaxsens.core.base.programs import compiled, kept, numerics
+from jaxsens.core.base.programs import cached, compiled, numerics
 from jaxsens.core.models.adapters import PairApply
 from tests.small_models import small
 from tools import memory_growth
@@ -119,7 +119,7 @@ def test_results_are_kept_by_what_was_given_and_the_oldest_goes(monkeypatch):
     monkeypatch.setattr(programs, "LARGEST", 2)
     made = []
 
-    @kept
+    @cached
     def of(function: Callable[..., Any], number: int) -> tuple[int, str]:
         made.append((function.__name__, number))
         return number, function.__name__
@@ -135,10 +135,21 @@ def test_results_are_kept_by_what_was_given_and_the_oldest_goes(monkeypatch):
     assert made[-1] == ("a_model", 2)
 
 
+def test_what_was_made_of_arrays_goes_with_the_first_of_them():
+    made = cached(lambda *arrays: object())
+    one, other = jnp.ones(2), jnp.zeros(3)
+    first, reference = made(one, other), weakref.ref(one)
+    assert made(one, other) is first is not made(one, jnp.zeros(3))
+    del one
+    gc.collect()
+    assert reference() is None
+    assert made(jnp.ones(2), other) is not first
+
+
 def test_an_error_is_not_kept():
     given = []
 
-    @kept
+    @cached
     def failing(number: int) -> int:
         given.append(number)
         raise ValueError("no")
@@ -212,7 +223,7 @@ def test_nothing_is_compared_as_the_interpreter_ends():
 def test_of_several_threads_that_need_one_result_one_makes_it():
     made, start = [], threading.Barrier(4)
 
-    @kept
+    @cached
     def slow(k):
         made.append(k)
         time.sleep(0.1)

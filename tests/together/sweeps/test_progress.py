@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from jaxsens.core.base.told import duration
+from jaxsens.core.base.text import duration
 from jaxsens.core.sweeps.jobs import progress
 from jaxsens.core.sweeps.jobs.progress import BarReporter, Reporter, TimeLeft, left_text, reporting, watching
 from jaxsens.training.evaluation import CrossEntropy, Recognition

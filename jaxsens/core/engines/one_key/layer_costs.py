@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxsens.core.base.programs import kept
+from jaxsens.core.base.programs import cached
 from jaxsens.core.models.transformer.layered import Layered, groups_of
 
 _HERE = jax.ShapeDtypeStruct((), jnp.int32)
@@ -44,7 +44,7 @@ def layer_costs(model: Layered, parameters: Any, layer: int) -> LayerCosts:
     return _costs(model, structure, shapes, layer, jnp.result_type(float) == jnp.float64)
 
 
-@kept
+@cached
 def _costs(model: Layered, structure: Any, shapes: tuple[Any, ...], layer: int, wide: bool) -> LayerCosts:
     """Counts. `wide` (64-bit types are on) is part of the cache key."""
     parameters = jax.tree.unflatten(structure, shapes)

@@ -269,11 +269,11 @@ class TransformerConfig(NetworkConfig):
     positions: Annotated[str | PositionTerm | Sequence[str | PositionTerm], checked_by(_positions)] = (
         "sinusoidal"
     )
-    scores: Annotated[Scores, checked_by(inputs.choice, known=SCORES)] = "dot-product"
+    scores: Annotated[Scores, checked_by(inputs.choice, options=SCORES)] = "dot-product"
     centred_scores: bool = False
-    layer_norm: Annotated[LayerNorm, checked_by(inputs.choice, known=LAYER_NORMS)] = "none"
+    layer_norm: Annotated[LayerNorm, checked_by(inputs.choice, options=LAYER_NORMS)] = "none"
     layer_norm_epsilon: Annotated[float, checked_by(inputs.number, least=0)] = 1e-5
-    activation: Annotated[Activation, checked_by(inputs.choice, known=ACTIVATIONS)] = "relu"
+    activation: Annotated[Activation, checked_by(inputs.choice, options=ACTIVATIONS)] = "relu"
     readout: ReadoutPlace = "last"
     logits: OptionalPositive = None
     end_symbol: bool = True
@@ -282,7 +282,7 @@ class TransformerConfig(NetworkConfig):
     layer_positions: Annotated[
         Literal["none"] | Sequence[str | ScoreTerm | Sequence[str | ScoreTerm]], checked_by(_layer_positions)
     ] = later(())
-    output_gate: Annotated[Gate, checked_by(inputs.choice, known=OUTPUT_GATES)] = later("none")
+    output_gate: Annotated[Gate, checked_by(inputs.choice, options=OUTPUT_GATES)] = later("none")
 
     # A check of several fields runs with the last of them. `info.data` holds the fields that are valid.
 

@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, collecting
-from jaxsens.core.base.programs import compiled_for, kept
+from jaxsens.core.base.programs import cached, compiled_for
 from jaxsens.core.models.parts.masks import MASKS, AnyMask, KeyMask, Span, TypedMask, mask_of
 from jaxsens.core.models.parts.weighting import SinkSoftmax, Softmax, Weighting, sink_score
 from jaxsens.core.models.transformer.trace import in_blocks, over_row_blocks, rows_at_once, some_rows
@@ -522,7 +522,7 @@ def groups_of(model: Layered, parameters: Any, n: int, layers: range) -> tuple[G
     return tuple(part for group in groups for part in group.within(layers))
 
 
-@kept
+@cached
 def _groups_of(
     model: Layered, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool
 ) -> tuple[Group, ...]:

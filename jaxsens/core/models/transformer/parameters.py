@@ -24,7 +24,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from jaxsens.core.base.errors import no_rule, rule_for
-from jaxsens.core.base.programs import kept, numerics
+from jaxsens.core.base.programs import cached, numerics
 from jaxsens.core.base.strict import with_fields
 from jaxsens.core.models.parts import initialisation
 from jaxsens.core.models.parts.choices import OUTPUT_GATES, SCORES
@@ -259,7 +259,7 @@ def positions_in(dtype: str, parameters: TransformerParameters) -> TransformerPa
     )
 
 
-@kept
+@cached
 def shape_of(config: TransformerConfig) -> TransformerConfig:
     """Returns what a config shares with those of other temperatures and other added positions.
 
@@ -354,7 +354,7 @@ def stacked(config: TransformerConfig, layers: Sequence[Part]) -> Sequence[Part]
     return _stack_of(lengths, structure, *leaves)
 
 
-@kept
+@cached
 def _stack_of(lengths: tuple[int, ...], structure: Any, *leaves: jax.Array) -> Stack[Any]:
     return _stacked(lengths, jax.tree.unflatten(structure, leaves))
 

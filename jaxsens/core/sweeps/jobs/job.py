@@ -39,7 +39,7 @@ from jaxsens.core.base.files import (
 )
 from jaxsens.core.base.sealed import DamagedFile, digest, read_sealed, write_sealed
 from jaxsens.core.base.stopping import ENDING, check, noting
-from jaxsens.core.base.told import say
+from jaxsens.core.base.text import print_text
 from jaxsens.core.sweeps.jobs.notes import alone, forget_failure, note_failure, see_what_others_wrote
 from jaxsens.core.sweeps.jobs.progress import Reporter, TimeLeft, reporting
 
@@ -295,7 +295,7 @@ class _Run(Generic[Item, Row]):
         damaged, self._looked_at_all = self._look(self.job.items), True
         for item, why in ({} if self._takes_all else damaged).items():
             left = "left, because this run is not to compute it"
-            say(self.console, f"damaged, {left}: {item}: {why}")
+            print_text(self.console, f"damaged, {left}: {item}: {why}")
         while count < len(self.done):  # Others may have finished more while this one wrote.
             count = len(self.done)
             self.job.write_tables(self.records)

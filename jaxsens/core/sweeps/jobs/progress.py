@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-from jaxsens.core.base.told import duration, say
+from jaxsens.core.base.text import duration, print_text
 
 _LINE_EVERY = 60.0
 _FARTHEST = 16  # times the longest length of which the cost is known
@@ -35,7 +35,7 @@ class Reporter:
 
     def note(self, text: str) -> None:
         """Prints what must not be missed, such as a damaged file or a failed item."""
-        say(self.console, f"[{time.monotonic() - self._began:8.1f} s]  {self._prefix}{text}")
+        print_text(self.console, f"[{time.monotonic() - self._began:8.1f} s]  {self._prefix}{text}")
 
     def failed(self, text: str) -> None:
         """Counts a failed item, and prints it unless another one was printed within the last minute."""
@@ -47,7 +47,7 @@ class Reporter:
     def warn(self, text: str) -> None:
         """Prints a warning, on a quiet console too."""
         if self.console.quiet:
-            say(Console(stderr=True), text)
+            print_text(Console(stderr=True), text)
         else:
             self.note(text)
 
@@ -88,7 +88,7 @@ class BarReporter(Reporter):
         self._bar, self._task = bar, bar.add_task(f"  {name}", total=total, completed=done, left="")
 
     def note(self, text: str) -> None:
-        say(self.console, f"{self._prefix}{text}")
+        print_text(self.console, f"{self._prefix}{text}")
 
     def _show(self, text: str, left: str | None, every: float) -> None:
         """Moves the bar, at any time; the time left stands until another is told."""

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxsens.core.base.programs import numerics
-from jaxsens.core.base.told import say
+from jaxsens.core.base.text import print_text
 from jaxsens.core.engines.vmap import compiled_output
 from jaxsens.core.models.adapters import LayeredApply
 from jaxsens.core.results.measured import as_text, ceiling
@@ -58,7 +58,7 @@ class Summary:
         if self.table.rows:
             console.print(self.table)
         if self.remark:
-            say(console, self.remark)
+            print_text(console, self.remark)
 
 
 def summary_of_words(result: FlipSensitivity, source: ModelSource, top: int) -> Summary:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def say(console: Console, text: str) -> None:
+def print_text(console: Console, text: str) -> None:
     """Prints plain text as it is: without markup or wrapping, whatever the terminal's width."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -22,7 +22,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> s
     return "\n".join(f"| {' | '.join(line)} |" for line in texts)
 
 
-def facts(heading: str, rows: Mapping[str, object], note: str = "") -> str:
+def html_facts(heading: str, rows: Mapping[str, object], note: str = "") -> str:
     """Returns what a notebook shows of a result, as HTML: a heading, names and values, and a note on how to read it.
 
     Every text is escaped. Numbers have four digits; colours are those of the notebook.
@@ -32,8 +32,8 @@ def facts(heading: str, rows: Mapping[str, object], note: str = "") -> str:
         f'<td style="text-align:left">{escape(f"{value:.4g}" if isinstance(value, float) else str(value))}</td></tr>'
         for name, value in rows.items()
     )
-    told = f"<p>{escape(note)}</p>" if note else ""
-    return f"<div><p><strong>{escape(heading)}</strong></p><table><tbody>{cells}</tbody></table>{told}</div>"
+    paragraph = f"<p>{escape(note)}</p>" if note else ""
+    return f"<div><p><strong>{escape(heading)}</strong></p><table><tbody>{cells}</tbody></table>{paragraph}</div>"
 
 
 def duration(seconds: float) -> str:

@@ -110,23 +110,23 @@ def programs_kept(folder: str | os.PathLike[str] | None = None) -> KeptPrograms:
     Warns:
         UserWarning: if the default folder can be written to by others.
     """
-    return kept_in(folder, "programs_kept", "folder", "another folder")
+    return cache_in(folder, "programs_kept", "folder", "another folder")
 
 
-def kept_in(folder: Any, subject: str, argument: str, remedy: str) -> KeptPrograms:
-    """As `programs_kept`; an error about the folder names `subject` and `argument`, and the remedy."""
+def cache_in(folder: Any, function: str, argument: str, remedy: str) -> KeptPrograms:
+    """As `programs_kept`; an error about the folder names `function` and `argument`, and the remedy."""
     import jax
 
     global _open
-    if folder is not None and not (isinstance(folder, str | os.PathLike) and is_path(folder)):
-        raise InputError.of(argument, folder, "the name of a folder, or None for the default one", subject)
+    if folder is not None and not is_path(folder):
+        raise InputError.of(argument, folder, "the name of a folder, or None for the default one", function)
     settings: Any = jax.config
     if not settings.jax_enable_compilation_cache:
         return KeptPrograms(why_not="JAX_ENABLE_COMPILATION_CACHE is off")
     within = _open.folder if _open else None
     place, why_not = (within, "") if folder is None and within else _made_ready(folder)
     if place is None and folder is not None:
-        raise InputError.of(argument, folder, f"{remedy}: {why_not}", subject)
+        raise InputError.of(argument, folder, f"{remedy}: {why_not}", function)
     programs = KeptPrograms(place, why_not)
     if place is None or place == within:
         return programs
@@ -167,18 +167,20 @@ def _set(settings: dict[str, Any]) -> None:
     compilation_cache.reset_cache()
 
 
-def _made_ready(given: Any) -> tuple[Path | None, str]:
+def _made_ready(requested: Any) -> tuple[Path | None, str]:
     """The folder for this jaxlib, backend and processor; None, with the reason, if it cannot be used."""
     import jax
 
     set_for_jax = getattr(jax.config, "jax_compilation_cache_dir")  # noqa: B009 - pyright knows none of its settings
-    if given is None and "://" in str(set_for_jax):
+    if requested is None and "://" in str(set_for_jax):
         return None, f"JAX keeps them itself in {set_for_jax}"
     try:
-        base = Path(given or set_for_jax or os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+        base = Path(
+            requested or set_for_jax or os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+        )
     except RuntimeError as error:  # from Path.expanduser
         return None, str(error)
-    if not (given or set_for_jax):
+    if not (requested or set_for_jax):
         base = base / "jaxsens" / "compiled"
     folder = base / f"jaxlib-{version('jaxlib')}-{jax.default_backend()}-{processor()}"
     try:
@@ -188,7 +190,7 @@ def _made_ready(given: Any) -> tuple[Path | None, str]:
         if why is None:
             try_writing_to(folder)
             return folder, ""
-        if given is None:
+        if requested is None:
             warnings.warn(f"compiled programs are not kept: {why}", stacklevel=5)
         return None, why
     except OSError as error:
@@ -202,10 +204,10 @@ def _strangers(folder: Path) -> str | None:
     """
     if not hasattr(os, "getuid"):
         return None
-    found, name = folder.stat(), shlex.quote(str(folder))
-    if found.st_uid not in (os.getuid(), _ROOT):
+    status, name = folder.stat(), shlex.quote(str(folder))
+    if status.st_uid not in (os.getuid(), _ROOT):
         return f"{folder} belongs to another user, whose programs would run as you; make one of your own"
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return f"others can write to {folder}, and their programs would run as you: empty it, then chmod go-w {name}"
     return None
 
@@ -215,17 +217,17 @@ def processor() -> str:
 
     It covers maker, model and every feature that Linux lists. Elsewhere it is one of the machine's own.
     """
-    wanted = ("vendor_id", "cpu family", "model", "model name", "flags")  # x86
-    wanted += ("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features")  # ARM
-    found = {platform.machine()}
+    keys = ("vendor_id", "cpu family", "model", "model name", "flags")  # x86
+    keys += ("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features")  # ARM
+    facts = {platform.machine()}
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             name, _, value = line.partition(":")
-            if name.strip() in wanted:
-                found.add(f"{name.strip()}: {' '.join(sorted(value.split()))}")
+            if name.strip() in keys:
+                facts.add(f"{name.strip()}: {' '.join(sorted(value.split()))}")
     except OSError:
-        found.add(f"host {socket.gethostname()}")
-    return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()[:12]
+        facts.add(f"host {socket.gethostname()}")
+    return hashlib.sha256("\n".join(sorted(facts)).encode()).hexdigest()[:12]
 
 
 def _remove_left() -> None:
