@@ -179,7 +179,9 @@ model = {layers = 2, weighting = [{type = "Softmax", inverse_temperature = "log"
     weighting = transformer(variant).weighting
     assert weighting == (Softmax(Schedule(log_power=1.0)), AverageHard())
     problems = problems_of(TINY + '[[variant]]\nname = "softmax"\nmodel = {width = 8}\n')
-    assert problems == ["variant.name = 'softmax': this name is taken by another variant"]
+    assert problems == [
+        "variant.name = 'softmax': this name is taken by another variant: leave one of the two out"
+    ]
 
 
 def test_a_variant_that_has_a_built_in_ones_name_only_is_refused_where_the_label_would_be_wrong():
