@@ -170,6 +170,7 @@ def test_a_law_of_the_distance_is_stated_only_where_it_explains_something(case):
     stated = verdict in (DistanceLaw.FLAT, DistanceLaw.POWER)
     assert ("exponent " in bullet) == stated
     assert stated or "slopes" not in bullet
+    assert ("no seed has 3 values" in bullet) == (last.fit.seeds == 0 and verdict is not DistanceLaw.ZERO)
     assert last.row["verdict"] == verdict.value
 
 

@@ -58,7 +58,7 @@ def test_exact_zeros_and_missing_exponents_are_told_apart():
     short = fit_exponent(N[:2], 1 / N[:2], 0 * N[:2])
     assert zero.growth is Growth.ZERO
     assert short.growth is Growth.UNCLEAR
-    assert "no seed has values at 3 lengths" in str(short)
+    assert "no seed has 3 values for a slope" in str(short)
 
 
 def test_a_sentence_holds_exponent_and_interval():

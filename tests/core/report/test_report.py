@@ -154,7 +154,7 @@ def test_a_single_finished_point_makes_a_report():
     table = points({"a": {"mean": power(-1)}}, lengths=(16,), seeds=1)
     _, page = page_of(sweep_data(table), drawn)
     assert len(page.alternatives) == 2  # no local slopes
-    assert "no seed has values at 3 lengths" in " ".join(page.alternatives)
+    assert "no seed has 3 values for a slope" in " ".join(page.alternatives)
 
 
 def test_what_a_config_says_is_shown_and_never_taken_for_html():
