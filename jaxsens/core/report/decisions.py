@@ -31,9 +31,8 @@ def decision_sections(decisions: Decisions) -> list[Section]:
     sections = []
     if decisions.profiles:
         sections.append(Section("At how many flips an input is sensitive", figures=[input_figure(decisions)]))
-    sections.append(
-        Section("The models of the seeds", figures=[model_figure(decisions)], tables=[model_table(decisions)])
-    )
+    figures, tables = [model_figure(decisions)], [model_table(decisions)]
+    sections.append(Section("The models of the seeds", figures=figures, tables=tables))
     return sections
 
 
