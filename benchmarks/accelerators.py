@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import tyro
 
 from benchmarks.auto import ROOT
-from jaxsens.core.base.memory import in_words
+from jaxsens.core.base.told import in_words
 
 WORK = (
     *((name, "substitute") for name in ("vmap", "incremental", "difference", "first-order")),

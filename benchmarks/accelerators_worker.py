@@ -21,8 +21,9 @@ from benchmarks.large import LLAMA_3_8B, planned
 from benchmarks.options import FEED_FORWARD, HEADS, WIDTH
 from benchmarks.topology import mesh_of
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.base.platforms import PLATFORMS
-from jaxsens.core.explain import Program, planned_run
+from jaxsens.core.base.programs import PLATFORMS
+from jaxsens.core.choose import Program
+from jaxsens.core.explain import planned_run
 from jaxsens.core.sweeps.planning.devices import Target, target_called
 
 

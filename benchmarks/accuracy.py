@@ -21,7 +21,7 @@ from benchmarks.linear_rivals import LinearRows, gradient_changes
 from benchmarks.options import FEED_FORWARD, HEADS, WIDTH
 from jaxsens import Transformer, TransformerConfig
 from jaxsens.core.base.errors import InputError, Problems
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.engines.engine import FlipBlock
 from jaxsens.core.flips.flip_table import Candidates, FlipTable, Lists
 from jaxsens.core.measures import L2

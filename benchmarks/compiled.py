@@ -13,10 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from jaxsens.core.base.platforms import PLATFORMS, compiling_for, host_mesh, platform_of
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import SOONER
-from jaxsens.core.explain import Program
+from jaxsens.core.base.programs import PLATFORMS, SOONER, compiling_for, host_mesh, numerics, platform_of
+from jaxsens.core.choose import Program
 from jaxsens.core.placement.preparing import preparation_of
 from jaxsens.core.placement.program import Memory, Wanted, bytes_of, placed, spec_on
 
@@ -91,7 +89,7 @@ def _prepared(
     where = mesh if split else Mesh(mesh.devices.flatten()[:1], ("flips",))
     given = jax.tree.map(lambda leaf: placed(leaf, spec_on(leaf, mesh), where), (parameters, *tokens))
     began = time.perf_counter()
-    with compiling_for(platform_of(mesh)):
+    with compiling_for(platform_of(mesh).name):
         lowered = jax.jit(prepare).lower(*given)
     analysis = lowered.compile(SOONER).memory_analysis()
     temporary = 0 if analysis is None else analysis.temp_size_in_bytes + analysis.output_size_in_bytes

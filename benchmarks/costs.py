@@ -54,7 +54,7 @@ def first_order_operations(case: Case) -> float:
     """Operations of a first-order estimate, as its engine counts them."""
 
     from benchmarks.methods import model
-    from jaxsens.core.base.platforms import PLATFORMS
+    from jaxsens.core.base.programs import PLATFORMS
     from jaxsens.core.explain import planned_run
     from jaxsens.core.measures import L2, LogProbability
     from jaxsens.first_order.first_order import FirstOrder

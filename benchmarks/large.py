@@ -9,9 +9,9 @@ import jax
 from jax.sharding import Mesh
 
 from jaxsens.core.base.errors import Problems
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
+from jaxsens.core.choose import Program
 from jaxsens.core.engines.vmap import VmapEngine
-from jaxsens.core.explain import Program
 from jaxsens.core.measures import L2
 from jaxsens.core.models.adapters import LayeredApply
 from jaxsens.core.placement.program import bytes_of

@@ -89,7 +89,7 @@ def rates(size: int, copied: int) -> tuple[Rates, str]:
     import jax
     import jax.numpy as jnp
 
-    from jaxsens.core.base.precision import numerics
+    from jaxsens.core.base.programs import numerics
 
     with numerics("float32"):
         matrix, line = jnp.ones((size, size)), jnp.ones(copied)

@@ -28,7 +28,7 @@ def model(layers: int, dtype: str = "float32") -> Any:
     import jax
 
     import jaxsens
-    from jaxsens.core.base.precision import numerics
+    from jaxsens.core.base.programs import numerics
 
     def config(kind: Literal["float32", "float64"]) -> Any:
         return jaxsens.TransformerConfig(
@@ -79,7 +79,7 @@ def _jaxsens(
 
 def _estimate(case: Case, sketch: int | None, scalar: bool) -> Measure:
     """The first-order estimate alone, of all flips, without those that are measured exactly to check it."""
-    from jaxsens.core.base.precision import numerics
+    from jaxsens.core.base.programs import numerics
     from jaxsens.core.flips.flip_table import Candidates, Lists
     from jaxsens.core.measures import L2, LogProbability
     from jaxsens.core.models.adapters import as_model

@@ -71,7 +71,7 @@ def whole(model: Any, given: Task, readout: int | str, scalar: bool, **asked: An
 
 def alone(model: Any, given: Task, readout: int | str, scalar: bool, sketch: int | None) -> Run:
     """The first-order estimate alone."""
-    from jaxsens.core.base.precision import numerics
+    from jaxsens.core.base.programs import numerics
     from jaxsens.core.flips.flip_table import FlipTable
     from jaxsens.core.models.adapters import as_model
     from jaxsens.core.placement import placement

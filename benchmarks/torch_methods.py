@@ -28,8 +28,6 @@ def forward_pass(transformer: Any, words: Int[np.ndarray, " n"]) -> tuple[Forwar
     """
     import jax
 
-    from jaxsens.core.models.transformer.tables import position_embedding
-
     torch = importlib.import_module("torch")
     attention = torch.nn.functional.scaled_dot_product_attention
     platform = jax.default_backend()
@@ -44,7 +42,7 @@ def forward_pass(transformer: Any, words: Int[np.ndarray, " n"]) -> tuple[Forwar
 
     parameters, heads = transformer.parameters, transformer.config.heads
     embedding = tensor(parameters.embedding)
-    places = tensor(position_embedding(transformer.config, parameters, len(words)))
+    places = tensor(parameters.position_embedding(transformer.config, len(words)))
     layers = []
     for layer in parameters.layers:
         # (heads, width, head_width) each, to one (width, 3 heads head_width)

@@ -6,17 +6,16 @@ import inspect
 import os
 import re
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-from jaxsens.core.base.versions import package_version
 
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "jaxsens"
 author = "The jaxsens authors"
 copyright = "2026, the jaxsens authors"
-release = package_version()
+release = version("jaxsens")
 version = release
 
 extensions = [

@@ -15,9 +15,9 @@ _load, _names, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from jaxsens.core.base.versions import package_version
+        from importlib.metadata import version
 
-        return package_version()
+        return version("jaxsens")
     if name not in __all__:
         # Unlike Python's, lazy_loader's own message names neither the module nor the attribute.
         raise AttributeError(f"module 'jaxsens' has no attribute {name!r}", name=name)

@@ -36,9 +36,9 @@ from .core.measures.distances import Cosine as Cosine
 from .core.measures.functions import Comparison as Comparison
 from .core.measures.functions import Function as Function
 from .core.measures.functions import LogProbability as LogProbability
-from .core.measures.norms import L1 as L1
-from .core.measures.norms import L2 as L2
-from .core.measures.norms import LInf as LInf
+from .core.measures.measure import L1 as L1
+from .core.measures.measure import L2 as L2
+from .core.measures.measure import LInf as LInf
 from .core.models.parts.weighting import Softmax as Softmax
 from .core.models.torch_model import from_torch as from_torch
 from .core.models.transformer.config import TransformerConfig as TransformerConfig

@@ -61,8 +61,8 @@ gc.set_threshold(200_000, 20, 100)
 # `.ci/run` does for the long tests: it takes a seventh of the time. Not where users' arguments come in: what is wrong
 # with those is for the package itself to say.
 CHECKED = (
-    *(f"jaxsens.core.models.parts.{name}" for name in ("masks", "positions", "products", "weighting")),
-    *(f"jaxsens.core.models.transformer.{name}" for name in ("layers", "scores")),
+    *(f"jaxsens.core.models.parts.{name}" for name in ("choices", "masks", "positions", "weighting")),
+    *(f"jaxsens.core.models.transformer.{name}" for name in ("layers", "trace")),
     "jaxsens.core.measures.formulas",
     "jaxsens.core.engines.vmap",
     *(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import importlib
+import importlib.metadata
 import inspect
 import re
 import subprocess
@@ -259,6 +259,18 @@ def test_only_the_measures_ask_of_which_kind_a_measure_is():
     kinds = kinds_of_measures()
     asked = {name: kinds_asked_for(file.read_text("utf-8"), kinds) for name, file in elsewhere.items()}
     assert [name for name, found in asked.items() if found] == []
+
+
+def test_no_file_of_the_core_names_an_engine_that_a_package_brings():
+    brought = {entry.name for entry in importlib.metadata.entry_points(group="jaxsens.engines")}
+    assert "first-order" in brought
+    for path in (PACKAGE / "core").rglob("*.py"):
+        constants = [
+            node.value
+            for node in ast.walk(ast.parse(path.read_text("utf-8")))
+            if isinstance(node, ast.Constant)
+        ]
+        assert not brought.intersection(one for one in constants if isinstance(one, str)), path
 
 
 def test_no_private_jax_module_is_imported():

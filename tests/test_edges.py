@@ -20,7 +20,7 @@ import pytest
 import jaxsens
 from jaxsens import DurationWarning, InputError, Transformer, TransformerConfig
 from jaxsens.cli import main
-from jaxsens.core.base import memory
+from jaxsens.core.base import errors
 from jaxsens.core.base.inputs import MOST_LAYERS
 from jaxsens.core.base.strict import parse_toml, read_toml
 from jaxsens.core.sweeps.config import load_sweep_config, parse_sweep_config
@@ -43,7 +43,7 @@ def zeros(*shape: int) -> np.ndarray:
 
 @pytest.fixture(autouse=True)
 def sixteen_gibibytes(monkeypatch):
-    monkeypatch.setattr(memory, "machine_memory", lambda: 2**34)
+    monkeypatch.setattr(errors, "machine_memory", lambda: 2**34)
 
 
 @contextmanager
@@ -139,7 +139,7 @@ def test_sizes_are_multiplied_before_anything_is_allocated(name):
 
 
 def test_rows_of_a_long_input_count_where_its_flips_are_few(monkeypatch):
-    monkeypatch.setattr(memory, "machine_memory", lambda: 2**30)
+    monkeypatch.setattr(errors, "machine_memory", lambda: 2**30)
     wanted = (
         r"tokens = 'shape \(1, 2000000\)': a measurement of 2 flips takes 2.01 GiB, .*; give a shorter input"
     )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxsens.core.base.precision import EngineTolerance
-
 
 @dataclass(frozen=True)
 class Tolerance:
@@ -22,24 +20,27 @@ REFERENCE = Tolerance(
 FORWARD = Tolerance(1e-12, 1e-12, "one forward pass in float64 beside plain loops")
 
 
+SUBTRACTED = {
+    "float64": Tolerance(1e-9, 1e-14, "two outputs, each rounded some dozen times, are subtracted"),
+    "float32": Tolerance(1e-4, 1e-5, "two outputs, each rounded some dozen times, are subtracted"),
+}
+"""Of engines that run the model on the flipped input, by dtype: the absolute part is in units of y, the largest
+activation of any layer, times the factor by which scores were sharpened."""
+
 CARRIED = {
-    "float64": EngineTolerance(1e-9, 1e-17, "the change is carried; the reference has rounding of 1e-19 y"),
-    "float32": EngineTolerance(1e-4, 1e-17, "the change is carried; the reference has rounding of 1e-19 y"),
+    "float64": Tolerance(1e-9, 1e-17, "the change is carried; the reference has rounding of 1e-19 y"),
+    "float32": Tolerance(1e-4, 1e-17, "the change is carried; the reference has rounding of 1e-19 y"),
 }
 """Of engines that carry the change from layer to layer, by dtype: relative to the change, however small it is."""
 
 CANCELLING = {
-    "float64": EngineTolerance(1e-9, 1e-15, "terms of the change that are of order y may cancel"),
-    "float32": EngineTolerance(1e-4, 1e-6, "terms of the change that are of order y may cancel"),
+    "float64": Tolerance(1e-9, 1e-15, "terms of the change that are of order y may cancel"),
+    "float32": Tolerance(1e-4, 1e-6, "terms of the change that are of order y may cancel"),
 }
 """As `CARRIED`, for models nobody has looked at: a flipped symbol may take over the attention of one just like it."""
 
 CHOSEN = {
-    "float64": EngineTolerance(
-        1e-9, 1e-14, "a hard choice that moves subtracts two values, which may be equal"
-    ),
-    "float32": EngineTolerance(
-        1e-4, 1e-5, "a hard choice that moves subtracts two values, which may be equal"
-    ),
+    "float64": Tolerance(1e-9, 1e-14, "a hard choice that moves subtracts two values, which may be equal"),
+    "float32": Tolerance(1e-4, 1e-5, "a hard choice that moves subtracts two values, which may be equal"),
 }
 """As `CARRIED`, for models with a hard layer."""

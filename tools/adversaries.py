@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxsens.core.models.transformer.layers import readout_position
+from jaxsens.core.models.transformer.layered import readout_row
 from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.theory.certified.bound import certified_bound
 from tests.theory.certified_truth import MASKS, POSITIONS, ROUNDING, TEMPERATURES, drawn, sizes
@@ -98,7 +98,7 @@ def tried(seed: int, layers: int, n: int, trials: int, **fixed: Any) -> float:
     """The largest change / bound of a drawn model."""
     model, options = drawn(seed, layers, **fixed)
     certified = certified_bound(model, n, **options)
-    r = readout_position(model.config, n)
+    r = readout_row(model.config.readout, n)
 
     def hold(words: np.ndarray) -> None:
         for position, symbol in (options.get("fixed") or {}).items():

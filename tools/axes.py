@@ -29,7 +29,7 @@ from jaxtyping import Float
 
 import jaxsens
 from jaxsens import EngineRefusal, TransformerConfig
-from jaxsens.core.base.precision import RESOLVED, SMALLEST
+from jaxsens.core.base.programs import RESOLVED, SMALLEST
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.parts.masks import SlidingWindow, TwoSidedWindow
 from tests import wide_reference

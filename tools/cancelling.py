@@ -19,7 +19,7 @@ import mpmath
 import numpy as np
 
 import jaxsens
-from jaxsens.core.base.precision import SMALLEST
+from jaxsens.core.base.programs import SMALLEST
 from jaxsens.core.measures import Function
 from jaxsens.core.models.adapters import as_model
 from tests.wide.numbers import Precise

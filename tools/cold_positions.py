@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens import TransformerConfig
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.engines.engine import FlipBlock
 from jaxsens.core.measures import L2
 from jaxsens.core.models.parts.masks import SlidingWindow

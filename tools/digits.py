@@ -22,7 +22,7 @@ import numpy as np
 
 import jaxsens
 from jaxsens import EngineRefusal, InputError, TransformerConfig
-from jaxsens.core.base.precision import RESOLVED
+from jaxsens.core.base.programs import RESOLVED
 from jaxsens.core.models.adapters import Model, as_model
 from jaxsens.formal.constructions.catalogue import REFERENCES
 from jaxsens.formal.constructions.conditions import ConditionName

@@ -34,7 +34,7 @@ import numpy as np
 
 import jaxsens
 from jaxsens import DurationWarning, InputError
-from jaxsens.core.base import memory
+from jaxsens.core.base import errors
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure
@@ -344,7 +344,7 @@ def outcome_of(kind: str, number: int) -> str:
     rng = random.Random(f"{kind} {number}")
     with (
         tempfile.TemporaryDirectory() as folder,
-        mock.patch.object(memory, "machine_memory", return_value=MACHINE),
+        mock.patch.object(errors, "machine_memory", return_value=MACHINE),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")

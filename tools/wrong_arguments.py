@@ -34,7 +34,7 @@ import numpy as np
 
 import jaxsens
 from jaxsens import DurationWarning, InputError, languages, logic, theory
-from jaxsens.core.base import memory
+from jaxsens.core.base import errors
 from tests.documents import public_modules
 from tests.pretrained.folders import write_folder
 from tests.training.tiny import tiny
@@ -358,7 +358,7 @@ def elsewhere() -> Iterator[None]:
     with (
         tempfile.TemporaryDirectory() as folder,
         contextlib.chdir(folder),
-        mock.patch.object(memory, "machine_memory", return_value=2**30),
+        mock.patch.object(errors, "machine_memory", return_value=2**30),
         contextlib.redirect_stdout(io.StringIO()),
         warnings.catch_warnings(),
     ):

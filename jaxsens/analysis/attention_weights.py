@@ -17,8 +17,7 @@ from jaxsens.core.models.transformer import layers
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import Layered, ModelLayer, embedded_rows, layer_of
 from jaxsens.core.models.transformer.parameters import TransformerParameters
-from jaxsens.core.models.transformer.scores import weighting_of
-from jaxsens.core.models.transformer.trace import in_blocks, row_scores, transformer_layer
+from jaxsens.core.models.transformer.trace import in_blocks, row_scores, transformer_layer, weighting_of
 
 SCORES = 2**20
 """The largest number of scores of all heads that are in memory at once, unless a single row has more."""

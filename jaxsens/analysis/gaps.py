@@ -27,8 +27,7 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from jaxsens.core.base.errors import Problems, collecting
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import compiled
+from jaxsens.core.base.programs import compiled, numerics
 
 MOST_STEPS = 200
 """Newton's method ends far earlier: each step but the first and last few adds about 1/gap of the competitors that are

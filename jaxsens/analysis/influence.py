@@ -18,15 +18,13 @@ from jaxtyping import Bool, Float, Int
 
 from jaxsens.analysis.rows import LayeredRows, TransformerRows, changes_of_rows
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import EngineRefusal, InputError, collecting
+from jaxsens.core.base.errors import FLIP_BYTES, EngineRefusal, InputError, check_fits, collecting
 from jaxsens.core.base.inputs import FEWER_FLIPS
-from jaxsens.core.base.memory import FLIP_BYTES, check_fits
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics, versions
+from jaxsens.core.base.registry import read
 from jaxsens.core.base.sealed import SavedResult, reader
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.told import facts
-from jaxsens.core.base.value import read
-from jaxsens.core.base.versions import versions
 from jaxsens.core.checks.check import check_alone, check_calls, traced_model
 from jaxsens.core.checks.indices import check_flips
 from jaxsens.core.engines.options import AskedEngine, Auto, Vmap
@@ -38,7 +36,7 @@ from jaxsens.core.models.adapters import Model, as_model, checked_input
 from jaxsens.core.models.parts.masks import Span, mask_of
 from jaxsens.core.models.texts import encoded
 from jaxsens.core.placement.placement import Placement, checked_placement
-from jaxsens.core.results.fingerprint import fingerprint
+from jaxsens.core.results.request import fingerprint
 
 if TYPE_CHECKING:
     import pandas as pd

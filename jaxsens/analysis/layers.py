@@ -17,21 +17,19 @@ from jaxsens.analysis.rows import TransformerLevels, changes_of_rows
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.inputs import array_of
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics, versions
 from jaxsens.core.base.sealed import SavedResult, reader
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.told import facts
-from jaxsens.core.base.versions import versions
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.flips.flips import Flips, Substitute, read_substitution
 from jaxsens.core.flips.selection import select
 from jaxsens.core.measures import Measure, Norm, read_norm
 from jaxsens.core.models.adapters import as_model
-from jaxsens.core.models.networks.given import instead_of
 from jaxsens.core.models.transformer.config import TransformerConfig
-from jaxsens.core.models.transformer.module import Transformer, check_runs
+from jaxsens.core.models.transformer.module import Transformer, check_runs, instead_of
 from jaxsens.core.placement.placement import Placement, checked_placement
-from jaxsens.core.results.fingerprint import fingerprint
+from jaxsens.core.results.request import fingerprint
 
 if TYPE_CHECKING:
     import pandas as pd

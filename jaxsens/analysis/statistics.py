@@ -16,13 +16,10 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.analysis.attention_weights import RowWeights, block_rows, layer_weights, visible_attention
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import InputError, Problems, collecting
-from jaxsens.core.base.memory import check_fits
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import compiled
+from jaxsens.core.base.errors import InputError, Problems, check_fits, collecting
+from jaxsens.core.base.programs import compiled, numerics, versions
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.told import facts
-from jaxsens.core.base.versions import versions
 from jaxsens.core.engines.one_key.blocks import summed_over_blocks
 from jaxsens.core.models.adapters import as_model, checked_input
 from jaxsens.core.models.texts import encoded

@@ -13,13 +13,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.analysis.attention_weights import RowScores, block_rows, layer_scores, visible_attention
 from jaxsens.analysis.gaps import checked_gaps, counts_of_rows, critical_of_rows
-from jaxsens.core.base.errors import InputError, collecting, no_rule
+from jaxsens.core.base.errors import InputError, check_fits, collecting, no_rule
 from jaxsens.core.base.inputs import checked_number
-from jaxsens.core.base.memory import check_fits
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import compiled
+from jaxsens.core.base.programs import compiled, numerics, versions
 from jaxsens.core.base.strict import naming_arguments
-from jaxsens.core.base.versions import versions
 from jaxsens.core.engines.one_key.blocks import summed_over_blocks
 from jaxsens.core.models.adapters import as_model, checked_input
 from jaxsens.core.models.parts.weighting import SOFTMAXES

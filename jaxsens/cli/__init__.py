@@ -66,9 +66,9 @@ def _main(arguments: Sequence[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     note_command_line(arguments)
     if list(arguments) == ["--version"]:
-        from jaxsens.core.base.versions import package_version
+        from importlib.metadata import version
 
-        print(f"jaxsens {package_version()}")
+        print(f"jaxsens {version('jaxsens')}")
         return 0
     commands: dict[str, Any] = {
         "sweep": sweep.sweep,

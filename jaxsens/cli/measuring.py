@@ -27,7 +27,7 @@ from jaxsens.cli.shared import (
 )
 from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.files import METHODS, check_ending
-from jaxsens.core.base.words import of_words
+from jaxsens.core.base.registry import of_words
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure

@@ -24,7 +24,7 @@ from jaxsens.cli.shared import (
     one_of,
 )
 from jaxsens.core.base.errors import InputError, Problems, collecting
-from jaxsens.core.base.files import read_within, rest_within
+from jaxsens.core.base.files import read_within
 from jaxsens.core.measures import Measure
 from jaxsens.pretrained.folder import existing_folder
 
@@ -253,7 +253,7 @@ class PublishedOptions(OptionGroup):
             text = ""
             try:
                 stdin, most = str(path) == "-", _MOST_BYTES
-                raw = rest_within(sys.stdin.buffer, most) if stdin else read_within(path, most)
+                raw = read_within(sys.stdin.buffer if stdin else path, most)
                 text = raw.decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
             except UnicodeDecodeError as error:
                 problems.add(

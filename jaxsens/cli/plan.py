@@ -23,8 +23,7 @@ from jaxsens.cli.shared import (
 )
 from jaxsens.core.base.errors import collecting
 from jaxsens.core.base.files import write_text
-from jaxsens.core.base.memory import in_words
-from jaxsens.core.base.told import duration, say
+from jaxsens.core.base.told import duration, in_words, say
 
 if TYPE_CHECKING:
     from jaxsens.core.sweeps.planning.plan import Plan

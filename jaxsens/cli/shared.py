@@ -279,7 +279,7 @@ def _check_place(option: str, path: Path, folder: Path, problems: Problems) -> N
         )
 
 
-def write_output(option: str, path: Path, write: Callable[[], None], text: str = "") -> int:
+def write_output(option: str, path: Path, write: Callable[[], object], text: str = "") -> int:
     """Writes a result. If that fails, reports the error and prints `text` instead. Returns the exit code."""
     try:
         write()

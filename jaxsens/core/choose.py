@@ -2,7 +2,7 @@
 
 `auto` takes the engine with the lowest estimated time for the calls that share its programs, unless only one is
 accurate enough. The estimate counts operations and compilation at the rates of the platform
-(`jaxsens.core.base.platforms`). It ignores the speed and load of this machine, so a call gets the same engine on every
+(`jaxsens.core.base.programs`). It ignores the speed and load of this machine, so a call gets the same engine on every
 machine of a platform, and the points of a sweep agree wherever and in whichever order they were measured.
 
 Subtracting two outputs gives a change that is a fraction r of the output with a relative error of eps / r. For softmax
@@ -14,18 +14,17 @@ through the layers.
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsens.core.base.errors import EngineRefusal
-from jaxsens.core.base.platforms import Platform, compiled_for
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import kept
+from jaxsens.core.base.errors import FLIP_BYTES, EngineRefusal
+from jaxsens.core.base.programs import Platform, compiled_for, kept, numerics
 from jaxsens.core.engines import incremental
 from jaxsens.core.engines.difference import engine as difference
 from jaxsens.core.engines.difference import folded
@@ -40,8 +39,9 @@ from jaxsens.core.measures import Measure
 from jaxsens.core.models.adapters import Model
 from jaxsens.core.models.parts.weighting import Tempered, learns_sink
 from jaxsens.core.models.transformer.config import TransformerConfig
-from jaxsens.core.models.transformer.layers import readout_position
-from jaxsens.core.models.transformer.scores import weighting_of
+from jaxsens.core.models.transformer.layered import readout_row
+from jaxsens.core.models.transformer.trace import weighting_of
+from jaxsens.core.placement.program import Quantity, bytes_of
 
 ROUNDING = 1e-3
 """The accepted relative rounding error in a change of order 1/n: three digits up to n = 8000 in float32."""
@@ -66,8 +66,8 @@ def choose(
     *,
     count: int | None = None,
     platform: Platform | None = None,
-) -> tuple[Engine, EngineChoice]:
-    """Returns the engine that is requested, for `Auto` the best, and the reason.
+) -> PlannedRun:
+    """Returns what runs: the engine that is requested, for `Auto` the best, with the reason and the cost.
 
     Args:
         requested: the engine's options. Those of `Auto` say how many such calls share their programs.
@@ -78,38 +78,42 @@ def choose(
     Raises:
         EngineRefusal: if the engine does not support the model, what is measured, or what flips do.
     """
+    config = model.config
+    if count is None:
+        symbols = 1 if config is None else config.alphabet_size - 1
+        read = config is not None and readout_row(config.readout, n) is not None
+        count = inputs * (n - read) * symbols
+    work = Work(model, n, inputs, count, platform or compiled_for())
     forward = VmapEngine(measure, measure.coordinates(model.outputs), model.apply, rewrite=flips.rewrite)
-    choice, config = EngineChoice(requested.kind, "asked for"), model.config
+
+    def planned(engine: Engine, why: str = "asked for", name: str = requested.kind) -> PlannedRun:
+        return PlannedRun(model, n, inputs, work.flips, work.platform, engine, EngineChoice(name, why), flips)
+
     if isinstance(requested, Vmap):
-        return forward, choice
+        return planned(forward)
     if not flips.plain:
         if isinstance(requested, Auto):
-            return forward, EngineChoice("vmap", f"one forward pass per flip serves flips that {flips.does}")
+            return planned(forward, f"one forward pass per flip serves flips that {flips.does}", "vmap")
         raise EngineRefusal(
             f'engine = "{requested.kind}": it replaces one symbol at a time, and cannot serve flips that {flips.does}; '
             'use engine="vmap"'
         )
-    if count is None:
-        symbols = 1 if config is None else config.alphabet_size - 1
-        read = config is not None and readout_position(config, n) is not None
-        count = inputs * (n - read) * symbols
-    work = Work(model, n, inputs, count, platform or compiled_for())
     match requested:
         case Auto():
-            return _best(work, forward, requested.tier)
+            return planned(*_best(work, forward, requested.tier))
         case Incremental():
             shortened = incremental_engine(model, measure, forward.outputs)
             if shortened is None:
                 raise _refused(requested, incremental.refusal(model))
-            return shortened, choice
+            return planned(shortened)
         case Difference():
             refused = _no_difference(config)
             if config is None or refused is not None:
                 raise _refused(requested, refused)
-            carried, how = _carried(work, config, forward)
-            return carried, replace(choice, why=f"asked for{how}")
+            engine, how = _carried(work, config, forward)
+            return planned(engine, f"asked for{how}")
         case _:
-            return requested.runner(model, measure), choice
+            return requested.planned(planned(requested.runner(model, measure)))
 
 
 def of_process(
@@ -144,33 +148,27 @@ def _requests(apply: Any, rewrite: Rewrite, measure: Measure, n: int, dtype: str
 
 @dataclass(frozen=True)
 class Work:
-    """What is measured on a platform: so many flips, in all, of so many inputs of length n.
-
-    An engine may have other `parameters` than the model, and abstract ones.
-    """
+    """What is measured on a platform: so many flips, in all, of so many inputs of length n."""
 
     model: Model
     n: int
     inputs: int
     flips: int
     platform: Platform
-    parameters: Any = None
 
-    def seconds(self, engine: Engine, calls: float = math.inf) -> float:
+    def seconds(self, engine: Engine, calls: float) -> float:
         """Returns the seconds of one of so many calls that share the compilation."""
-        return self.cost(engine).seconds(self.platform, self.inputs, self.flips, calls)
+        return self.cost_of(engine).seconds(self.platform, self.inputs, self.flips, calls)
 
-    def cost(self, engine: Engine) -> Cost:
+    def cost_of(self, engine: Engine) -> Cost:
         """Returns the cost of an engine, and of the one that measures again what it resolves of few flips."""
         dtype = "float64" if engine.wide else self.model.dtype
-        leaves, structure = jax.tree.flatten(
-            self.model.parameters if self.parameters is None else self.parameters
-        )
+        leaves, structure = jax.tree.flatten(self.model.parameters)
         shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
         cost = _cost(engine, structure, shapes, self.n, dtype, self.platform)
         if self.resolves(engine) or (wider := engine.wider) is None:
             return cost
-        return replace(cost, then=self.cost(wider))
+        return replace(cost, then=self.cost_of(wider))
 
     def resolves(self, engine: Engine) -> bool:
         """Returns whether an engine is expected to resolve most flips."""
@@ -216,6 +214,88 @@ class Work:
         return float(jnp.finfo(self.model.dtype).eps)
 
 
+class Program(NamedTuple):
+    """An engine and its parameters, which may be abstract, for the flips of an input of length n of a model in a dtype.
+
+    `row` is the number of positions of a flip, and `quantity` the method of the engine that computes a block of them.
+    """
+
+    engine: Engine
+    parameters: Any
+    n: int
+    flips: int
+    dtype: str
+    row: int = 1
+    quantity: Quantity = "measured"
+
+
+@dataclass(frozen=True)
+class PlannedRun(Work):
+    """Work with the engine that does it, and why it was chosen.
+
+    `kind` is what is flipped, and `quantity` the engine's method that computes a block of flips.
+    """
+
+    engine: Engine
+    choice: EngineChoice
+    kind: Flips
+    quantity: ClassVar[Quantity] = "measured"
+
+    @cached_property
+    def parameters(self) -> Any:
+        """The parameters as the engine takes them."""
+        return self.model.parameters
+
+    @cached_property
+    def cost(self) -> Cost:
+        """What the engine does, and the one that measures again what it resolves of few flips."""
+        return self.cost_of(self.engine)
+
+    @property
+    def program(self) -> Program:
+        """What is compiled to measure the flips."""
+        flips = self.n, self.flips, self.model.dtype, self.kind.row, self.quantity
+        return Program(self.engine, self.parameters, *flips)
+
+    @property
+    def arguments(self) -> int:
+        """Bytes of what all flips share, the model included."""
+        with numerics(self.model.dtype):
+            return bytes_of((self.parameters, self.prepared)) * (2 if self.engine.wide else 1)
+
+    @cached_property
+    def prepared(self) -> Any:
+        """What the engine prepares, abstract."""
+        with numerics(self.model.dtype):
+            word = jax.ShapeDtypeStruct((self.n,), jnp.int32)
+            return jax.eval_shape(self.engine.prepare, self.parameters, word)
+
+    def block_bytes(self, most: int) -> int:
+        """Bytes of temporary memory for a block of the fastest size, but of at most so many flips."""
+        fastest = self.engine.preferred_batch(self.n, self.platform)
+        return self.cost.block_bytes * min(fastest, max(1, most)) // fastest
+
+    @property
+    def operations(self) -> float:
+        """Floating-point operations for all flips."""
+        return self.cost.operations(self.inputs, self.flips)
+
+    @property
+    def memory(self) -> int:
+        """Bytes: the model, what all flips share, the table of flips, and one block of flips."""
+        block = min(self.block_bytes(self.flips), self.platform.memory)
+        return bytes_of((self.model.parameters, self.prepared)) + self.flips * FLIP_BYTES + block
+
+    def seconds_of(self, inputs: int, flips: int) -> float:
+        """Returns the seconds of so many inputs, and their flips in all, at this machine's rates."""
+        return self.cost.seconds(here(self.platform), inputs, flips)
+
+    @property
+    def compiling(self) -> float:
+        """The seconds in which the programs are compiled."""
+        return self.cost.compilation(self.platform)
+
+
 @kept
 def _cost(
     engine: Engine, structure: Any, shapes: tuple[Any, ...], n: int, dtype: str, platform: Platform
@@ -242,40 +322,62 @@ def _carried(work: Work, config: TransformerConfig, forward: VmapEngine) -> tupl
     engine, how = rows, DEEP if config.layers >= 3 else ""
     if not (folded.refusal(config) or folded.too_short(work.n)):
         form = FoldedEngine(forward.measure, forward.outputs, config)
-        if work.seconds(form) <= work.seconds(rows):
+        if work.seconds(form, math.inf) <= work.seconds(rows, math.inf):
             engine, how = form, "; two layers, folded"
     wider = engine.wider
     if wider is None or work.resolves(engine):
         return engine, how
     # Up to two layers some flips are resolved in float32, which pays where they take longer than a second program.
-    alone = replace(work.cost(engine), then=None)
+    alone = replace(work.cost_of(engine), then=None)
     long = alone.seconds(work.platform, work.inputs, work.flips) >= 2 * alone.compilation(work.platform)
     return (engine, how) if long and config.layers < 3 else (wider, f"; {WIDE}{how}")
 
 
-def _best(work: Work, forward: VmapEngine, calls: int) -> tuple[Engine, EngineChoice]:
-    """Returns the accurate engine that is estimated to be fastest."""
+def _best(work: Work, forward: VmapEngine, calls: int) -> tuple[Engine, str, str]:
+    """Returns the accurate engine that is estimated to be fastest, the reason, and its name."""
     model, config = work.model, work.model.config
     shortened = incremental_engine(model, forward.measure, forward.outputs)
     if shortened is not None and config is None:
-        return shortened, EngineChoice("incremental", "it computes only what a flip changes")
+        return shortened, "it computes only what a flip changes", "incremental"
     refused = _no_difference(config)
     if config is None or refused is not None:
-        return forward, EngineChoice("vmap", f"one forward pass per flip suits every model; {refused}")
+        return forward, f"one forward pass per flip suits every model; {refused}", "vmap"
     if forward.outputs is not None and set(forward.outputs) <= set(model.exact_outputs):
         # Constructed networks are deep and narrow, and changes are exactly 0 or 1, so subtracting is exact.
         reason = "a constructed network's output, exactly 0 or 1; it compiles sooner, and depth costs it less"
-        return forward, EngineChoice("vmap", reason)
+        return forward, reason, "vmap"
     carried, how = _carried(work, config, forward)
     if work.lost_digits is not None:
-        return carried, EngineChoice("difference", f"for its digits: {work.lost_digits}{how}")
+        return carried, f"for its digits: {work.lost_digits}{how}", "difference"
     faster = (
         f"estimated to be faster for {FOR.get(calls, f'{calls} calls or more that share their programs')}"
     )
-    choices: list[tuple[Engine, EngineChoice]] = [
-        (carried, EngineChoice("difference", f"exact, and {faster}{how}")),
-        (forward, EngineChoice("vmap", f"{faster}; {KEPT}")),
+    engines: list[tuple[Engine, str, str]] = [
+        (carried, f"exact, and {faster}{how}", "difference"),
+        (forward, f"{faster}; {KEPT}", "vmap"),
     ]
     if shortened is not None:
-        choices.append((shortened, EngineChoice("incremental", f"{faster}; {KEPT}")))
-    return min(choices, key=lambda choice: work.seconds(choice[0], calls))
+        engines.append((shortened, f"{faster}; {KEPT}", "incremental"))
+    return min(engines, key=lambda one: work.seconds(one[0], calls))
+
+
+def here(platform: Platform) -> Platform:
+    """Returns a platform's row with the rates of this machine, which are measured once, in some milliseconds."""
+    wide = _matmul_rate("float64")
+    host = wide if platform.name == "cpu" else platform.host_rate
+    return replace(platform, rate=_matmul_rate("float32"), wide_rate=wide, host_rate=host)
+
+
+@lru_cache(maxsize=4)
+def _matmul_rate(dtype: str) -> float:
+    """Returns the operations per second of a matrix product on the default device."""
+    with numerics(dtype):
+        a = jnp.ones((512, 512), dtype)
+        product = jax.jit(lambda a: a @ a)
+        product(a).block_until_ready()
+        seconds = []
+        for _ in range(5):
+            began = time.perf_counter()
+            product(a).block_until_ready()
+            seconds.append(time.perf_counter() - began)
+    return 2 * 512**3 / min(seconds)

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import DurationWarning, Problems, collecting
-from jaxsens.core.base.memory import FLIP_BYTES, TOKEN_BYTES, check_fits, in_words
-from jaxsens.core.base.platforms import Platform, compiled_for
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.errors import (
+    FLIP_BYTES,
+    TOKEN_BYTES,
+    DurationWarning,
+    Problems,
+    check_fits,
+    collecting,
+)
+from jaxsens.core.base.programs import Platform, compiled_for, numerics
+from jaxsens.core.base.registry import read
 from jaxsens.core.base.strict import naming_arguments
-from jaxsens.core.base.told import duration
-from jaxsens.core.base.value import read
+from jaxsens.core.base.told import duration, in_words
 from jaxsens.core.checks.check import traced_model
-from jaxsens.core.choose import Work, choose, of_process
-from jaxsens.core.engines.engine import Cost, Engine, EngineChoice
+from jaxsens.core.choose import PlannedRun, choose, of_process
+from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.flips.selection import default_flips, select
 from jaxsens.core.measures import Measure
 from jaxsens.core.models.adapters import Model, as_model, checked_input
 from jaxsens.core.models.texts import encoded
-from jaxsens.core.placement.program import Quantity, bytes_of
 
 _SHORTER = "give a shorter input; samples of its flips take less"
 
@@ -104,7 +104,14 @@ def explain(
         InputError: for unusable arguments, outputs that the model lacks, an engine that does not support the model, or
             a model that `flip_sensitivity` rejects.
     """
-    return planned_run(model, n, flips, measure, readout=readout, engine=engine).explained()
+    run = planned_run(model, n, flips, measure, readout=readout, engine=engine)
+    seconds = run.seconds_of(1, run.flips), run.compiling
+    found = Explanation(run.choice, run.n, run.flips, run.operations, run.memory, *seconds)
+    if not run.kind.plain:
+        return found
+    kinds = AskedEngine.kinds
+    others = [kinds[name].instead(run) for name in kinds.brought if name != run.choice.name]
+    return replace(found, instead="\n".join(filter(None, others)) or None)
 
 
 def planned_run(
@@ -142,33 +149,23 @@ def planned_run(
         what = what.prepared(lambda: np.zeros((1, int(np.prod(shape)))), model.outputs, eps=0.0)
         on = platform or compiled_for()
         asked = of_process(model, asked, flipped, what, n, counts=False)
-        return _planned(model, (asked, flipped, what, n, 1), count, on)
+        return choose(model, asked, flipped, what, n, count=count, platform=on)
 
 
-def _planned(
-    model: Model, wished: tuple[AskedEngine, Flips, Measure, int, int], count: int, on: Platform
-) -> PlannedRun:
-    engine, choice = choose(model, *wished, count=count, platform=on)
-    asked, what, measure, n, _ = wished
-    return asked.planned(PlannedRun(model, n, what, measure, count, on, engine, choice))
-
-
-def warn_if_long(
-    model: Model, wished: tuple[AskedEngine, Flips, Measure, int, int], flips: int, stacklevel: int
-) -> None:
-    """Warns if so many flips will take more than half a minute. `wished` are the arguments of `choose` but the model.
+def warn_if_long(run: PlannedRun, remaining: int, stacklevel: int) -> None:
+    """Warns if so many of the flips of a run will take more than half a minute.
 
     Nothing of the model is run. Call it within `numerics(model.dtype)`.
     """
-    n, batch = wished[3:]
-    if flips * n <= _SURELY_SHORT:
+    n, config = run.n, run.model.config
+    if remaining * n <= _SURELY_SHORT:
         return
-    expected = 0.0 if model.config is None else n * model.config.width * _ROW_NUMBER
+    expected = 0.0 if config is None else n * config.width * _ROW_NUMBER
     if expected <= _PATIENCE:  # tracing so long an input would already take long
-        expected = _planned(model, wished, flips, compiled_for()).seconds_of(batch, flips)
+        expected = run.seconds_of(run.inputs, remaining)
     if expected > _PATIENCE:
         warnings.warn(
-            f"n = {n}: measuring {flips} flips will take about {duration(expected)} or more, by what it computes; "
+            f"n = {n}: measuring {remaining} flips will take about {duration(expected)} or more, by what it computes; "
             "a sample of the flips, as sample = 1000, takes less, and Ctrl-C keeps what is measured",
             DurationWarning,
             stacklevel=stacklevel + 1,
@@ -189,122 +186,3 @@ def _count_flips(
     check_fits("n", n, needed, "the list of its flips", _SHORTER, problems)
     alphabet = isinstance(flips, Substitute) and not isinstance(flips.symbols, tuple) and flips.groups is None
     return selection.number(own=known is not None or alphabet)
-
-
-class Program(NamedTuple):
-    """An engine and its parameters, which may be abstract, for the flips of an input of length n of a model in a dtype.
-
-    `row` is the number of positions of a flip, and `quantity` the method of the engine that computes a block of them.
-    """
-
-    engine: Engine
-    parameters: Any
-    n: int
-    flips: int
-    dtype: str
-    row: int = 1
-    quantity: Quantity = "measured"
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """An engine that would measure the flips of an input of length n on a platform.
-
-    `asked` is what is flipped, `flips` their number, and `quantity` the engine's method that computes a block of them.
-    """
-
-    model: Model
-    n: int
-    asked: Flips
-    measure: Measure
-    flips: int
-    platform: Platform
-    engine: Engine
-    choice: EngineChoice
-    quantity: ClassVar[Quantity] = "measured"
-
-    @cached_property
-    def parameters(self) -> Any:
-        """The parameters as the engine takes them."""
-        return self.model.parameters
-
-    @cached_property
-    def cost(self) -> Cost:
-        """What the engine does, and the one that measures again what it resolves of few flips."""
-        return Work(self.model, self.n, 1, self.flips, self.platform, self.parameters).cost(self.engine)
-
-    @property
-    def program(self) -> Program:
-        """What is compiled to measure the flips."""
-        flips = self.n, self.flips, self.model.dtype, self.asked.row, self.quantity
-        return Program(self.engine, self.parameters, *flips)
-
-    @property
-    def arguments(self) -> int:
-        """Bytes of what all flips share, the model included."""
-        with numerics(self.model.dtype):
-            return bytes_of((self.parameters, self.prepared)) * (2 if self.engine.wide else 1)
-
-    @cached_property
-    def prepared(self) -> Any:
-        """What the engine prepares, abstract."""
-        with numerics(self.model.dtype):
-            word = jax.ShapeDtypeStruct((self.n,), jnp.int32)
-            return jax.eval_shape(self.engine.prepare, self.parameters, word)
-
-    def block_bytes(self, most: int) -> int:
-        """Bytes of temporary memory for a block of the fastest size, but of at most so many flips."""
-        fastest = self.engine.preferred_batch(self.n, self.platform)
-        return self.cost.block_bytes * min(fastest, max(1, most)) // fastest
-
-    @property
-    def operations(self) -> float:
-        """Floating-point operations for all flips."""
-        return self.cost.operations(1, self.flips)
-
-    @property
-    def memory(self) -> int:
-        """Bytes: the model, what all flips share, the table of flips, and one block of flips."""
-        block = min(self.block_bytes(self.flips), self.platform.memory)
-        return bytes_of((self.model.parameters, self.prepared)) + self.flips * FLIP_BYTES + block
-
-    def seconds_of(self, inputs: int, flips: int) -> float:
-        """Returns the seconds of so many inputs, and their flips in all, at this machine's rates."""
-        return self.cost.seconds(here(self.platform), inputs, flips)
-
-    @property
-    def compiling(self) -> float:
-        """The seconds in which the programs are compiled."""
-        return self.cost.compilation(self.platform)
-
-    def explained(self) -> Explanation:
-        """Returns what the run means on this machine."""
-        seconds = self.seconds_of(1, self.flips), self.compiling
-        found = Explanation(self.choice, self.n, self.flips, self.operations, self.memory, *seconds)
-        if not self.asked.plain:
-            return found
-        kinds = AskedEngine.kinds
-        others = [kinds[name].instead(self) for name in kinds.brought if name != self.choice.name]
-        return replace(found, instead="\n".join(filter(None, others)) or None)
-
-
-def here(platform: Platform) -> Platform:
-    """Returns a platform's row with the rates of this machine, which are measured once, in some milliseconds."""
-    wide = _matmul_rate("float64")
-    host = wide if platform.name == "cpu" else platform.host_rate
-    return replace(platform, rate=_matmul_rate("float32"), wide_rate=wide, host_rate=host)
-
-
-@lru_cache(maxsize=4)
-def _matmul_rate(dtype: str) -> float:
-    """Returns the operations per second of a matrix product on the default device."""
-    with numerics(dtype):
-        a = jnp.ones((512, 512), dtype)
-        product = jax.jit(lambda a: a @ a)
-        product(a).block_until_ready()
-        seconds = []
-        for _ in range(5):
-            began = time.perf_counter()
-            product(a).block_until_ready()
-            seconds.append(time.perf_counter() - began)
-    return 2 * 512**3 / min(seconds)

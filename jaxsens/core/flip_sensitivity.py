@@ -11,15 +11,14 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool
 
 from jaxsens.core.base import inputs, stopping
-from jaxsens.core.base.errors import PrecisionWarning, collecting
+from jaxsens.core.base.errors import FLIP_BYTES, TOKEN_BYTES, PrecisionWarning, check_fits, collecting
 from jaxsens.core.base.inputs import FEWER_FLIPS, SHORTER
-from jaxsens.core.base.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics, versions
+from jaxsens.core.base.registry import read
 from jaxsens.core.base.strict import naming_arguments
-from jaxsens.core.base.value import read
-from jaxsens.core.base.versions import versions
 from jaxsens.core.checks.check import (
     check_alone,
     check_calls,
@@ -29,8 +28,7 @@ from jaxsens.core.checks.check import (
 )
 from jaxsens.core.checks.functions import unflipped_value
 from jaxsens.core.checks.indices import check_flips
-from jaxsens.core.choose import choose, of_process
-from jaxsens.core.engines.engine import Engine
+from jaxsens.core.choose import PlannedRun, choose, of_process
 from jaxsens.core.engines.options import AskedEngine, Auto, Difference
 from jaxsens.core.engines.vmap import compiled_output
 from jaxsens.core.explain import warn_if_long
@@ -43,20 +41,18 @@ from jaxsens.core.models.transformer.module import activation_bytes
 from jaxsens.core.placement.placement import Placement, checked_placement
 from jaxsens.core.placement.progress import PROGRESS, telling
 from jaxsens.core.placement.run import Finished, Measuring, Progress
-from jaxsens.core.results.digits.resolution import (
-    ForwardPass,
+from jaxsens.core.results.interrupted import MeasurementInterrupted, check_texts, each_text
+from jaxsens.core.results.measured import MeasuredFlips, Provenance
+from jaxsens.core.results.request import name_of, requested
+from jaxsens.core.results.result import FlipSensitivity
+from jaxsens.core.results.resuming import Remaining
+from jaxsens.core.results.rounding import (
     beyond_precision,
     forward_pass,
+    rounding_of,
     unresolved_scores,
     warn_if_unresolved,
 )
-from jaxsens.core.results.digits.rounding import rounding_of
-from jaxsens.core.results.interrupted import MeasurementInterrupted
-from jaxsens.core.results.measured import Provenance, name_of
-from jaxsens.core.results.request import requested
-from jaxsens.core.results.result import FlipSensitivity
-from jaxsens.core.results.resuming import Remaining
-from jaxsens.core.results.texts import check_texts, each_text
 
 
 class CallOptions(TypedDict, total=False):
@@ -150,79 +146,80 @@ def flip_sensitivity(
             finite.
         MeasurementInterrupted: on Ctrl-C, with the finished flips.
     """
-    given, tokens = tokens, encoded(model, tokens)
-    subject, partial = as_model(model), flips.partial if isinstance(flips, Remaining) else None
+    texts, tokens = tokens, encoded(model, tokens)
+    adapted, partial = as_model(model), flips.partial if isinstance(flips, Remaining) else None
     with collecting("flip_sensitivity") as problems:
-        asked = default_flips(subject) if partial is None else partial.asked.flips
+        default = default_flips(adapted) if partial is None else partial.asked.flips
+        kind = read(Flips, flips, problems) if flips is not None and partial is None else default
         call = _Call(
-            asked if flips is None or partial is not None else read(Flips, flips, problems),
             read(Measure, measure, problems),
             read(AskedEngine, engine, problems),
-            checked_placement(placement, problems, subject.mesh),
+            checked_placement(placement, problems, adapted.mesh),
             progress,
-            flips if isinstance(flips, Remaining) else None,
+            partial,
+            name_of(model),
         )
         inputs.progress(progress, 2, PROGRESS, problems)
-        if tokens is not given and isinstance(given, list | tuple):
-            check_texts(tokens, subject, call.flips, readout, problems)
+        if tokens is not texts and isinstance(texts, list | tuple):
+            check_texts(tokens, adapted, kind, readout, problems)
             options = CallOptions(readout=readout, engine=engine, placement=placement, progress=progress)
-            return each_text(lambda text: flip_sensitivity(model, text, flips, measure, **options), given)
-        words, subject = checked_input(subject, tokens, readout, problems)
-        selection = None if call.flips is None else select(call.flips, subject, words, problems)
+            return each_text(lambda text: flip_sensitivity(model, text, flips, measure, **options), texts)
+        words, adapted = checked_input(adapted, tokens, readout, problems)
+        selection = None if kind is None else select(kind, adapted, words, problems)
     if selection is None:
         raise TypeError("unusable flips without an error")
+    pieces = pieces_of(model, texts, words)
+    call = dataclasses.replace(call, measure=with_token(model, call.measure), pieces=pieces)
     with telling(progress) as told:
-        call = dataclasses.replace(call, measure=with_token(model, call.measure), told=told)
-        return _measured_words(model, given, subject, words, selection, call)
+        return _measured(adapted, selection, call, told)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Call:
-    """The arguments of a call, checked."""
+    """The arguments of a call, checked.
 
-    flips: Any
+    Attributes:
+        partial: the result that the call completes; None for a call of its own.
+        name: the model's name.
+        pieces: what stands for each symbol in a text; None if the model encodes none.
+    """
+
     measure: Measure
     engine: AskedEngine
     placement: Placement
     progress: Callable[[int, int], object] | bool | None
-    remaining: Remaining | None
-    told: Progress | None = None
+    partial: MeasuredFlips | None
+    name: str | None
+    pieces: tuple[tuple[str, ...], ...] | None = None
 
 
-def _measured_words(
-    model: Any, given: Any, subject: Model, words: np.ndarray, selection: Selection, call: _Call
-) -> FlipSensitivity:
+def _measured(model: Model, selection: Selection, call: _Call, told: Progress | None) -> FlipSensitivity:
     """Returns the result on inputs of one length: the model is checked, an engine chosen, flips listed and measured."""
-    counted = _check_size(subject, words, selection, call.engine)
-    counted -= 0 if call.remaining is None else len(call.remaining.partial)
-    (batch, n), wanted = words.shape, call.engine
-    with numerics(subject.dtype):
-        measure = call.measure.prepared(
-            lambda: _outputs(subject, words), subject.outputs, float(np.finfo(subject.dtype).eps)
-        )
-        if call.placement.group is None:  # several processes may have begun with other calls
-            before = None if call.remaining is None else call.remaining.partial.asked.engine
-            wanted = of_process(subject, wanted, call.flips, measure, n, before)
-            call = dataclasses.replace(call, engine=wanted)
-        wished = wanted, call.flips, measure, n, batch
-        subject, shape, dtype = traced_model(subject, words[0], measure, call.flips.longer)
-        # Else the caller follows the progress, or wants nothing of it.
-        if call.progress is None or call.progress is True:
-            warn_if_long(subject, wished, counted, stacklevel=5)
-        check_calls(subject, words, shape, call.flips.longer)
+    words, kind, partial, placement = selection.words, selection.asked, call.partial, call.placement
+    count, n = _check_size(model, selection, call.engine), words.shape[1]
+    with numerics(model.dtype):
+        eps = float(np.finfo(model.dtype).eps)
+        measure = call.measure.prepared(lambda: _outputs(model, words), model.outputs, eps)
+        engine = call.engine
+        if placement.group is None:  # several processes may have begun with other calls
+            before = None if partial is None else partial.asked.engine
+            engine = of_process(model, engine, kind, measure, n, before)
+        model, shape, dtype = traced_model(model, words[0], measure, kind.longer)
+        run = choose(model, engine, kind, measure, n, len(words), count=count)
+        if call.progress is None or call.progress is True:  # else the caller follows, or wants nothing of it
+            warn_if_long(run, count - (0 if partial is None else len(partial)), stacklevel=4)
+        check_calls(model, words, shape, kind.longer)
         flips = selection.flips()
-        runner, choice = choose(subject, *wished, count=len(flips))
-        asked = requested(subject, words, flips, (call.flips, measure, wanted), (shape, dtype))
-        call.placement.agree((words.shape, words.tobytes(), asked, call.remaining is None))
-        nothing, run = np.full(len(flips), np.nan), Provenance(dtype, versions(), name_of(model))
-        names, pieces = subject.names_of(words, flips.symbols), pieces_of(model, given, words)
-        whole = FlipSensitivity(
-            nothing, nothing, flips, words, asked, choice, run, names=names, pieces=pieces
-        )
-        found = _measured(subject, whole, runner, call)
-    if wanted.exact:
-        warn_if_unresolved(found, stacklevel=4)
-    return found
+        request = requested(model, words, flips, (kind, measure, engine), (shape, dtype))
+        placement.agree((words.shape, words.tobytes(), request, partial is None))
+        nothing, origin = np.full(len(flips), np.nan), Provenance(dtype, versions(), call.name)
+        names = model.names_of(words, flips.symbols)
+        measured = nothing, nothing, flips, words, request, run.choice, origin
+        empty = FlipSensitivity(*measured, names=names, pieces=call.pieces)
+        result = _Measurement(run, engine, empty, placement, partial).result(told)
+    if engine.exact:
+        warn_if_unresolved(result, stacklevel=4)
+    return result
 
 
 def _outputs(model: Model, words: np.ndarray) -> np.ndarray:
@@ -231,87 +228,92 @@ def _outputs(model: Model, words: np.ndarray) -> np.ndarray:
     return np.asarray(outputs, np.float64)
 
 
-def _warn_of_rounding(model: Model, n: int, passed: ForwardPass, runner: Engine) -> None:
-    """Warns if inputs are too long for a model that promises to be exact, or the scores too large for the dtype."""
-    said = beyond_precision(model, n) or unresolved_scores(model, n, passed, runner.widens)
-    if said is not None:
-        warnings.warn(said, PrecisionWarning, stacklevel=6)
+@dataclasses.dataclass
+class _Measurement:
+    """A measurement of all flips, or of those that `partial` lacks: what runs, and the result without values."""
 
+    run: PlannedRun
+    engine: AskedEngine
+    empty: FlipSensitivity
+    placement: Placement
+    partial: MeasuredFlips | None
+    finished: Finished = dataclasses.field(default_factory=Finished)
 
-def _measured(model: Model, whole: FlipSensitivity, runner: Engine, call: _Call) -> FlipSensitivity:
-    """Returns the result on all flips, or on those that remain of an interrupted call.
+    def __post_init__(self) -> None:
+        every = np.arange(len(self.empty))
+        self.flips = every if self.partial is None else Remaining(self.partial).of(self.empty)
 
-    Args:
-        model: the model.
-        whole: the result on all flips, without values.
-        runner: the engine.
-        call: the arguments.
+    def result(self, told: Progress | None) -> FlipSensitivity:
+        """Runs the engine.
 
-    Raises:
-        MeasurementInterrupted: on Ctrl-C, with the finished flips.
-    """
-    flips, words, so_far, measure = whole.flips, whole.tokens, Finished(), runner.measure
-    chosen = np.arange(len(flips)) if call.remaining is None else call.remaining.of(whole)
+        Raises:
+            MeasurementInterrupted: on Ctrl-C, with the finished flips.
+        """
+        try:
+            with stopping.noting(signal.SIGINT):
+                return self._checked(self._values(told))
+        except MeasurementInterrupted:
+            raise
+        except KeyboardInterrupt as stop:
+            done = self.finished.done
+            # Never all flips: when all are measured they are not yet checked, and nobody must take them for whole.
+            done[-1:] &= not done.all()
+            raise MeasurementInterrupted(self._part(done), getattr(stop, "signal", signal.SIGINT)) from None
 
-    def part(values: np.ndarray, done: np.ndarray, elsewhere: dict[str, int]) -> FlipSensitivity:
-        values, resolution = values[done].T
+    def _values(self, told: Progress | None) -> FlipSensitivity:
+        model, empty, engine, placement = self.run.model, self.empty, self.run.engine, self.placement
+        words, flips, n, rounding = empty.tokens, empty.flips, self.run.n, None
+        budget, estimate = placement.budget, None
+        if not self.engine.exact:
+            estimate = self.engine.estimate(model, engine.measure, n, budget)
+            parameters = estimate.first
+        else:
+            parameters = jax.tree.map(jnp.asarray, model.parameters)
+            engine, rounding = rounding_of(engine, model, words, flips, (parameters, placement))
+        passed = forward_pass(model, words, engine, parameters, placement)
+        message = beyond_precision(model, n) or unresolved_scores(model, n, passed, engine.widens)
+        if message is not None:
+            warnings.warn(message, PrecisionWarning, stacklevel=6)
+        check_flips(model, words, flips, empty.asked.flips.longer)
+        if engine.measure.unflipped is not None:
+            first = passed.output if engine.outputs is None else passed.output[list(engine.outputs)]
+            scale = unflipped_value(engine.measure, first)
+            self.empty = empty = dataclasses.replace(empty, run=dataclasses.replace(empty.run, scale=scale))
+        if estimate is not None:
+            return estimate.result(empty, placement, told, passed.first)
+        some = flips.part(self.flips)
+        where = some.inputs, some.positions, some.symbols
+        Measuring(
+            engine, parameters, words, *where, placement, told, rounding, self.finished, passed.first
+        ).numbers()
+        return self._part(np.ones(len(some), bool))
+
+    def _part(self, done: Bool[np.ndarray, " flips"]) -> FlipSensitivity:
+        """Returns the result on the flips that are done."""
+        chosen, (values, resolution) = np.flatnonzero(done), self.finished.values[done].reshape(-1, 2).T
         return dataclasses.replace(
-            whole,
-            values=values if whole.measure.signed else np.abs(values),
+            self.empty,
+            values=values if self.empty.measure.signed else np.abs(values),
             resolution=resolution,
-            flips=flips.part(chosen[done]),
-            engine=whole.engine.after(elsewhere, len(whole)),
+            flips=self.empty.flips.part(self.flips[chosen]),
+            engine=self.empty.engine.after(self.finished.elsewhere, len(self.empty)),
         )
 
-    def unfinished() -> FlipSensitivity:
-        # Never all flips: when all are measured they are not yet checked, and nobody must take them for whole.
-        if not len(so_far.done):
-            return part(np.zeros((0, 2), np.float32), np.zeros(0, int), {})
-        so_far.done[-1:] &= not so_far.done.all()
-        return part(so_far.values, so_far.done, so_far.elsewhere)
+    def _checked(self, result: FlipSensitivity) -> FlipSensitivity:
+        """Rejects a model that was measured wrongly in batches, and warns if nothing changed at all.
 
-    try:
-        with stopping.noting(signal.SIGINT):
-            engine, n, doubts = call.engine, words.shape[1], None
-            estimate = None if engine.exact else engine.estimate(model, measure, n, call.placement.budget)
-            if estimate is None:
-                parameters = jax.tree.map(jnp.asarray, model.parameters)
-                runner, doubts = rounding_of(runner, model, words, flips, (parameters, call.placement))
-            else:
-                parameters = estimate.first
-            passed = forward_pass(model, words, runner, parameters, call.placement)
-            _warn_of_rounding(model, n, passed, runner)
-            check_flips(model, words, flips, call.flips.longer)
-            if measure.unflipped is not None:
-                first = passed.output if runner.outputs is None else passed.output[list(runner.outputs)]
-                run = dataclasses.replace(whole.run, scale=unflipped_value(measure, first))
-                whole = dataclasses.replace(whole, run=run)
-            if estimate is not None:
-                return estimate.result(whole, call.placement, call.told, passed.first)
-            where = flips.inputs[chosen], flips.positions[chosen], flips.symbols[chosen]
-            values, elsewhere = Measuring(
-                runner, parameters, words, *where, call.placement, call.told, doubts, so_far, passed.first
-            ).numbers()
-        found = part(values, np.arange(len(chosen)), elsewhere)
-        _check_measured(runner, model, found, call)
-    except MeasurementInterrupted:
-        raise
-    except KeyboardInterrupt as stop:
-        raise MeasurementInterrupted(unfinished(), getattr(stop, "signal", signal.SIGINT)) from None
-    return found
-
-
-def _check_measured(runner: Engine, model: Model, found: FlipSensitivity, call: _Call) -> None:
-    """Rejects a model that was measured wrongly in batches, and warns if nothing changed at all.
-
-    A jaxsens transformer is neither called nor warned of: with hard attention, exact zeros are what is measured.
-    """
-    check_finite(found.values, found.positions, found.measure)
-    given = found.tokens, found.flips, found.asked.flips.longer
-    moved = check_alone(model, *given, found.values, runner)
-    changed = np.any(found.values) or (call.remaining is not None and np.any(call.remaining.partial.values))
-    if model.config is None and len(found) and not changed:
-        warn_of_no_change(len(found), found.measure, moved, stacklevel=7)
+        A jaxsens transformer is neither called nor warned of: with hard attention, exact zeros are what is measured.
+        """
+        model, partial = self.run.model, self.partial
+        if result.estimated is not None:
+            return result
+        check_finite(result.values, result.positions, result.measure)
+        given = result.tokens, result.flips, result.asked.flips.longer
+        moved = check_alone(model, *given, result.values, self.run.engine)
+        changed = np.any(result.values) or (partial is not None and np.any(partial.values))
+        if model.config is None and len(result) and not changed:
+            warn_of_no_change(len(result), result.measure, moved, stacklevel=7)
+        return result
 
 
 _PREPARED_BYTES = 160
@@ -319,13 +321,13 @@ _PREPARED_BYTES = 160
 of positions: 163 to 230 were measured at one layer."""
 
 
-def _check_size(model: Model, words: np.ndarray, selection: Selection, engine: AskedEngine) -> int:
+def _check_size(model: Model, selection: Selection, engine: AskedEngine) -> int:
     """Returns the number of flips, after rejecting more than fit in this machine's memory, before they are listed.
 
     Raises:
         InputError: with the bytes that the flips take.
     """
-    counted = selection.number()
+    words, counted = selection.words, selection.number()
     table = counted * FLIP_BYTES * selection.asked.row
     needed = table + words.size * TOKEN_BYTES
     if model.config is not None:

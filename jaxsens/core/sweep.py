@@ -20,8 +20,8 @@ from jaxsens.core.base.errors import InputError, Problem, Problems, collecting
 from jaxsens.core.base.files import check_ending, try_writing_to, write_text
 from jaxsens.core.base.inputs import plain_numbers
 from jaxsens.core.base.kept_programs import programs_kept
+from jaxsens.core.base.registry import read
 from jaxsens.core.base.strict import is_path, naming_arguments, read_fields, typed_arguments
-from jaxsens.core.base.value import read
 from jaxsens.core.engines.options import AskedEngine, Auto
 from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.measures import L2, Measure

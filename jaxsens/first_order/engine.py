@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxsens.core.base.platforms import Platform
+from jaxsens.core.base.programs import Platform
 from jaxsens.core.engines.engine import Changed, Cost, Engine, FlipBlock
 from jaxsens.core.engines.one_key.layer_costs import costs_of_layers
 from jaxsens.core.engines.one_key.one_moved_key import attended_by_moved_rows, changes_of_rows, passed_on

@@ -12,11 +12,10 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxsens.core.base.errors import EngineRefusal, InputError
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import kept
+from jaxsens.core.base.programs import kept, numerics
+from jaxsens.core.choose import PlannedRun, here
 from jaxsens.core.engines.engine import Cost, EngineChoice
 from jaxsens.core.engines.one_key.layer_costs import costs_of_layers
-from jaxsens.core.explain import PlannedRun, here
 from jaxsens.core.measures import Measure
 from jaxsens.core.models.adapters import Model
 from jaxsens.core.models.transformer.layered import LAST_OTHER
@@ -186,10 +185,10 @@ class PlannedEstimate(PlannedRun):
         Raises:
             EngineRefusal: as `first_order_engine` does.
         """
-        engine, size = first_order_engine(run.model, asked, run.measure), output_size(run.model, run.n)
+        engine, size = first_order_engine(run.model, asked, run.engine.measure), output_size(run.model, run.n)
         outputs = len(engine.outputs or range(size))
         combined = outputs if whole else combination_count(asked, engine, size)
-        of = f"{combined} combinations of " if asked.combined(run.measure, outputs) else ""
+        of = f"{combined} combinations of " if asked.combined(run.engine.measure, outputs) else ""
         choice = EngineChoice(NAME, f"an estimate of {of}{outputs} output{'s' if outputs > 1 else ''}")
         given = {field.name: getattr(run, field.name) for field in fields(PlannedRun)}
         return cls(**{**given, "engine": engine, "choice": choice, "combined": combined})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxsens.core.base.value import kind_of
+from jaxsens.core.base.registry import kind_of
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.measures import Measure
 from jaxsens.first_order.options import NAME, EstimateOptions

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base.errors import no_rule
-from jaxsens.core.base.platforms import compiled_for
+from jaxsens.core.base.programs import compiled_for
 from jaxsens.core.engines.one_key.blocks import summed_over_blocks
 from jaxsens.core.engines.one_key.run import ONE_MOVED_KEY, LayerRun, Run
 from jaxsens.core.models.parts.weighting import Sigmoid, Tempered, Weighting

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from jaxsens.core.base.registry import Seed
 from jaxsens.core.base.strict import OptionalPositive, Positive, config
-from jaxsens.core.base.value import Seed
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.measures import Measure
 
@@ -27,6 +27,7 @@ class EstimateOptions(AskedEngine):
     verify: Positive = 64
     seed: Seed = 0
     exact: ClassVar[bool] = False
+    beyond: ClassVar[bool] = True
 
     def seeded(self, seed: int) -> Any:
         return replace(self, seed=seed)

@@ -14,9 +14,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from jaxsens.core.base import stopping
-from jaxsens.core.base.errors import EstimateWarning, InputError, collecting
-from jaxsens.core.base.memory import check_fits
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.errors import EstimateWarning, InputError, check_fits, collecting
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.choose import choose
 from jaxsens.core.engines.engine import Engine, EngineChoice
 from jaxsens.core.engines.options import Auto
@@ -245,14 +244,13 @@ def exact_engine(
 ) -> tuple[Engine, str]:
     """Returns the engine for so many exact flips of so many inputs of length n, and its name."""
     measure = engine.measure
-    runner, choice = choose(model, Auto(1), Substitute(), measure, n, inputs, count=flips)
+    run = choose(model, Auto(1), Substitute(), measure, n, inputs, count=flips)
     if not engine.of_norm:
-        return runner, choice.name
+        return run.engine, run.choice.name
     # A norm is taken of the changes of combinations, which already are those of the chosen outputs.
-    passes = OutputEngine(measure, None, model.apply)
-    return (
-        passes if isinstance(runner, VmapEngine) else dataclasses.replace(runner, outputs=None)
-    ), choice.name
+    if isinstance(run.engine, VmapEngine):
+        return OutputEngine(measure, None, model.apply), run.choice.name
+    return dataclasses.replace(run.engine, outputs=None), run.choice.name
 
 
 def verified(

@@ -11,9 +11,9 @@ import numpy as np
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import collecting
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.weighting import WEIGHTINGS, Weighting, learns_sink
-from jaxsens.core.models.transformer.stack import Stack
+from jaxsens.core.models.transformer.parameters import Stack
 from jaxsens.pretrained.families.architecture import Architecture
 from jaxsens.pretrained.families.rotation import RotaryAngles
 from jaxsens.pretrained.model import PretrainedModel

@@ -16,13 +16,13 @@ from rich.table import Table
 
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.files import atomic_path, write_text
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.flips.selection import default_flips, select
 from jaxsens.core.models.adapters import Model, as_model, checked_input
 from jaxsens.core.models.texts import pieces_of
-from jaxsens.core.results.fingerprint import fingerprint
 from jaxsens.core.results.pictures.view import ResultView
+from jaxsens.core.results.request import fingerprint
 from jaxsens.core.results.result import FlipSensitivity, load_with_metadata
 from jaxsens.core.sweeps.jobs.job import write_table as write_csv
 from jaxsens.core.sweeps.single.summary import scores_of

@@ -10,10 +10,10 @@ import numpy as np
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import Problems, collecting
-from jaxsens.core.base.precision import DTYPES, numerics
+from jaxsens.core.base.programs import DTYPES, numerics
 from jaxsens.core.base.strict import did_you_mean, naming_arguments
 from jaxsens.core.models.torch_model import as_numpy
-from jaxsens.core.models.transformer.stack import Stack
+from jaxsens.core.models.transformer.parameters import Stack
 from jaxsens.pretrained.families.architecture import (
     ACTIVATIONS,
     Architecture,

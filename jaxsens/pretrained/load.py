@@ -14,10 +14,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import InputError, Problems, collecting
-from jaxsens.core.base.memory import check_fits
-from jaxsens.core.base.platforms import automatic
-from jaxsens.core.base.precision import DTYPES, numerics
+from jaxsens.core.base.errors import InputError, Problems, check_fits, collecting
+from jaxsens.core.base.programs import DTYPES, automatic, numerics
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.architecture import Architecture, Output, PublishedTransformer

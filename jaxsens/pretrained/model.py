@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, collecting
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.transformer.layered import LayeredModel, rows_of
 from jaxsens.pretrained.families.architecture import Architecture, PublishedTransformer, widened
 from jaxsens.pretrained.tokenizer import FolderTokenizer

@@ -76,12 +76,12 @@ class TokenizerSymbols(Symbols):
     def word(self, numbers: Int[np.ndarray, "count m"]) -> Int[np.ndarray, "count m"]:
         return self.ids[numbers]
 
-    def with_end(self, words: Int[np.ndarray, "count m"]) -> Int[np.ndarray, "count n"]:
+    def with_end(self, tokens: Int[np.ndarray, "count m"]) -> Int[np.ndarray, "count n"]:
         around = (
-            np.broadcast_to(np.array(ids, int), (len(words), len(ids))) for ids in (self.before, self.after)
+            np.broadcast_to(np.array(ids, int), (len(tokens), len(ids))) for ids in (self.before, self.after)
         )
         first, last = around
-        return np.concatenate([first, words, last], axis=1)
+        return np.concatenate([first, tokens, last], axis=1)
 
     def word_length(self, n: int) -> int:
         return n - len(self.before) - len(self.after)

@@ -14,8 +14,8 @@ import numpy as np
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, collecting
+from jaxsens.core.base.registry import Answer, read
 from jaxsens.core.base.strict import naming_arguments, typed_arguments
-from jaxsens.core.base.value import Answer, read
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import cache
+from importlib.metadata import version
 from typing import Any
 
 import pydantic
 
-from jaxsens.core.base.versions import package_version
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure
@@ -60,7 +60,7 @@ def openapi(models: Collection[str]) -> dict[str, Any]:
             methods["parameters"] = [where]
     return {
         "openapi": "3.1.0",
-        "info": {"title": "jaxsens", "version": package_version()},
+        "info": {"title": "jaxsens", "version": version("jaxsens")},
         "paths": paths,
         "components": {
             "schemas": {"Measurement": _measurement(models), "Job": _JOB},

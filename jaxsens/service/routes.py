@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.base.versions import package_version
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure
@@ -173,7 +173,7 @@ class Routes:
     async def page(self, request: Request) -> Response:
         """The page for people."""
         questions = {base.question: ["", *kinds(base)] for base in (Flips, Measure, AskedEngine)}
-        told = {"models": [*self._models], "questions": questions, "version": package_version()}
+        told = {"models": [*self._models], "questions": questions, "version": version("jaxsens")}
         return Response(self._page.render(told), media_type="text/html")
 
     async def models(self, request: Request) -> Response:

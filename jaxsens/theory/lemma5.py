@@ -59,7 +59,7 @@ from jaxsens.core.measures import Measure, read_norm
 from jaxsens.core.models.parts import weighting as weightings
 from jaxsens.core.models.parts.masks import SlidingWindow
 from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
-from jaxsens.core.models.transformer.layers import readout_position
+from jaxsens.core.models.transformer.layered import readout_row
 from jaxsens.core.models.transformer.module import Transformer, check_runs
 from jaxsens.core.models.transformer.parameters import LayerParameters, needed
 from jaxsens.theory import rules
@@ -554,7 +554,7 @@ def lemma5(
 
 def _at_readout(config: TransformerConfig, bound: LayerBound, n: int) -> float:
     """log of the bound on the change of what is read out: a row, or the mean, to which the flipped row adds D/n."""
-    position = readout_position(config, n)
+    position = readout_row(config.readout, n)
     if position is not None:
         return float(bound.log_rows[position])
     return float(plus(np.logaddexp.reduce(bound.log_rows), bound.log_own)) - math.log(n)

@@ -23,13 +23,13 @@ from jaxtyping import Array, Float
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import Problems
 from jaxsens.core.base.inputs import is_count, plain_numbers
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.base.told import facts
 from jaxsens.core.models.parts.masks import SlidingWindow
 from jaxsens.core.models.parts.weighting import SOFTMAXES
 from jaxsens.core.models.transformer import layers
 from jaxsens.core.models.transformer.config import TransformerConfig
-from jaxsens.core.models.transformer.module import Transformer, check_length
+from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.core.models.transformer.parameters import TransformerParameters
 from jaxsens.core.models.transformer.trace import over_row_blocks, row_scores
 from jaxsens.theory.lemma5 import Lemma5, lemma5, why_not
@@ -205,5 +205,5 @@ def _lengths(lengths: Any, config: TransformerConfig | None, problems: Problems)
         problems.add("lengths", lengths, "at least three different whole numbers, each at least 2")
     elif config is not None:
         for n in (max(good), min(good)):
-            check_length(config, n, problems)
+            config.check_length(n, problems)
     return tuple(sorted(set(good)))

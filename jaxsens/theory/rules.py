@@ -13,14 +13,13 @@ from jaxtyping import Bool, Float, Int
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import Problems, no_rule, rule_for
-from jaxsens.core.models.networks.given import instead_of
 from jaxsens.core.models.parts.masks import AnyMask, SlidingWindow, kind_of_mask
 from jaxsens.core.models.parts.positions import AddedTerm, CoordinateTerm, Learned, ScoreTerm
 from jaxsens.core.models.parts.score_positions import Alibi, PartialAlibi, PartialRotary, RelativeBias, Rotary
 from jaxsens.core.models.parts.weighting import SOFTMAXES, SinkSoftmax, Softmax, Weighting
-from jaxsens.core.models.transformer import tables
+from jaxsens.core.models.transformer import parameters as parameter_trees
 from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
-from jaxsens.core.models.transformer.module import Transformer
+from jaxsens.core.models.transformer.module import Transformer, instead_of
 from jaxsens.core.models.transformer.parameters import (
     LayerParameters,
     NormParameters,
@@ -217,7 +216,7 @@ def position_parts(
     config: TransformerConfig, parameters: TransformerParameters, n: int
 ) -> list[Float[np.ndarray, "n width"]]:
     """What each position embedding adds to the symbols' at length n: the model's own numbers, in float64."""
-    parts = tables.position_parts(config, tables.positions_in("float64", parameters), n)
+    parts = parameter_trees.position_parts(config, parameter_trees.positions_in("float64", parameters), n)
     return [np.asarray(part, np.float64) for part in parts]
 
 

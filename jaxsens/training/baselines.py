@@ -13,14 +13,13 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from jaxsens.core.base.errors import Problems, no_rule
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.models.networks.given import check_input, on_device
-from jaxsens.core.models.networks.network import Network
+from jaxsens.core.base.errors import no_rule
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts import initialisation
+from jaxsens.core.models.transformer.module import Network
+from jaxsens.core.models.transformer.parameters import on_device
 from jaxsens.training.baselines_config import (
     BaselineConfig,
     ConvolutionConfig,
@@ -194,9 +193,6 @@ class Baseline(Network[Kind, BaselineParameters]):
     output_of = staticmethod(apply)
     rows_of = staticmethod(activations)
 
-    def _check(self, tokens: ArrayLike) -> None:
-        check_tokens(self.config, tokens)
-
 
 class LSTM(Baseline[LSTMConfig]):
     """The LSTM described by an `LSTMConfig`, with random parameters from `seed` (see `initialise`)."""
@@ -214,18 +210,3 @@ class Convolution(Baseline[ConvolutionConfig]):
     """The convolution described by a `ConvolutionConfig`, with random parameters from `seed` (see `initialise`)."""
 
     of = ConvolutionConfig
-
-
-def check_tokens(config: BaselineConfig, tokens: ArrayLike) -> None:
-    """Rejects tokens of the wrong type, shape or range. The range is checked only if the values are known.
-
-    Raises:
-        InputError: listing every error.
-    """
-    readout = config.readout
-
-    def check_length(n: int, problems: Problems) -> None:
-        if isinstance(readout, int) and readout >= n:
-            problems.add("tokens", f"length {n}", f"longer than the readout position {readout}")
-
-    check_input(tokens, config.vocabulary_size, check_length)

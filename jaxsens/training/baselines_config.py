@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import no_rule
 from jaxsens.core.base.strict import OptionalPositive, Positive, checked_by, config, later
-from jaxsens.core.models.networks.config import Drawn, Dtype, NetworkConfig, ReadoutPlace
 from jaxsens.core.models.parts.initialisation import FAN_IN
+from jaxsens.core.models.transformer.config import Drawn, Dtype, NetworkConfig, ReadoutPlace
 
 
 @config

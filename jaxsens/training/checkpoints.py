@@ -14,10 +14,9 @@ from flax.traverse_util import flatten_dict
 from jax.tree_util import keystr, tree_leaves_with_path, tree_map_with_path
 
 from jaxsens.core.base.errors import InputError, Problems
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics, versions
 from jaxsens.core.base.strict import typed_arguments
 from jaxsens.core.base.told import facts
-from jaxsens.core.base.versions import versions
 from jaxsens.core.models.config_tables import build
 from jaxsens.formal.languages import Language
 from jaxsens.training import storage

@@ -14,13 +14,11 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import collecting
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import compiled
+from jaxsens.core.base.programs import compiled, numerics
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.module import check_tokens
 from jaxsens.core.models.transformer.trace import SCORES_IN_MEMORY
 from jaxsens.formal.languages import Dyck, Language
-from jaxsens.training import baselines
 from jaxsens.training.config import Task, TrainableConfig, logits_of
 from jaxsens.training.data import with_boundary
 from jaxsens.training.sequence import readout_logits, sequence_logits
@@ -167,12 +165,11 @@ def logits(
 ) -> Float[np.ndarray, "words logits"]:
     """The model's output on each input, float64. Runs a few inputs at a time, so that memory suffices at any length."""
     n = tokens.shape[1]
+    check_tokens(config, tokens)
     if isinstance(config, TransformerConfig):
-        check_tokens(config, tokens)
         most = max((config.layer(k).heads for k in range(config.layers)), default=1)
         held = max(most * n * min(n, max(1, SCORES_IN_MEMORY // (most * n))), n * config.width)
     else:
-        baselines.check_tokens(config, jnp.asarray(tokens))
         held = 4 * n * config.width
     size = min(len(tokens), max(1, _NUMBERS_IN_MEMORY // held))
     with numerics(config.dtype):

@@ -14,7 +14,7 @@ import numpy as np
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, collecting
 from jaxsens.core.base.files import only_inside, place_of
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.base.stopping import ENDING, StopRequest, noting
 from jaxsens.core.base.strict import naming_arguments, typed_arguments
 from jaxsens.training import checkpoints, events, storage

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple
 from pathlib import Path
 
-from jaxsens.core.base.files import keep_text
+from jaxsens.core.base.files import write_text
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.evaluation import CrossEntropy, Recognition
 
@@ -54,7 +54,7 @@ class Records:
             self.path.unlink(missing_ok=True)
             return
         texts = [["" if value is None else repr(value) for value in row] for row in self.rows]
-        keep_text(self.path, "".join(f"{','.join(row)}\n" for row in [self.columns, *texts]))
+        write_text(self.path, "".join(f"{','.join(row)}\n" for row in [self.columns, *texts]))
 
 
 class EvaluationTable(Records):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxsens.core.models.config_tables import network
-from jaxsens.core.models.parts.products import rows_times
+from jaxsens.core.models.parts.choices import rows_times
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import Tokens
 from jaxsens.training.config import TrainableConfig

@@ -17,9 +17,9 @@ import pytest
 import jaxsens
 from jaxsens.analysis import attention_weights
 from jaxsens.analysis.statistics import _statistics
-from jaxsens.core.base import memory
+from jaxsens.core.base import errors
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.masks import MASKS, SlidingWindow
 from jaxsens.core.models.transformer.layers import layered_transformer
 from tests import reference
@@ -222,7 +222,7 @@ def test_what_is_refused(monkeypatch):
     broken = dataclasses.replace(transformer.parameters, embedding=np.full((4, 6), np.nan))
     with pytest.raises(InputError, match="weights of layer 0 are not finite"):
         jaxsens.analysis.attention_statistics(jaxsens.Transformer(small(), parameters=broken), tokens)
-    monkeypatch.setattr(memory, "machine_memory", lambda: 1000)
+    monkeypatch.setattr(errors, "machine_memory", lambda: 1000)
     with pytest.raises(
         InputError, match=r"the table of every row's statistics takes 1\.12 KiB, and this machine has"
     ):

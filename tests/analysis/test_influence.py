@@ -10,7 +10,7 @@ import pytest
 from matplotlib import pyplot
 
 import jaxsens
-from jaxsens.core.base import memory
+from jaxsens.core.base import errors
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.models.parts.masks import SlidingWindow
 from tests import reference
@@ -132,5 +132,5 @@ def test_what_is_refused(monkeypatch):
         jaxsens.analysis.influence_matrix(model, TOKENS, flips=jaxsens.Substitute(positions=[0])).matrix(
             "median"  # pyright: ignore[reportArgumentType]
         )
-    monkeypatch.setattr(memory, "machine_memory", lambda: 1000)
+    monkeypatch.setattr(errors, "machine_memory", lambda: 1000)
     refused("tokens", jaxsens.analysis.influence_matrix, model, TOKENS)

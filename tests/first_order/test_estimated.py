@@ -18,8 +18,15 @@ from jaxsens import InputError, load_result
 from jaxsens.core.measures import Function
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.results.accuracy import accuracy_of
-from jaxsens.core.results.estimated import ESTIMATED, RANDOM, TOP, Estimated, strata
-from jaxsens.core.results.stratified import quantile_bounds, stratified_mean
+from jaxsens.core.results.estimated import (
+    ESTIMATED,
+    RANDOM,
+    TOP,
+    Estimated,
+    quantile_bounds,
+    strata,
+    stratified_mean,
+)
 from jaxsens.first_order.run import warn_if_far
 from tests.core.flip_sensitivity.made import made
 

@@ -15,7 +15,7 @@ import pytest
 import jaxsens
 from benchmarks.linear_rivals import LinearRows, gradient_changes
 from jaxsens.core.base.errors import EngineRefusal, InputError
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.engines.engine import FlipBlock
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.measures import L2, Measure

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import jaxsens
 from jaxsens.core.base.errors import EngineRefusal, InputError, PrecisionWarning, UnchangedWarning
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.engines.engine import FlipBlock
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.measures import L2

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.transformer.layered import embedded_rows, layer_of
 from tests.refusals import refusal, refused
 from tools.pretrained_recorded import recorded

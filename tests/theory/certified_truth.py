@@ -14,7 +14,7 @@ from jaxsens.core.models.parts.positions import Sinusoidal
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.score_positions import PartialAlibi, RelativeBias, Rotary
 from jaxsens.core.models.parts.weighting import Softmax
-from jaxsens.core.models.transformer.layers import readout_position
+from jaxsens.core.models.transformer.layered import readout_row
 from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.theory.certified.bound import CertifiedBound, certified_bound
 from tests.small_models import random_parameters, small
@@ -36,7 +36,7 @@ def truth(
     fixed: Mapping[int, int] | None = None,
 ) -> np.ndarray:
     """The largest sensitivity to a flip at each position over all words, NaN at the readout and at fixed positions."""
-    r, held = readout_position(model.config, n), {} if fixed is None else fixed
+    r, held = readout_row(model.config.readout, n), {} if fixed is None else fixed
     sets = [at_readout or symbols if p == r else symbols for p in range(n)]
     sets = [[held[p]] if p in held else one for p, one in enumerate(sets)]
     outputs = np.asarray(model(np.array(list(itertools.product(*sets)))), np.float64)

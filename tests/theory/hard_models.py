@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens import Transformer, TransformerConfig
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.masks import visible
 from jaxsens.core.models.parts.weighting import weights
 from jaxsens.core.models.transformer import layers
 from jaxsens.core.models.transformer.parameters import initialise
-from jaxsens.core.models.transformer.scores import scores
+from jaxsens.core.models.transformer.trace import scores
 from jaxsens.theory.hard_attention.restriction import FREE, Restriction
 
 

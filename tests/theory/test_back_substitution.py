@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxsens import Transformer, TransformerConfig
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.masks import SlidingWindow
 from jaxsens.core.models.transformer.layers import trace
 from jaxsens.theory import Search, worst_input

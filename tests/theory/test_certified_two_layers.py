@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxsens import Transformer, TransformerConfig
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.masks import SlidingWindow
 from jaxsens.core.models.transformer.layers import trace
 from jaxsens.theory.certified.averages import Counts

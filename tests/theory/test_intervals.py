@@ -6,13 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.models.transformer.trace import activation
+from jaxsens.core.base.programs import numerics
+from jaxsens.core.models.parts.choices import ACTIVATIONS
 from jaxsens.theory.certified import intervals
 from jaxsens.theory.certified.intervals import Ball, ball
-from tests.small_models import small
-
-ACTIVATIONS = ("relu", "gelu", "silu", "tanh")
 
 
 def inside(x: np.ndarray, b: Ball) -> bool:
@@ -38,7 +35,7 @@ def test_constants_of_the_activations_hold_on_a_grid(name):
 def test_activations_are_those_of_the_models(name):
     h = np.linspace(-5, 5, 101)
     with numerics("float64"):
-        of_model = np.asarray(activation(small(activation=name).layer(0), jnp.asarray(h)))
+        of_model = np.asarray(ACTIVATIONS[name](jnp.asarray(h)))
     np.testing.assert_allclose(intervals.ACTIVATIONS[name].function(h), of_model, atol=1e-14)
 
 

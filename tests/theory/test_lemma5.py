@@ -19,7 +19,7 @@ from jaxsens.core.models.parts.positions import Learned, Sinusoidal
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.score_positions import Alibi, PartialAlibi, RelativeBias, Rotary
 from jaxsens.core.models.parts.weighting import WEIGHTINGS, SinkSoftmax, Softmax, weights
-from jaxsens.core.models.transformer.layers import readout_position
+from jaxsens.core.models.transformer.layered import readout_row
 from jaxsens.theory.lemma5 import LayerBound, Lemma5, lemma5, next_layer
 from jaxsens.theory.logit_growth import logit_growth
 from tests import reference
@@ -65,7 +65,7 @@ def all_levels(seed: int) -> dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]
     parameters = jax.tree.map(np.asarray, model.parameters)
     for word in itertools.product(range(2), repeat=N):
         y = np.array(reference.levels(model.config, parameters, word))
-        position = readout_position(model.config, N)
+        position = readout_row(model.config.readout, N)
         row = y[-1].mean(axis=0) if position is None else y[-1][position]
         head = (parameters.head, parameters.head_bias)
         found[word] = (y, row if head[0] is None else row @ head[0] + head[1])
@@ -91,7 +91,7 @@ def test_no_exchange_of_any_word_moves_any_row_of_any_layer_or_the_output_furthe
     own = np.exp([layer.log_own for layer in layers])
     rows = np.exp([layer.log_rows for layer in layers])
     sizes = np.exp([c.log_F for c in bounds["l2"].constants])
-    readout = readout_position(model.config, N)
+    readout = readout_row(model.config.readout, N)
     for i, (y, out), (y2, out2) in pairs(all_levels(seed)):
         change = np.linalg.norm(y2 - y, axis=-1)
         others = np.arange(N) != i

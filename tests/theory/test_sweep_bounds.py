@@ -9,7 +9,6 @@ import json
 import pytest
 
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.base.precision import SUBTRACTED
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.jobs import job as jobs
@@ -18,6 +17,7 @@ from jaxsens.core.sweeps.sweep import RecordsJob, read_plan, read_records
 from jaxsens.theory.tables import sweep as bounds
 from jaxsens.theory.tables.sweep import BoundRecord, Bounds, Unsound
 from tests.core.sweeps.tiny import TINY, printed, quiet, tiny_sweep
+from tests.tolerances import SUBTRACTED
 
 ASKED = "\n[bounds]\nrestarts = 1\n"
 

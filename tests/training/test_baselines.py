@@ -12,8 +12,9 @@ import pytest
 from flax import nnx
 
 from jaxsens import InputError, Transformer, TransformerConfig
+from jaxsens.core.models.transformer.module import check_tokens
 from jaxsens.training import baselines
-from jaxsens.training.baselines import LSTM, RNN, Baseline, BaselineParameters, Convolution, check_tokens
+from jaxsens.training.baselines import LSTM, RNN, Baseline, BaselineParameters, Convolution
 from jaxsens.training.baselines_config import BaselineConfig, ConvolutionConfig, LSTMConfig, RNNConfig
 from tests.baseline_reference import loop_output
 from tests.refusals import refusal, refused

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.config_tables import build
 from jaxsens.training.config import OptimiserConfig
 from jaxsens.training.data import batches

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.languages import Parity
 from jaxsens.training import baselines
 from jaxsens.training.evaluation import cross_entropy, logits

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.config_tables import build
 from jaxsens.core.models.parts.schedules import SCHEDULES
 from jaxsens.core.models.parts.weighting import WEIGHTINGS, Softmax

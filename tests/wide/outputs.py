@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.engines.vmap import output_vector
 from jaxsens.core.models.adapters import Model, TransformerApply, in_float64
 from tests.wide.program import Program, traced

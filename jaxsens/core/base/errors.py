@@ -1,16 +1,21 @@
 """Exceptions for unusable input. One error lists every problem: where it is, what was given, and the remedy.
 
 Validation records problems as data. The front end that received the arguments puts them into words, so one check serves
-Python, config files, the command line and HTTP.
+Python, config files, the command line and HTTP. Work that cannot fit in this machine's memory is such a problem too.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, Self, TypeVar
+
+from jaxsens.core.base.told import in_words
 
 Rule = TypeVar("Rule")
 
@@ -72,7 +77,8 @@ class Problem:
         return hash(str(self))
 
     def __reduce__(self) -> Any:  # models, functions and devices cannot be pickled, but errors must
-        return Problem, (self.path, plain_value(self.value), self.remedy)
+        plain = self.value is None or type(self.value) in (bool, int, float, str, Written)
+        return Problem, (self.path, self.value if plain else Written(self.written), self.remedy)
 
 
 class InputError(ValueError):
@@ -231,13 +237,6 @@ _STEP = re.compile(r"-{0,2}\w[\w-]*")
 _DOTTED = re.compile(rf"{_STEP.pattern}(\.\w[\w-]*|\[\d+\])*")
 
 
-def plain_value(value: Any) -> Any:
-    """Returns the value if it is a number, a text or None; otherwise what Python writes for it."""
-    if value is None or type(value) in (bool, int, float, str, Written):
-        return value
-    return Written(shortened(repr(value), 200))
-
-
 class Problems(list[Problem]):
     """Collects all problems of an input, so that they can be raised together.
 
@@ -282,4 +281,43 @@ def collecting(subject: str) -> Iterator[Problems]:
     """Collects problems within a `with` block and raises them together at its end."""
     problems = Problems(subject)
     yield problems
-    problems.raise_if_any()
+    if problems:
+        raise InputError(*problems, subject=subject)
+
+
+# Work that cannot fit in this machine's memory. Estimates are lower bounds: rejected work could not have run. Accepted
+# work may still be too large if other programs use much of the memory.
+
+TOKEN_BYTES = 48
+"""Bytes needed for one position, to choose and count its flips. A fourth of them remain: its id, and its list."""
+
+FLIP_BYTES = 64
+"""Bytes needed to enumerate one flip. Half of them remain: position, symbol, input and norm."""
+
+_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+@lru_cache(maxsize=1)
+def machine_memory() -> int:
+    """Returns the bytes of memory of this machine, or the limit of the container if that is smaller."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(whole, int(_LIMIT.read_text(encoding="utf-8")))
+    except (OSError, ValueError):  # No such limit, or "max".
+        return whole
+
+
+def check_fits(
+    argument: str, value: object, needed: float, what: str, remedy: str, problems: Problems
+) -> bool:
+    """Returns whether `needed` bytes fit in this machine's memory; if not, adds an error for the argument.
+
+    `what` is a noun in the singular, such as "the list of its flips".
+    """
+    have = machine_memory()
+    if needed <= have:
+        return True
+    problems.add(
+        argument, value, f"{what} takes {in_words(needed)}, and this machine has {in_words(have)}; {remedy}"
+    )
+    return False

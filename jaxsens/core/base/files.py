@@ -11,7 +11,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO
@@ -142,23 +142,20 @@ def atomic_path(path: str | os.PathLike[str], clear: bool = True) -> Iterator[Pa
         temporary.unlink(missing_ok=True)
 
 
-def read_within(path: str | os.PathLike[str], most: int) -> bytes:
-    """Returns the bytes of a file. Raises OSError if it cannot be read, and ValueError as `rest_within`."""
-    with open(path, "rb") as file:
-        return rest_within(file, most)
+def read_within(path: str | os.PathLike[str] | IO[bytes], most: int) -> bytes:
+    """Returns the bytes of a file, which may be open, that has at most `most`.
 
-
-def rest_within(file: IO[bytes], most: int) -> bytes:
-    """Returns the bytes of an open file that has at most `most`. Of a longer one, and of an endless device, no more is
-    read.
+    Of a longer one, and of an endless device, no more is read.
 
     Raises:
+        OSError: if it cannot be read.
         ValueError: if it is longer.
     """
-    found = file.read(most + 1)
-    if len(found) > most:
+    with open(path, "rb") if isinstance(path, str | os.PathLike) else nullcontext(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
         raise ValueError(f"it has more than {most} bytes")
-    return found
+    return content
 
 
 def read_text_within(path: str | os.PathLike[str], most: int) -> str:
@@ -181,10 +178,17 @@ def lines_of(text: str) -> list[str]:
     return io.StringIO(text, newline=None).read().removesuffix("\n").split("\n")
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Writes `text` to `path` atomically, as UTF-8."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+def write_text(path: str | os.PathLike[str], text: str) -> bool:
+    """Writes `text` to `path` atomically, as UTF-8, unless the file holds just this; returns whether it did not.
+
+    Many processes that have the same to say then read one file, rather than replace it in turn.
+    """
+    data = text.encode()
+    with suppress(OSError):
+        if Path(path).is_file() and Path(path).read_bytes() == data:
+            return False
+    write_bytes(path, data)
+    return True
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
@@ -219,18 +223,6 @@ def check_ending(
         other = METHODS.get(ending)
         hint = "" if other is None else f"; {names.get(other, other)} writes {ending}"
         problems.add(argument, os.fspath(path), f"a file name that ends in {' or '.join(own)}{hint}")
-
-
-def keep_text(path: str | os.PathLike[str], text: str) -> bool:
-    """Writes `text` to `path` atomically, unless the file holds just this; returns whether it did not.
-
-    Many processes that have the same to say then read one file, rather than replace it in turn.
-    """
-    with suppress(OSError, UnicodeDecodeError):
-        if Path(path).read_text(encoding="utf-8") == text:
-            return False
-    write_text(path, text)
-    return True
 
 
 def there_are(paths: Iterable[Path]) -> set[Path]:

@@ -30,22 +30,18 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from numbers import Integral, Real
 from operator import ge, gt, le, lt
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.core.base.errors import Problems, collecting
-from jaxsens.core.base.memory import FLIP_BYTES, TOKEN_BYTES, check_fits
+from jaxsens.core.base.errors import FLIP_BYTES, TOKEN_BYTES, Problems, check_fits, collecting
 
 if TYPE_CHECKING:
-    from jax.sharding import Mesh
     from matplotlib.axes import Axes
 
-Norm = Literal["l2", "l1", "linf"]
+NORMS = ("l2", "l1", "linf")
 """The norms in which changes are measured."""
-
-NORMS: tuple[str, ...] = get_args(Norm)
 
 LARGEST_ID = 2**31 - 1
 """The largest id. Models read ids as 32-bit integers, so larger ones would wrap around: 2**40 + 1 to 1."""
@@ -70,9 +66,14 @@ FEWER_FLIPS = (
 # Kinds of values
 
 
+def is_integer(value: object) -> TypeGuard[Integral]:
+    """Returns whether a value is a whole number of Python or NumPy."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def is_count(value: object, least: int = 0) -> bool:
     """Returns whether a value is a whole number of at least `least`."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+    return is_integer(value) and int(value) >= least
 
 
 def is_real(value: object) -> bool:
@@ -98,7 +99,7 @@ def plain_numbers(value: Any) -> Any:
     if isinstance(value, tuple | list):
         # A namedtuple takes separate arguments, and is not a list of numbers.
         return type(value)(map(plain_numbers, value)) if type(value) in (tuple, list) else value
-    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+    return int(value) if is_integer(value) else value
 
 
 def keep_plain(config: object, *fields: str) -> None:
@@ -127,15 +128,11 @@ def whole_numbers(value: object) -> np.ndarray | None:
     found = array_of(value)
     if found.dtype.kind == "f" and isinstance(value, list | tuple):
         found = np.array(value, object)  # NumPy turns a list that holds 2**63 into floats
-    if found.dtype == object and found.size and all(_is_whole(one) for one in found.flat):
+    if found.dtype == object and found.size and all(map(is_integer, found.flat)):
         ends = np.iinfo(np.int64)
         cut = [min(max(int(one), ends.min), ends.max) for one in found.flat]
         found = np.array(cut, np.int64).reshape(found.shape)
     return found if np.issubdtype(found.dtype, np.integer) else None
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
 
 
 # Numbers and names
@@ -152,7 +149,7 @@ def is_unicode(text: str) -> bool:
 
 def count(name: str, value: Any, problems: Problems, least: int = 0, most: float = LARGEST_COUNT) -> int:
     """A whole number of at least `least` and at most `most`."""
-    if is_count(value, least) and int(value) <= most:
+    if is_integer(value) and least <= int(value) <= most:
         return int(value)
     problems.add(name, value, count_wanted(value, least, most))
     return 0
@@ -160,10 +157,10 @@ def count(name: str, value: Any, problems: Problems, least: int = 0, most: float
 
 def optional_count(name: str, value: Any, problems: Problems, least: int = 1) -> int | None:
     """A whole number of at least `least`, or None."""
-    if value is None or (is_count(value, least) and int(value) <= LARGEST_COUNT):
-        return plain_numbers(value)
-    problems.add(name, value, f"{count_wanted(value, least)}, or None")
-    return None
+    if value is not None and not (is_count(value, least) and int(value) <= LARGEST_COUNT):
+        problems.add(name, value, f"{count_wanted(value, least)}, or None")
+        return None
+    return None if value is None else int(value)
 
 
 def count_wanted(value: object, least: int, most: float = LARGEST_COUNT) -> str:
@@ -201,11 +198,6 @@ def number(
     return 0.0
 
 
-def probability(name: str, value: Any, problems: Problems) -> float:
-    """A number strictly between 0 and 1."""
-    return number(name, value, problems, above=0, below=1)
-
-
 def choice(name: str, value: Any, known: Collection[Any], problems: Problems) -> Any:
     """One of a few names (or None, True and False, which are compared by identity)."""
     if not any(value is one or (isinstance(value, str) and value == one) for one in known):
@@ -227,18 +219,11 @@ def checked_count(subject: str, *, least: int = 0, **values: Any) -> int:
     return found[0]
 
 
-def checked_number(
-    subject: str,
-    *,
-    above: float | None = None,
-    least: float | None = None,
-    below: float | None = None,
-    most: float | None = None,
-    **values: Any,
-) -> float:
-    """Checks that all values are numbers within the limits of `number`, raises their errors, and returns the first."""
+def checked_number(subject: str, **values: Any) -> float:
+    """Checks that all values are numbers within the limits of `number`, raises their errors, and returns the first. The
+    limits stand among the values: above=0, gap=gap."""
+    limits = {name: values.pop(name) for name in ("above", "least", "below", "most") if name in values}
     with collecting(subject) as problems:
-        limits = {"above": above, "least": least, "below": below, "most": most}
         found = [number(name, value, problems, **limits) for name, value in values.items()]
     return found[0]
 
@@ -304,46 +289,47 @@ def tokens(
 
     The stand-in has shape (0, 0).
     """
-    from jax.core import Tracer
-
-    if isinstance(value, Tracer):
-        remedy = "known values: call this outside jit, vmap and grad; it compiles what it runs"
-        problems.add("tokens", value, remedy)
-        return np.zeros((0, 0), np.int32)
-    found, words = array_of(value), whole_numbers(value)
-    if is_masked(value):
-        problems.add("tokens", value, UNMASKED)
-    elif isinstance(value, Mapping) and "input_ids" in value:
-        problems.add("tokens", type(value).__name__, 'its ids: tokens["input_ids"]')
-    elif not isinstance(value, str | list | tuple) and found.size and isinstance(found.flat[0], str):
-        remedy = "a list of texts, tokens.tolist(), for a model that encodes text; otherwise ids"
-        problems.add("tokens", f"{type(value).__name__} of texts", remedy)
-    elif words is None and found.dtype.kind in "US":
-        remedy = "ids, not text: such as [int(symbol) for symbol in word], or the input_ids of a tokenizer"
-        problems.add("tokens", value, remedy)
-    elif not one and words is None and found.dtype == object and _lengths(value):
-        remedy = (
-            f"ids of one length, not of {_lengths(value)}: [{problems.subject}(model, one) for one in tokens]"
-        )
-        problems.add("tokens", value, remedy)
-    elif words is None and found.dtype == object:
-        wanted = "whole numbers of shape (n,)" + ("" if one else " or (batch, n), all inputs of one length")
-        problems.add("tokens", value, f"{wanted}; turn an iterator or a set into a list")
-    elif is_one_hot(found, words):
-        remedy = "one-hot rows: give the symbols' ids, tokens.argmax(-1)"
-        problems.add("tokens", _told(found), remedy)
-    elif found.size == 0 or found.ndim not in ((1,) if one else (1, 2)):
-        only = "shape (n,), one input of at least one symbol"
-        several = "shape (n,) or (batch, n), neither of them 0"
-        problems.add("tokens", f"shape {found.shape}", only if one else several)
-    elif words is None:
-        problems.add("tokens", _told(found), "whole numbers, the symbols' ids: tokens.astype(int)")
+    words = whole_numbers(value)
+    if words is None or words.size == 0 or words.ndim not in ((1,) if one else (1, 2)):
+        problems.add("tokens", *_instead_of(value, words, one, problems.subject))
     elif check_fits(
-        "tokens", f"shape {found.shape}", found.size * TOKEN_BYTES, "a measurement of them", SHORTER, problems
+        "tokens", f"shape {words.shape}", words.size * TOKEN_BYTES, "a measurement of them", SHORTER, problems
     ):
         check_ids("tokens", words, vocabulary, problems)
         return words.reshape(-1, words.shape[-1]).astype(np.int32)
     return np.zeros((0, 0), np.int32)
+
+
+def _instead_of(value: Any, words: np.ndarray | None, one: bool, function: str) -> tuple[Any, str]:
+    """Returns how to write a value that is no inputs, and what to give to the function instead."""
+    from jax.core import Tracer
+
+    array = array_of(value)
+    if isinstance(value, Tracer):
+        return value, "known values: call this outside jit, vmap and grad; it compiles what it runs"
+    if is_masked(value):
+        return value, UNMASKED
+    if isinstance(value, Mapping) and "input_ids" in value:
+        return type(value).__name__, 'its ids: tokens["input_ids"]'
+    if not isinstance(value, str | list | tuple) and array.size and isinstance(array.flat[0], str):
+        texts = f"{type(value).__name__} of texts"
+        return texts, "a list of texts, tokens.tolist(), for a model that encodes text; otherwise ids"
+    if words is None and array.dtype.kind in "US":
+        return (
+            value,
+            "ids, not text: such as [int(symbol) for symbol in word], or the input_ids of a tokenizer",
+        )
+    if words is None and array.dtype == object:
+        if not one and (lengths := _lengths(value)):
+            return value, f"ids of one length, not of {lengths}: [{function}(model, one) for one in tokens]"
+        shape = "shape (n,)" + ("" if one else " or (batch, n), all inputs of one length")
+        return value, f"whole numbers of {shape}; turn an iterator or a set into a list"
+    if is_one_hot(array, words):
+        return _shown(array), "one-hot rows: give the symbols' ids, tokens.argmax(-1)"
+    if array.size == 0 or array.ndim not in ((1,) if one else (1, 2)):
+        only = "shape (n,), one input of at least one symbol"
+        return f"shape {array.shape}", only if one else "shape (n,) or (batch, n), neither of them 0"
+    return _shown(array), "whole numbers, the symbols' ids: tokens.astype(int)"
 
 
 def _lengths(value: Any) -> str:
@@ -361,7 +347,7 @@ def is_one_hot(found: np.ndarray, words: np.ndarray | None) -> bool:
     return bool(np.all(ones | (found == 0)) and np.all(np.sum(ones, axis=-1) == 1))
 
 
-def _told(found: np.ndarray) -> str:
+def _shown(found: np.ndarray) -> str:
     """Returns an array's dtype, shape and first values."""
     more = ", ..." if found.size > 4 else ""
     return f"{found.dtype}, shape {found.shape}: {', '.join(map(str, found.ravel()[:4].tolist()))}{more}"
@@ -466,7 +452,7 @@ def readout(value: object, own: int | str | None, n: int, problems: Problems) ->
 
     `own` is the readout that the model declares, or "auto" if it declares none.
     """
-    if isinstance(value, Integral) and not isinstance(value, bool):
+    if is_integer(value):
         place = int(value)
         if place < 0:
             instead = '"last"' if place == -1 else f"n - {-place}"
@@ -496,32 +482,25 @@ def config_readout(name: str, value: Any, problems: Problems, by_symbol: bool = 
 
 def mesh(value: object, problems: Problems) -> None:
     """Adds an error if the value is neither None nor a mesh of devices, or a mesh that processes cannot share."""
-    from jax.sharding import Mesh
+    import jax
 
     if value is None:
         return
-    if isinstance(value, Mesh) and value.size:
-        _shared_mesh(value, problems)
+    if not isinstance(value, jax.sharding.Mesh) or not value.size:
+        platform = isinstance(value, str) and value in ("cpu", "gpu", "tpu")
+        devices = f"jax.devices({value!r})" if platform else "devices"
+        problems.add(
+            "mesh",
+            value,
+            "the devices to spread flips over, or None for all of this process:\n"
+            f'    mesh = jax.sharding.Mesh(numpy.array({devices}), ("flips",))\n'
+            "    jaxsens.flip_sensitivity(model, tokens, placement=jaxsens.Placement(mesh))",
+        )
         return
-    platform = isinstance(value, str) and value in ("cpu", "gpu", "tpu")
-    devices = f"jax.devices({value!r})" if platform else "devices"
-    problems.add(
-        "mesh",
-        value,
-        "the devices to spread flips over, or None for all of this process:\n"
-        f'    mesh = jax.sharding.Mesh(numpy.array({devices}), ("flips",))\n'
-        "    jaxsens.flip_sensitivity(model, tokens, placement=jaxsens.Placement(mesh))",
-    )
-
-
-def _shared_mesh(mesh: Mesh, problems: Problems) -> None:
-    """Adds an error for a mesh with devices of other processes, if this one has none there, or it has several axes."""
-    import jax
-
-    own, there = jax.process_index(), sorted({device.process_index for device in mesh.devices.flat})
-    if own not in there:
+    own, processes = jax.process_index(), sorted({device.process_index for device in value.devices.flat})
+    if own not in processes:
         remedy = "jaxsens.global_mesh(), or a mesh with devices of every process that makes the call"
-        problems.add("mesh", f"devices of the processes {there}, none of this process, {own}", remedy)
-    elif len(there) > 1 and len(mesh.axis_names) > 1:
-        axes = f"the axes {mesh.axis_names} over {len(there)} processes"
+        problems.add("mesh", f"devices of the processes {processes}, none of this process, {own}", remedy)
+    elif len(processes) > 1 and len(value.axis_names) > 1:
+        axes = f"the axes {value.axis_names} over {len(processes)} processes"
         problems.add("mesh", axes, "one axis, as jaxsens.global_mesh() has, if several processes share it")

@@ -4,7 +4,7 @@
 
 A program compiled for one processor may end the process on another, and JAX's own key does not tell them apart. JAX
 also writes its files in place and never repairs them: half a program of a process that was killed stays. So JAX writes
-in a temporary folder, with links to the programs that are there, and new ones are copied out of it and renamed.
+in a temporary folder, with links to the programs that are there. New ones are copied out of it at the end and renamed.
 """
 
 from __future__ import annotations
@@ -18,54 +18,40 @@ import shutil
 import socket
 import stat
 import tempfile
-import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
-from jaxsens.core.base.errors import Problems
+from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.files import try_writing_to, write_bytes
-from jaxsens.core.base.strict import naming_arguments, typed_arguments
+from jaxsens.core.base.strict import is_path, naming_arguments
 
 _SUFFIX = "-cache"
-_EVENTS = "/jax/compilation_cache/"
 _ROOT = 0
 _LEFT = f"jaxsens-compiled-{socket.gethostname()}-"  # before the number of the process
-_SETTLED_SECONDS = 2.0  # JAX writes programs from several threads; one this old is complete.
 
 
 @dataclass(eq=False)
 class KeptPrograms:
-    """What became of the programs that were needed, as `programs_kept` returns it; a `with` block ends it.
+    """Where programs are kept, as `programs_kept` returns it; a `with` block ends it.
 
     Attributes:
-        folder: where programs are kept; None where they are not.
+        folder: where; None where they are not kept.
         why_not: why not, in that case.
-        needed: how many programs could have come from there.
-        loaded: how many did.
-        saved: seconds that compiling those had taken, less the time to load them.
     """
 
     folder: Path | None = None
     why_not: str = ""
-    needed: int = 0
-    loaded: int = 0
-    saved: float = 0.0
-    _publish: Callable[[float], None] = field(default=lambda settled: None, repr=False)
+    _own: Path | None = field(default=None, repr=False)
     _end: ExitStack = field(default_factory=ExitStack, repr=False)
 
     def __str__(self) -> str:
         if self.folder is None:
             return f"compiled programs are not kept: {self.why_not}"
-        if self.needed == 0:
-            return "no program was compiled that could be kept"
-        text = f"{self.loaded} of {self.needed} compiled programs came from {self.folder}"
-        return f"{text}, which saved about {self.saved:.0f} s" if self.saved >= 1 else text
+        return f"compiled programs are kept in {self.folder}"
 
     def __enter__(self) -> Self:
         return self
@@ -74,8 +60,15 @@ class KeptPrograms:
         self.close()
 
     def keep(self) -> None:
-        """Keeps what is new, while nothing is compiled."""
-        self._publish(0.0)
+        """Keeps what is new, while nothing is compiled. What fails loses nothing but time: it is compiled again."""
+        # A folder that was deleted meanwhile is not made anew: others might write to it.
+        if self.folder is None or self._own is None or not self.folder.is_dir():
+            return
+        with suppress(OSError):
+            for entry in os.scandir(self._own):
+                new = entry.name.endswith(_SUFFIX) and entry.is_file(follow_symlinks=False)
+                if new and not os.path.lexists(self.folder / entry.name):
+                    write_bytes(self.folder / entry.name, Path(entry.path).read_bytes())
 
     def close(self) -> None:
         """Keeps what is new, and restores JAX's settings."""
@@ -90,16 +83,16 @@ _open: KeptPrograms | None = None  # whose folder JAX uses
 
 
 @naming_arguments
-@typed_arguments
 def programs_kept(folder: str | os.PathLike[str] | None = None) -> KeptPrograms:
     """Keeps the programs that JAX compiles from now on, and loads those that earlier processes kept.
 
     It begins where it is called: at the top of a script or a notebook, one call holds until the process ends. As a
     block, `with jaxsens.programs_kept(): ...`, it ends with it and restores JAX's settings. One folder is used at a
-    time: a call without a folder uses that of the call before, and a call with another folder ends that one.
+    time: a call without a folder uses that of the call before, and a call with another folder ends that one. A process
+    that is killed keeps none of its programs.
 
     A kept program was compiled from the same code for the same version of jaxlib, backend and processor: none ever
-    changes a result. Who shares a folder trusts each other, since programs that lie there are run. A folder that others
+    changes a result. Share a folder only with users whom you trust: the programs in it are run. A folder that others
     can write to, or that belongs to another user, is not used. Nothing is removed: delete the folder when it is too
     large. Nothing is kept where JAX_ENABLE_COMPILATION_CACHE is off. With `jax.distributed`, call this after its
     initialisation.
@@ -109,7 +102,7 @@ def programs_kept(folder: str | os.PathLike[str] | None = None) -> KeptPrograms:
             JAX_COMPILATION_CACHE_DIR, or else in ~/.cache/jaxsens/compiled, if that can be written to.
 
     Returns:
-        The folder, and counts of programs needed and loaded; printed, it says what was saved.
+        The folder, or why nothing is kept.
 
     Raises:
         InputError: if the folder that was given cannot be written to, or can be by others.
@@ -122,54 +115,71 @@ def programs_kept(folder: str | os.PathLike[str] | None = None) -> KeptPrograms:
 
 def kept_in(folder: Any, subject: str, argument: str, remedy: str) -> KeptPrograms:
     """As `programs_kept`; an error about the folder names `subject` and `argument`, and the remedy."""
-    kept, problems = KeptPrograms(), Problems(subject)
-    if folder is not None and not (isinstance(folder, str | os.PathLike) and os.fspath(folder)):
-        problems.add(argument, folder, "the name of a folder, or None for the default one")
-        problems.raise_if_any()
+    import jax
+
     global _open
-    with ExitStack() as begun:
-        within = _open.folder if _open else None
-        if _setting("jax_enable_compilation_cache"):
-            kept.folder, kept.why_not = (within, "") if folder is None and within else _made_ready(folder)
-        else:
-            kept.why_not = "JAX_ENABLE_COMPILATION_CACHE is off"
-            folder = None
-        if kept.folder is None and folder is not None:
-            problems.add(argument, folder, f"{remedy}: {kept.why_not}")
-            problems.raise_if_any()
-        elif kept.folder is not None and kept.folder == within:
-            begun.enter_context(_counted(kept, lambda settled: None))
-        elif kept.folder is not None:
-            if _open is not None:
-                _open.close()
-            _remove_left()
-            prefix = f"{_LEFT}{os.getpid()}-"
-            temporary = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
-            own = Path(begun.enter_context(temporary))
-            for entry in kept.folder.glob(f"*{_SUFFIX}"):
-                if entry.is_symlink():  # JAX would write through it
-                    continue
+    if folder is not None and not (isinstance(folder, str | os.PathLike) and is_path(folder)):
+        raise InputError.of(argument, folder, "the name of a folder, or None for the default one", subject)
+    settings: Any = jax.config
+    if not settings.jax_enable_compilation_cache:
+        return KeptPrograms(why_not="JAX_ENABLE_COMPILATION_CACHE is off")
+    within = _open.folder if _open else None
+    place, why_not = (within, "") if folder is None and within else _made_ready(folder)
+    if place is None and folder is not None:
+        raise InputError.of(argument, folder, f"{remedy}: {why_not}", subject)
+    programs = KeptPrograms(place, why_not)
+    if place is None or place == within:
+        return programs
+    if _open is not None:
+        _open.close()
+    _remove_left()
+    with ExitStack() as stack:
+        prefix = f"{_LEFT}{os.getpid()}-"
+        own = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True))
+        )
+        for entry in place.glob(f"*{_SUFFIX}"):
+            if not entry.is_symlink():  # JAX would write through it
                 os.symlink(entry.absolute(), own / entry.name)
-            begun.enter_context(_set(own))
-            kept._publish = partial(_publish, own, kept.folder)
-            begun.callback(kept.keep)
-            begun.enter_context(_counted(kept, kept._publish))
-            _open = kept
-        kept._end = begun.pop_all()
-    atexit.register(kept.close)
-    return kept
+        new = {
+            "jax_compilation_cache_dir": str(own),
+            "jax_persistent_cache_min_compile_time_secs": 0.0,
+            "jax_persistent_cache_min_entry_size_bytes": -1,
+            "jax_persistent_cache_enable_xla_caches": "none",  # they would be left in `own`
+            "jax_compilation_cache_max_size": -1,  # a limit needs locks
+        }
+        stack.callback(_set, {name: getattr(settings, name) for name in new})
+        _set(new)
+        programs._own = own
+        stack.callback(programs.keep)
+        programs._end, _open = stack.pop_all(), programs
+    atexit.register(programs.close)
+    return programs
+
+
+def _set(settings: dict[str, Any]) -> None:
+    """Changes settings of JAX's cache."""
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
 
 
 def _made_ready(given: Any) -> tuple[Path | None, str]:
     """The folder for this jaxlib, backend and processor; None, with the reason, if it cannot be used."""
     import jax
 
-    if given is None and "://" in (found := str(_setting("jax_compilation_cache_dir"))):
-        return None, f"JAX keeps them itself in {found}"
+    set_for_jax = getattr(jax.config, "jax_compilation_cache_dir")  # noqa: B009 - pyright knows none of its settings
+    if given is None and "://" in str(set_for_jax):
+        return None, f"JAX keeps them itself in {set_for_jax}"
     try:
-        base = _default_base() if given is None else Path(given)
+        base = Path(given or set_for_jax or os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     except RuntimeError as error:  # from Path.expanduser
         return None, str(error)
+    if not (given or set_for_jax):
+        base = base / "jaxsens" / "compiled"
     folder = base / f"jaxlib-{version('jaxlib')}-{jax.default_backend()}-{processor()}"
     try:
         base.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -179,7 +189,7 @@ def _made_ready(given: Any) -> tuple[Path | None, str]:
             try_writing_to(folder)
             return folder, ""
         if given is None:
-            warnings.warn(f"compiled programs are not kept: {why}", stacklevel=4)
+            warnings.warn(f"compiled programs are not kept: {why}", stacklevel=5)
         return None, why
     except OSError as error:
         return None, f"{base} cannot be written to ({error.strerror or error})"
@@ -200,14 +210,6 @@ def _strangers(folder: Path) -> str | None:
     return None
 
 
-def _default_base() -> Path:
-    set_for_jax = _setting("jax_compilation_cache_dir")
-    if set_for_jax:
-        return Path(set_for_jax)
-    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return Path(home) / "jaxsens" / "compiled"
-
-
 def processor() -> str:
     """Returns a digest of what this machine's processor can do: equal where code may be exchanged.
 
@@ -226,64 +228,6 @@ def processor() -> str:
     return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()[:12]
 
 
-@contextmanager
-def _set(own: Path) -> Iterator[None]:
-    """Has JAX cache every program in `own`; restores its settings afterwards."""
-    import jax
-    from jax.experimental.compilation_cache import compilation_cache
-
-    settings: dict[str, Any] = {
-        "jax_compilation_cache_dir": str(own),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-        "jax_persistent_cache_enable_xla_caches": "none",  # they would be left in `own`
-        "jax_compilation_cache_max_size": -1,  # a limit needs locks
-    }
-    before = {name: _setting(name) for name in settings}
-
-    def update(settings: dict[str, Any]) -> None:
-        for name, value in settings.items():
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
-
-    update(settings)
-    try:
-        yield
-    finally:
-        update(before)
-
-
-def _setting(name: str) -> Any:
-    import jax
-
-    return getattr(jax.config, name)
-
-
-@contextmanager
-def _counted(kept: KeptPrograms, publish: Callable[[float], None]) -> Iterator[None]:
-    """Counts the programs that are needed and loaded, and publishes what is new before each."""
-    import jax.monitoring
-
-    def on_event(event: str, **more: Any) -> None:
-        if event == f"{_EVENTS}compile_requests_use_cache":  # before JAX looks into its folder
-            kept.needed += 1
-            publish(_SETTLED_SECONDS)
-        elif event == f"{_EVENTS}cache_hits":
-            kept.loaded += 1
-
-    def on_duration(event: str, duration_secs: float, **more: Any) -> None:
-        if event == f"{_EVENTS}compile_time_saved_sec":
-            kept.saved += duration_secs
-
-    jax.monitoring.register_event_listener(on_event)
-    jax.monitoring.register_event_duration_secs_listener(on_duration)
-    try:
-        yield
-    finally:
-        jax.monitoring.unregister_event_listener(on_event)
-        jax.monitoring.unregister_event_duration_listener(on_duration)
-
-
 def _remove_left() -> None:
     """Removes the temporary folders of this user's processes that were killed on this machine."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_LEFT}*-*"):
@@ -295,18 +239,3 @@ def _remove_left() -> None:
                 os.kill(int(number), 0)
             except ProcessLookupError:
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _publish(own: Path, shared: Path, settled: float) -> None:
-    """Copies new programs out. One counts as complete `settled` seconds after JAX began to write it.
-
-    Failures lose nothing but time: a program is then compiled again.
-    """
-    complete = time.time() - settled
-    if not shared.is_dir():  # it was deleted meanwhile: made anew, others might write to it
-        return
-    with suppress(OSError):
-        for entry in os.scandir(own):
-            new = entry.name.endswith(_SUFFIX) and entry.is_file(follow_symlinks=False)
-            if new and entry.stat().st_mtime <= complete and not os.path.lexists(shared / entry.name):
-                write_bytes(shared / entry.name, Path(entry.path).read_bytes())

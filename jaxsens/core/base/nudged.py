@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Literal, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Array
 
 ROUNDINGS = 4.0
@@ -74,17 +74,6 @@ def inlined(f: Callable[..., Array]) -> Callable[..., Array]:
         return _bound(equation, operands)
 
     return lambda *args: _run(jax.make_jaxpr(f)(*args), jax.tree.leaves(args), bound)[0]
-
-
-def equations(jaxpr: Any) -> float:
-    """Returns the number of equations of a program, and of those that it calls; infinite if it calls Python, which may
-    take long and has no roundings to move."""
-    return sum(
-        math.inf
-        if "callback" in one.primitive.name
-        else 1 + sum(map(equations, jaxprs_in_params(one.params)))
-        for one in jaxpr.eqns
-    )
 
 
 def choices(f: Callable[[Array], Array], x: Array) -> list[Array]:

@@ -1,19 +1,34 @@
-"""What packages around the core bring, by entry points: engines, kinds and sources of models, tables of a sweep.
+"""The objects that a user gives by kind, such as `Substitute`, `L2` and `Vmap`, and what packages bring.
 
-The names come from the metadata of what is installed, so that messages, help and schemas are the same whatever was
-imported before. The object behind a name is imported when it is used.
+Packages bring engines, kinds and sources of models, and tables of a sweep by entry points. The names come from the
+metadata of what is installed, so that messages, help and schemas are the same whatever was imported before. The object
+behind a name is imported when it is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+import math
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date, time
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast, dataclass_transform
 
-from jaxsens.core.base.errors import InputError
+from jaxsens.core.base import inputs
+from jaxsens.core.base.errors import InputError, Problems, path_of
+from jaxsens.core.base.strict import checked_by, config, did_you_mean, read_table
+
+T = TypeVar("T")
+
+Seed = Annotated[int, checked_by(inputs.count, most=math.inf)]
+"""A seed of random numbers, of any size."""
+
+
+# What packages bring
 
 Group = Literal["engines", "model_kinds", "model_sources", "sweep_tables"]
 """`engines`: classes of options of an engine. `model_kinds`: kinds of networks, `kind` in a `[model]` table.
@@ -36,7 +51,11 @@ def entries(group: Group) -> MappingProxyType[str, EntryPoint]:
             raise InputError(
                 f"two packages bring {entry.name!r} of jaxsens.{group}, {other.value} and {entry.value}: uninstall one"
             )
-    return MappingProxyType({name: entry for name, entry in by_name.items() if _is_there(entry)})
+    for name, entry in [*by_name.items()]:
+        package, _, below = entry.module.partition(".")
+        if package == "jaxsens" and find_spec(f"jaxsens.{below.partition('.')[0]}") is None:
+            del by_name[name]
+    return MappingProxyType(by_name)
 
 
 def load(group: Group, name: str) -> Any:
@@ -65,12 +84,14 @@ class Kinds(Mapping[str, type[Any]]):
             self._own[name] = kind
 
     def __getitem__(self, name: str) -> type[Any]:
-        if name not in self.brought:
+        if name in self._own:
             return self._own[name]
-        found = load(self.group, name)
-        if getattr(found, "kinds", None) is not self or found.kind != name:
-            raise InputError(f"jaxsens.{self.group}: {name!r} is {found!r}, which is no class of this kind")
-        return found
+        if name not in self.brought:
+            raise KeyError(name)
+        kind = load(self.group, name)
+        if getattr(kind, "kinds", None) is not self or kind.kind != name:
+            raise InputError(f"jaxsens.{self.group}: {name!r} is {kind!r}, which is no class of this kind")
+        return kind
 
     def __iter__(self) -> Iterator[str]:
         return iter((*self._own, *self.brought))
@@ -79,6 +100,163 @@ class Kinds(Mapping[str, type[Any]]):
         return len(self._own) + len(self.brought)
 
 
-def _is_there(entry: EntryPoint) -> bool:
-    package, _, below = entry.module.partition(".")
-    return package != "jaxsens" or find_spec(f"jaxsens.{below.partition('.')[0]}") is not None
+# Objects of a kind
+
+
+class Answer:
+    """An answer to one question. Its class is one of the kinds of an abstract class below this one.
+
+    Attributes:
+        kind: the word for it in a config and on the command line.
+        question: the argument that it answers.
+    """
+
+    kind: ClassVar[str]
+    question: ClassVar[str]
+    kinds: ClassVar[Any]
+
+    @classmethod
+    def shorthand(cls, value: Any) -> Any:
+        """Returns what to make of a value that is neither an object, nor a name, nor a table; None if it is nothing."""
+        del value
+        return None
+
+    def seeded(self, seed: int) -> Any:
+        """Returns the answer with a seed, if it draws anything."""
+        del seed
+        return self
+
+    def given(self) -> dict[str, Any]:
+        """Returns the fields that differ from their defaults."""
+        pairs = [(field, getattr(self, field.name)) for field in dataclasses.fields(cast(Any, self))]
+        return {field.name: value for field, value in pairs if value != field.default}
+
+    def table(self) -> dict[str, Any]:
+        """Returns the object as JSON values: its kind, and the fields that differ from their defaults."""
+        return {"kind": self.kind, **{name: _listed(value) for name, value in self.given().items()}}
+
+    def __repr__(self) -> str:
+        first = dataclasses.fields(cast(Any, self))[:1]
+        positional = {field.name for field in first if not field.kw_only and field.name in self._spoken()}
+        shown = [
+            f"{value!r}" if name in positional else f"{name}={value!r}"
+            for name, value in self._written().items()
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def _written(self) -> dict[str, Any]:
+        """The fields that are written, as a user writes them."""
+        return {name: _listed(value) for name, value in self.given().items()}
+
+    @classmethod
+    def _spoken(cls) -> tuple[str, ...]:
+        """The fields that are written without their names."""
+        return ()
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=False, field_specifiers=(dataclasses.field,))
+def kind_of(base: Any, kind: str) -> Callable[[type[T]], type[T]]:
+    """Makes a class a kind of the answers to a question: a config (`jaxsens.core.base.strict`), known by the word
+    `kind`."""
+
+    def decorate(cls: type[T]) -> type[T]:
+        made: Any = config(cls)
+        made.__repr__ = Answer.__repr__
+        made.kind = kind
+        base.kinds[kind] = made
+        return made
+
+    return decorate
+
+
+def read(base: Any, value: Any, problems: Problems, name: str | None = None, *, file: bool = False) -> Any:
+    """Returns the object that answers a question; None after adding errors.
+
+    Args:
+        base: the abstract class: `Flips`, `Measure` or `AskedEngine`.
+        value: an object, the name of a kind, a table `{"kind": ..., ...}`, or a shorthand.
+        problems: collects the errors.
+        name: what to call the value in messages; by default the question's name.
+        file: whether the value comes from a file, where nothing but tables, names and shorthands are.
+    """
+    name = str(base.question) if name is None else name
+    if isinstance(value, base):
+        return value
+    if isinstance(value, str):
+        value = {"kind": value}
+    elif not (isinstance(value, Mapping) and "kind" in value):
+        table = base.shorthand(value)
+        if table is None:
+            problems.add(name, value, f"one of {', '.join(base.kinds)}, or an object such as {base.example}")
+            return None
+        value = table
+    table = {str(field): one for field, one in value.items()}
+    kind = table.pop("kind")
+    known = base.kinds.get(kind) if isinstance(kind, str) else None
+    if known is None:
+        hint = did_you_mean(kind, base.kinds) if isinstance(kind, str) else ""
+        path = path_of(name) if hint else (*path_of(name), "kind")
+        problems.add(path, kind, f"one of {', '.join(base.kinds)}{hint if 'mean' in hint else ''}")
+    elif file:
+        return read_table(known, table, name, problems)
+    else:
+        try:
+            return known(**table)
+        except InputError as error:
+            problems.include(error.problems, name)
+    return None
+
+
+def _listed(value: Any) -> Any:
+    """Tuples as lists, as one writes them, and as JSON has them."""
+    return [_listed(one) for one in value] if isinstance(value, tuple) else value
+
+
+# The words of a command line
+
+FIELDS = "fields as field=value, with a value as in TOML; several are joined by commas, as in positions=0,5"
+
+
+def of_words(base: Any, words: Sequence[str], problems: Problems, name: str) -> Any:
+    """Returns the object that words such as ("neighbours", "k=8", "sample=1000") describe; None after adding errors.
+
+    Args:
+        base: the abstract class of the kinds, or a config without kinds, whose words are all `field=value`.
+        words: the words behind an option. The first may be a shorthand too, such as "2" or "3,4" for `Substitute`.
+        problems: collects the errors.
+        name: the option, for messages.
+    """
+    own = Problems()
+    table: dict[str, Any] = {}
+    first, rest = words[:1], words[1:]
+    if not issubclass(base, Answer):
+        first, rest = (), words
+    for word in rest:
+        field, equals, text = word.partition("=")
+        if not equals or not field.isidentifier():
+            own.add(name, word, FIELDS)
+        elif field in table:
+            own.add((name, field), value_of(text), "once")
+        else:
+            table[field] = value_of(text)
+    if own:
+        problems.include(own)
+        return None
+    if not issubclass(base, Answer):
+        return read_table(base, table, name, problems)
+    kind = value_of(first[0]) if first else ""
+    shorthand = {"kind": kind} if isinstance(kind, str) else base.shorthand(kind)
+    return read(base, kind if shorthand is None else {**shorthand, **table}, problems, name, file=True)
+
+
+def value_of(text: str) -> Any:
+    """Returns the value that a text means: a TOML value, a list of values joined by commas, or the text itself."""
+    try:
+        found = tomllib.loads(f"value = {text}")
+    except ValueError:
+        found = {}
+    if found.keys() == {"value"} and not isinstance(found["value"], date | time):
+        return found["value"]
+    if "," in text and text[:1] not in tuple("\"'[{"):
+        return [value_of(part) for part in text.removesuffix(",").split(",")]
+    return text

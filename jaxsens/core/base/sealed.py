@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.base.files import keep_text
+from jaxsens.core.base.files import write_text
 from jaxsens.core.base.strict import typed_arguments
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def write_sealed(
     """
     # Convert to JSON and back first, as a reader would: tuples become lists, and numeric keys become strings.
     sealed = json.loads(json.dumps({"kind": kind, "content": dict(content)}))
-    keep_text(path, json.dumps({**sealed, "sha256": digest(sealed)}, indent=indent) + "\n")
+    write_text(path, json.dumps({**sealed, "sha256": digest(sealed)}, indent=indent) + "\n")
 
 
 def read_sealed(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:

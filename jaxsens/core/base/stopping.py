@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
@@ -23,9 +23,9 @@ SAME_SECONDS = 0.1
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that ask for a stop: of Ctrl-C, of a scheduler, and of a terminal that is closed."""
 
-_SAID = "stopping after this step; again to stop now"
+_IN_A_STEP = "stopping after this step; again to stop now"
 
-_WHILE_COMPILING = "stopping when this program is compiled"
+_IN_A_PROGRAM = "stopping when this program is compiled"
 
 
 class Stopped(KeyboardInterrupt):
@@ -53,7 +53,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.previous: dict[int, Any] = {}
-        self.own_process = self.heard_at_once = False
+        self.own_process = self.listening = False
         self.clear()
 
     def clear(self) -> None:
@@ -141,44 +141,56 @@ def of_a_command(own_process: bool) -> Iterator[StopRequest]:
     own_process: whether the process runs only this command. A second signal then ends it immediately, also while the
         main thread is in compiled code. Files are written atomically, so those on disk are intact.
     """
-    signals: list[tuple[int, float]] = []
-
-    def heard(number: int) -> None:
-        if number not in _request.previous:
-            return
-        if _is_second(signals, number) and _request.own_process:
-            os._exit(128 + number)
-        if len(signals) == 1:
-            with suppress(OSError, ValueError):  # Stderr may be closed.
-                print(_SAID, file=sys.stderr, flush=True)
-
-    with noting(*ENDING) as request, _heard_at_once(heard):
-        request.own_process, request.heard_at_once = own_process, True
+    with noting(*ENDING) as request, compiling(_IN_A_STEP, own_process):
+        request.own_process = own_process
         try:
             yield request
         finally:
-            request.own_process = request.heard_at_once = False
+            request.own_process = False
             # A later Ctrl-C ends the process without a traceback.
             if own_process and signal.SIGINT in request.previous:
                 request.previous[signal.SIGINT] = signal.SIG_DFL
 
 
 @contextmanager
-def compiling() -> Iterator[None]:
-    """Prints at once that a signal is heard, while compiled code runs or is made; only where signals are recorded
-    (`noting`), and not within a command, which says so itself."""
+def compiling(message: str = _IN_A_PROGRAM, own_process: bool = False) -> Iterator[None]:
+    """Prints a message at the first signal that is recorded (`noting`). In another such block it does nothing.
 
-    def heard(number: int) -> None:
-        if number in _request.previous:
-            with suppress(OSError, ValueError):  # Stderr may be closed.
-                print(_WHILE_COMPILING, file=sys.stderr, flush=True)
+    A thread prints it: a handler runs only when the main thread returns from compiled code, and sees two signals that
+    arrive before then as one.
 
-    recorded = _request.previous and threading.current_thread() is threading.main_thread()
-    if not recorded or _request.heard_at_once:
+    own_process: whether a second signal ends the process.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not _request.previous or _request.listening:
         yield
         return
-    with _heard_at_once(heard):
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+
+    def listen() -> None:
+        signals: list[tuple[int, float]] = []
+        with os.fdopen(reading, "rb", buffering=0) as pipe:
+            while received := pipe.read(1):
+                if received[0] not in _request.previous:
+                    continue
+                if _is_second(signals, received[0]) and own_process:
+                    os._exit(128 + received[0])
+                if len(signals) == 1:
+                    with suppress(OSError, ValueError):  # Stderr may be closed.
+                        print(message, file=sys.stderr, flush=True)
+
+    listener = threading.Thread(target=listen, name="jaxsens signals", daemon=True)
+    listener.start()
+    _request.listening = True
+    try:
         yield
+    finally:
+        _request.listening = False
+        signal.set_wakeup_fd(before)
+        os.close(writing)
+        listener.join(1.0)
 
 
 def end_process(code: int) -> NoReturn:
@@ -190,29 +202,3 @@ def end_process(code: int) -> NoReturn:
     if code > 128:
         os._exit(code)
     sys.exit(code)
-
-
-@contextmanager
-def _heard_at_once(act: Callable[[int], None]) -> Iterator[None]:
-    """Calls `act` in a thread for every signal that Python handles. A handler runs only when the main thread returns
-    from compiled code, and sees two signals that arrive before then as one."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-
-    def listen() -> None:
-        with os.fdopen(reading, "rb", buffering=0) as pipe:
-            while received := pipe.read(1):
-                act(received[0])
-
-    listener = threading.Thread(target=listen, name="jaxsens signals", daemon=True)
-    listener.start()
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(before)
-        os.close(writing)
-        listener.join(1.0)

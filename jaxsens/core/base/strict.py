@@ -22,6 +22,7 @@ from typing import (
     ParamSpec,
     TypeVar,
     Union,
+    cast,
     dataclass_transform,
     get_args,
     get_origin,
@@ -61,7 +62,7 @@ def config(cls: C) -> C:
     validate = made.__init__
 
     @functools.wraps(validate)
-    def __init__(self: Any, *args: Any, **given: Any) -> None:
+    def __init__(self: Any, /, *args: Any, **given: Any) -> None:
         if len(args) > len(names):
             raise TypeError(f"{cls.__name__} has {len(names)} fields, but {len(args)} were given")
         given = dict(zip(names, args, strict=False)) | given
@@ -73,6 +74,15 @@ def config(cls: C) -> C:
 
     made.__init__ = __init__
     return made
+
+
+def with_fields(value: T, **changes: Any) -> T:
+    """Returns a config, or another dataclass, with other values in some fields, which are not checked again: only for
+    values that the package makes itself."""
+    copy = object.__new__(type(value))
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(cast(Any, value))}
+    copy.__dict__.update(fields | changes)  # the classes are frozen
+    return copy
 
 
 def later(default: Any) -> Any:
@@ -111,8 +121,11 @@ def checked_by(check: Callable[..., Any], **options: Any) -> pydantic.PlainValid
     check(name, value, problems=problems, **options)."""
 
     def validate(value: Any, info: pydantic.ValidationInfo) -> Any:
-        with field_errors() as problems:
-            return check(info.field_name, value, problems=problems, **options)
+        problems = Problems()
+        checked = check(info.field_name, value, problems=problems, **options)
+        if problems:
+            raise _FieldErrors(problems)
+        return checked
 
     return pydantic.PlainValidator(validate)
 
@@ -146,7 +159,7 @@ def typed(
         elif key != "type":
             names = (named or {}).get(key, {})
             fields[key] = names.get(value, value) if isinstance(value, str) else value
-    made = None if own else read_table(known[kind], fields, (), own, python=True, tables=True)
+    made = None if own else read_table(known[kind], fields, (), own, objects=True)
     problems.include(own, (name,))
     return made
 
@@ -212,8 +225,7 @@ def read_fields(
     path: str | Location,
     problems: Problems,
     *,
-    python: bool = False,
-    tables: bool = False,
+    objects: bool = False,
     **context: Any,
 ) -> dict[str, Any]:
     """Returns the fields of a dataclass given by a table, and the defaults of the others.
@@ -227,8 +239,8 @@ def read_fields(
             table as a dataclass, but no conversion between kinds of numbers.
         path: the path of the table within the file.
         problems: collects the errors.
-        python: whether `table` holds typed values (tuples, dataclasses), to be checked without conversion.
-        tables: whether a user writes such values as tables with their `type`.
+        objects: whether `table` holds the objects (tuples, dataclasses) that a user writes as tables with their `type`.
+            They are checked without conversion.
         context: passed to validators that need more than the value, as `info.context`.
     """
     for where in _dates(table, ()):
@@ -236,12 +248,12 @@ def read_fields(
     sound: dict[str, Any] = {}
     try:
         model, context = _fields_model(kind), {**context, "sound": sound}
-        if python:
+        if objects:
             model.model_validate(table, context=context)
         else:
             model.model_validate_json(json.dumps(table, default=str), context=context)
     except pydantic.ValidationError as error:
-        problems.include(problems_of(error, kind, tables), path)
+        problems.include(problems_of(error, kind, objects), path)
     given = table if isinstance(table, Mapping) else {}
     for field in dataclasses.fields(kind):
         if field.name not in given and field.default is not dataclasses.MISSING:
@@ -389,7 +401,7 @@ def _of_kind(kind: Any) -> str:
 # Problems
 
 
-def problems_of(error: pydantic.ValidationError, kind: type, tables: bool = False) -> list[Problem]:
+def problems_of(error: pydantic.ValidationError, kind: type, objects: bool = False) -> list[Problem]:
     """Returns pydantic's errors about a dataclass. Errors about the members of one union become one."""
     found: list[Problem] = []
     unions: dict[Location, tuple[Any, dict[str, None]]] = {}
@@ -406,7 +418,7 @@ def problems_of(error: pydantic.ValidationError, kind: type, tables: bool = Fals
             found += [one.below(path) for one in cause.problems]
         else:
             value = NO_VALUE if detail["type"] in _NO_VALUE else detail["input"]
-            unions.setdefault(path, (value, {}))[1][_remedy(detail, path, kind, tables)] = None
+            unions.setdefault(path, (value, {}))[1][_remedy(detail, path, kind, objects)] = None
     return found + [Problem(path, value, " or ".join(remedies)) for path, (value, remedies) in unions.items()]
 
 
@@ -422,7 +434,7 @@ def _is_member(part: object) -> bool:
     )
 
 
-def _remedy(detail: Any, path: Location, kind: type, tables: bool) -> str:
+def _remedy(detail: Any, path: Location, kind: type, objects: bool) -> str:
     if detail["type"] in _UNKNOWN:
         *above, key = (part for part in path if isinstance(part, str))
         known = dict.fromkeys(_keys(kind).get(above[-1] if above else "", ()))
@@ -434,7 +446,7 @@ def _remedy(detail: Any, path: Location, kind: type, tables: bool) -> str:
         return "True or False"
     context = detail.get("ctx", {})
     wanted = context.get("class_name", context.get("class"))
-    if tables and wanted is not None:
+    if objects and wanted is not None:
         return f'should be a table {{type = "{wanted}", ...}}'
     return detail["msg"].removeprefix("Value error, ").replace("Input should", "should")
 

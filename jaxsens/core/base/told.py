@@ -45,3 +45,12 @@ def duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
+
+
+def in_words(count: float) -> str:
+    """Returns a number of bytes with a unit, such as 1.5 GiB."""
+    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
+        if count < 999.5:  # three digits, without an exponent
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} PiB"

@@ -25,14 +25,12 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from jaxsens.core.base.errors import InputError, UnchangedWarning, collecting
-from jaxsens.core.base.memory import check_fits
+from jaxsens.core.base.errors import InputError, UnchangedWarning, check_fits, collecting
 from jaxsens.core.base.nudged import nudged, salts
-from jaxsens.core.base.precision import LOW_PRECISION
-from jaxsens.core.base.programs import compiled, kept
+from jaxsens.core.base.programs import LOW_PRECISION, compiled, kept
 from jaxsens.core.checks.indices import check_words
 from jaxsens.core.engines.engine import Engine
-from jaxsens.core.engines.vmap import compiled_output
+from jaxsens.core.engines.vmap import compiled_output, program_key
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.measures import Measure
 from jaxsens.core.measures.formulas import difference
@@ -285,7 +283,7 @@ class _InBatches:
 
 def _traced(function: Callable[[Any, Any], Any], model: Model, n: int) -> Any:
     try:
-        return _shape_of(function, *_key(model, n))
+        return _shape_of(function, *program_key(model.parameters, n))
     except InputError:
         raise
     except Exception as error:
@@ -353,13 +351,6 @@ def _nudged(apply: Any, parameters: Any, word: Any) -> Array:
     return outputs if outputs.ndim > 1 else outputs[:, None]
 
 
-def _key(model: Model, n: int) -> tuple[Any, tuple[Any, ...], int, bool]:
-    """Returns what a program of a model depends on besides its function; last, whether 64-bit types are on."""
-    leaves, structure = jax.tree.flatten(model.parameters)
-    shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-    return structure, shapes, n, jnp.result_type(float) == jnp.float64
-
-
 @kept
 def _checks(
     apply: Any, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool
@@ -369,7 +360,10 @@ def _checks(
 
 
 def _passed(model: Model, n: int, *check: Hashable) -> bool:
-    before, now = _checks(model.apply, *_key(model, n)).get(check), _read_outside(model.apply)
+    before, now = (
+        _checks(model.apply, *program_key(model.parameters, n)).get(check),
+        _read_outside(model.apply),
+    )
     if before is None or len(before) != len(now):
         return False
     # An array has one weak reference. To compare two would compare the arrays.
@@ -378,7 +372,7 @@ def _passed(model: Model, n: int, *check: Hashable) -> bool:
 
 
 def _note_passed(model: Model, n: int, *check: Hashable) -> None:
-    _checks(model.apply, *_key(model, n))[check] = _read_outside(model.apply)
+    _checks(model.apply, *program_key(model.parameters, n))[check] = _read_outside(model.apply)
 
 
 def _read_outside(apply: Any) -> list[Any]:

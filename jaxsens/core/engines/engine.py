@@ -14,14 +14,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base.errors import no_rule
-from jaxsens.core.base.platforms import Platform
+from jaxsens.core.base.programs import Platform
 from jaxsens.core.measures import L2, Measure
 from jaxsens.core.models.parts.masks import TypedMask, kind_of_mask
 from jaxsens.core.models.parts.positions import PositionTerm
 from jaxsens.core.models.parts.weighting import Weighting
 from jaxsens.core.models.transformer.config import TransformerConfig
-from jaxsens.core.models.transformer.parameters import TransformerParameters
-from jaxsens.core.models.transformer.tables import shape_of, with_tables
+from jaxsens.core.models.transformer.parameters import TransformerParameters, shape_of, with_tables
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsens.core.base.platforms import Platform, compiled_for
+from jaxsens.core.base.programs import Platform, compiled_for
 from jaxsens.core.engines.engine import Cost, Engine, FlipBlock
 from jaxsens.core.engines.one_key.blocks import Reach, carried, over_changed_rows, rows_of_block
 from jaxsens.core.engines.one_key.layer_costs import layer_costs, outputs_of_row
@@ -43,7 +43,7 @@ from jaxsens.core.models.transformer.layered import (
     row_read,
 )
 from jaxsens.core.models.transformer.layers import layered_transformer
-from jaxsens.core.models.transformer.trace import rows_at_once, scores_leave_cache
+from jaxsens.core.models.transformer.trace import leaves_cache, rows_at_once
 
 RowsOfFlips: TypeAlias = Float[Array, "flips n width"]
 """All rows of a layer, under each flip."""
@@ -253,7 +253,7 @@ class IncrementalEngine(SubtractingEngine):
             )
             width = max(width, costs.width)
             if k:
-                most = rows_at_once(n, scores_leave_cache(attention.heads, n, platform))
+                most = rows_at_once(n, leaves_cache(attention.heads, n, platform))
                 scores = max(scores, n * rows_of_block(n, most, share == 1))
         if whole == model.layers:  # of a mean, the outputs of all rows are in memory too
             width = max(width, outputs_of_row(model, parameters) / 8)
@@ -310,7 +310,7 @@ def changed_layer(
         return merged_rows(layer, x[:, rows], b[:, rows].reshape(flips, len(rows), heads, value_width))
 
     nothing = jnp.zeros((flips, n, heads * value_width), values.dtype)
-    most = rows_at_once(n, scores_leave_cache(heads, n, compiled_for()))  # one head's scores
+    most = rows_at_once(n, leaves_cache(heads, n, compiled_for()))  # one head's scores
     b = over_changed_rows(attended, nothing, reach, most)
     return over_changed_rows(merged, unchanged, reach, MAPPED_ROWS), reach
 

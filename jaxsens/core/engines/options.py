@@ -6,17 +6,11 @@ import abc
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from jaxsens.core.base.errors import no_rule
-from jaxsens.core.base.registry import Kinds
+from jaxsens.core.base.registry import Answer, Kinds, kind_of
 from jaxsens.core.base.strict import OptionalPositive
-from jaxsens.core.base.value import Answer, kind_of
 
 if TYPE_CHECKING:
     from jaxsens.core.measures import Measure
-
-
-ESTIMATING = "first-order"
-"""The engine of a package that estimates where a sweep names none. A name, not a rule: which others are installed must
-not change the numbers of a sweep."""
 
 
 TIERS = (1, 8, 64, 1000)
@@ -47,12 +41,14 @@ class AskedEngine(Answer, abc.ABC):
 
     Attributes:
         exact: whether every flip is measured, block by block.
+        beyond: whether a sweep that names no engine estimates long inputs by it, if no other is installed that does.
     """
 
     question: ClassVar[str] = "engine"
     example: ClassVar[str] = "jaxsens.Vmap()"
     kinds: ClassVar[Kinds] = Kinds("engines", __name__)
     exact: ClassVar[bool] = True
+    beyond: ClassVar[bool] = False
 
     def shared_by(self, calls: int) -> AskedEngine:
         """Returns the options for one of so many calls that share their programs."""
@@ -90,8 +86,10 @@ class AskedEngine(Answer, abc.ABC):
 
 
 def estimating() -> AskedEngine | None:
-    """Returns the engine that estimates where none is named; None if it is not installed."""
-    return AskedEngine.kinds[ESTIMATING]() if ESTIMATING in AskedEngine.kinds.brought else None
+    """Returns the engine that estimates long inputs where none is named; None if none or several are installed."""
+    kinds = AskedEngine.kinds
+    brought = [kinds[name] for name in kinds.brought if kinds[name].beyond]
+    return brought[0]() if len(brought) == 1 else None
 
 
 @kind_of(AskedEngine, "auto")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -11,11 +12,11 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import jaxprs_in_params
 from jaxtyping import Array, Float, Int
 
-from jaxsens.core.base.nudged import equations, nudged, salts
-from jaxsens.core.base.platforms import Platform
-from jaxsens.core.base.programs import compiled, kept
+from jaxsens.core.base.nudged import nudged, salts
+from jaxsens.core.base.programs import Platform, compiled, kept
 from jaxsens.core.engines.engine import Changed, Cost, Engine, FlipBlock, PreparedPass, Values
 from jaxsens.core.flips.flips import Rewrite, replaced
 from jaxsens.core.measures.formulas import as_vector, difference, is_whole, l2
@@ -243,9 +244,14 @@ def program_size(apply: Callable[[Any, Any], Any], parameters: Any, n: int) -> P
 
     Loops in a user's model count once.
     """
+    return _program_size(apply, *program_key(parameters, n))
+
+
+def program_key(parameters: Any, n: int) -> tuple[Any, tuple[Any, ...], int, bool]:
+    """Returns what a program of a model depends on besides its function; last, whether 64-bit types are on."""
     leaves, structure = jax.tree.flatten(parameters)
     shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-    return _program_size(apply, structure, shapes, n, jnp.result_type(float) == jnp.float64)
+    return structure, shapes, n, jnp.result_type(float) == jnp.float64
 
 
 @kept
@@ -258,7 +264,8 @@ def _program_size(apply: Any, structure: Any, shapes: tuple[Any, ...], n: int, w
         operations = own.operations(n)
     else:
         operations = float((traced.lower().cost_analysis() or {}).get("flops", 0))
-    return ProgramSize(equations(traced.jaxpr.jaxpr), operations, _largest(traced.jaxpr.jaxpr))
+    equations, largest = _sizes(traced.jaxpr.jaxpr)
+    return ProgramSize(equations, operations, largest)
 
 
 @lru_cache(maxsize=1024)
@@ -286,13 +293,17 @@ def _compiled_output(apply: Callable[[Any, Any], Any], parameters: Any, tokens: 
     return output_vector(apply, parameters, tokens)
 
 
-def _largest(program: Any) -> int:
-    """Returns the bytes of the largest value computed in a traced program or the programs it calls."""
-    largest = 0
+def _sizes(program: Any) -> tuple[float, int]:
+    """Returns how many equations a traced program and those that it calls have, and the bytes of their largest value.
+
+    There are infinitely many if it calls Python, which may take long and has no roundings to move.
+    """
+    equations, largest = 0.0, 0
     for equation in program.eqns:
+        equations += math.inf if "callback" in equation.primitive.name else 1
         values = [value.aval for value in equation.outvars if hasattr(value.aval, "dtype")]
         largest = max([largest, *(value.size * value.dtype.itemsize for value in values)])
-        for inner in equation.params.values():
-            if hasattr(inner, "jaxpr"):
-                largest = max(largest, _largest(inner.jaxpr))
-    return largest
+        for inner in jaxprs_in_params(equation.params):
+            own = _sizes(inner)
+            equations, largest = equations + own[0], max(largest, own[1])
+    return equations, largest

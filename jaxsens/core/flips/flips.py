@@ -13,8 +13,8 @@ from jaxtyping import Int
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import Problems
 from jaxsens.core.base.inputs import is_count, whole_numbers
+from jaxsens.core.base.registry import Answer, Seed, kind_of, read
 from jaxsens.core.base.strict import OptionalPositive, Positive, checked_by
-from jaxsens.core.base.value import Answer, Seed, kind_of, read
 from jaxsens.core.flips.positions import checked_positions
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import InputError, Problems, Written, no_rule
-from jaxsens.core.base.memory import TOKEN_BYTES, check_fits
+from jaxsens.core.base.errors import TOKEN_BYTES, InputError, Problems, Written, check_fits, no_rule
 from jaxsens.core.flips.flip_table import DELETED, Candidates, FlipTable, Lists
 from jaxsens.core.flips.flips import Delete, Flips, Insert, Mask, Neighbours, Pairs, Repeat, Substitute
 from jaxsens.core.flips.positions import positions_at

@@ -10,11 +10,10 @@ import numpy as np
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.registry import kind_of
 from jaxsens.core.base.strict import checked_by
-from jaxsens.core.base.value import kind_of
-from jaxsens.core.measures.deferred import formulas, jax, jnp
 from jaxsens.core.measures.distances import Distance
-from jaxsens.core.measures.measure import Estimate, Measure, Outputs
+from jaxsens.core.measures.measure import Estimate, Measure, Outputs, formulas, jax, jnp
 
 if TYPE_CHECKING:
     from jaxtyping import Float

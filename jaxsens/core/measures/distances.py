@@ -8,9 +8,8 @@ from __future__ import annotations
 import abc
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from jaxsens.core.base.value import kind_of
-from jaxsens.core.measures.deferred import formulas, jax, jnp
-from jaxsens.core.measures.measure import Measure, Outputs
+from jaxsens.core.base.registry import kind_of
+from jaxsens.core.measures.measure import Measure, Outputs, formulas, jax, jnp
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float

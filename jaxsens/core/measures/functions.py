@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.registry import kind_of
 from jaxsens.core.base.strict import checked_by
-from jaxsens.core.base.value import kind_of
-from jaxsens.core.measures.deferred import change_of, formulas, jax, jnp
-from jaxsens.core.measures.measure import Estimate, Measure
+from jaxsens.core.measures.measure import Estimate, Measure, change_of, formulas, jax, jnp
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,7 +69,7 @@ class OfFunction(Measure, abc.ABC):
 
     @property
     @abc.abstractmethod
-    def function(self) -> Callable[..., Any]:
+    def function(self) -> Callable[..., Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The function."""
 
     def coordinates(self, designated: tuple[int, ...] | None) -> tuple[int, ...] | None:
@@ -108,7 +107,7 @@ class UserFunction(OfFunction, abc.ABC):
     f: Any
 
     @property
-    def function(self) -> Callable[..., Any]:
+    def function(self) -> Callable[..., Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.f
 
     @property
@@ -208,7 +207,7 @@ class LogProbability(OfFunction):
         return f"log p({self.name.strip() or 'token'} | x)"
 
     @property
-    def function(self) -> Callable[..., Any]:
+    def function(self) -> Callable[..., Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self._log_softmax
 
     def _log_softmax(self, y: Any) -> Any:

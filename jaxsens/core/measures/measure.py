@@ -1,4 +1,4 @@
-"""The base of the objects of `measure`, and their table."""
+"""The base of the objects of `measure`, and the norms of the change: `L2`, `L1` and `LInf`."""
 
 from __future__ import annotations
 
@@ -6,22 +6,41 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.registry import Answer, kind_of, read
 from jaxsens.core.base.strict import checked_by
-from jaxsens.core.base.value import Answer
-from jaxsens.core.measures.deferred import formulas
+
+
+class _Deferred:
+    """JAX, or a module that needs it, imported at its first use: help and the reading of arguments do without it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(import_module(self._name), attribute)
+
 
 if TYPE_CHECKING:
+    import jax as jax
+    import jax.numpy as jnp
     from jaxtyping import Array, Float
+
+    from jaxsens.core.measures import change_of as change_of
+    from jaxsens.core.measures import formulas as formulas
 
     Output = Float[Array, " outputs"]
     Changes = Float[Array, "flips outputs"]
     Numbers = Float[Array, " flips"]
+else:
+    jax, jnp = _Deferred("jax"), _Deferred("jax.numpy")
+    change_of, formulas = (_Deferred(f"jaxsens.core.measures.{name}") for name in ("change_of", "formulas"))
 
 Estimate = Literal["parts", "outputs", "derivative"] | None
 
@@ -61,8 +80,8 @@ class Measure(Answer, abc.ABC):
         of_scores: whether it is of logits, or of the scores of labels; a hidden row is refused.
         published_output: what of a published model it is of, by default.
         portable: whether files and messages can hold it, unlike a Python function.
-        function: the function that it is of, if any. `arguments`: 1, if it takes the output; 2, if it also takes that
-            of the flipped input. `form`: which functions may be given, in words.
+        function: the function that it is of; None for a formula of its own. `arguments`: 1, if it takes the output; 2,
+            if it also takes that of the flipped input. `form`: which functions may be given, in words.
         program: of a saved result the SHA-256 of the function's program; None otherwise.
         threshold: of a decision on a single output; None for what is no decision.
     """
@@ -87,6 +106,7 @@ class Measure(Answer, abc.ABC):
     arguments: ClassVar[int] = 0
     form: ClassVar[str] = ""
     outputs: Any = None
+    function: Any = None
     threshold: Any = None
     program: Any = None
 
@@ -94,11 +114,6 @@ class Measure(Answer, abc.ABC):
     def _spoken(cls) -> tuple[str, ...]:
         fields: Any = cls  # the kinds are dataclasses
         return tuple(field.name for field in dataclasses.fields(fields) if field.name != "outputs")
-
-    @property
-    def function(self) -> Callable[..., Any] | None:
-        """The function that it is of; None for a formula of its own."""
-        return None
 
     @abc.abstractmethod
     def of_changes(self, y: Output, dy: Changes, error: Numbers) -> tuple[Numbers, Numbers]:
@@ -161,3 +176,86 @@ class Measure(Answer, abc.ABC):
         """Returns the measure for a result, which holds no function of the user's, but its program's SHA-256."""
         del program
         return self
+
+
+class Norm(Measure, abc.ABC):
+    """A norm of the output's change."""
+
+    unit: ClassVar[str] = "in the units of the output y"
+    estimate: ClassVar[Estimate] = "parts"
+
+    @abc.abstractmethod
+    def of(self, dy: Float[Array, "*batch outputs"]) -> Float[Array, "*batch"]:
+        """Returns the norm over the last axis."""
+
+    def of_changes(self, y: Any, dy: Any, error: Any) -> tuple[Any, Any]:
+        """The norm, and `error`: a norm moves by no more than its argument."""
+        del y
+        return self.of(dy), error
+
+    def scale(self, y: Float[np.ndarray, " outputs"]) -> float | None:
+        return float(np.linalg.norm(np.asarray(y, np.float64), ord=self.order))
+
+
+@kind_of(Measure, "l2")
+class L2(Norm):
+    """The l2 norm of the output's change."""
+
+    symbol: ClassVar[str] = "‖y(x′) − y(x)‖₂"
+    unflipped: ClassVar[str | None] = "‖y(x)‖₂"
+    label: ClassVar[str] = "change of the output,{}‖y(x) − y(x′)‖₂"
+    order: ClassVar[float | None] = 2
+    outputs: Outputs = None
+
+    def of(self, dy: Any) -> Any:
+        return formulas.l2(dy)
+
+    def combined(self, total: Any, part: Any) -> Any:
+        return np.hypot(total, part)
+
+
+@kind_of(Measure, "l1")
+class L1(Norm):
+    """The l1 norm of the output's change."""
+
+    symbol: ClassVar[str] = "‖y(x′) − y(x)‖₁"
+    unflipped: ClassVar[str | None] = "‖y(x)‖₁"
+    label: ClassVar[str] = "change of the output,{}‖y(x) − y(x′)‖₁"
+    order: ClassVar[float | None] = 1
+    outputs: Outputs = None
+
+    def of(self, dy: Any) -> Any:
+        return jnp.sum(jnp.abs(dy), axis=-1)
+
+    def of_changes(self, y: Any, dy: Any, error: Any) -> tuple[Any, Any]:
+        """The l1 norm of an error is at most sqrt(outputs) times its l2 norm."""
+        return self.of(dy), error * y.shape[-1] ** 0.5
+
+    def combined(self, total: Any, part: Any) -> Any:
+        return np.add(total, part)
+
+
+@kind_of(Measure, "linf")
+class LInf(Norm):
+    """The l-infinity norm of the output's change."""
+
+    symbol: ClassVar[str] = "‖y(x′) − y(x)‖∞"
+    unflipped: ClassVar[str | None] = "‖y(x)‖∞"
+    label: ClassVar[str] = "change of the output,{}‖y(x) − y(x′)‖∞"
+    order: ClassVar[float | None] = math.inf
+    outputs: Outputs = None
+
+    def of(self, dy: Any) -> Any:
+        return jnp.max(jnp.abs(dy), axis=-1, initial=0)
+
+    def combined(self, total: Any, part: Any) -> Any:
+        return np.maximum(total, part)
+
+
+def read_norm(value: Any, problems: Problems) -> Any:
+    """Returns the `Norm` that a value stands for (`jaxsens.core.base.registry.read`); None after adding an error."""
+    measure = read(Measure, value, problems)
+    if measure is None or measure.order is not None:
+        return measure
+    problems.add("measure", measure, "a norm: l2, l1 or linf")
+    return None

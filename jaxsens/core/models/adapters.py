@@ -25,15 +25,15 @@ from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.inputs import plain_numbers
 from jaxsens.core.base.programs import kept
+from jaxsens.core.base.strict import with_fields
 from jaxsens.core.models.model_problems import check_is_model
-from jaxsens.core.models.networks.config import NetworkConfig
 from jaxsens.core.models.torch_model import TorchModel
 from jaxsens.core.models.transformer import layers
-from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.models.transformer.config import NetworkConfig, TransformerConfig
 from jaxsens.core.models.transformer.layered import Attention, Layered, LayeredModel, forward
 from jaxsens.core.models.transformer.layers import layered_transformer
 from jaxsens.core.models.transformer.module import check_runs
-from jaxsens.core.models.transformer.stack import stacked
+from jaxsens.core.models.transformer.parameters import stacked
 
 RANDOM_OUTPUT = (
     "model: two calls on the same input differ; switch off randomness (model.eval(), deterministic=True, "
@@ -209,7 +209,7 @@ def in_float64(apply: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any] | 
 
 @kept
 def _transformer_in_float64(config: TransformerConfig) -> TransformerApply:
-    return TransformerApply(config.replace(dtype="float64"))
+    return TransformerApply(with_fields(config, dtype="float64"))
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ from typing import Any
 from jaxsens.core.base.errors import InputError, Location, Problem, Problems
 from jaxsens.core.base.registry import entries, load
 from jaxsens.core.base.strict import did_you_mean, field_names, is_later
-from jaxsens.core.models.networks.config import NetworkConfig
-from jaxsens.core.models.networks.network import Network
-from jaxsens.core.models.transformer.module import Transformer
+from jaxsens.core.models.transformer.config import NetworkConfig
+from jaxsens.core.models.transformer.module import Network, Transformer
 
 
 def kinds() -> tuple[str, ...]:

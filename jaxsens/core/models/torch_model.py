@@ -20,9 +20,6 @@ from jaxsens.core.base.strict import naming_arguments
 _CALLING = threading.Lock()
 """PyTorch spreads one call over all cores, and modules may keep state between calls: one call at a time."""
 
-_LIKELY = ("logits", "last_hidden_state")
-"""The outputs of Hugging Face's models that are measured, the first of them that there is."""
-
 _SYMBOLS = {"cpu": 2**11}
 _SYMBOLS_ELSEWHERE = 2**16
 """Symbols in a batch by default, by the kind of device that the module is on."""
@@ -202,8 +199,8 @@ def from_torch(module: Any, *, output: str | int | None = None) -> TorchModel:
 
     Args:
         module: a `torch.nn.Module` in eval mode. For one that takes further arguments, write a module around it.
-        output: which output to measure if there are several: a key or field, or an index of a tuple. Of a Hugging Face
-            `ModelOutput`, by default `logits`, or else `last_hidden_state`.
+        output: which output to measure if there are several: a key or field, or an index of a tuple; of a Hugging Face
+            model "logits" or "last_hidden_state".
 
     Raises:
         InputError: if it is not a module, is in training mode or on the device meta, or `output` is unusable. Calls of
@@ -248,55 +245,25 @@ def _tensor(output: Any, chosen: str | int | None, name: str) -> Any:
     """Returns the tensor to measure among a module's outputs.
 
     Raises:
-        InputError: if it is not said which it is, or there is none of that name, or it is no tensor of real numbers.
+        InputError: if there is no output of the chosen name, none was chosen of several, or it is no tensor of real
+            numbers.
     """
     import torch  # pyright: ignore[reportMissingImports]
 
-    fields = _fields(output)
-    if chosen is None and fields is not None:
-        known = [key for key in _LIKELY if fields.get(key) is not None] if _is_model_output(output) else []
-        if not known:
-            raise InputError.note(
-                "model", f"{name} returns {_told(output, fields)}; say which: {_example(fields)}"
-            )
-        chosen = known[0]
-    if chosen is not None:
-        if fields is None or fields.get(chosen) is None:
-            raise InputError(
-                f"model: {name} has no output {chosen!r}; it returns {_told(output, fields)}"
-                + ("; leave output out" if fields is None else f": {_example(fields)}")
-            )
-        output = fields[chosen]
+    parts: dict[Any, Any] = {None: output}
+    if isinstance(output, Mapping):
+        parts = dict(output)
+    elif isinstance(output, tuple | list):
+        named = zip(getattr(output, "_fields", ()), output, strict=False)
+        parts = {**dict(enumerate(output)), **dict(named)}
+    if chosen not in parts:
+        choices = " or ".join(f"output={part!r}" for part in parts)
+        what = f"{name} returns a {type(output).__name__}, which has no output {chosen!r}"
+        raise InputError.note("model", f"{what}; give jaxsens.from_torch {choices}")
+    output = parts[chosen]
     if not isinstance(output, torch.Tensor) or not output.is_floating_point() or output.itemsize < 2:
         what = str(output.dtype) if isinstance(output, torch.Tensor) else type(output).__name__
         raise InputError.note(
             "model", f"{name} returns {what}; a tensor of floats of 16 bits or more is needed"
         )
     return output
-
-
-def _fields(output: Any) -> dict[Any, Any] | None:
-    """Returns the parts of an output by name or index; None for a single tensor or anything else."""
-    if isinstance(output, Mapping):
-        return dict(output)
-    if isinstance(output, tuple | list):
-        named = dict(zip(getattr(output, "_fields", ()), output, strict=False))
-        return {**dict(enumerate(output)), **named}
-    return None
-
-
-def _is_model_output(output: Any) -> bool:
-    return any(base.__name__ == "ModelOutput" for base in type(output).__mro__)
-
-
-def _told(output: Any, fields: dict[Any, Any] | None) -> str:
-    if fields is None:
-        return f"one {type(output).__name__}"
-    if isinstance(output, Mapping):
-        return f"a {type(output).__name__} with the keys {', '.join(map(repr, fields))}"
-    return f"a {type(output).__name__} of {len(output)}"
-
-
-def _example(fields: dict[Any, Any]) -> str:
-    first = next(iter(fields), "logits")
-    return f"jaxsens.from_torch(module, output={first!r})"

@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from jaxsens.core.base.platforms import platform_of
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics, platform_of
 
 Result = TypeVar("Result")
 

@@ -16,9 +16,8 @@ from jaxtyping import Int
 
 from jaxsens.core.base import inputs as checks
 from jaxsens.core.base import stopping
-from jaxsens.core.base.errors import Problems, collecting
-from jaxsens.core.base.memory import machine_memory
-from jaxsens.core.base.platforms import Platform, automatic, on_host, platform_of
+from jaxsens.core.base.errors import Problems, collecting, machine_memory
+from jaxsens.core.base.programs import Platform, automatic, on_host, platform_of
 from jaxsens.core.placement.process_group import ProcessGroup
 
 

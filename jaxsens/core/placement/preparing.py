@@ -13,9 +13,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsens.core.base.platforms import compiled_for, on_host, platform_of
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import compiled, kept, room_for
+from jaxsens.core.base.programs import compiled, compiled_for, kept, numerics, on_host, platform_of, room_for
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.program import bytes_of, is_single, spec_on

@@ -19,8 +19,7 @@ from jaxtyping import Array
 
 from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import InputError, Written
-from jaxsens.core.base.platforms import compiling_for, platform_of
-from jaxsens.core.base.programs import SOONER, kept
+from jaxsens.core.base.programs import SOONER, compiling_for, kept, platform_of
 from jaxsens.core.engines.engine import Engine, FlipBlock
 
 Quantity = Literal["measured", "chosen_changes"]
@@ -210,7 +209,7 @@ def compiled_program(
     # Traced once: its shape sizes the results, and the same trace is what the loop computes.
     axes = () if is_single(mesh) else tuple(mesh.shape.items())
     end, own = jax.ShapeDtypeStruct((), np.int32), jax.tree.unflatten(structure, local)
-    with compiling_for(platform_of(mesh)):
+    with compiling_for(platform_of(mesh).name):
         trace = jax.make_jaxpr(row, axis_env=axes)(own, end, FlipBlock(of_row, of_row))
     traced, (of_result,) = jaxpr_as_fun(trace), trace.out_avals
 

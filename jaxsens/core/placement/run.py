@@ -26,8 +26,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Bool, Float, Int
 
-from jaxsens.core.base.precision import resolved
-from jaxsens.core.base.programs import room_for
+from jaxsens.core.base.programs import resolved, room_for
 from jaxsens.core.engines.engine import Engine, FlipBlock
 from jaxsens.core.placement.lanes import Lanes, is_one_cpu, lanes_on
 from jaxsens.core.placement.placement import Placement, where_computed
@@ -133,7 +132,7 @@ class Measuring:
                     self._measure_inputs(some)
         except KeyboardInterrupt as stop:
             raise Interrupted(so_far, getattr(stop, "signal", signal.SIGINT)) from None
-        return so_far.values, {how: count for how, count in so_far.elsewhere.items() if count}
+        return so_far.values, so_far.elsewhere
 
     def _identity(self) -> bytes:
         options = type(self.engine).__name__, self.placement.batch_size, self.placement.memory_budget
@@ -238,7 +237,7 @@ class Measuring:
         final = ~(missing & (runner.fallback is not None)) & ~(blurred & (runner.wider is not None))
         so_far.values = found
         so_far.done[here] = final
-        if runner != self.engine:
+        if runner != self.engine and final.any():
             so_far.elsewhere[runner.how] = so_far.elsewhere.get(runner.how, 0) + int(final.sum())
         if self.progress is not None:
             self.progress(int(so_far.done.sum()), total)

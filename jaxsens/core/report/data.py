@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.base.precision import resolved
+from jaxsens.core.base.programs import resolved
 from jaxsens.core.models.transformer.layered import readout_row
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.sweeps.points import STATUS_COLUMN, PointMetadata, Status

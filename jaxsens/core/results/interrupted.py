@@ -1,10 +1,15 @@
-"""What is left of an interrupted measurement."""
+"""An interrupted measurement; and a list of texts as the argument of `flip_sensitivity`: each is measured by itself."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.flips.flips import Flips
+from jaxsens.core.flips.selection import select
+from jaxsens.core.models.adapters import Model, checked_input
 from jaxsens.core.results.result import FlipSensitivity
 
 
@@ -18,3 +23,38 @@ class MeasurementInterrupted(KeyboardInterrupt):
     ) -> None:
         super().__init__(f"interrupted after {len(partial)} of {partial.requested} flips; see .partial")
         self.partial, self.signal, self.finished = partial, number, [*finished]
+
+
+def check_texts(
+    texts: Sequence[Any], model: Model, flips: Flips | None, readout: Any, problems: Problems
+) -> None:
+    """Rejects texts, given as ids, of which one cannot be measured, before the others are."""
+    for k, ids in enumerate(texts):
+        own = Problems()
+        words, reading = checked_input(model, ids, readout, own, one=True)
+        if flips is not None and not own:
+            try:
+                select(flips.drawing(None), reading, words, own).flips()
+            except InputError as error:
+                own.include(error.problems)
+        problems.include((one.renamed({"tokens": ()}) for one in own), ("tokens", k))
+    problems.raise_if_any()
+
+
+def each_text(measure: Callable[[str], FlipSensitivity], texts: Sequence[str]) -> list[FlipSensitivity]:
+    """Returns the results of texts, one after another.
+
+    Raises:
+        MeasurementInterrupted: with what is finished. Between two texts, the last result stands for the partial one.
+    """
+    found: list[FlipSensitivity] = []
+    try:
+        for text in texts:
+            found.append(measure(text))
+    except MeasurementInterrupted as stop:
+        raise MeasurementInterrupted(stop.partial, stop.signal, found) from None
+    except KeyboardInterrupt as stop:
+        if not found:
+            raise
+        raise MeasurementInterrupted(found[-1], getattr(stop, "signal", signal.SIGINT), found[:-1]) from None
+    return found

@@ -1,19 +1,27 @@
-"""The record of a measurement: one value per flip, what was asked, and how it was measured."""
+"""The record of a measurement: one value per flip, what was requested, and how it was measured.
+
+And what a statistic of it is at most, where the rounding of flips that are not resolved may decide it. There is one
+rule for every statistic S that grows with the norms, such as a mean, a maximum or a quantile. With u the norms and r
+the resolutions of the flips that are not resolved (0 for all others), S lies between S(u - r) and S(u + r). It is
+resolved if neither end is further from S(u) than `jaxsens.core.base.programs.RESOLVED` of it. Otherwise it is said to
+be at most S(u + r), and S(u) is not shown: it may be rounding alone.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.inputs import is_count
-from jaxsens.core.base.precision import resolved
+from jaxsens.core.base.programs import RESOLVED, SMALLEST, resolved
 from jaxsens.core.base.sealed import encoded
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.flips.flip_table import DELETED, DELETED_NAME, FlipTable
@@ -51,16 +59,6 @@ class Provenance:
     versions: dict[str, str]
     model: str | None = None
     scale: float | None = None
-
-
-def name_of(model: Any) -> str | None:
-    """Returns the name that a model has; that of a function, or of the model's class; None for a lambda."""
-    if isinstance(model, tuple) and model:
-        return name_of(model[0])
-    own = getattr(model, "name", None) or getattr(model, "__name__", None)
-    if isinstance(own, str):
-        return None if own == "<lambda>" else own
-    return type(model).__name__
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +127,7 @@ class MeasuredFlips:
 
     @property
     def resolved(self) -> Bool[np.ndarray, " flips"]:
-        """Which changes are known to 1 % of themselves (`jaxsens.core.base.precision.RESOLVED`), or below 1e-300,
+        """Which changes are known to 1 % of themselves (`jaxsens.core.base.programs.RESOLVED`), or below 1e-300,
         which is taken for 0. The others are at most their norm plus their `resolution`. Estimates count as resolved:
         see `accuracy`.
         """
@@ -208,3 +206,31 @@ class MeasuredFlips:
         flips = {"flips": others(self.flips, "flips.")}
         estimated = {} if self.estimated is None else {"estimated": others(self.estimated, "estimated.")}
         return encoded({**others(self, ""), **flips, **estimated})
+
+
+Result = TypeVar("Result", bound=MeasuredFlips)
+
+
+def ceiling(result: Result, statistic: Callable[[Result], float]) -> float | None:
+    """Returns what a statistic of a result is at most; None if it is resolved. It is computed three times at most."""
+    if result.resolved.all():
+        return None
+    value, highest = statistic(result), statistic(_moved(result, 1))
+    if math.isnan(value) or highest <= SMALLEST:
+        return None
+    allowed = RESOLVED * abs(value)
+    if highest - value <= allowed and value - statistic(_moved(result, -1)) <= allowed:
+        return None
+    return highest
+
+
+def _moved(result: Result, sign: int) -> Result:
+    """Returns the result with the norms of unresolved flips moved by their resolutions, up or down."""
+    by = np.where(result.resolved, 0.0, sign * result.resolution.astype(np.float64))
+    norms = np.clip(result.norms.astype(np.float64) + by, 0, result.measure.largest)
+    return dataclasses.replace(result, values=norms, resolution=np.zeros(len(norms)))
+
+
+def told(value: float, most: float | None, digits: int = 4) -> str:
+    """Returns a statistic in words: its value, or "at most" and what it is at most."""
+    return f"{value:.{digits}g}" if most is None else f"at most {most:.{digits}g}"

@@ -21,14 +21,12 @@ from jaxsens.core.base.sealed import decoded
 from jaxsens.core.base.strict import typed_arguments
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.results.accuracy import Accuracy, accuracy_of
-from jaxsens.core.results.at_most import ceiling, told
+from jaxsens.core.results.estimated import quantile_bounds, stratified_mean
 from jaxsens.core.results.mean_ends import MeasuredSample, decision_ends, mean_ends
-from jaxsens.core.results.measured import COLUMNS, MeasuredFlips
-from jaxsens.core.results.pictures.pieces import spaced, text_pieces
-from jaxsens.core.results.pictures.view import ResultView, flipped_input, input_view
+from jaxsens.core.results.measured import COLUMNS, MeasuredFlips, ceiling, told
+from jaxsens.core.results.pictures.view import ResultView, flipped_input, input_view, spaced, text_pieces
 from jaxsens.core.results.result_file import read_columns, write_columns
 from jaxsens.core.results.resuming import Remaining, joined
-from jaxsens.core.results.stratified import quantile_bounds, stratified_mean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,7 +96,7 @@ class FlipSensitivity(MeasuredFlips):
     Statistics are those of `norms`, so of sizes where there are signs. A result without flips, as an interruption may
     leave, has mean, maximum and quantiles NaN.
 
-    Statistics of an estimated result combine estimates and exact norms (`jaxsens.core.results.stratified`): the
+    Statistics of an estimated result combine estimates and exact norms (`jaxsens.core.results.estimated`): the
     mean is corrected by the random sample of measured flips, and `mean_interval` says what these prove of it; the
     maximum is that of the measured flips; `accuracy` compares estimates with exact values.
     """
@@ -107,7 +105,7 @@ class FlipSensitivity(MeasuredFlips):
         """Returns what a statistic is at most, if rounding may move it by over 1 %; None if it is resolved.
 
         `max`, `mean` and `quantile` are those of the values as measured, which may be nothing but rounding. The rule
-        is that of `jaxsens.core.results.at_most`.
+        is that of `jaxsens.core.results.measured`.
 
         Args:
             statistic: "max", "mean", or a number q from 0 to 1 for the q-quantile.

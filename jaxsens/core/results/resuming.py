@@ -11,8 +11,7 @@ from jaxtyping import Int
 
 from jaxsens.core.base.errors import InputError, Location, Problems, shortened
 from jaxsens.core.checks.check import check_finite
-from jaxsens.core.results.at_most import Result
-from jaxsens.core.results.measured import MeasuredFlips
+from jaxsens.core.results.measured import MeasuredFlips, Result
 
 
 @dataclass(frozen=True, eq=False)

@@ -43,8 +43,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo
 
-from jaxsens.core.base.errors import InputError, Problem, Problems
-from jaxsens.core.base.memory import TOKEN_BYTES, check_fits
+from jaxsens.core.base.errors import TOKEN_BYTES, InputError, Problem, Problems, check_fits
 from jaxsens.core.base.registry import entries
 from jaxsens.core.base.strict import (
     STRICT,

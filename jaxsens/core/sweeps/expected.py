@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.base.platforms import PLATFORMS, Platform, compiled_for
-from jaxsens.core.explain import PlannedRun, here, planned_run
+from jaxsens.core.base.programs import PLATFORMS, Platform, compiled_for
+from jaxsens.core.choose import PlannedRun, here
+from jaxsens.core.explain import planned_run
 from jaxsens.core.sweeps.points import Point
 from jaxsens.core.sweeps.tables import PointTable, SweepTable
 

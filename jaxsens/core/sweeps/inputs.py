@@ -14,9 +14,8 @@ import numpy as np
 from jaxtyping import Int
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Tag
 
-from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.errors import TOKEN_BYTES, InputError, Problems, check_fits
 from jaxsens.core.base.files import lines_of, read_text_within
-from jaxsens.core.base.memory import TOKEN_BYTES, check_fits
 from jaxsens.core.base.strict import STRICT, OptionalPositive, Positive
 from jaxsens.core.models.parts.initialisation import generator
 

@@ -1,7 +1,7 @@
 """Models and words that functions of the user's make, `make(n, seed)` and `inputs(n, seed)`, as parts of a sweep.
 
 A point of such a sweep is known by its model's fingerprint: SHA-256 of the parameters and of the function that is
-computed (`jaxsens.core.results.fingerprint`). So every model is made once before anything is measured,
+computed (`jaxsens.core.results.request`). So every model is made once before anything is measured,
 and once more when its point is measured. A folder whose models have changed is then one of other points.
 """
 
@@ -20,18 +20,17 @@ import numpy as np
 from jaxtyping import Int
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import NO_VALUE, InputError, Problem, Problems
-from jaxsens.core.base.memory import TOKEN_BYTES, check_fits
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.errors import NO_VALUE, TOKEN_BYTES, InputError, Problem, Problems, check_fits
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.base.stopping import check
 from jaxsens.core.checks.check import traced_model
 from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.flips.selection import default_flips
 from jaxsens.core.models.adapters import Model, as_model
 from jaxsens.core.models.config_tables import build
-from jaxsens.core.models.networks.config import NetworkConfig
-from jaxsens.core.models.networks.network import Network
-from jaxsens.core.results.fingerprint import fingerprint
+from jaxsens.core.models.transformer.config import NetworkConfig
+from jaxsens.core.models.transformer.module import Network
+from jaxsens.core.results.request import fingerprint
 from jaxsens.core.sweeps.inputs import OwnWords, Symbols
 from jaxsens.core.sweeps.jobs.job import one_line
 from jaxsens.core.sweeps.sources import EVERY, ModelSource, coordinates

@@ -21,17 +21,17 @@ from jaxtyping import Float, Int
 from pydantic import ConfigDict
 
 from jaxsens.core.base.errors import InputError, Problems
-from jaxsens.core.base.precision import MATMUL_PRECISION
+from jaxsens.core.base.programs import MATMUL_PRECISION
+from jaxsens.core.base.registry import read
 from jaxsens.core.base.sealed import DamagedFile, digest
 from jaxsens.core.base.strict import STRICT, OptionalPositive, checked_by, field_names, read_fields
-from jaxsens.core.base.value import read
 from jaxsens.core.engines.options import AskedEngine, Auto, estimating
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.measures import L2, Measure
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.run import Progress
-from jaxsens.core.results.at_most import ceiling, told
+from jaxsens.core.results.measured import ceiling, told
 from jaxsens.core.results.result import FlipSensitivity, Interval, load_with_metadata, save_with_metadata
 from jaxsens.core.sweeps.inputs import Inputs
 from jaxsens.core.sweeps.jobs.job import check_key
@@ -444,7 +444,7 @@ def statistics_of(result: FlipSensitivity, names: Iterable[str]) -> dict[str, fl
 
 
 def ceilings_of(result: FlipSensitivity, names: Iterable[str]) -> dict[str, float]:
-    """What those named statistics are at most that rounding may decide (`jaxsens.core.results.at_most`)."""
+    """What those named statistics are at most that rounding may decide (`jaxsens.core.results.measured`)."""
     limits = {
         name: ceiling(result, lambda one, name=name: statistics_of(one, (name,))[name]) for name in names
     }

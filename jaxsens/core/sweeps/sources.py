@@ -20,10 +20,9 @@ from jaxsens.core.base.registry import entries, load
 from jaxsens.core.base.strict import field_names
 from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.models.config_tables import NetworkConfig, build, config_type, plain, read_config
-from jaxsens.core.models.networks.given import check_size
 from jaxsens.core.models.parts.weighting import Weighting
 from jaxsens.core.models.transformer.config import TransformerConfig
-from jaxsens.core.models.transformer.module import check_runs
+from jaxsens.core.models.transformer.module import check_runs, check_size
 from jaxsens.core.sweeps.inputs import GivenWords, Symbols, TextFile
 
 EVERY = "every coordinate"

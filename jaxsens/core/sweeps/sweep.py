@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from rich.console import Console
 
 from jaxsens.core.base.errors import InputError, collecting
-from jaxsens.core.base.files import keep_text, there_are
+from jaxsens.core.base.files import there_are, write_text
 from jaxsens.core.base.registry import entries
 from jaxsens.core.base.sealed import DamagedFile
 from jaxsens.core.base.told import say
@@ -353,7 +353,7 @@ def write_config(path: Path, text: str) -> bool:
     stale = [] if same else [path.with_name(name) for name in REPORT_FILES if path.with_name(name).exists()]
     for file in stale:
         file.unlink(missing_ok=True)
-    keep_text(path, text)
+    write_text(path, text)
     return bool(stale)
 
 

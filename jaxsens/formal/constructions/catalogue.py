@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from jaxsens.core.base.errors import InputError, Problems
-from jaxsens.core.base.precision import DTYPES
+from jaxsens.core.base.programs import DTYPES
 from jaxsens.formal.constructions import chiang_cholak, length_independent
 from jaxsens.formal.constructions.chiang_cholak import ReferenceTransformer
 from jaxsens.formal.constructions.compiled import CompiledTransformer

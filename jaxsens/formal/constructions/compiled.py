@@ -12,7 +12,7 @@ from jaxtyping import Int
 
 from jaxsens.core.base.errors import InputError, no_rule
 from jaxsens.core.base.inputs import array_of
-from jaxsens.core.base.precision import DTYPES
+from jaxsens.core.base.programs import DTYPES
 from jaxsens.core.models.parts.weighting import Weighting
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.module import Transformer

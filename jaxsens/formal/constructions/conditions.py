@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from jaxsens.core.base.errors import Problems
 from jaxsens.core.base.inputs import choice
-from jaxsens.core.base.precision import DTYPES
+from jaxsens.core.base.programs import DTYPES
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Weighting
 from jaxsens.formal import logic

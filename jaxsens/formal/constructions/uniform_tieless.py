@@ -20,8 +20,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems, Written
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import compiled
+from jaxsens.core.base.programs import compiled, numerics
 from jaxsens.core.models.parts.weighting import AverageHard
 from jaxsens.core.models.transformer import layers
 from jaxsens.core.models.transformer.config import TransformerConfig

@@ -290,7 +290,7 @@ class Language(ABC):
 
     def _checked_option(self, name: str, value: Any, problems: Problems) -> Any:
         """An option, a field of the class: a probability, unless the class overrides this for its own options."""
-        return inputs.probability(name, value, problems)
+        return inputs.number(name, value, problems, above=0, below=1)
 
     def _checked_sampling(self, generator: object, **counts: Any) -> list[int]:
         with collecting(self.name) as problems:

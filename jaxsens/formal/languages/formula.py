@@ -12,9 +12,8 @@ from jaxtyping import Bool, Float, Int
 from numpy.random import Generator
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import InputError, Problems, collecting
+from jaxsens.core.base.errors import InputError, Problems, check_fits, collecting
 from jaxsens.core.base.inputs import checked_count
-from jaxsens.core.base.memory import check_fits
 from jaxsens.formal.languages.base import CELLS, Language
 from jaxsens.formal.logic.automata import Automaton, automaton, unrolled
 from jaxsens.formal.logic.evaluator import evaluate_tokens
@@ -72,7 +71,7 @@ class FormulaLanguage(Language):
         with collecting(self.name) as problems:
             symbols = _alphabet(self.symbols, problems)
             formula = _formula(self.formula, symbols, problems)
-            end = inputs.probability("end_probability", self.end_probability, problems)
+            end = inputs.number("end_probability", self.end_probability, problems, above=0, below=1)
         object.__setattr__(self, "symbols", symbols)
         object.__setattr__(self, "formula", formula)
         object.__setattr__(self, "end_probability", end)

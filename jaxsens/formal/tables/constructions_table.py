@@ -20,12 +20,12 @@ from jaxtyping import Bool, Int
 
 from jaxsens.core.base.errors import collecting
 from jaxsens.core.base.inputs import count
-from jaxsens.core.base.precision import DTYPES
+from jaxsens.core.base.programs import DTYPES
 from jaxsens.core.base.stopping import check
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.measures import L2
-from jaxsens.core.models.networks.config import Dtype
 from jaxsens.core.models.parts.initialisation import generator
+from jaxsens.core.models.transformer.config import Dtype
 from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.core.sweeps.jobs.job import Named, RowsJob
 from jaxsens.formal.constructions.compiled import CompiledTransformer, Promise, Read

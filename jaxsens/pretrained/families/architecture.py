@@ -20,7 +20,7 @@ from jaxsens.core.models.parts.masks import SlidingWindow, TwoSidedWindow
 from jaxsens.core.models.parts.score_positions import RelativeBias
 from jaxsens.core.models.parts.weighting import Weighting
 from jaxsens.core.models.transformer.layered import SOFTMAX, Attended, Attention, Index, Layered, Outputs, Row
-from jaxsens.core.models.transformer.stack import Stack
+from jaxsens.core.models.transformer.parameters import Stack
 from jaxsens.pretrained.families.rotation import RotaryAngles, turned
 
 Output = Literal["hidden", "logits", "labels"]

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from jaxsens.core.base.errors import InputError, Problems
-from jaxsens.core.models.transformer.stack import Stack
+from jaxsens.core.models.transformer.parameters import Stack
 from jaxsens.pretrained.families.family import Place, StoredTensor, Tensor
 
 NARROW = "bfloat16"
@@ -107,7 +107,7 @@ class HeldReader(Reader):
 def parameters_of(found: Mapping[Tensor, Any], layers: int, reader: Reader) -> dict[str, Any]:
     """Returns the tree of parameters: arrays of JAX, whose layers are a `Stack`.
 
-    Call it within `jaxsens.core.base.precision.numerics`. The host holds one tensor at a time, or the stacks of one
+    Call it within `jaxsens.core.base.programs.numerics`. The host holds one tensor at a time, or the stacks of one
     part of the layers if weights are neither narrow nor split.
 
     Args:

@@ -7,21 +7,22 @@ import json
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jaxsens.core.base.errors import InputError, collecting
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.versions import package_version
+from jaxsens.core.base.programs import numerics
+from jaxsens.core.choose import PlannedRun
 from jaxsens.core.engines.options import MANY
-from jaxsens.core.explain import PlannedRun, planned_run
+from jaxsens.core.explain import planned_run
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.flips.selection import default_flips, select
 from jaxsens.core.models.adapters import as_model, checked_input
 from jaxsens.core.models.texts import encoded, with_token
-from jaxsens.core.results.fingerprint import fingerprint
+from jaxsens.core.results.request import fingerprint
 from jaxsens.service.worker.models import ServedModels
 from jaxsens.service.worker.question import Question
 
@@ -83,7 +84,7 @@ class Desk:
             )
         with numerics(subject.dtype):
             digest = fingerprint(reading, words.shape[1], weights)
-        told = json.dumps([question.shape(), digest, words.tolist(), package_version()], sort_keys=True)
+        told = json.dumps([question.shape(), digest, words.tolist(), version("jaxsens")], sort_keys=True)
         return hashlib.sha256(told.encode()).hexdigest()[:24]
 
     def _plan(self, question: Question, n: int) -> PlannedRun:

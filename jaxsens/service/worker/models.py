@@ -17,7 +17,7 @@ from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.transformer.layered import LayeredModel
 from jaxsens.core.placement.program import bytes_of
-from jaxsens.core.results.fingerprint import weights_of
+from jaxsens.core.results.request import weights_of
 from jaxsens.pretrained.folder import hub_command
 from jaxsens.pretrained.load import load_pretrained
 

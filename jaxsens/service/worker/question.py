@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from jaxsens.core.base.errors import InputError, Problems, collecting
+from jaxsens.core.base.registry import read
 from jaxsens.core.base.strict import did_you_mean, read_table
-from jaxsens.core.base.value import read
 from jaxsens.core.engines.options import AskedEngine, Auto
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import L2, Measure

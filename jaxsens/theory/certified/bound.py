@@ -16,8 +16,8 @@ from jaxsens.core.base.sealed import SavedResult
 from jaxsens.core.base.told import facts
 from jaxsens.core.flips.flips import Flips, Substitute, alphabet_of
 from jaxsens.core.measures import Measure, read_norm
-from jaxsens.core.models.transformer.layers import readout_position
-from jaxsens.core.models.transformer.module import Transformer, check_length
+from jaxsens.core.models.transformer.layered import readout_row
+from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.theory.certified.averages import Counts
 from jaxsens.theory.certified.back_substitution import Outputs, ends, mean_range, readout_ranges
 from jaxsens.theory.certified.first_layer import FirstLayer, carried_on
@@ -131,7 +131,7 @@ def certified_bound(
         size = config.vocabulary_size
         n = inputs.length(n, problems)
         if n:
-            check_length(config, n, problems)
+            config.check_length(n, problems)
         if n * size > TERMS:
             problems.add("n", n, f"at most {TERMS // size}, for which rounding is accounted for")
         norm = read_norm(measure, problems)
@@ -144,7 +144,7 @@ def certified_bound(
                 remedy = 'None: with readout="mean" no position is set apart'
                 problems.add("readout_symbols", readout_symbols, remedy)
         fixed = inputs.fixed(fixed, n, size, problems)
-        if readout_symbols is not None and n and readout_position(config, n) in fixed:
+        if readout_symbols is not None and n and readout_row(config.readout, n) in fixed:
             problems.add("readout_symbols", readout_symbols, "None where the readout position is fixed")
         columns = measured_outputs(model, norm, output_size(config), problems)
     columns = None if columns is None else np.unique(columns)

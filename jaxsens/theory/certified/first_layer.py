@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxsens.core.base import stopping
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.transformer.parameters import needed
 from jaxsens.theory.certified.averages import ON_HOST, direction_range, total_range
 from jaxsens.theory.certified.intervals import (

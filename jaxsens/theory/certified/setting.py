@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 
 from jaxsens.core.base.errors import InputError, no_rule
 from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
-from jaxsens.core.models.transformer.layers import readout_position
+from jaxsens.core.models.transformer.layered import readout_row
 from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.core.models.transformer.parameters import LayerParameters, NormParameters, needed
 from jaxsens.theory import rules
@@ -179,7 +179,7 @@ def settle(
     """The setting of a model at length n, with the symbol of each fixed position. O(n kinds width)."""
     config = model.config
     parameters = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.parameters)
-    readout = readout_position(config, n)
+    readout = readout_row(config.readout, n)
     there = [symbols] * n
     if readout is not None:
         there[readout] = readout_symbols

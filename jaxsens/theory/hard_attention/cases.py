@@ -13,7 +13,7 @@ from itertools import product
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.core.models.transformer.layers import readout_position
+from jaxsens.core.models.transformer.layered import readout_row
 from jaxsens.theory.hard_attention.contest import Contest, Level
 from jaxsens.theory.hard_attention.restriction import FREE, Case, RestrictionRefused
 from jaxsens.theory.hard_attention.values import HardModel, Inexact
@@ -36,7 +36,7 @@ def first_level(model: HardModel, values: Int[np.ndarray, " n"], symbols: tuple[
 def needed_rows(model: HardModel) -> list[Int[np.ndarray, " _"]]:
     """The rows of every layer that the readout can depend on: of the last layer, the readout's row alone."""
     config, n = model.config, model.n
-    found = [np.array([readout_position(config, n)])]
+    found = [np.array([readout_row(config.readout, n)])]
     for k in reversed(range(1, config.layers)):
         seen = visible(config.layer(k).mask, n, found[-1], np.arange(n)).any(axis=0)
         found.append(np.union1d(found[-1], np.flatnonzero(seen)))

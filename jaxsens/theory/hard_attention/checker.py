@@ -20,7 +20,7 @@ from jaxsens.core.base import inputs, stopping
 from jaxsens.core.base.errors import Problems, collecting, no_rule
 from jaxsens.core.base.strict import typed_arguments
 from jaxsens.core.models.parts.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Sparsemax
-from jaxsens.core.models.transformer.module import Transformer, check_length
+from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.theory.hard_attention.checker_arithmetic import LayerAttention, Rows, embedded_rows, visible_keys
 from jaxsens.theory.hard_attention.restriction import FREE, Case, Restriction
 
@@ -156,7 +156,7 @@ def _usable(restriction: Restriction, model: Transformer, problems: list[str]) -
         problems.append("values are no array of whole numbers, one a position")
         return False
     unreadable = Problems("length")
-    check_length(config, len(values), unreadable)
+    config.check_length(len(values), unreadable)
     problems += map(str, unreadable)
     for k in range(config.layers):
         match weighting := config.layer(k).weighting:

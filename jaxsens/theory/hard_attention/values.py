@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsens.core.base.errors import no_rule
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.errors import no_rule, rule_for
+from jaxsens.core.base.programs import numerics
+from jaxsens.core.models.parts.choices import ACTIVATIONS
 from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
 from jaxsens.core.models.transformer.parameters import (
     LayerParameters,
@@ -26,9 +27,7 @@ from jaxsens.core.models.transformer.parameters import (
     TransformerParameters,
     needed,
 )
-from jaxsens.core.models.transformer.scores import projected, scores, turned
-from jaxsens.core.models.transformer.tables import position_embedding
-from jaxsens.core.models.transformer.trace import activation, after_attention, layer_norm
+from jaxsens.core.models.transformer.trace import after_attention, layer_norm, projected, scores, turned
 from jaxsens.theory.rules import SCORES, largest_added, position_parts, score_terms
 
 SAFETY = 6.0
@@ -78,7 +77,7 @@ class HardModel:
         """y^(0) of symbols at positions, (m, d)."""
         config, parameters, n = self.config, self.parameters, self.n
         with numerics(config.dtype):
-            placed = np.asarray(position_embedding(config, parameters, n))
+            placed = np.asarray(parameters.position_embedding(config, n))
         embedding = np.asarray(parameters.embedding)
         parts = position_parts(config, parameters, n)
         size = sum((np.abs(part) for part in parts), np.zeros((n, config.width)))
@@ -213,7 +212,7 @@ def _finished(
     h = needed(after.h, "w1")
     of_hidden = _product_errors(inner, of_inner, needed(parameters.w1, "w1"))
     of_hidden = of_hidden + 2 * unit * jnp.abs(h) + 2 * tiny
-    a = activation(layer, h)
+    a = rule_for(RESTRICT, "activation", layer.activation, ACTIVATIONS)(h)
     of_hidden = _STEEPEST * of_hidden + 8 * unit * jnp.abs(h) + 8 * tiny
     wrong = wrong + _product_errors(a, of_hidden, needed(parameters.w2, "w2"))
     mapped = needed(after.mapped, "w2")

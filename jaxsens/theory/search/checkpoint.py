@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.sealed import DamagedFile, read_sealed, write_sealed
-from jaxsens.core.results.fingerprint import weights_of
+from jaxsens.core.results.request import weights_of
 from jaxsens.theory.search.local_search import SearchState
 from jaxsens.theory.search.problem import SearchTask
 

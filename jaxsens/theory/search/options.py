@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import collecting
+from jaxsens.core.base.registry import Seed
 from jaxsens.core.base.strict import Count, OptionalPositive, checked_by, config
-from jaxsens.core.base.value import Seed
 
 
 @config

@@ -13,8 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import Problems
-from jaxsens.core.base.memory import TOKEN_BYTES, check_fits
+from jaxsens.core.base.errors import TOKEN_BYTES, Problems, check_fits
 from jaxsens.core.checks.check import check_calls, check_finite, traced_model
 from jaxsens.core.checks.indices import RANDOM_FLIPS, check_words
 from jaxsens.core.choose import choose
@@ -222,11 +221,11 @@ def problem_of(
     model, shape, dtype = traced_model(model, first[0], norm)
     check_calls(model, first, shape)
     check_words(model, space.tried(search.seed), "flips or search.fixed")
-    runner, choice = choose(model, engine.shared_by(MANY), Substitute(), norm, space.n)
-    named = AskedEngine.kinds[choice.name]() if isinstance(engine, Auto) else engine
-    few, _ = choose(model, named, Substitute(), norm, space.n, count=1)
+    run = choose(model, engine.shared_by(MANY), Substitute(), norm, space.n)
+    named = AskedEngine.kinds[run.choice.name]() if isinstance(engine, Auto) else engine
+    few = choose(model, named, Substitute(), norm, space.n, count=1).engine
     parameters = jax.tree.map(jnp.asarray, model.parameters)
-    return SearchTask(model, space, runner, few, choice, parameters, devices, search, norm, dtype)
+    return SearchTask(model, space, run.engine, few, run.choice, parameters, devices, search, norm, dtype)
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,16 @@ import numpy as np
 
 from jaxsens.core.base import inputs, stopping
 from jaxsens.core.base.errors import InputError, PrecisionWarning, collecting
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics, versions
+from jaxsens.core.base.registry import read
 from jaxsens.core.base.strict import naming_arguments
-from jaxsens.core.base.value import read
-from jaxsens.core.base.versions import versions
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips, alphabet_of
 from jaxsens.core.measures import Measure, read_norm
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.transformer.layered import LAST_OTHER
 from jaxsens.core.placement.placement import Placement, checked_placement
-from jaxsens.core.results.digits.resolution import beyond_precision, forward_pass, unresolved_scores
+from jaxsens.core.results.rounding import beyond_precision, forward_pass, unresolved_scores
 from jaxsens.theory.search import enumeration
 from jaxsens.theory.search.checkpoint import Checkpoint, identity
 from jaxsens.theory.search.local_search import Measurements, Restart, SearchProgress, climb

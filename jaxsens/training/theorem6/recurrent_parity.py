@@ -21,7 +21,7 @@ from typing import Literal
 
 import jax.numpy as jnp
 
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.formal.languages import Parity
 from jaxsens.training.baselines import RNN, BaselineParameters, RecurrentLayer
 from jaxsens.training.baselines_config import RNNConfig

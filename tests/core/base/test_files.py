@@ -14,7 +14,6 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.files import (
     atomic_path,
     clear_leftovers,
-    keep_text,
     never_a_link,
     only_inside,
     remedy,
@@ -177,14 +176,14 @@ def test_trying_a_folder_leaves_nothing_and_says_why_it_cannot_be_written_to(tmp
 
 def test_a_file_that_holds_the_text_is_left_alone(tmp_path):
     path = tmp_path / "folder" / "kept"
-    assert keep_text(path, "new")
+    assert write_text(path, "new")
     os.utime(path, (0, 0))
-    assert not keep_text(path, "new")
+    assert not write_text(path, "new")
     assert path.stat().st_mtime == 0
-    assert keep_text(path, "newer")
+    assert write_text(path, "newer")
     assert path.read_text() == "newer"
     path.write_bytes(b"\xff")
-    assert keep_text(path, "text")
+    assert write_text(path, "text")
 
 
 def test_listing_folders_finds_what_looking_at_each_file_does(tmp_path):

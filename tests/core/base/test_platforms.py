@@ -9,13 +9,13 @@ import pytest
 from jax.sharding import Mesh
 
 import jaxsens
-from jaxsens.core.base.platforms import PLATFORMS, compiled_for, compiling_for, platform_called, platform_of
+from jaxsens.core.base.programs import PLATFORMS, compiled_for, compiling_for, platform_of
 from jaxsens.core.models.transformer.layers import apply
 
 
 def test_a_platform_without_a_row_is_refused_by_name():
     with pytest.raises(jaxsens.InputError, match=r"platform 'metal': jaxsens computes on cpu, gpu, tpu"):
-        platform_called("metal")
+        PLATFORMS["metal"]
 
 
 def test_a_mesh_has_the_row_of_its_devices():
@@ -34,7 +34,7 @@ def test_a_program_is_traced_for_the_platform_it_is_for_and_not_for_the_one_at_h
 
     assert compiled_for() is PLATFORMS["cpu"]
     before = loops()
-    with compiling_for(PLATFORMS["gpu"]):
+    with compiling_for("gpu"):
         assert compiled_for() is PLATFORMS["gpu"]
         assert loops() < before
     assert (compiled_for(), loops()) == (PLATFORMS["cpu"], before)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens import TransformerConfig
-from jaxsens.core.base.precision import SUBTRACTED, EngineTolerance, numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.engines.difference import engine as difference
 from jaxsens.core.engines.difference.engine import DifferenceEngine
 from jaxsens.core.engines.engine import Engine, FlipBlock
@@ -24,14 +24,13 @@ from jaxsens.core.engines.incremental import incremental_engine
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.measures import Measure
 from jaxsens.core.models.adapters import Model, TransformerApply
-from jaxsens.core.models.networks.given import parameters_from_numpy
 from jaxsens.core.models.parts.masks import SlidingWindow, TwoSidedWindow
 from jaxsens.core.models.parts.score_positions import PartialAlibi, PartialRotary, RelativeBias
 from jaxsens.core.models.parts.weighting import SinkSoftmax
-from jaxsens.core.models.transformer.parameters import TransformerParameters
+from jaxsens.core.models.transformer.parameters import TransformerParameters, parameters_from_numpy
 from tests import reference
 from tests.small_models import KINDS, POSITIONS_TRIED, WEIGHTINGS_TRIED, random_parameters, small
-from tests.tolerances import CANCELLING, CARRIED, CHOSEN
+from tests.tolerances import CANCELLING, CARRIED, CHOSEN, SUBTRACTED, Tolerance
 
 ENGINES = ("vmap", "incremental", "difference")
 
@@ -151,7 +150,7 @@ def _narrow(leaf: jax.Array) -> jax.Array:
     return leaf.astype(jnp.float32 if jnp.issubdtype(leaf.dtype, jnp.floating) else jnp.int32)
 
 
-def tolerance_of(name: str, config: TransformerConfig, cancelling: bool = False) -> EngineTolerance:
+def tolerance_of(name: str, config: TransformerConfig, cancelling: bool = False) -> Tolerance:
     """How far the engine may be from the reference; `cancelling`: in models drawn at random."""
     if name in ("vmap", "incremental"):
         return SUBTRACTED[config.dtype]

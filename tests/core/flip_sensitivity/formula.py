@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsens.core.base.platforms import Platform
+from jaxsens.core.base.programs import Platform
 from jaxsens.core.engines.engine import Cost, Engine, FlipBlock
 from jaxsens.core.placement import run
 from jaxsens.core.placement.placement import Placement

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxsens.core.base.errors import Problems
-from jaxsens.core.base.value import read
+from jaxsens.core.base.registry import read
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flip_table import FlipTable

@@ -25,8 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsens.core.engines.options import AskedEngine
-from jaxsens.core.base.value import Seed
-from jaxsens.core.base.value import kind_of
+from jaxsens.core.base.registry import Seed
+from jaxsens.core.base.registry import kind_of
 from jaxsens.core.base.errors import EngineRefusal
 from jaxsens.core.engines.engine import Cost, Engine, EngineChoice
 from jaxsens.core.results.estimated import Estimated

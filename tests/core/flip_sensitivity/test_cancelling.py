@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.results.digits import rounding
+from jaxsens.core.results import rounding
 from tools.cancelling import ENGINES, FUNCTIONS, NEAR, OF_OUTPUT, measured, of_function, of_output
 
 QUICK = (

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.base.platforms import PLATFORMS
+from jaxsens.core.base.programs import PLATFORMS
 from jaxsens.core.choose import ROUNDING, choose
 from jaxsens.core.engines.options import MANY, AskedEngine, Auto
 from jaxsens.core.flips.flips import Substitute
@@ -29,7 +29,7 @@ def model(layers: int, width: int = 64, **options) -> jaxsens.Transformer:
 
 
 def chosen(model: jaxsens.Transformer, n: int, calls: int | None = None, **more):
-    return choose(as_model(model), Auto(calls), Substitute(), L2(), n, **more)[1]
+    return choose(as_model(model), Auto(calls), Substitute(), L2(), n, **more).choice
 
 
 @pytest.mark.quick(8)
@@ -103,12 +103,12 @@ def test_what_remains_of_a_call_goes_on_by_the_engine_with_which_it_began():
 def test_the_difference_engine_has_one_form_whoever_asks_for_it():
     subject = as_model(model(2))
     for n, count in ((512, None), (4096, None), (4096, 2)):
-        named = choose(subject, jaxsens.Difference(), Substitute(), L2(), n, count=count)[0]
+        named = choose(subject, jaxsens.Difference(), Substitute(), L2(), n, count=count).engine
         auto = choose(subject, Auto(MANY), Substitute(), L2(), n, count=count)
-        assert auto[0] == named or auto[1].name != "difference"
+        assert auto.engine == named or auto.choice.name != "difference"
     # The matrices of all rows are worth it for many flips.
     forms = {
-        count: choose(subject, jaxsens.Difference(), Substitute(), L2(), 4096, count=count)[0]
+        count: choose(subject, jaxsens.Difference(), Substitute(), L2(), 4096, count=count).engine
         for count in (2, 4095)
     }
     assert (forms[2].how, forms[4095].how) == ("whole rows", "the folded form")

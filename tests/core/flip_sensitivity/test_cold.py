@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxsens
-from jaxsens.core.base.precision import LARGEST_TIED, numerics
+from jaxsens.core.base.programs import LARGEST_TIED, numerics
 from jaxsens.core.choose import Work
 from jaxsens.core.engines.difference.softmax_change import best_tied, log1p, softmax_change
 from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change

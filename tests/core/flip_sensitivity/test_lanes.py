@@ -14,7 +14,7 @@ import pytest
 from jax.sharding import Mesh
 
 import jaxsens
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.placement import lanes, run
 from jaxsens.core.placement.lanes import Lanes, lanes_on
 from jaxsens.core.placement.program import Wanted

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.engines.difference.engine import DifferenceEngine
 from jaxsens.core.measures import L2
 from tests.small_models import small

@@ -21,14 +21,14 @@ from jaxsens import (
     flip_sensitivity,
     load_result,
 )
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.engines.options import Vmap
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import L2
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.placement import run
-from jaxsens.core.results.fingerprint import fingerprint, weights_of
 from jaxsens.core.results.measured import Provenance
+from jaxsens.core.results.request import fingerprint, weights_of
 from jaxsens.core.results.result import FlipSensitivity
 from tests.refusals import refusal
 from tests.small_models import small as config_of

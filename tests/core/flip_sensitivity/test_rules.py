@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.engines.difference import rules
 from jaxsens.core.models.transformer.parameters import NormParameters
 from tests.lanes import examples

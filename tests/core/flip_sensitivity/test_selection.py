@@ -438,9 +438,9 @@ def test_ids_that_a_model_of_others_cannot_read_are_found_where_they_are_inserte
 
 
 def test_more_flips_than_fit_are_refused_before_they_are_listed(monkeypatch):
-    from jaxsens.core.base import memory
+    from jaxsens.core.base import errors
 
-    monkeypatch.setattr(memory, "machine_memory", lambda: 2**20)
+    monkeypatch.setattr(errors, "machine_memory", lambda: 2**20)
     for flips in (range(6), Substitute(range(6), groups=[range(6)])):
         with pytest.raises(InputError, match=r"a measurement of .* flips takes"):
             flip_sensitivity(MODEL, np.tile(WORD, (2000, 1)), flips)

@@ -224,15 +224,9 @@ def test_other_weights_cannot_be_resumed_and_the_same_can():
     assert measured(jaxsens.from_torch(second), readout="mean").asked != one.asked
 
 
-class ModelOutput(dict):  # by this name Hugging Face's outputs are known
-    pass
-
-
 @pytest.mark.parametrize(
     ("wrap", "output"),
     [
-        (lambda rows: ModelOutput(last_hidden_state=rows, logits=rows + 1, other=rows[0]), None),
-        (lambda rows: ModelOutput(last_hidden_state=rows + 1, other=rows[0]), None),
         (lambda rows: {"a": rows[0], "b": rows + 1}, "b"),
         (lambda rows: (rows[0], rows + 1), 1),
         (lambda rows: torch.return_types.max((rows + 1, rows)), 0),
@@ -251,22 +245,23 @@ def test_a_model_of_transformers_is_measured_in_its_hidden_states_or_logits():
     ids = torch.tensor(TOKENS[None])
     with torch.no_grad():
         hidden, logits = body(ids).last_hidden_state[0], head(ids).logits[0]
-    np.testing.assert_allclose(jaxsens.from_torch(body)(TOKENS), hidden, atol=1e-6)
-    np.testing.assert_allclose(jaxsens.from_torch(head)(TOKENS), logits, atol=1e-6)
+    model = jaxsens.from_torch(body, output="last_hidden_state")
+    np.testing.assert_allclose(model(TOKENS), hidden, atol=1e-6)
+    np.testing.assert_allclose(jaxsens.from_torch(head, output="logits")(TOKENS), logits, atol=1e-6)
     assert "the model reads ids 0 to 6" in refused(
-        lambda: jaxsens.flip_sensitivity(jaxsens.from_torch(body), [1, 9], 3, readout="last")
+        lambda: jaxsens.flip_sensitivity(model, [1, 9], 3, readout="last")
     )
-    assert "raised" in refused(lambda: jaxsens.from_torch(body)(np.zeros(9, int)))
+    assert "raised" in refused(lambda: model(np.zeros(9, int)))
 
 
 @pytest.mark.parametrize(
     ("wrap", "output", "said"),
     [
-        (lambda rows: {"a": rows}, None, "returns a dict with the keys 'a'; say which: "),
-        (lambda rows: {"a": rows}, None, "jaxsens.from_torch(module, output='a')"),
-        (lambda rows: (rows, rows), None, "returns a tuple of 2; say which: jaxsens.from_torch(module, output=0)"),
-        (lambda rows: {"a": rows}, "b", "has no output 'b'; it returns a dict with the keys 'a'"),
-        (lambda rows: rows, "a", "has no output 'a'; it returns one Tensor; leave output out"),
+        (lambda rows: {"a": rows}, None, "returns a dict, which has no output None; "),
+        (lambda rows: {"a": rows, "b": rows}, None, "give jaxsens.from_torch output='a' or output='b'"),
+        (lambda rows: (rows, rows), None, "output=0 or output=1"),
+        (lambda rows: {"a": rows}, "b", "has no output 'b'"),
+        (lambda rows: rows, "a", "returns a Tensor, which has no output 'a'; "),
         (lambda rows: rows.argmax(-1), None, "returns torch.int64; a tensor of floats of 16 bits or more is needed"),
         (lambda rows: None, None, "returns NoneType"),
         (lambda rows: rows.transpose(0, 1), None, "the first axis must be that of the inputs (batch_first=True)"),

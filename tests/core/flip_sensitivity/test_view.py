@@ -19,8 +19,8 @@ from jaxsens.core.models.transformer.layers import layered_transformer
 from jaxsens.core.results.estimated import Estimated
 from jaxsens.core.results.measured import Provenance
 from jaxsens.core.results.pictures import picture
-from jaxsens.core.results.pictures.pieces import spaced, text_pieces
 from jaxsens.core.results.pictures.text_picture import text_figure
+from jaxsens.core.results.pictures.view import spaced, text_pieces
 from jaxsens.core.results.result import FlipSensitivity
 from tests.core.flip_sensitivity.made import made
 from tests.refusals import refusal

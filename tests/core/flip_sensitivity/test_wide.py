@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.choices import ACTIVATIONS, LAYER_NORMS, OUTPUT_GATES, SCORES
 from jaxsens.core.models.parts.masks import MASKS, SlidingWindow
 from jaxsens.core.models.transformer import layers

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.measures.change_of import change_and_error, change_of
 
 X = np.random.default_rng(0).normal(size=7)

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from jaxsens.core.base.errors import InputError, Problem, Problems
+from jaxsens.core.base.registry import FIELDS as AS_FIELDS
+from jaxsens.core.base.registry import of_words, read, value_of
 from jaxsens.core.base.strict import read_fields
-from jaxsens.core.base.value import read
-from jaxsens.core.base.words import FIELDS as AS_FIELDS
-from jaxsens.core.base.words import of_words, value_of
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Comparison, Function, Measure

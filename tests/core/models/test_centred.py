@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jaxsens
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.masks import MASKS
 from jaxsens.core.models.parts.positions import Component, Limb
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import HardWeighting, Softmax, averages
 from jaxsens.core.models.transformer import layers, trace
 from jaxsens.core.models.transformer.config import LayerConfig
-from jaxsens.core.models.transformer.scores import centred_scores, raw_scores
+from jaxsens.core.models.transformer.trace import centred_scores, scores
 from tests import reference
 from tests.small_models import WEIGHTINGS_AND_MASKS, WEIGHTINGS_TRIED, random_parameters, small
 from tests.tolerances import FORWARD
@@ -79,7 +79,8 @@ def test_every_row_is_the_plain_row_shifted_so_that_the_best_key_has_0(seed, sca
         arrays = jnp.asarray(queries), jnp.asarray(keys)
         found = np.asarray(centred_scores(config.layer(0), *arrays, jnp.asarray(seen)))
         parameters = jax.tree.map(jnp.asarray, random_parameters(config)).layers[0]
-        plain = np.asarray(raw_scores(config.layer(0), parameters, *arrays))
+        where = jnp.asarray(place)
+        plain = np.asarray(scores(config.layer(0), parameters, *arrays, where, where, 6))
     np.testing.assert_array_equal(found[..., 4], found[..., 1])
     for row in np.ndindex(2, 6):
         if seen[row].any():

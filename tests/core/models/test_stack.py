@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.adapters import as_model
-from jaxsens.core.models.transformer.stack import Stack, lengths_of_runs, over_layers, stacked
+from jaxsens.core.models.transformer.parameters import Stack, over_layers, stacked
 from tests.small_models import small
 
 
@@ -30,7 +30,7 @@ def test_runs_are_of_equal_layers_between_the_first_and_the_last(heads, runs):
     config = small(layers=len(heads), heads=heads)
     layers = [np.full((2, 3), k) for k in range(len(heads))]
     stack = stacked(config, layers)
-    assert lengths_of_runs(config) == runs
+    assert not isinstance(stack, Stack) or stack.lengths == runs
     assert isinstance(stack, Stack) == (max(runs) > 1)
     assert len(stack) == len(heads)
     for k, layer in enumerate(layers):

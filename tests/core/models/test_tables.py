@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.initialisation import Normal
 from jaxsens.core.models.parts.positions import Component, Learned, Limb
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import AdaptiveSoftmax, Sigmoid, SinkSoftmax, Softmax, Tempered
 from jaxsens.core.models.transformer import layers
 from jaxsens.core.models.transformer.layers import layered_transformer
-from jaxsens.core.models.transformer.parameters import initialise
-from jaxsens.core.models.transformer.tables import position_embedding, shape_of, with_tables
+from jaxsens.core.models.transformer.parameters import initialise, shape_of, with_tables
 from tests.small_models import small
 from tests.tolerances import FORWARD
 
@@ -85,7 +84,7 @@ def test_an_embedding_of_numpy_parameters_is_computed_without_jax():
     config = small(positions=("sinusoidal", "fraction"), dtype="float64")
     with numerics("float64"):
         parameters = jax.tree.map(np.asarray, initialise(config, 0))
-    assert type(position_embedding(config, parameters, 9)) is np.ndarray
+    assert type(parameters.position_embedding(config, 9)) is np.ndarray
 
 
 @dataclass(frozen=True)

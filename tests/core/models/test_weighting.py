@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.schedules import SCHEDULES, Schedule
 from jaxsens.core.models.parts.weighting import (
     WEIGHTINGS,

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from jaxsens import flip_sensitivity
-from jaxsens.core.base.precision import SUBTRACTED
 from jaxsens.formal.constructions.chiang_cholak import (
     ReferenceTransformer,
     ReferenceVariant,
@@ -20,6 +19,7 @@ from jaxsens.formal.constructions.chiang_cholak import (
     parity_logits,
 )
 from tests.refusals import refused
+from tests.tolerances import SUBTRACTED
 
 MAKERS = {"parity": parity, "first": first}
 SCALED = {"log_length": True}

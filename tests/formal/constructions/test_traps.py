@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.schedules import SCHEDULES
 from jaxsens.core.models.parts.weighting import Softmax
 from jaxsens.core.models.transformer import layers

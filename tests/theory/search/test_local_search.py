@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.engines.options import Difference, Vmap
 from jaxsens.core.measures import L2, LInf
 from jaxsens.core.placement.placement import Placement

@@ -10,8 +10,9 @@ import pytest
 
 import jaxsens
 from jaxsens import InputError, Transformer
-from jaxsens.core.base import memory
+from jaxsens.core.base import errors
 from jaxsens.core.base.errors import Problems
+from jaxsens.core.base.told import in_words
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.single.single import input_tokens, model_source
 from jaxsens.theory import lemma5, restrict
@@ -51,7 +52,7 @@ def source():
 
 @pytest.fixture(autouse=True)
 def sixteen_gibibytes(monkeypatch):
-    monkeypatch.setattr(memory, "machine_memory", lambda: 2**34)
+    monkeypatch.setattr(errors, "machine_memory", lambda: 2**34)
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -62,7 +63,7 @@ def test_what_cannot_fit_is_refused_with_the_figure(name):
 
 def test_flips_are_counted_before_they_are_listed(monkeypatch):
     words = np.zeros((3, 50), int)
-    monkeypatch.setattr(memory, "machine_memory", lambda: 100_000)
+    monkeypatch.setattr(errors, "machine_memory", lambda: 100_000)
     with pytest.raises(
         InputError, match=r"tokens = 'shape \(3, 50\)': a measurement of 1911 flips takes.*sample"
     ):
@@ -99,20 +100,20 @@ def test_lengths_of_a_training_that_cannot_fit_are_refused():
 
 def test_the_machine_s_memory_is_read_and_a_container_s_limit_with_it(monkeypatch, tmp_path):
     monkeypatch.undo()
-    memory.machine_memory.cache_clear()
-    assert 2**28 < memory.machine_memory() < 2**50
+    errors.machine_memory.cache_clear()
+    assert 2**28 < errors.machine_memory() < 2**50
     for text, expected in (("1000000\n", 1_000_000), ("max\n", None)):
         (tmp_path / "limit").write_text(text)
-        monkeypatch.setattr(memory, "_LIMIT", tmp_path / "limit")
-        memory.machine_memory.cache_clear()
-        assert memory.machine_memory() == (expected or memory.machine_memory())
-    memory.machine_memory.cache_clear()
+        monkeypatch.setattr(errors, "_LIMIT", tmp_path / "limit")
+        errors.machine_memory.cache_clear()
+        assert errors.machine_memory() == (expected or errors.machine_memory())
+    errors.machine_memory.cache_clear()
 
 
 def test_figures_have_a_unit():
     problems = Problems("f")
-    assert memory.check_fits("n", 3, 2**34, "a list", "less", problems)
-    assert not memory.check_fits("n", 3, 2**34 + 2**33, "a list", "less", problems)
+    assert errors.check_fits("n", 3, 2**34, "a list", "less", problems)
+    assert not errors.check_fits("n", 3, 2**34 + 2**33, "a list", "less", problems)
     assert re.fullmatch("n = 3: a list takes 24 GiB, and this machine has 16 GiB; less", str(problems[0]))
     told = {1: "1 bytes", 1536: "1.5 KiB", 1010 * 1024: "0.986 MiB", 2.0**55: "32 PiB"}
-    assert {count: memory.in_words(count) for count in told} == told
+    assert {count: in_words(count) for count in told} == told

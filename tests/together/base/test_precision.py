@@ -15,7 +15,7 @@ import pytest
 from jax.sharding import AxisType
 
 import jaxsens
-from jaxsens.core.base.precision import MATMUL_PRECISION, numerics
+from jaxsens.core.base.programs import MATMUL_PRECISION, numerics
 from jaxsens.core.measures.formulas import where_finite
 
 ROOT = Path(__file__).resolve().parents[3]

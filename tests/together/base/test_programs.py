@@ -18,8 +18,7 @@ import pytest
 
 import jaxsens
 from jaxsens.core.base import programs
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import compiled, kept
+from jaxsens.core.base.programs import compiled, kept, numerics
 from jaxsens.core.models.adapters import PairApply
 from tests.small_models import small
 from tools import memory_growth

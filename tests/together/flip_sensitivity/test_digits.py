@@ -13,13 +13,13 @@ import pytest
 import jaxsens
 from jaxsens import TransformerConfig
 from jaxsens.core.base.errors import PrecisionWarning
-from jaxsens.core.base.precision import RESOLVED, numerics, resolved
+from jaxsens.core.base.programs import RESOLVED, numerics, resolved
 from jaxsens.core.choose import Work
 from jaxsens.core.engines.difference.rounding import product_error, size
 from jaxsens.core.measures import Decision, Measure
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.parts.weighting import Sigmoid, SinkSoftmax
-from jaxsens.core.results.digits.rounding import output_rounding
+from jaxsens.core.results.rounding import output_rounding
 from tools.digits import truth
 
 ALIBI = {"mask": "future", "positions": ("alibi",), "weighting": "temperature-linear", "end_symbol": False}

@@ -11,7 +11,7 @@ import pytest
 
 import jaxsens
 from jaxsens.core.base.errors import EngineRefusal, InputError
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.engines.difference import engine as difference
 from jaxsens.core.engines.difference import folded
 from jaxsens.core.engines.difference.engine import DifferenceEngine

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.base.platforms import PLATFORMS
+from jaxsens.core.base.programs import PLATFORMS
 from jaxsens.core.models.parts.masks import SlidingWindow
 from jaxsens.core.models.transformer import trace
 from tests.core.flip_sensitivity.conformance import engine_of, measured, programs, sharpened

@@ -13,14 +13,14 @@ import pytest
 
 import jaxsens
 from jaxsens import InputError, Transformer, flip_sensitivity, load_result
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.choose import choose
 from jaxsens.core.engines.engine import FlipBlock
 from jaxsens.core.engines.options import Difference
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import KL, Comparison, Cosine, Function, Measure
 from jaxsens.core.models.adapters import as_model
-from jaxsens.core.models.networks.given import parameters_from_numpy
+from jaxsens.core.models.transformer.parameters import parameters_from_numpy
 from jaxsens.core.placement.placement import Placement
 from tests import reference
 from tests.core.flip_sensitivity.conformance import CASES, engine_of
@@ -379,7 +379,7 @@ def test_a_saved_result_and_the_part_of_an_input_have_their_signs(tmp_path):
 def test_every_fallback_keeps_the_function():
     config = jaxsens.TransformerConfig(alphabet_size=3, width=8, heads=2, layers=2, feed_forward=16)
     measure = Function(log_probability)
-    runner, _ = choose(as_model(Transformer(config)), Difference(), Substitute(), measure, 1024)
+    runner = choose(as_model(Transformer(config)), Difference(), Substitute(), measure, 1024).engine
     chain = []
     while runner is not None:
         chain.append((type(runner).__name__, runner.measure))

@@ -12,8 +12,7 @@ import pytest
 from jax.sharding import AxisType, Mesh
 
 import jaxsens
-from jaxsens.core.base.platforms import PLATFORMS, compiling_for
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import PLATFORMS, compiling_for, numerics
 from jaxsens.core.engines.difference.engine import DifferenceEngine
 from jaxsens.core.engines.difference.folded import FoldedEngine
 from jaxsens.core.engines.engine import Engine, FlipBlock
@@ -325,7 +324,7 @@ def test_scores_come_in_blocks_on_an_accelerator_too(monkeypatch, name, options)
     if engine is None:
         assert (name, config.exact_rows) == ("incremental", True)
         return
-    with compiling_for(PLATFORMS["gpu"]):
+    with compiling_for("gpu"):
         found, _ = temporary(engine, config, n, 4)
     assert found < 4 * 8 * n**2
     if name != "vmap":

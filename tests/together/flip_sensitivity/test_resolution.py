@@ -12,14 +12,14 @@ import pytest
 
 import jaxsens
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.measures import L2
 from jaxsens.core.models.adapters import Model, as_model
 from jaxsens.core.models.parts.schedules import SCHEDULES
 from jaxsens.core.models.parts.weighting import AdaptiveSoftmax
 from jaxsens.core.placement.placement import Placement
-from jaxsens.core.results.digits.resolution import ForwardPass, forward_pass, unresolved_scores
+from jaxsens.core.results.rounding import ForwardPass, forward_pass, unresolved_scores
 from tests.small_models import random_parameters, small
 
 

@@ -33,7 +33,7 @@ from jaxsens import (
     Vmap,
 )
 from jaxsens.core.base.errors import Problems
-from jaxsens.core.base.value import read
+from jaxsens.core.base.registry import read
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure

@@ -12,7 +12,7 @@ import pytest
 
 import jaxsens
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.initialisation import Normal
 from jaxsens.core.models.parts.weighting import SinkSoftmax, learns_sink
 from jaxsens.core.models.transformer.layered import Attention

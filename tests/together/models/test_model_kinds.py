@@ -25,9 +25,8 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from jaxsens.core.models.networks.config import NetworkConfig
-from jaxsens.core.models.networks.given import check_input
-from jaxsens.core.models.networks.network import Network
+from jaxsens.core.models.transformer.config import NetworkConfig
+from jaxsens.core.models.transformer.module import Network
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,6 @@ class Counts(Network):
     shaped = staticmethod(lambda config: drawn(config, 0))
     output_of = staticmethod(lambda config, parameters, tokens: jnp.mean(parameters[tokens], axis=0))
     rows_of = staticmethod(lambda config, parameters, tokens: parameters[tokens])
-
-    def _check(self, tokens):
-        check_input(tokens, self.config.vocabulary_size, lambda n, problems: None)
 '''
 SWEEP = """
 title = "counts"

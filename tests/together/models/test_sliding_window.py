@@ -13,7 +13,7 @@ import pytest
 import jaxsens
 from jaxsens import theory
 from jaxsens.core.base.errors import EstimateWarning, InputError, Problems
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.config_tables import plain, read_config
 from jaxsens.core.models.parts.masks import SlidingWindow, TwoSidedWindow
 from jaxsens.core.models.transformer.layered import Attention

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from jaxsens import InputError, Transformer, TransformerConfig
-from jaxsens.core.base.platforms import PLATFORMS, compiled_for
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import PLATFORMS, compiled_for, numerics
 from jaxsens.core.models.parts.masks import MASKS
 from jaxsens.core.models.parts.positions import Learned
 from jaxsens.core.models.transformer import layers, trace
@@ -168,7 +167,7 @@ def test_attention_by_head_and_maps_in_blocks_of_rows_are_the_same(monkeypatch, 
     own = replace(PLATFORMS["cpu"], cached_scores=0, mapped_numbers=mapped)
     monkeypatch.setitem(PLATFORMS, "cpu", own)
     monkeypatch.setattr(trace, "CACHED_ROWS", rows)
-    assert trace.leaves_cache(config.layer(0), len(WORD), compiled_for())
+    assert trace.leaves_cache(config.layer(0).heads, len(WORD), compiled_for())
     found = uncompiled(layers.activations, config, parameters, WORD)
     assert_close(found, reference.activations(config, parameters, WORD), config)
     found = uncompiled(layers.apply, config, parameters, WORD)

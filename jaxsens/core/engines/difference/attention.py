@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxsens.core.base.errors import no_rule
-from jaxsens.core.base.platforms import compiled_for
+from jaxsens.core.base.programs import compiled_for
 from jaxsens.core.engines.difference.moved import (
     Doubt,
     Heads,
@@ -40,14 +40,13 @@ from jaxsens.core.engines.difference.softmax_change import (
     too_large,
 )
 from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change
+from jaxsens.core.models.parts.choices import inner_products, weighted_sums
 from jaxsens.core.models.parts.masks import visible
-from jaxsens.core.models.parts.products import inner_products, weighted_sums
 from jaxsens.core.models.parts.score_positions import Alibi, PartialAlibi, RelativeBias
 from jaxsens.core.models.parts.weighting import Sigmoid, SinkSoftmax, Softmax, averages, weights
 from jaxsens.core.models.transformer.config import LayerConfig
 from jaxsens.core.models.transformer.parameters import needed
-from jaxsens.core.models.transformer.scores import weighting_of
-from jaxsens.core.models.transformer.trace import leaves_cache, scores_of_rows
+from jaxsens.core.models.transformer.trace import leaves_cache, scores_of_rows, weighting_of
 
 SOFT = (Softmax, SinkSoftmax, Sigmoid)
 """The weightings of soft attention whose changes have a rule."""
@@ -156,7 +155,7 @@ def soft_rows(layer: KeptLayer, rows: Rows, dq: HeadsMoved, dk: HeadsMoved, dv: 
         s, seen = scores_of_rows(config, layer.parameters, q, k, rows, head)
         return _pulled(config, v, weights_moved(layer, s, seen, ds, es, head), dv)
 
-    if not leaves_cache(config, layer.n, compiled_for()):
+    if config.exact_rows or not leaves_cache(config.heads, layer.n, compiled_for()):
         return some((queries, kept.keys, kept.values, dq, dk, dv))
     arrays = jax.tree.map(lambda heads: heads[:, None], (queries, kept.keys, kept.values, dq, dk, dv))
     each = jax.lax.map(lambda one: some(*one), (arrays, jnp.arange(config.heads)))

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsens.core.base.platforms import Platform
-from jaxsens.core.base.precision import LARGEST_SCORE
+from jaxsens.core.base.programs import LARGEST_SCORE, Platform
+from jaxsens.core.base.strict import with_fields
 from jaxsens.core.engines.difference.layer_change import (
     KeptRun,
     Prepared,
@@ -42,10 +42,9 @@ from jaxsens.core.models.parts.weighting import (
     Softmax,
 )
 from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
-from jaxsens.core.models.transformer.layers import layer_operations, read_out, readout_position
-from jaxsens.core.models.transformer.parameters import TransformerParameters, needed
-from jaxsens.core.models.transformer.stack import Stack, over_layers
-from jaxsens.core.models.transformer.tables import layer_config
+from jaxsens.core.models.transformer.layered import readout_row
+from jaxsens.core.models.transformer.layers import layer_operations, read_out
+from jaxsens.core.models.transformer.parameters import Stack, TransformerParameters, needed, over_layers
 from jaxsens.core.models.transformer.trace import leaves_cache, rows_at_once
 
 ROW_BLOCK = 256
@@ -96,7 +95,7 @@ class DifferenceEngine(ConfigEngine):
         wider = self.wider
         if wider is not None:
             return wider
-        apply = TransformerApply(self.config.replace(dtype="float64"))
+        apply = TransformerApply(with_fields(self.config, dtype="float64"))
         return VmapEngine(self.measure, self.outputs, apply, wide=self.wide)
 
     @property
@@ -115,7 +114,7 @@ class DifferenceEngine(ConfigEngine):
         return score_sizes(prepared)
 
     def prepare(self, parameters: TransformerParameters, tokens: Int[Array, " n"]) -> Prepared:
-        row = readout_position(self.config, len(tokens)) if self.config.layers == 1 else None
+        row = readout_row(self.config.readout, len(tokens)) if self.config.layers == 1 else None
         return prepare(of_dtype(self.config, parameters), parameters, tokens, row)
 
     @property
@@ -127,7 +126,7 @@ class DifferenceEngine(ConfigEngine):
         """Returns the output's change under each flip, and a running bound of its rounding (`difference.rounding`)."""
         run, block = KeptRun(of_dtype(self.config, parameters), parameters, prepared), block.single
         n, layers = prepared.tokens.shape[0], run.config.layers
-        row = readout_position(run.config, n)
+        row = readout_row(run.config.readout, n)
         if layers == 0:
             moved = self._embedding_change(run, block, row)
         elif layers == 1 and row is not None:
@@ -185,7 +184,7 @@ class DifferenceEngine(ConfigEngine):
         reach = changed_rows(config.layer(0).mask, reach, n)
 
         def one(k: int, given: Any, carry: tuple[Moved, Reach]) -> tuple[Any, None]:
-            layer, (moved, reach) = KeptLayer(layer_config(config, run.parameters, k), *given), carry
+            layer, (moved, reach) = KeptLayer(run.parameters.layer(config, k), *given), carry
             reach = changed_rows(layer.config.mask, reach, n)
             return (layer_change(layer, moved, reach), carried(reach)), None
 
@@ -202,7 +201,7 @@ class DifferenceEngine(ConfigEngine):
         """Counts projections, scores, sums and per-position maps, and the work per weight and hidden unit. Memory is
         that of rows and, in whole layers, of twelve arrays of scores."""
         config, n = self.config, tokens.shape[0]
-        row = readout_position(config, n)
+        row = readout_row(config.readout, n)
         rows = 1 if config.layers == 1 and row is not None else n
         forward = sum(layer_operations(config, k, n) for k in range(config.layers))
         if config.layers and row is not None:
@@ -240,6 +239,6 @@ class DifferenceEngine(ConfigEngine):
 
 def _scores_of_block(layer: LayerConfig, n: int, everything: bool, platform: Platform) -> int:
     """Returns the number of scores of a whole layer that are in memory at once, for one flip."""
-    cached = leaves_cache(layer, n, platform)
+    cached = not layer.exact_rows and leaves_cache(layer.heads, n, platform)
     rows = rows_of_block(n, rows_at_once(layer.heads * n, cached), everything)
     return n * rows * (1 if cached else layer.heads)

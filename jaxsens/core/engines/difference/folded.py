@@ -31,8 +31,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base.errors import no_rule
-from jaxsens.core.base.platforms import Platform
-from jaxsens.core.base.precision import LARGEST_SCORE, LARGEST_TIED
+from jaxsens.core.base.programs import LARGEST_SCORE, LARGEST_TIED, Platform
 from jaxsens.core.engines.difference.attention import UNTURNED, inverse_temperature
 from jaxsens.core.engines.difference.engine import DifferenceEngine
 from jaxsens.core.engines.difference.layer_change import (
@@ -53,11 +52,10 @@ from jaxsens.core.models.parts.masks import SlidingWindow, TwoSidedWindow, mask_
 from jaxsens.core.models.parts.positions import Component, FunctionComponent, Learned, Limb, Sinusoidal
 from jaxsens.core.models.parts.weighting import SOFTMAXES
 from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
-from jaxsens.core.models.transformer.layers import layer_operations, readout_position
+from jaxsens.core.models.transformer.layered import readout_row
+from jaxsens.core.models.transformer.layers import layer_operations
 from jaxsens.core.models.transformer.parameters import LayerParameters, TransformerParameters, needed
-from jaxsens.core.models.transformer.scores import penalty, projected, scores
-from jaxsens.core.models.transformer.tables import layer_config
-from jaxsens.core.models.transformer.trace import gate_inputs
+from jaxsens.core.models.transformer.trace import gate_inputs, penalty, projected, scores
 
 
 def candidates(n: int, hidden: int) -> int:
@@ -157,7 +155,7 @@ class FoldedEngine(ConfigEngine):
     def prepare(self, parameters: TransformerParameters, tokens: Int[Array, " n"]) -> PreparedFold:
         config = of_dtype(self.config, parameters)
         first, second = parameters.layers
-        prepared = prepare(config, parameters, tokens, readout_position(config, tokens.shape[0]))
+        prepared = prepare(config, parameters, tokens, readout_row(config.readout, tokens.shape[0]))
         kept, last = prepared.traces
         n = tokens.shape[0]
         # The matrices have the engine's own dtype: they multiply changes, so rounding them is harmless.
@@ -165,7 +163,7 @@ class FoldedEngine(ConfigEngine):
         h = jnp.zeros((n, 0)) if kept.h is None else kept.h
         w1, w2 = needed(first.w1, "w1").astype(work), needed(first.w2, "w2").astype(work)
         out = first.output.reshape(-1, config.width).astype(work)
-        columns, gates = out @ w1, gates_of(layer_config(config, parameters, 0), first, kept.z).astype(work)
+        columns, gates = out @ w1, gates_of(parameters.layer(config, 0), first, kept.z).astype(work)
         # Single precision sorts much faster; the margin makes up for its rounding. Gates, at most 1, only raise them.
         thresholds = (jnp.abs(h) / jnp.linalg.norm(columns, axis=0) * (1 - 1e-6)).astype(jnp.float32)
         count = candidates(n, h.shape[1])
@@ -181,9 +179,9 @@ class FoldedEngine(ConfigEngine):
         signs = jnp.where(chosen > 0, -1, 1).astype(work)
         rows = ((h > 0).astype(work), units, signs, gates)
         maps = jax.lax.map(lambda row: one_row(*row), rows, batch_size=ROWS)
-        row = readout_position(config, n)
+        row = readout_row(config.readout, n)
         here, keys = jnp.asarray([row]), jnp.arange(n)
-        layer = layer_config(config, parameters, 1)
+        layer = parameters.layer(config, 1)
         s = scores(layer, second, last.queries[:, here], last.keys, here, keys, n)[:, 0]
         log_weight = jnp.where(visible(layer.mask, here, keys), s - last.normaliser[:, here], -jnp.inf)
 
@@ -219,7 +217,7 @@ class FoldedEngine(ConfigEngine):
         n, dtype, run = base.tokens.shape[0], base.output.dtype, KeptRun(config, parameters, base)
         last = run.layer(1)
         layer, second, kept = last.config, last.parameters, last.kept
-        row = int(readout_position(config, n) or 0)
+        row = int(readout_row(config.readout, n) or 0)
         ends = jnp.stack([positions, jnp.full_like(positions, row)], axis=1)
         first = jax.vmap(first_layer_change, in_axes=(None, 0, 0, 0))(run, positions, symbols, ends)
         dy_own, dy_readout = jnp.moveaxis(first.dx, 1, 0)

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base.errors import no_rule
-from jaxsens.core.base.platforms import compiled_for
+from jaxsens.core.base.programs import compiled_for
+from jaxsens.core.base.strict import with_fields
 from jaxsens.core.engines.difference import one_key, rounding
 from jaxsens.core.engines.difference.attention import SOFT, hard_rows, readout_row, soft_rows
 from jaxsens.core.engines.difference.moved import HeadsMoved, Index, KeptLayer, Moved, Rows
@@ -24,9 +25,7 @@ from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change
 from jaxsens.core.models.parts.weighting import AverageHard, HardWeighting, Sigmoid, SinkSoftmax, Softmax
 from jaxsens.core.models.transformer import layers, trace
 from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
-from jaxsens.core.models.transformer.parameters import NormParameters, TransformerParameters, needed
-from jaxsens.core.models.transformer.stack import Stack
-from jaxsens.core.models.transformer.tables import layer_config, position_embedding
+from jaxsens.core.models.transformer.parameters import NormParameters, Stack, TransformerParameters, needed
 from jaxsens.core.models.transformer.trace import LayerTrace, gate_inputs, layer_norm, transformer_layer
 
 
@@ -56,7 +55,7 @@ class KeptRun:
     def layer(self, k: int) -> KeptLayer:
         """Layer k."""
         return KeptLayer(
-            layer_config(self.config, self.parameters, k), self.parameters.layers[k], self.prepared.traces[k]
+            self.parameters.layer(self.config, k), self.parameters.layers[k], self.prepared.traces[k]
         )
 
 
@@ -72,14 +71,14 @@ def prepare(
     and the flipped one will be needed in the first layer, which saves the second pass.
     """
     n = len(tokens)
-    traces, output = layers.trace(config, parameters, tokens, layers.readout_position(config, n))
+    traces, output = layers.trace(config, parameters, tokens, layers.readout_row(config.readout, n))
     others: Rest | Levels | None = None
     if config.layers:
-        layer = KeptLayer(layer_config(config, parameters, 0), parameters.layers[0], traces[0])
+        layer = KeptLayer(parameters.layer(config, 0), parameters.layers[0], traces[0])
         match layer.config.weighting:
             case Softmax() | SinkSoftmax():
                 sink = isinstance(layer.config.weighting, SinkSoftmax)
-                equal = one_key.first_rows(tokens, position_embedding(config, parameters, n), sink)
+                equal = one_key.first_rows(tokens, parameters.position_embedding(config, n), sink)
                 others = one_key.rest_of(layer, equal, row)
             case Sigmoid():
                 pass  # no key's weight depends on the others
@@ -108,7 +107,7 @@ def largest_score(prepared: Prepared) -> Float[Array, ""]:
 
 def of_dtype(config: TransformerConfig, parameters: TransformerParameters) -> TransformerConfig:
     """Returns the config with the dtype of the parameters: "float64" while a float32 model is being prepared."""
-    return config.replace(dtype=str(parameters.embedding.dtype))
+    return with_fields(config, dtype=str(parameters.embedding.dtype))
 
 
 def inner_change(layer: KeptLayer, moved: Moved, rows: Rows | None = None) -> Moved:
@@ -274,7 +273,8 @@ def layer_change(layer: KeptLayer, moved: Moved, reach: Reach) -> Moved:
                 after = after_attention_change(layer, rows, Moved(moved.dx[rows], moved.error[rows]), heads)
                 return jnp.concatenate([after.dx, after.error[:, None]], axis=1)
 
-            most = trace.rows_at_once(config.heads * n, trace.leaves_cache(config, n, compiled_for()))
+            cached = not config.exact_rows and trace.leaves_cache(config.heads, n, compiled_for())
+            most = trace.rows_at_once(config.heads * n, cached)
             start = jnp.zeros((n, moved.dx.shape[1] + 1), moved.dx.dtype)
             after = over_changed_rows(change, start, reach, most)
             new = None if moved.new is None else transformer_layer(config, own, moved.new)[1]

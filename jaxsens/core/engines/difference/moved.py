@@ -12,8 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsens.core.engines.difference.rounding import product_error, size
 from jaxsens.core.models.transformer.config import LayerConfig
 from jaxsens.core.models.transformer.parameters import LayerParameters
-from jaxsens.core.models.transformer.scores import projected, scores, turned
-from jaxsens.core.models.transformer.trace import LayerTrace, scores_of_rows
+from jaxsens.core.models.transformer.trace import LayerTrace, projected, scores, scores_of_rows, turned
 
 Index: TypeAlias = Int[Array, ""]
 Rows: TypeAlias = Int[Array, " m"]

@@ -39,11 +39,10 @@ from jaxsens.core.engines.difference.moved import Doubt, Heads, HeadsMoved, Kept
 from jaxsens.core.engines.difference.rounding import size, unit
 from jaxsens.core.engines.difference.softmax_change import cancelled, log1p, tied, too_large
 from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change
+from jaxsens.core.models.parts.choices import weighted_sums
 from jaxsens.core.models.parts.masks import visible
-from jaxsens.core.models.parts.products import weighted_sums
 from jaxsens.core.models.parts.weighting import SinkSoftmax, sink_score
-from jaxsens.core.models.transformer.scores import weighting_of
-from jaxsens.core.models.transformer.trace import over_row_blocks
+from jaxsens.core.models.transformer.trace import over_row_blocks, weighting_of
 
 
 @jax.tree_util.register_dataclass

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base.errors import no_rule
-from jaxsens.core.base.platforms import compiled_for
+from jaxsens.core.base.programs import compiled_for
 from jaxsens.core.engines.difference.moved import HeadsMoved, Index, KeptLayer, Numbers, Rows
 from jaxsens.core.engines.difference.rounding import size, unit
+from jaxsens.core.models.parts.choices import weighted_sums
 from jaxsens.core.models.parts.masks import visible
-from jaxsens.core.models.parts.products import weighted_sums
 from jaxsens.core.models.parts.weighting import (
     AverageHard,
     HardWeighting,

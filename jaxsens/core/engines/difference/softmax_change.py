@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxsens.core.base.precision import LARGEST_SCORE, LARGEST_TIED
+from jaxsens.core.base.programs import LARGEST_SCORE, LARGEST_TIED
 
 _MARGIN = 64
 """Scores that differ by fewer than this many of their rounding errors are treated as tied."""

@@ -22,7 +22,9 @@ class Sides:
     """What follows from the sides on which a query may see keys: `earlier` and `later`."""
 
     earlier: bool
+    """Whether a query may see a later key, so that a key can change earlier rows."""
     later: bool
+    """Whether a query may see an earlier key, so that a key can change later rows."""
 
     @property
     def one_sided(self) -> bool:
@@ -45,8 +47,7 @@ class KeyMask(Sides):
     Attributes:
         meaning: a description of the mask.
         sees: maps query and key positions, which broadcast, to whether the query sees the key.
-        earlier: whether a query may see a later key, so that a key can change earlier rows.
-        later: whether a query may see an earlier key, so that a key can change later rows.
+        earlier, later: as for `Sides`.
     """
 
     meaning: str
@@ -55,12 +56,13 @@ class KeyMask(Sides):
     later: bool
 
 
-def _all(queries: Array, keys: Array) -> Bool[Array, "*b"]:
-    return jnp.ones(jnp.broadcast_shapes(jnp.shape(queries), jnp.shape(keys)), dtype=bool)
-
-
 MASKS: dict[str, KeyMask] = {
-    "none": KeyMask("every key is visible", _all, earlier=True, later=True),
+    "none": KeyMask(
+        "every key is visible",
+        lambda queries, keys: jnp.ones(jnp.broadcast_shapes(jnp.shape(queries), jnp.shape(keys)), dtype=bool),
+        earlier=True,
+        later=True,
+    ),
     "future": KeyMask(
         "the future is masked: key j is visible to query i if j <= i",
         lambda queries, keys: keys <= queries,
@@ -92,16 +94,6 @@ MASKS: dict[str, KeyMask] = {
 
 class TypedMask(Part, Sides):
     """A mask with parameters: a typed value instead of a name. It behaves as a `KeyMask` does."""
-
-    @property
-    @abc.abstractmethod
-    def earlier(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether a query may see a later key, so that a key can change earlier rows."""
-
-    @property
-    @abc.abstractmethod
-    def later(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether a query may see an earlier key, so that a key can change later rows."""
 
     @abc.abstractmethod
     def sees(self, queries: Int[Array, "*#b"], keys: Int[Array, "*#b"]) -> Bool[Array, "*#b"]:
@@ -143,17 +135,11 @@ class SlidingWindow(TypedMask):
     """
 
     width: int
+    earlier = False
+    later = True
 
     def __post_init__(self) -> None:
         _check_window(self, "width", 1, "future")
-
-    @property
-    def earlier(self) -> bool:
-        return False
-
-    @property
-    def later(self) -> bool:
-        return True
 
     def sees(self, queries: Int[Array, "*#b"], keys: Int[Array, "*#b"]) -> Bool[Array, "*#b"]:
         return (keys <= queries) & (keys > queries - self.width)
@@ -185,13 +171,11 @@ class TwoSidedWindow(TypedMask):
         _check_window(self, "reach", 0, "none")
 
     @property
-    def earlier(self) -> bool:
+    def earlier(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether a row sees later keys: unless it sees itself alone."""
         return self.reach > 0
 
-    @property
-    def later(self) -> bool:
-        return self.reach > 0
+    later = earlier  # pyright: ignore[reportAssignmentType]
 
     def sees(self, queries: Int[Array, "*#b"], keys: Int[Array, "*#b"]) -> Bool[Array, "*#b"]:
         return jnp.abs(queries - keys) <= self.reach

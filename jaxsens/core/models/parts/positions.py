@@ -10,7 +10,7 @@ import abc
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
@@ -283,11 +283,8 @@ class Sinusoidal(AddedTerm):
     """Sines and cosines of i / base^(2c/d), added to the symbol's embedding (Vaswani et al., 2017). Bounded."""
 
     base: float = 10_000.0
-
-    @property
-    def bounded(self) -> bool:
-        """True: every entry lies in [-1, 1]."""
-        return True
+    # Every entry lies in [-1, 1].
+    bounded: ClassVar[bool] = True  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def values(self, n: int, width: int) -> Float[np.ndarray, "n width"]:
         """The n embeddings in float64: column 2c holds sin(i / base^(2c/width)), column 2c+1 the cosine."""
@@ -302,14 +299,11 @@ class Learned(PositionTerm):
     """A table of parameters, with one row per position up to `max_length`. Bounded, because it is finite."""
 
     max_length: int = 1024
+    # The table is finite, and longer inputs are rejected.
+    bounded: ClassVar[bool] = True  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __post_init__(self) -> None:
         keep_plain(self, "max_length")
-
-    @property
-    def bounded(self) -> bool:
-        """True: the table is finite, and longer inputs are rejected."""
-        return True
 
     def check(self, problems: Problems) -> None:
         if not is_count(self.max_length, 1):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -63,20 +63,17 @@ class Schedule(Part):
 
 
 @Schedule.register  # it stands wherever a formula does, but is not described by files
+@dataclass(frozen=True, eq=False)
 class TabledSchedule:
     """An inverse temperature that is an argument of a program instead of a formula: one of its tables.
 
     Attributes:
         number: which one.
-        values: 1/tau at the input's length, or of each query, once it is known.
+        values: 1/tau at the input's length, or of each query, once it is known; a program may be traced with it.
     """
 
-    def __init__(self, number: int, values: Any = None) -> None:
-        self.number, self.values = number, values
-
-    def of(self, values: Any) -> TabledSchedule:
-        """Returns it with its values, which a program may be traced with."""
-        return TabledSchedule(self.number, values)
+    number: int
+    values: Any = field(default=None, repr=False)
 
     def __call__(self, n: np.ndarray | int) -> Any:
         """Returns the values, whatever the lengths: those of the program's inputs."""
@@ -92,9 +89,6 @@ class TabledSchedule:
 
     def __hash__(self) -> int:
         return hash(self.number)
-
-    def __repr__(self) -> str:
-        return f"TabledSchedule({self.number})"
 
 
 SCHEDULES: dict[str, Schedule] = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import abc
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -42,14 +42,12 @@ Indices = TypeVar("Indices", np.ndarray, jax.Array)
 class Rotation(ScoreTerm):
     """Rotates pairs of coordinates of queries and keys by angles that grow with the position."""
 
+    # A rotation keeps norms, so scores stay bounded.
+    bounded: ClassVar[bool] = True  # pyright: ignore[reportIncompatibleMethodOverride]
+
     @abc.abstractmethod
     def angles(self, n: int, head_width: int) -> Float[np.ndarray, "n half"]:
         """The angle of each position 1..n and pair (2c, 2c+1), float64."""
-
-    @property
-    def bounded(self) -> bool:
-        """True: a rotation keeps norms, so scores stay bounded."""
-        return True
 
     def check_heads(self, heads: int, head_width: int, problems: Problems) -> None:
         del heads
@@ -124,10 +122,8 @@ class ScoreBias(ScoreTerm):
 class DistancePenalty(ScoreBias):
     """A penalty -slope_h |i - j| on the score, with a slope for each head. Unbounded in n."""
 
-    @property
-    def bounded(self) -> bool:
-        """False: the penalty grows with the distance, which Lemma 5's bound on the scores excludes."""
-        return False
+    # It grows with the distance, which Lemma 5's bound on the scores excludes.
+    bounded: ClassVar[bool] = False  # pyright: ignore[reportIncompatibleMethodOverride]
 
     @abc.abstractmethod
     def slopes(self, heads: int) -> Float[np.ndarray, " heads"]:
@@ -194,14 +190,11 @@ class RelativeBias(ScoreBias):
     buckets: int = 32
     max_distance: int = 128
     bidirectional: bool = True
+    # The table is finite and does not depend on n.
+    bounded: ClassVar[bool] = True  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __post_init__(self) -> None:
         keep_plain(self, "buckets", "max_distance")
-
-    @property
-    def bounded(self) -> bool:
-        """True: the table is finite and does not depend on n."""
-        return True
 
     @property
     def entries(self) -> int:

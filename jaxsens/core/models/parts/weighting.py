@@ -12,8 +12,8 @@ import abc
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, TypeAlias, TypeGuard
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +22,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base.errors import InputError, Problems, collecting, no_rule
 from jaxsens.core.base.inputs import choice
-from jaxsens.core.base.strict import checked_by, later
+from jaxsens.core.base.strict import checked_by, later, with_fields
+from jaxsens.core.models.parts.choices import quotients, weighted_sums
 from jaxsens.core.models.parts.part import Part
-from jaxsens.core.models.parts.products import quotients, weighted_sums
 from jaxsens.core.models.parts.schedules import SCHEDULES, Schedule
 from jaxsens.core.models.parts.thresholds import entmax_shares, sparsemax_threshold
 
@@ -102,6 +102,7 @@ class Tempered(Weighting):
 
     inverse_temperature: Schedule = Schedule()
     by: Literal["length", "query"] = "length"
+    hard: ClassVar[bool] = False  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __post_init__(self) -> None:
         with collecting(type(self).__name__) as problems:
@@ -114,10 +115,6 @@ class Tempered(Weighting):
 
     def _check(self, problems: Problems) -> None:
         """Adds the errors in the fields of the member."""
-
-    @property
-    def hard(self) -> bool:
-        return False
 
     @property
     def bounded(self) -> bool:
@@ -199,9 +196,7 @@ class SinkSoftmax(Tempered):
 
     def at_sink(self, scores: Float[Any, "*rows"]) -> SinkSoftmax:
         """Returns it with the scores that the parameters hold: (heads, 1, 1) of all heads, or () of one."""
-        found = replace(self, learned=False)
-        object.__setattr__(found, "logit", scores)  # it may be traced, and is no field of a config
-        return found
+        return with_fields(self, learned=False, logit=scores)  # they may be traced
 
     def log_share(self, n: int) -> float:
         """Returns -log n, or less the sink's largest score if that is less: the sink then takes nearly everything."""
@@ -316,9 +311,7 @@ class Sigmoid(Tempered):
 class HardWeighting(Weighting):
     """Equal weight on some of the keys with the largest score, which members choose in `winners`."""
 
-    @property
-    def hard(self) -> bool:
-        return True
+    hard: ClassVar[bool] = True  # pyright: ignore[reportIncompatibleMethodOverride]
 
     @abc.abstractmethod
     def winners(self, ties: Seen) -> Seen:
@@ -362,9 +355,7 @@ class AverageHard(HardWeighting):
 class Sparsemax(Weighting):
     """The point of the probability simplex nearest to the scores (Martins and Astudillo, 2016, eq. 2)."""
 
-    @property
-    def hard(self) -> bool:
-        return False
+    hard: ClassVar[bool] = False  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def shares(self, scores: Keys, visible: Seen) -> Shares:
         shifted, best = _below_best(scores, visible)

@@ -1,11 +1,13 @@
-"""The config of the transformer family: every choice made in the papers, as one frozen, validated value."""
+"""What all networks' configs have, and the config of the transformers: every choice made in the papers, as one frozen,
+validated value."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import ValidationInfo, field_validator
 
@@ -20,7 +22,7 @@ from jaxsens.core.base.strict import (
     later,
     typed,
 )
-from jaxsens.core.models.networks.config import Drawn, Dtype, NetworkConfig, ReadoutPlace
+from jaxsens.core.models.parts import initialisation
 from jaxsens.core.models.parts.choices import (
     ACTIVATIONS,
     LAYER_NORMS,
@@ -32,7 +34,7 @@ from jaxsens.core.models.parts.choices import (
     LayerNormPlaces,
     Scores,
 )
-from jaxsens.core.models.parts.initialisation import FAN_IN
+from jaxsens.core.models.parts.initialisation import FAN_IN, Initialisation
 from jaxsens.core.models.parts.masks import MASK_TYPES, MASKS, AnyMask, TypedMask
 from jaxsens.core.models.parts.positions import CoordinateTerm, Learned, PositionTerm, ScoreTerm
 from jaxsens.core.models.parts.schedules import SCHEDULES, Schedule
@@ -50,6 +52,54 @@ from jaxsens.core.models.parts.weighting import (
     Softmax,
     Weighting,
 )
+
+Dtype = Literal["float32", "float64"]
+"""The dtype of parameters and all arithmetic."""
+
+ReadoutPlace = Annotated[int | Literal["last", "mean"], checked_by(inputs.config_readout)]
+"""Where a network reads its output: "last", a 0-based position, or "mean" over positions."""
+
+Drawn = Annotated[str | Initialisation, checked_by(initialisation.checked)]
+"""How random weights are distributed."""
+
+
+class NetworkConfig:
+    """Base class of the configs of networks. Each is a frozen dataclass with these fields and its own.
+
+    Attributes:
+        kind: the kind of network, as a `[model]` table and the entry points `jaxsens.model_kinds` name it.
+        lasting: tells `base.programs` that one object is used for many programs.
+    """
+
+    kind: ClassVar[str] = ""
+    lasting: ClassVar[bool] = True
+
+    alphabet_size: int
+    width: int
+    logits: int | None
+    end_symbol: bool
+    dtype: Dtype
+    readout: int | Literal["last", "mean"]
+
+    @property
+    def end_of_sequence(self) -> int | None:
+        """The end-of-sequence symbol's id, `alphabet_size`, or None if the alphabet has none."""
+        return self.alphabet_size if self.end_symbol else None
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Rows of the embedding: the alphabet and the end-of-sequence symbol."""
+        return self.alphabet_size + int(self.end_symbol)
+
+    def check_length(self, n: int, problems: Problems) -> None:
+        """Adds an error if the network cannot read inputs of length n."""
+        if isinstance(self.readout, int) and self.readout >= n:
+            problems.add("tokens", f"length {n}", f"longer than the readout position {self.readout}")
+
+    def replace(self, **changes: Any) -> Self:
+        """Returns a copy with some fields changed, and validates it."""
+        return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
+
 
 _ONE_OF_EACH = "one term of each kind, one rotation and one ALiBi; only components may be several"
 _UNPLACED = "no rotary, ALiBi or other positions that affect scores"
@@ -183,7 +233,7 @@ class TransformerConfig(NetworkConfig):
             Those that affect scores (rotary, alibi, ...) do so in every layer.
         scores: "dot-product", q.k / sqrt(head_width), or "additive", a.tanh(q + k).
         centred_scores: whether to form each row's scores relative to its best key, from differences of keys. The
-            weights are the same, but accurate for large scores (`jaxsens.core.models.transformer.scores`). For dot
+            weights are the same, but accurate for large scores (`jaxsens.core.models.transformer.trace`). For dot
             products without rotary or ALiBi embeddings and for softmax and hard weightings; slower, and only for the
             vmap engine.
         layer_norm: "none", "pre" (on each map's input) or "post" (after each skip connection).
@@ -304,7 +354,7 @@ class TransformerConfig(NetworkConfig):
                 problems.add("centred_scores", True, f"it needs {', '.join(missing)}")
         return centred
 
-    @property
+    @cached_property
     def position_terms(self) -> tuple[PositionTerm, ...]:
         """The position embeddings of all layers and of single ones, typed, each once."""
         everywhere, each = cast("tuple[Any, Any]", (self.positions, self.layer_positions))
@@ -344,10 +394,17 @@ class TransformerConfig(NetworkConfig):
             total += (4 * attended + 2 * _of_layer(self.feed_forward, k)) * d
         return total
 
-    @property
+    @cached_property
     def exact_rows(self) -> bool:
         """Whether equal rows must get bitwise equal results, as required if a hard layer breaks ties."""
-        return self.layers > 0 and any(weighting.hard for weighting in _as_tuple(self.weighting))
+        return any(_of_layer(self.weighting, k).hard for k in range(self.layers))
+
+    def check_length(self, n: int, problems: Problems) -> None:
+        if n < 1:
+            problems.add("tokens", f"length {n}", "give at least one symbol")
+        for term in self.position_terms:
+            term.check_length(n, problems)
+        super().check_length(n, problems)
 
     def layer(self, k: int) -> LayerConfig:
         """The configuration of layer k, 0 <= k < layers."""
@@ -355,30 +412,31 @@ class TransformerConfig(NetworkConfig):
 
     @cached_property
     def _layers(self) -> tuple[LayerConfig, ...]:
-        return tuple(map(self._made_layer, range(self.layers)))
-
-    def _made_layer(self, k: int) -> LayerConfig:
         everywhere, each = cast("tuple[Any, Any]", (self.positions, self.layer_positions))
-        heads = _of_layer(self.heads, k)
-        head_width = _of_layer(self.head_width, k)
-        return LayerConfig(
-            heads=heads,
-            head_width=self.width // heads if head_width is None else head_width,
-            feed_forward=_of_layer(self.feed_forward, k),
-            weighting=_of_layer(self.weighting, k),
-            mask=_of_layer(self.mask, k),
-            scores=self.scores,
-            layer_norm=self.layer_norm,
-            layer_norm_epsilon=self.layer_norm_epsilon,
-            activation=self.activation,
-            position_scores=(
-                *(t for t in everywhere if isinstance(t, ScoreTerm)),
-                *(each[k] if each else ()),
-            ),
-            output_gate=self.output_gate,
-            exact_rows=self.exact_rows,
-            centred_scores=self.centred_scores,
-        )
+        made = []
+        for k in range(self.layers):
+            heads, head_width = _of_layer(self.heads, k), _of_layer(self.head_width, k)
+            made.append(
+                LayerConfig(
+                    heads=heads,
+                    head_width=self.width // heads if head_width is None else head_width,
+                    feed_forward=_of_layer(self.feed_forward, k),
+                    weighting=_of_layer(self.weighting, k),
+                    mask=_of_layer(self.mask, k),
+                    scores=self.scores,
+                    layer_norm=self.layer_norm,
+                    layer_norm_epsilon=self.layer_norm_epsilon,
+                    activation=self.activation,
+                    position_scores=(
+                        *(t for t in everywhere if isinstance(t, ScoreTerm)),
+                        *(each[k] if each else ()),
+                    ),
+                    output_gate=self.output_gate,
+                    exact_rows=self.exact_rows,
+                    centred_scores=self.centred_scores,
+                )
+            )
+        return tuple(made)
 
 
 def _as_tuple(value: object) -> tuple[Any, ...]:

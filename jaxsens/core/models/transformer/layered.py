@@ -24,8 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, collecting
-from jaxsens.core.base.platforms import compiled_for
-from jaxsens.core.base.programs import kept
+from jaxsens.core.base.programs import compiled_for, kept
 from jaxsens.core.models.parts.masks import MASKS, AnyMask, KeyMask, Span, TypedMask, mask_of
 from jaxsens.core.models.parts.weighting import SinkSoftmax, Softmax, Weighting, sink_score
 from jaxsens.core.models.transformer.trace import in_blocks, over_row_blocks, rows_at_once, some_rows

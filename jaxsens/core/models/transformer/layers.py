@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxsens.core.base.errors import rule_for
-from jaxsens.core.models.parts.choices import OUTPUT_GATES, SCORES
-from jaxsens.core.models.parts.products import rows_times
+from jaxsens.core.models.parts.choices import OUTPUT_GATES, SCORES, rows_times
 from jaxsens.core.models.parts.weighting import Weighting
 from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
 from jaxsens.core.models.transformer.layered import (
@@ -26,22 +25,30 @@ from jaxsens.core.models.transformer.layered import (
     Vector,
     readout_row,
 )
-from jaxsens.core.models.transformer.parameters import LayerParameters, TransformerParameters, needed
-from jaxsens.core.models.transformer.scores import REFINEMENTS, penalty, projected, turned, weighting_of
-from jaxsens.core.models.transformer.stack import Stack, over_layers
-from jaxsens.core.models.transformer.tables import at_temperature, layer_config, position_embedding
+from jaxsens.core.models.transformer.parameters import (
+    LayerParameters,
+    Stack,
+    TransformerParameters,
+    needed,
+    over_layers,
+)
 from jaxsens.core.models.transformer.trace import (
+    REFINEMENTS,
     LayerTrace,
     after_attention,
     layer_norm,
+    penalty,
+    projected,
     transformer_layer,
     transformer_row,
+    turned,
+    weighting_of,
 )
 
 
 def embed(config: TransformerConfig, parameters: TransformerParameters, tokens: Tokens) -> AllRows:
     """Returns y^(0): the symbol embeddings plus the position embeddings."""
-    return parameters.embedding[tokens] + position_embedding(config, parameters, tokens.shape[0])
+    return parameters.embedding[tokens] + parameters.position_embedding(config, tokens.shape[0])
 
 
 def activations(config: TransformerConfig, parameters: TransformerParameters, tokens: Tokens) -> AllRows:
@@ -56,24 +63,17 @@ def trace(
 
     def one(k: int, own: LayerParameters, x: AllRows) -> tuple[AllRows, LayerTrace]:
         kept, y = transformer_layer(
-            layer_config(config, parameters, k), own, x, row if k == config.layers - 1 else None
+            parameters.layer(config, k), own, x, row if k == config.layers - 1 else None
         )
         return y, kept
 
-    x, traces = over_layers(
-        one, Stack.of(parameters.layers), embed(config, parameters, tokens), range(config.layers)
-    )
+    x, traces = over_layers(one, parameters.layers, embed(config, parameters, tokens), range(config.layers))
     return traces, x
-
-
-def readout_position(config: TransformerConfig, n: int) -> int | None:
-    """Returns the 0-based readout position, or None for the mean over positions."""
-    return readout_row(config.readout, n)
 
 
 def read_out(config: TransformerConfig, parameters: TransformerParameters, y: AllRows) -> Outputs:
     """Returns the model's output from y^(L): the readout row or the mean, through the linear head if any."""
-    position = readout_position(config, y.shape[0])
+    position = readout_row(config.readout, y.shape[0])
     return through_head(config, parameters, jnp.mean(y, axis=0) if position is None else y[position])
 
 
@@ -97,31 +97,27 @@ def apply_with_sizes(
 ) -> tuple[Outputs, Float[Array, " layers"]]:
     """Returns the model's output on one input, and the largest |log-normaliser| of each layer in the rows it computes:
     to within log n, the size of the scores that get weight."""
-    row = readout_position(config, tokens.shape[0])
+    row = readout_row(config.readout, tokens.shape[0])
     rows = config.layers if row is None else config.layers - 1
 
     def one(k: int, own: LayerParameters, x: AllRows) -> tuple[AllRows, Number]:
-        kept, y = transformer_layer(layer_config(config, parameters, k), own, x)
-        return y, largest(kept.normaliser)
+        traced, y = transformer_layer(parameters.layer(config, k), own, x)
+        return y, jnp.max(jnp.abs(traced.normaliser))
 
-    layers = Stack.of(parameters.layers)
+    layers = parameters.layers
     x, sizes = over_layers(one, layers, embed(config, parameters, tokens), range(rows))
     found = [jnp.atleast_1d(each) for each in sizes.runs]
     if row is None or not config.layers:
         return read_out(config, parameters, x), jnp.concatenate([jnp.zeros(0, x.dtype), *found])
-    y, normaliser = transformer_row(layer_config(config, parameters, rows), layers[rows], x, row)
-    sizes = jnp.concatenate([*found, largest(normaliser)[None]])
+    y, normaliser = transformer_row(parameters.layer(config, rows), layers[rows], x, row)
+    sizes = jnp.concatenate([*found, jnp.max(jnp.abs(normaliser))[None]])
     return through_head(config, parameters, y), sizes
-
-
-def largest(normaliser: Float[Array, "heads rows"]) -> Number:
-    """Returns the largest |log-normaliser| of a layer."""
-    return jnp.max(jnp.abs(normaliser))
 
 
 def apply_operations(config: TransformerConfig, n: int) -> int:
     """Returns the floating-point operations of the products of `apply` on one input of length n."""
-    whole = max(0, config.layers - (readout_position(config, n) is not None))  # a formula may need no layer
+    read = readout_row(config.readout, n) is not None
+    whole = max(0, config.layers - read)  # a formula may need no layer
     total = sum(layer_operations(config, k, n) for k in range(whole))
     if whole < config.layers:
         layer, d = config.layer(whole), config.width
@@ -164,7 +160,9 @@ class LayeredTransformer(Layered):
     def attention_of(self, parameters: TransformerParameters, layer: int) -> Attention:
         """The same, with the temperature that is among the parameters, if it is."""
         attention = self.attention(layer)
-        return replace(attention, weighting=at_temperature(attention.weighting, parameters))
+        if getattr(parameters, "tables", None) is None:  # a derived class may have parameters of its own
+            return attention
+        return replace(attention, weighting=parameters.layer(self.config, layer).weighting)
 
     def weighting_of(self, parameters: TransformerParameters, layer: int, head: Index) -> Weighting:
         """The weighting of one head, with its learned sink, if it has one."""
@@ -176,7 +174,7 @@ class LayeredTransformer(Layered):
     def embed(self, parameters: TransformerParameters, symbol: Index, position: Index) -> Row:
         return (
             parameters.embedding[symbol]
-            + jnp.asarray(position_embedding(self.config, parameters, self.n))[position]
+            + jnp.asarray(parameters.position_embedding(self.config, self.n))[position]
         )
 
     def project(
@@ -211,7 +209,7 @@ class LayeredTransformer(Layered):
         return replace(parameters, layers=tuple(parameters.layers))
 
     def _layer(self, parameters: TransformerParameters, layer: int) -> tuple[LayerConfig, LayerParameters]:
-        return layer_config(self.config, parameters, layer), parameters.layers[layer]
+        return parameters.layer(self.config, layer), parameters.layers[layer]
 
 
 class PairwiseTransformer(LayeredTransformer):

@@ -1,19 +1,180 @@
-"""The transformer as a Flax NNX module. It holds the parameters; the mathematics is in `layers`."""
+"""The networks as Flax NNX modules: their base class, and the transformer.
+
+They hold the parameters; pure functions do the mathematics (`layers`)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any, ClassVar, Generic, TypeVar
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
+from jax.core import Tracer
 from jax.typing import ArrayLike
+from jaxtyping import Array, Float
 
-from jaxsens.core.base.errors import Problems
-from jaxsens.core.base.memory import check_fits
-from jaxsens.core.models.networks.given import check_input
-from jaxsens.core.models.networks.network import Network
+from jaxsens.core.base import inputs
+from jaxsens.core.base.errors import InputError, Problems, check_fits, collecting
+from jaxsens.core.base.programs import compiled, numerics
 from jaxsens.core.models.transformer import layers
-from jaxsens.core.models.transformer.config import TransformerConfig
-from jaxsens.core.models.transformer.parameters import TransformerParameters, initialise, shapes
+from jaxsens.core.models.transformer.config import NetworkConfig, TransformerConfig
+from jaxsens.core.models.transformer.parameters import (
+    TransformerParameters,
+    initialise,
+    on_device,
+    parameters_from_numpy,
+    shapes,
+)
+
+Tree = TypeVar("Tree")
+_SIZES = ("alphabet_size", "width", "layers", "heads", "head_width", "feed_forward", "logits", "kernel_width")
+
+
+def check_size(config: Any, problems: Problems) -> None:
+    """Adds an error if the parameters of a network do not fit in this machine's memory. It names the largest size."""
+    given = {name: getattr(config, name, None) or 0 for name in _SIZES}
+    sizes = {name: max(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    terms = getattr(config, "position_terms", ())
+    sizes["positions"] = max((getattr(term, "max_length", 0) for term in terms), default=0)
+    largest = max(sizes, key=lambda name: sizes[name])
+    needed, remedy = config.parameter_count * np.dtype(config.dtype).itemsize, "give a smaller one"
+    check_fits(largest, sizes[largest], needed, "a network of this size", remedy, problems)
+
+
+def check_tokens(config: NetworkConfig, tokens: ArrayLike) -> None:
+    """Rejects tokens of the wrong type, shape or range. The range is checked only if the values are known.
+
+    Raises:
+        InputError: listing every error.
+    """
+    if not isinstance(tokens, np.ndarray | np.generic | jax.Array | int | float | complex):
+        raise InputError.of("tokens", type(tokens).__name__, "give an array, such as numpy.array([0, 1])")
+    with collecting("tokens") as problems:
+        if inputs.is_masked(tokens):
+            problems.add("tokens", tokens, inputs.UNMASKED)
+        shape, dtype = np.shape(tokens), getattr(tokens, "dtype", type(tokens))
+        if not jnp.issubdtype(dtype, jnp.integer):
+            problems.add("tokens", str(dtype), "whole numbers: symbols are 0 .. alphabet_size - 1")
+        if not shape or 0 in shape:
+            remedy = "an array of shape (n,) or (batch, n), of at least one symbol"
+            problems.add("tokens", f"shape {shape}", remedy)
+        else:
+            config.check_length(shape[-1], problems)
+        if not problems and not isinstance(tokens, Tracer):
+            # With NumPy, because JAX would first wrap ids beyond 32 bits around.
+            inputs.check_ids("tokens", np.asarray(tokens), config.vocabulary_size, problems)
+
+
+def instead_of(given: object, wanted: str) -> str:
+    """Says what to pass instead of `given`, which may hold it (a training's record has its network in `.model`).
+
+    >>> instead_of(3, "a Transformer")
+    'a Transformer'
+    """
+    held = getattr(given, "model", None)
+    return wanted if held is None else f"its .model, a {type(held).__name__}; expected {wanted}"
+
+
+def checked_parameters(expected: Tree, given: Tree, dtype: str) -> Tree:
+    """Returns the given parameters as JAX arrays of `dtype`.
+
+    Args:
+        expected: a tree of the same kind whose leaves have the required shapes.
+        given: JAX or NumPy arrays.
+        dtype: "float32" or "float64".
+
+    Raises:
+        InputError: if the structure or a shape is wrong, listing every such shape.
+    """
+    problems = Problems("parameters")
+    want, have = jax.tree.structure(expected), jax.tree.structure(given)
+    if want != have:
+        problems.add("parameters", have, f"the structure of this config, {want}")
+        problems.raise_if_any()
+    wanted = jax.tree_util.tree_flatten_with_path(expected)[0]
+    for (path, shape), leaf in zip(wanted, jax.tree.leaves(given), strict=True):
+        if jnp.shape(leaf) != shape.shape:
+            problems.add(jax.tree_util.keystr(path), jnp.shape(leaf), f"shape {shape.shape}")
+    problems.raise_if_any()
+    with numerics(dtype):
+        return parameters_from_numpy(given, dtype)
+
+
+Config = TypeVar("Config", bound=NetworkConfig)
+Parameters = TypeVar("Parameters")
+
+
+class Network(nnx.Module, Generic[Config, Parameters]):
+    """A network of a config, with its parameters.
+
+    Args:
+        config: its shape and choices.
+        seed: the seed of random parameters.
+        parameters: those to use instead; their shapes must be those of the config.
+
+    Attributes:
+        of: of each class derived from it, the class of its configs.
+        drawn: the function of (config, seed) that returns random parameters.
+        shaped: the function of a config that returns a tree of the shapes of its parameters.
+        output_of: the pure function of (config, parameters, tokens) that returns the output on one input.
+        rows_of: the one that returns the last layer at every position.
+
+    Raises:
+        InputError: naming each unusable argument.
+    """
+
+    of: ClassVar[type[Any]]
+    drawn: ClassVar[Callable[[Any, int], Any]]
+    shaped: ClassVar[Callable[[Any], Any]]
+
+    output_of: ClassVar[Callable[..., Array]]
+    rows_of: ClassVar[Callable[..., Array]]
+
+    def __init__(self, config: Config, seed: int = 0, parameters: Parameters | None = None) -> None:
+        with collecting(type(self).__name__) as problems:
+            if not isinstance(config, self.of):
+                problems.add("config", config, f"give a {self.of.__name__}")
+            else:
+                check_size(config, problems)
+            seed = inputs.seed(seed, problems)
+        self.config = config
+        if parameters is None:
+            given = type(self).drawn(config, seed)
+        else:
+            given = checked_parameters(type(self).shaped(config), parameters, config.dtype)
+        self.variables = nnx.data(jax.tree.map(nnx.Param, given))
+
+    @property
+    def parameters(self) -> Parameters:
+        """The parameters as a pytree of plain arrays."""
+        return jax.tree.map(
+            lambda variable: variable[...],
+            self.variables,
+            is_leaf=lambda leaf: isinstance(leaf, nnx.Variable),
+        )
+
+    def __call__(self, tokens: ArrayLike) -> Float[Array, "*batch outputs"]:
+        """Returns the output on each input: (width,), or (logits,) with a linear head. Compiled once per shape."""
+        return self._run(self.output_of, "(n)->(d)", tokens)
+
+    def activations(self, tokens: ArrayLike) -> Float[Array, "*batch n width"]:
+        """Returns the last layer at every position of each input, before any pooling. Compiled once per shape."""
+        return self._run(self.rows_of, "(n)->(n,d)", tokens)
+
+    def _run(self, function: Callable[..., Array], signature: str, tokens: ArrayLike) -> Array:
+        check_tokens(self.config, tokens)
+        with numerics(self.config.dtype):
+            return _of_each(function, signature, self.config, self.parameters, on_device(tokens))
+
+
+@compiled(static=3)
+def _of_each(
+    function: Callable[..., Array], signature: str, config: Any, parameters: Any, tokens: Array
+) -> Array:
+    return jnp.vectorize(partial(function, config, parameters), signature=signature)(tokens)
 
 
 class Transformer(Network[TransformerConfig, TransformerParameters]):
@@ -37,24 +198,11 @@ class Transformer(Network[TransformerConfig, TransformerParameters]):
     output_of = staticmethod(layers.apply)
     rows_of = staticmethod(layers.activations)
 
-    def _check(self, tokens: ArrayLike) -> None:
-        check_tokens(self.config, tokens)
-
-
-def check_length(config: TransformerConfig, n: int, problems: Problems) -> None:
-    """Adds an error if the model cannot read inputs of length n."""
-    if n < 1:
-        problems.add("tokens", f"length {n}", "give at least one symbol")
-    for term in config.position_terms:
-        term.check_length(n, problems)
-    if isinstance(config.readout, int) and config.readout >= n:
-        problems.add("tokens", f"length {n}", f"longer than the readout position {config.readout}")
-
 
 def check_runs(config: TransformerConfig, n: int, problems: Problems) -> None:
     """Adds an error if the model cannot read inputs of length n, or a forward pass does not fit in memory."""
     before = len(problems)
-    check_length(config, n, problems)
+    config.check_length(n, problems)
     if len(problems) == before:
         needed, remedy = activation_bytes(config, n), "give a shorter input"
         check_fits("tokens", f"length {n}", needed, "what a forward pass holds of it", remedy, problems)
@@ -64,12 +212,3 @@ def activation_bytes(config: TransformerConfig, n: int) -> int:
     """Returns a lower bound on the bytes of one input's activations: depth 1 needs them only at the readout."""
     layers = config.layers + 1 if config.layers > 1 else 1
     return n * config.width * layers * np.dtype(config.dtype).itemsize
-
-
-def check_tokens(config: TransformerConfig, tokens: ArrayLike) -> None:
-    """Rejects tokens of the wrong type, shape or range. The range is checked only if the values are known.
-
-    Raises:
-        InputError: listing every error.
-    """
-    check_input(tokens, config.vocabulary_size, partial(check_length, config))

@@ -11,8 +11,7 @@ import jinja2
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.core.results.pictures.pieces import PART, alone, in_context
-from jaxsens.core.results.pictures.view import InputView, ResultView
+from jaxsens.core.results.pictures.view import PART, InputView, ResultView, alone, in_context
 
 By = Literal["largest", "mean"]
 

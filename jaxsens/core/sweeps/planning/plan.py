@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from jaxsens.core.base.platforms import PLATFORMS
+from jaxsens.core.base.programs import PLATFORMS
 from jaxsens.core.sweeps.expected import POINT_SECONDS, START_SECONDS, ExpectedPoints, expected_points
 from jaxsens.core.sweeps.planning.devices import Target
 from jaxsens.core.sweeps.points import Point

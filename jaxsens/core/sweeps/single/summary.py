@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jaxsens.core.base.precision import numerics
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.base.told import say
 from jaxsens.core.engines.vmap import compiled_output
 from jaxsens.core.models.adapters import LayeredApply
-from jaxsens.core.results.at_most import ceiling, told
-from jaxsens.core.results.pictures.pieces import in_context
+from jaxsens.core.results.measured import ceiling, told
+from jaxsens.core.results.pictures.view import in_context
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.sweeps.sources import ModelSource
 

@@ -15,11 +15,12 @@ it is measured.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,20 +28,128 @@ import numpy as np
 from jax.extend.core import jaxpr_as_fun, jaxprs_in_params
 from jaxtyping import Array, Float, Int
 
+from jaxsens.core.base.errors import InputError, PrecisionWarning
 from jaxsens.core.base.nudged import DRAWS as NUDGES
 from jaxsens.core.base.nudged import nudged, salts
-from jaxsens.core.base.platforms import on_host
-from jaxsens.core.base.precision import numerics
-from jaxsens.core.base.programs import SOONER, compiled, kept, room_for
+from jaxsens.core.base.programs import SOONER, UNRESOLVED, compiled, kept, numerics, on_host, room_for
+from jaxsens.core.engines.difference import engine as difference
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.engines.vmap import HALF_UNIT, LARGEST_PASS, VmapEngine, output_vector, program_size
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.measures import L2
 from jaxsens.core.models.adapters import Model, in_float64
 from jaxsens.core.models.transformer.parameters import TransformerParameters
-from jaxsens.core.placement.placement import Placement
-from jaxsens.core.placement.preparing import of_first
+from jaxsens.core.placement.placement import Placement, where_computed
+from jaxsens.core.placement.preparing import Ready, arithmetic_of, inputs_at_once, of_first, prepared_on
 from jaxsens.core.placement.run import Doubts, Measuring
+
+if TYPE_CHECKING:
+    from jaxsens.core.results.result import FlipSensitivity
+
+
+class ForwardPass(NamedTuple):
+    """The unflipped run of a model: the output on the first input, the largest |log-normaliser| of each layer of a
+    jaxsens transformer on any input, and the first inputs as the engine prepared them."""
+
+    output: Float[np.ndarray, " outputs"]
+    largest: Float[np.ndarray, " layers"]
+    first: Ready
+
+
+def forward_pass(
+    model: Model,
+    words: Int[np.ndarray, "batch n"],
+    engine: Engine,
+    parameters: Any,
+    placement: Placement,
+) -> ForwardPass:
+    """Prepares the first inputs as the engine does, and of a jaxsens transformer every one; keeps the first ones.
+
+    So this compiles nothing that a measurement does not need. Call it within `numerics(model.dtype)`.
+
+    Raises:
+        InputError: if the output on one of the inputs is not finite.
+    """
+    first, largest = None, np.zeros(0 if model.config is None else model.config.layers)
+    with arithmetic_of(engine), where_computed(placement) as there:
+        size = inputs_at_once(engine, parameters, words.shape, there)
+        for start in range(0, size if model.config is None else len(words), size):
+            ready = prepared_on(there.local, engine, parameters, words[start : start + size])
+            bad = np.flatnonzero(~np.all(np.isfinite(ready.output), axis=1))
+            if len(bad):
+                where = f"its output on input {start + bad[0]} is not finite in {model.dtype}"
+                remedy = "look for NaN in its parameters, or use float64 or smaller weights"
+                raise InputError.note("model", f"{where}; {remedy}")
+            # An engine of a package may not see the scores.
+            sizes = ready.sizes.max(axis=0) if ready.sizes.size else 0
+            first, largest = first or ready, np.maximum(largest, sizes) if len(largest) else largest
+    if first is None:
+        raise TypeError("no input")
+    return ForwardPass(first.output[0], largest, first)
+
+
+def unresolved_scores(model: Model, n: int, passed: ForwardPass, widens: bool) -> str | None:
+    """Returns why a jaxsens transformer's dtype cannot resolve its scores on inputs of length n, if it cannot.
+
+    With `widens`, float64 is assumed: the engine measures in float64 what float32 does not resolve. Only scores of keys
+    with weight matter, so the check uses the log-normaliser of each row, which is within log n of the largest score;
+    in the last layer only the readout row's. Hard weightings, sparsemax and entmax are skipped, as is a constructed
+    model up to its `exact_length`.
+    """
+    config = model.config
+    if config is None or (model.exact_length is not None and n <= model.exact_length):
+        return None
+    largest, dtype = passed.largest, "float64" if widens else model.dtype
+    error = largest * np.finfo(dtype).eps
+    if not np.any(error > UNRESOLVED):
+        return None
+    layer = int(np.argmax(error))
+    remedy = "smaller query and key weights, or a higher temperature"
+    if dtype == "float32":
+        remedy = f'dtype="float64", or {remedy}'
+        if difference.refusal(config) is None:
+            remedy = f'engine="difference", which measures in float64 what float32 cannot, {remedy}'
+    return (
+        f"n = {n}: attention scores of layer {layer} reach {largest[layer]:.2g}, where {dtype} has an error of "
+        f"{error[layer]:.2g}. A difference of 1 is a factor of e between attention weights, so the result "
+        f"may be an effect of rounding; use {remedy}"
+    )
+
+
+def warn_if_unresolved(result: FlipSensitivity, stacklevel: int) -> None:
+    """Issues one `PrecisionWarning` that counts the flips whose change is below the rounding of its arithmetic.
+
+    There is none if all of these are exactly 0: no path may lead from such a flip to the output, and of a model of
+    which all changes are 0 an `UnchangedWarning` says so.
+    """
+    blurred = ~result.resolved
+    count, zeros = int(blurred.sum()), int((blurred & (result.norms == 0)).sum())
+    if not count or count == zeros:
+        return
+    largest = np.max(result.resolution[blurred])
+    exact = f", {zeros} of them as exactly 0" if zeros else ""
+    warnings.warn(
+        f"n = {result.n}: {count} of {len(result)} flips change the output by less than its arithmetic resolves"
+        f"{exact}. Their change is at most its value plus `result.resolution`, up to {largest:.2g}. "
+        "`result.resolved` says which; statistics that they matter to say at most, and fits leave them out",
+        PrecisionWarning,
+        stacklevel=stacklevel,
+    )
+
+
+def beyond_precision(model: Model, n: int) -> str | None:
+    """Returns why a model that is exact up to some length cannot be trusted at length n, or None if it can."""
+    limit = model.exact_length
+    if limit is None or n <= limit:
+        return None
+    remedy = "under another condition"
+    if model.dtype == "float32":
+        remedy = f'with dtype="float64", which is exact for longer inputs, or {remedy}'
+    return (
+        f"n = {n}: in {model.dtype} this model is exact only up to n = {limit}. Rounding affects which key its "
+        f"attention chooses, so the result may be an effect of rounding; build the model {remedy}"
+    )
+
 
 FACTOR = 4.0
 """A change is taken to be off by this many times the rounding seen in the output: it has the rounding of two outputs,
@@ -76,9 +185,9 @@ LEAST_NUDGED = 2
 """The flips whose roundings are moved at least."""
 
 Passes = Callable[
-    [int, Int[np.ndarray, "passes n"], Int[np.ndarray, " passes"]], Float[np.ndarray, "passes outputs"]
+    [Int[np.ndarray, "passes n"], Int[np.ndarray, " passes"]], Float[np.ndarray, "passes outputs"]
 ]
-"""Runs the model on words, with room for so many: draw 0 is the model, and the others its numbers moved."""
+"""Runs the model on words: draw 0 is the model, and the others its numbers moved."""
 
 
 def rounding_of(
@@ -138,16 +247,14 @@ def output_rounding(model: Model, words: Int[np.ndarray, "inputs n"], flips: int
             return assumed
         run, in_own_dtype = passes
         some = _spread(len(inputs), max(MOVED_INPUTS, int(SHARE_PASSED * each * len(inputs))))
-        few = _spread(len(some), MOVED_INPUTS)
-        room = max(len(some), DRAWS * len(few))  # one program for both
-        true = run(room, words[inputs[some]], np.zeros(len(some), int))
+        few = _spread(len(some), 0 if large and dtype == "float32" and not in_own_dtype else MOVED_INPUTS)
+        again = np.repeat(few, DRAWS)
+        draws = np.append(np.zeros(len(some), int), np.tile(np.arange(1, 1 + DRAWS), len(few)))
+        true, moved = np.split(run(words[inputs[np.append(some, some[again])]], draws), [len(some)])
         off[some] = np.abs(outputs[some] - true)
         if exact and not np.any(off):
             return off
-        if in_own_dtype or not (large and dtype == "float32"):
-            again, draws = np.repeat(few, DRAWS), np.tile(np.arange(1, 1 + DRAWS), len(few))
-            moved = np.abs(run(room, words[inputs[some[again]]], draws) - true[again])
-            np.maximum.at(off, some[again], moved)
+        np.maximum.at(off, some[again], np.abs(moved - true[again]))
         size = np.max(sizes, axis=1, initial=0)
         size[size == 0] = 1.0
         seen = np.max(off, axis=1, initial=0)
@@ -181,16 +288,13 @@ def _passes(model: Model, n: int, dtype: str) -> tuple[Passes, bool] | None:
     if model.config is not None:
         engine = VmapEngine(L2(), None, in_float64(model.apply) or model.apply, wide=model.dtype != "float64")
         own = model.parameters
-        moving = own.components is not None or own.learned is not None
+        leaves, structure = jax.tree.flatten((own.components, own.learned))
         with numerics("float64"):
-            first = engine.with_tables(_with_moved_positions(own, 0, step), n)
-            tabled = [
-                engine.with_tables(_with_moved_positions(own, k, step), n) if k and moving else first
-                for k in range(1 + DRAWS)
-            ]
-            tables = jax.tree.map(lambda *leaves: np.stack(leaves), *(one.tables for one in tabled))
+            tables = _moved_tables(engine, n, step, structure, *leaves)
         shared: Any = engine.shared
-        program = partial(_outputs_of_transformer, shared, replace(first, tables=None), tables)
+        program = partial(
+            _outputs_of_transformer, shared, replace(own, components=None, learned=None), tables
+        )
         return partial(_run, program, step, "float64"), False
     leaves, structure = jax.tree.flatten(model.parameters)
     shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
@@ -208,14 +312,12 @@ def _run(
     program: Callable[..., Array],
     step: float,
     dtype: str,
-    most: int,
     words: Int[np.ndarray, "passes n"],
     draws: Int[np.ndarray, " passes"],
 ) -> Float[np.ndarray, "passes outputs"]:
-    """Runs a program of words, draws, the rounding, and the number of passes, with room for `most` of them; on the
-    host, if it is in float64."""
+    """Runs a program of words, draws, the rounding, and the number of passes; on the host, if it is in float64."""
     count, n = words.shape
-    room = room_for(most)
+    room = room_for(count)
     filled, drawn = np.zeros((room, n), np.int32), np.zeros(room, np.int32)
     filled[:count], drawn[:count] = words, draws
     with numerics(dtype), on_host() if dtype == "float64" else nullcontext():
@@ -324,14 +426,15 @@ def _moved(numbers: Any, draw: Array, step: Array, narrow: bool = False) -> Any:
     return jax.tree.unflatten(structure, found)
 
 
-def _with_moved_positions(parameters: TransformerParameters, draw: int, step: float) -> TransformerParameters:
-    """Returns the parameters with those of positions in float64, moved by a rounding, which tables are made of."""
-    rng = np.random.default_rng(draw)
-
-    def one(leaf: Any) -> Any:
-        wide = np.asarray(leaf, np.float64)
-        return wide * (1 + step * rng.choice([-1.0, 1.0], wide.shape)) if draw else wide
-
-    own = parameters.components, parameters.learned
-    components, learned = (None if part is None else jax.tree.map(one, part) for part in own)
-    return replace(parameters, components=components, learned=learned)
+@kept
+def _moved_tables(engine: VmapEngine, n: int, step: float, structure: Any, *leaves: Any) -> Any:
+    """Returns the tables of positions in float64, with those of each draw behind them, from the components and the
+    learned embeddings of positions, which are moved by a rounding."""
+    found = []
+    for draw in range(1 + DRAWS):
+        rng, own = np.random.default_rng(draw), [np.asarray(leaf, np.float64) for leaf in leaves]
+        if draw:
+            own = [leaf * (1 + step * rng.choice([-1.0, 1.0], leaf.shape)) for leaf in own]
+        positions = TransformerParameters(np.zeros(0), *jax.tree.unflatten(structure, own), (), None, None)
+        found.append(engine.with_tables(positions, n).tables)
+    return jax.tree.map(lambda *draws: np.stack(draws), *found)

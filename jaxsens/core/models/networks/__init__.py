@@ -1,1 +1,0 @@
-"""What all networks share (config, parameters, tokens, the base module), and the baselines: LSTM, RNN, convolution."""
