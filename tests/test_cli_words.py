@@ -165,4 +165,4 @@ def test_a_sweep_of_another_config_names_the_option(monkeypatch, config, tmp_pat
 def test_a_copy_of_a_built_in_variant_is_said_to_be_one(config, tmp_path, capsys):
     config.write_text(TINY + '[[variant]]\nname = "leftmost-hard"\nmodel = {weighting = "leftmost-hard"}\n')
     assert main(["sweep", str(config), "--out", str(tmp_path / "out")]) == 2
-    assert "variant.name = 'leftmost-hard': a copy of the built-in variant" in capsys.readouterr().err
+    assert "variant.name = 'leftmost-hard': this name is taken by another variant" in capsys.readouterr().err

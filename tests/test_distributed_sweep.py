@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from jaxsens.cli import main
-from jaxsens.cli.distributed import InJob
+from jaxsens.cli.sweep import InJob
 from tools.distributed_stress import Stress, start, table, write_config
 
 

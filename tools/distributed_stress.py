@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jaxsens.cli.distributed import LOST
+from jaxsens.cli.sweep import LOST
 from tests.several_processes import environment, free_port
 
 LIMIT = 60.0

@@ -15,7 +15,7 @@ from jaxsens.cli.shared import flag, flags_named, programs_kept
 from jaxsens.core.base.errors import InputError, collecting
 
 if TYPE_CHECKING:
-    from jaxsens.core.sweeps.single.summary import Summary
+    from jaxsens.core.sweeps.single import Summary
     from jaxsens.core.sweeps.sources import ModelSource
 
 
@@ -86,7 +86,7 @@ def measure(
 
 def _source(request: InputOptions, options: dict[str, Any]) -> ModelSource:
     """The model with random, constructed or trained weights."""
-    from jaxsens.core.sweeps.single.single import model_source
+    from jaxsens.core.sweeps.single import model_source
 
     if request.checkpoint is not None:
         options = {**options, "checkpoint": str(request.checkpoint)}
@@ -100,8 +100,7 @@ def _of_words(
     source: ModelSource, request: InputOptions, measuring: MeasuringOptions, output: OutputOptions
 ) -> Summary:
     """Measures the model on words."""
-    from jaxsens.core.sweeps.single.single import input_tokens, measured
-    from jaxsens.core.sweeps.single.summary import summary_of_words
+    from jaxsens.core.sweeps.single import input_tokens, measured, summary_of_words
 
     with flags_named(MEASURED_BY):
         tokens = input_tokens(source, request.tokens, request.n, request.inputs, measuring.seed)
@@ -114,8 +113,7 @@ def _of_text(
     folder: Path, published: PublishedOptions, dtype: str, measuring: MeasuringOptions, output: OutputOptions
 ) -> Summary:
     """Measures a published model on a text."""
-    from jaxsens.core.sweeps.single.single import measured
-    from jaxsens.core.sweeps.single.summary import summary_of_text
+    from jaxsens.core.sweeps.single import measured, summary_of_text
     from jaxsens.pretrained.load import load_pretrained
 
     option = "--text" if published.text_file is None else "--text-file"

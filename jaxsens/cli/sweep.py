@@ -1,36 +1,136 @@
-"""`jaxsens sweep`, `jaxsens report` and `jaxsens status`."""
+"""`jaxsens sweep`, in one process or as one of a job of several, `jaxsens report` and `jaxsens status`."""
 
 from __future__ import annotations
 
 import json
+import os
 import shlex
-from collections.abc import Sequence
-from dataclasses import asdict
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import tyro
 from rich.console import Console
 
 from jaxsens.cli import trained
-from jaxsens.cli.distributed import NO_JOB, InJob, sweep_in_job
 from jaxsens.cli.shared import (
+    CacheFolder,
+    Config,
+    Count,
     Directory,
     Flag,
+    Number,
+    Only,
+    OptionGroup,
+    Out,
+    Text,
     check_folder,
     command_line,
+    default,
     flags_named,
     print_text,
     programs_kept,
     say_failures,
     say_why_ended,
 )
-from jaxsens.cli.sweeping import SweepOptions, report_all, time_text
+from jaxsens.core.base import stopping
+from jaxsens.core.base.errors import InputError, ProcessLost, collecting
+from jaxsens.core.base.files import only_inside
 
 if TYPE_CHECKING:
-    from jaxsens.core.sweeps.jobs.job import Job
+    from jaxsens.core.sweeps.jobs.job import Job, Outcome
     from jaxsens.core.sweeps.points import Point
     from jaxsens.core.sweeps.sweep import Sweep
+    from jaxsens.core.sweeps.tables import SweepTable
+
+_SHARE_ABOVE = 60
+_PLACE = ("coordinator", "processes", "process")
+
+LOST = 75
+"""The exit code of a process that ended because another one of its job has: EX_TEMPFAIL, start all again."""
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """What is measured, and where it is kept.
+
+    Attributes:
+        config: A TOML file; see configs/.
+        out: The output directory. To extend a sweep, reuse its directory with a config that adds lengths, seeds,
+            variants or statistics.
+        only: Measure only these points: variant=NAME, n=LENGTH or seed=SEED; separate values by commas; repeatable.
+        shard: Measure part K of M of the points, for job arrays. Parts count from 0: 0/16 to 15/16. The last part to
+            finish writes the report.
+        list_points: List the points and bounds, with their state, and exit.
+        allow_code: Import and call the functions that the config names, as [model] python = "module:make" does.
+        quiet: Print only failures and warnings.
+    """
+
+    config: Config
+    out: Out
+    only: Only = ()
+    shard: Annotated[Text, default("all", "K/M")] = None
+    list_points: Annotated[Flag, tyro.conf.arg(name="list", help_behavior_hint="")] = False
+    allow_code: Flag = False
+    compilation_cache: CacheFolder = None
+    quiet: Flag = False
+
+    def load(self) -> tuple[Sweep, Sequence[Point]]:
+        """Returns the sweep of the config, and the points that are chosen of it."""
+        from jaxsens.core.sweeps.config import load_sweep_config
+        from jaxsens.core.sweeps.points import select
+
+        stopping.check()  # Imports take seconds.
+        loaded = load_sweep_config(self.config, self.allow_code)
+        return loaded, select(loaded.points, self.only, self.shard)
+
+
+@dataclass(frozen=True)
+class InJob(OptionGroup):
+    """Options of a job of several processes.
+
+    Attributes:
+        distributed: Measure in one job of several processes, on one or more hosts, which need a common --out: start the
+            same command in each, by srun, mpirun, in a Kubernetes job or on a TPU pod.
+        coordinator: Where process 0 listens, where nothing else says it; give --processes and --process, too.
+        processes: The number of processes of the job.
+        process: The number of this process, from 0.
+        share_above: In a job, points that take one process more seconds than this are measured by all together.
+    """
+
+    distributed: Flag = False
+    coordinator: Annotated[Text, default("found by JAX", "HOST:PORT")] = None
+    processes: Annotated[Count, default("found by JAX")] = None
+    process: Annotated[Count, default("found by JAX")] = None
+    share_above: Annotated[Number, default(f"{_SHARE_ABOVE}", "SECONDS")] = _SHARE_ABOVE
+
+    @property
+    def requested(self) -> bool:
+        """Whether there is such a job."""
+        return not self.given().keys() <= {"share_above"}
+
+    def check(self) -> None:
+        """Raises InputError for options that do not go together."""
+        with collecting("sweep") as problems:
+            host, _, port = (self.coordinator or "").rpartition(":")
+            is_port = port.isascii() and port.isdecimal() and 0 < int(port) < 2**16
+            if self.coordinator is not None and not (host and is_port):
+                problems.add("--coordinator", self.coordinator, "HOST:PORT, the same for all processes")
+            if "share_above" in self.given() and not self.requested:
+                problems.add("--share-above", self.share_above, "only in a job: add --distributed")
+            place = {key: value for key, value in self.given().items() if key in _PLACE}
+            if 0 < len(place) < len(_PLACE):
+                advice = "all of --coordinator, --processes and --process, or none"
+                problems.add("--distributed", next(iter(place.values())), advice)
+            elif self.process is not None and self.process not in range(self.processes or 0):
+                problems.add("--process", self.process, f"from 0 to --processes - 1, of {self.processes}")
+
+
+NO_JOB = InJob()
+"""The options where there is no job."""
 
 
 def sweep(
@@ -78,6 +178,94 @@ def sweep(
             print_text(console, f"stopped: {why_unwritable(error, out)}. {done}. To resume: {command_line()}")
             return 1
     return next((outcome.exit_code for outcome in outcomes[::-1] if outcome.exit_code), 0)
+
+
+def sweep_in_job(job: InJob, options: SweepOptions) -> NoReturn:
+    """Runs a sweep in a job, and ends the process. See `jaxsens sweep`."""
+    try:
+        code = _swept(job, options)
+    except ProcessLost as error:
+        code = LOST
+        print(f"jaxsens: {error}; what is finished is kept: {command_line()}", file=sys.stderr)
+    except InputError as error:
+        code = 2
+        print(f"jaxsens: {error}", file=sys.stderr)
+    except stopping.Stopped as stop:
+        code = 128 + stop.signal
+        print(f"jaxsens: stopped. To resume: {command_line()}", file=sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)  # The usual end of a process would wait for the others.
+
+
+def _swept(job: InJob, options: SweepOptions) -> int:
+    """Does this process's part of the sweep, and returns the exit code."""
+    import jax
+
+    from jaxsens.core.sweeps import distributed
+    from jaxsens.core.sweeps.status import counts_text
+
+    distributed.join(job.coordinator, job.processes, job.process)
+    progress, errors = Console(stderr=True, quiet=options.quiet), Console(stderr=True)
+    number = jax.process_index()
+    print_text(progress, f"process {number} of {jax.process_count()}")
+    sweep, chosen = options.load()
+    with flags_named({"directory": "--out"}), programs_kept(options.compilation_cache):
+        outcomes = distributed.measure(sweep, options.out, chosen, progress, job.share_above)
+    say_failures(errors, *outcomes)
+    if outcomes[-1].ended_early:
+        say_why_ended(errors, outcomes[-1], counts_text(sweep.stored(options.out)))
+        return outcomes[-1].exit_code
+    print_text(progress, "waiting for the other processes")
+    distributed.wait_for_all()
+    if number == 0:
+        outcomes += _after_all(sweep, options, progress)
+    return max(outcome.exit_code for outcome in outcomes)
+
+
+def _after_all(sweep: Sweep, options: SweepOptions, progress: Console) -> list[Outcome]:
+    """Writes the tables and the report of what all processes measured."""
+    from jaxsens.core.sweeps.jobs.job import run
+    from jaxsens.core.sweeps.status import counts_text
+    from jaxsens.core.sweeps.sweep import PointsJob, RecordsJob
+
+    out = options.out
+    jobs = [PointsJob(sweep, out), *(RecordsJob(sweep, name, out) for name in sweep.table_points)]
+    outcomes: list[Outcome] = [run(job, progress, []) for job in jobs]
+    if any(outcome.finished < outcome.planned for outcome in outcomes):
+        print_text(progress, counts_text(sweep.stored(out)))
+    if outcomes[0].finished:
+        report_all(out, options.quiet)
+    return outcomes
+
+
+def time_text(points: Sequence[Point], tables: Iterable[SweepTable]) -> str:
+    """Returns in words how long points will take on this machine, with what is stored of them for these tables."""
+    from jaxsens.core.base.text import duration
+    from jaxsens.core.sweeps.expected import ExpectedPoints, expected_points, expected_seconds
+
+    groups = [one for one in expected_points(points) if isinstance(one, ExpectedPoints)]
+    seconds, compiling = expected_seconds(groups, tables)
+    return f"the missing points take about {duration(seconds)} here, {duration(compiling)} of it to compile, once"
+
+
+def report_all(directory: Path, quiet: bool) -> None:
+    """Writes the tables and the report of all that a sweep directory holds."""
+    from jaxsens.core.report.data import load_sweep
+    from jaxsens.core.report.page import summary_table
+    from jaxsens.core.report.report import write_report
+    from jaxsens.core.sweeps.sweep import write_points_csv, write_results_csv
+
+    data = load_sweep(directory)
+    with only_inside(directory):
+        write_points_csv(directory, data.metadata, data.plan)
+        for name, table in data.plan.sweep_tables.items():
+            write_results_csv(directory, data.results[name], name, table)
+    page, fits = write_report(data, directory)
+    console = Console(quiet=quiet)
+    console.print(summary_table(fits))
+    print_text(console, f"{page}")
 
 
 def report(directory: Directory, /, *, quiet: Flag = False) -> int:

@@ -25,7 +25,7 @@ from jaxsens.core.results.pictures.view import ResultView
 from jaxsens.core.results.request import fingerprint
 from jaxsens.core.results.result import FlipSensitivity, load_with_metadata
 from jaxsens.core.sweeps.jobs.job import write_table as write_csv
-from jaxsens.core.sweeps.single.summary import scores_of
+from jaxsens.core.sweeps.single import scores_of
 from jaxsens.pretrained.corpus_table import CorpusRow, common, corpus_table
 from jaxsens.pretrained.model import PretrainedModel
 from jaxsens.pretrained.texts import LabelledText

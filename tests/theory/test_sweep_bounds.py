@@ -7,8 +7,9 @@ import pytest
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.sweeps.config import parse_sweep_config
+from jaxsens.core.sweeps.jobs import job as jobs
 from jaxsens.core.sweeps.jobs.progress import Reporter
-from jaxsens.core.sweeps.sweep import read_plan, read_records, run_records
+from jaxsens.core.sweeps.sweep import RecordsJob, read_plan, read_records
 from jaxsens.theory.tables import sweep as bounds
 from jaxsens.theory.tables.sweep import BoundRecord, Bounds, Unsound
 from tests.core.sweeps.tiny import TINY, printed, quiet, tiny_sweep
@@ -60,7 +61,7 @@ def answered(monkeypatch):
 def run(sweep, folder):
     console = quiet()
     folder.mkdir(exist_ok=True)
-    return run_records(sweep, "bounds", folder, sweep.points, console), printed(console)
+    return jobs.run(RecordsJob(sweep, "bounds", folder), console), printed(console)
 
 
 def test_a_sweep_without_the_table_asks_for_nothing_and_keeps_its_keys():

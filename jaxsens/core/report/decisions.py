@@ -22,26 +22,43 @@ from jaxsens.core.report.page import DASH, ReportTable, Section, table_of
 from jaxsens.core.report.panels import grid, legend_below, legend_handle, variant_styles
 from jaxsens.core.report.texts import text
 
+BINS = 20
+"""The number of bars of a histogram over models, from 0 to the largest value."""
+
 
 def decision_sections(decisions: Decisions) -> list[Section]:
     """The sections of a report: over inputs, if some point measured all flips, and over models."""
     sections = []
     if decisions.profiles:
         sections.append(Section("At how many flips an input is sensitive", figures=[input_figure(decisions)]))
-    sections.append(Section("The models of the seeds", tables=[model_table(decisions)]))
+    figures, tables = [model_figure(decisions)], [model_table(decisions)]
+    sections.append(Section("The models of the seeds", figures=figures, tables=tables))
     return sections
 
 
 def input_figure(decisions: Decisions) -> ReportFigure:
     """The distribution of s(f, x) over inputs: a panel per variant, a line per length. With a profile at least."""
     variants = [name for name in decisions.variants if any(name == key for key, _ in decisions.profiles)]
-    not_drawn = undrawn("n = ", (int(n) for n in decisions.models["n"]), decisions.lengths)
     return ReportFigure(
         name="sensitivity-distribution",
-        caption=f"{text('distribution')} {not_drawn}".rstrip(),
+        caption=f"{text('distribution')} {_undrawn(decisions)}".rstrip(),
         description=f"How many flips change the decision, over inputs, for {enumeration(variants)}.",
         draw=partial(_draw_inputs, decisions, variants),
     )
+
+
+def model_figure(decisions: Decisions) -> ReportFigure:
+    """Histograms of the average sensitivity per position over seeds: a panel per length, a line per variant."""
+    return ReportFigure(
+        name="sensitivity-models",
+        caption=f"{text('models-of-seeds')} {_undrawn(decisions)}".rstrip(),
+        description=f"The average sensitivity of the models of {enumeration(decisions.variants)}.",
+        draw=partial(_draw_models, decisions),
+    )
+
+
+def _undrawn(decisions: Decisions) -> str:
+    return undrawn("n = ", (int(n) for n in decisions.models["n"]), decisions.lengths)
 
 
 def model_table(decisions: Decisions) -> ReportTable:
@@ -88,4 +105,26 @@ def _draw_inputs(decisions: Decisions, variants: Sequence[str]) -> Figure:
             if k % 3 == 0:
                 axes.set_ylabel("share of inputs")
         legend_below(figure, [legend_handle(label, style) for label, style in styles.items()], 4)
+    return figure
+
+
+def _draw_models(decisions: Decisions) -> Figure:
+    styles = variant_styles(decisions.variants)
+    values: Any = decisions.models["per_position"].dropna()
+    largest = float(values.max()) if (values > 0).any() else 1.0
+    edges = np.linspace(0, largest, BINS + 1)
+    count = len(decisions.lengths)
+    heading = "How sensitive are the decisions of these models?"
+    with grid(heading, count, 2 if count == 4 else count, (4.6, 2.9), (0.0, 0.9)) as (figure, places):
+        for axes, n in zip(places, decisions.lengths, strict=True):
+            axes.set_title(f"n = {n}", fontsize=12, fontweight="bold")
+            for variant, style in styles.items():
+                models: Any = decisions.models
+                chosen = (models["variant"] == variant) & (models["n"] == n)
+                counts, _ = np.histogram(models["per_position"][chosen].dropna(), edges)
+                axes.stairs(counts, edges, color=style.colour, linewidth=1.8, linestyle=style.linestyle)
+            axes.set_xlabel("average sensitivity per position")
+            axes.set_ylabel("number of models")
+        handles = [legend_handle(label, style, marker="") for label, style in styles.items()]
+        legend_below(figure, handles, 4)
     return figure

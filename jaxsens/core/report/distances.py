@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,8 +27,8 @@ from jaxsens.core.report.figures import (
     panel_figure,
     undrawn,
 )
-from jaxsens.core.report.fits import LEVEL, ExponentFit, Growth, enumeration, fit_exponent, signed
-from jaxsens.core.report.page import DASH, ReportTable, Section, table_of
+from jaxsens.core.report.fits import ExponentFit, Growth, enumeration, fit_exponent
+from jaxsens.core.report.page import Section
 from jaxsens.core.report.panels import SMALL, LineStyle, Panel, variant_styles
 from jaxsens.core.report.texts import text
 from jaxsens.core.sweeps.jobs.job import write_table
@@ -204,28 +204,8 @@ def distance_sections(distances: Distances) -> list[Section]:
             "Distance to the row that is read",
             bullets=[distances.longest(variant).sentence for variant in distances.fitted_variants],
             figures=[distance_figure(distances)],
-            tables=[distance_table(distances.fits)],
         )
     ]
-
-
-def distance_table(fits: Sequence[DistanceFit]) -> ReportTable:
-    """A row per variant and length."""
-
-    def digits(value: float) -> str:
-        return DASH if math.isnan(value) else signed(value, 3)
-
-    columns: dict[str, Callable[[DistanceFit], str]] = {
-        "variant": lambda one: one.variant,
-        "the mean change": lambda one: one.verdict.value,
-        "note": lambda one: one.stated.note or DASH,
-        "n": lambda one: str(one.n),
-        "exponent": lambda one: digits(one.stated.exponent),
-        f"{LEVEL} interval": lambda one: one.stated.interval(3) or DASH,
-        "R² of a power": lambda one: digits(one.power_r2),
-        "R² of an exponential": lambda one: digits(one.exponential_r2),
-    }
-    return table_of(text("table-of-distances", level=LEVEL), fits, columns, numeric=5)
 
 
 def distance_figure(distances: Distances) -> ReportFigure:

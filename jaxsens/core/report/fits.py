@@ -206,7 +206,7 @@ class ExponentFit:
         plural = {name: name if name == "unresolved" else f"{name}s" for name in counts}
         parts = [f"{count} {plural[name] if count > 1 else name}" for name, count in counts.items() if count]
         left_out = f"{enumeration(parts)} left out of {self.values} values" if parts else ""
-        missing = f"no seed has values at {MINIMUM_LENGTHS} lengths" if math.isnan(self.exponent) else ""
+        missing = "" if self.seeds else f"no seed has {MINIMUM_LENGTHS} values for a slope"
         return "; ".join(filter(None, (self.unsettled, missing, left_out)))
 
     def interval(self, digits: int = 2) -> str:

@@ -43,9 +43,6 @@ exactly 0, `bounds` because they are only bounds, `unresolved` because the arith
 LOCAL_COLUMNS = ("low", "high", "slope", "ci_low", "ci_high", "seeds")
 """The columns of local_slopes.csv, after variant and statistic: between the lengths `low` and `high`."""
 
-MOST_ROWS = 5000
-"""Rows of the table of points: a megabyte of the page."""
-
 DASH = "\N{EM DASH}"
 """What a table shows where there is no value."""
 
@@ -192,11 +189,10 @@ def summary_table(fits: Sequence[ExponentFit]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    seeds = sorted({fit.seeds for fit in fits if fit.seeds})
-    of = f", {seeds[0]} seeds" if len(seeds) == 1 else f", {seeds[0]} to {seeds[-1]} seeds" if seeds else ""
     # Light enough for the sentences of the last column to fit a terminal of 80 columns.
-    title = f"Exponent e of statistic ~ n^e{of}"
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table = Table(
+        title="Exponent e of statistic ~ n^e", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False
+    )
     table.add_column("variant", no_wrap=True)
     table.add_column("statistic", overflow="fold")
     table.add_column(Text(f"e [{LEVEL} interval]"), justify="right", no_wrap=True)
@@ -242,21 +238,6 @@ def variant_table(data: SweepData) -> ReportTable:
         "measured in the output": lambda variant: variant.outputs or DASH,
     }
     return table_of("", data.variants, columns)
-
-
-def points_table(data: SweepData) -> ReportTable:
-    """The points with their statistics to four digits, as many as a browser shows at once."""
-    columns, first = [*data.points.columns], data.points.head(MOST_ROWS)
-    rows = [tuple(_cell(value) for value in row) for row in first.itertuples(index=False)]
-    which = "All" if len(rows) == len(data.points) else f"The first {len(rows)} of"
-    caption = f"{which} {len(data.points)} points (points.csv has every digit)"
-    return ReportTable(caption, tuple(columns), rows, numeric=len(columns) - 1, collapsed=True)
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, float):
-        return DASH if math.isnan(value) else f"{value:.4g}"
-    return str(value)
 
 
 def run_table(data: SweepData) -> ReportTable:

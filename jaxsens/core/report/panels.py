@@ -34,6 +34,9 @@ GREY = "#767676"
 
 ZERO_LABEL = "exactly 0"
 
+DECADES = 15
+"""Powers of ten that a logarithmic axis spans; what is smaller is drawn in its strip, with zeros."""
+
 SMALL: dict[str, Any] = {"columns": 3, "width": 4.3, "share_legend": True}
 """The layout of many panels whose lines are the same."""
 
@@ -279,15 +282,16 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
 
 
 def _set_log_axis(axes: Axes, panel: Panel) -> None:
-    """A logarithmic axis that holds every positive value, and a grey strip below for exact zeros, if there are any."""
+    """A logarithmic axis, and a grey strip below for exact zeros and for values out of sight, if there are any."""
     values = [
         number for line in panel.lines for v in line.values.values() for number in (v.low, v.median, v.high)
     ]
     bars = [end for line in panel.lines for interval in line.intervals.values() for end in interval]
     guides = [y for guide in panel.guides for y in guide.y]
     positive = [number for number in (*values, *bars, *guides) if 0 < number < math.inf] or [0.125, 0.8]
-    low, high = min(positive) / 1.25, max(positive) * 1.25
-    strip, clear = 0 in values, low
+    in_sight = [number for number in positive if number >= max(positive) * 10.0**-DECADES]
+    low, high, hidden = min(in_sight) / 1.25, max(positive) * 1.25, len(in_sight) < len(positive)
+    strip, clear = hidden or 0 in values, low
     if strip:
         # Linear below `low`, where nothing but zeros is: the strip from -low to low takes a tenth of the axis.
         axes.set_yscale("symlog", linthresh=low, linscale=math.log10(high / low) / 20)
@@ -296,7 +300,8 @@ def _set_log_axis(axes: Axes, panel: Panel) -> None:
     else:
         axes.set_yscale("log")
     axes.set_ylim(-low if strip else low, high)
-    labels = ({0.0: ZERO_LABEL} if strip else {}) | log_marks(low, high, clear)
+    zero = f"below {low:.2g}" if hidden else ZERO_LABEL
+    labels = ({0.0: zero} if strip else {}) | log_marks(low, high, clear)
     axes.set_yticks([*labels], [*labels.values()])
     axes.yaxis.set_minor_locator(ticker.NullLocator())
 

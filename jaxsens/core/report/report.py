@@ -22,7 +22,6 @@ from jaxsens.core.report.page import (
     Section,
     exponent_table,
     missing_text,
-    points_table,
     run_table,
     variant_table,
     write_local_slopes,
@@ -101,7 +100,6 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
         sections += distance_sections(distances)
     for name, table in plan.sweep_tables.items():
         sections += table.sections(data, data.results[name])
-    sections.append(Section("The points", tables=[points_table(data)]))
     if plan.config:
         sections.append(Section("The config", ["The config file as it was given:"], code=plan.config))
     sections.append(Section("What was run", tables=[run_table(data)]))

@@ -448,18 +448,12 @@ def _variants(
         for one in own:
             problems.include([one], () if one in base_problems else ("variant", variant.name))
         if variant.name in variants:
-            problems.add("variant.name", variant.name, _why_taken(variants[variant.name], source))
+            remedy = "this name is taken by another variant: leave one of the two out"
+            problems.add("variant.name", variant.name, remedy)
         elif source is not None:
             check_label(variant, base, problems)
             variants[variant.name] = SweepVariant(variant.name, variant.line(), source)
     return tuple(variants.values())
-
-
-def _why_taken(first: SweepVariant, second: ModelSource | None) -> str:
-    if second is None or first.source.expanded != second.expanded:
-        return "this name is taken by another variant"
-    kind = "the built-in variant" if first.name in BUILT_IN else "another variant"
-    return f"a copy of {kind} of this name, with the same model: leave one of them out"
 
 
 def _check_lengths(variant: SweepVariant, lengths: tuple[int, ...], problems: Problems) -> None:

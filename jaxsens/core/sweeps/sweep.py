@@ -503,13 +503,6 @@ def run_whole(
     for name, table in sweep.tables.items():
         if isinstance(table, RecordTable) and not outcomes[-1].ended_early:
             print_text(console, f"points are measured; computing {table.task}")
-            outcomes.append(run_records(sweep, name, directory, chosen, console, plans))
+            items = [sweep.table_points[name][point] for point in chosen]
+            outcomes.append(run(RecordsJob(sweep, name, directory, plans), console, items))
     return outcomes
-
-
-def run_records(
-    sweep: Sweep, name: str, directory: Path, chosen: Sequence[Point], console: Console, plans: bool = True
-) -> Outcome:
-    """Computes the records of the chosen points that have no sound file yet. See `run` and `RecordsJob`."""
-    items = [sweep.table_points[name][point] for point in chosen]
-    return run(RecordsJob(sweep, name, directory, plans), console, items)

@@ -11,7 +11,7 @@ import pytest
 import jaxsens
 from jaxsens import flip_sensitivity
 from jaxsens.core.report.data import DecisionBuilder, load_sweep
-from jaxsens.core.report.decisions import decision_sections, input_figure, model_table
+from jaxsens.core.report.decisions import decision_sections, input_figure, model_figure, model_table
 from jaxsens.core.report.figures import sensitivity_panel, slopes_of
 from jaxsens.core.report.fits import fit_exponents, statistic_name
 from jaxsens.core.report.page import DASH
@@ -105,8 +105,8 @@ def test_the_report_is_of_counts(measured):
     assert models.rows[-1][3].startswith(f"{own['average'].mean():.3g} [")
     assert models.rows[-1][5] == f"{100 * (own['average'] == 0).mean():.3g} %"
     assert [figure.name for figure in report.figures][-3:] == [
-        "local-slopes",
         "sensitivity-distribution",
+        "sensitivity-models",
         "profiles",
     ]
 
@@ -122,6 +122,9 @@ def test_drawings_have_what_was_measured(measured):
         shares = data.decisions.profiles["softmax", n]
         assert lines[f"n = {n}"].get_xdata().tolist() == np.flatnonzero(shares).tolist()
         np.testing.assert_array_equal(lines[f"n = {n}"].get_ydata(), shares[shares > 0])
+    panels: Any = model_figure(decisions).figure.axes
+    assert [axes.get_title("left") for axes in panels if axes.get_visible()] == ["n = 3", "n = 4", "n = 5"]
+    assert all(axes.patches[0].get_data().values.sum() == 3 for axes in panels[:3])
 
 
 def test_counts_are_compared_with_n_and_its_square_root():

@@ -137,7 +137,7 @@ def test_two_lengths_are_no_fit_however_many_values_there_are():
     fit = fit_exponent([16, 16, 32, 32], [1, 1.1, 0.5, 0.6], [0, 0, 0, 0])
     assert math.isnan(fit.exponent)
     assert not fit.always_zero
-    assert "no seed has values at 3 lengths" in fit.note
+    assert "no seed has 3 values for a slope" in fit.note
 
 
 def test_a_seed_with_too_few_positive_values_is_left_out_whole_and_told():

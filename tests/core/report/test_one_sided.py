@@ -43,7 +43,7 @@ def test_bounds_do_not_enter_a_fit_which_says_how_many_there_were():
 
 def test_without_enough_exact_values_there_is_no_exponent():
     fits = {fit.statistic: fit for fit in fit_exponents(sampled_from(16))}
-    assert fits["max"].note == "no seed has values at 3 lengths; 10 bounds left out of 10 values"
+    assert fits["max"].note == "no seed has 3 values for a slope; 10 bounds left out of 10 values"
     assert np.isnan(fits["max"].exponent)
     assert "too few values" in fitted_power(fits["max"])
     few = {fit.statistic: fit for fit in fit_exponents(sampled_from(64))}["max"]

@@ -8,13 +8,11 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from jaxsens.core.report import page
 from jaxsens.core.report.data import SweepData
 from jaxsens.core.report.fits import fit_exponents, signed
 from jaxsens.core.report.page import (
     exponent_table,
     missing_text,
-    points_table,
     render,
     run_table,
     variant_table,
@@ -156,7 +154,7 @@ def test_a_single_finished_point_makes_a_report():
     table = points({"a": {"mean": power(-1)}}, lengths=(16,), seeds=1)
     _, page = page_of(sweep_data(table), drawn)
     assert len(page.alternatives) == 2  # no local slopes
-    assert "no seed has values at 3 lengths" in " ".join(page.alternatives)
+    assert "no seed has 3 values for a slope" in " ".join(page.alternatives)
 
 
 def test_what_a_config_says_is_shown_and_never_taken_for_html():
@@ -268,24 +266,6 @@ def test_the_exponents_stand_beside_the_boundedness_of_the_embeddings():
     assert cells["softmax", "mean"][1] == "bounded"
     assert cells["unbounded", "mean"][1] == "unbounded"
     assert cells["average-hard", "max"][5:] == ("\N{EM DASH}", "\N{EM DASH}", "0", "0")
-
-
-def test_points_are_listed_by_variant_as_in_the_config_then_length_then_seed():
-    table = points({"b": {"mean": power(-1)}, "a": {"mean": power(-1)}}, lengths=(8, 100), seeds=2)
-    rows = points_table(sweep_data(table)).rows
-    assert [row[:3] for row in rows] == [
-        (variant, n, seed) for variant in "ba" for n in ("8", "100") for seed in ("0", "1")
-    ]
-    assert rows[0] == ("b", "8", "0", "1", "7", "0", "0.125", "exact")
-
-
-def test_a_table_of_very_many_points_is_cut_short_and_says_so(monkeypatch):
-    data = sweep_data(points({"a": {"mean": power(-1)}}, lengths=(8, 100), seeds=2))
-    whole = points_table(data)
-    monkeypatch.setattr(page, "MOST_ROWS", 3)
-    cut = points_table(data)
-    assert (whole.caption[:12], cut.caption[:25]) == ("All 4 points", "The first 3 of 4 points (")
-    assert cut.rows == whole.rows[:3]
 
 
 def test_what_was_run_names_every_engine_and_version_with_how_often():

@@ -50,10 +50,10 @@ def test_a_floor_does_not_enter_a_fit_which_says_at_which_lengths_it_was():
 def test_with_too_few_resolved_lengths_there_is_no_exponent_and_it_says_why():
     few = fit_exponents(blurred_from(64))[0]
     assert np.isnan(few.exponent)
-    assert few.note == "no seed has values at 3 lengths; 6 unresolved and 4 others left out of 10 values"
+    assert few.note == "no seed has 3 values for a slope; 6 unresolved and 4 others left out of 10 values"
     assert fitted_power(few) == "no power of n  (too few values)"
     none = fit_exponents(blurred_from(16))[0]
-    assert none.note == "no seed has values at 3 lengths; 10 unresolved left out of 10 values"
+    assert none.note == "no seed has 3 values for a slope; 10 unresolved left out of 10 values"
     assert not none.always_zero
 
 

@@ -14,7 +14,7 @@ from jaxsens.core.base import errors
 from jaxsens.core.base.errors import Problems
 from jaxsens.core.base.text import in_words
 from jaxsens.core.sweeps.config import parse_sweep_config
-from jaxsens.core.sweeps.single.single import input_tokens, model_source
+from jaxsens.core.sweeps.single import input_tokens, model_source
 from jaxsens.theory import lemma5, restrict
 from jaxsens.training.config import TrainConfig
 from tests.core.sweeps.tiny import TINY, tiny_sweep

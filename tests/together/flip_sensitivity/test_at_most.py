@@ -12,7 +12,7 @@ import jaxsens
 from jaxsens.core.results.pictures.picture import fragment
 from jaxsens.core.results.pictures.plot import draw_profile
 from jaxsens.core.results.result import FlipSensitivity, load_result
-from jaxsens.core.sweeps.single.summary import at_most_of, summary_of_words
+from jaxsens.core.sweeps.single import at_most_of, summary_of_words
 from jaxsens.first_order import run
 from tests.core.flip_sensitivity.made import made as result_of
 from tests.refusals import refused
@@ -113,7 +113,7 @@ def test_signed_changes_below_resolution_are_a_dotted_range():
 
 
 def test_the_commands_summary_says_at_most_and_its_json_too(capsys):
-    from jaxsens.core.sweeps.single.single import model_source
+    from jaxsens.core.sweeps.single import model_source
 
     source = model_source(None, None, {"alphabet_size": 2})
     run = dataclasses.replace(FLOOR.run, versions={"device": "cpu"})

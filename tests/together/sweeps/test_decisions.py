@@ -9,7 +9,6 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.core.measures import Decision, Measure, balancing_threshold
 from jaxsens.core.report.figures import change_label, sensitivity_figure, sensitivity_panel
 from jaxsens.core.report.fits import fit_exponents, statistic_name
-from jaxsens.core.report.page import points_table
 from jaxsens.core.report.panels import variant_styles
 from jaxsens.core.report.report import build_report
 from jaxsens.core.sweeps.config import parse_sweep_config
@@ -89,7 +88,7 @@ def test_reports_name_the_average_sensitivity_and_every_measure():
     found = next(section for section in report.sections if section.heading == "What was found")
     assert any("average sensitivity" in text for text in found.bullets)
     data = sweep_data(table)
-    assert AVERAGE_SENSITIVITY in points_table(data).header
+    assert AVERAGE_SENSITIVITY in data.points.columns
     styles = variant_styles(["a", "b"])
     panel = sensitivity_panel(table, fits, styles, statistic=AVERAGE_SENSITIVITY, norm="decision")
     assert panel.y_label == "number of flips"

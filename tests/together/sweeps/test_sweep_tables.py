@@ -111,7 +111,7 @@ def test_a_column_of_another_package_is_in_its_table_and_in_the_report(brought, 
     assert table.columns.tolist() == ["variant", "n", "seed", "ends"]
     assert table["ends"].tolist() == [int(point.tokens()[:, -2:].sum()) for point in sweep.points]
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
-    assert page.index("Where inputs end") < page.index("The points")
+    assert page.index("Where inputs end") < page.index("What was run")
     assert [point.key for point in sweep.points] == [point.key for point in tiny_sweep().points]
 
 
