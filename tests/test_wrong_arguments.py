@@ -113,7 +113,7 @@ def test_every_measure_is_taken_of_every_kind_of_model(name):
         result = jaxsens.flip_sensitivity(model, [0, 1, 1, 0], 2, measure, progress=False)
         assert len(result.values), measure
     said = refused(
-        "measure.token", jaxsens.flip_sensitivity, model, [0, 1, 1, 0], 2, jaxsens.LogProbability("word")
+        "measure", jaxsens.flip_sensitivity, model, [0, 1, 1, 0], 2, jaxsens.LogProbability("word")
     )
     assert "encodes no text" in said
 
