@@ -50,7 +50,7 @@ def unflipped_value(measure: Measure, output: Float[np.ndarray, " outputs"]) -> 
 def _digest(measure: Measure, shape: tuple[int, ...], dtype: str, wide: bool) -> str:
     function: Any = measure.function
     name, size = f"measure = {measure}", f"an output of {shape[0]} numbers ({dtype})"
-    outputs, wanted = [jax.ShapeDtypeStruct(shape, dtype)] * measure.arguments, measure.form
+    outputs, form = [jax.ShapeDtypeStruct(shape, dtype)] * measure.arguments, measure.form
 
     def program(*given: Any) -> Any:  # under this name whatever f's own is, which the lowered text would hold
         return function(*given)
@@ -60,9 +60,9 @@ def _digest(measure: Measure, shape: tuple[int, ...], dtype: str, wide: bool) ->
     except InputError:  # of a function of jaxsens, which says what it needs
         raise
     except Exception as error:
-        told = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+        message = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
         raise InputError(
-            f"{name}: called on {size} it raised {told}; write it with jax.numpy, as {wanted}"
+            f"{name}: called on {size} it raised {message}; write it with jax.numpy, as {form}"
         ) from error
     values, structure = jax.tree.flatten(traced.out_info)
     number = structure == jax.tree.structure(0) and values[0].shape == ()
@@ -70,7 +70,7 @@ def _digest(measure: Measure, shape: tuple[int, ...], dtype: str, wide: bool) ->
         returned = ", ".join(f"{value.dtype} of shape {value.shape}" for value in values)
         raise InputError(
             f"{name}: for {size} it returns {returned or 'nothing'}; one floating-point number is needed, of shape (): "
-            f"give {wanted}"
+            f"give {form}"
         )
     try:
         checked = checkify.checkify(function, errors=checkify.index_checks)
