@@ -37,6 +37,15 @@ def test_no_word_exceeds_the_bound_of_two_plain_layers(seed):
     assert undercut(model, 4 + seed % 3, **options) <= 1
 
 
+@pytest.mark.quick(2, 3)
+@pytest.mark.parametrize(("layers", "scale", "norm"), [(2, 0.3, "none"), (1, 1.0, "pre"), (1, 1.0, "none")])
+def test_no_word_exceeds_a_bound_that_is_nearly_reached(layers, scale, norm):
+    # A bound that loses a part of its largest term is exceeded by one of these.
+    for seed in range(4):
+        model = scaled_model(seed, scale, scale, layers=layers, feed_forward=0, layer_norm=norm)
+        assert undercut(model, 5) <= 1
+
+
 def bent_model(seed):
     """Two layers whose outputs move by what the second one's hidden units do, most of which may change sign."""
     config = small(
