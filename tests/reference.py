@@ -188,23 +188,11 @@ def softmax(scores: list[Any]) -> list[Any]:
     return [power / sum(powers) for power in powers]
 
 
-def sparsemax(scores: list[Any]) -> list[Any]:
-    """The Euclidean projection onto the simplex: weights max(s - tau, 0), with tau such that they sum to 1.
-
-    tau is found by bisection: the sum of the weights falls in tau, from at least 1 at max(s) - 1 to 0 at max(s).
-    """
-    low, high = max(scores) - 1, max(scores)
-    for _ in range(200):
-        tau = (low + high) / 2
-        if sum(max(s - tau, 0.0) for s in scores) >= 1:
-            low = tau
-        else:
-            high = tau
-    return [max(s - low, 0.0) for s in scores]
-
-
 def entmax(scores: list[Any], alpha: float) -> list[Any]:
-    """Weights max((alpha - 1) s - tau, 0)^(1/(alpha - 1)), with tau such that they sum to 1, found by bisection."""
+    """Weights max((alpha - 1) s - tau, 0)^(1/(alpha - 1)), with tau such that they sum to 1, found by bisection.
+
+    At alpha = 2 it is sparsemax, the Euclidean projection onto the simplex.
+    """
     scores, power = [(alpha - 1) * s for s in scores], 1 / (alpha - 1)
     low, high = max(scores) - 1, max(scores)
     for _ in range(200):
@@ -260,7 +248,7 @@ def weights(weighting: Any, scores: list[Any], i: int, n: int, sink: Any = None)
         case "AverageHard":
             return [1 / len(best) if j in best else 0.0 for j in range(len(scores))]
         case "Sparsemax":
-            return sparsemax(scores)
+            return entmax(scores, 2.0)
     raise LookupError(f"the reference knows no weighting {weighting!r}")
 
 

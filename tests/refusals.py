@@ -26,7 +26,10 @@ def refusal(*names: str) -> Iterator[pytest.ExceptionInfo[InputError]]:
 
 
 def refused(names: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> str:
-    """Checks that a call raises an error of problems at exactly these places, parted by spaces; returns the message."""
-    with refusal(*names.split()) as caught:
+    """Checks that a call raises an error of problems at exactly these places, parted by spaces; returns the message.
+
+    Without names, that it raises an error of the whole, at no place.
+    """
+    with refusal(*(names.split() or [""])) as caught:
         call(*arguments, **options)
     return str(caught.value)

@@ -150,21 +150,16 @@ def test_the_script_is_the_command(config, tmp_path):
         ("measure --n 8", "--alphabet-size"),
         ("measure --alphabet-size 2", "--tokens"),
         ("measure --alphabet-size 2 --n 4 --tokens 01", "--tokens"),
-        ("measure --alphabet-size 2 --tokens 012", "--tokens"),
         ("measure --alphabet-size 2 --tokens 0a1", "--tokens"),
         ("measure --alphabet-size 2 --n 1", "--n"),
         ("measure --alphabet-size 2 --n 8 --window 0", "--window"),
         ("measure --alphabet-size 2 --n 8 --window 2 --mask past", "--window --mask"),
-        ("measure --alphabet-size 2 --n 8 --positions foo", "--positions"),
-        ("measure --alphabet-size 2 --n 8 --width 5 --heads 2", "--heads"),
-        ("measure --alphabet-size 2 --n 8 --variant hard", "--variant leftmost-hard"),
         ("measure --alphabet-size 2 --n 8 --save /proc/x.parquet", "/proc"),
         ("measure --alphabet-size 2 --n 8 --quiet", "--quiet --save --html"),
         ("theorem6 none.toml --out /proc/x", "--out"),
         ("generalisation none.toml --out /proc/x", "--out"),
         ("train none.toml --out /dev/null", "--out"),
         ("constructions --measure --out /dev/null", "--out"),
-        ("measure --alphabet-size 2 --n 8 --placement batch_size=0", "--placement batch_size"),
         ("measure --alphabet-size 2 --n 8 --save x.csv", "--save .parquet"),
         ("measure --alphabet-size 2 --n 8 --save /dev/null/x.parquet", "/dev/null"),
         ("measure --alphabet-size 2 --n 8 --config none.toml", "--config"),
@@ -185,23 +180,6 @@ def test_the_script_is_the_command(config, tmp_path):
 def test_bad_input_is_one_message_on_stderr_and_exit_code_2(line, names, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert refused(capsys, names, *shlex.split(line)).startswith("jaxsens: ")
-
-
-def test_measure_reports_the_problems_of_its_options_together(config, capsys):
-    numbers = ["--top", "-3", "--flips", "substitute", "sample=0", "--seed", "-1"]
-    numbers += ["--placement", "batch_size=-1", "memory_budget=0"]
-    numbers += ["--tokens", "01101", "--inputs", "2", "--save", "x.csv"]
-    first, *listed = refused(capsys, "", "measure", "--config", config, *numbers).splitlines()
-    assert first == "jaxsens: measure: 7 errors"
-    named = [line.split(" = ")[0].strip("- ") for line in listed]
-    assert named == [
-        *("inputs", "seed", "top", "flips sample", "placement batch_size", "placement memory_budget", "save")
-    ]
-
-
-def test_measure_refuses_a_variant_that_has_a_built_in_ones_name_only(config, capsys):
-    config.write_text(config.read_text() + '[[variant]]\nname = "average-hard"\n')
-    refused(capsys, "variant.name", "measure", "--config", config, "--n", "6", "--variant", "average-hard")
 
 
 def test_a_config_with_problems_runs_nothing(tmp_path, capsys):
@@ -252,14 +230,8 @@ def test_measure_prints_a_table(capsys):
 @pytest.mark.parametrize(
     ("words", "flips"),
     [
-        (["neighbours", "k=1"], jaxsens.Neighbours(1)),
-        (["mask", "symbol=0"], jaxsens.Mask(0)),
         (["delete", "positions=0,0.5"], jaxsens.Delete(positions=[0, 2])),
-        (["insert"], jaxsens.Insert()),
         (["insert", "symbols=1,"], jaxsens.Insert([1])),
-        (["repeat", "times=3"], jaxsens.Repeat(3)),
-        (["0,"], jaxsens.Substitute([0])),
-        (["2", "sample=3", "seed=4"], jaxsens.Substitute(2, sample=3, seed=4)),
         (["pairs", "flips=[[0,1],[2,0]]"], jaxsens.Pairs([(0, 1), (2, 0)])),
     ],
 )
@@ -288,13 +260,6 @@ def test_measure_flips_groups(capsys):
     code, out, _ = run(capsys, *arguments)
     assert code == 0
     assert "│ 0 1" in " ".join(out.split())
-
-
-def test_measure_names_what_it_cannot_flip(capsys):
-    measure = ("measure", *SMALL, "--tokens", "0110", "--flips")
-    refused(capsys, "--flips groups sample", *measure, "mask", "groups=0,1,x", "sample=0")
-    refused(capsys, "--flips Mask", *measure, "mask")
-    refused(capsys, "--flips groups position", *measure, "2", "groups=[[0,9]]")
 
 
 def test_measure_counts_decisions(capsys):
@@ -387,12 +352,6 @@ def test_measure_takes_a_window(capsys):
     assert (code, summary["model"]["mask"]) == (0, {"type": "SlidingWindow", "width": 3})
     assert summary["model"]["layer_positions"] == [[{"type": "Rotary", "base": 10_000.0}]]
     assert {flip["position"] for flip in summary["top"] if flip["norm"] > 0} == {5, 6}
-
-
-def test_the_version_is_printed(capsys):
-    code, out, _ = run(capsys, "--version")
-    assert code == 0
-    assert out.startswith("jaxsens ")
 
 
 @pytest.mark.parametrize(

@@ -106,12 +106,19 @@ def test_a_table_that_cannot_be_written_is_refused_before_it_is_computed(tmp_pat
     assert f"{tmp_path / 'afile'} is not a directory" in capsys.readouterr().err
 
 
-def test_what_was_computed_is_printed_where_it_cannot_be_written(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def measured_at_once(monkeypatch):
+    """A stand-in for the measurement of a row."""
+    row = restrictions_table.RestrictionRow("0", 1, 64, 1.0, accepted=True, largest_change=0.0)
+    monkeypatch.setattr(restrictions_table, "measure_restriction", lambda *arguments: row)
+
+
+def test_what_was_computed_is_printed_where_it_cannot_be_written(
+    measured_at_once, tmp_path, monkeypatch, capsys
+):
     def full(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    found = restrictions_table.RestrictionRow("0", 1, 64, 1.0, accepted=True, largest_change=0.0)
-    monkeypatch.setattr(restrictions_table, "measure_restriction", lambda *arguments: found)
     monkeypatch.setattr(restrictions_table, "table", lambda rows: "| the table |")
     monkeypatch.setattr(constructed, "write_text", full)
     assert main(["restrictions", "--quiet", "--out", str(tmp_path / "x.md")]) == 1
@@ -189,12 +196,12 @@ def test_a_folder_that_holds_something_else_is_refused_before_anything_is_comput
     assert (rows if inside is None else rows / inside).read_text() == "mine"
 
 
-def test_a_table_that_is_there_is_not_replaced_by_a_part_of_it(tmp_path, monkeypatch, capsys):
+def test_a_table_that_is_there_is_not_replaced_by_a_part_of_it(
+    measured_at_once, tmp_path, monkeypatch, capsys
+):
     def full(*arguments, **options):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    found = restrictions_table.RestrictionRow("0", 1, 64, 1.0, accepted=True, largest_change=0.0)
-    monkeypatch.setattr(restrictions_table, "measure_restriction", lambda *arguments: found)
     monkeypatch.setattr(job, "write_sealed", full)
     (tmp_path / "t.md").write_text("the whole table")
     assert main(["restrictions", "--models", "1", "--out", str(tmp_path / "t.md")]) == 1
@@ -202,9 +209,7 @@ def test_a_table_that_is_there_is_not_replaced_by_a_part_of_it(tmp_path, monkeyp
     assert "No space left on device" in capsys.readouterr().err
 
 
-def test_rows_are_removed_once_the_table_holds_them(tmp_path, monkeypatch):
-    found = restrictions_table.RestrictionRow("0", 1, 64, 1.0, accepted=True, largest_change=0.0)
-    monkeypatch.setattr(restrictions_table, "measure_restriction", lambda *arguments: found)
+def test_rows_are_removed_once_the_table_holds_them(measured_at_once, tmp_path):
     assert main(["restrictions", "--models", "1", "--longest", "64", "--out", str(tmp_path / "t.md")]) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["t.md"]
 

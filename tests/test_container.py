@@ -45,14 +45,6 @@ def run(command: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
-def test_compilers_caches_and_what_builds_an_image_are_found_where_they_are_left(tmp_path):
-    for name in ("usr/bin/x86_64-linux-gnu-gcc-14", "usr/bin/ld", "usr/bin/class", "usr/lib/as"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch(0o644 if name == "usr/lib/as" else 0o755)
-    (tmp_path / "root/.cache/pip").mkdir(parents=True)
-    assert left_over(tmp_path) == ["root/.cache", "usr/bin/ld", "usr/bin/x86_64-linux-gnu-gcc-14"]
-
-
 def test_an_image_is_built_of_what_is_not_ignored(tmp_path):
     (tmp_path / "here").mkdir()
     found = context((ROOT / ".dockerignore").read_text("utf-8"), tmp_path / "here")

@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import inspect
 import io
-import json
 import re
 import tomllib
 from contextlib import redirect_stdout
@@ -22,7 +21,6 @@ import jaxsens
 import jaxsens.cli
 from tests.documents import PAGES, commands, of_prose, of_python, of_toml, prose_and_code
 from tests.pretrained.folders import write_folder
-from tools.site_links import dead_links, from_network, without_words
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -116,37 +114,6 @@ def test_relative_links_lead_somewhere():
             if "://" not in target and not any(place.exists() for place in there):
                 dead.append(f"{page.relative_to(DOCS)}: {target}")
     assert dead == []
-
-
-def test_links_to_missing_files_and_places_are_found(tmp_path):
-    (tmp_path / "index.html").write_text('<a href="other.html#there">a</a> <a href="gone.html">b</a>')
-    (tmp_path / "other.html").write_text(
-        '<p id="there"></p><a href="index.html#nowhere">c</a> <img src="x.png">'
-    )
-    assert sorted(dead_links(tmp_path)) == [
-        "index.html: gone.html", "other.html: index.html#nowhere", "other.html: x.png",
-    ]  # fmt: skip
-
-
-def test_what_a_page_loads_from_the_network_is_found(tmp_path):
-    (tmp_path / "index.html").write_text(
-        '<script src="https://cdn.example/mathjax.js"></script> <link rel="stylesheet" href="//cdn.example/a.css">'
-        '<script src="own.js"></script> <a href="https://example.org">a link loads nothing</a>'
-    )
-    assert from_network(tmp_path) == [
-        "index.html: //cdn.example/a.css is loaded from the network",
-        "index.html: https://cdn.example/mathjax.js is loaded from the network",
-    ]
-
-
-def test_images_without_words_are_found(tmp_path):
-    (tmp_path / "index.html").write_text(
-        '<img src="a.png" alt="A line that falls"> <img src="b.png"> <img src="c.png" alt="c.png">'
-    )
-    assert without_words(tmp_path) == [
-        "index.html: b.png has no alt text",
-        "index.html: c.png has no alt text",
-    ]
 
 
 # Documents
@@ -245,18 +212,12 @@ PLANTED = {
     "jaxsens.neighbors": ("python", "import jaxsens\njaxsens.neighbors(8)"),
     "sampled": ("python", "import jaxsens\njaxsens.Substitute(sampled=8)"),
     "biggest": ("python", "r = jaxsens.flip_sensitivity(f, x)\nr.biggest"),
-    "at_temperature": (
-        "python",
-        "import jaxsens\nm = jaxsens.construction('parity')\nm.at_temperature('softmax')",
-    ),
     "Neighbors": ("python", "from jaxsens import Neighbors"),
     "masking()": ("prose", "What is lost? `masking()` replaces each."),
     "scalar": ("prose", "`scalar` measures any number."),
-    "positions": ("prose", "`positions=range(n)` flips it too."),
     "[measure] positions": ("prose", "In sweeps, `[measure] positions` says which."),
     "flipping": ("prose", "`flip_sensitivity(model, x, flipping=3)` does."),
     "lenghts": ("toml", "lenghts = [8]"),
-    "measure.position": ("toml", "[measure]\nposition = 3"),
     "construction": ("toml", '[model]\nconstruction = "parityy"'),
 }
 """What a document could hold that is no more, or never was; and what is said of it."""
@@ -272,22 +233,3 @@ def test_a_stale_name_is_found(told, tmp_path):
     }[kind]()
     assert faults
     assert told in faults[0]
-
-
-def test_a_stale_option_of_a_command_is_found(parsed, capsys):
-    ((words,), inside) = commands(
-        "`jaxsens sweep A --outt B`", [("sh", "jaxsens measure DIR --lenght 64 # six\n")]
-    )
-    assert words == ["measure", "DIR", "--lenght", "64"]
-    assert inside == ["jaxsens sweep A --outt B"]
-    with pytest.raises(SystemExit):
-        parsed(words)
-    assert not re.search(r"--outt\b", options_of("sweep"))
-
-
-def test_cells_of_notebooks_are_read_as_pages_are(tmp_path):
-    cells = [("markdown", "`masking()` replaces"), ("code", "import jaxsens\njaxsens.masking()")]
-    written = {"cells": [{"cell_type": kind, "source": [text]} for kind, text in cells]}
-    (tmp_path / "page.ipynb").write_text(json.dumps(written))
-    prose, blocks = prose_and_code(tmp_path / "page.ipynb")
-    assert len(of_prose(prose, [])) == len(of_python(blocks)) == 1

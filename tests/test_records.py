@@ -15,6 +15,7 @@ from jaxsens.core.base.sealed import decoded, encoded, write_sealed
 from jaxsens.core.base.text import html_facts
 from jaxsens.core.models.parts.masks import SlidingWindow
 from jaxsens.theory import CertifiedBound, Lemma5, certified_bound, lemma5
+from tests.refusals import refused
 from tests.small_models import small
 
 FLOATS = arrays.arrays(
@@ -63,10 +64,8 @@ def test_bounds_come_back(mask, tmp_path):
     for found, load in ((certified, CertifiedBound.load), (lemma, Lemma5.load)):
         found.save(tmp_path / "found.json")  # pyright: ignore[reportAttributeAccessIssue]
         assert same(load(tmp_path / "found.json"), found)
-        with pytest.raises(
-            jaxsens.InputError, match=r"found.json': it holds a .*give a file of LayerChanges.save"
-        ):
-            jaxsens.analysis.load_layer_changes(tmp_path / "found.json")
+        said = refused("path", jaxsens.analysis.load_layer_changes, tmp_path / "found.json")
+        assert "give a file of LayerChanges.save" in said
 
 
 def test_layer_changes_come_back_and_are_drawn(tmp_path):
@@ -86,12 +85,10 @@ def test_an_influence_matrix_comes_back_with_its_names(tmp_path):
 
 def test_damaged_and_missing_files_are_named(tmp_path):
     path = tmp_path / "bound.json"
-    with pytest.raises(jaxsens.InputError, match="no such file"):
-        Lemma5.load(path)
+    refused("path", Lemma5.load, path)
     write_sealed(path, "a kind", {"value": 1.0})
     path.write_text(path.read_text().replace("1.0", "2.0"))
-    with pytest.raises(jaxsens.InputError, match=r"does not match its checksum; give a file of Lemma5\.save"):
-        Lemma5.load(path)
+    refused("path", Lemma5.load, path)
 
 
 def test_notebooks_show_every_result_with_its_texts_escaped():

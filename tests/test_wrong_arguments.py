@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
-from flax import linen, nnx
+from flax import nnx
 
 import jaxsens
 from jaxsens import logic, theory
-from tests.refusals import refusal
+from tests.core.flip_sensitivity.test_adapters import EquinoxModel, LinenModel
+from tests.refusals import refusal, refused
 from tools.wrong_arguments import RIGHT, WRONG, Call, Tally, own_arguments, tried
 
 CALLS = {
@@ -75,23 +75,6 @@ class Mean(nnx.Module):
         """Not what the package means by it."""
 
 
-class Linen(linen.Module):
-    """A Linen module."""
-
-    @linen.compact
-    def __call__(self, tokens: Any) -> Any:
-        return linen.Dense(3)(linen.Embed(2, 4)(tokens).mean(axis=0))
-
-
-class Leafed(eqx.Module):
-    """An Equinox module."""
-
-    table: Any
-
-    def __call__(self, tokens: Any) -> Any:
-        return self.table[tokens].mean(axis=0)
-
-
 def of_torch() -> Any:
     """A model that runs a PyTorch module."""
     torch = pytest.importorskip("torch")
@@ -99,9 +82,9 @@ def of_torch() -> Any:
 
 
 MODELS: dict[str, Any] = {
-    "Linen": lambda: (Linen(), Linen().init(jax.random.key(0), jnp.zeros(4, int))),
-    "Linen, bound": lambda: Linen().bind(Linen().init(jax.random.key(0), jnp.zeros(4, int))),
-    "Equinox": lambda: Leafed(jnp.arange(6.0).reshape(2, 3)),
+    "Linen": lambda: (LinenModel(), LinenModel().init(jax.random.key(0), jnp.zeros(4, int))),
+    "Linen, bound": lambda: LinenModel().bind(LinenModel().init(jax.random.key(0), jnp.zeros(4, int))),
+    "Equinox": lambda: EquinoxModel(jax.random.key(0)),
     "PyTorch": of_torch,
     "transformer": lambda: jaxsens.Transformer(jaxsens.TransformerConfig(2, width=4, heads=1, logits=3)),
     "LSTM": lambda: jaxsens.training.LSTM(jaxsens.training.LSTMConfig(2, width=4, logits=3)),
@@ -129,8 +112,10 @@ def test_every_measure_is_taken_of_every_kind_of_model(name):
     for measure in MEASURES:
         result = jaxsens.flip_sensitivity(model, [0, 1, 1, 0], 2, measure, progress=False)
         assert len(result.values), measure
-    with pytest.raises(jaxsens.InputError, match="encodes no text"):
-        jaxsens.flip_sensitivity(model, [0, 1, 1, 0], 2, jaxsens.LogProbability("word"))
+    said = refused(
+        "measure.token", jaxsens.flip_sensitivity, model, [0, 1, 1, 0], 2, jaxsens.LogProbability("word")
+    )
+    assert "encodes no text" in said
 
 
 def test_a_restriction_and_an_address_of_wrong_types_are_named():

@@ -11,6 +11,7 @@ import socket
 import pytest
 
 from jaxsens.cli import main
+from tests.core.sweeps.tiny import TINY
 
 WRONG = ("", "nan", "-1", "1e400", "'", ".", "missing/such.file", "\udc80")
 """A command line has no NUL; a byte that is no UTF-8 becomes half of a surrogate pair."""
@@ -30,15 +31,6 @@ BASE: dict[str, tuple[str, ...]] = {
 }
 """What a command is called with beside the option: little work, or what is refused."""
 ARGUMENT = "without an option"
-CONFIG = """
-lengths = [2, 3, 4]
-seeds = 2
-[measure]
-flips = 2
-[[variant]]
-name = "one"
-model = {alphabet_size = 2, width = 4, heads = 1, layers = 1, feed_forward = 0}
-"""
 
 
 def ended(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
@@ -79,7 +71,7 @@ def what_is_wrong(command: str, option: str, value: str, capsys: pytest.CaptureF
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "CONFIG").write_text(CONFIG)
+    (tmp_path / "CONFIG").write_text(TINY)
 
 
 @pytest.mark.parametrize(

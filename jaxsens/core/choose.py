@@ -180,7 +180,7 @@ class Work:
             return not engine.subtracts
         if self.lost_digits is not None:
             return False
-        return self.n * self._eps <= RESOLVED_TO if engine.subtracts else config.layers < 3
+        return self.n * self._eps <= RESOLVED_TO if engine.subtracts else config.layers < 4
 
     @cached_property
     def lost_digits(self) -> str | None:

@@ -119,29 +119,6 @@ def test_one_symbol_alone_has_no_others():
     assert result.own.all()
 
 
-def slopes(mask: str, lengths: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Log-log slopes over the lengths of the mean change of the flipped row and of the others, in layers 1 and 2."""
-    own, others = [], []
-    for n in lengths:
-        found = []
-        for seed in range(3):
-            config = small(alphabet_size=2, positions="sinusoidal", mask=mask, end_symbol=False)
-            model = Transformer(config, seed=seed)
-            word = np.random.default_rng([seed, n]).integers(0, 2, n)
-            found.append(layer_changes(model, word, flips=Substitute(sample=24, seed=seed)))
-        own.append(np.mean([one.own[:, 1:].mean(axis=0) for one in found], axis=0))
-        others.append(np.mean([one.others_mean[:, 1:].mean(axis=0) for one in found], axis=0))
-    x = np.log(lengths)
-    return (np.polyfit(x, np.log(own), 1)[0], np.polyfit(x, np.log(others), 1)[0])
-
-
-def test_under_softmax_the_flipped_row_changes_by_a_constant_and_the_others_by_one_over_n():
-    # Means over 3 seeds and 24 flips scatter by a tenth or so; the lengths span a factor of 16.
-    own, others = slopes("none", [16, 64, 256])
-    assert own == pytest.approx([0, 0], abs=0.1)
-    assert others == pytest.approx([-1, -1], abs=0.15)
-
-
 def test_float32_models_are_measured_in_float32():
     config = small(dtype="float32")
     result = layer_changes(Transformer(config), WORD)

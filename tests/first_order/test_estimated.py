@@ -89,21 +89,6 @@ def test_every_flip_of_the_rest_is_drawn_equally_often():
     assert stats.chisquare(counts[:25]).pvalue > 1e-3
 
 
-@pytest.mark.quick(3)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("flips", [300, 2000])
-def test_intervals_hold_in_heavy_tailed_populations_and_have_no_upper_end(kind, flips):
-    hits, relative = 0, []
-    for seed in range(100):
-        norms, estimates = population(kind, flips, np.random.default_rng(seed))
-        low, high = result_of(norms, estimates, 64, seed).mean_interval()
-        assert high == math.inf
-        hits += low <= norms.mean()
-        relative.append(low / norms.mean())
-    assert hits >= 95
-    assert np.median(relative) > 0.4
-
-
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_mean_is_unbiased_and_far_better_than_that_of_a_plain_sample(kind):
@@ -160,23 +145,6 @@ def test_an_interrupted_measurement_has_no_interval():
     assert result.mean_interval() == (0, math.inf)
     assert result.quantile_interval(0.5) == (0, math.inf)
     assert "200 of 300 flips, interrupted" in repr(result)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("verify", [64, 200])
-def test_intervals_of_a_sample_of_flips_hold_for_all_flips(verify):
-    means = quantiles = 0
-    for seed in range(200):
-        rng = np.random.default_rng(seed)
-        norms, estimates = population("log-normal", 3000, rng)
-        drawn = np.sort(rng.choice(3000, 200, replace=False))
-        result = result_of(norms[drawn], estimates[drawn], verify, seed, populations=[3000])
-        low, high = result.mean_interval()
-        means += 0.3 * norms.mean() < low <= norms.mean() <= high
-        low, high = result.quantile_interval(0.5)
-        quantiles += low <= np.median(norms) <= high
-    assert means >= 190
-    assert quantiles >= 190
 
 
 @pytest.mark.parametrize("q", [0.0, 0.1, 0.5, 0.95, 1.0])
@@ -237,19 +205,15 @@ def test_accuracy_is_that_of_the_random_flips():
     assert 0.0885 < found.exceeding < 0.0895
 
 
-def share_at(found: int, drawn: int, tail: float) -> float:
-    """The share at which at most so many of those drawn exceed with this probability."""
-    root: Any = optimize.brentq(lambda p: stats.binom.cdf(found, drawn, p) - tail, 1e-9, 1 - 1e-9)
-    return root
-
-
 def test_flips_that_exceed_the_largest_are_bounded_by_those_drawn():
     # 40 random and 400 estimated flips beside the largest estimate; five of the random exceed it.
     stratum = np.array([TOP] + [RANDOM] * 40 + [ESTIMATED] * 400, np.int8)
     norms = np.where(stratum == TOP, 1.0, 0.5)
     norms[1:6] = 2.0
     estimated = Estimated(norms, stratum, np.where(stratum == ESTIMATED, np.nan, norms))
-    found, share = accuracy_of(estimated, norms), share_at(5, 40, 0.05)
+    found = accuracy_of(estimated, norms)
+    # The share at which five of 40 or fewer exceed with probability 0.05.
+    share: Any = optimize.brentq(lambda p: stats.binom.cdf(5, 40, p) - 0.05, 1e-9, 1 - 1e-9)
     assert found.exceeding == pytest.approx(share)
     # Of these, the ones that were measured are no more among the unmeasured.
     assert found.exceeding_count == int(share * 440) - 5
@@ -354,18 +318,6 @@ def test_signs_count_in_the_accuracy_of_a_scalar_and_not_in_its_mean():
     wrong = dataclasses.replace(estimated, estimates=-estimates)
     accuracy = dataclasses.replace(signed, estimated=wrong).accuracy
     assert accuracy.rank_correlation < -0.98
-
-
-def test_the_number_that_may_exceed_the_maximum_is_bounded_as_often_as_it_says():
-    wrong = 0
-    for seed in range(200):
-        rng = np.random.default_rng(seed)
-        norms = rng.exponential(size=500)
-        result = result_of(norms, norms * np.exp(rng.normal(size=500)), 64, seed)
-        largest = norms[result.estimated.stratum == TOP].max()
-        exceeding = (norms[~result.exact] > largest).sum()
-        wrong += exceeding > result.accuracy.exceeding_count
-    assert wrong <= 14  # 5 %, and two standard deviations
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -183,3 +183,15 @@ def write_folder(
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     write_tokenizer(folder, encoder=family in ("bert", "roberta", "distilbert"))
     return config, tensors
+
+
+def by_passes(
+    model: Any, ids: Sequence[int], flips: Any, read: Callable[[np.ndarray], np.ndarray]
+) -> list[float]:
+    """How far each flip of a result moves what is read of the rows, by a forward pass each."""
+    word = [int(one) for one in ids]
+    before, found = read(np.asarray(model(word))), []
+    for position, symbol in zip(flips.positions, flips.symbols, strict=True):
+        other = [*word[:position], int(symbol), *word[position + 1 :]]
+        found.append(float(np.linalg.norm(read(np.asarray(model(other))) - before)))
+    return found

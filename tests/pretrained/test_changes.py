@@ -15,7 +15,8 @@ from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import SinkSoftmax, Softmax
 from jaxsens.pretrained.changes import ModelChanges
-from tests.pretrained.folders import write_folder
+from tests.pretrained.folders import by_passes, write_folder
+from tests.refusals import refused
 from tools.pretrained_recorded import recorded
 
 RECORDED = {(one.family, one.name): one for one in recorded()}
@@ -106,19 +107,13 @@ def test_engines_measure_the_changed_model(tmp_path, changes: ModelChanges):
         jaxsens.flip_sensitivity(model, IDS, flips, engine=one) for one in ("vmap", "incremental")
     )
     np.testing.assert_allclose(found.norms, exact.norms, rtol=1e-8)
-    expected = []
-    for position, symbol in zip(exact.positions, exact.symbols, strict=True):
-        other = [*IDS]
-        other[position] = int(symbol)
-        expected.append(np.linalg.norm(rows(model, other)[-1] - rows(model)[-1]))
-    np.testing.assert_allclose(exact.norms, expected, rtol=1e-9)
+    np.testing.assert_allclose(exact.norms, by_passes(model, IDS, exact, lambda rows: rows[-1]), rtol=1e-9)
 
 
 def test_what_a_model_cannot_change_is_refused_by_name(tmp_path):
     RECORDED["bloom", "twelve heads"].write(tmp_path)
     model = jaxsens.load_pretrained(tmp_path)
-    with pytest.raises(jaxsens.InputError, match=r"learned=True.*the model has no score of a sink"):
-        ModelChanges(SinkSoftmax(learned=True)).of(model)
+    refused("weighting", ModelChanges(SinkSoftmax(learned=True)).of, model)
     wrong = ModelChanges("warm", 0, "past", 2.0, 9)  # pyright: ignore[reportArgumentType]
     with pytest.raises(jaxsens.InputError) as caught:
         wrong.of(model)

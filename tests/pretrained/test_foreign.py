@@ -207,24 +207,31 @@ def test_every_fault_of_the_weights_is_named_at_once():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "names"),
     [
-        ({"key_heads": 3}, "key_heads = 3: a divisor of heads = 2"),
-        ({"windows": (2, 2)}, r"windows = \(2, 2\): one for each of layers = 1, or \(\)"),
-        ({"tied": True, "outputs": 3}, "outputs = 3: 0, or tied=False"),
-        ({"head_activation": "gleu"}, "head_activation = 'gleu'"),
-        ({"norms": "between"}, "Architecture: norms = 'between'"),
-        ({"activation": "gleu", "heads": 0}, r"(?s)Architecture: 2 errors.*heads = 0.*activation = 'gleu'"),
+        ({"key_heads": 3}, "key_heads"),
+        ({"windows": (2, 2)}, "windows"),
+        ({"tied": True, "outputs": 3}, "outputs"),
+        ({"head_activation": "gleu"}, "head_activation"),
+        ({"norms": "between"}, "norms"),
+        ({"activation": "gleu", "heads": 0}, "activation heads"),
     ],
 )
-def test_an_architecture_that_cannot_be_is_refused_by_field(changes, said):
-    with pytest.raises(InputError, match=said):
+def test_an_architecture_that_cannot_be_is_refused_by_field(changes, names):
+    with refusal(*names.split()):
         jaxsens.from_weights(dataclasses.replace(SHAPE, **changes), weights())
 
 
 def test_arguments_that_are_no_choice_are_refused_together():
-    with pytest.raises(InputError, match=r"(?s)5 errors.*architecture.*weights.*output.*dtype.*readout"):
-        jaxsens.from_weights({}, [], output="row", dtype="float16", readout=-1)  # pyright: ignore[reportArgumentType]
+    refused(
+        "architecture dtype output readout weights",
+        jaxsens.from_weights,
+        {},
+        [],
+        output="row",
+        dtype="float16",
+        readout=-1,
+    )
 
 
 def test_a_head_is_read_for_logits_only_and_may_have_any_number_of_outputs():

@@ -148,11 +148,11 @@ def test_the_readout_of_a_sentence_encoder_is_its_pooling(options, readout, tmp_
 
 
 @pytest.mark.parametrize(
-    ("pooling", "activation", "refused"),
-    [("mean", "linear.Identity", ""), ("cls", "activation.Tanh", ""),
-     ("mean", "activation.Tanh", "2_Dense.*not after a mean"), ("cls", "activation.GELU", "2_Dense.*GELU")],
+    ("pooling", "activation", "served"),
+    [("mean", "linear.Identity", True), ("cls", "activation.Tanh", True),
+     ("mean", "activation.Tanh", False), ("cls", "activation.GELU", False)],
 )  # fmt: skip
-def test_a_sentence_encoders_dense_modules_map_what_is_pooled(pooling, activation, refused, tmp_path):
+def test_a_sentence_encoders_dense_modules_map_what_is_pooled(pooling, activation, served, tmp_path):
     write_folder(tmp_path)
     write_pooling(tmp_path, **{f"pooling_mode_{pooling}_token{'s' * (pooling == 'mean')}": True})
     before = jaxsens.load_pretrained(tmp_path, dtype="float64")
@@ -160,8 +160,8 @@ def test_a_sentence_encoders_dense_modules_map_what_is_pooled(pooling, activatio
     first, second, bias = (generator.normal(size=one).astype(np.float32) for one in ((12, 8), (5, 12), (5,)))
     write_dense(tmp_path, "2_Dense", first, None, activation)
     write_dense(tmp_path, "3_Dense", second, bias, "linear.Identity")
-    if refused:
-        with pytest.raises(jaxsens.InputError, match=refused):
+    if not served:
+        with refusal("2_Dense/config.json: activation_function"):
             jaxsens.load_pretrained(tmp_path)
         return
     model = jaxsens.load_pretrained(tmp_path, dtype="float64")
@@ -179,8 +179,7 @@ def test_a_sentence_encoders_dense_modules_map_what_is_pooled(pooling, activatio
         )
         np.testing.assert_allclose(found.norms, [expected], rtol=1e-9)
     write_dense(tmp_path, "4_Dense", first, None, "linear.Identity")
-    with pytest.raises(jaxsens.InputError, match=r"shape \(outputs, 5\)"):
-        jaxsens.load_pretrained(tmp_path)
+    refused("folder", jaxsens.load_pretrained, tmp_path)
 
 
 def test_a_model_has_its_name_at_the_hub_or_that_of_its_folder(tmp_path, monkeypatch):

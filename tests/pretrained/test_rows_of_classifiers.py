@@ -17,6 +17,7 @@ import jaxsens
 from jaxsens.cli import main
 from jaxsens.core.results.result import load_result
 from tests.pretrained.oracle import LABELLED, Case, in_float64, loaded, save, torch
+from tests.refusals import refused
 
 FIRST = {case.family: case for case in reversed(LABELLED) if case.name == "ForSequenceClassification"}
 PAD = 13  # "mat", a word of the tests' tokenizer
@@ -122,15 +123,19 @@ def test_by_default_the_symbols_before_the_row_that_is_read_are_flipped(model, f
     found = jaxsens.flip_sensitivity(model, WORDS[[0, 1, 3]], flips)
     flipped = [set(found.positions[found.inputs == k].tolist()) for k in range(3)]
     assert flipped == [{0, 1, 2, 3}, {0, 1}, {0, 1, 2, 3}]
-    with pytest.raises(jaxsens.InputError, match="nothing to flip"):
-        jaxsens.flip_sensitivity(model, WORDS[2], flips)
+    refused("tokens", jaxsens.flip_sensitivity, model, WORDS[2], flips)
 
 
 def test_positions_are_counted_from_the_row_that_is_read(model):
     found = jaxsens.flip_sensitivity(model, WORDS[1], jaxsens.Substitute([12], positions=["readout"]))
     assert found.positions.tolist() == [2]
-    with pytest.raises(jaxsens.InputError, match="no single row"):
-        jaxsens.flip_sensitivity(model, WORDS[:2], jaxsens.Substitute([12], positions=["readout"]))
+    refused(
+        "flips.positions",
+        jaxsens.flip_sensitivity,
+        model,
+        WORDS[:2],
+        jaxsens.Substitute([12], positions=["readout"]),
+    )
 
 
 def test_results_and_statistics_say_the_row_that_is_read(model, tmp_path):

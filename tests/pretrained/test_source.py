@@ -104,31 +104,32 @@ def test_neighbours_are_flipped_unless_the_config_says_more(folder):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new", "path"),
     [
-        ('"bert"', '"nothing"', "model.pretrained = .*nothing': no such folder"),
-        ('"bert"', '"bert"\nwindow = 0', "model.window = 0"),
-        ('"bert"', '"bert"\nheat = 1', "model.heat: unknown key"),
-        ('"bert"', '"bert"\nlayers = 3', "layers = 3: at most 2"),
-        ('"bert"', '"bert"\noutput = "labels"', "output = 'labels'"),
-        ('"temperature-log"', '"unbounded"', "variant.unbounded.model.positions: unknown key"),
-        ("lengths = [5, 6]", "lengths = [2, 60]", "the model reads inputs of 3 to 12 symbols"),
-        ("count = 2", 'texts = "none.txt"', "inputs.texts = '.*none.txt': a readable"),
-        ('"bert"', '"bert"\ncheckpoints = "step1"', "model.checkpoints = 'step1': a list of folders"),
+        ('"bert"', '"nothing"', "model.pretrained"),
+        ('"bert"', '"bert"\nwindow = 0', "model.window"),
+        ('"bert"', '"bert"\nheat = 1', "model.heat"),
+        ('"bert"', '"bert"\nlayers = 3', "model.layers"),
+        ('"bert"', '"bert"\noutput = "labels"', "model.output"),
+        ('"temperature-log"', '"unbounded"', "variant.unbounded.model.positions"),
+        ("lengths = [5, 6]", "lengths = [2, 60]", "lengths"),
+        ("count = 2", 'texts = "none.txt"', "inputs.texts"),
+        ('"bert"', '"bert"\ncheckpoints = "step1"', "model.checkpoints"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_key(folder, old, new, message):
-    with pytest.raises(InputError, match=message):
-        parse_sweep_config(CONFIG.replace(old, new), folder=folder)
+def test_what_is_wrong_is_named_with_its_key(folder, old, new, path):
+    refused(path, parse_sweep_config, CONFIG.replace(old, new), folder=folder)
 
 
 def test_a_model_with_other_symbols_around_a_word_cannot_read_the_same_inputs(folder):
     size = jaxsens.load_pretrained(folder / "bert").architecture.symbols
     other = f'\n[[variant]]\nname = "random"\nmodel = {{ kind = "transformer", alphabet_size = {size} }}\n'
-    with pytest.raises(InputError, match="tokenizers or special symbols of their own"):
-        parse_sweep_config(
-            CONFIG.replace('{ kind = "neighbours", k = 2 }', '"substitute"') + other, folder=folder
-        )
+    refused(
+        "variants",
+        parse_sweep_config,
+        CONFIG.replace('{ kind = "neighbours", k = 2 }', '"substitute"') + other,
+        folder=folder,
+    )
 
 
 def test_texts_without_a_published_model_are_refused(tmp_path):

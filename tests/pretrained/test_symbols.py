@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 import jaxsens
 from tests.pretrained.folders import write_tokenizer
 from tests.pretrained.oracle import DECODER, ENCODER, SYMBOLS, Case, class_of, save, torch, transformers
-from tests.refusals import refused
+from tests.refusals import refusal, refused
 
 UNCOUNTED = ("roberta", "xlm-roberta", "camembert", "mpnet")
 """Families whose positions are counted from symbols that are no padding."""
@@ -71,7 +71,7 @@ def test_a_text_with_an_added_symbol_beyond_the_matrix_is_refused_and_others_are
     assert len(jaxsens.flip_sensitivity(model, model.encode("the cat sat"), progress=False).norms)
     table["model"]["vocab"]["beyond"] = SYMBOLS + 1  # not added: of another model
     (tmp_path / "tokenizer.json").write_text(json.dumps(table))
-    with pytest.raises(jaxsens.InputError, match="it belongs to another model"):
+    with refusal("tokenizer.json: largest id"):
         jaxsens.load_pretrained(tmp_path)
 
 
@@ -104,14 +104,9 @@ def test_esm_reads_its_vocabulary_as_the_library_does(tmp_path):
     assert model.mask == library.mask_token_id
     assert model.tokens(model.encode("MK")) == ["<cls>", "M", "K", "<eos>"]
     assert jaxsens.flip_sensitivity(model, model.encode("MKT"), progress=False).norms.size
-    for bad, message in (
-        (b"<cls>\nL\nL", "every symbol once"),
-        (b"\xff", "not readable as text"),
-        (b"L\nA", "every symbol once"),
-    ):
+    for bad in (b"<cls>\nL\nL", b"\xff", b"L\nA"):
         (tmp_path / "vocab.txt").write_bytes(bad)
-        with pytest.raises(jaxsens.InputError, match=message):
-            jaxsens.load_pretrained(tmp_path)
+        refused("folder", jaxsens.load_pretrained, tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["BertTokenizer", "GPT2Tokenizer", "EsmTokenizer"])
@@ -123,7 +118,7 @@ def test_the_command_that_makes_a_tokenizer_json_makes_it_or_fails(kind, tmp_pat
     (tmp_path / "vocab.json").write_text(json.dumps({word: k for k, word in enumerate("abcdefgh")}))
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
-    with pytest.raises(jaxsens.InputError, match="has no tokenizer") as raised:
+    with refusal("folder") as raised:
         jaxsens.load_pretrained(tmp_path)
     command = next(line for line in str(raised.value).splitlines() if "python -c" in line)
     program = [sys.executable, *shlex.split(command[command.index("python -c") :])[1:]]

@@ -17,9 +17,11 @@ from jaxsens.core.models.parts.weighting import Softmax
 from jaxsens.core.models.transformer.layered import readout_row
 from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.theory.certified.bound import CertifiedBound, certified_bound
+from jaxsens.theory.certified.intervals import Ball
 from tests.small_models import random_parameters, small
 
-ROUNDING = 1e-9, 1e-13
+CLOSE = 1e-9
+ROUNDING = CLOSE, 1e-13
 """The enumeration subtracts rounded outputs: what it may exceed a bound by, relative and absolute."""
 
 
@@ -128,3 +130,8 @@ def drawn(seed: int, layers: int, **fixed: Any) -> tuple[Transformer, dict[str, 
     if options.get("readout_symbols") is None:
         options["fixed"] = one(None, {0: 2}, {2: 1}, {1: 0, 3: 2})
     return model, options
+
+
+def inside(actual: np.ndarray, held: Ball) -> bool:
+    """Whether what was computed lies in what is certified, but for rounding."""
+    return bool(((held.lo <= actual + CLOSE) & (actual - CLOSE <= held.hi)).all())

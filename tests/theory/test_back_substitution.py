@@ -20,10 +20,9 @@ from jaxsens.theory.certified.bound import certified_bound
 from jaxsens.theory.certified.first_layer import FirstLayer
 from jaxsens.theory.certified.intervals import Ball, overlap
 from jaxsens.theory.certified.setting import settle
-from tests.theory.certified_truth import drawn, scaled_model, undercut
+from tests.theory.certified_truth import drawn, inside, scaled_model, undercut
 
 N = 5
-CLOSE = 1e-9
 
 
 def models() -> dict[str, Transformer]:
@@ -40,10 +39,6 @@ def models() -> dict[str, Transformer]:
         ),
         "no map": scaled_model(3, 1.0, 1.0, layers=3, feed_forward=0, mask="future", **plain),
     }
-
-
-def inside(actual: np.ndarray, held: Ball) -> bool:
-    return bool(((held.lo <= actual + CLOSE) & (actual - CLOSE <= held.hi)).all())
 
 
 @pytest.mark.quick(4)

@@ -8,19 +8,14 @@ import itertools
 import numpy as np
 import pytest
 
-from jaxsens import TransformerConfig
-from jaxsens.core.base.errors import InputError
 from jaxsens.core.measures import L2
 from jaxsens.core.models.parts.weighting import SinkSoftmax
 from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.core.models.transformer.parameters import needed
-from jaxsens.theory.certified import averages, first_layer, layerwise, two_layers, zonotope
+from jaxsens.theory.certified import averages, first_layer, layerwise
 from jaxsens.theory.certified.bound import certified_bound
-from jaxsens.theory.certified.intervals import Ball
-from jaxsens.theory.certified.two_layers import HeadMove
-from jaxsens.theory.certified.zonotope import bent_norm
 from jaxsens.theory.lemma5 import lemma5
-from tests.refusals import refused
+from tests.refusals import refusal, refused
 from tests.small_models import random_parameters, small
 from tests.theory.certified_truth import drawn, scaled_model, truth, undercut
 
@@ -70,22 +65,6 @@ def test_hidden_units_that_may_change_sign_are_counted_in_full(seed):
     assert spread(model, 4) <= found.diameter
 
 
-@pytest.mark.parametrize(
-    ("place", "seed", "exceeded"),
-    [
-        (two_layers, 332, lambda model, found: undercut(model, 4, found)),
-        (zonotope, 82, lambda model, found: spread(model, 4) / found.diameter),
-    ],
-)
-def test_hidden_units_that_are_left_out_are_caught(place, seed, exceeded, monkeypatch):
-    def planted(size, bend, onto, norm):
-        return bent_norm(size, 0 * bend, onto, norm)
-
-    monkeypatch.setattr(place, "bent_norm", planted)
-    model = bent_model(seed)
-    assert exceeded(model, certified_bound(model, 4, classes=1)) > 1
-
-
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("layers", [1, 2])
 def test_three_symbols_and_a_choice_of_them(layers):
@@ -103,61 +82,6 @@ def test_outputs_restrict_the_norm():
     assert certified_bound(model, 4).value == one
 
 
-def _shrunk(factor):
-    def change(function):
-        def planted(*arguments):
-            return factor * function(*arguments)
-
-        return planted
-
-    return change
-
-
-def _largest_sums(function):
-    def planted(*arguments):
-        _, upper = function(*arguments)
-        return upper, upper
-
-    return planted
-
-
-def _narrowed(function):
-    def planted(*arguments):
-        each, total = function(*arguments)
-        return each, Ball(total.mid, 0.1 * total.rad)
-
-    return planted
-
-
-PLANTED = {
-    "the average's support is half of itself": (averages, "_average_sup", _shrunk(0.5), 1, 1.0),
-    "the sum over heads is half of itself": (averages, "_sum_sup", _shrunk(0.5), 2, 1.0),
-    "sums of weights from above": (first_layer, "total_range", _largest_sums, 1, 1.0),
-    "the range of the second layer's averages is a tenth of itself": (
-        two_layers,
-        "average_range",
-        _narrowed,
-        2,
-        1.0,
-    ),
-    "what the last key changes is a tenth of itself": (HeadMove, "last_key_change", _shrunk(0.1), 2, 0.3),
-}
-
-
-@pytest.mark.quick(2)
-@pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_unsound_bound_is_caught(name, monkeypatch):
-    place, function, change, layers, scale = PLANTED[name]
-    monkeypatch.setattr(place, function, change(getattr(place, function)))
-    models = (scaled_model(seed, scale, scale, layers=layers, feed_forward=0) for seed in range(4))
-    assert any(undercut(model, 5) > 1 for model in models)
-
-
-def test_a_planted_unsound_weight_is_caught_where_layers_are_normalised(monkeypatch):
-    monkeypatch.setattr(layerwise, "largest_weights", lambda weights: 0 * weights.hi)
-    assert undercut(scaled_model(0, layers=1, layer_norm="pre"), 4) > 1
-
-
 @pytest.mark.parametrize("layers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_compiled_and_host_arithmetic_agree(layers, monkeypatch):
     model = scaled_model(1, 0.3, 0.3, layers=layers)
@@ -168,18 +92,6 @@ def test_compiled_and_host_arithmetic_agree(layers, monkeypatch):
     compiled = [certified_bound(model, 5, classes=classes).by_position for classes in (1, 2)]
     np.testing.assert_allclose(host[0], compiled[0], rtol=1e-8)
     np.testing.assert_allclose(host[1], compiled[1], rtol=1e-2)
-
-
-@pytest.mark.parametrize(("heads", "factor"), [(1, 3.0), (2, 7.0), (4, 7.0)])
-def test_one_layer_is_within_a_small_factor_of_the_truth(heads, factor):
-    # Measured on these: 1.8 and 2.4, 5.5 and 4.5, 4.0 and 2.2.
-    for seed in (0, 1):
-        config = TransformerConfig(
-            2, width=16, heads=heads, layers=1, feed_forward=32, end_symbol=False, dtype="float64"
-        )
-        model = Transformer(config, seed=seed)
-        actual = np.nanmax(truth(model, 8, [0, 1]))
-        assert actual <= certified_bound(model, 8).value <= factor * actual
 
 
 def test_classes_are_a_partition_and_tighten():
@@ -210,13 +122,21 @@ def test_huge_scores_give_the_diameter_not_nan():
     ["leftmost-hard", "average-hard", "sparsemax", "softmax-off-by-one", SinkSoftmax(learned=True)],
 )
 def test_weightings_that_jump_and_sinks_are_refused(weighting):
-    with pytest.raises(InputError, match=r"weighting of layer 1.*softmax"):
+    with refusal("weighting of layer 1"):
         certified_bound(Transformer(small(weighting=("softmax", weighting))), 4)
 
 
 def test_all_problems_come_together():
-    with pytest.raises(InputError, match=r"(?s)n = 0.*measure = 'l3'.*classes = 0.*flips.symbols = 7"):
-        certified_bound(Transformer(small()), 0, [7], "l3", classes=0, readout_symbols=[0])
+    refused(
+        "classes flips.symbols measure n",
+        certified_bound,
+        Transformer(small()),
+        0,
+        [7],
+        "l3",
+        classes=0,
+        readout_symbols=[0],
+    )
 
 
 def test_other_models_and_a_readout_that_is_no_position_are_refused():

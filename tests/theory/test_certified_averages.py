@@ -105,18 +105,6 @@ def test_weights_that_underflow_bound_by_the_largest_payload():
     assert average_sup(weights(hi, lo), payload)[0, 0] == 5.0
 
 
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("counts", [None, Counts(2, 3, 7)])
-def test_compiled_arithmetic_agrees_for_one_row_and_several(counts, monkeypatch):
-    hi, lo, payload = row(1)
-    many = weights(np.repeat(hi, 3, axis=0), np.repeat(lo, 3, axis=0), counts)
-    repeated = np.repeat(payload, 3, axis=1)
-    host = average_sup(weights(hi, lo, counts), payload), average_sup(many, repeated)
-    monkeypatch.setattr(averages, "ON_HOST", 0)
-    np.testing.assert_allclose(average_sup(weights(hi, lo, counts), payload), host[0], rtol=1e-9)
-    np.testing.assert_allclose(average_sup(many, repeated), host[1], rtol=1e-9)
-
-
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("on_host", [2**17, 0])
 @pytest.mark.parametrize("limits", [None, (0, 2), (2, 3), (5, 7)])

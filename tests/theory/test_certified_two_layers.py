@@ -20,15 +20,10 @@ from jaxsens.theory.certified.first_layer import FirstLayer, folded, relaxed_map
 from jaxsens.theory.certified.intervals import Ball
 from jaxsens.theory.certified.setting import settle
 from jaxsens.theory.certified.two_layers import AttendedHead, HeadMove, Readout, keys_of
-from tests.theory.certified_truth import scaled_model
+from tests.theory.certified_truth import CLOSE, inside, scaled_model
 
 N = 5
-CLOSE = 1e-9
 COUNTS = [None, Counts(1, 3, N)]
-
-
-def inside(actual: np.ndarray, held: Ball) -> bool:
-    return bool(((held.lo <= actual + CLOSE) & (actual - CLOSE <= held.hi)).all())
 
 
 class Known:

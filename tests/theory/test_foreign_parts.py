@@ -50,30 +50,23 @@ def made_foreign(model: Transformer, family: str) -> Transformer:
     return other
 
 
-@pytest.mark.parametrize("family", FOREIGN)
-@pytest.mark.parametrize(
-    "consumer",
-    [
-        lambda model: lemma5(model, 4),
-        lambda model: logit_growth(model, [2, 3, 4]),
-        lambda model: certified_bound(model, 4),
-    ],
-    ids=["lemma5", "logit_growth", "certified_bound"],
-)
-def test_bounds_of_soft_attention_refuse_foreign_parts(family, consumer):
-    with pytest.raises(InputError, match=NAMES[family]):
-        consumer(made_foreign(Transformer(small(alphabet_size=2)), family))
+SOFT: dict[str, Any] = {
+    "lemma5": lambda model: lemma5(model, 4),
+    "logit_growth": lambda model: logit_growth(model, [2, 3, 4]),
+    "certified_bound": lambda model: certified_bound(model, 4),
+}
+HARD: dict[str, Any] = {
+    "restrict": lambda model: restrict(model, 6),
+    "misclassified_pair": lambda model: misclassified_pair(model, "parity", 6),
+}
 
 
 @pytest.mark.parametrize("family", FOREIGN)
-@pytest.mark.parametrize(
-    "consumer",
-    [lambda model: restrict(model, 6), lambda model: misclassified_pair(model, "parity", 6)],
-    ids=["restrict", "misclassified_pair"],
-)
-def test_restrictions_refuse_foreign_parts(family, consumer):
+@pytest.mark.parametrize("consumer", [*SOFT, *HARD])
+def test_bounds_and_restrictions_refuse_foreign_parts(family, consumer):
+    model = Transformer(small(alphabet_size=2)) if consumer in SOFT else hard(0)
     with pytest.raises(InputError, match=NAMES[family]):
-        consumer(made_foreign(hard(0), family))
+        (SOFT | HARD)[consumer](made_foreign(model, family))
 
 
 @pytest.mark.parametrize("family", FOREIGN)

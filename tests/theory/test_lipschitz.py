@@ -11,7 +11,7 @@ import pytest
 
 from jaxsens import Transformer
 from jaxsens.theory.lemma5 import lemma5
-from jaxsens.theory.lipschitz import ACTIVATION_LIPSCHITZ, largest_embedding, log_layer_norm, log_output_gain
+from jaxsens.theory.lipschitz import ACTIVATION_LIPSCHITZ, largest_embedding
 from tests import reference
 from tests.refusals import refusal
 from tests.small_models import POSITIONS_TRIED, random_parameters, small
@@ -31,23 +31,6 @@ def test_derivatives_of_activations_stay_below_their_constants_and_come_near():
         assert np.all(np.abs(y) <= np.abs(x))
 
 
-def test_layer_normalisation_stretches_by_its_constant_near_equal_entries_and_never_more():
-    rng = np.random.default_rng(0)
-    config = small(layer_norm="pre", layer_norm_epsilon=0.01)
-    norm = random_parameters(config).layers[0].attention_norm
-    assert norm is not None
-    constant, bound = (math.exp(log) for log in log_layer_norm(0.01, norm, 1.0))
-    stretch = []
-    for size in (1e-4, 0.1, 1.0, 10.0):
-        for _ in range(200):
-            x, y = size * rng.normal(size=(2, 6))
-            a, b = (reference.layer_norm(config, norm, row) for row in (x, y))
-            stretch.append(np.linalg.norm(a - b) / np.linalg.norm(x - y))
-            assert np.linalg.norm(a) <= bound or np.linalg.norm(x) > math.e
-    assert 0.9 * constant < max(stretch) <= constant
-    assert log_layer_norm(0.0, norm, 1.0)[0] == math.inf
-
-
 def test_the_largest_embedding_is_that_of_the_reference():
     for positions in POSITIONS_TRIED.values():
         config = small(positions=positions)
@@ -58,16 +41,6 @@ def test_the_largest_embedding_is_that_of_the_reference():
             for row in reference.embedded(config, parameters, [symbol] * 6, np.float64)
         ]
         assert max(rows) <= largest_embedding(config, parameters, 6) <= max(rows) * (1 + 1e-8)
-
-
-def test_a_linear_head_never_stretches_by_more_than_its_gain():
-    rng = np.random.default_rng(0)
-    parameters = random_parameters(small(logits=3))
-    for norm, order in (("l2", 2), ("l1", 1), ("linf", np.inf)):
-        gain = math.exp(log_output_gain(parameters, 6, norm))
-        x = rng.normal(size=(2000, 6))
-        stretch = np.linalg.norm(x @ np.asarray(parameters.head), order, axis=1) / np.linalg.norm(x, axis=1)
-        assert 0.8 * gain < stretch.max() <= gain
 
 
 @pytest.mark.quick(3)

@@ -93,14 +93,6 @@ def test_only_what_is_there_is_spoken_of():
     assert "on the inputs that were measured" in section.figures[0].caption
 
 
-def test_a_variant_whose_search_failed_is_in_the_table_all_the_same():
-    records = tuple(soft(n, 0) for n in LENGTHS) + tuple(
-        BoundRecord("k", "other", n, 0, certified=1.0) for n in LENGTHS
-    )
-    (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax", "other"), "l2"))
-    assert {row[0] for row in section.tables[0].rows} == {"softmax", "other"}
-
-
 def test_hard_attention_gets_its_count_and_the_reason_for_what_it_lacks():
     first, second, missing = bounds_sections(data(soft, hard))
     assert any(text.endswith("; no certified bound.") for text in first.bullets)

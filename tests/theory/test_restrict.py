@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxsens import InputError, compile_formula, flip_sensitivity
+from jaxsens import compile_formula, flip_sensitivity
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.models.parts.masks import SlidingWindow
 from jaxsens.core.models.parts.score_positions import RelativeBias
@@ -247,15 +247,14 @@ def test_words_are_drawn_from_sound_arguments_only():
 
 
 def test_models_that_the_theorem_is_not_about_are_refused():
-    for changes, reason in (
-        ({"weighting": ("leftmost-hard", "average-hard")}, "layer 1 is AverageHard"),
-        ({"weighting": "softmax"}, "layer 0 is Softmax"),
-        ({"weighting": "sparsemax"}, "Sparsemax"),
-        ({"readout": "mean"}, 'readout "mean"'),
-        ({"centred_scores": True}, "centred"),
+    for changes in (
+        {"weighting": ("leftmost-hard", "average-hard")},
+        {"weighting": "softmax"},
+        {"weighting": "sparsemax"},
+        {"readout": "mean"},
+        {"centred_scores": True},
     ):
-        with pytest.raises(InputError, match=reason):
-            restrict(hard(0, **changes), 8)
+        refused("model", restrict, hard(0, **changes), 8)
     assert "a jaxsens Transformer" in refused("model", restrict, lambda tokens: tokens, 8)
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxsens import InputError, TransformerConfig
+from jaxsens import TransformerConfig
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import Softmax
 from jaxsens.languages import Parity, language
@@ -150,28 +150,11 @@ def test_all_problems_of_a_file_are_reported_at_once_with_their_paths(tmp_path):
         keep = 0
     """
     (tmp_path / "train.toml").write_text(text)
-    with pytest.raises(InputError) as caught:
-        TrainConfig.from_toml(tmp_path / "train.toml")
-    message = str(caught.value)
+    names = "modle task seed language.end_probability model.widht model.layers model.logits data.batch"
+    names += " data.curriculum[0].longest data.curriculum[0].long optimiser.step optimiser.steps"
+    names += " evaluation.every evaluation.lengths checkpoint.keep"
+    message = refused(names, TrainConfig.from_toml, tmp_path / "train.toml")
     assert message.startswith(f"{tmp_path / 'train.toml'}: 15 errors")
-    for line in (
-        "modle: unknown key",
-        "task = 'predict'",
-        "seed = -1",
-        "language.end_probability = 2",
-        'model.widht: unknown key; did you mean "width"?',
-        "model.layers = 1.5: a whole number of at least 1",
-        "model.logits: follows from the language and the task; leave it out",
-        "data.batch = '8': a whole number of at least 1",
-        "data.curriculum[0].longest: required, but not given",
-        'data.curriculum[0].long: unknown key; did you mean "longest"?',
-        'optimiser.step: unknown key; did you mean "steps"?',
-        "optimiser.steps: required, but not given",
-        "evaluation.every = -3",
-        "evaluation.lengths = [4, 4]: each length once",
-        "checkpoint.keep = 0",
-    ):
-        assert f"  - {line}" in message, line
 
 
 @pytest.mark.parametrize(
@@ -262,17 +245,6 @@ def test_what_cannot_be_trained_is_refused_when_made_in_python_too(changes, prob
         ("step longest", lambda: Stage(-1, 0)),
     ):
         refused(names, call)
-
-
-def test_files_that_are_no_config_are_refused(tmp_path):
-    with pytest.raises(InputError, match="a readable TOML file"):
-        TrainConfig.from_toml(tmp_path / "none.toml")
-    (tmp_path / "bad.toml").write_text("task = ")
-    with pytest.raises(InputError, match="not TOML"):
-        TrainConfig.from_toml(tmp_path / "bad.toml")
-    (tmp_path / "bad.toml").write_text("task = " + "[" * 100_000)
-    with pytest.raises(InputError, match="not TOML: maximum recursion"):
-        TrainConfig.from_toml(tmp_path / "bad.toml")
 
 
 def test_the_curriculum_lets_lengths_grow_as_it_says():

@@ -13,7 +13,6 @@ import jax
 import numpy as np
 import pytest
 
-from jaxsens import InputError
 from jaxsens.training import loop
 from jaxsens.training.checkpoints import FOLDER
 from jaxsens.training.config import TrainConfig
@@ -29,6 +28,7 @@ from jaxsens.training.events import (
 )
 from jaxsens.training.loop import METRICS, train
 from jaxsens.training.optimiser import learning_rate
+from tests.refusals import refused
 from tests.training.tiny import Heard, table, tiny
 
 
@@ -103,8 +103,7 @@ def test_links_in_a_trainings_directory_are_replaced_and_what_they_lead_to_is_le
     assert {path.read_text() for path in outside.iterdir()} == {"mine"}
     shutil.rmtree(out / FOLDER)
     (out / FOLDER).symlink_to(outside)
-    with pytest.raises(InputError, match="leads out of it"):
-        train(tiny(), out)
+    refused("directory", train, tiny(), out)
     assert len([*outside.iterdir()]) == 3
 
 
@@ -175,11 +174,9 @@ def test_a_constant_schedule_can_go_on_for_longer_and_a_falling_one_cannot(tmp_p
     pairs = zip(_arrays(longer), _arrays(at_once), strict=True)
     assert all(np.array_equal(a, b) for a, b in pairs)
     assert longer.step == 20
-    with pytest.raises(InputError, match=r"optimiser\.steps: 20 there, 12 here"):
-        train(tiny(optimiser=constant), tmp_path / "constant")
+    refused("optimiser.steps", train, tiny(optimiser=constant), tmp_path / "constant")
     train(tiny(), tmp_path / "falling")
-    with pytest.raises(InputError, match=r"optimiser\.steps: 12 there, 20 here"):
-        train(tiny(optimiser={"steps": 20}), tmp_path / "falling")
+    refused("optimiser.steps", train, tiny(optimiser={"steps": 20}), tmp_path / "falling")
 
 
 def _arrays(trained):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import errno
 import io
 import os
 import shutil
@@ -38,7 +37,6 @@ from jaxsens.training.theorem6.results import (
     ROWS_FOLDER,
     KeptRow,
     PlannedModel,
-    Row,
     RowPlace,
     complete,
     is_theorem6,
@@ -52,7 +50,7 @@ from jaxsens.training.theorem6.results import (
 from jaxsens.training.theorem6.run import Theorem6Job, run_theorem6
 from tests.core.sweeps.tiny import printed, quiet
 from tests.disks import files_of_at_most
-from tests.refusals import refused
+from tests.refusals import refusal, refused
 from tests.training.tiny_training import PREDICTION, RECOGNITION, THEOREM6, write_training
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -239,20 +237,6 @@ def test_a_checkpoint_that_cannot_be_kept_ends_the_experiment_and_is_no_failed_m
     assert run_theorem6(experiment, out, quiet()).finished == 8
 
 
-def test_a_disk_that_takes_no_more_ends_the_evaluation_and_keeps_what_is_done(
-    experiment, tmp_path, monkeypatch
-):
-    def full(job, item, row, keep=RowsJob.keep):
-        if row.row.n == 4:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        keep(job, item, row)
-
-    monkeypatch.setattr(RowsJob, "keep", full)
-    outcome = run_theorem6(experiment, tmp_path / "out", quiet())
-    assert (outcome.finished, outcome.failures, outcome.exit_code) == (8, (), 1)
-    assert "make room there" in outcome.unwritable
-
-
 def test_another_evaluation_never_stands_beside_the_report_of_the_one_before(experiment, out, tmp_path):
     (out / "report.html").write_text("of the one before")
     run_theorem6(experiment, out, quiet())
@@ -287,7 +271,7 @@ def test_a_directory_with_another_training_is_refused_before_anything_is_trained
     path = tmp_path / "lstm.toml"
     path.write_text(f"seed = 1\n{path.read_text()}")
     other = parse_theorem6_config(THEOREM6 + "# changed\n", "tiny", tmp_path)
-    with pytest.raises(InputError, match=r"model\.lstm: seed: 0 there") as caught:
+    with refusal("model.lstm") as caught:
         run_theorem6(other, out, quiet())
     assert f"or remove {models_folder(out, 'lstm')} to train it again" in str(caught.value)
     assert (out / "theorem6.toml").read_text() == written
@@ -345,20 +329,6 @@ def test_a_table_that_a_changed_config_has_no_rows_for_is_removed(experiment, tm
     run_theorem6(experiment, out, quiet())
     assert not (out / "recognition.csv").exists()
     assert (out / "cross_entropy.csv").is_file()
-
-
-def test_ctrl_c_while_evaluating_leaves_what_was_measured(experiment, tmp_path, monkeypatch):
-    def interrupted(place, *rest):
-        if place.n == 4:
-            raise KeyboardInterrupt
-        return measure(place, *rest)
-
-    out = tmp_path / "out"
-    monkeypatch.setattr(theorem6_results, "measure", interrupted)
-    outcome = run_theorem6(experiment, out, quiet())
-    assert (outcome.stopped_by, outcome.exit_code, outcome.finished) == (signal.SIGINT, 130, 8)
-    rows: list[Row] = [one.row for one in read_rows(out, read_plan(out))]
-    assert [(row.model, row.n) for row in rows] == [("lstm", 2)] * 4 + [("rnn", 2)] * 4
 
 
 @pytest.mark.long

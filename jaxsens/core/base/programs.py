@@ -309,12 +309,15 @@ Result = TypeVar("Result")
 def cached(make: Callable[[*Arguments], Result]) -> Callable[[*Arguments], Result]:
     """Makes a function of hashable positional arguments keep its results, as `functools.lru_cache` does.
 
-    Its results must not hold the functions among its arguments: these would never go.
+    Nothing is kept of NumPy's arrays, which may change. Its results must not hold the functions and JAX's arrays among
+    its arguments: these would never go.
     """
     results: _Results[Result] = _Results()
 
     @wraps(make)
     def call(*args: *Arguments) -> Result:
+        if any(isinstance(one, np.ndarray) for one in args):
+            return make(*args)
         mortal: list[Any] = []
         key = tuple(_weakly(one, mortal) for one in args)
         return results.get(key, mortal, partial(make, *args))

@@ -185,9 +185,9 @@ LEAST_NUDGED = 2
 """The flips whose roundings are moved at least."""
 
 Passes = Callable[
-    [int, Int[np.ndarray, "passes n"], Int[np.ndarray, " passes"]], Float[np.ndarray, "passes outputs"]
+    [Int[np.ndarray, "passes n"], Int[np.ndarray, " passes"]], Float[np.ndarray, "passes outputs"]
 ]
-"""Runs the model on words, with room for so many: draw 0 is the model, and the others its numbers moved."""
+"""Runs the model on words: draw 0 is the model, and the others its numbers moved."""
 
 
 def rounding_of(
@@ -247,16 +247,14 @@ def output_rounding(model: Model, words: Int[np.ndarray, "inputs n"], flips: int
             return assumed
         run, in_own_dtype = passes
         some = _spread(len(inputs), max(MOVED_INPUTS, int(SHARE_PASSED * each * len(inputs))))
-        few = _spread(len(some), MOVED_INPUTS)
-        room = max(len(some), DRAWS * len(few))  # one program for both
-        true = run(room, words[inputs[some]], np.zeros(len(some), int))
+        few = _spread(len(some), 0 if large and dtype == "float32" and not in_own_dtype else MOVED_INPUTS)
+        again = np.repeat(few, DRAWS)
+        draws = np.append(np.zeros(len(some), int), np.tile(np.arange(1, 1 + DRAWS), len(few)))
+        true, moved = np.split(run(words[inputs[np.append(some, some[again])]], draws), [len(some)])
         off[some] = np.abs(outputs[some] - true)
         if exact and not np.any(off):
             return off
-        if in_own_dtype or not (large and dtype == "float32"):
-            again, draws = np.repeat(few, DRAWS), np.tile(np.arange(1, 1 + DRAWS), len(few))
-            moved = np.abs(run(room, words[inputs[some[again]]], draws) - true[again])
-            np.maximum.at(off, some[again], moved)
+        np.maximum.at(off, some[again], np.abs(moved - true[again]))
         size = np.max(sizes, axis=1, initial=0)
         size[size == 0] = 1.0
         seen = np.max(off, axis=1, initial=0)
@@ -290,16 +288,13 @@ def _passes(model: Model, n: int, dtype: str) -> tuple[Passes, bool] | None:
     if model.config is not None:
         engine = VmapEngine(L2(), None, in_float64(model.apply) or model.apply, wide=model.dtype != "float64")
         own = model.parameters
-        moving = own.components is not None or own.learned is not None
+        leaves, structure = jax.tree.flatten((own.components, own.learned))
         with numerics("float64"):
-            first = engine.with_tables(_with_moved_positions(own, 0, step), n)
-            tabled = [
-                engine.with_tables(_with_moved_positions(own, k, step), n) if k and moving else first
-                for k in range(1 + DRAWS)
-            ]
-            tables = jax.tree.map(lambda *leaves: np.stack(leaves), *(one.tables for one in tabled))
+            tables = _moved_tables(engine, n, step, structure, *leaves)
         shared: Any = engine.shared
-        program = partial(_outputs_of_transformer, shared, replace(first, tables=None), tables)
+        program = partial(
+            _outputs_of_transformer, shared, replace(own, components=None, learned=None), tables
+        )
         return partial(_run, program, step, "float64"), False
     leaves, structure = jax.tree.flatten(model.parameters)
     shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
@@ -317,14 +312,12 @@ def _run(
     program: Callable[..., Array],
     step: float,
     dtype: str,
-    most: int,
     words: Int[np.ndarray, "passes n"],
     draws: Int[np.ndarray, " passes"],
 ) -> Float[np.ndarray, "passes outputs"]:
-    """Runs a program of words, draws, the rounding, and the number of passes, with room for `most` of them; on the
-    host, if it is in float64."""
+    """Runs a program of words, draws, the rounding, and the number of passes; on the host, if it is in float64."""
     count, n = words.shape
-    room = room_for(most)
+    room = room_for(count)
     filled, drawn = np.zeros((room, n), np.int32), np.zeros(room, np.int32)
     filled[:count], drawn[:count] = words, draws
     with numerics(dtype), on_host() if dtype == "float64" else nullcontext():
@@ -433,14 +426,15 @@ def _moved(numbers: Any, draw: Array, step: Array, narrow: bool = False) -> Any:
     return jax.tree.unflatten(structure, found)
 
 
-def _with_moved_positions(parameters: TransformerParameters, draw: int, step: float) -> TransformerParameters:
-    """Returns the parameters with those of positions in float64, moved by a rounding, which tables are made of."""
-    rng = np.random.default_rng(draw)
-
-    def one(leaf: Any) -> Any:
-        wide = np.asarray(leaf, np.float64)
-        return wide * (1 + step * rng.choice([-1.0, 1.0], wide.shape)) if draw else wide
-
-    own = parameters.components, parameters.learned
-    components, learned = (None if part is None else jax.tree.map(one, part) for part in own)
-    return replace(parameters, components=components, learned=learned)
+@cached
+def _moved_tables(engine: VmapEngine, n: int, step: float, structure: Any, *leaves: Any) -> Any:
+    """Returns the tables of positions in float64, with those of each draw behind them, from the components and the
+    learned embeddings of positions, which are moved by a rounding."""
+    found = []
+    for draw in range(1 + DRAWS):
+        rng, own = np.random.default_rng(draw), [np.asarray(leaf, np.float64) for leaf in leaves]
+        if draw:
+            own = [leaf * (1 + step * rng.choice([-1.0, 1.0], leaf.shape)) for leaf in own]
+        positions = TransformerParameters(np.zeros(0), *jax.tree.unflatten(structure, own), (), None, None)
+        found.append(engine.with_tables(positions, n).tables)
+    return jax.tree.map(lambda *draws: np.stack(draws), *found)

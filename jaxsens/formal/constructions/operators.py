@@ -10,8 +10,7 @@ import numpy as np
 
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.models.parts.positions import FunctionComponent
-from jaxsens.formal.constructions import lemmas
-from jaxsens.formal.constructions.lemmas import KAPPA
+from jaxsens.formal.constructions.lemmas import KAPPA, lookup_sharpness, lookup_value_error
 from jaxsens.formal.constructions.network import MASK_OF, Affine, Builder, Mask, Pair, total
 from jaxsens.formal.constructions.rounding import AT_LEAST_ZERO, EQUALS_ZERO, ROUND, ReluForm, Unit
 from jaxsens.formal.logic import CountComparison, CountPredicate, Predicate
@@ -24,8 +23,8 @@ NEIGHBOUR_ERROR = 1 / 32
 Candidates of the right parity are 2 apart and lose 2 KAPPA per step; one of the wrong parity loses as much. All others
 together weigh less than 1/255 + 1/256, and values lie in [-2, 1]."""
 
-SINCE_ERROR = lemmas.value_error(lemmas.linear_gap_error(KAPPA, simple=True))
-"""1/8, by Lemma 8 for values in [0, 1]: after the temperature, scores fall by at least KAPPA per position."""
+SINCE_ERROR = 1 / 8
+"""By Lemma 8 for values in [0, 1]: after the temperature, scores fall by at least KAPPA per position."""
 
 
 def neighbour(builder: Builder, operand: Affine, mask: OneSided) -> Affine:
@@ -70,11 +69,11 @@ def _nearest(builder: Builder, wanted: Affine, gap: float, mask: OneSided) -> li
     condition = builder.condition
     one = Affine(constant=1.0)
     if not condition.autoregressive:
-        # Lemma 8(b), (c): wanted + slope gap j/n to the right, - to the left, at temperature 1/n.
-        tie = {"future": lemmas.RIGHTMOST, "past": lemmas.LEFTMOST}[mask]
+        # Lemma 8(b), (c): wanted + (gap/2) j/n to the right, - to the left, at temperature 1/n.
+        term = gap / 2 if mask == "future" else -gap / 2
         length = builder.position("length") if condition.name == "unbounded" else one
-        scale = (KAPPA / tie.fall_off(gap, 1)) * length
-        return [(scale, wanted), (scale, float(tie.terms(gap, 1, 1)) * builder.position("fraction"))]
+        scale = (2 * KAPPA / gap) * length
+        return [(scale, wanted), (scale, term * builder.position("fraction"))]
     if condition.hard or condition.name == "unbounded":
         # Not in the paper: i wanted / gap + j / 2 for its i^2 (wanted - 1/j), so that scores grow only as i.
         index = builder.position("index")
@@ -126,16 +125,13 @@ def predicate(builder: Builder, formula: CountPredicate, counted: Affine) -> Aff
     """theta(C): a table look-up of C with the values theta(1), theta(2), ..., and theta(0) where C = 0 (trap T15)."""
     direction, theta = formula.count.sign, formula.predicate
     ratio, inverse = builder.ratio(direction, counted), builder.inverse(direction)
-    sharpness = max(KAPPA, lemmas.lookup_sharpness(1))
+    sharpness = max(KAPPA, lookup_sharpness(1))
     pairs = builder.table(ratio, inverse, sharpness)
-    found = builder.look_up(pairs, predicate_embedding(builder, theta), boolean_error(sharpness), sharpness)
+    found = builder.look_up(
+        pairs, predicate_embedding(builder, theta), lookup_value_error(sharpness), sharpness
+    )
     none = _is_zero(builder, direction, counted, sharpness)
     return builder.network.shaped((ROUND, found - none)) + _at_zero(builder, theta, none)
-
-
-def boolean_error(sharpness: float) -> float:
-    """How far the look-up of a value in [0, 1] may be from the value at the count (Lemma 7)."""
-    return lemmas.value_error(lemmas.lookup_weight_error(sharpness))
 
 
 @dataclass(frozen=True)
@@ -193,7 +189,7 @@ def _is_zero(builder: Builder, direction: str, counted: Affine, sharpness: float
         pairs = builder.table(ratio + inverse, inverse, sharpness)
         one_row = (NEGATED_PART, ratio + builder.single_row(direction))
         if builder.condition.name == "temperature-bounded":
-            found = builder.look_up(pairs, builder.first(), boolean_error(sharpness), sharpness)
+            found = builder.look_up(pairs, builder.first(), lookup_value_error(sharpness), sharpness)
             return builder.network.shaped((ROUND, found), one_row)
         found = builder.look_up(pairs, builder.index_value(), 1 / 4, sharpness)
         # The row found, within 1/4 of a whole number, is 1 or at least 2.
@@ -209,13 +205,13 @@ def _looked_up(
 
     If embeddings are bounded, C_k / n is looked up instead.
     """
-    sharpness = lemmas.lookup_sharpness(formula.weight)
+    sharpness = lookup_sharpness(formula.weight)
     for (weight, count), what in zip(formula.terms, counted, strict=True):
         ratio, inverse = builder.ratio(count.sign, what), builder.inverse(count.sign)
         pairs = builder.table(ratio, inverse, sharpness)
         key, error = ("looked up", count.sign, what, sharpness), 1 / (4 * formula.weight)
         found = builder.once(key, builder.look_up, pairs, builder.index_value(), error, sharpness)
-        yield weight, found, _is_zero(builder, count.sign, what, lemmas.lookup_sharpness(1))
+        yield weight, found, _is_zero(builder, count.sign, what, lookup_sharpness(1))
 
 
 def _sign_of_average(

@@ -2,10 +2,10 @@
 
 The temperature must be so low that softmax's error stays small as it grows from layer to layer: Lemmas 25 and 28 to 34
 and Theorem 26 of Yang et al. (arXiv 2412.09925), for layers with residual connections, biases and several heads. Norms
-of activations are largest entries. There are three temperatures, each warmer than the one before:
+of activations are largest entries. There are two temperatures, the second warmer than the first:
 
-* Theorem 26 with `paper_constants`, made of the sizes and of P, the largest parameter;
-* Theorem 26 with `norm_constants`, which has the norms of the actual matrices in place of d P;
+* Theorem 26 with `norm_constants`, which has the norms of the actual matrices where the paper has the sizes and P, the
+  largest parameter;
 * `warmest_temperature`, which follows the error layer by layer and coordinate by coordinate (`error_bound`).
 
 `soften` uses the last. It is never colder, since it is the same proof without its maxima. It gains in three places. It
@@ -28,7 +28,6 @@ from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import Softmax
-from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.module import Transformer, check_tokens
 from jaxsens.core.models.transformer.parameters import LayerParameters, TransformerParameters
 from jaxsens.formal.constructions import uniform_tieless
@@ -179,29 +178,10 @@ def largest_difference(soft: Transformer, hard: Transformer, words: ArrayLike | 
     return largest
 
 
-def paper_constants(config: TransformerConfig, parameters: TransformerParameters) -> Constants:
-    """The constants from the sizes and P = max(1, max |parameter of a layer|) alone.
-
-    With width d, head width d_v, H heads and F hidden units: V = H d_v d P^2, since b_h W_O adds d_v products in each
-    of H heads; K = 3 sqrt(d_v) d^2 P^2; A_f = 1 + d F P^2; G = (1 + V)(1 + F P (d P + P) + P).
-    """
-    found = []
-    for k, layer in enumerate(parameters.layers):
-        sizes, d = config.layer(k), config.width
-        matrices = (layer.query, layer.key, layer.value, layer.output, layer.w1, layer.b1, layer.w2, layer.b2)
-        present = [m for m in map(_absolute, matrices) if m is not None]
-        p = max([1.0, *(float(m.max(initial=0)) for m in present)])
-        value = sizes.heads * sizes.head_width * d * p**2
-        score = 3 * math.sqrt(sizes.head_width) * d**2 * p**2
-        into, out, bias = (d * p, sizes.feed_forward * p, p) if sizes.feed_forward else (0.0, 0.0, 0.0)
-        found.append(_constants(value, score, into, out, bias))
-    return _worst(found)
-
-
 def norm_constants(parameters: TransformerParameters) -> Constants:
     """The constants from norms of the matrices.
 
-    |x W| is at most |x| times the gain of W, the largest column sum of |W|, which is attained and at most d P. For the
+    |x W| is at most |x| times the gain of W, the largest column sum of |W|, which is attained. For the
     values, W is the heads' W_V W_O stacked. A score is x_i N x_j with N = W_Q W_K^T / sqrt(head_width), so an error
     e <= X changes it by at most sum |N| (2 X + e) e: K is 3 times the largest sum of |N| of a head.
     """

@@ -54,24 +54,6 @@ def test_a_signal_is_noted_and_raised_where_it_is_tested(number):
     assert isinstance(caught.value, KeyboardInterrupt)
 
 
-def test_a_signal_during_a_callback_of_the_garbage_collector_is_not_lost():
-    sent = []
-
-    def during(phase, info):
-        if not sent:
-            sent.append(phase)
-            send(signal.SIGINT)
-
-    gc.callbacks.append(during)
-    try:
-        with pytest.raises(Stopped), noting(signal.SIGINT):
-            gc.collect()
-            check()
-    finally:
-        gc.callbacks.remove(during)
-    assert sent
-
-
 def test_a_signal_after_the_last_test_is_raised_at_the_end_of_the_block():
     with pytest.raises(KeyboardInterrupt), noting(signal.SIGINT):
         send(signal.SIGINT)

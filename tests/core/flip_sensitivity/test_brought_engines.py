@@ -13,7 +13,7 @@ from jaxsens.core.base.errors import EngineRefusal, InputError
 from jaxsens.core.sweeps.config import parse_sweep_config
 from tests.core.base.test_registry import installed
 from tests.core.sweeps.tiny import TINY
-from tests.refusals import refusal
+from tests.refusals import refusal, refused
 from tests.small_models import small
 
 THEIRS = '''
@@ -147,12 +147,11 @@ def test_an_engine_of_another_package_measures_by_its_name(brought, tmp_path):
 
 
 def test_what_it_does_not_serve_it_refuses_and_edits_are_refused_for_it(brought):
-    with pytest.raises(EngineRefusal, match=r"another.*give a jaxsens transformer"):
+    with pytest.raises(EngineRefusal):
         jaxsens.flip_sensitivity(lambda tokens: tokens.sum() / 4.0, [0, 1], 2, engine="another")
-    with pytest.raises(EngineRefusal, match='"another": it replaces one symbol at a time'):
+    with pytest.raises(EngineRefusal):
         measured(flips="delete", engine="another")
-    with pytest.raises(InputError, match=r"engine\.times: unknown key"):
-        measured(engine={"kind": "another", "times": 2})
+    refused("engine.times", measured, engine={"kind": "another", "times": 2})
 
 
 @pytest.mark.needs("first_order")
@@ -160,10 +159,7 @@ def test_it_is_listed_in_the_error_for_an_unknown_engine_and_not_imported(brough
     for used in (None, "first-order"):
         if used is not None:
             measured(engine=used)
-        with pytest.raises(
-            InputError, match=f"engine = 'anothr': one of {CORE}, another, first-order, guess"
-        ):
-            measured(engine="anothr")
+        assert f"one of {CORE}, another, first-order, guess" in refused("engine", measured, engine="anothr")
     assert "brought_engines" not in sys.modules
 
 
@@ -177,9 +173,9 @@ def test_an_estimating_engine_of_another_package_estimates_and_is_told_of_by_exp
     found = measured(engine={"kind": "guess", "seed": 3})
     assert found.values.tolist() == [3.0 + k for k in range(len(found))]
     assert not found.exact.any()
-    with pytest.raises(InputError, match="an estimate keeps nothing"):
+    with refusal("remaining.engine"):
         _ = found.remaining
-    with pytest.raises(EngineRefusal, match="it guesses L2 alone"):
+    with pytest.raises(EngineRefusal):
         measured(engine="guess", measure="l1")
     model = jaxsens.Transformer(small(), seed=0)
     lines = str(jaxsens.explain(model, 5).instead).splitlines()
@@ -197,34 +193,15 @@ def test_a_sweep_reads_it_and_gives_it_the_seed_of_each_point(brought):
     assert (at_6.table(), at_6.seeded(2).table()) == ({"kind": "guess"}, {"kind": "guess", "seed": 2})
     model, tokens = jaxsens.Transformer(small(), seed=0), np.zeros((1, 6), int)
     assert config.measure.flip_sensitivity(model, tokens, seed=2).values[0] == 2.0
-    with pytest.raises(
-        InputError, match=r"measure.engine_beyond = Another\(\): it estimates: leave it out, or give"
-    ):
-        parse_sweep_config(f'{text}\n[measure]\nexact_up_to = 4\nengine_beyond = "another"\n')
+    text += '\n[measure]\nexact_up_to = 4\nengine_beyond = "another"\n'
+    refused("measure.engine_beyond", parse_sweep_config, text)
 
 
-@pytest.mark.parametrize(
-    ("entry", "match"),
-    [
-        (
-            "vmap = brought_engines:Another",
-            r"a package brings jaxsens' own names of jaxsens.engines, \{'vmap'\}: uninstall it",
-        ),
-        (
-            "mine = brought_engines:Another",
-            "'mine' is <class 'brought_engines.Another'>, which is no class of this kind",
-        ),
-        (
-            "mine = brought_engines:Passes",
-            "'mine' is <class 'brought_engines.Passes'>, which is no class of this kind",
-        ),
-    ],
-)
-def test_an_entry_that_brings_no_engine_of_its_name_is_refused(tmp_path, monkeypatch, entry, match):
+@pytest.mark.parametrize("entry", ["vmap = {}:Another", "mine = {}:Another", "mine = {}:Passes"])
+def test_an_entry_that_brings_no_engine_of_its_name_is_refused(tmp_path, monkeypatch, entry):
     (tmp_path / "brought_engines.py").write_text(THEIRS)
-    installed(tmp_path, "their-engines", entry, monkeypatch)
-    with pytest.raises(InputError, match=match):
-        measured(engine=entry.split()[0])
+    installed(tmp_path, "their-engines", entry.format("brought_engines"), monkeypatch)
+    refused("", measured, engine=entry.split()[0])
 
 
 def test_without_its_entry_first_order_is_refused_by_name(nothing_brought):
@@ -237,7 +214,5 @@ def test_without_its_entry_first_order_is_refused_by_name(nothing_brought):
 def test_without_it_a_sweep_samples_long_inputs_or_is_refused(nothing_brought):
     config = parse_sweep_config(f"{TINY}\n[measure]\nexact_up_to = 4\nsample_beyond = 3\n")
     assert config.measure.table()["engine_beyond"] is None
-    with pytest.raises(
-        InputError, match='variant "softmax": no engine that estimates is installed; or give sample'
-    ):
+    with pytest.raises(InputError, match="no engine that estimates is installed; or give sample"):
         parse_sweep_config(f"{TINY}\n[measure]\nexact_up_to = 4\n")

@@ -23,7 +23,7 @@ from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change
 from jaxsens.core.models.transformer.parameters import initialise
 from jaxsens.core.placement.run import _ByOneEngine
 from tests.lanes import examples
-from tools.cold import FLOOR, NEWER, SOFT, Model, drawn, errors_of
+from tools.cold import FLOOR, Model, drawn, errors_of
 
 if np.finfo(np.longdouble).eps > 2e-19:
     pytest.skip("np.longdouble is float64 here: nothing is wider", allow_module_level=True)
@@ -158,24 +158,12 @@ FOUND_WRONG = {
     "a row that sees only itself": (binary("softmax", mask="future"), 1, 16, 1, 30, "float32"),
     "weights times 30": (binary("softmax"), 0, 16, 30, 1, "float64"),
 }
-ALSO_WRONG = {
-    "cubic, another seed, 42 % off": (binary("temperature-cubic"), 2, 64, 1, 1, "float32"),
-    "three layers": (binary("temperature-cubic", layers=3), 3, 64, 1, 1, "float32"),
-    "quadratic": (binary("temperature-quadratic"), 2, 128, 1, 1, "float32"),
-    "weights times 30 in float32, which overflowed": (binary("softmax"), 0, 16, 30, 1, "float32"),
-}
 
 
 @pytest.mark.quick(0, 2)
-@pytest.mark.parametrize(
-    "case",
-    [
-        *(pytest.param(case, id=name) for name, case in FOUND_WRONG.items()),
-        *(pytest.param(case, id=name, marks=pytest.mark.slow) for name, case in ALSO_WRONG.items()),
-    ],
-)
-def test_models_that_were_wrong_by_up_to_all_digits(case):
-    config, seed, n, everything, scores, dtype = case
+@pytest.mark.parametrize("name", FOUND_WRONG)
+def test_models_that_were_wrong_by_up_to_all_digits(name):
+    config, seed, n, everything, scores, dtype = FOUND_WRONG[name]
     word = np.random.default_rng(seed).integers(0, 2, n)
     places = np.sort(np.random.default_rng(0).choice(n - 1, 8, replace=False))
     flips = tuple((int(p), int(1 - word[p])) for p in places)
@@ -185,32 +173,14 @@ def test_models_that_were_wrong_by_up_to_all_digits(case):
     assert errors.difference <= errors.allowed(dtype), errors
 
 
-OTHERS = [
-    *((seed, 12, NEWER, gate) for seed in range(12) for gate in ("none", "headwise")),
-    *((n, n, (weighting,), "none") for n in (1, 2, 64, 300, 1024) for weighting in SOFT),
-]
-"""Seed, length, weightings and gates."""
-
-
-def assert_no_worse(errors: Any, dtype: str) -> None:
-    if errors is not None:
-        assert errors.difference <= errors.allowed(dtype), errors
-
-
 @pytest.mark.quick(0, 2)
 @pytest.mark.parametrize("dtype", list(FLOOR))
 @pytest.mark.parametrize(
     "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 200))]
 )
 def test_no_model_is_measured_worse_than_by_the_specification(seed, dtype):
-    assert_no_worse(errors_of(drawn(seed), dtype), dtype)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", list(FLOOR))
-@pytest.mark.parametrize(("seed", "n", "weightings", "gate"), OTHERS)
-def test_nor_with_a_sink_sigmoid_attention_or_gates_or_at_any_length(seed, n, weightings, gate, dtype):
-    assert_no_worse(errors_of(drawn(seed, n, weightings, output_gate=gate), dtype), dtype)
+    errors = errors_of(drawn(seed), dtype)
+    assert errors is None or errors.difference <= errors.allowed(dtype), errors
 
 
 def test_the_change_of_a_sigmoid_keeps_its_digits_for_scores_and_changes_of_any_size():

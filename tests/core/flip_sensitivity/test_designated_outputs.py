@@ -10,6 +10,7 @@ import pytest
 
 import jaxsens
 from jaxsens.core.models.adapters import as_model
+from tests.refusals import refused
 
 WORD = np.array([0, 1, 1, 0, 1, 0])
 
@@ -43,14 +44,7 @@ def test_designated_outputs_that_the_model_does_not_have_are_refused():
     class Wrong(Designating):
         outputs = (8,)
 
-    with pytest.raises(jaxsens.InputError, match="the model has the outputs 0 to 7"):
-        jaxsens.flip_sensitivity(model(kind=Wrong), WORD)
-
-
-@pytest.mark.parametrize("outputs", ["last", [], [True], [-1], 3, [0.0]])
-def test_outputs_that_mean_nothing_are_refused(outputs):
-    with pytest.raises(jaxsens.InputError, match=r'"all", or None for the default'):
-        jaxsens.flip_sensitivity(model(kind=jaxsens.Transformer), WORD, measure=jaxsens.L2(outputs=outputs))
+    refused("measure.outputs", jaxsens.flip_sensitivity, model(kind=Wrong), WORD)
 
 
 @pytest.mark.quick(0, 1)
@@ -76,13 +70,6 @@ def test_the_warning_comes_before_the_work():
             jaxsens.flip_sensitivity(model(), WORD, progress=lambda done, of: pytest.fail("work was done"))
 
 
-@pytest.mark.long
-def test_there_is_no_warning_within_the_exact_length_or_without_a_promise():
-    # Warnings are errors here.
-    jaxsens.flip_sensitivity(model(), WORD[:5])
-    jaxsens.flip_sensitivity(model(kind=jaxsens.Transformer), WORD)
-
-
 def test_models_of_other_kinds_designate_nothing():
     class Other:
         outputs = (0,)
@@ -92,8 +79,3 @@ def test_models_of_other_kinds_designate_nothing():
 
     assert as_model(Other()).outputs is None
     assert (as_model(model()).outputs, as_model(model()).exact_length) == ((2, 5), 5)
-
-
-def test_explaining_a_designating_model_names_the_engine_that_runs():
-    subject = model()
-    assert jaxsens.explain(subject, 5).engine == jaxsens.flip_sensitivity(subject, WORD[:5]).engine

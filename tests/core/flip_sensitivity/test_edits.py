@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,20 +15,12 @@ from jaxsens.core.flips.flips import Delete, Insert, Repeat, Substitute
 from jaxsens.core.measures import Function
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.parts.schedules import SCHEDULES
-from tests import reference
-from tests.small_models import small
+from tests.core.flip_sensitivity.test_selection import CONFIG, MODEL, distance, listed, plain
 
 flip_sensitivity: Any = jaxsens.flip_sensitivity
 
-CONFIG = small(alphabet_size=5, layers=1, readout="last")
-MODEL = Transformer(CONFIG, seed=1)
 WORD = np.array([0, 4, 2, 1, 3, 3, 5])
 N = len(WORD)
-
-
-def output(model, word):
-    parameters = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.parameters)
-    return reference.output(model.config, parameters, [int(token) for token in word])
 
 
 def edited(word, position, symbol, copies):
@@ -40,14 +31,9 @@ def edited(word, position, symbol, copies):
 
 def truth(model, words, flips, copies):
     return [
-        np.linalg.norm(output(model, edited(words[b], p, s, copies)) - output(model, words[b]))
+        np.linalg.norm(plain(edited(words[b], p, s, copies), model) - plain(words[b], model))
         for b, p, s in flips
     ]
-
-
-def listed(result):
-    columns = (getattr(result, name).tolist() for name in ("inputs", "positions", "symbols"))
-    return list(zip(*columns, strict=True))
 
 
 # Against the definition
@@ -83,8 +69,7 @@ def test_an_edit_compares_with_the_longer_word(model, flips, copies):
 def test_the_last_symbol_is_repeated_by_name_of_its_position():
     result = flip_sensitivity(MODEL, WORD, flips=Repeat(3, positions=[N - 1]))
     assert listed(result) == [(0, N - 1, 5)]
-    longer = output(MODEL, [*WORD, 5, 5, 5])
-    np.testing.assert_allclose(result.max, np.linalg.norm(longer - output(MODEL, WORD)), rtol=1e-9)
+    np.testing.assert_allclose(result.max, distance(WORD, [*WORD, 5, 5, 5]), rtol=1e-9)
 
 
 def test_an_insertion_before_and_behind_an_equal_symbol_is_the_same_word():

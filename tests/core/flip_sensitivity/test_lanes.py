@@ -106,20 +106,27 @@ def test_only_a_single_cpu_device_is_shared_among_threads(monkeypatch):
     assert lanes_on(mesh_of(2)) == 1
 
 
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("options", [{"layers": 1, "mask": "future"}, {"layers": 2, "dtype": "float32"}])
-@pytest.mark.parametrize("engine", ["vmap", "difference"])
-def test_the_numbers_are_bitwise_the_same_on_any_number_of_cores(options, engine, monkeypatch):
-    model = jaxsens.Transformer(small(**options))
-    word = np.append(np.random.default_rng(0).integers(0, 3, 21), 3)
-    used, found = [], {}
+@pytest.fixture
+def used(monkeypatch):
+    """How many lanes each measurement has."""
+    counts: list[int] = []
 
     class Noted(Lanes):
         def __init__(self, count: int) -> None:
-            used.append(count)
+            counts.append(count)
             super().__init__(count)
 
     monkeypatch.setattr(run, "Lanes", Noted)
+    return counts
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("options", [{"layers": 1, "mask": "future"}, {"layers": 2, "dtype": "float32"}])
+@pytest.mark.parametrize("engine", ["vmap", "difference"])
+def test_the_numbers_are_bitwise_the_same_on_any_number_of_cores(options, engine, used, monkeypatch):
+    model = jaxsens.Transformer(small(**options))
+    word = np.append(np.random.default_rng(0).integers(0, 3, 21), 3)
+    found = {}
     monkeypatch.setattr(run, "_SHORT", 0.0)
     for count in (1, 2, 3, 64):
         monkeypatch.setattr(lanes, "cores", lambda count=count: count)
@@ -132,15 +139,10 @@ def test_the_numbers_are_bitwise_the_same_on_any_number_of_cores(options, engine
         np.testing.assert_array_equal(found[count], found[1])
 
 
-def test_all_threads_together_stay_within_the_budget(monkeypatch):
+def test_all_threads_together_stay_within_the_budget(used, monkeypatch):
     # A length no other test has: programs that were compiled before would not be seen.
     model, word = jaxsens.Transformer(small(layers=1)), np.append(np.arange(70) % 3, 3)
-    programs, held, used = [], [], []
-
-    class Noted(Lanes):
-        def __init__(self, count: int) -> None:
-            used.append(count)
-            super().__init__(count)
+    programs, held = [], []
 
     def noted(wanted, batch, room, memory):
         programs.append(fitting(wanted, batch, room, memory)[0])
@@ -148,7 +150,6 @@ def test_all_threads_together_stay_within_the_budget(monkeypatch):
         return programs[-1], fitting(wanted, batch, room, memory)[1]
 
     fitting = Wanted.fitting
-    monkeypatch.setattr(run, "Lanes", Noted)
     monkeypatch.setattr(Wanted, "fitting", noted)
     monkeypatch.setattr(lanes, "cores", lambda: 8)
 

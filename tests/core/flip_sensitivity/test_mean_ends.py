@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from jaxsens.core.results.mean_ends import MeasuredSample, count_limits, least_mean, mean_ends
-from jaxsens.core.results.result import Interval
 from tests.core.flip_sensitivity.made import made
 from tests.refusals import refusal
-from tools.mean_coverage import LEAST, NOMINAL, POPULATIONS, row_of, sampled, verified
+from tools.mean_coverage import LEAST, NOMINAL, POPULATIONS, row_of, sampled
 
 CONTRADICTED = (
     "decisions, 3 of 64, 15 drawn",
@@ -137,20 +136,3 @@ def test_no_interval_begins_below_zero_or_leaves_its_mean_out_or_is_a_point(valu
 
 def test_a_measurement_that_is_not_finite_has_no_interval():
     assert np.isnan(made(np.array([1.0, np.nan]), populations=[9]).mean_interval()).all()
-
-
-def test_the_words_say_what_is_known_and_why_there_is_no_more():
-    assert Interval(0.5, 0.5).told() == "exactly 0.5"
-    assert Interval(0.25, 1 / 3).told(3) == "95% interval [0.25, 0.333]"
-    assert Interval(0.25, math.inf).told() == (
-        "at least 0.25 with 95% confidence, and no upper end: flips not measured may be larger"
-    )
-    assert "no interval" in Interval(0.0, math.inf).told()
-    assert "no interval" in Interval(math.nan, math.nan).told()
-
-
-def test_the_result_of_estimates_says_that_there_is_no_upper_end():
-    x = np.random.default_rng(0).exponential(size=500)
-    assert f", {verified(x, x, 0).result.mean_interval().told()}; largest measured=" in repr(
-        verified(x, x, 0).result
-    )

@@ -18,7 +18,7 @@ from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.results.measured import Provenance
 from jaxsens.core.results.result import FlipSensitivity, load_with_metadata
 from tests.made_results import request
-from tests.refusals import refusal
+from tests.refusals import refusal, refused
 
 ARRAYS = ("values", "resolution", "inputs", "positions", "symbols", "tokens")
 
@@ -54,41 +54,30 @@ def test_a_saved_result_comes_back_whole(result, tmp_path):
     assert same(loaded, result)
 
 
-def changed_silently(result, folder, bits, of):
-    """Which flipped bits load as something else. That enough of the others are refused is asserted."""
-    result.save(folder / "r.parquet", note="n")
-    whole = (folder / "r.parquet").read_bytes()
-    silent, refused = [], 0
-    for bit in range(0, 8 * len(whole), bits):
+def test_a_flipped_bit_is_noticed_or_without_effect(result, tmp_path):
+    result.save(tmp_path / "r.parquet", note="n")
+    whole = (tmp_path / "r.parquet").read_bytes()
+    bits = range(0, 8 * len(whole), 61)  # 61 is odd: every place in a byte has its turn
+    refused = 0
+    for bit in bits:
         data = bytearray(whole)
         data[bit // 8] ^= 1 << bit % 8
-        (folder / "flipped.parquet").write_bytes(data)
+        (tmp_path / "flipped.parquet").write_bytes(data)
         try:
-            loaded, metadata = load_with_metadata(folder / "flipped.parquet")
+            loaded, metadata = load_with_metadata(tmp_path / "flipped.parquet")
         except InputError:
             refused += 1
         else:
-            silent += [] if same(loaded, result) and metadata == {"note": "n"} else [bit]
-    assert refused > len(whole) * 8 // bits * of
-    return silent
-
-
-def test_a_flipped_bit_is_noticed_or_without_effect(result, tmp_path):
-    # 61 is odd: every place in a byte has its turn.
-    assert changed_silently(result, tmp_path, bits=61, of=0.4) == []
-
-
-@pytest.mark.slow
-def test_every_single_flipped_bit_is_noticed_or_without_effect(result, tmp_path):
-    assert changed_silently(result, tmp_path, bits=1, of=0.4) == []
+            assert same(loaded, result), bit
+            assert metadata == {"note": "n"}, bit
+    assert refused > 0.4 * len(bits)
 
 
 @pytest.mark.parametrize("keep", [0, 3, 100, -1])
 def test_a_cut_file_is_damaged(result, tmp_path, keep):
     result.save(tmp_path / "r.parquet")
     (tmp_path / "cut.parquet").write_bytes((tmp_path / "r.parquet").read_bytes()[:keep])
-    with pytest.raises(InputError, match=r"cut\.parquet.*damaged"):
-        load_result(tmp_path / "cut.parquet")
+    refused("path", load_result, tmp_path / "cut.parquet")
 
 
 def stored_as(path, result, change):
@@ -117,9 +106,7 @@ def without(metadata, name):
     ],
 )
 def test_metadata_that_are_not_those_of_the_checksum_are_refused(result, tmp_path, change):
-    path = stored_as(tmp_path / "r.parquet", result, change)
-    with pytest.raises(InputError, match=r"r\.parquet.*damaged.*measure it again"):
-        load_result(path)
+    refused("path", load_result, stored_as(tmp_path / "r.parquet", result, change))
 
 
 def test_numbers_that_are_not_those_of_the_checksum_are_refused(result, tmp_path):
@@ -127,10 +114,7 @@ def test_numbers_that_are_not_those_of_the_checksum_are_refused(result, tmp_path
     table = pq.read_table(path)
     place = table.column_names.index("value")
     for values, error in (
-        (
-            2 * table["value"].to_numpy(),
-            pytest.raises(InputError, match=r"r\.parquet.*damaged.*measure it again"),
-        ),
+        (2 * table["value"].to_numpy(), refusal("path")),
         (table["value"].to_numpy(), nullcontext()),
     ):
         pq.write_table(table.set_column(place, table.field(place), [values]), path)
@@ -144,30 +128,16 @@ def test_a_checksum_does_not_make_a_result_of_another_table(result, tmp_path):
         arrays = (result.inputs, result.positions, result.symbols, result.values, result.resolution)
         return {**metadata, "checksum": digest(without(metadata, "checksum"), arrays)}
 
-    with pytest.raises(InputError, match=r"not what this version of jaxsens writes \(KeyError\('flips'\)"):
-        load_result(stored_as(tmp_path / "r.parquet", result, change))
+    refused("path", load_result, stored_as(tmp_path / "r.parquet", result, change))
 
 
 def test_what_is_no_result_is_refused(tmp_path):
-    with pytest.raises(InputError, match="no such file"):
-        load_result(tmp_path / "none.parquet")
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(InputError, match="damaged, or not a Parquet file"):
-        load_result(tmp_path / "text")
+    for path in (tmp_path / "none.parquet", tmp_path / "text", tmp_path, None, 3, b"r.parquet"):
+        refused("path", load_result, path)
+    assert "damaged" not in refused("path", load_result, tmp_path)  # a folder
     pq.write_table(pa.table({"norm": [1.0]}), tmp_path / "other.parquet")
-    with pytest.raises(InputError, match="a Parquet file, but not a jaxsens result"):
-        load_result(tmp_path / "other.parquet")
-
-
-@pytest.mark.parametrize("path", [None, 3, b"r.parquet"])
-def test_what_is_no_path_is_refused(path):
-    with refusal("path"):
-        load_result(path)
-
-
-def test_a_folder_is_not_called_damaged(tmp_path):
-    with pytest.raises(InputError, match="cannot be read"):
-        load_result(tmp_path)
+    refused("", load_result, tmp_path / "other.parquet")
 
 
 @pytest.mark.slow
@@ -186,14 +156,10 @@ def deep():
 
 
 @pytest.mark.parametrize(
-    ("metadata", "match"),
-    [
-        ({"result": 1, "checksum": 2}, "(?s)2 errors.*checksum = 2: this name is reserved.*result = 1"),
-        ({"when": object()}, "metadata: .*not JSON serializable"),
-        ({"deep": deep()}, "metadata: .*recursion"),
-    ],
+    ("names", "metadata"),
+    [("checksum result", {"result": 1, "checksum": 2}), ("", {"when": object()}), ("", {"deep": deep()})],
+    ids=["reserved", "no JSON", "deep"],
 )
-def test_metadata_that_cannot_be_kept_are_refused(result, tmp_path, metadata, match):
-    with pytest.raises(InputError, match=match):
-        result.save(tmp_path / "r.parquet", **metadata)
+def test_metadata_that_cannot_be_kept_are_refused(result, tmp_path, names, metadata):
+    refused(names, result.save, tmp_path / "r.parquet", **metadata)
     assert not list(tmp_path.iterdir())

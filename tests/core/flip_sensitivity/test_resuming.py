@@ -22,18 +22,18 @@ from jaxsens import (
     load_result,
 )
 from jaxsens.core.base.programs import numerics
-from jaxsens.core.engines.options import Vmap
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import L2
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.placement import run
 from jaxsens.core.results.measured import Provenance
 from jaxsens.core.results.request import fingerprint, weights_of
-from jaxsens.core.results.result import FlipSensitivity
 from tests.refusals import refusal
 from tests.small_models import small as config_of
 
 TOKENS = np.random.default_rng(0).integers(0, 3, (2, 24))
+MODELS = "model, parameters and function as SHA-256,"
+"""What is named where the model is another one."""
 
 
 def small(seed=0, dtype="float32", **changes):
@@ -116,7 +116,7 @@ def test_an_input_of_a_sample_over_several_is_not_completed_alone():
     flips = Substitute(sample=20, seed=1)
     part = interrupted(1, flips=flips, placement=Placement(batch_size=2), engine="vmap")
     one = part.of_input(0)
-    with pytest.raises(InputError, match="flips of each input"):
+    with refusal("remaining: flips of each input"):
         flip_sensitivity(MODEL, TOKENS[:1], one.remaining, placement=Placement(batch_size=2), engine="vmap")
 
 
@@ -167,21 +167,6 @@ def test_a_partial_result_is_never_taken_for_a_whole_one(whole):
     np.testing.assert_allclose(done.norms, whole.norms, rtol=1e-5)
 
 
-@pytest.mark.slow
-def test_a_partial_sample_is_completed_and_so_are_other_engines_and_dtypes():
-    model = small(dtype="float64")
-    options = {
-        "flips": Substitute(positions=range(3, 20), sample=30, seed=4),
-        "engine": "difference",
-        "placement": Placement(batch_size=1),
-    }
-    part = interrupted(1, model, **options)
-    assert (part.engine.name, part.norms.dtype) == ("difference", np.float64)
-    whole = flip_sensitivity(model, TOKENS, **options)
-    del options["flips"]
-    same(completed(part, model, **options), whole)
-
-
 def test_a_partial_result_of_no_flips_has_a_repr_and_statistics_and_can_be_completed(
     whole, tmp_path, monkeypatch
 ):
@@ -201,7 +186,7 @@ def test_a_partial_result_of_no_flips_has_a_repr_and_statistics_and_can_be_compl
     assert np.isnan(none.profile()).all()
     assert none.profile().shape == (2, 24, 3)
     assert len(none.to_pandas()) == 0
-    with pytest.raises(InputError, match="argmax: no flip was measured; complete the result"):
+    with pytest.raises(InputError):
         _ = none.argmax
     none.save(tmp_path / "none.parquet")
     same(completed(load_result(tmp_path / "none.parquet"), **OPTIONS), whole)
@@ -223,43 +208,40 @@ def test_a_partial_result_is_no_random_sample(whole, partial):
     assert whole.of_input(1).complete
 
 
-CHANGES = {
-    "tokens": ({"tokens": (TOKENS + 1) % 3}, r"tokens = \[\[.*: this call has \[\["),
-    "fewer tokens": ({"tokens": TOKENS[:1]}, "tokens = "),
-    "measure": ({"measure": "l1"}, r"measure = L2\(\): this call has L1\(\)"),
-    "engine": ({"engine": "auto"}, r"engine = Vmap\(\): this call has Auto\(\)"),
-    "outputs": ({"measure": L2(outputs=[0])}, r"outputs = None: this call has \(0,\)"),
-    "model": ({"model": small(seed=1)}, "model, parameters and function"),
-    "function": (
-        {"model": small(weighting="leftmost-hard")},
-        "model, parameters and function",
-    ),
-    "dtype": ({"model": small(dtype="float64")}, "dtype = 'float32'"),
+CHANGES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "tokens": ({"tokens": (TOKENS + 1) % 3}, ("tokens",)),
+    "fewer tokens": ({"tokens": TOKENS[:1]}, ("tokens", "flips of each input")),
+    "measure": ({"measure": "l1"}, ("measure",)),
+    "engine": ({"engine": "auto"}, ("engine",)),
+    "outputs": ({"measure": L2(outputs=[0])}, ("measure", "outputs")),
+    "model": ({"model": small(seed=1)}, (MODELS,)),
+    "function": ({"model": small(weighting="leftmost-hard")}, (MODELS,)),
+    "dtype": ({"model": small(dtype="float64")}, ("dtype", MODELS)),
 }
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_call_that_differs_is_refused_and_told_in_what(partial, name):
-    changes, match = CHANGES[name]
+    changes, names = CHANGES[name]
     given: dict[str, Any] = {"model": MODEL, "tokens": TOKENS, **OPTIONS, **changes}
-    with pytest.raises(InputError, match=f"(?s)^flip_sensitivity: .*remaining.*{match}"):
+    with refusal(*(f"remaining{'.' if one.isidentifier() else ': '}{one}" for one in names)):
         flip_sensitivity(**given, flips=partial.remaining)
-    with pytest.raises(InputError, match=f"(?s)^joined: .*{match}"):
+    with refusal(*names):
         partial.joined(flip_sensitivity(**given))
 
 
 @pytest.mark.parametrize(
-    ("flips", "match"),
+    ("flips", "names"),
     [
-        ([0, 1], r"(?s)3 errors.*flips = Substitute\(\).*what they insert.*of each input"),
-        ([0, 1, 2], r"flips = Substitute\(\): this call has Substitute\(\[0, 1, 2\]\)"),
-        (Substitute(positions=range(23)), r"this call has Substitute\(positions=\[0, 1"),
-        (Substitute(sample=20, seed=2), r"this call has Substitute\(sample=20, seed=2\)"),
-        (None, "rest: it has flips that this result has"),
+        ([0, 1], ("flips", "flips, what they insert", "flips of each input")),
+        ([0, 1, 2], ("flips",)),
+        (Substitute(positions=range(23)), ("flips",)),
+        (Substitute(sample=20, seed=2), ("flips", "flips of each input")),
+        (None, ("rest",)),  # it has flips that this result has
     ],
 )
-def test_results_of_other_flips_are_not_joined(partial, flips, match):
-    with pytest.raises(InputError, match=match):
+def test_results_of_other_flips_are_not_joined(partial, flips, names):
+    with refusal(*names):
         partial.joined(flip_sensitivity(MODEL, TOKENS, flips, **OPTIONS))
 
 
@@ -267,9 +249,8 @@ def test_other_versions_are_named_and_not_the_model_whose_program_they_change(pa
     older = dataclasses.replace(
         partial, run=Provenance(partial.dtype, {**partial.run.versions, "jax": "0.4.0"})
     )
-    with pytest.raises(InputError, match=r"versions\['jax'\] = '0\.4\.0'") as caught:
+    with refusal("remaining: versions['jax']"):
         flip_sensitivity(MODEL, TOKENS, older.remaining, **OPTIONS)
-    assert "model" not in str(caught.value)
 
 
 def test_what_is_no_partial_result_of_the_call_is_refused(partial):
@@ -278,7 +259,7 @@ def test_what_is_no_partial_result_of_the_call_is_refused(partial):
     with refusal("flips.symbols"):
         explain(MODEL, 24, partial.remaining)
     turned = dataclasses.replace(partial.flips, positions=partial.positions[::-1])
-    with pytest.raises(InputError, match="the partial result has flips that its call has not"):
+    with refusal("remaining"):
         completed(dataclasses.replace(partial, flips=turned), **OPTIONS)
 
 
@@ -345,14 +326,5 @@ def test_a_function_of_ones_own_is_completed_though_it_is_made_anew(tmp_path):
     del options["flips"]
     same(completed(load_result(tmp_path / "part.parquet"), model(), **options), whole)
     table[0, 0] += 1
-    with pytest.raises(InputError, match="model, parameters and function"):
+    with refusal(f"remaining: {MODELS}"):
         completed(part, model(), **options)
-
-
-def test_the_result_says_on_what_it_was_measured(whole):
-    assert isinstance(whole, FlipSensitivity)
-    assert whole.asked.engine == Vmap()
-    assert whole.asked.counts == (46, 46)
-    assert len(whole.asked.model) == 64
-    asked = flip_sensitivity(lambda t: t.sum(), [0, 1, 1], flips=Substitute(2, positions=[1])).asked
-    assert asked.flips == Substitute(2, positions=[1])

@@ -143,14 +143,6 @@ def test_activation_changes_on_a_grid_of_sizes(name, dtype):
         check_activation(name, dtype, pairs[start : start + 16])
 
 
-@pytest.mark.parametrize(("dtype", "h"), [("float32", -20.0), ("float64", -40.0)])
-@pytest.mark.parametrize("name", ["silu", "gelu"])
-def test_gates_keep_their_digits_far_below_zero(name, dtype, h):
-    # gelu's gate falls with the cube: at -20 it is 10^-300.
-    h = h if name == "silu" else h / 8
-    check_activation(name, dtype, [(h, 0.5), (h, -0.5), (h, 1e-6), (h, -h), (h, -2 * h)])
-
-
 @pytest.mark.parametrize(
     ("dtype", "h", "dh"), [("float32", 4096.0, -4066.0), ("float64", 140462355.0, -140462221.0446596)]
 )

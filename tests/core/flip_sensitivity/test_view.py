@@ -57,31 +57,6 @@ def tokens_of(page: str) -> list[tuple[str, str, str]]:
     return [(kind, html.unescape(title), html.unescape(shown)) for kind, title, shown in found]
 
 
-def test_each_position_has_its_largest_flip_and_its_mean():
-    one = shown().view().inputs[0]
-    np.testing.assert_array_equal(one.largest, [np.nan, 3, 2, 0.5])
-    np.testing.assert_array_equal(one.symbol, [-1, 3, 4, 4])
-    np.testing.assert_array_equal(one.mean, [np.nan, 2, 2, 0.5])
-    np.testing.assert_array_equal(one.count, [0, 2, 1, 1])
-    change = signed().view().inputs[0]
-    np.testing.assert_array_equal(change.largest, [np.nan, -3, -2, 0.5])
-    np.testing.assert_array_equal((change.low[1], change.high[1]), (-3, 1))
-    equal = signed([2.0, -2.0, 1.0, 1.0]).view().inputs[0]
-    assert (equal.largest[1], equal.symbol[1]) == (2, 3)  # the first of equals
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({}, "x′ the text with another token at the position."),
-        ({"alphabet": (-1,), "symbols": np.full(4, -1)}, "x′ the text without the position."),
-        ({"alphabet": (-1, 4)}, "x′ the text with another token at the position or without the position."),
-    ],
-)
-def test_a_picture_says_what_a_flip_does(changed, said):
-    assert said in shown(**changed)._repr_html_()
-
-
 @pytest.mark.parametrize(
     ("flips", "said"),
     [
@@ -341,12 +316,6 @@ def test_a_long_input_is_cut_off_with_a_note(monkeypatch, tmp_path):
     assert "… and 1 more inputs, which this picture leaves out." in (tmp_path / "r.html").read_text("utf-8")
 
 
-def test_symbols_without_strings_are_numbers():
-    page = shown(names=None)._repr_html_()
-    assert [text for _, _, text in tokens_of(page)] == ["0", "1", "2", "3"]
-    assert 'class="text numbers"' in page
-
-
 def test_a_page_needs_nothing_else(tmp_path):
     shown().to_html(tmp_path / "r.html", title="A & B")
     page = (tmp_path / "r.html").read_text("utf-8")
@@ -406,19 +375,6 @@ def test_a_plot_can_be_drawn_in_given_axes(close):
     many = shown(tokens=np.zeros((13, 4), np.int32))
     with pytest.raises(jaxsens.InputError, match="13 inputs': a figure has room for 12"):
         many.plot()
-
-
-def test_long_inputs_are_plotted_without_tokens(close):
-    n = 200
-    long = shown(
-        np.ones(n),
-        inputs=np.zeros(n, int),
-        positions=np.arange(n),
-        symbols=np.full(n, 4),
-        tokens=np.zeros((1, n), np.int32),
-    )
-    (axes,) = long.plot()
-    assert axes.get_xlabel() == "position"
 
 
 @pytest.mark.parametrize(("width", "labelled"), [(0.5, False), (6.0, True)])

@@ -79,19 +79,6 @@ def test_one_softmax_layer_as_in_mpmath() -> None:
             assert abs(mpmath.mpf(str(one)) - right) < mpmath.mpf(2) ** -290
 
 
-def attended(score: Any, values: Any) -> Any:
-    """One row of attention to keys with scores 0 and `score`."""
-    return jax.nn.softmax(jnp.stack([jnp.zeros_like(score), score])) @ values
-
-
-def test_a_change_of_1e_40_is_found_by_two_forward_passes() -> None:
-    score, before, after = np.float32(-92), np.array([1.0, 1.0], np.float32), np.array([1.0, 2.0], np.float32)
-    program, wide = traced(attended, score, before), Precise(256)
-    y, new = (program.evaluate(wide, score, values) for values in (before, after))
-    with mpmath.workprec(256):
-        assert float(new - y) == pytest.approx(float(1 / (1 + mpmath.exp(92))), rel=1e-15, abs=0)
-
-
 def test_a_primitive_without_rule_is_named() -> None:
     assert (
         traced(lambda x: lax.scan(lambda c, r: (c + jnp.sin(r), r), x[0], x), np.ones(3)).unsupported == "sin"

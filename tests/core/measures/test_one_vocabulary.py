@@ -68,10 +68,6 @@ def given(kind: str, name: str, text: str, fields: Any) -> dict[str, str]:
     return {**further, name: text}
 
 
-def toml(value: Any) -> str:
-    return repr(value).replace("'", '"')
-
-
 def in_python(made: Any, fields: dict[str, str]) -> Any:
     """The object, or the errors, of a call."""
     try:
@@ -82,7 +78,7 @@ def in_python(made: Any, fields: dict[str, str]) -> Any:
 
 def in_toml(question: str, kind: str, fields: dict[str, str]) -> Any:
     """The object, or the errors, of a `[measure]` table."""
-    written = ", ".join(f"{name} = {toml(value_of(text))}" for name, text in fields.items())
+    written = ", ".join(f"{name} = {value_of(text)!r}" for name, text in fields.items()).replace("'", '"')
     table = tomllib.loads(f'{question} = {{ kind = "{kind}", {written} }}')
     problems = Problems("config")
     found = read_fields(Measurement, table, "measure", problems)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxsens.core.base.errors import InputError
 from jaxsens.core.flips.positions import positions_at
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,6 @@ def test_fractions_and_powers_by_their_definitions(n, hundredths, row):
         assert positions_at(["powers"], n, row) == tuple(apart)
 
 
-def test_what_no_input_has_is_refused_at_its_length():
-    with pytest.raises(
-        InputError, match=r"positions = 4: positions from 0 to 3, those of an input of length 4"
-    ):
-        positions_at([0, 4], 4, 3)
-    with pytest.raises(InputError, match="this model reads no single row"):
-        positions_at(["readout"], 4, None)
-    with pytest.raises(InputError, match="none of them is in an input of length 4"):
-        positions_at(["9:12"], 4, 3)
+@pytest.mark.parametrize(("entries", "read"), [([0, 4], 3), (["readout"], None), (["9:12"], 3)])
+def test_what_no_input_has_is_refused_at_its_length(entries, read):
+    refused("positions", positions_at, entries, 4, read)

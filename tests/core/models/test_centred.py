@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +16,6 @@ from jaxsens.core.models.parts.positions import Component, Limb
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import HardWeighting, Softmax, averages
 from jaxsens.core.models.transformer import layers, trace
-from jaxsens.core.models.transformer.config import LayerConfig
 from jaxsens.core.models.transformer.trace import centred_scores, scores
 from tests import reference
 from tests.small_models import WEIGHTINGS_AND_MASKS, WEIGHTINGS_TRIED, random_parameters, small
@@ -99,15 +96,28 @@ def test_a_key_that_is_not_a_number_spoils_the_rows_that_see_it_and_no_other():
     assert np.isnan(spoilt).all()
 
 
+@pytest.mark.quick(0, 1)
+@pytest.mark.parametrize("weighting", ["temperature-log", "average-hard"])
+def test_the_sensitivity_of_a_model_is_that_with_plain_scores(weighting):
+    config = small(weighting=weighting, mask="future", positions=("sinusoidal", "length"))
+    parameters = random_parameters(config)
+    plain, centred = (
+        jaxsens.flip_sensitivity(
+            jaxsens.Transformer(config.replace(centred_scores=chosen), parameters=parameters),
+            WORD,
+            engine="auto" if chosen else "difference",
+        )
+        for chosen in (False, True)
+    )
+    assert centred.engine.name == "vmap"
+    assert "centred scores" in centred.engine.reason
+    np.testing.assert_allclose(centred.norms, plain.norms, rtol=1e-9, atol=1e-13)
+
+
 # Table lookup, Lemma 7 of Yang et al. (2026): queries G (C, 1) / n, keys (2j, -j^2), temperature 1/n, values j. The
 # average is C within 3 e^-G. In Theorem 20(b) the factor n is in the keys instead.
 
 SHARPNESS = np.log(24)
-
-
-def lookup_layer(dtype: Any) -> LayerConfig:
-    weighting = Softmax(Schedule(power=1.0))
-    return small(heads=1, layers=1, weighting=weighting, dtype=dtype, centred_scores=True).layer(0)
 
 
 def looked_up(n: int, counts: np.ndarray, dtype: str, *, is_centred: bool, limbs: bool, in_keys: bool):
@@ -123,7 +133,7 @@ def looked_up(n: int, counts: np.ndarray, dtype: str, *, is_centred: bool, limbs
     # Scores are divided by sqrt(head_width) = 2.
     ones = np.broadcast_to(per_position, ratio.shape)
     queries = np.asarray(2 * SHARPNESS, dtype) * np.stack([ratio, ratio, ones, ones], axis=-1)
-    layer = lookup_layer(dtype)
+    layer = centred(heads=1, layers=1, weighting=Softmax(Schedule(power=1.0)), dtype=dtype).layer(0)
     with numerics(dtype):
         q, k = jnp.asarray(queries)[None], jnp.asarray(keys)[None]
         seen = jnp.ones((1, len(counts), n), bool)
@@ -178,21 +188,6 @@ def test_no_array_of_all_products_is_held():
     if analysis is None:
         pytest.skip("this backend does not say how much memory a program takes")
     assert analysis.temp_size_in_bytes < 4 * (2 * n * n * 4)
-
-
-@pytest.mark.parametrize(
-    ("options", "needs"),
-    [
-        ({"scores": "additive"}, 'scores="dot-product"'),
-        ({"positions": "rotary"}, "no rotary, ALiBi or other positions"),
-        ({"positions": ("index", "alibi")}, "no rotary, ALiBi or other positions"),
-        ({"weighting": ("softmax", "sparsemax")}, "softmax or hard weightings, not Sparsemax"),
-        ({"centred_scores": 1}, "True or False"),
-    ],
-)
-def test_centred_scores_are_refused_where_they_are_not_defined(options, needs):
-    with pytest.raises(jaxsens.InputError, match=needs):
-        centred(**options)
 
 
 def test_their_operations_are_counted():

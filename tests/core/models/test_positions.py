@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jaxtyping import TypeCheckError
 
-from jaxsens import InputError, Transformer, TransformerConfig
+from jaxsens import InputError, Transformer
 from jaxsens.core.models.parts.positions import (
     COMPONENTS,
     LIMB_LENGTH,
@@ -22,6 +22,7 @@ from jaxsens.core.models.parts.positions import (
 )
 from jaxsens.core.models.transformer.parameters import initialise
 from tests import reference
+from tests.refusals import refused
 from tests.small_models import small
 from tests.tolerances import FORWARD
 
@@ -91,15 +92,7 @@ def test_limbs_of_the_largest_component_do_not_overflow_up_to_their_length():
     n = LIMB_LENGTH - 1
     limbs = [Limb("length-square", place).values(n)[-1] for place in range(LIMBS)]
     assert sum(int(limb) for limb in limbs) == n**3
-    with pytest.raises(InputError, match=f"below n = {LIMB_LENGTH}"):
-        Limb("square", 0).values(LIMB_LENGTH)
-
-
-def test_neighbouring_limbs_differ_by_little_more_than_their_values_do():
-    n = 20_000
-    change = np.abs(np.diff(Component("square").values(n)))
-    for place in range(2):
-        assert np.all(np.abs(np.diff(Limb("square", place).values(n))) <= change + 64)
+    refused("n", Limb("square", 0).values, LIMB_LENGTH)
 
 
 def test_terms_of_every_kind_together_follow_the_reference():
@@ -135,22 +128,6 @@ def test_equal_functions_make_equal_configs_that_share_compiled_programs():
     assert first != small(positions=FunctionComponent("p", Multiple(4)))
 
 
-@pytest.mark.parametrize(
-    ("positions", "named"),
-    [
-        (Limb("inverse", 0), r"1/\(i\+1\) is not a whole number"),
-        (Limb("squares", 0), "one of constant"),
-        (Limb("square", 3), "a place from 0 to 2"),
-        (Limb("square", True), "a place from 0 to 2"),
-        ((Limb("square", 0), Limb("square", 0)), "name each term once"),
-        ((FunctionComponent("odd", modulus), "odd"), "positions = 'odd': a unique name"),
-    ],
-)
-def test_terms_that_cannot_be_used_are_refused(positions, named):
-    with pytest.raises(InputError, match=named):
-        TransformerConfig(alphabet_size=2, positions=positions)
-
-
 # In tests the types are checked first, and by a checker that users do not run.
 @pytest.mark.parametrize("fields", [{"name": ""}, {"function": 3}, {"bounded": 1}])
 def test_a_function_component_needs_a_name_a_function_and_a_bool(fields):
@@ -164,18 +141,18 @@ def test_a_function_that_cannot_be_hashed_is_refused():
         def __call__(self, i, n):
             return i
 
-    with pytest.raises(InputError, match="a hashable function"):
-        FunctionComponent("p", Unhashable())
+    refused("function", FunctionComponent, "p", Unhashable())
 
 
 @pytest.mark.parametrize(
-    ("function", "message"),
+    ("function", "said"),
     [
-        (lambda i, n: i[:-1], r"at n = 4 returns shape \(3,\)"),
+        (lambda i, n: i[:-1], "at n = 4 returns shape (3,)"),
         (lambda i, n: i + 1j, "complex128; return real numbers"),
         (lambda i, n: np.where(i == 2, np.nan, i), "is nan at i = 2"),
     ],
 )
-def test_what_a_function_returns_is_checked(function, message):
-    with pytest.raises(InputError, match=message):
+def test_what_a_function_returns_is_checked(function, said):
+    with pytest.raises(InputError) as caught:
         FunctionComponent("p", function).values(4)
+    assert said in str(caught.value)

@@ -17,11 +17,9 @@ from jaxsens.core.models.parts.positions import ScoreTerm
 from jaxsens.core.models.parts.score_positions import (
     POSITION_NAMES,
     POSITION_TYPES,
-    Alibi,
     PartialAlibi,
     PartialRotary,
     RelativeBias,
-    Rotary,
 )
 from jaxsens.core.models.transformer.parameters import initialise
 from tests import reference
@@ -31,22 +29,6 @@ from tests.tolerances import FORWARD
 
 def config_of(**options: Any) -> jaxsens.TransformerConfig:
     return jaxsens.TransformerConfig(**{"alphabet_size": 2, **options})
-
-
-def test_a_whole_fraction_is_the_whole_embedding():
-    assert np.array_equal(PartialRotary(1.0, 30.0).angles(7, 6), Rotary(30.0).angles(7, 6))
-    assert np.array_equal(PartialAlibi(1.0).slopes(8), Alibi().slopes(8))
-
-
-def test_partial_rotary_leaves_the_other_coordinates_as_they_are():
-    x = np.random.default_rng(0).normal(size=(2, 5, 8))
-    turned = np.asarray(PartialRotary(0.25).turned(jnp.asarray(x), jnp.arange(5), 5))
-    assert np.array_equal(turned[..., 2:], jnp.asarray(x)[..., 2:])
-    assert np.all(turned[..., :2] != jnp.asarray(x)[..., :2])
-
-
-def test_partial_alibi_gives_some_heads_the_slopes_of_a_layer_of_as_many():
-    assert PartialAlibi(0.25).slopes(8).tolist() == [2.0**-4, 2.0**-8, 0, 0, 0, 0, 0, 0]
 
 
 @given(
@@ -102,42 +84,6 @@ def test_tables_of_a_file_describe_them_and_what_was_there_before_keeps_its_keys
     assert "layer_positions" not in plain(config_of())
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"positions": "rotary", "head_width": (4, 5)}, "head_width = 5"),
-        ({"positions": "partial-rotary", "head_width": 5}, "head_width = 5"),
-        ({"positions": "partial-rotary", "head_width": 6}, "head_width = 6"),
-        ({"positions": PartialRotary(0.3), "head_width": 8}, "head_width = 8"),
-        ({"positions": PartialRotary(1.5)}, "fraction"),
-        ({"positions": PartialRotary(base=0)}, "base"),
-        ({"positions": PartialAlibi(0)}, "fraction"),
-        ({"positions": "partial-alibi", "heads": 3, "head_width": 4}, "heads = 3"),
-        ({"positions": RelativeBias(buckets=2)}, "buckets"),
-        ({"positions": RelativeBias(buckets=1, bidirectional=False)}, "buckets"),
-        ({"positions": RelativeBias(buckets=5)}, "buckets"),
-        ({"positions": RelativeBias(max_distance=8)}, "max_distance"),
-        ({"positions": {"type": "RelativeBias", "buckets": 5}}, "buckets"),
-        ({"positions": ("rotary", "partial-rotary")}, "positions = "),
-        ({"positions": "alibi", "layer_positions": ("partial-alibi", "none")}, "layer_positions = "),
-        ({"layer_positions": "rotary"}, "layer_positions = 'rotary'"),
-        ({"layer_positions": ("rotary",) * 3}, "layer_positions = "),
-        ({"layer_positions": ("sinusoidal", "none")}, "layer_positions = "),
-        ({"layer_positions": ("rotery", "none")}, "layer_positions = "),
-        ({"layer_positions": (PartialAlibi(2), "none")}, "layer_positions = PartialAlibi"),
-        ({"layer_positions": ("none", "partial-alibi"), "heads": 3, "head_width": 4}, "heads = 3"),
-        (
-            {"positions": "none", "layer_positions": ("rotary", "none"), "centred_scores": True},
-            "centred_scores = True",
-        ),
-    ],
-)
-def test_what_cannot_be_used_is_refused(options, named):
-    with pytest.raises(InputError) as caught:
-        config_of(**options)
-    assert named in str(caught.value)
-
-
 def test_both_layers_problems_are_told_once():
     with pytest.raises(InputError) as error:
         config_of(positions="rotary", head_width=5, layers=3)
@@ -147,15 +93,3 @@ def test_both_layers_problems_are_told_once():
 def test_every_score_term_has_a_name():
     named = {type(term) for term in POSITION_NAMES.values()}
     assert {kind for kind in POSITION_TYPES if issubclass(kind, ScoreTerm)} <= named
-
-
-def test_of_engines_without_a_rule_auto_takes_none():
-    # The folded form projects keys without their turns: a rotation in either layer is measured by whole rows.
-    from jaxsens.core.engines.difference import engine, folded
-
-    for one in ("rotary", "partial-rotary"):
-        config = small(layer_positions=("none", one))
-        assert engine.refusal(config) is None
-        assert type(POSITION_NAMES[one]).__name__ in str(folded.refusal(config))
-    for one in ("partial-alibi", "relative-bias"):
-        assert folded.refusal(small(layer_positions=("none", one))) is None

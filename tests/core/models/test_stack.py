@@ -11,33 +11,8 @@ import pytest
 import jaxsens
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.adapters import as_model
-from jaxsens.core.models.transformer.parameters import Stack, over_layers, stacked
+from jaxsens.core.models.transformer.parameters import Stack, over_layers
 from tests.small_models import small
-
-
-@pytest.mark.parametrize(
-    ("heads", "runs"),
-    [
-        ((2,), (1,)),
-        ((2, 2), (1, 1)),
-        ((2, 2, 2), (1, 1, 1)),
-        ((2, 2, 2, 2, 2), (1, 3, 1)),
-        ((2, 1, 1, 2, 2, 2, 2), (1, 2, 3, 1)),
-        ((2, 1, 2, 1), (1, 1, 1, 1)),
-    ],
-)
-def test_runs_are_of_equal_layers_between_the_first_and_the_last(heads, runs):
-    config = small(layers=len(heads), heads=heads)
-    layers = [np.full((2, 3), k) for k in range(len(heads))]
-    stack = stacked(config, layers)
-    assert not isinstance(stack, Stack) or stack.lengths == runs
-    assert isinstance(stack, Stack) == (max(runs) > 1)
-    assert len(stack) == len(heads)
-    for k, layer in enumerate(layers):
-        np.testing.assert_array_equal(stack[k], layer)
-    with pytest.raises(IndexError):
-        stack[len(heads)]
-    assert stacked(config, stack) is stack
 
 
 def test_a_fold_takes_layers_in_order_and_keeps_what_each_gave():
@@ -66,16 +41,10 @@ def test_a_model_of_equal_layers_is_measured_as_by_forward_passes_of_its_own(eng
     flips = jaxsens.Substitute(symbols=(0,))
     found = jaxsens.flip_sensitivity(model, word, flips, engine=engine)
     with numerics("float64"):
-        outputs = [np.asarray(model(word)) for word in [word, *_flipped(word, found)]]
+        flips = zip(found.positions, found.symbols, strict=True)
+        flipped = [np.where(np.arange(9) == position, symbol, word) for position, symbol in flips]
+        outputs = [np.asarray(model(each)) for each in [word, *flipped]]
     true = np.linalg.norm(np.asarray(outputs[1:]) - outputs[0], axis=-1)
     exact = found.norms if found.estimated is None else found.norms[found.estimated.stratum > 0]
     true = true if found.estimated is None else true[found.estimated.stratum > 0]
     np.testing.assert_allclose(exact, true, rtol=1e-9, atol=1e-14)
-
-
-def _flipped(word: np.ndarray, found: jaxsens.FlipSensitivity) -> list[np.ndarray]:
-    words = []
-    for position, symbol in zip(found.positions, found.symbols, strict=True):
-        words.append(word.copy())
-        words[-1][position] = symbol
-    return words

@@ -13,50 +13,14 @@ import pytest
 import jaxsens
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.initialisation import Normal
-from jaxsens.core.models.parts.positions import Component, Learned, Limb
 from jaxsens.core.models.parts.schedules import Schedule
-from jaxsens.core.models.parts.weighting import AdaptiveSoftmax, Sigmoid, SinkSoftmax, Softmax, Tempered
+from jaxsens.core.models.parts.weighting import SinkSoftmax, Softmax, Tempered
 from jaxsens.core.models.transformer import layers
 from jaxsens.core.models.transformer.layers import layered_transformer
-from jaxsens.core.models.transformer.parameters import initialise, shape_of, with_tables
+from jaxsens.core.models.transformer.parameters import initialise, shape_of
 from tests.small_models import small
-from tests.tolerances import FORWARD
 
 LOG, LINEAR = Schedule(log_power=1.0), Schedule(power=1.0, coefficient=0.1)
-CONFIGS = {
-    "one temperature": {"weighting": Softmax(LOG)},
-    "by query": {"weighting": Softmax(LOG, by="query"), "mask": "future"},
-    "of each layer": {
-        "layers": 3,
-        "weighting": (SinkSoftmax(LOG), Softmax(LINEAR, by="query"), Sigmoid(LOG)),
-    },
-    "hard beside soft": {"weighting": ("average-hard", Softmax(LINEAR))},
-    "adaptive": {"weighting": AdaptiveSoftmax(LOG)},
-    "no layers": {"layers": 0},
-    "components and limbs": {"positions": ("sinusoidal", Component("fraction"), Limb("square", 0))},
-    "learned, and some that affect scores": {"positions": (Learned(40), "rotary", "alibi")},
-    "no positions": {"positions": "none"},
-}
-
-
-@pytest.mark.quick(8)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", CONFIGS)
-def test_the_model_is_the_same_with_its_numbers_as_arrays(name, dtype):
-    config, n = small(dtype=dtype, **CONFIGS[name]), 12
-    words = np.random.default_rng(0).integers(0, 3, n)
-    with numerics(dtype):
-        parameters = initialise(config, 0)
-        tabled = with_tables(config, parameters, n, dtype)
-        found, wanted = (
-            jax.jit(layers.apply, static_argnums=0)(one, given, words)
-            for one, given in ((shape_of(config), tabled), (config, parameters))
-        )
-    # In float32 the compiler may contract a product and a sum of one of the two into one rounding.
-    some = FORWARD.relative if dtype == "float64" else 1e-5
-    np.testing.assert_allclose(found, wanted, rtol=some, atol=some)
-    assert tabled.tables is not None
-    assert tabled.tables.positions.dtype == dtype
 
 
 def test_configs_have_one_shape_if_they_differ_in_temperatures_and_added_positions_alone():

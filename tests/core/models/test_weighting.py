@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.schedules import SCHEDULES, Schedule
 from jaxsens.core.models.parts.weighting import (
@@ -71,14 +70,6 @@ def test_equal_fractions_of_different_rows_are_equal_numbers():
         np.testing.assert_array_equal(found, np.full(found.shape, np.float32(1) / np.float32(3)))
 
 
-def test_averages_have_gradients():
-    def mean(values):
-        scores, seen = jnp.zeros((1, 1, 4)), jnp.ones((1, 1, 4), bool)
-        return averages(WEIGHTINGS["softmax"], scores, seen, values, False).sum()
-
-    np.testing.assert_allclose(jax.grad(mean)(jnp.ones((1, 4, 2))), 0.25)
-
-
 # Each weighting against its formula
 
 
@@ -117,16 +108,6 @@ def test_entmax_at_every_alpha_of_a_long_row(alpha, factor):
     with numerics("float64"):
         found = weights(Entmax(alpha=alpha), jnp.asarray(scores), jnp.ones(1000, bool))
     np.testing.assert_allclose(found, reference.entmax(list(scores), alpha), rtol=1e-9, atol=1e-14)
-
-
-def test_entmax_lies_between_softmax_and_sparsemax():
-    scores, seen = jnp.asarray([0.3, -0.2, 0.9, 0.1, -4.0]), jnp.ones(5, bool)
-    with numerics("float64"):
-        scores = jnp.asarray(scores, jnp.float64)
-        soft, sparse = (weights(WEIGHTINGS[name], scores, seen) for name in ("softmax", "sparsemax"))
-        nearly, last = (weights(Entmax(alpha=alpha), scores, seen) for alpha in (1 + 1e-7, 2.0))
-    np.testing.assert_allclose(nearly, soft, atol=1e-6)
-    np.testing.assert_allclose(last, sparse, atol=1e-15)
 
 
 def differences(weighting, scores):
@@ -174,24 +155,6 @@ def test_a_sink_of_any_logit_only_lowers_weights():
     assert means == sorted(means, reverse=True)
     assert means[0] == pytest.approx(1)
     assert means[-1] == 0
-
-
-@pytest.mark.parametrize(
-    ("make", "named"),
-    [
-        (lambda: Entmax(alpha=1.0), "alpha = 1.0: above 1 and at most 2"),
-        (lambda: Entmax(alpha=2.5), "alpha = 2.5"),
-        (lambda: SinkSoftmax(logit=float("inf")), "logit = inf"),
-        (lambda: Sigmoid(bias=float("nan")), "bias = nan"),
-        (lambda: Sigmoid(log_bias=float("inf")), "log_bias = inf"),
-        (lambda: AdaptiveSoftmax(polynomial=()), r"polynomial = \(\)"),
-        (lambda: AdaptiveSoftmax(polynomial=(1.0, 0.9)), "would jump there"),
-        (lambda: AdaptiveSoftmax(least_entropy=-1.0), "least_entropy = -1.0"),
-    ],
-)
-def test_values_that_make_no_weighting_are_refused(make, named):
-    with pytest.raises(InputError, match=named):
-        make()
 
 
 def test_the_bound_on_a_sharpening_temperature_is_the_polynomials():

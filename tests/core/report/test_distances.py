@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from jaxsens.core.report.data import DISTANCE_COLUMNS, DistanceBuilder, half_octave, load_sweep
+from jaxsens.core.report.data import DISTANCE_COLUMNS, DistanceBuilder, load_sweep
 from jaxsens.core.report.distances import (
     READ_AT,
     DistanceLaw,
@@ -26,13 +26,6 @@ from tests.core.report.drawn import clashes
 from tests.core.sweeps.tiny import quiet, tiny_sweep
 
 START = [1, 2, 3, 4, 6, 8, 12, 16, 23, 32, 46, 64, 91, 128]
-
-
-def test_cells_begin_at_powers_of_the_root_of_two_rounded_up():
-    for distance in range(128):
-        expected = sum(start <= distance for start in START)
-        assert half_octave(np.array([distance]))[0] == expected
-    assert [math.ceil(2 ** (k / 2)) for k in (0, 2, *range(3, 15))] == START
 
 
 @pytest.mark.parametrize("readout", ["last", 3])

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.path import Path
 
-from jaxsens.core.report.data import inexact, statistic_columns
+from jaxsens.core.report.data import inexact
 from jaxsens.core.report.figures import fitted_power, sensitivity_figure
 from jaxsens.core.report.fits import fit_exponents, summary_sentence
 from jaxsens.core.report.panels import ARROWS, variant_styles
@@ -28,10 +28,6 @@ def sampled_from(length: int) -> pd.DataFrame:
 
 
 TABLE = sampled_from(128)
-
-
-def test_what_a_value_is_is_no_statistic():
-    assert statistic_columns(TABLE) == ("mean", "max", "min")
 
 
 def test_bounds_do_not_enter_a_fit_which_says_how_many_there_were():

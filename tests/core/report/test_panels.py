@@ -37,10 +37,6 @@ def test_variants_differ_in_marker_and_dashes_so_that_black_and_white_suffices()
     assert len(set(many)) == 60
 
 
-def test_a_variant_looks_the_same_in_every_figure_of_one_order():
-    assert variant_styles(["a", "b", "c"])["b"] == variant_styles(["a", "b"])["b"]
-
-
 def test_the_same_figure_is_the_same_svg():
     first, second = svg_bytes(draw()), svg_bytes(draw())
     assert first == second

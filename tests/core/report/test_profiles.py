@@ -29,14 +29,6 @@ def test_cells_are_means_over_all_flips_in_them_however_they_came_in():
     np.testing.assert_allclose(profile, expected)
 
 
-def test_variants_and_lengths_are_kept_apart():
-    builder = ProfileBuilder()
-    for variant, n, norm in (("b", 8, 1.0), ("a", 8, 2.0), ("b", 4, 3.0)):
-        builder.add(variant, n, [0], [norm])
-    found = [(variant, n, means[0]) for (variant, n), means in builder.profiles().items()]
-    assert found == [("a", 8, 2.0), ("b", 4, 3.0), ("b", 8, 1.0)]
-
-
 def colour_scales(figure) -> list[LogNorm]:
     return [mesh.norm for axes in figure.axes for mesh in axes.collections if isinstance(mesh.norm, LogNorm)]
 

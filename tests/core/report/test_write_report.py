@@ -10,29 +10,14 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from jaxsens.core.base.errors import InputError
 from jaxsens.core.report.data import load_sweep
-from jaxsens.core.report.fits import fit_exponents
 from jaxsens.core.report.report import write_report
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sweep import read_points, run_sweep
-from tests.core.sweeps.tiny import draw_nothing
+from tests.core.sweeps.tiny import TINY, draw_nothing
+from tests.refusals import refused
 
-CONFIG = """# a comment
-title = "A small sweep"
-claim = "It is small."
-lengths = [4, 6, 9]
-seeds = 2
-variants = ["softmax", "unbounded"]
-statistics = ["mean", "max"]
-
-[model]
-alphabet_size = 2
-width = 4
-heads = 1
-layers = 1
-feed_forward = 4
-"""
+CONFIG = TINY.replace("[4, 6]", "[4, 6, 9]").replace("leftmost-hard", "unbounded").replace(', "q90"', "")
 FIGURES = [
     f"{name}.{ending}"
     for name in ("distance", "local-slopes", "profiles", "sensitivity")
@@ -81,22 +66,6 @@ def test_the_report_adds_its_files_and_nothing_else(swept, reported):
 
 
 @pytest.mark.long
-def test_the_page_shows_title_claim_config_and_what_was_run(reported):
-    text = (reported / "report.html").read_text(encoding="utf-8")
-    for expected in ("A small sweep", "It is small.", "# a comment", "12 of 12 planned", "unbounded"):
-        assert expected in text
-
-
-@pytest.mark.long
-def test_the_summary_holds_the_fits_of_the_points(reported):
-    summary = pd.read_csv(reported / "summary.csv")
-    fits = fit_exponents(load_sweep(reported).points)
-    assert list(summary["variant"]) == ["softmax", "softmax", "unbounded", "unbounded"]
-    # Not all versions of pandas read back the last digit.
-    np.testing.assert_allclose(summary["exponent"], [fit.exponent for fit in fits], rtol=1e-14)
-
-
-@pytest.mark.long
 def test_a_report_written_again_has_the_same_bytes(reported, tmp_path):
     again = shutil.copytree(reported, tmp_path / "again")
     (again / "report.html").write_text("old")
@@ -112,11 +81,7 @@ def test_points_profiles_and_plan_are_those_that_the_sweep_wrote(swept):
     data = load_sweep(swept)
     table = pd.read_csv(swept / "points.csv")
     pd.testing.assert_frame_equal(data.points, table)
-    assert (data.plan.title, data.plan.claim, data.plan.measurement.measure.kind) == (
-        "A small sweep",
-        "It is small.",
-        "l2",
-    )
+    assert (data.plan.title, data.plan.measurement.measure.kind) == ("tiny", "l2")
     assert {variant.name: variant.bounded for variant in data.variants} == {
         "softmax": True,
         "unbounded": False,
@@ -149,12 +114,5 @@ def test_an_unfinished_sweep_is_reported_with_what_is_missing(sweep_copy, monkey
 def test_a_sweep_without_a_finished_point_is_refused_and_nothing_written(sweep_copy):
     shutil.rmtree(sweep_copy / "points")
     before = files_below(sweep_copy)
-    with pytest.raises(InputError, match="none of its 12 points is finished"):
-        write_report(load_sweep(sweep_copy), sweep_copy)
+    refused("directory", lambda: write_report(load_sweep(sweep_copy), sweep_copy))
     assert files_below(sweep_copy) == before
-
-
-def test_a_folder_that_is_no_sweep_is_refused(tmp_path):
-    with pytest.raises(InputError, match="directory"):
-        write_report(load_sweep(tmp_path), tmp_path)
-    assert files_below(tmp_path) == set()

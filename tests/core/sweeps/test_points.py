@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-
 import pytest
 
 import jaxsens
-from jaxsens.core.base.sealed import digest
 from jaxsens.core.sweeps.config import load_sweep_config
 from jaxsens.core.sweeps.points import select
 from jaxsens.core.sweeps.sweep import PointsJob, run_sweep
@@ -96,20 +92,6 @@ def test_the_key_is_of_the_words_and_not_of_the_file(tmp_path):
     changed = keys("a.txt", "0 1 1\n0 1 0 1 0\n")
     assert changed[0] != original[0]
     assert changed[1] == original[1]
-
-
-def test_the_expanded_config_is_json_and_names_every_default():
-    point = tiny_sweep().points[0]
-    assert json.loads(json.dumps(point.expanded)) == point.expanded
-    model = point.expanded["model"]
-    assert model["type"] == "TransformerConfig"
-    assert model["weighting"]["type"] == "Softmax"
-    assert model["layer_norm_epsilon"] == 1e-5
-
-
-def test_a_key_is_of_canonical_json_and_does_not_depend_on_the_order_of_names():
-    expected = hashlib.sha256(b'{"a":[1.5,null],"b":1}').hexdigest()
-    assert digest({"b": 1, "a": [1.5, None]}) == digest({"a": [1.5, None], "b": 1}) == expected
 
 
 def test_the_path_is_one_that_hive_readers_understand(tmp_path):

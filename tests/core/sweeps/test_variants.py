@@ -76,21 +76,16 @@ PARITY = {"construction": "parity", "condition": "unbounded", "kinds": 3}
     ("base", "changes", "expected"),
     [
         (NETWORK, {"formula": "Q_1"}, {"dtype": "float64", "formula": "Q_1"}),
-        (NETWORK, {"construction": "parity"}, {"dtype": "float64", "construction": "parity"}),
         (FORMULA, {"kind": "transformer", "width": 4}, {"dtype": "float32", "kind": "transformer", "width": 4}),
         (PARITY, {"kind": "lstm", "width": 4}, {"kind": "lstm", "width": 4}),
         (PARITY, {"construction": "first"}, {"construction": "first", "condition": "unbounded"}),
         (PARITY, {"construction": "parity", "read": "everything"}, PARITY | {"read": "everything"}),
-        (PARITY, {"condition": "temperature"}, PARITY | {"condition": "temperature"}),
         (PARITY, {"formula": "Q_1"}, {"condition": "unbounded", "formula": "Q_1"}),
-        (FORMULA, {"formula": "Q_0"}, FORMULA | {"formula": "Q_0"}),
         (FORMULA, {"construction": "parity"},
          {"construction": "parity", "condition": "unbounded", "dtype": "float32"}),
         (NETWORK | {"kind": "lstm"}, {"formula": "Q_1"}, {"dtype": "float64", "formula": "Q_1"}),
-        (NETWORK, {"kind": "transformer"}, NETWORK | {"kind": "transformer"}),
         (NETWORK, {"checkpoint": "run"}, {"checkpoint": "run"}),
         ({"checkpoint": "run"}, {"kind": "lstm", "width": 4}, {"kind": "lstm", "width": 4}),
-        ({"checkpoint": "run"}, {"checkpoint": "other"}, {"checkpoint": "other"}),
     ],
 )  # fmt: skip
 @pytest.mark.needs("formal", "training")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.errors import Problems
 from jaxsens.core.sweeps.config import load_sweep_config, parse_sweep_config
 from jaxsens.core.sweeps.inputs import (
     MOST_WORDS,
@@ -39,15 +39,6 @@ def test_random_words_have_their_length_and_alphabet_and_end(n, seed, count, siz
     assert ((word >= 0) & (word < size)).all()
     assert not end or (tokens[:, -1] == size).all()
     assert np.array_equal(tokens, RandomWords(count).tokens(symbols, n, seed))
-
-
-def test_random_words_differ_between_seeds_and_lengths_and_use_the_alphabet_evenly():
-    words = RandomWords(1)
-    a, b = words.tokens(BITS, 64, 0), words.tokens(BITS, 64, 1)
-    assert not np.array_equal(a, b)
-    assert not np.array_equal(a[:, :62], words.tokens(BITS, 63, 0)[:, :62])
-    many = RandomWords(1).tokens(Symbols(3, None), 30_000, 0)
-    assert np.bincount(many[0]) == pytest.approx([10_000] * 3, abs=400)
 
 
 def test_the_stream_of_random_words_is_pinned():
@@ -82,14 +73,6 @@ def test_balanced_words_have_every_symbol_equally_often_or_once_more(m, size, co
     for word in words[:, :m]:
         often = np.bincount(word, minlength=size)
         assert often.max() - often.min() == (m % size != 0)
-
-
-def test_balanced_words_come_in_every_order_alike():
-    words = RandomWords(6000, "balanced").tokens(Symbols(2, None), 4, 0)
-    _, often = np.unique(words, axis=0, return_counts=True)
-    assert often == pytest.approx([1000] * 6, abs=130)
-    odd = RandomWords(3000, "balanced").tokens(Symbols(3, None), 1, 0)
-    assert np.bincount(odd[:, 0]) == pytest.approx([1000] * 3, abs=110)
 
 
 def test_the_stream_of_balanced_words_is_pinned():
@@ -230,11 +213,7 @@ def test_every_word_is_measured_for_every_seed_and_has_a_key_of_its_own():
 def test_words_that_are_too_many_are_refused_with_the_longest_length():
     longest = int(np.log2(MOST_WORDS))
     assert every('kind = "all"', f"[{longest}, {longest + 1}]").lengths == (longest, longest + 1)
-    match = (
-        rf"inputs.kind = 'all': 2 symbols have more than {MOST_WORDS} words at n = 19, 40: lengths up to 18"
-    )
-    with pytest.raises(InputError, match=match):
-        every('kind = "all"', "[4, 19, 40]")
+    assert "lengths up to 18" in refused("inputs.kind", every, 'kind = "all"', "[4, 19, 40]")
     refused("inputs.count", every, 'kind = "all"\ncount = 3')
     refused("inputs.kind", every, 'kind = "every"')
     for size, longest in ((3, 10), (4, 8)):

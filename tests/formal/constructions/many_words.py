@@ -7,6 +7,7 @@ pass. `test_many_words.py` compares the two.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import jax
@@ -25,6 +26,11 @@ orders, so that a sum of 1e7, the largest in these tests, leaves some 1e-8; a wr
 def wrong_values(found: np.ndarray, truth: np.ndarray) -> int:
     """How many values are not the truth value, but for `SUMMED`; what is no number is wrong."""
     return int((~(np.abs(found - truth) <= SUMMED)).sum())
+
+
+def every_word(symbols: int, n: int) -> np.ndarray:
+    """All words of n symbols, as rows."""
+    return np.array([*product(range(symbols), repeat=n)], np.int64).reshape(symbols**n, n)
 
 
 def activations(config: Any, parameters: Any, tokens: np.ndarray) -> np.ndarray:

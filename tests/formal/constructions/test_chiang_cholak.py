@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,12 @@ import pytest
 from jaxsens import flip_sensitivity
 from jaxsens.formal.constructions.chiang_cholak import (
     ReferenceTransformer,
-    ReferenceVariant,
     first,
     first_logits,
     parity,
     parity_logits,
 )
+from tests.formal.constructions.many_words import every_word
 from tests.refusals import refused
 from tests.tolerances import SUBTRACTED
 
@@ -27,10 +26,6 @@ NORMED = {"layer_norm": True}
 SOFTENED = {"layer_norm": True, "layer_norm_epsilon": 1e-5}
 EXACT: tuple[dict[str, Any], ...] = ({}, SCALED, NORMED, {**NORMED, **SCALED})
 OPTIONS: tuple[dict[str, Any], ...] = (*EXACT, SOFTENED, {**SOFTENED, **SCALED})
-
-
-def words_of(length: int) -> np.ndarray:
-    return np.array(list(product((0, 1), repeat=length)), dtype=np.int64).reshape(2**length, length)
 
 
 def random_word(length: int, seed: int) -> np.ndarray:
@@ -53,20 +48,6 @@ def predicted_logits(model: ReferenceTransformer, words: np.ndarray) -> np.ndarr
 # The formulas alone
 
 
-@pytest.mark.parametrize("sharpness", [0.05, 1.0, 8.0])
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_formulas_decide_the_language_at_every_length(options, sharpness):
-    for n in (*range(2, 60), 127, 200, 201):
-        ones = np.arange(n)
-        parities = parity_logits(ReferenceVariant("parity", **options, sharpness=sharpness), n, ones)
-        assert ((parities > 0) == (ones % 2 == 1)).all()
-        assert (parities != 0).all()
-        zero, one = first_logits(
-            ReferenceVariant("first", **options, sharpness=sharpness), n, np.array([0, 1])
-        )
-        assert zero < 0 < one
-
-
 # The models
 
 
@@ -74,7 +55,7 @@ def test_formulas_decide_the_language_at_every_length(options, sharpness):
 @pytest.mark.parametrize("language", MAKERS)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_every_word_of_six_bits_is_decided_and_has_the_logit_of_the_formula(options, language):
-    model, words = MAKERS[language](**options, sharpness=1.3), words_of(6)
+    model, words = MAKERS[language](**options, sharpness=1.3), every_word(2, 6)
     tokens = model.prepare(words)
     np.testing.assert_array_equal(model.accepts(tokens), belongs(language, words))
     measured = np.asarray(model(tokens))[:, model.logit]
@@ -88,7 +69,7 @@ def test_all_words_to_eight_bits_and_random_ones_to_two_hundred_are_decided(opti
     model = MAKERS[language](**options)
     random = np.random.default_rng(0)
     for length in (*range(9), 49, 100, 199, 200):
-        words = words_of(length) if length < 9 else random.integers(0, 2, (20, length))
+        words = every_word(2, length) if length < 9 else random.integers(0, 2, (20, length))
         if length >= 9:
             words[0], words[1], words[2], words[3] = 0, 1, np.arange(length) == 0, np.arange(length) > 0
         accepted = model.accepts(model.prepare(words))
@@ -174,15 +155,6 @@ def test_the_word_of_all_ones_puts_the_tent_on_the_classification_symbol():
     assert model.closed_form(16) == pytest.approx(math.hypot(1 / 16, 4 * math.tanh(1) / 256), rel=1e-12)
 
 
-@pytest.mark.long
-def test_first_moves_by_nothing_but_the_first_symbol():
-    model = first(read="everything")
-    result = flip_sensitivity(model, model.prepare(random_word(99, seed=4)))
-    assert result.argmax.position == 0
-    assert result.norms[0] == pytest.approx(model.closed_form(100), rel=1e-9)
-    assert not result.norms[1:].any()
-
-
 def test_firsts_gap_is_the_attention_weight_of_the_first_symbol():
     for n in (2, 7, 1000):
         assert first(sharpness=1.3).closed_form(n) == pytest.approx(math.exp(1.3) / (math.exp(1.3) + n - 1))
@@ -203,14 +175,6 @@ def test_layer_norm_without_epsilon_keeps_the_gap_at_any_length(language, pairs)
     signs = np.where(belongs(language, words), 1, -1)
     logits = np.asarray(model(model.prepare(words)))[:, model.logit]
     np.testing.assert_allclose(logits, signs * math.sqrt(pairs), rtol=1e-9)
-
-
-def test_rows_stay_pairs_of_opposites_and_numbers_in_floating_point():
-    model = parity(layer_norm=True, log_length=True)
-    rows = np.asarray(model.activations(model.prepare(random_word(40, seed=3))))
-    assert np.isfinite(rows).all()
-    np.testing.assert_array_equal(rows[:, 0::2], -rows[:, 1::2])
-    assert np.flatnonzero(rows[-1]).tolist() == [model.logit, model.logit + 1]
 
 
 # Use and misuse

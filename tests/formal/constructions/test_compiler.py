@@ -162,29 +162,6 @@ def test_every_head_is_as_near_to_hard_attention_as_its_lemma_says(name):
         assert 0 < largest <= 1 / 4
 
 
-@pytest.mark.quick(4)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(
-    ("name", "condition"),
-    [
-        ("previous", "unbounded"),
-        ("since", "temperature"),
-        ("parity", "temperature"),
-        ("parity", "temperature-bounded"),
-        ("parity", "average-hard"),
-        ("majority", "unbounded"),
-        ("since", "leftmost-hard"),
-    ],
-)
-def test_the_flax_model_computes_what_the_plain_pass_computes(name, condition, dtype):
-    entry = LIBRARY[name]
-    model = compile_formula(entry.formula, entry.alphabet, condition, dtype=dtype)
-    tokens = words(len(entry.alphabet), 33, 4)
-    y = np.asarray(model.activations(tokens))[..., model.output]
-    assert y.dtype == dtype
-    np.testing.assert_array_equal(y, evaluate_tokens(entry.formula, tokens, entry.alphabet))
-
-
 def test_the_control_does_not_compute_parity():
     entry = LIBRARY["parity"]
     model = compile_formula(entry.formula, entry.alphabet, "bounded-softmax")

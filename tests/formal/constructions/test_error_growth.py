@@ -18,7 +18,6 @@ from jaxsens.formal.constructions.soften import (
     error_bound,
     head_gain,
     norm_constants,
-    paper_constants,
     theorem_temperature,
     warmest_temperature,
 )
@@ -36,8 +35,6 @@ from tests.formal.constructions.tieless_models import (
     random_model,
 )
 
-SLACK = 1 + 1e-12
-
 
 @cache
 def measured_model(structure: str, seed: int, n: int) -> tuple[Transformer, UniformTieless]:
@@ -54,31 +51,6 @@ def softmax_error(model: Transformer, words: np.ndarray, tau: float) -> np.ndarr
 
 def sizes_of(model: Transformer) -> tuple[LayerSizes, ...]:
     return tuple(LayerSizes.of(layer) for layer in model.parameters.layers)
-
-
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_no_coordinate_errs_more_than_the_bound_at_any_temperature(structure):
-    """Warm ones too, where more than all of the gap is used up: the bound is then large, not wrong."""
-    nearest = 0.0
-    for seed in range(4):
-        model, measured = measured_model(structure, seed, 6)
-        words = all_inputs(model.config, 6)
-        for tau in np.geomspace(measured.gap / 30, 30 * measured.gap, 12):
-            bound = error_bound(sizes_of(model), measured, 1 / tau)
-            found = softmax_error(model, words, tau)
-            assert (found <= bound * SLACK + 1e-12).all()
-            nearest = max(nearest, float((found / bound).max()))
-    assert nearest > 1e-3  # it says something
-
-
-@pytest.mark.parametrize("tau", [0.05, 0.2, 1.0, 10.0])
-def test_the_bound_is_attained(tau):
-    """A word with a single 1, all other scores exactly a gap below, values 0 and 1: one layer has no slack."""
-    model, words = chooser(gap=1.0), np.array([[0, 0, 1, 0, 0]])
-    measured = measure(model, 5, words)
-    bound = error_bound(sizes_of(model), measured, 1 / tau)
-    np.testing.assert_allclose(softmax_error(model, words, tau), bound, rtol=1e-9, atol=1e-15)
-    assert bound[3] > 0
 
 
 AFTER: dict[str, dict[str, np.ndarray]] = {
@@ -123,33 +95,17 @@ def test_an_error_of_scores_takes_from_the_gap(second):
         assert bound[4] == pytest.approx(1 / (1 + math.exp((1 - 2 * first) / tau)), rel=1e-9)
 
 
-def test_the_temperature_is_then_the_warmest_possible():
-    model, words = chooser(gap=1.0), np.array([[0, 0, 1, 0, 0]])
-    measured = measure(model, 5, words)
-    for epsilon in (0.25, 1e-3):
-        colder = theorem_temperature(norm_constants(model.parameters), 1, 5, measured.gap, 1.0, epsilon)
-        tau = warmest_temperature(model.parameters, measured, epsilon, colder)
-        assert 1 - 4 / (4 + math.exp(1 / tau)) == pytest.approx(1 - epsilon, abs=0.01 * epsilon)
-        assert colder < tau
-
-
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("epsilon", [1 / 4, 1e-3])
 def test_each_temperature_keeps_the_promise_and_none_is_colder_than_the_one_before(structure, epsilon):
     for seed in range(4):
         model, measured = measured_model(structure, seed, 6)
-        words, layers = all_inputs(model.config, 6), model.config.layers
-        paper, norms = (
-            theorem_temperature(constants, layers, 6, measured.gap, measured.x_max, epsilon)
-            for constants in (
-                paper_constants(model.config, model.parameters),
-                norm_constants(model.parameters),
-            )
-        )
+        words, constants = all_inputs(model.config, 6), norm_constants(model.parameters)
+        norms = theorem_temperature(constants, model.config.layers, 6, measured.gap, measured.x_max, epsilon)
         warmest = warmest_temperature(model.parameters, measured, epsilon, norms)
-        assert paper <= norms < warmest
-        for tau in (paper, norms, warmest):
+        assert norms < warmest
+        for tau in (norms, warmest):
             assert error_bound(sizes_of(model), measured, 1 / tau).max() <= epsilon
             assert softmax_error(model, words, tau).max() <= epsilon
         assert error_bound(sizes_of(model), measured, 1 / (1.01 * warmest)).max() > epsilon

@@ -13,6 +13,7 @@ from jaxsens.formal.constructions import uniform_tieless
 from jaxsens.formal.constructions.uniform_tieless import all_inputs, batches, measure, uniform_heads
 from tests import reference
 from tests.formal.constructions.tieless_models import STRUCTURES, chooser, random_model, with_parameters
+from tests.refusals import refusal, refused
 
 
 def by_definition(model: Transformer, words: np.ndarray) -> tuple[dict, np.ndarray, dict]:
@@ -68,14 +69,6 @@ def test_batches_change_nothing(monkeypatch):
     np.testing.assert_allclose(parts.spreads[1], whole.spreads[1], rtol=1e-12)
 
 
-def test_a_gap_that_falls_as_one_over_n_is_measured_so():
-    """A future-masked search for the last position by j/n."""
-    for n in (2, 5, 10):
-        measured = measure(chooser(gap=0.0, position_gap=1.0, mask="future"), n)
-        assert measured.gap == pytest.approx(1 / n, rel=1e-9)
-        assert measured.x_max == 1
-
-
 def test_rows_that_see_one_key_have_nothing_to_choose():
     assert measure(chooser(), 1).gap == np.inf
     assert measure(chooser(mask="strict-future"), 2).gap == np.inf
@@ -108,17 +101,15 @@ def test_a_tie_is_no_tie_where_only_one_of_them_is_seen():
 
 def test_all_heads_that_tie_are_named_but_no_uniform_one():
     """Without position embeddings equal symbols have equal keys."""
-    with pytest.raises(InputError, match="3 errors") as refusal:
+    with refusal("layer 0, head 0", "layer 1, head 0", "layer 1, head 1"):
         measure(random_model("two layers of two heads", seed=0, positions="none"), 2)
-    for name, tied in {"0, head 0": True, "0, head 1": False, "1, head 0": True, "1, head 1": True}.items():
-        assert (f"layer {name} = 'gap 0 at position 1 of [0, 0]'" in str(refusal.value)) == tied
 
 
 def test_a_gap_that_rounding_could_have_made_is_no_gap():
     """2e-6 beside scores of 1: a tie in float32 for all one can say, and a gap in float64."""
     searching = {"gap": 1.0, "position_gap": 4e-6, "mask": "future"}
     assert measure(chooser(**searching), 2).gap == pytest.approx(2e-6, rel=1e-6)
-    with pytest.raises(InputError, match="what rounding in float32 may make of a tie"):
+    with refusal("layer 0, head 0"):
         measure(chooser(**searching, dtype="float32"), 2)
 
 
@@ -134,50 +125,39 @@ def test_every_reason_is_given_at_once():
         activation="gelu",
         positions=("alibi", "rotary"),
     )
-    with pytest.raises(InputError, match="12 errors") as refusal:
+    both = [
+        f"layer {k}: {name}" for k in (0, 1) for name in ("scores", "layer_norm", "activation", "positions")
+    ]
+    with refusal(*both, "layer 0: weighting", "n"):
         measure(Transformer(config), 0)
-    for reason in (
-        "layer 0: weighting",
-        "layer 0: scores = 'additive'",
-        "layer 1: scores",
-        "layer 1: layer_norm = 'pre'",
-        "layer 1: activation = 'gelu'",
-        "layer 0: positions = Alibi()",
-        "layer 1: positions = Rotary",
-        "n = 0",
-    ):
-        assert reason in str(refusal.value)
-    assert "layer 1: weighting" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(
     ("call", "named"),
     [
-        (lambda: measure("a model", 3), "model = 'str'"),  # pyright: ignore[reportArgumentType]
-        (lambda: measure(chooser(), 2.0), r"n = 2\.0"),  # pyright: ignore[reportArgumentType]
-        (lambda: measure(chooser(readout=4), 3), "readout position 4"),
-        (lambda: measure(chooser(), 17), "131072 inputs .* give `words`"),
-        (lambda: measure(chooser(), 3, np.zeros((2, 4), int)), r"words = .*\(2, 4\)"),
-        (lambda: measure(chooser(), 3, np.zeros((0, 3), int)), r"words = .*\(0, 3\)"),
-        (lambda: measure(chooser(), 3, np.full((1, 3), 2)), "the model reads ids 0 to 1"),
-        (lambda: measure(chooser(), 3, np.zeros((1, 3))), "whole numbers"),
+        (lambda: measure("a model", 3), "model"),  # pyright: ignore[reportArgumentType]
+        (lambda: measure(chooser(), 2.0), "n"),  # pyright: ignore[reportArgumentType]
+        (lambda: measure(chooser(readout=4), 3), "tokens"),
+        (lambda: measure(chooser(), 17), "n"),
+        (lambda: measure(chooser(), 3, np.zeros((2, 4), int)), "words"),
+        (lambda: measure(chooser(), 3, np.zeros((0, 3), int)), "words"),
+        (lambda: measure(chooser(), 3, np.full((1, 3), 2)), "words.tokens"),
+        (lambda: measure(chooser(), 3, np.zeros((1, 3))), "words.tokens"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_by_name(call, named):
-    with pytest.raises(InputError, match=named):
-        call()
+    refused(named, call)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_activations_that_are_no_numbers_are_refused(value):
     broken = np.full((1, 5, 1), value)
-    with pytest.raises(InputError, match=r"x\^\(1\) is not finite"):
-        measure(with_parameters(chooser(), 0, value=broken), 2)
+    refused("model", measure, with_parameters(chooser(), 0, value=broken), 2)
 
 
 def test_scores_that_overflow_are_refused():
     huge = np.full((1, 5, 1), 1e200)
-    with pytest.raises(InputError, match="scores stay finite"):
+    with refusal("layer 0, head 0"):
         measure(with_parameters(chooser(), 0, query=huge, key=huge), 2)
 
 

@@ -37,24 +37,23 @@ def test_the_alphabet_of_dyck_has_opening_brackets_first_in_the_order_of_the_con
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "names"),
     [
-        ({"name": "no-such"}, "'no-such': give one of parity, 2dyck, dyck"),
-        ({"name": "parity", "p": 0.1}, "p = 0.1: no option of this language, which has: end_probability"),
-        ({"name": "2dyck", "kinds": 2}, "kinds = 2: no option of this language, which has: open_probability"),
-        ({"name": "parity", "end_probability": 1}, "end_probability = 1: a number above 0 and below 1"),
-        ({"name": "majority", "end_probability": True}, "end_probability = True"),
-        ({"name": "one-star", "end_probability": "0.1"}, "end_probability = '0.1'"),
-        ({"name": "equal-blocks", "stop_probability": float("nan")}, "stop_probability = nan"),
-        ({"name": "dyck", "kinds": 0, "open_probability": 0.0}, "2 errors\n  - kinds = 0.*\n  - open_prob"),
-        ({"name": "flip-flop", "ignore_probability": 2, "end_probability": -1}, "2 errors"),
-        ({"name": "set-complement", "size": 1}, "size = 1: a whole number of at least 2"),
-        ({"name": "set-complement", "size": 63}, "size = 63: a whole number of at least 2 and at most 62"),
+        ({"name": "no-such"}, "name"),
+        ({"name": "parity", "p": 0.1}, "p"),
+        ({"name": "2dyck", "kinds": 2}, "kinds"),
+        ({"name": "parity", "end_probability": 1}, "end_probability"),
+        ({"name": "majority", "end_probability": True}, "end_probability"),
+        ({"name": "one-star", "end_probability": "0.1"}, "end_probability"),
+        ({"name": "equal-blocks", "stop_probability": float("nan")}, "stop_probability"),
+        ({"name": "dyck", "kinds": 0, "open_probability": 0.0}, "kinds open_probability"),
+        ({"name": "flip-flop", "ignore_probability": 2, "end_probability": -1}, "ignore_probability end_probability"),
+        ({"name": "set-complement", "size": 1}, "size"),
+        ({"name": "set-complement", "size": 63}, "size"),
     ],
-)
-def test_bad_options_are_refused(arguments, message):
-    with pytest.raises(InputError, match=message):
-        jaxsens.language(**arguments)
+)  # fmt: skip
+def test_bad_options_are_refused(arguments, names):
+    refused(names, jaxsens.language, **arguments)
 
 
 @pytest.mark.parametrize("method", ["sample_prefixes", "sample_labelled"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from random import Random
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from jaxsens import logic
 from jaxsens.formal.logic.automata import unrolled
 from jaxsens.formal.logic.numerical import LAST
+from tests.formal.constructions.many_words import every_word
 from tests.formal.logic.random_formulas import random_formula
 from tests.refusals import refused
 
@@ -23,20 +23,16 @@ STATES = {
 }  # fmt: skip
 
 
-def words(symbols: int, n: int) -> np.ndarray:
-    return np.array(list(product(range(symbols), repeat=n)), np.int64).reshape(symbols**n, n)
-
-
 def satisfied(formula: logic.Formula, alphabet, n: int) -> np.ndarray:
     if n == 0:
         return np.zeros(1, bool)
-    return logic.evaluate_tokens(formula, words(len(alphabet), n), alphabet)[:, -1]
+    return logic.evaluate_tokens(formula, every_word(len(alphabet), n), alphabet)[:, -1]
 
 
 def check(found: logic.Automaton, formula: logic.Formula, alphabet, longest: int) -> None:
     for n in range(longest + 1):
         wanted = satisfied(formula, alphabet, n)
-        ends = found.states(words(len(alphabet), n))[:, -1]
+        ends = found.states(every_word(len(alphabet), n))[:, -1]
         np.testing.assert_array_equal(found.accepting[ends], wanted, err_msg=f"{formula}, n = {n}")
         assert found.accepted(n) == wanted.sum()
 

@@ -110,7 +110,7 @@ def test_sharing_keeps_a_formula_of_exponential_text_cheap():
 def test_a_word_satisfies_what_is_true_at_its_last_position():
     assert logic.satisfies(logic.parse("Y Q_a"), "bab")
     assert not logic.satisfies(logic.parse("Y Q_a"), "aba")
-    with pytest.raises(InputError, match="word is empty"):
+    with refusal(""):
         logic.satisfies(logic.TRUE, "")
 
 
@@ -127,7 +127,7 @@ def test_symbols_and_tokens_outside_the_alphabet_are_refused_together():
             call(logic.TRUE, None)  # pyright: ignore[reportArgumentType]
     with refusal("formula"):
         logic.evaluate_tokens("Q_a", np.array([0]), "ab")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InputError, match="evaluate_tokens"):
+    with refusal(""):
         logic.evaluate(logic.TRUE, [0, 1])  # pyright: ignore[reportArgumentType]
 
 
@@ -141,9 +141,11 @@ class CountNear(logic.Count):
 
 
 def test_kinds_without_a_rule_are_refused_by_name():
-    with pytest.raises(InputError, match="evaluate has no rule for the formula Maybe"):
-        logic.evaluate(Maybe(logic.Symbol("a")), "ab")
-    with pytest.raises(InputError, match="evaluate has no rule for the count CountNear"):
-        logic.evaluate(CountNear(logic.Symbol("a")) >= 1, "ab")
-    with pytest.raises(InputError, match="compile_formula has no rule for the formula Maybe"):
-        jaxsens.compile_formula(~Maybe(logic.Symbol("a")), "ab")
+    maybe, near = Maybe(logic.Symbol("a")), CountNear(logic.Symbol("a")) >= 1
+    for call, formula, kind in (
+        (logic.evaluate, maybe, "formula Maybe"),
+        (logic.evaluate, near, "count CountNear"),
+        (jaxsens.compile_formula, ~maybe, "formula Maybe"),
+    ):
+        with pytest.raises(InputError, match=f"{call.__name__} has no rule for the {kind}"):
+            call(formula, "ab")

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from jaxsens import logic
-from jaxsens.core.base.errors import InputError
 from jaxsens.formal.logic import library as definitions
 from tests.refusals import refusal, refused
 
@@ -85,7 +84,7 @@ def test_an_unknown_name_and_unusable_parameters_are_refused():
         logic.hop_induction(0, "a", "ab")
     with refusal("output"):
         logic.hop_induction(1, "z", "ab")
-    with pytest.raises(InputError, match="gram is empty"):
+    with refusal(""):
         logic.n_gram("")
     for depth in (0, "2"):
         with refusal("largest_depth"):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from jaxsens.cli import main
 from jaxsens.core.base.errors import InputError
 from jaxsens.formal.constructions.catalogue import EVERY_CONDITION, catalogue, construction, names
-from jaxsens.formal.constructions.conditions import CONDITIONS, Condition
-from jaxsens.formal.tables.report import conditions_text
+from jaxsens.formal.constructions.conditions import Condition
 
 ENTRIES = {entry.name: entry for entry in catalogue()}
 
@@ -100,11 +97,3 @@ def test_measuring_writes_the_table(monkeypatch, tmp_path, capsys):
     assert main(["constructions", "--measure"]) == 0
     every = len(experiment.plan_of().rows)
     assert capsys.readouterr().out == f"{every} previous 4000\n"
-
-
-def test_conditions_are_abbreviated_only_where_all_are_there():
-    plain, masked = ([Condition(name, a) for name in CONDITIONS] for a in (False, True))  # pyright: ignore[reportArgumentType]
-    assert conditions_text([*itertools.chain(*zip(plain, masked, strict=True))]) == "every condition*"
-    assert conditions_text(plain) == "every condition"
-    assert conditions_text(plain[1:]).startswith("unbounded, ")
-    assert conditions_text([plain[0], masked[0]]) == "temperature*"

@@ -7,7 +7,6 @@ import io
 import pytest
 from rich.console import Console
 
-from jaxsens.core.base.errors import InputError
 from jaxsens.core.sweeps.jobs.job import run
 from jaxsens.formal.constructions.compiler import compile_formula
 from jaxsens.formal.constructions.conditions import ConditionName
@@ -20,6 +19,7 @@ from jaxsens.formal.tables.constructions_table import (
     plan_of,
 )
 from jaxsens.formal.tables.report import TABLES, cells, exponent_text, markdown
+from tests.refusals import refused
 
 LENGTHS = (10, 20, 40)
 
@@ -120,20 +120,7 @@ def test_measuring_reports_every_row_and_refuses_unknown_names(monkeypatch):
         "Sensitivity": 6, "Exactness": 4, "Networks": 5,
     }  # fmt: skip
     assert "6/6  since, unbounded, autoregressive: 1 at n = 40" in log.getvalue()
-    with pytest.raises(InputError, match="is measured"):
-        plan_of("sinces", 50)
-
-
-def test_a_row_that_fails_does_not_stop_the_others(monkeypatch):
-    def failing(case, condition, read, plan):
-        if condition.name == "unbounded":
-            raise ValueError("no such luck")
-        return row()
-
-    monkeypatch.setattr(constructions_table, "measure_row", failing)
-    outcome = run(constructions_job(plan_of("since", 50)), Console(file=io.StringIO()))
-    assert (outcome.finished, outcome.exit_code) == (4, 1)
-    assert str(outcome.failures[0]) == "since, unbounded: ValueError: no such luck"
+    refused("name", plan_of, "sinces", 50)
 
 
 @pytest.mark.slow

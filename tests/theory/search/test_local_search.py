@@ -51,15 +51,6 @@ def test_two_measurements_tell_what_a_flip_does_after_every_change(engine):
             here, there = pair_of(task, rng.integers(0, 3, 5).astype(np.int32), row, column)
             measured = at_all_neighbours(task, here, row, column)
             np.testing.assert_allclose(after_one_change(here, there, row, column), measured, rtol=1e-9)
-            # The planted problems: the wrong sign, the flip in the word as it is, and another flip's neighbour.
-            step, moved = here.changes[row, column], there.changes - here.changes
-            elsewhere = task.measure(here.after(row - 1, column))
-            for wrong in (
-                task.sizes(step - moved),
-                task.sizes(step + 0 * moved),
-                after_one_change(here, elsewhere, row, column),
-            ):
-                assert not np.allclose(np.delete(wrong, row, 0), np.delete(measured, row, 0), rtol=1e-3)
 
 
 def test_a_local_maximum_is_one():

@@ -171,8 +171,12 @@ def test_ctrl_c_before_anything_was_found_is_a_plain_one(tmp_path, monkeypatch):
 def test_a_search_that_measures_nothing_leaves_no_checkpoint(tmp_path):
     model = model_of()
     broken = jax.tree.map(lambda leaf: np.full(leaf.shape, np.nan), model.parameters)
-    with pytest.raises(jaxsens.InputError, match="not finite"):
-        searched(
-            jaxsens.Transformer(model.config, parameters=broken), 6, checkpoint=tmp_path / "state", **SEARCH
-        )
+    refused(
+        "model",
+        searched,
+        jaxsens.Transformer(model.config, parameters=broken),
+        6,
+        checkpoint=tmp_path / "state",
+        **SEARCH,
+    )
     assert not (tmp_path / "state").exists()

@@ -257,8 +257,7 @@ def test_programs_of_strangers_are_not_run(which, mode, tmp_path):
 def test_a_folder_of_another_user_is_not_used(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
     monkeypatch.setattr(program_cache, "_ROOT", -1)
-    with pytest.raises(InputError, match="belongs to another user, whose programs would run as you"):
-        programs_kept(str(tmp_path))
+    refused("--compilation-cache", programs_kept, str(tmp_path))
 
 
 def test_where_nobody_chose_a_folder_that_others_can_write_to_it_is_warned_of(

@@ -50,77 +50,46 @@ class Callable1:
         return self(tokens)
 
 
-def measured_alone(k: int) -> tuple[Any, Any]:
-    model = a_model(k)
-    return model, jaxsens.flip_sensitivity(model, WORD, 3)
-
-
-def measured_with_parameters(k: int) -> tuple[Any, Any]:
-    def function(table: Any, tokens: Any) -> Any:
-        return (1.0 + k) * table[tokens].sum(0)
-
-    return function, jaxsens.flip_sensitivity((function, TABLE), WORD, 3)
-
-
-def measured_by_scalar(k: int) -> tuple[Any, Any]:
-    scalar = lambda y: (1.0 + k) * y[0]  # noqa: E731 - what users write
-    return scalar, jaxsens.flip_sensitivity(
-        jaxsens.Transformer(small(layers=1)), WORD, measure=jaxsens.Function(scalar)
-    )
-
-
-def measured_by_change(k: int) -> tuple[Any, Any]:
-    change = lambda y, new: (1.0 + k) * jnp.abs(new - y)[0]  # noqa: E731 - what users write
-    return change, jaxsens.flip_sensitivity(
-        (lambda t, w: t[w].sum(0), TABLE), WORD, 3, measure=jaxsens.Comparison(change)
-    )
-
-
-def measured_object(k: int) -> tuple[Any, Any]:
-    model = Callable1(k)
-    return model, jaxsens.flip_sensitivity(model, WORD, 3)
-
-
-def measured_method(k: int) -> tuple[Any, Any]:
-    model = Callable1(k)
-    return model, jaxsens.flip_sensitivity(model.method, WORD, 3)
-
-
-def measured_rows(k: int) -> tuple[Any, Any]:
-    model = lambda tokens: (1.0 + k) * jnp.asarray(TABLE)[tokens]  # noqa: E731 - what users write
-    return model, (
-        jaxsens.flip_sensitivity(model, WORD, flips=jaxsens.Delete(), readout="mean"),
-        jaxsens.analysis.influence_matrix(model, WORD, flips=3),
-    )
-
-
-def explained(k: int) -> tuple[Any, Any]:
-    model = a_model(k)
-    return model, jaxsens.explain(model, flips=3, n=6)
-
-
-WAYS = [
-    measured_alone,
-    measured_with_parameters,
-    measured_by_scalar,
-    measured_by_change,
-    measured_object,
-    measured_method,
-    measured_rows,
-    explained,
-]
+measure = jaxsens.flip_sensitivity
+WAYS: dict[str, tuple[Callable[[int], Any], Callable[[Any], Any]]] = {
+    "alone": (a_model, lambda model: measure(model, WORD, 3)),
+    "with parameters": (
+        lambda k: lambda table, tokens: (1.0 + k) * table[tokens].sum(0),
+        lambda function: measure((function, TABLE), WORD, 3),
+    ),
+    "a function of the output": (
+        lambda k: lambda y: (1.0 + k) * y[0],
+        lambda f: measure(jaxsens.Transformer(small(layers=1)), WORD, measure=jaxsens.Function(f)),
+    ),
+    "a function of both outputs": (
+        lambda k: lambda y, new: (1.0 + k) * jnp.abs(new - y)[0],
+        lambda f: measure((lambda t, w: t[w].sum(0), TABLE), WORD, 3, measure=jaxsens.Comparison(f)),
+    ),
+    "an object": (Callable1, lambda model: measure(model, WORD, 3)),
+    "a method": (Callable1, lambda model: measure(model.method, WORD, 3)),
+    "rows": (
+        lambda k: lambda tokens: (1.0 + k) * jnp.asarray(TABLE)[tokens],
+        lambda model: (
+            measure(model, WORD, flips=jaxsens.Delete(), readout="mean"),
+            jaxsens.analysis.influence_matrix(model, WORD, flips=3),
+        ),
+    ),
+    "explained": (a_model, lambda model: jaxsens.explain(model, flips=3, n=6)),
+}
+"""What makes a function of a number, and what is done with it."""
 
 
 @pytest.mark.quick(0, 2)
 @pytest.mark.parametrize("way", WAYS)
 def test_functions_and_their_programs_go_while_results_stay(way):
-    way(0)
+    make, use = WAYS[way]
+    use(make(0))
     before, functions, results = executables(), [], []
     for k in range(1, 3):
-        function, result = way(k)
+        function = make(k)
+        results.append(use(function))
         functions.append(weakref.ref(function))
-        results.append(result)
-        del function, result
+        del function
     left = executables()
     assert [one() for one in functions] == [None] * 2
     assert left <= before
@@ -224,17 +193,6 @@ def test_static_arguments_are_told_apart_as_they_compare():
     pairs = [PairApply(function, None, ()) for function in (one, one, other)]
     keys = [programs._weakly(pair, []) for pair in pairs]
     assert keys[0] == keys[1] != keys[2]
-
-
-@pytest.mark.long
-def test_programs_of_ever_new_lengths_are_no_more_than_the_limit(monkeypatch):
-    monkeypatch.setattr(programs, "LARGEST", 2)
-    double = compiled(static=1)(lambda factor, x: factor * x)
-    counts = []
-    for n in range(1, 9):
-        double(2, np.ones(n, np.float32))
-        counts.append(executables())
-    assert max(counts[3:]) <= counts[2]
 
 
 def test_a_program_may_call_itself_while_it_is_traced():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
@@ -13,7 +12,6 @@ from jaxsens import FlipSensitivity, Transformer, TransformerConfig, flip_sensit
 from jaxsens.core.measures import Measure
 from jaxsens.core.models.parts.masks import MASKS
 from jaxsens.core.models.transformer.parameters import TransformerParameters
-from jaxsens.formal.constructions.chiang_cholak import first, parity
 from tests import reference
 from tests.small_models import (
     KINDS,
@@ -123,19 +121,3 @@ def test_flips_that_make_and_break_ties():
     words = np.random.default_rng(2).integers(0, 3, size=(3, 7))
     result = flip_sensitivity(Transformer(config, parameters=parameters), words, engine="vmap")
     assert_flips(result, config, parameters, words)
-
-
-# Chiang and Cholak (2022), "Overcoming a theoretical limitation of self-attention": their gaps are formulas.
-
-
-@pytest.mark.quick(2)
-@pytest.mark.parametrize("options", [{}, {"layer_norm": True, "layer_norm_epsilon": 1e-5}], ids=str)
-@pytest.mark.parametrize("make", [parity, first])
-def test_two_transformers_whose_answer_is_a_formula(make, options):
-    model = make(**options, sharpness=1.3, read="everything")
-    word = model.prepare("1110101")  # in both languages
-    result = flip_sensitivity(model, word, engine="vmap")
-    parameters = jax.tree.map(np.asarray, model.parameters)
-    assert_flips(result, model.config, parameters, [word])
-    np.testing.assert_allclose(result.norms, model.predicted(word), rtol=1e-10, atol=1e-14)
-    assert reference.output(model.config, parameters, word)[model.logit] > 0

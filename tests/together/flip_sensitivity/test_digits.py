@@ -15,7 +15,6 @@ from jaxsens import TransformerConfig
 from jaxsens.core.base.errors import PrecisionWarning
 from jaxsens.core.base.programs import RESOLVED, numerics, resolved
 from jaxsens.core.choose import Work
-from jaxsens.core.engines.difference.rounding import product_error, size
 from jaxsens.core.measures import Decision, Measure
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.parts.weighting import Sigmoid, SinkSoftmax
@@ -189,38 +188,6 @@ def test_a_decision_that_an_error_may_turn_is_unresolved():
     error = jnp.asarray([1e-2, 1e-3, 1e-3])
     assert Decision().of_changes(y, dy, error)[1].tolist() == [1, 0, 0]
     assert Decision(0.5).of_changes(y[:1], jnp.asarray([[-0.5]]), error[:1])[1].tolist() == [1]
-
-
-def test_the_error_of_a_product_is_that_of_float32():
-    rng = np.random.default_rng(0)
-    rows, matrix = rng.normal(size=(200, 32)).astype(np.float32), rng.normal(size=(32, 16)).astype(np.float32)
-    off = np.linalg.norm(rows @ matrix - rows.astype(np.float64) @ matrix.astype(np.float64), axis=1)
-    said = np.asarray(product_error(size(jnp.asarray(rows)), jnp.zeros(200), jnp.asarray(matrix)))
-    assert np.all(off <= said)
-    assert np.median(off / said) > 0.01
-
-
-@pytest.mark.long
-def test_the_doubt_of_an_output_covers_its_rounding_and_is_assumed_where_it_cannot_be_evaluated():
-    model = transformer(0, weighting="softmax", layers=2, width=32)
-    subject, tokens = as_model(model), word(24)
-    output = np.asarray(subject.apply(subject.parameters, jnp.asarray(tokens)))
-    doubts = output_rounding(subject, tokens[None])
-    said = doubts(FIRST, "float32", output[None])
-    assert 1e-9 < np.max(said / np.max(np.abs(output))) < 1e-4
-
-    def on_host(tokens: Any) -> np.ndarray:
-        return np.asarray([tokens.sum(), 1], np.float32)
-
-    def called(tokens: Any) -> Any:
-        shape = jax.ShapeDtypeStruct((2,), jnp.float32)
-        found = jax.pure_callback(
-            lambda t: np.asarray([t.sum(), 1], np.float32), shape, tokens, vmap_method="sequential"
-        )
-        return jnp.asarray(found)
-
-    assumed = output_rounding(as_model(called), tokens[None])(FIRST, "float32", np.array([[3.0, 1.0]]))
-    np.testing.assert_allclose(assumed[0], 4 * np.finfo(np.float32).eps * np.array([3, 1]))
 
 
 def test_the_doubt_of_a_float64_output_covers_the_rounding_of_its_parameters():

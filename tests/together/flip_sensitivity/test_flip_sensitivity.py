@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import jaxsens
+from tests.refusals import refusal, refused
 
 CONFIG = jaxsens.TransformerConfig(alphabet_size=3, width=8, heads=2, layers=2, feed_forward=16)
 SHALLOW = CONFIG.replace(
@@ -68,29 +69,9 @@ def test_the_readout_and_the_end_of_sequence_are_left_out_unless_asked_for(model
     assert np.isfinite(default.profile()[0]).sum() == 2
 
 
-def test_norms_and_outputs_are_those_asked_for():
-    def model(tokens):
-        return jnp.array([3.0, -4.0, 0.5]) * tokens[0]
-
-    def measure(**options):
-        return jaxsens.flip_sensitivity(model, [0, 1], 2, **options).norms.tolist()
-
-    assert measure(measure="l1") == [7.5]
-    assert measure(measure="linf") == [4.0]
-    assert measure(measure=jaxsens.L2(outputs=[0, 1])) == [5.0]
-    assert measure(measure=jaxsens.L2(outputs=[2])) == [0.5]
-
-
 def test_the_l2_norm_does_not_underflow_in_float32():
     result = jaxsens.flip_sensitivity(lambda t: jnp.array([3e-30, 4e-30]) * t[0], [0, 1], 2)
     np.testing.assert_allclose(result.norms, [5e-30], rtol=1e-6)
-
-
-def test_the_readout_position_of_the_config_is_the_one_left_out():
-    result = jaxsens.flip_sensitivity(jaxsens.Transformer(SHALLOW.replace(readout=1)), word(5))
-    assert set(result.positions) == {0, 2, 3}
-    mean = jaxsens.flip_sensitivity(jaxsens.Transformer(SHALLOW.replace(readout="mean")), [0, 1, 2])
-    assert set(mean.positions) == {0, 1, 2}
 
 
 def test_float64_models_are_measured_in_float64_whatever_the_global_setting():
@@ -114,48 +95,38 @@ def test_a_second_input_of_the_same_length_does_not_compile_again(model):
     assert not compiled
 
 
-def refused(*arguments, **options):
-    with pytest.raises(jaxsens.InputError) as caught:
-        jaxsens.flip_sensitivity(*arguments, **options)
-    return str(caught.value)
+def constant_rows(t):
+    return jnp.ones((3, 2)) * t[0]
 
 
-def test_all_problems_of_the_arguments_are_named_at_once(model):
-    message = refused(model, [[0.5, 1.0]], "none", "l3", readout=-7, placement=3, engine="fast", progress=1)
-    for name in ("tokens", "flips", "measure", "readout", "placement", "engine", "progress"):
-        assert f"{name} = " in message
-    with pytest.raises(
-        jaxsens.InputError, match=r"(?s)Placement: 2 errors.*batch_size = 0.*memory_budget = -1"
-    ):
-        jaxsens.Placement(batch_size=0, memory_budget=-1)
+COUNTER = iter(range(100))
 
 
-def test_each_bad_argument_is_named_with_its_value_and_a_remedy(model):
-    assert "outputs = [8]: the model has the outputs 0 to 7" in refused(
-        model, [0, 1], measure=jaxsens.L2(outputs=[8])
-    )
-    assert "flips = None: say which" in refused(lambda t: t.sum() * 1.0, [0, 1])
-    assert "nothing to flip" in refused(model, [3])
-    assert "callable" in refused(7, [0, 1])
+@pytest.mark.parametrize(
+    ("path", "call", "remedy"),
+    [
+        ("measure.outputs", lambda m: (m, [0, 1], 3, jaxsens.L2(outputs=[8])), "the model has the outputs 0 to 7"),
+        ("flips", lambda m: (lambda t: t.sum() * 1.0, [0, 1]), "say which"),
+        ("tokens", lambda m: (m, [3]), "nothing to flip"),
+        ("model", lambda m: (7, [0, 1]), "callable"),
+        ("model", lambda m: (SimpleNamespace(model=m), [0, 1]), "pass its .model, a Transformer"),
+        ("model", lambda m: (constant_rows, [0, 1, 1], 2), "shape (3, 2)"),
+        ("model", lambda m: (lambda t: jnp.log(t[0] * 0.0), [0, 1], 2), "not finite"),
+        ("model", lambda m: (lambda t: 1 / (1.0 - t[0]), [0, 1], 2), "not finite under 1 of 1 flips"),
+        ("model", lambda m: (lambda t: t * 1.0, [0, 1, 1], 2), "its output has shape (3,)"),
+        ("", lambda m: (lambda t: t.sum() * 1.0 + next(COUNTER), [0, 1], 2), "two calls on the same input differ"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_measured_is_refused_with_the_remedy(model, path, call, remedy):
+    with refusal(path) as caught:
+        jaxsens.flip_sensitivity(*call(model))
+    assert remedy in str(caught.value)
 
 
-def test_a_record_that_holds_a_model_is_refused_with_the_place_of_the_model(model):
+def test_a_record_that_holds_a_model_is_refused_everywhere(model):
     record: Any = SimpleNamespace(model=model)
-    assert "model = SimpleNamespace: pass its .model, a Transformer" in refused(record, [0, 1])
-    with pytest.raises(jaxsens.InputError, match=r"its \.model, a Transformer"):
-        jaxsens.analysis.layer_changes(record, [0, 1])
-    with pytest.raises(jaxsens.InputError, match=r"its \.model, a Transformer"):
-        jaxsens.theory.lemma5(record, 4)
-
-
-def test_models_that_cannot_be_measured_are_refused_with_the_remedy():
-    assert "shape (3, 2)" in refused(lambda t: jnp.ones((3, 2)) * t[0], [0, 1, 1], 2)
-    assert "not finite" in refused(lambda t: jnp.log(t[0] * 0.0), [0, 1], 2)
-    assert "not finite under 1 of 1 flips" in refused(lambda t: 1 / (1.0 - t[0]), [0, 1], 2)
-    assert "its output has shape (3,)" in refused(lambda t: t * 1.0, [0, 1, 1], 2)
-    assert "JAX cannot trace it" in refused(lambda t: jnp.asarray(np.sin(np.asarray(t)).sum()), [0, 1], 2)
-    counter = iter(range(100))
-    assert "two calls on the same input differ" in refused(lambda t: t.sum() * 1.0 + next(counter), [0, 1], 2)
+    refused("model", jaxsens.analysis.layer_changes, record, [0, 1])
+    refused("model flips", jaxsens.theory.lemma5, record, 4)
 
 
 def test_a_model_for_one_length_only_may_have_as_many_outputs():

@@ -16,6 +16,7 @@ import jaxsens
 from jaxsens import Delete, Insert, Repeat, Softmax, Substitute, Transformer, TransformerConfig
 from jaxsens.core.models.transformer.layers import layered_transformer
 from jaxsens.theory import Search
+from tests.refusals import refusal
 
 TWO, THREE, EIGHT = (jax.random.normal(jax.random.key(size), (size, 4)) for size in (2, 3, 8))
 TOKENS = np.array([0, 1, 1, 0] * 2)
@@ -243,7 +244,7 @@ def test_float64_models_are_checked():
 
 
 def test_the_influence_matrix_refuses_it_too():
-    with pytest.raises(jaxsens.InputError, match="flips: with symbol 0 at position 0"):
+    with refusal("flips"):
         jaxsens.analysis.influence_matrix(lambda t: THREE[3 - t], WORD, flips=[0, 1, 2, 3])
 
 

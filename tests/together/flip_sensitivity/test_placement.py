@@ -73,30 +73,6 @@ def test_what_is_prepared_in_float64_is_rounded_once():
         assert (off <= 0.51 * np.spacing(np.abs(wanted[known]).astype(np.float32)) + 1e-13).all()
 
 
-@pytest.mark.quick(3)
-@pytest.mark.parametrize("every", [0, 2, 4])
-@pytest.mark.parametrize("devices", [1, 8])
-def test_changes_are_vectors_with_the_signs_that_norms_lose(devices, every):
-    @dataclass(frozen=True)
-    class Vectors(Formula):
-        def changes(self, parameters: Any, prepared: Any, block: FlipBlock) -> Any:
-            value = super().changes(parameters, prepared, block)
-            return jnp.concatenate([0 * value, -self.scale * value, block.places + 0 * value], axis=1)
-
-        @property
-        def fallback(self) -> Engine | None:
-            return Vectors(self.measure, self.outputs, scale=-1.0) if self.every else None
-
-    engine, where = Vectors(LInf(), (1, 2), every), Placement(mesh_of(devices), 3)
-    changes, declined = run.Measuring(
-        engine, jnp.float32(1), TOKENS, INPUTS, POSITIONS[:, None], SYMBOLS[:, None], where
-    ).changes()
-    np.testing.assert_array_equal(changes, np.stack([-EXPECTED, POSITIONS], axis=1))
-    norms, also = spread(engine, where)
-    np.testing.assert_array_equal(np.abs(changes).max(axis=1), norms)
-    assert bool(declined) == bool(also) == (every > 0)
-
-
 def test_ctrl_c_among_changes_is_a_plain_one():
     def stop(done: int, total: int) -> None:
         raise KeyboardInterrupt

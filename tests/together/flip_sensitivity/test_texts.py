@@ -14,7 +14,7 @@ from jaxsens.core.models.transformer.layered import LayeredModel
 from jaxsens.core.models.transformer.layers import layered_transformer
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.first_order.first_order import FirstOrder
-from tests.refusals import refusal
+from tests.refusals import refusal, refused
 
 CONFIG = jaxsens.TransformerConfig(alphabet_size=3, width=4, heads=1, layers=1, feed_forward=4)
 MODEL = jaxsens.Transformer(CONFIG, seed=0)
@@ -86,12 +86,9 @@ def test_ids_of_several_lengths_are_refused_with_the_loop_to_write(tokens, model
 
 def test_what_is_neither_texts_nor_ids_is_refused():
     for tokens in ("abc", ["ab", "c"]):
-        with pytest.raises(jaxsens.InputError, match="ids, not text"):
-            measured(tokens, MODEL)
-    with pytest.raises(jaxsens.InputError, match="whole numbers of shape"):
-        measured([[0, 1], [[0], [1, 2]]])
-    with pytest.raises(jaxsens.InputError, match="tokens"):
-        measured(["ab", [0, 1]])
+        refused("tokens", measured, tokens, MODEL)
+    refused("tokens", measured, [[0, 1], [[0], [1, 2]]])
+    refused("tokens", measured, ["ab", [0, 1]])
 
 
 def test_a_sample_is_drawn_of_each_text(each):
@@ -109,17 +106,13 @@ def test_estimates_verify_flips_of_each_text():
 
 def test_texts_that_cannot_be_measured_are_named_before_one_is():
     done: list[int] = []
-    with pytest.raises(jaxsens.InputError) as caught:
-        measured(["ab", "a", "abc", "b"], progress=lambda now, total: done.append(now))
-    assert "2 errors" in str(caught.value)
-    for k in (1, 3):
-        assert f"tokens[{k}] = shape (1, 1): nothing to flip" in str(caught.value)
+    few = ["ab", "a", "abc", "b"]
+    refused("tokens[1] tokens[3]", measured, few, progress=lambda now, total: done.append(now))
     assert not done
-    with refusal("tokens[1].flips.positions", "tokens[1]"):
-        measured(["abca", "ab"], flips=Substitute(3, positions=[3]))
-    for wrong, said in ({"progress": 3}, "progress = 3"), ({"measure": "l3"}, "measure = 'l3'"):
-        with pytest.raises(jaxsens.InputError, match=said):
-            measured(TEXTS, **wrong)
+    flips = Substitute(3, positions=[3])
+    refused("tokens[1].flips.positions tokens[1]", measured, ["abca", "ab"], flips=flips)
+    for wrong in ({"progress": 3}, {"measure": "l3"}):
+        refused(*wrong, measured, TEXTS, **wrong)
 
 
 @pytest.mark.parametrize("text", [0, 2])
@@ -178,27 +171,19 @@ def test_a_table_of_texts_counts_each_once(each):
     assert both[1].text == 2
 
 
-@pytest.mark.parametrize("results", [None, "ab", [1], (3,)])
+@pytest.mark.parametrize("results", [None, "ab", [1], (3,), []])
 def test_a_table_of_no_list_of_results_is_refused(results):
-    with pytest.raises(
-        jaxsens.InputError, match=r"corpus_table: results = .*: a list, each a .*FlipSensitivity"
-    ):
-        jaxsens.corpus_table(results)
-    with refusal("results"):
-        jaxsens.corpus_table([])
+    refused("results", jaxsens.corpus_table, results)
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "path"),
     [
-        ({"measure": "l1"}, r"results\[1\]: measure = L1\(\): that of results\[0\] is L2\(\)"),
-        (
-            {"model": jaxsens.Transformer(CONFIG, seed=1), "tokens": [0, 1]},
-            "model = 'Transformer': results.0. has other weights",
-        ),
-        ({"flips": Substitute(3, groups=[(0, 1)])}, r"results\[1\] = .*: flips of single positions"),
+        ({"measure": "l1"}, "results[1]: measure"),
+        ({"model": jaxsens.Transformer(CONFIG, seed=1), "tokens": [0, 1]}, "results[1]: model"),
+        ({"flips": Substitute(3, groups=[(0, 1)])}, "results[1]"),
     ],
 )
-def test_a_table_of_results_that_differ_is_refused_by_name(each, other, said):
-    with pytest.raises(jaxsens.InputError, match=said):
+def test_a_table_of_results_that_differ_is_refused_by_name(each, other, path):
+    with refusal(path):
         jaxsens.corpus_table([each[0], measured(**{"tokens": "ab", **other})])

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.initialisation import Normal
 from jaxsens.core.models.parts.weighting import SinkSoftmax, learns_sink
@@ -21,7 +20,7 @@ from jaxsens.core.models.transformer.parameters import initialise
 from jaxsens.training.checkpoints import load_checkpoint
 from jaxsens.training.loop import train
 from tests import reference
-from tests.refusals import refusal
+from tests.refusals import refusal, refused
 from tests.small_models import random_parameters, small
 from tests.training.tiny import tiny
 
@@ -146,5 +145,6 @@ def test_a_model_without_the_parameter_is_refused_and_the_logit_is_not_used_for_
         Forgetful(config, len(WORD))(parameters, jnp.asarray(WORD))
     assert Attention(2, weighting=LEARNED).weighting == LEARNED
     bare = tuple(dataclasses.replace(layer, sink=None) for layer in parameters.layers)
-    with pytest.raises(InputError, match="parameters"):
-        jaxsens.Transformer(config, parameters=dataclasses.replace(parameters, layers=bare))
+    refused(
+        "parameters", jaxsens.Transformer, config, parameters=dataclasses.replace(parameters, layers=bare)
+    )

@@ -74,10 +74,9 @@ def test_its_spans_are_those_of_what_it_sees(window):
 
 def test_theory_refuses_windows_to_both_sides_by_name():
     model = jaxsens.Transformer(jaxsens.TransformerConfig(2, mask=TwoSidedWindow(2)), seed=0)
-    with pytest.raises(InputError, match="lemma5 has no rule for the mask TwoSidedWindow"):
-        theory.lemma5(model, 8)
-    with pytest.raises(InputError, match="certified_bound has no rule for the mask TwoSidedWindow"):
-        theory.certified_bound(model, 8)
+    for bound in (theory.lemma5, theory.certified_bound):
+        with pytest.raises(InputError, match=f"{bound.__name__} has no rule for the mask TwoSidedWindow"):
+            bound(model, 8)
 
 
 def test_a_config_takes_windows_by_layer_and_tables_of_a_file():

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 import jaxsens
-from jaxsens.core.base.errors import InputError
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.training.theorem6.config import parse_theorem6_config
 from tests.core.sweeps.test_sweep_config import problems_of
 from tests.core.sweeps.tiny import TINY, tiny_sweep
+from tests.refusals import refused
 
 
 def test_problems_are_told_with_the_others():
@@ -27,8 +26,7 @@ def test_problems_are_told_with_the_others():
     (bounded,) = problems_of(TINY + measure.format("[1]") + "[bounds]\n")
     assert "all symbols at all positions but the one that is read" in bounded
     trained = f'lengths = [4]{measure.format("[1]")}[[model]]\nname = "a"\nlanguage = "parity"\n'
-    with pytest.raises(InputError, match="every symbol of a word, replaced by every other"):
-        parse_theorem6_config(trained)
+    refused("measure.flips model[0].language", parse_theorem6_config, trained)
 
 
 def test_a_point_flips_these_positions_and_no_others():

@@ -167,15 +167,3 @@ def test_notes_and_evaluations_are_printed_at_once_and_checkpoints_are_not(clock
         "step 4: n = 8: accuracy 0.750, margin -1.5",
         "2/100  loss 0.5000, n = 16",
     ]
-
-
-def test_a_training_on_a_terminal_gets_a_bar_with_notes_above_it():
-    console = Console(file=io.StringIO(), force_terminal=True, width=120)
-    with watching(console, 100, "lstm") as watcher:
-        watcher(stepped(40))
-        watcher(Note("goes on"))
-        watcher(stepped(100))
-    text = printed(console)
-    assert "100/100" in text
-    assert "lstm: goes on" in text
-    assert "loss 0.9000" in text

@@ -7,12 +7,12 @@ import json
 import pytest
 
 from jaxsens.cli import main
-from jaxsens.core.base.errors import InputError
 from jaxsens.core.sweeps import points as sweep_points
 from jaxsens.core.sweeps.points import select
 from jaxsens.core.sweeps.status import sweep_status
 from jaxsens.core.sweeps.sweep import PointsJob, run_sweep
 from tests.core.sweeps.tiny import fake_flip_sensitivity, quiet, tiny_sweep
+from tests.refusals import refused
 
 
 @pytest.fixture
@@ -26,8 +26,7 @@ def run(sweep, folder, **selection):
 
 
 def test_a_sweep_that_was_stopped_finished_or_never_begun(sweep, tmp_path):
-    with pytest.raises(InputError, match="no sweep was run here"):
-        sweep_status(tmp_path)
+    refused("directory", sweep_status, tmp_path)
     run(sweep, tmp_path, only=["n=4"])
     found = sweep_status(tmp_path)
     assert (found.state, found.points, found.of_points, found.report) == ("unfinished", 4, 8, False)

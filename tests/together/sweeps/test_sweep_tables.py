@@ -139,6 +139,8 @@ def test_records_of_another_package_are_listed_counted_and_reported(brought, tmp
     *listed, last = capsys.readouterr().out.splitlines()
     assert last == "8 of 8 points and 7 of 8 doubled are done"
     assert [line for line in listed if line.startswith("damaged")]
+    run(tmp_path, "[doubled]\n")
+    assert "damaged, computed again: doubled of " in capsys.readouterr().err
 
 
 def test_keys_of_the_table_are_checked_and_what_it_cannot_do_is_said(brought):

@@ -117,7 +117,9 @@ def score_error(
             error = error * (vector / np.sqrt(width).astype(q.dtype))[:, None, None]
         case "dot-product":
             error = q[:, :, None] * (dk.error + u * dk.size)[:, None]
-            error = error + (dq.error + u * dq.size)[:, :, None] * (k + dk.size + dk.error)[:, None]
+            of_query = (dq.error + u * dq.size)[:, :, None] * (k + dk.size + dk.error)[:, None]
+            # At least the root of their squares, as both have random directions.
+            error = jnp.maximum(error, of_query) + (np.sqrt(2) - 1) * jnp.minimum(error, of_query)
             # One root is that of the scores' scale, the other that of a random direction.
             error = error / width
         case other:
@@ -132,12 +134,16 @@ class WeightsMoved(NamedTuple):
         s: the scores, -inf where a key is not seen.
         new, change: the new weights, NaN where the flip is declined, and their change.
         error: a bound of the error of each `change`, and of each new weight.
+        step: the error of each score's change.
+        rounded: the part of `error` that is not due to `step`; all of it where only `error` may be used.
     """
 
     s: Table
     new: Table
     change: Table
     error: Table
+    step: Table
+    rounded: Table
 
 
 def soft_rows(layer: KeptLayer, rows: Rows, dq: HeadsMoved, dk: HeadsMoved, dv: HeadsMoved) -> HeadsMoved:
@@ -149,23 +155,25 @@ def soft_rows(layer: KeptLayer, rows: Rows, dq: HeadsMoved, dk: HeadsMoved, dv: 
     queries = kept.queries[:, rows]
 
     def some(arrays: tuple[Any, ...], head: Array | None = None) -> HeadsMoved:
-        q, k, v, dq, dk, dv = arrays
+        q, k, v, dq, dk, dv, b = arrays
         ds = score_change(layer, q, dq.db, k, dk.db, rows, head)
         es = score_error(layer, size(q), Doubt.of(dq), size(k), Doubt.of(dk), rows, head)
         s, seen = scores_of_rows(config, layer.parameters, q, k, rows, head)
-        return _pulled(config, v, weights_moved(layer, s, seen, ds, es, head), dv)
+        return _pulled(config, v, weights_moved(layer, s, seen, ds, es, head), dv, b)
 
+    given = queries, kept.keys, kept.values, dq, dk, dv, kept.b[:, rows]
     if config.exact_rows or not leaves_cache(config.heads, layer.n, compiled_for()):
-        return some((queries, kept.keys, kept.values, dq, dk, dv))
-    arrays = jax.tree.map(lambda heads: heads[:, None], (queries, kept.keys, kept.values, dq, dk, dv))
+        return some(given)
+    arrays = jax.tree.map(lambda heads: heads[:, None], given)
     each = jax.lax.map(lambda one: some(*one), (arrays, jnp.arange(config.heads)))
     return jax.tree.map(lambda heads: heads[:, 0], each)
 
 
-def _pulled(layer: LayerConfig, values: Keys, moved: WeightsMoved, dv: HeadsMoved) -> HeadsMoved:
+def _pulled(layer: LayerConfig, values: Keys, moved: WeightsMoved, dv: HeadsMoved, b: Heads) -> HeadsMoved:
     """Returns sum_k (p'_k - p_k) (v_k - r) + sum_k p'_k Dv_k of every row, r the value of its heaviest key.
 
-    Values are taken relative to their mean first, so that a common offset cancels before it is rounded.
+    Values are taken relative to their mean first, so that a common offset cancels before it is rounded. `b` is what
+    the rows attended to before.
     """
     n = values.shape[1]
     centre = jnp.mean(values, axis=1, keepdims=True)
@@ -176,28 +184,52 @@ def _pulled(layer: LayerConfig, values: Keys, moved: WeightsMoved, dv: HeadsMove
         keys = jnp.concatenate([keys, -centre], axis=1)
     change, sizes = moved.change, jnp.broadcast_to(size(keys)[:, None], moved.change.shape)
     rounding = unit(keys.dtype) * (sizes + size(centre)[..., None])
-    db = 0.0
+    distances = None
     if not isinstance(layer.weighting, Sigmoid):
         best = jnp.argmax(moved.s, axis=-1)
         others = jnp.arange(change.shape[-1]) != best[..., None]
         change = change * others
         reference = jnp.take_along_axis(keys, best[..., None], axis=1)
-        db = -jnp.sum(change, axis=-1, keepdims=True) * reference
+        db = weighted_sums(change, keys, False) - jnp.sum(change, axis=-1, keepdims=True) * reference
+        distances = _distances(keys, b - centre + db)
         sizes = (sizes + size(reference)[..., None]) * others
         rounding = (rounding + unit(keys.dtype) * size(reference)[..., None]) * others
-    db = db + weighted_sums(change, keys, False) + weighted_sums(moved.new[..., :n], dv.db, False)
-    return HeadsMoved(db, pulled_error(moved, sizes, rounding, Doubt.of(dv)))
+    else:
+        db = weighted_sums(change, keys, False)
+    error = pulled_error(moved, sizes, rounding, Doubt.of(dv), distances)
+    return HeadsMoved(db + weighted_sums(moved.new[..., :n], dv.db, False), error)
 
 
-def pulled_error(moved: WeightsMoved, sizes: Table, rounding: Table, dv: Doubt | None) -> Numbers:
+def _distances(values: Keys, means: Heads) -> Table:
+    """Returns the distances of all values from the means of some rows, or more: the square of one is off by its
+    rounding, and it may not be finite."""
+    u, reach = unit(values.dtype), size(values)[:, None] + size(means)[..., None]
+    square = jnp.sum(values**2, axis=-1)[:, None] + jnp.sum(means**2, axis=-1)[..., None]
+    square = square - 2 * inner_products(means, values, False)
+    normal = (reach**2 > jnp.finfo(values.dtype).tiny / u) & jnp.isfinite(square)
+    return jnp.where(normal, jnp.sqrt(jnp.maximum(square, u * reach**2)), reach)
+
+
+def pulled_error(
+    moved: WeightsMoved, sizes: Table, rounding: Table, dv: Doubt | None, distances: Table | None = None
+) -> Numbers:
     """Returns the error of sum_k (p'_k - p_k) u_k + sum_k p'_k Dv_k from the sizes and errors of u and dv.
 
     `sizes` and `rounding` are those of the u_k; `dv` is of all keys but a sink, or None if no value changes.
+
+    Errors e_k of the scores' changes move weights by p'_k (e_k - sum_j p'_j e_j), hence the first sum by
+    sum_k p'_k e_k (v_k - sum_j p'_j v_j). With these `distances` that is the smaller bound where a row attends to many
+    keys; that with sizes is where it attends to few, whose common value is the reference.
     """
     n, dtype = moved.s.shape[-1], moved.s.dtype
     u = unit(dtype, n)
     tiny = jnp.finfo(dtype).tiny * jnp.max(sizes, axis=-1)  # what weights that underflow would pull
-    error = jnp.sum(moved.error * sizes + jnp.abs(moved.change) * (rounding + u * sizes), axis=-1) + tiny
+    error = jnp.sum(moved.error * sizes, axis=-1)
+    if distances is not None:
+        error = jnp.minimum(
+            error, jnp.sum(moved.rounded * sizes + moved.new * moved.step * distances, axis=-1)
+        )
+    error = error + jnp.sum(jnp.abs(moved.change) * (rounding + u * sizes), axis=-1) + tiny
     if dv is None:
         return error
     keys = dv.size.shape[1]
@@ -251,8 +283,12 @@ def pulled_of_row(layer: LayerConfig, values: Keys, moved: WeightsMoved, dv: Dou
         equal = jnp.arange(keys.shape[1]) == best
         rounding = jnp.where(equal, 0, unit(keys.dtype) * (size(keys) + size(reference)))
     pull = keys - reference
-    error = pulled_error(moved, size(pull)[:, None], rounding[:, None], dv)
-    return HeadsMoved(weighted_sums(moved.change, pull, False), error)
+    db, distances = weighted_sums(moved.change, pull, False), None
+    if not isinstance(layer.weighting, Sigmoid):
+        mean = weighted_sums(moved.new, pull, False)
+        distances = size(pull[:, None] - mean[:, :, None]) + unit(keys.dtype) * size(mean)[..., None]
+    error = pulled_error(moved, size(pull)[:, None], rounding[:, None], dv, distances)
+    return HeadsMoved(db, error)
 
 
 def weights_moved(
@@ -281,25 +317,31 @@ def weights_moved(
         case other:
             raise no_rule("the change of soft attention", "weighting", other, SOFT)
     lost = jnp.any((too_large(ds) | cancelled(s, ds, new)) & seen, axis=-1, keepdims=True) | ties
-    error = _weight_errors(
-        jnp.where(seen, s, 0), ds, es, new, change, not isinstance(layer.config.weighting, Sigmoid)
+    competing = not isinstance(layer.config.weighting, Sigmoid)
+    errors = _weight_errors(jnp.where(seen, s, 0), ds, es, new, change, competing)
+    return WeightsMoved(
+        s, jnp.where(lost, jnp.nan, new), change, *(jnp.where(seen, one, 0) for one in errors)
     )
-    return WeightsMoved(s, jnp.where(lost, jnp.nan, new), change, jnp.where(seen, error, 0))
 
 
-def _weight_errors(s: Table, ds: Table, es: Table, new: Table, change: Table, competing: bool) -> Table:
+def _weight_errors(
+    s: Table, ds: Table, es: Table, new: Table, change: Table, competing: bool
+) -> tuple[Table, Table, Table]:
     """Returns the errors of weights' changes. A score is rounded by eps |s|, a part of its weight that both runs share
     unless the changes are taken by subtracting (`FAR`); its change is off by `es` and a rounding, a part of the new
     weight."""
     u = unit(s.dtype)
     part, moved = u * (1 + jnp.abs(s)), jnp.abs(change)
-    step = es + u * jnp.abs(ds)
-    error = moved * part
-    if competing:
-        far = jnp.sum(moved, axis=-1, keepdims=True) > FAR
-        error = error + jnp.where(far, (2 * new + moved) * part, 0)
-        step = step + jnp.sum(new * step, axis=-1, keepdims=True)
-    return error + new * step
+    step, rounded = es + u * jnp.abs(ds), moved * part
+    if not competing:
+        return rounded + new * step, step, rounded
+    far = jnp.sum(moved, axis=-1, keepdims=True) > FAR
+    rounded = rounded + jnp.where(far, (2 * new + moved) * part, 0)
+    shared = jnp.sum(new * step, axis=-1, keepdims=True)
+    # Of first order, p' (e - sum p' e): the key's own share counts once, less itself. Large errors have others.
+    coarse = shared > FAR
+    error = rounded + new * (step + shared + jnp.where(coarse, 0, u * shared - 2 * new * step))
+    return error, step, jnp.where(coarse, error, rounded)
 
 
 def hard_rows(layer: KeptLayer, rows: Rows, new: tuple[Heads, Keys, Keys], dv: HeadsMoved) -> HeadsMoved:

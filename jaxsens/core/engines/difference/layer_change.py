@@ -152,16 +152,20 @@ def after_attention_change(layer: KeptLayer, rows: Rows, moved: Moved, heads: He
     """Applies the rest of a layer to some rows: gates, output projection, skips, normalisation, per-position map."""
     config, parameters, kept = layer.config, layer.parameters, layer.kept
     gates = gated_change(layer, rows, moved, heads)
-    merged = jnp.sum(jax.vmap(product_error)(size(gates.db), gates.error, parameters.output), axis=0)
-    after = Moved(moved.dx + jnp.einsum("hmk,hkd->md", gates.db, parameters.output), moved.error + merged)
+    merged = size(jax.vmap(product_error)(size(gates.db), gates.error, parameters.output).T)
+    after = Moved(
+        moved.dx + jnp.einsum("hmk,hkd->md", gates.db, parameters.output), jnp.hypot(moved.error, merged)
+    )
     if config.norm.after:
         after = _normed(config, parameters.attention_norm, kept.attended[rows], after)
     if kept.h is not None and kept.mapped is not None:
         norm, w1, w2, inner = parameters.feed_forward_norm, parameters.w1, parameters.w2, after
         if config.norm.before:
             inner = _normed(config, norm, kept.c[rows], after)
-        dy = after.dx + feed_forward_change(config, w1, w2, kept.h[rows], inner.dx)
-        after = Moved(dy, after.error + rounding.feed_forward_error(w1, w2, inner.dx, inner.error))
+        h = kept.h[rows]
+        dy = after.dx + feed_forward_change(config, w1, w2, h, inner.dx)
+        mapped = rounding.feed_forward_error(config, w1, w2, h, inner.dx, inner.error)
+        after = Moved(dy, jnp.hypot(after.error, mapped))
         if config.norm.after:
             after = _normed(config, norm, kept.mapped[rows], after)
     error = after.error + unit(after.dx.dtype) * size(after.dx)

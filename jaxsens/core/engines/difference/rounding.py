@@ -5,15 +5,18 @@ adds eps times the sizes of what it adds up, and multiplies the error that comes
 cancellation: where large terms leave a small change, its error is theirs.
 
 It is an estimate of first order in eps, for errors of random signs and directions: a map's gain is the root mean square
-of its singular values. Bounds by the largest ones would grow a thousandfold in each layer. The errors of unlucky
-directions are what `ROUNDINGS` is for; `tools/digits.py` compares with 400 bits. The cost is O(1) for each
-attention weight and O(width) for each row.
+of its singular values, that of a row's activations is the root mean square of their slopes, and errors that a row
+gets from its skip connection, its heads and its per-position map add up like roots. Those of different keys are added
+as they are: rows of equal symbols are rounded alike. Bounds by the largest singular values would grow a thousandfold in
+each layer. The errors of unlucky directions are what `ROUNDINGS` is for; `tools/digits.py` compares with 400 bits. The
+cost is O(head_width) for each attention weight and O(width) for each row.
 """
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -21,16 +24,13 @@ from jaxtyping import Array, Float
 from jaxsens.core.measures.formulas import l2
 from jaxsens.core.models.transformer.config import LayerConfig
 from jaxsens.core.models.transformer.parameters import NormParameters, needed
+from jaxsens.core.models.transformer.trace import activation
 
 ROUNDINGS = 2.0
 """A result is taken to be off by this many roundings of what was added: two to four times what is usual."""
 
 TERMS = 32.0
 """A sum of this many terms squared is taken to be off by `ROUNDINGS` more: errors of random signs grow like a root."""
-
-LIPSCHITZ = 1.2
-"""At least the largest slope of every activation: gelu's is 1.13, silu's 1.10."""
-
 
 Vectors: TypeAlias = Float[Array, "*rows width"]
 Sizes: TypeAlias = Float[Array, "*rows"]
@@ -88,13 +88,18 @@ def layer_norm_error(
     return scale * errors / new + own
 
 
-def feed_forward_error(w1: Array | None, w2: Array | None, dz: Vectors, errors: Sizes) -> Sizes:
+def feed_forward_error(
+    layer: LayerConfig, w1: Array | None, w2: Array | None, h: Vectors, dz: Vectors, errors: Sizes
+) -> Sizes:
     """Returns the error of `feed_forward_change` from that of its input's change dz.
 
-    Each activation's slope f' is at most `LIPSCHITZ`, and |h f''(h)| at most about 1: a rounding of h moves the change
-    of f by a rounding of dh.
+    Slopes are taken where an error may move h + dh to: a unit of relu that may be active is. As |h f''(h)| is at
+    most about 1, a rounding of h moves the change of f by a rounding of dh.
     """
     first, second = needed(w1, "w1"), needed(w2, "w2")
-    hidden = size(dz @ first)
+    dh = dz @ first
+    hidden = size(dh)
     before = product_error(size(dz), errors, first) + unit(dz.dtype) * hidden
-    return product_error(hidden, LIPSCHITZ * before, second)
+    moved = h + dh + before[..., None]
+    slopes = jax.jvp(lambda x: activation(layer, x), (moved,), (jnp.ones_like(moved),))[1]
+    return product_error(hidden, jnp.sqrt(jnp.mean(slopes**2, axis=-1)) * before, second)

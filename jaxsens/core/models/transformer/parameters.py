@@ -351,8 +351,6 @@ def stacked(config: TransformerConfig, layers: Sequence[Part]) -> Sequence[Part]
     if isinstance(layers, Stack) or max(lengths, default=1) == 1:
         return layers
     leaves, structure = jax.tree.flatten(tuple(layers))
-    if not all(isinstance(leaf, jax.Array) for leaf in leaves):
-        return _stacked(lengths, layers)
     return _stack_of(lengths, structure, *leaves)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from jaxsens import InputError
 from jaxsens.core.sweeps.planning.devices import known_devices, target_called
 from tests.refusals import refused
 
@@ -36,18 +35,11 @@ def test_a_number_after_the_name_counts_gpus_or_names_the_slice_of_a_tpu(name, c
     assert target_called(name).count == count
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("h10", r"--on = 'h10': no such device; did you mean \"h100\"\? Known are a100, .*planning.md"),
-        ("v6e-7", r"--on = 'v6e-7': no slice of that number; known: 4, 8, 16"),
-        ("h100x0", "at least one device"),
-        ("missing.toml", r"--on = 'missing.toml': a readable TOML file is needed"),
-    ],
-)
-def test_a_device_that_is_not_known_is_refused_with_those_that_are(name, message):
-    with pytest.raises(InputError, match=message):
-        target_called(name)
+def test_a_device_that_is_not_known_is_refused_with_those_that_are():
+    assert 'did you mean "h100"' in refused("--on", target_called, "h10")
+    assert "4, 8, 16" in refused("--on", target_called, "v6e-7")
+    refused("--on", target_called, "h100x0")
+    refused("", target_called, "missing.toml")
 
 
 def test_ones_own_device_is_read_from_a_file_and_all_its_errors_are_told(tmp_path):
@@ -56,10 +48,6 @@ def test_ones_own_device_is_read_from_a_file_and_all_its_errors_are_told(tmp_pat
     target = target_called(f"{path}x2")
     assert (target.count, target.device.float64) == (2, 2.5e11)
     path.write_text(OWN.replace("bandwidth", "bandwith").replace("8e12", '"8e12"'), "utf-8")
-    with pytest.raises(InputError) as caught:
-        target_called(str(path))
-    said = str(caught.value)
-    assert 'did you mean "bandwidth"' in said
-    assert "float32 = '8e12'" in said
+    refused("bandwidth bandwith float32", target_called, str(path))
     path.write_text(OWN.replace('"gpu"', '"tpu"'), "utf-8")
     refused("platform", target_called, str(path))
