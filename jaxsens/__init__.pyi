@@ -30,9 +30,9 @@ from .core.flips.flips import Neighbours as Neighbours
 from .core.flips.flips import Pairs as Pairs
 from .core.flips.flips import Repeat as Repeat
 from .core.flips.flips import Substitute as Substitute
-from .core.measures.decisions import Decision as Decision
 from .core.measures.distances import KL as KL
 from .core.measures.distances import Cosine as Cosine
+from .core.measures.distances import Decision as Decision
 from .core.measures.functions import Comparison as Comparison
 from .core.measures.functions import Function as Function
 from .core.measures.functions import LogProbability as LogProbability

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.core.results.estimated import ESTIMATED, Estimated, strata
 from jaxsens.core.results.result import FlipSensitivity
+from jaxsens.core.results.statistics import ESTIMATED, Estimated, strata
 from tests.core.flip_sensitivity.made import made
 
 SEEDS, NOMINAL, LEAST = 1000, 0.95, 0.93

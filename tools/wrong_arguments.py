@@ -152,8 +152,8 @@ class Call:
 _ENGINES_CALL = {
     "agree", "apart", "atom_text", "attention", "at_length", "between", "budget_beside", "check", "chosen", "combined",
     "differs", "drawing", "drawn", "equals", "given", "of", "of_array", "of_changes", "of_outputs", "output_of",
-    "refusal", "resolution", "rows_of", "scale", "shaped", "shorthand", "told", "values", "without_function", "written",
-    "least", "holds", "as_sum",
+    "refusal", "resolution", "rows_of", "scale", "shaped", "shorthand", "text", "told", "values", "without_function",
+    "written", "least", "holds", "as_sum",
 }  # fmt: skip
 """Methods by which a part of the package asks another, some of them inside compiled programs: no user calls them."""
 

@@ -17,7 +17,7 @@ from jaxsens.core.models.transformer import layers
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import Layered, ModelLayer, embedded_rows, layer_of
 from jaxsens.core.models.transformer.parameters import TransformerParameters
-from jaxsens.core.models.transformer.trace import in_blocks, row_scores, transformer_layer, weighting_of
+from jaxsens.core.models.transformer.trace import in_blocks, scores_of_rows, transformer_layer, weighting_of
 
 SCORES = 2**20
 """The largest number of scores of all heads that are in memory at once, unless a single row has more."""
@@ -88,7 +88,7 @@ def _of_transformer(
         traced, x = transformer_layer(layer, own, x, only=0 if k == config.layers - 1 else None)
 
         def rows(block: Array, layer: Any = layer, own: Any = own, traced: Any = traced) -> Any:
-            return row_scores(layer, own, traced.queries, traced.keys, block)
+            return scores_of_rows(layer, own, traced.queries[:, block], traced.keys, block)
 
         yield layer.heads, weighting_of(layer, own), rows
 

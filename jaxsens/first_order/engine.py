@@ -23,16 +23,15 @@ from jaxsens.core.engines.engine import Changed, Cost, Engine, FlipBlock
 from jaxsens.core.engines.one_key.layer_costs import costs_of_layers
 from jaxsens.core.engines.one_key.one_moved_key import attended_by_moved_rows, changes_of_rows, passed_on
 from jaxsens.core.engines.one_key.run import LayerRun, Run, run, weighting_refusal
-from jaxsens.core.measures.change_of import change_of
-from jaxsens.core.measures.formulas import as_vector
+from jaxsens.core.measures.formulas import as_vector, change_of
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import (
-    Alike,
+    Group,
     Layered,
     ModelLayer,
     Projections,
-    alike,
     embedded_rows,
+    groups_of,
     layer_of,
     readout_row,
 )
@@ -108,10 +107,10 @@ class FirstOrderEngine(Engine):
         read = self._linear_read(parameters, kept)
         return PreparedEstimate(kept, attended_gradients(model, own, kept, groups, row, read))
 
-    def _groups(self, own: Any, n: int) -> tuple[Alike, ...]:
+    def _groups(self, own: Any, n: int) -> tuple[Group, ...]:
         """Returns the groups of layers in which all rows count."""
         model = self.layered.at_length(n)
-        return alike(model, own, n, range(model.layers - (readout_row(self.readout, n) is not None)))
+        return groups_of(model, own, n, range(model.layers - (readout_row(self.readout, n) is not None)))
 
     def _model(self, parameters: tuple[Any, Any], n: int) -> tuple[Layered, Any]:
         model = self.layered.at_length(n)
@@ -151,7 +150,7 @@ class FirstOrderEngine(Engine):
         for group, stack, layers, gradients in zip(*given, strict=True):
 
             def through(
-                carry: Any, given: Any, group: Alike = group, gradients: Array = gradients
+                carry: Any, given: Any, group: Group = group, gradients: Array = gradients
             ) -> tuple[Any, None]:
                 (total, moved), (k, of_layer, kept) = carry, given
                 layer = group.layer(model, own, n, of_layer)

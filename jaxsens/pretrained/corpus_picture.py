@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jaxsens.core.results.pictures.fonts import families
-from jaxsens.core.results.pictures.plot import LARGEST, safe_label
+from jaxsens.core.results.pictures.plot import LARGEST, families, safe_label
 from jaxsens.pretrained.corpus_table import CorpusRow
 
 MOST = 20

@@ -31,7 +31,7 @@ from jaxsens.core.models.transformer import layers
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.core.models.transformer.parameters import TransformerParameters
-from jaxsens.core.models.transformer.trace import over_row_blocks, row_scores
+from jaxsens.core.models.transformer.trace import over_row_blocks, scores_of_rows
 from jaxsens.theory.lemma5 import Lemma5, lemma5, why_not
 from jaxsens.theory.lipschitz import log
 from jaxsens.theory.rules import softmax_config
@@ -186,10 +186,10 @@ def _attained(model: Transformer, n: int, words: int, seed: int) -> np.ndarray:
 def _spreads(config: TransformerConfig, parameters: TransformerParameters, tokens: Array) -> Array:
     found = []
     for k, one in enumerate(layers.trace(config, parameters, tokens)[0]):
-        scores = partial(row_scores, config.layer(k), parameters.layers[k], one.queries, one.keys)
 
-        def rows(block: Array, scores: Any = scores) -> Array:
-            s, seen = scores(block)
+        def rows(block: Array, k: int = k, one: Any = one) -> Array:
+            own = config.layer(k), parameters.layers[k]
+            s, seen = scores_of_rows(*own, one.queries[:, block], one.keys, block)
             high = jnp.max(jnp.where(seen, s, -jnp.inf), axis=-1)
             low = jnp.min(jnp.where(seen, s, jnp.inf), axis=-1)
             return jnp.where(jnp.any(seen, axis=-1), high - low, 0)

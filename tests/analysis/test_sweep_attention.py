@@ -22,8 +22,7 @@ from jaxsens.core.report.fits import fit_exponents
 from jaxsens.core.report.report import build_report
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sweep import run_sweep
-from tests.core.sweeps.test_sweep_config import problems_of
-from tests.core.sweeps.tiny import quiet
+from tests.core.sweeps.tiny import problems_of, quiet
 
 CONFIG = """
 lengths = [4, 8, 16]

@@ -17,12 +17,12 @@ from scipy import optimize, stats
 from jaxsens import InputError, load_result
 from jaxsens.core.measures import Function
 from jaxsens.core.models.adapters import as_model
-from jaxsens.core.results.accuracy import accuracy_of
-from jaxsens.core.results.estimated import (
+from jaxsens.core.results.statistics import (
     ESTIMATED,
     RANDOM,
     TOP,
     Estimated,
+    accuracy_of,
     quantile_bounds,
     strata,
     stratified_mean,

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.pretrained.reference import attention, rotated
 
 import jaxsens
 from benchmarks.linear_rivals import gradient_changes
@@ -26,14 +25,15 @@ from jaxsens.core.models.parts.schedules import SCHEDULES
 from jaxsens.core.models.parts.score_positions import RelativeBias
 from jaxsens.core.models.parts.weighting import SinkSoftmax
 from jaxsens.core.models.transformer import layered, layers
-from jaxsens.core.models.transformer.layered import alike, forward
+from jaxsens.core.models.transformer.layered import forward, groups_of
 from jaxsens.core.models.transformer.layers import layered_transformer
 from jaxsens.core.models.transformer.parameters import initialise
-from jaxsens.core.results.accuracy import Accuracy
+from jaxsens.core.results.statistics import Accuracy
 from jaxsens.first_order.engine import FirstOrderEngine
 from jaxsens.first_order.estimate import combinations
 from jaxsens.first_order.first_order import FirstOrder
 from tests.documented import documented, example
+from tests.pretrained.reference import attention, rotated
 from tests.refusals import refusal, refused
 from tests.small_models import POSITIONS_TRIED, WEIGHTINGS_TRIED, random_parameters, small
 
@@ -545,14 +545,17 @@ def test_layers_that_are_alike_are_traced_together_and_estimate_what_they_do_alo
     )
     parameters, word = initialise(config, 0), word_of(12)
     model, flips = layered_transformer(config).at_length(12), flips_of(word)
-    assert [(one.first, len(one.reads)) for one in alike(model, parameters, 12, range(5))] == [(0, 3), (3, 2)]
-    assert [len(one.reads) for one in alike(model, parameters, 12, range(4))] == [3, 1]
+    assert [(one.first, len(one.reads)) for one in groups_of(model, parameters, 12, range(5))] == [
+        (0, 3),
+        (3, 2),
+    ]
+    assert [len(one.reads) for one in groups_of(model, parameters, 12, range(4))] == [3, 1]
     together = estimate(config, parameters, word, *flips)
     monkeypatch.setattr(layered, "LARGEST_STACK", 0)
-    unkept: Any = layered._alike
-    monkeypatch.setattr(layered, "_alike", unkept.__wrapped__)
+    unkept: Any = layered._groups_of
+    monkeypatch.setattr(layered, "_groups_of", unkept.__wrapped__)
     jax.clear_caches()
-    assert [len(one.reads) for one in alike(model, parameters, 12, range(5))] == [1] * 5
+    assert [len(one.reads) for one in groups_of(model, parameters, 12, range(5))] == [1] * 5
     np.testing.assert_allclose(estimate(config, parameters, word, *flips), together, rtol=1e-4, atol=1e-7)
 
 

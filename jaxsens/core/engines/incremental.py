@@ -33,12 +33,12 @@ from jaxsens.core.measures.formulas import as_vector
 from jaxsens.core.models.adapters import Model, TransformerApply
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import (
-    Alike,
+    Group,
     Layered,
     ModelLayer,
     Stack,
-    alike,
     embedded_rows,
+    groups_of,
     layer_of,
     row_read,
 )
@@ -158,11 +158,11 @@ class IncrementalEngine(SubtractingEngine):
         whole, row = self._whole_layers, row_read(self.readout, tokens)
         first, x = layer_run(layer_of(model, parameters, 0, n), x, None if whole else row)
         rows, apart = [x] if whole else [], model.apart(parameters)
-        groups = alike(model, apart, n, range(1, whole))
+        groups = groups_of(model, apart, n, range(1, whole))
         stacks = tuple(group.stacked(apart) for group in groups)
         for group, stack in zip(groups, stacks, strict=True):
 
-            def one(x: Array, own: Any, group: Alike = group) -> tuple[Array, Array]:
+            def one(x: Array, own: Any, group: Group = group) -> tuple[Array, Array]:
                 layer = group.layer(model, apart, n, own)
                 y = changed_layer(layer, x[None], x[None], (0, n))[0][0].astype(x.dtype)
                 return y, y
@@ -198,10 +198,10 @@ class IncrementalEngine(SubtractingEngine):
         first = layer_of(model, parameters, 0, n)
         y = first_layer(first, prepared.first, prepared.rows[0], positions, moved, reach)
         apart = model.apart(parameters)
-        groups = alike(model, apart, n, range(1, self._whole_layers))
+        groups = groups_of(model, apart, n, range(1, self._whole_layers))
         for group, *given in zip(groups, prepared.stacks, prepared.rows[1:], strict=True):
 
-            def one(carry: tuple[Array, Reach], given: Any, group: Alike = group) -> tuple[Any, None]:
+            def one(carry: tuple[Array, Reach], given: Any, group: Group = group) -> tuple[Any, None]:
                 (y, reach), (own, unchanged) = carry, given
                 start = jnp.broadcast_to(unchanged, y.shape)
                 changed, reach = changed_layer(group.layer(model, apart, n, own), y, start, reach)

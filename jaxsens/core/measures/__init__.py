@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from jaxsens.core.measures.decisions import MEDIAN, Decision, balancing_threshold
-from jaxsens.core.measures.distances import KL, Cosine
+from jaxsens.core.measures.distances import KL, MEDIAN, Cosine, Decision, balancing_threshold
 from jaxsens.core.measures.functions import Comparison, Forgotten, Function, LogProbability
 from jaxsens.core.measures.measure import L1, L2, LInf, Measure, Norm, read_norm

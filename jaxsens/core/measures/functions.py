@@ -11,7 +11,7 @@ from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.registry import kind_of
 from jaxsens.core.base.strict import checked_by
-from jaxsens.core.measures.measure import Estimate, Measure, change_of, formulas, jax, jnp
+from jaxsens.core.measures.measure import Estimate, Measure, formulas, jax, jnp
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,7 +87,7 @@ class OfFunction(Measure, abc.ABC):
     def of_changes(self, y: Any, dy: Any, error: Any) -> tuple[Any, Any]:
         """f's change, with the digits of dy where f is smooth (`change_of`)."""
         f, start = self.of_new(y)
-        change, bound = jax.vmap(lambda step, e: change_of.change_and_error(f, y, step, e))(dy, error)
+        change, bound = jax.vmap(lambda step, e: formulas.change_and_error(f, y, step, e))(dy, error)
         return formulas.where_finite(dy, start + change), bound
 
     def of_outputs(self, old: Any, new: Any, dy: Any, error: Any) -> tuple[Any, Any]:
@@ -95,7 +95,7 @@ class OfFunction(Measure, abc.ABC):
         y, after = formulas.as_exact_vector(old), formulas.as_exact_vector(new)
         f, start = self.of_new(y)
         values = formulas.where_finite(after, jax.vmap(f)(after) + (start - f(y)))
-        rounding, slope = change_of.rounding_of, change_of.slope_error
+        rounding, slope = formulas.rounding_of, formulas.slope_error
         bound = jax.vmap(lambda at, e: rounding(f, at, e) + slope(f, at, e))(after, error)
         return values, bound + rounding(f, y)
 

@@ -32,15 +32,13 @@ if TYPE_CHECKING:
     import jax.numpy as jnp
     from jaxtyping import Array, Float
 
-    from jaxsens.core.measures import change_of as change_of
     from jaxsens.core.measures import formulas as formulas
 
     Output = Float[Array, " outputs"]
     Changes = Float[Array, "flips outputs"]
     Numbers = Float[Array, " flips"]
 else:
-    jax, jnp = _Deferred("jax"), _Deferred("jax.numpy")
-    change_of, formulas = (_Deferred(f"jaxsens.core.measures.{name}") for name in ("change_of", "formulas"))
+    jax, jnp, formulas = map(_Deferred, ("jax", "jax.numpy", "jaxsens.core.measures.formulas"))
 
 Estimate = Literal["parts", "outputs", "derivative"] | None
 

@@ -81,8 +81,8 @@ def plain(value: Any) -> Any:
     Fields made by `strict.later` are left out at their defaults.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        given = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
-        fields = {field.name: plain(one) for field, one in given if not is_later(field, one)}
+        values = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
+        fields = {field.name: plain(one) for field, one in values if not is_later(field, one)}
         return {"type": type(value).__name__, **fields}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}

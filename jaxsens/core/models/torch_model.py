@@ -63,8 +63,8 @@ class TorchModel:
         if kind.dtype == np.float64:
             # In a thread of its own, JAX would round the result to the global setting's 32 bits: pass the bits.
             bits = jax.ShapeDtypeStruct((*kind.shape, 2), np.uint32)
-            words = jax.pure_callback(self._bits, bits, tokens, vmap_method="expand_dims")
-            return jax.lax.bitcast_convert_type(words, jax.numpy.float64)
+            halves = jax.pure_callback(self._bits, bits, tokens, vmap_method="expand_dims")
+            return jax.lax.bitcast_convert_type(halves, jax.numpy.float64)
         return jax.pure_callback(self._run, kind, tokens, vmap_method="expand_dims")
 
     @property
@@ -122,12 +122,12 @@ class TorchModel:
 
     def digest(self) -> str:
         """Returns the SHA-256 of the module's description, parameters and buffers, and of the chosen output."""
-        found = hashlib.sha256(f"{self.module!r} {self.output!r}".encode())
+        digest = hashlib.sha256(f"{self.module!r} {self.output!r}".encode())
         for name, part in _tensors(self.module).items():
             array = as_numpy(part)
-            found.update(f"{name} {part.dtype} {array.shape}".encode())
-            found.update(np.ascontiguousarray(array).tobytes())
-        return found.hexdigest()
+            digest.update(f"{name} {part.dtype} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
 
     def check(self) -> None:
         """Rejects a module that cannot be measured as it is.
@@ -150,8 +150,8 @@ class TorchModel:
 
     def _bits(self, tokens: Any) -> np.ndarray:
         """Returns float64 outputs as pairs of 32-bit words, in a new last axis."""
-        found = self._run(tokens)
-        return np.ascontiguousarray(found)[..., None].view(np.uint32)
+        outputs = self._run(tokens)
+        return np.ascontiguousarray(outputs)[..., None].view(np.uint32)
 
     def _run(self, tokens: Any) -> np.ndarray:
         """Runs the module on tokens (..., n), all in one call."""
@@ -164,21 +164,21 @@ class TorchModel:
             with _CALLING, torch.no_grad():
                 output = self.module(batch)
         except Exception as error:
-            said = (str(error).strip().splitlines() or [""])[0].rstrip(".")
+            message = (str(error).strip().splitlines() or [""])[0].rstrip(".")
             raise InputError.note(
                 "model",
                 f"{self.name}, called on ids from {ids.min()} to {ids.max()}, int64 of shape "
-                f"{tuple(batch.shape)}, raised {type(error).__name__}: {said}. Give ids in its vocabulary and inputs "
-                "that are no longer than it reads; a module that takes other arguments needs a module around it",
+                f"{tuple(batch.shape)}, raised {type(error).__name__}: {message}. Give ids in its vocabulary and "
+                "inputs that are no longer than it reads; a module that takes other arguments needs a module around it",
             ) from error
-        found = as_numpy(_tensor(output, self.output, self.name))
-        if found.ndim == 0 or found.shape[0] != len(batch):
+        outputs = as_numpy(_tensor(output, self.output, self.name))
+        if outputs.ndim == 0 or outputs.shape[0] != len(batch):
             raise InputError.note(
                 "model",
-                f"{self.name} returns shape {found.shape} for {len(batch)} inputs of length {ids.shape[-1]}; "
+                f"{self.name} returns shape {outputs.shape} for {len(batch)} inputs of length {ids.shape[-1]}; "
                 "the first axis must be that of the inputs (batch_first=True)",
             )
-        return found.reshape(*ids.shape[:-1], *found.shape[1:])
+        return outputs.reshape(*ids.shape[:-1], *outputs.shape[1:])
 
 
 @naming_arguments

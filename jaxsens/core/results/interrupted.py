@@ -31,10 +31,10 @@ def check_texts(
     """Rejects texts, given as ids, of which one cannot be measured, before the others are."""
     for k, ids in enumerate(texts):
         own = Problems()
-        words, reading = checked_input(model, ids, readout, own, one=True)
+        tokens, reading = checked_input(model, ids, readout, own, one=True)
         if flips is not None and not own:
             try:
-                select(flips.drawing(None), reading, words, own).flips()
+                select(flips.drawing(None), reading, tokens, own).flips()
             except InputError as error:
                 own.include(error.problems)
         problems.include((one.renamed({"tokens": ()}) for one in own), ("tokens", k))
@@ -47,14 +47,16 @@ def each_text(measure: Callable[[str], FlipSensitivity], texts: Sequence[str]) -
     Raises:
         MeasurementInterrupted: with what is finished. Between two texts, the last result stands for the partial one.
     """
-    found: list[FlipSensitivity] = []
+    results: list[FlipSensitivity] = []
     try:
         for text in texts:
-            found.append(measure(text))
+            results.append(measure(text))
     except MeasurementInterrupted as stop:
-        raise MeasurementInterrupted(stop.partial, stop.signal, found) from None
+        raise MeasurementInterrupted(stop.partial, stop.signal, results) from None
     except KeyboardInterrupt as stop:
-        if not found:
+        if not results:
             raise
-        raise MeasurementInterrupted(found[-1], getattr(stop, "signal", signal.SIGINT), found[:-1]) from None
-    return found
+        raise MeasurementInterrupted(
+            results[-1], getattr(stop, "signal", signal.SIGINT), results[:-1]
+        ) from None
+    return results

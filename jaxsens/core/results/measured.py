@@ -26,8 +26,8 @@ from jaxsens.core.base.sealed import encoded
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.flips.flip_table import DELETED, DELETED_NAME, FlipTable
 from jaxsens.core.measures import Measure
-from jaxsens.core.results.estimated import Estimated
 from jaxsens.core.results.request import Request
+from jaxsens.core.results.statistics import Estimated
 
 COLUMNS = {
     "input": "flips.inputs",
@@ -193,8 +193,8 @@ class MeasuredFlips:
     def _strings(self, symbols: Int[np.ndarray, " flips"]) -> np.ndarray:
         """Returns how to write each symbol."""
         names = {DELETED: DELETED_NAME, **(self.names or {})}
-        found, place = np.unique(symbols, return_inverse=True)
-        return np.array([names.get(int(one), str(one)) for one in found], object)[place]
+        unique, place = np.unique(symbols, return_inverse=True)
+        return np.array([names.get(int(one), str(one)) for one in unique], object)[place]
 
     def description(self) -> dict[str, Any]:
         """Returns everything except the flips, as JSON."""
@@ -231,6 +231,6 @@ def _moved(result: Result, sign: int) -> Result:
     return dataclasses.replace(result, values=norms, resolution=np.zeros(len(norms)))
 
 
-def told(value: float, most: float | None, digits: int = 4) -> str:
+def as_text(value: float, most: float | None, digits: int = 4) -> str:
     """Returns a statistic in words: its value, or "at most" and what it is at most."""
     return f"{value:.{digits}g}" if most is None else f"at most {most:.{digits}g}"

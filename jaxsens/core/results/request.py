@@ -61,13 +61,13 @@ def _digest_of_arrays(structure: Any, *leaves: jax.Array) -> str:
 
 
 def _digest(parameters: Any, description: str = "") -> str:
-    found = hashlib.sha256(description.encode())
+    digest = hashlib.sha256(description.encode())
     for path, leaf in jax.tree_util.tree_flatten_with_path(parameters)[0]:
         is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         array = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
-        found.update(f"{jax.tree_util.keystr(path)} {array.dtype.str} {array.shape}".encode())
-        found.update(array.tobytes())
-    return found.hexdigest()
+        digest.update(f"{jax.tree_util.keystr(path)} {array.dtype.str} {array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 @cached
@@ -151,7 +151,7 @@ class Request:
 
 def requested(
     model: Model,
-    words: Int[np.ndarray, "batch n"],
+    tokens: Int[np.ndarray, "batch n"],
     table: FlipTable,
     options: tuple[Flips, Measure, AskedEngine],
     output: tuple[tuple[int, ...], str],
@@ -171,7 +171,7 @@ def requested(
         engine=engine,
         readout=model.readout,
         outputs=measure.coordinates(model.outputs),
-        model=fingerprint(model, words.shape[1], weights),
+        model=fingerprint(model, tokens.shape[1], weights),
         weights=weights,
-        counts=tuple(np.bincount(table.inputs, minlength=len(words)).tolist()),
+        counts=tuple(np.bincount(table.inputs, minlength=len(tokens)).tolist()),
     )

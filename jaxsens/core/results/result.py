@@ -20,13 +20,19 @@ from jaxsens.core.base.inputs import UNPAIRED, checked_number, choice, is_real, 
 from jaxsens.core.base.sealed import decoded
 from jaxsens.core.base.strict import typed_arguments
 from jaxsens.core.flips.flips import Substitute
-from jaxsens.core.results.accuracy import Accuracy, accuracy_of
-from jaxsens.core.results.estimated import quantile_bounds, stratified_mean
-from jaxsens.core.results.mean_ends import MeasuredSample, decision_ends, mean_ends
-from jaxsens.core.results.measured import COLUMNS, MeasuredFlips, ceiling, told
+from jaxsens.core.results.measured import COLUMNS, MeasuredFlips, as_text, ceiling
 from jaxsens.core.results.pictures.view import ResultView, flipped_input, input_view, spaced, text_pieces
 from jaxsens.core.results.result_file import read_columns, write_columns
 from jaxsens.core.results.resuming import Remaining, joined
+from jaxsens.core.results.statistics import (
+    Accuracy,
+    MeasuredSample,
+    accuracy_of,
+    decision_ends,
+    mean_ends,
+    quantile_bounds,
+    stratified_mean,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +63,7 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-    def told(self, digits: int = 4) -> str:
+    def text(self, digits: int = 4) -> str:
         """Returns what it says of a mean, at 95 % confidence, in words."""
         low, high = (f"{end:.{digits}g}" for end in self)
         if self.low == self.high:
@@ -96,7 +102,7 @@ class FlipSensitivity(MeasuredFlips):
     Statistics are those of `norms`, so of sizes where there are signs. A result without flips, as an interruption may
     leave, has mean, maximum and quantiles NaN.
 
-    Statistics of an estimated result combine estimates and exact norms (`jaxsens.core.results.estimated`): the
+    Statistics of an estimated result combine estimates and exact norms (`jaxsens.core.results.statistics`): the
     mean is corrected by the random sample of measured flips, and `mean_interval` says what these prove of it; the
     maximum is that of the measured flips; `accuracy` compares estimates with exact values.
     """
@@ -213,7 +219,20 @@ class FlipSensitivity(MeasuredFlips):
         """
         name = "average_sensitivity_per_position"
         self._check_decisions(name)
-        return self.mean * self.population / self._flipped_positions(name)
+        flips = self.asked.flips
+        if flips.groups is not None:
+            raise InputError(f"{name}: flips of groups are not flips of positions; use to_pandas()")
+        if self.exhaustive:
+            flipped = len(np.unique(self.inputs.astype(np.int64) * self.n + self.positions))
+        elif isinstance(flips, Substitute) and (flips.symbols is None or isinstance(flips.symbols, int)):
+            # Flips to an alphabet are made at symbols of that alphabet only, and insert each of the others.
+            flipped = self.population // (len(self.alphabet) - 1)
+        else:
+            raise InputError(
+                f"{name}: a sample of flips to chosen symbols does not say how many positions have flips; measure all "
+                "flips"
+            )
+        return self.mean * self.population / flipped
 
     @property
     def sensitivity_distribution(self) -> Float[np.ndarray, " counts"]:
@@ -260,25 +279,6 @@ class FlipSensitivity(MeasuredFlips):
                 f"{name}: it needs all flips, and {len(self)} of {self.population} were drawn; measure all of them"
             )
 
-    def _flipped_positions(self, name: str) -> int:
-        """Returns the number of (input, position) that have flips, drawn or not.
-
-        Raises:
-            InputError: which begins with `name`, if a sample does not say; and for flips of groups.
-        """
-        if self.asked.flips.groups is not None:
-            raise InputError(f"{name}: flips of groups are not flips of positions; use to_pandas()")
-        if self.exhaustive:
-            return len(np.unique(self.inputs.astype(np.int64) * self.n + self.positions))
-        flips = self.asked.flips
-        if not isinstance(flips, Substitute) or not (flips.symbols is None or isinstance(flips.symbols, int)):
-            raise InputError(
-                f"{name}: a sample of flips to chosen symbols does not say how many positions have flips; measure all "
-                "flips"
-            )
-        # Flips to an alphabet are made at symbols of that alphabet only, and insert each of the others.
-        return self.population // (len(self.alphabet) - 1)
-
     def quantile(self, q: float) -> float:
         """Returns the q-quantile of the sensitivities, 0 <= q <= 1, linearly interpolated. That of an estimated result
         is taken from `norms`, which are estimates for the most part."""
@@ -304,7 +304,7 @@ class FlipSensitivity(MeasuredFlips):
         """Returns a confidence interval for the mean over all flips; it has zero width if all were measured.
 
         It holds for every distribution of the sensitivities, however skewed, in samples of any size
-        (`jaxsens.core.results.mean_ends`). That of decisions is exact: it excludes the numbers of flips with
+        (`jaxsens.core.results.statistics`). That of decisions is exact: it excludes the numbers of flips with
         which the hypergeometric distribution gives what was drawn too rarely. An upper end needs a value that no flip
         exceeds: 2 for `Cosine`, and `largest` for others. Without one the upper end is infinite, since flips that were
         not drawn may be arbitrarily larger, and the lower end alone has the confidence. Of an estimated result only the
@@ -319,7 +319,13 @@ class FlipSensitivity(MeasuredFlips):
             InputError: naming each unusable argument, and for a measured flip above `largest`.
         """
         checked_number("mean_interval", least=0, most=1, confidence=confidence)
-        largest = self._largest_possible(largest)
+        if largest is not None and not (is_real(largest) and float(largest) >= 0):
+            raise InputError.of("largest", largest, "a number of at least 0 that no flip exceeds, or None")
+        if largest is not None and self.max > float(largest):
+            raise InputError.of(
+                "largest", largest, f"a measured flip has {self.max:.6g}; give a number that none exceeds"
+            )
+        largest = min(self.measure.largest, math.inf if largest is None else float(largest))
         if self.exhaustive and self.exact.all():
             return Interval(self.mean, self.mean)
         if not self.complete or not self.exact.any():
@@ -328,19 +334,6 @@ class FlipSensitivity(MeasuredFlips):
         measured = MeasuredSample.of(self.norms, self.estimated, self.population)
         low, high = ends(measured, confidence, largest)
         return Interval(min(low, self.mean), max(high, self.mean))
-
-    def _largest_possible(self, given: float | None) -> float:
-        """Returns a number that no flip exceeds; infinite if none is known."""
-        known = self.measure.largest
-        if given is None:
-            return known
-        if not is_real(given) or not float(given) >= 0:
-            raise InputError.of("largest", given, "a number of at least 0 that no flip exceeds, or None")
-        if self.max > float(given):
-            raise InputError.of(
-                "largest", given, f"a measured flip has {self.max:.6g}; give a number that none exceeds"
-            )
-        return min(known, float(given))
 
     def quantile_interval(self, q: float, confidence: float = 0.95) -> Interval:
         """Returns a distribution-free confidence interval for the q-quantile over all flips.
@@ -413,15 +406,15 @@ class FlipSensitivity(MeasuredFlips):
         if self.asked.flips.groups is not None:
             both = self.flips.groups()
             if self.names is not None:
-                words = zip(self.inputs, both["positions"], strict=True)
-                columns["token"] = [self._written(self.tokens[k, list(group)]) for k, group in words]
+                rows = zip(self.inputs, both["positions"], strict=True)
+                columns["token"] = [self._written(self.tokens[k, list(group)]) for k, group in rows]
                 columns["replacement"] = [self._written(np.array(one)) for one in both["symbols"]]
             columns |= both
         return pd.DataFrame(columns)
 
     def view(self) -> ResultView:
         """Returns the result by position, with the strings of its symbols, as pictures show it."""
-        shown, (flip, positions, symbols) = (
+        views, (flip, positions, symbols) = (
             [],
             self.flips.places(),
         )  # a flip counts at each position of its group
@@ -434,9 +427,9 @@ class FlipSensitivity(MeasuredFlips):
             resolution = self.resolution[flip][mine]
             parts = spaced(self._strings(word).tolist()) if self.pieces is None else self.pieces[k]
             of_word = word, text_pieces(parts), positions[mine], symbols[mine]
-            shown.append(input_view(*of_word, values, exact, resolution))
+            views.append(input_view(*of_word, values, exact, resolution))
         return ResultView(
-            inputs=shown,
+            inputs=views,
             names=self.names,
             measure=self.measure,
             estimated=self.estimated is not None,
@@ -557,7 +550,8 @@ class FlipSensitivity(MeasuredFlips):
             return self._estimated_repr(what, self.accuracy)
         place = f" at position {self.argmax.position}" if len(self) else ""
         blurred = f"{self.unresolved} flips not resolved, " if self.unresolved else ""
-        mean, largest = told(self.mean, self.at_most("mean")), told(self.max, self.at_most("max"))
+        mean = as_text(self.mean, self.at_most("mean"))
+        largest = as_text(self.max, self.at_most("max"))
         return (
             f"FlipSensitivity({self._size()}, {what}, {self.measure.kind}: mean={mean}, max={largest}{place}, "
             f"{blurred}engine={self.engine.name})"
@@ -573,8 +567,8 @@ class FlipSensitivity(MeasuredFlips):
         kind = f"{self.measure.kind}, engine={self.engine.name}"
         return (
             f"FlipSensitivity({self._size()}, {what}, {kind})\n"
-            f"  mean={told(self.mean, self.at_most('mean'))}, {self.mean_interval().told()}; "
-            f"largest measured={told(self.max, self.at_most('max'))}{place}\n"
+            f"  mean={as_text(self.mean, self.at_most('mean'))}, {self.mean_interval().text()}; "
+            f"largest measured={as_text(self.max, self.at_most('max'))}{place}\n"
             f"  {accuracy}\n"
             f"  {measured} flips measured, {len(self) - measured} only estimated; {accuracy.exceeding_told}"
         )

@@ -60,46 +60,46 @@ def joined(one: Result, other: Any) -> Result:
     if (np.diff(keys[order]) < 1).any():
         why = "it has flips that this result has; measure those that it lacks: .remaining"
         raise InputError.note("rest", why, subject="joined")
-    known = [part for part in both if len(part)] or [one]  # the dtype of no values says nothing
+    measured = [part for part in both if len(part)] or [one]  # the dtype of no values says nothing
     table = {
         name: np.concatenate([getattr(part.flips, name) for part in both])[order]
         for name in ("inputs", "positions", "symbols")
     }
-    found = dataclasses.replace(
+    result = dataclasses.replace(
         one,
-        values=np.concatenate([part.values for part in known])[order],
-        resolution=np.concatenate([part.resolution for part in known])[order],
+        values=np.concatenate([part.values for part in measured])[order],
+        resolution=np.concatenate([part.resolution for part in measured])[order],
         flips=dataclasses.replace(one.flips, **table),
         engine=one.engine.after(dict(other.engine.elsewhere), one.requested),
     )
-    if found.complete:  # an interrupted call did not check them
-        check_finite(found.values, found.positions, found.measure)
-    return found
+    if result.complete:  # an interrupted call did not check them
+        check_finite(result.values, result.positions, result.measure)
+    return result
 
 
-def _check_exact(subject: str, place: Location, result: MeasuredFlips) -> None:
+def _check_exact(caller: str, place: Location, result: MeasuredFlips) -> None:
     if not result.asked.engine.exact:
         remedy = "an estimate keeps nothing when it is interrupted; repeat the call"
-        raise InputError.of((*place, "engine"), result.asked.engine, remedy, subject=subject)
+        raise InputError.of((*place, "engine"), result.asked.engine, remedy, subject=caller)
 
 
-def _check_alike(subject: str, place: Location, one: MeasuredFlips, other: MeasuredFlips) -> None:
+def _check_alike(caller: str, place: Location, one: MeasuredFlips, other: MeasuredFlips) -> None:
     """Rejects results of different calls, naming all differences."""
-    found = []
+    calls = []
     for result in (one, other):
         versions = {f"versions[{name!r}]": version for name, version in result.run.versions.items()}
-        found.append(
+        calls.append(
             {"tokens": result.tokens.tolist(), "dtype": result.dtype, **result.asked.compared(), **versions}
         )
-        found[-1]["flips, what they insert"] = result.alphabet
-        found[-1]["flips of each input"] = result.asked.counts
+        calls[-1]["flips, what they insert"] = result.alphabet
+        calls[-1]["flips of each input"] = result.asked.counts
         # With other versions a program, and so its digest, may differ as well, which would mean nothing.
         if one.run.versions == other.run.versions:
-            found[-1]["model, parameters and function as SHA-256,"] = result.asked.model
-            found[-1]["measure, its program as SHA-256,"] = result.asked.program
-    problems = Problems(subject)
-    for name, before in found[0].items():
-        if before != (now := found[1].get(name)):
+            calls[-1]["model, parameters and function as SHA-256,"] = result.asked.model
+            calls[-1]["measure, its program as SHA-256,"] = result.asked.program
+    problems = Problems(caller)
+    for name, before in calls[0].items():
+        if before != (now := calls[1].get(name)):
             remedy = f"this call has {shortened(repr(now), 200)}; repeat the interrupted call"
             problems.add((*place, name), before, remedy)
     problems.raise_if_any()

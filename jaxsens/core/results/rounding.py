@@ -58,7 +58,7 @@ class ForwardPass(NamedTuple):
 
 def forward_pass(
     model: Model,
-    words: Int[np.ndarray, "batch n"],
+    tokens: Int[np.ndarray, "batch n"],
     engine: Engine,
     parameters: Any,
     placement: Placement,
@@ -72,9 +72,9 @@ def forward_pass(
     """
     first, largest = None, np.zeros(0 if model.config is None else model.config.layers)
     with arithmetic_of(engine), where_computed(placement) as there:
-        size = inputs_at_once(engine, parameters, words.shape, there)
-        for start in range(0, size if model.config is None else len(words), size):
-            ready = prepared_on(there.local, engine, parameters, words[start : start + size])
+        size = inputs_at_once(engine, parameters, tokens.shape, there)
+        for start in range(0, size if model.config is None else len(tokens), size):
+            ready = prepared_on(there.local, engine, parameters, tokens[start : start + size])
             bad = np.flatnonzero(~np.all(np.isfinite(ready.output), axis=1))
             if len(bad):
                 where = f"its output on input {start + bad[0]} is not finite in {model.dtype}"
@@ -193,30 +193,30 @@ Passes = Callable[
 def rounding_of(
     engine: Engine,
     model: Model,
-    words: Int[np.ndarray, "inputs n"],
+    tokens: Int[np.ndarray, "inputs n"],
     flips: FlipTable,
-    given: tuple[Any, Placement],
+    run: tuple[Any, Placement],
 ) -> tuple[Engine, Doubts | None]:
     """Returns the engine, and what bounds the rounding of outputs that it subtracts; None if it does so itself.
 
     `given` are the engine's parameters and where it runs.
     """
     if not isinstance(engine, VmapEngine) or not engine.foreign:
-        return engine, output_rounding(model, words, len(flips))
-    size = program_size(model.apply, model.parameters, words.shape[1])
+        return engine, output_rounding(model, tokens, len(flips))
+    size = program_size(model.apply, model.parameters, tokens.shape[1])
     if size.equations > MOST_EQUATIONS:
-        return engine, output_rounding(model, words, len(flips))
+        return engine, output_rounding(model, tokens, len(flips))
     nudging, affordable = replace(engine, nudges=True), CHEAP / (NUDGES * max(size.operations, 1.0))
     if len(flips) <= affordable:
         return nudging, None
-    parameters, placement = given
+    parameters, placement = run
 
     @cache
     def largest() -> float:  # at a sample of the flips of all inputs
         count = max(LEAST_NUDGED, int(affordable), int(SHARE_NUDGED * len(flips)))
         some = np.sort(np.random.default_rng(0).permutation(len(flips))[:count])
         where = flips.inputs[some], flips.positions[some], flips.symbols[some]
-        sample = Measuring(replace(nudging, measure=L2()), parameters, words, *where, placement)
+        sample = Measuring(replace(nudging, measure=L2()), parameters, tokens, *where, placement)
         return float(np.max(sample.numbers()[0][:, 1]))
 
     def bound(inputs: Any, dtype: str, outputs: np.ndarray) -> np.ndarray:
@@ -226,14 +226,14 @@ def rounding_of(
     return engine, bound
 
 
-def output_rounding(model: Model, words: Int[np.ndarray, "inputs n"], flips: int = 0) -> Doubts:
+def output_rounding(model: Model, tokens: Int[np.ndarray, "inputs n"], flips: int = 0) -> Doubts:
     """Returns a bound of the rounding of each entry of the output's change, for models of layers.
 
     For a PyTorch model, one whose parameters are split, and one that takes long, a few roundings of the output are
     assumed. So they are of an output that every pass gives as the same number, unless the model promises it to be
     exact: 1 + 1e-50 is 1 in each. An engine that bounds its own rounding needs no pass. `flips` is their number.
     """
-    n, each = words.shape[1], flips / len(words)
+    n, each = tokens.shape[1], flips / len(tokens)
     exact = model.outputs is not None and set(model.outputs) <= set(model.exact_outputs)
     exact = exact and (model.exact_length is None or n <= model.exact_length)
     large = sum(np.size(leaf) for leaf in jax.tree.leaves(model.parameters)) > MOST_MOVED
@@ -250,7 +250,7 @@ def output_rounding(model: Model, words: Int[np.ndarray, "inputs n"], flips: int
         few = _spread(len(some), 0 if large and dtype == "float32" and not in_own_dtype else MOVED_INPUTS)
         again = np.repeat(few, DRAWS)
         draws = np.append(np.zeros(len(some), int), np.tile(np.arange(1, 1 + DRAWS), len(few)))
-        true, moved = np.split(run(words[inputs[np.append(some, some[again])]], draws), [len(some)])
+        true, moved = np.split(run(tokens[inputs[np.append(some, some[again])]], draws), [len(some)])
         off[some] = np.abs(outputs[some] - true)
         if exact and not np.any(off):
             return off
@@ -298,9 +298,9 @@ def _passes(model: Model, n: int, dtype: str) -> tuple[Passes, bool] | None:
         return partial(_run, program, step, "float64"), False
     leaves, structure = jax.tree.flatten(model.parameters)
     shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-    found = _pass_of(model.apply, structure, shapes, n)
-    if found is not None:
-        consts, run = found
+    wide = _pass_of(model.apply, structure, shapes, n)
+    if wide is not None:
+        consts, run = wide
         return partial(_run, partial(run, list(consts), leaves), step, "float64"), False
     if size.equations > MOST_NUDGED_EQUATIONS:
         return None
@@ -312,34 +312,34 @@ def _run(
     program: Callable[..., Array],
     step: float,
     dtype: str,
-    words: Int[np.ndarray, "passes n"],
+    tokens: Int[np.ndarray, "passes n"],
     draws: Int[np.ndarray, " passes"],
 ) -> Float[np.ndarray, "passes outputs"]:
     """Runs a program of words, draws, the rounding, and the number of passes; on the host, if it is in float64."""
-    count, n = words.shape
+    count, n = tokens.shape
     room = room_for(count)
     filled, drawn = np.zeros((room, n), np.int32), np.zeros(room, np.int32)
-    filled[:count], drawn[:count] = words, draws
+    filled[:count], drawn[:count] = tokens, draws
     with numerics(dtype), on_host() if dtype == "float64" else nullcontext():
-        found = program(filled, drawn, np.asarray(step, dtype), np.int32(count))
-        return np.asarray(found, np.float64)[:count]
+        outputs = program(filled, drawn, np.asarray(step, dtype), np.int32(count))
+        return np.asarray(outputs, np.float64)[:count]
 
 
 @compiled(static=1)
 def _outputs_of_transformer(
-    engine: VmapEngine, parameters: Any, tables: Any, words: Array, draws: Array, step: Array, count: Array
+    engine: VmapEngine, parameters: Any, tables: Any, tokens: Array, draws: Array, step: Array, count: Array
 ) -> Array:
     def one(word: Array, draw: Array) -> Array:
         own = jax.tree.map(lambda leaf: leaf[draw], tables)
-        given = replace(_moved(parameters, draw, step), tables=own)
-        return engine.output(given, engine.prepare(given, word))
+        tabled = replace(_moved(parameters, draw, step), tables=own)
+        return engine.output(tabled, engine.prepare(tabled, word))
 
-    return of_first(one, (words, draws), count)
+    return of_first(one, (tokens, draws), count)
 
 
 @compiled(static=1)
 def _outputs_nudged(
-    apply: Any, parameters: Any, words: Array, draws: Array, step: Array, count: Array
+    apply: Any, parameters: Any, tokens: Array, draws: Array, step: Array, count: Array
 ) -> Array:
     del step
     parameters = jax.tree.map(jnp.asarray, parameters)
@@ -351,7 +351,7 @@ def _outputs_nudged(
         moved = nudged(run, salts()[draw - 1])
         return jax.lax.cond(draw == 0, run, moved, word)
 
-    return of_first(one, (words, draws), count)
+    return of_first(one, (tokens, draws), count)
 
 
 @cached
@@ -379,14 +379,14 @@ def _pass_of(
         return None
 
     def _outputs_wide(
-        consts: Sequence[Any], leaves: Sequence[Any], words: Array, draws: Array, step: Array, count: Array
+        consts: Sequence[Any], leaves: Sequence[Any], tokens: Array, draws: Array, step: Array, count: Array
     ) -> Array:
         def one(word: Array, draw: Array) -> Array:
             own, moved = _moved(list(consts), draw, step, narrow=True), _moved(list(leaves), draw, step)
             own = [part.astype(kind.dtype) for part, kind in zip(own, closed.consts, strict=True)]
             return jaxpr_as_fun(closed.replace(consts=own))(*moved, word)[0]
 
-        return of_first(one, (words, draws), count)
+        return of_first(one, (tokens, draws), count)
 
     return closed.consts, jax.jit(_outputs_wide, compiler_options=SOONER)
 
@@ -411,19 +411,19 @@ def _moved(numbers: Any, draw: Array, step: Array, narrow: bool = False) -> Any:
     `step` is the rounding of the arithmetic; with `narrow`, numbers of fewer digits have their own.
     """
     leaves, structure = jax.tree.flatten(numbers)
-    found = []
+    moved = []
     for k, leaf in enumerate(leaves):
         kind = jnp.result_type(leaf)
         if not jnp.issubdtype(kind, jnp.floating):
-            found.append(leaf)
+            moved.append(leaf)
             continue
         salt = (draw.astype(jnp.uint32) * np.uint32(0x85EBCA6B) + np.uint32(2 * k)) | np.uint32(1)
         bits = jnp.arange(1, 1 + np.size(leaf), dtype=jnp.uint32) * np.uint32(0x9E3779B1)
         bits = (bits ^ (bits >> 15)) * salt
         sign = 1.0 - 2.0 * ((bits ^ (bits >> 13)) & 1).reshape(np.shape(leaf))
         by = jnp.maximum(step, float(jnp.finfo(kind).eps)) if narrow else step
-        found.append(jnp.asarray(leaf, jnp.float64) * (1 + jnp.where(draw == 0, 0.0, by) * sign))
-    return jax.tree.unflatten(structure, found)
+        moved.append(jnp.asarray(leaf, jnp.float64) * (1 + jnp.where(draw == 0, 0.0, by) * sign))
+    return jax.tree.unflatten(structure, moved)
 
 
 @cached
@@ -435,6 +435,7 @@ def _moved_tables(engine: VmapEngine, n: int, step: float, structure: Any, *leav
         rng, own = np.random.default_rng(draw), [np.asarray(leaf, np.float64) for leaf in leaves]
         if draw:
             own = [leaf * (1 + step * rng.choice([-1.0, 1.0], leaf.shape)) for leaf in own]
-        positions = TransformerParameters(np.zeros(0), *jax.tree.unflatten(structure, own), (), None, None)
+        components, learned = jax.tree.unflatten(structure, own)
+        positions = TransformerParameters(np.zeros(0), components, learned, (), None, None)
         found.append(engine.with_tables(positions, n).tables)
     return jax.tree.map(lambda *draws: np.stack(draws), *found)

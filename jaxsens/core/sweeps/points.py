@@ -31,7 +31,7 @@ from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.measures import L2, Measure
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.run import Progress
-from jaxsens.core.results.measured import ceiling, told
+from jaxsens.core.results.measured import as_text, ceiling
 from jaxsens.core.results.result import FlipSensitivity, Interval, load_with_metadata, save_with_metadata
 from jaxsens.core.sweeps.inputs import Inputs
 from jaxsens.core.sweeps.jobs.job import check_key
@@ -306,12 +306,12 @@ class PointMetadata:
     def summary(self) -> str:
         """The statistics; if they are estimated, how well the mean is known."""
         values = ", ".join(
-            f"{name} {told(value, self.at_most.get(name), 3)}" for name, value in self.statistics.items()
+            f"{name} {as_text(value, self.at_most.get(name), 3)}" for name, value in self.statistics.items()
         )
         if self.estimated is None:
             return values
         ends = Interval(self.estimated["mean_low"] or 0.0, self.estimated["mean_high"] or math.inf)
-        return f"{values}; estimated, the mean: {ends.told(3)}"
+        return f"{values}; estimated, the mean: {ends.text(3)}"
 
 
 def write_point(

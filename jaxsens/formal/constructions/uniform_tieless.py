@@ -26,7 +26,7 @@ from jaxsens.core.models.transformer import layers
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.module import Transformer, check_runs, check_tokens
 from jaxsens.core.models.transformer.parameters import TransformerParameters
-from jaxsens.core.models.transformer.trace import row_scores
+from jaxsens.core.models.transformer.trace import scores_of_rows
 
 MAX_INPUTS = 2**16
 """Most inputs of a length that are all tried."""
@@ -239,7 +239,7 @@ def _gaps(
     layer, n = config.layer(k), queries.shape[1]
     if n == 1:
         return jnp.full((layer.heads, 1), jnp.inf, queries.dtype)
-    s, seen = row_scores(layer, parameters.layers[k], queries, keys, jnp.arange(n))
+    s, seen = scores_of_rows(layer, parameters.layers[k], queries, keys, jnp.arange(n))
     best = jax.lax.top_k(jnp.where(seen, s, -jnp.inf), 2)[0]
     return jnp.where(jnp.sum(seen, axis=-1) > 1, best[..., 0] - best[..., 1], jnp.inf)
 

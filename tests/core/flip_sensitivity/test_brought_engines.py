@@ -29,7 +29,7 @@ from jaxsens.core.base.registry import Seed
 from jaxsens.core.base.registry import kind_of
 from jaxsens.core.base.errors import EngineRefusal
 from jaxsens.core.engines.engine import Cost, Engine, EngineChoice
-from jaxsens.core.results.estimated import Estimated
+from jaxsens.core.results.statistics import Estimated
 
 
 @dataclasses.dataclass(frozen=True)

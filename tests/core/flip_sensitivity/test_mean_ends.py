@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from jaxsens.core.results.mean_ends import MeasuredSample, count_limits, least_mean, mean_ends
+from jaxsens.core.results.statistics import MeasuredSample, count_limits, least_mean, mean_ends
 from tests.core.flip_sensitivity.made import made
 from tests.refusals import refusal
 from tools.mean_coverage import LEAST, NOMINAL, POPULATIONS, row_of, sampled

@@ -159,14 +159,6 @@ def test_a_sample_is_one_of_the_flips_that_would_be_measured():
     assert (len(drawn), drawn.population) == (2, 5)
 
 
-@pytest.mark.quick(2)
-@pytest.mark.parametrize("engine", ["vmap", "difference", "first-order"])
-def test_every_engine_measures_a_mapping(engine):
-    wanted = {0: [1, 3], 4: [2]}
-    result = measure(wanted, engine=engine)
-    np.testing.assert_allclose(result.norms, measure(wanted, engine="vmap").norms, rtol=1e-7)
-
-
 # Neighbours
 
 

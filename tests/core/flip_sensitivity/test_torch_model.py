@@ -130,7 +130,7 @@ def test_a_module_with_padding_is_explained():
 
 def test_rows_are_read_where_the_readout_says():
     model = jaxsens.from_torch(Rows().eval())
-    refused("", measured, model)
+    refused("readout", measured, model)
     for readout in (0, "last", "mean"):
         expected = measured(InJax("float32"), readout=readout)
         np.testing.assert_allclose(

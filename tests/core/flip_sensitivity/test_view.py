@@ -16,12 +16,12 @@ from matplotlib import pyplot
 import jaxsens
 from jaxsens.core.models.transformer.layered import LayeredModel
 from jaxsens.core.models.transformer.layers import layered_transformer
-from jaxsens.core.results.estimated import Estimated
 from jaxsens.core.results.measured import Provenance
 from jaxsens.core.results.pictures import picture
 from jaxsens.core.results.pictures.text_picture import text_figure
 from jaxsens.core.results.pictures.view import spaced, text_pieces
 from jaxsens.core.results.result import FlipSensitivity
+from jaxsens.core.results.statistics import Estimated
 from tests.core.flip_sensitivity.made import made
 from tests.refusals import refusal
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxsens.core.base.programs import numerics
-from jaxsens.core.measures.change_of import change_and_error, change_of
+from jaxsens.core.measures.formulas import change_and_error, change_of
 
 X = np.random.default_rng(0).normal(size=7)
 DX = np.random.default_rng(1).normal(size=7)

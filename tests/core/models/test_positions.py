@@ -26,7 +26,7 @@ from tests.refusals import refused
 from tests.small_models import small
 from tests.tolerances import FORWARD
 
-WHOLE = [name for name, component in COMPONENTS.items() if component.whole]
+WHOLE = [name for name, component in COMPONENTS.items() if component.integer]
 
 
 @dataclass(frozen=True)

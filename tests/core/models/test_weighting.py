@@ -168,11 +168,8 @@ def test_the_bound_on_a_sharpening_temperature_is_the_polynomials():
     ("weighting", "told"),
     [
         (Softmax(), "1"),
-        (Softmax(SCHEDULES["log"]), "1/log n"),
         (Softmax(SCHEDULES["log"], by="query"), "1/log i"),
-        (Softmax(SCHEDULES["cubic"]), "1/n^3"),
         (Softmax(SCHEDULES["linearithmic"], by="query"), "1/(i log i)"),
-        (Softmax(SCHEDULES["log-from-one"]), "1/max(1, log n)"),
         (Softmax(SCHEDULES["one-plus-log"]), "1/(1 + log n)"),
         (Softmax(Schedule(4.0)), "1/4"),
         (AdaptiveSoftmax(), "1 and by entropy"),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from jaxsens.core.base.errors import InputError
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.measures import L2
@@ -40,6 +41,13 @@ def tiny_sweep(before: str = "", after: str = "") -> Sweep:
     """The tiny sweep with a replaced part: `before` stands in TINY and becomes `after`."""
     assert before in TINY
     return parse_sweep_config(TINY.replace(before, after) if before else TINY + after)
+
+
+def problems_of(text: str) -> list[str]:
+    """The problems of a config that the message lists, one each."""
+    with pytest.raises(InputError) as caught:
+        parse_sweep_config(text)
+    return [str(one) for one in caught.value.problems]
 
 
 def quiet() -> Console:

@@ -100,7 +100,7 @@ def distance(queries, keys, vector, exact_rows):
 
 NAMED = {
     "activation": (ACTIVATIONS, "sine", jnp.sin),
-    "mask": (MASKS, "near", KeyMask("key j is visible if |i - j| <= 1", near, earlier=True, later=True)),
+    "mask": (MASKS, "near", KeyMask(near, earlier=True, later=True)),
     "scores": (SCORES, "distance", ScoreFunction(distance, vector=False)),
     "layer_norm": (LAYER_NORMS, "sandwich", LayerNormPlaces(before=True, after=True)),
     "output_gate": (OUTPUT_GATES, "signed", OutputGate(lambda head_width: 1, jnp.tanh)),

@@ -43,9 +43,13 @@ def by_loops(model, word, flips, of_both):
     return np.array(values, float)
 
 
-def of_name(name, outputs=slice(None)):
+def of_name(name, outputs: Any = slice(None)):
     """A measure by its name, of chosen outputs, in exact arithmetic."""
-    return lambda y, new: measured(*(exact(one[outputs].astype(np.float64)) for one in (y, new)), name)
+
+    def chosen(output):
+        return exact(output[outputs].astype(np.float64))
+
+    return lambda y, new: measured(chosen(y), chosen(new), name)
 
 
 SERVED = [

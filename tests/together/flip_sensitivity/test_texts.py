@@ -111,8 +111,8 @@ def test_texts_that_cannot_be_measured_are_named_before_one_is():
     assert not done
     flips = Substitute(3, positions=[3])
     refused("tokens[1].flips.positions tokens[1]", measured, ["abca", "ab"], flips=flips)
-    for wrong in ({"progress": 3}, {"measure": "l3"}):
-        refused(*wrong, measured, TEXTS, **wrong)
+    refused("progress", measured, TEXTS, progress=3)
+    refused("measure", measured, TEXTS, measure="l3")
 
 
 @pytest.mark.parametrize("text", [0, 2])

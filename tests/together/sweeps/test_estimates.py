@@ -11,7 +11,7 @@ import pytest
 
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.engines.options import Auto, Vmap
-from jaxsens.core.results.estimated import ESTIMATED, Estimated, strata
+from jaxsens.core.results.statistics import ESTIMATED, Estimated, strata
 from jaxsens.core.sweeps import points
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.points import Measurement, of_estimates, read_point, statistics_of, write_point
@@ -249,7 +249,7 @@ def test_an_estimated_point_keeps_what_is_known_of_its_error(stood_in, tmp_path)
     assert read.statistics["q90"] == result.quantile(0.9)
     assert read.statistics["min"] == result.norms.min()
     assert statistics_of(again, ["mean"]) == {"mean": result.mean}
-    assert f"estimated, the mean: {result.mean_interval().told(3)}" in read.summary()
+    assert f"estimated, the mean: {result.mean_interval().text(3)}" in read.summary()
 
 
 def test_a_point_of_which_every_flip_was_measured_is_exact(stood_in):

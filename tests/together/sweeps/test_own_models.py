@@ -225,8 +225,9 @@ def test_what_is_wrong_with_every_model_and_argument_is_said_together_before_any
     def fails(n, seed):
         raise KeyError("weights")
 
+    three: Any = 3
     models = {
-        "no function": 3,
+        "no function": three,
         "one argument": lambda n: None,
         "no model": lambda n, seed: "weights.npz",
         "fails": fails,
@@ -238,7 +239,7 @@ def test_what_is_wrong_with_every_model_and_argument_is_said_together_before_any
     names += ("models: blank at the end : name",)
     with refusal(*names, *["flips", "measure", "lengths", "seeds", "placement", "out"]):
         jaxsens.sweep(
-            models, [16, 8], seeds=0, flips="swap", measure=jaxsens.Function(jnp.sum), out="", placement=3
+            models, [16, 8], seeds=0, flips="swap", measure=jaxsens.Function(jnp.sum), out="", placement=three
         )
     with refusal(*names, "models: no model", "models.fails", "models.rows") as caught:
         jaxsens.sweep(models, [8, 16], seeds=1, flips=3)
@@ -250,7 +251,7 @@ def test_what_is_wrong_with_every_model_and_argument_is_said_together_before_any
     refused("models", jaxsens.sweep, {}, [8])
     refused("inputs", jaxsens.sweep, {"b": config}, [8], inputs=3)
     with refusal("inputs(n=8, seed=0)"):
-        jaxsens.sweep({"b": config}, [8], inputs=lambda n, seed: None + n)
+        jaxsens.sweep({"b": config}, [8], inputs=lambda n, seed: [][n])
     with pytest.raises(TypeError, match='unknown argument; did you mean "lengths"'):
         jaxsens.sweep({"b": config}, [8], length=3)  # pyright: ignore[reportCallIssue]
     assert faked == []

@@ -10,8 +10,7 @@ from jaxsens.core.base import registry
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.sweeps import points as sweep_points
 from tests.core.base.test_registry import installed
-from tests.core.sweeps.test_sweep_config import problems_of
-from tests.core.sweeps.tiny import TINY, draw_nothing, fake_flip_sensitivity, tiny_sweep
+from tests.core.sweeps.tiny import TINY, draw_nothing, fake_flip_sensitivity, problems_of, tiny_sweep
 
 BROUGHT = """
 from dataclasses import dataclass

@@ -22,9 +22,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsens.core.measures.formulas import l2
+from jaxsens.core.models.parts.choices import ACTIVATIONS
 from jaxsens.core.models.transformer.config import LayerConfig
 from jaxsens.core.models.transformer.parameters import NormParameters, needed
-from jaxsens.core.models.transformer.trace import activation
 
 ROUNDINGS = 2.0
 """A result is taken to be off by this many roundings of what was added: two to four times what is usual."""
@@ -101,5 +101,5 @@ def feed_forward_error(
     hidden = size(dh)
     before = product_error(size(dz), errors, first) + unit(dz.dtype) * hidden
     moved = h + dh + before[..., None]
-    slopes = jax.jvp(lambda x: activation(layer, x), (moved,), (jnp.ones_like(moved),))[1]
+    slopes = jax.jvp(ACTIVATIONS[layer.activation], (moved,), (jnp.ones_like(moved),))[1]
     return product_error(hidden, jnp.sqrt(jnp.mean(slopes**2, axis=-1)) * before, second)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxsens.core.base.programs import cached
-from jaxsens.core.models.transformer.layered import Layered, alike
+from jaxsens.core.models.transformer.layered import Layered, groups_of
 
 _HERE = jax.ShapeDtypeStruct((), jnp.int32)
 
@@ -68,7 +68,7 @@ def _costs(model: Layered, structure: Any, shapes: tuple[Any, ...], layer: int, 
 def costs_of_layers(model: Layered, parameters: Any, n: int) -> list[LayerCosts]:
     """Returns the costs of all layers of a model, which may be abstract, for inputs of length n."""
     parameters = jax.eval_shape(model.apart, parameters)
-    groups = alike(model, parameters, n, range(model.layers))
+    groups = groups_of(model, parameters, n, range(model.layers))
     return [layer_costs(model, parameters, group.first) for group in groups for _ in group.reads]
 
 

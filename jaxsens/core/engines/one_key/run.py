@@ -13,7 +13,7 @@ from jaxsens.core.base.errors import no_rule
 from jaxsens.core.engines.one_key.blocks import TILE
 from jaxsens.core.models.parts.weighting import SOFTMAXES, Sigmoid, Weighting, sink_score
 from jaxsens.core.models.transformer.layered import (
-    Alike,
+    Group,
     Index,
     Keys,
     Layered,
@@ -90,7 +90,7 @@ class Run:
 
 
 def run(
-    model: Layered, parameters: Any, tokens: Int[Array, " n"], groups: tuple[Alike, ...], row: int | None
+    model: Layered, parameters: Any, tokens: Int[Array, " n"], groups: tuple[Group, ...], row: int | None
 ) -> Run:
     """Returns the unflipped run, in O(layers n^2 width) operations and O(layers n width) memory.
 
@@ -101,7 +101,7 @@ def run(
     stacks, found, last = tuple(group.stacked(parameters) for group in groups), [], None
     for group, stack in zip(groups, stacks, strict=True):
 
-        def layer(x: Array, own: Stack, group: Alike = group) -> tuple[Array, LayerRun]:
+        def layer(x: Array, own: Stack, group: Group = group) -> tuple[Array, LayerRun]:
             kept, y = layer_run(group.layer(model, parameters, n, own), x)
             return y.astype(x.dtype), kept
 

@@ -25,8 +25,8 @@ from jaxsens.core.base.strict import typed
 def generator(seed: int, name: str) -> np.random.Generator:
     """Returns the random stream of the parameter `name` for `seed` (PCG64, seeded with the SHA-256 of the name)."""
     digest = hashlib.sha256(name.encode()).digest()
-    words = np.frombuffer(digest, dtype=np.uint32)
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, *map(int, words)])))
+    entropy = np.frombuffer(digest, dtype=np.uint32)
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, *map(int, entropy)])))
 
 
 class Initialisation(abc.ABC):
@@ -79,9 +79,6 @@ class Normal(Initialisation):
 
 FAN_IN = FanIn()
 
-INITIALISATIONS: dict[str, Initialisation] = {"fan-in": FAN_IN}
-"""The initialisations that have a name."""
-
 _TYPED: dict[str, type] = {"FanIn": FanIn, "Uniform": Uniform, "Normal": Normal}
 """Those that a table in a config file may describe, by `type`."""
 
@@ -91,28 +88,17 @@ def checked(name: str, value: Any, problems: Problems) -> Initialisation:
     if isinstance(value, Mapping):
         value = typed(name, value, _TYPED, problems)
         return FAN_IN if value is None else value
-    if isinstance(value, str) and value in INITIALISATIONS:
-        return INITIALISATIONS[value]
+    if value == "fan-in":
+        return FAN_IN
     if not isinstance(value, Initialisation):
         problems.add(name, value, '"fan-in", Uniform(bound) or Normal(deviation)')
         return FAN_IN
     return value
 
 
-def draw(
-    kind: str | Initialisation, seed: int, name: str, shape: Sequence[int], variance: float, dtype: str
-) -> np.ndarray:
-    """Returns the entries of a parameter of the given shape, drawn in float64 and rounded to `dtype`.
-
-    Args:
-        kind: how they are distributed, or the name of it.
-        seed: of the model.
-        name: of the parameter.
-        shape: of the result.
-        variance: the one that suits the parameter's fan-in.
-        dtype: of the result.
-    """
-    law = INITIALISATIONS[kind] if isinstance(kind, str) else kind
+def draw(law: Any, seed: int, name: str, shape: Sequence[int], variance: float, dtype: str) -> np.ndarray:
+    """Returns the entries of a model's parameter, drawn in float64 and rounded to `dtype`. `variance` is the one that
+    suits its fan-in."""
     return law.entries(generator(seed, name), tuple(shape), variance).astype(dtype)
 
 

@@ -45,12 +45,10 @@ class KeyMask(Sides):
     """The keys that a query may see, and so the rows that can change when one key does.
 
     Attributes:
-        meaning: a description of the mask.
         sees: maps query and key positions, which broadcast, to whether the query sees the key.
         earlier, later: as for `Sides`.
     """
 
-    meaning: str
     sees: Callable[[Array, Array], Bool[Array, "*b"]]
     earlier: bool
     later: bool
@@ -58,38 +56,17 @@ class KeyMask(Sides):
 
 MASKS: dict[str, KeyMask] = {
     "none": KeyMask(
-        "every key is visible",
         lambda queries, keys: jnp.ones(jnp.broadcast_shapes(jnp.shape(queries), jnp.shape(keys)), dtype=bool),
         earlier=True,
         later=True,
     ),
-    "future": KeyMask(
-        "the future is masked: key j is visible to query i if j <= i",
-        lambda queries, keys: keys <= queries,
-        earlier=False,
-        later=True,
-    ),
-    "past": KeyMask(
-        "the past is masked: key j is visible to query i if j >= i",
-        lambda queries, keys: keys >= queries,
-        earlier=True,
-        later=False,
-    ),
-    "strict-future": KeyMask(
-        "key j is visible to query i if j < i; the first row sees nothing",
-        lambda queries, keys: keys < queries,
-        earlier=False,
-        later=True,
-    ),
-    "strict-past": KeyMask(
-        "key j is visible to query i if j > i; the last row sees nothing",
-        lambda queries, keys: keys > queries,
-        earlier=True,
-        later=False,
-    ),
+    "future": KeyMask(lambda queries, keys: keys <= queries, earlier=False, later=True),
+    "past": KeyMask(lambda queries, keys: keys >= queries, earlier=True, later=False),
+    "strict-future": KeyMask(lambda queries, keys: keys < queries, earlier=False, later=True),
+    "strict-past": KeyMask(lambda queries, keys: keys > queries, earlier=True, later=False),
 }
-"""The masks by name. The non-strict ones are those of Yang et al. (2026), section 2. A row that sees no key gets weight
-0 on every key, so its head's output is the zero vector."""
+"""The masks by name. The non-strict ones are those of Yang et al. (2026), section 2. A row that sees no key, as
+the first or the last of a strict mask, gets weight 0 on every key, so its head's output is the zero vector."""
 
 
 class TypedMask(Part, Sides):

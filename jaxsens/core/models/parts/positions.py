@@ -35,35 +35,35 @@ ScoreTable: TypeAlias = Float[Array, "heads m k"]
 class ComponentFunction:
     """One coordinate p_n(i) of a position embedding, as a function of position and length.
 
-    `whole` says that its values are whole numbers; `function` then also maps integers to integers exactly.
+    `integer` says that its values are whole numbers; `function` then also maps integers to integers exactly.
     """
 
     formula: str
     bounded: bool
     function: Callable[[np.ndarray, int], np.ndarray]
-    whole: bool = False
+    integer: bool = False
 
 
 COMPONENTS: dict[str, ComponentFunction] = {
-    "constant": ComponentFunction("1", True, lambda i, n: np.ones_like(i), whole=True),
+    "constant": ComponentFunction("1", True, lambda i, n: np.ones_like(i), integer=True),
     "inverse": ComponentFunction("1/(i+1)", True, lambda i, n: 1 / (i + 1)),
     "reciprocal": ComponentFunction("1/i", True, lambda i, n: 1 / i),
     "reverse-reciprocal": ComponentFunction("1/(n-i+1)", True, lambda i, n: 1 / (n - i + 1)),
     "reciprocal-length": ComponentFunction("1/n", True, lambda i, n: np.full_like(i, 1 / n)),
-    "alternating": ComponentFunction("(-1)^i", True, lambda i, n: 1 - 2 * (i % 2), whole=True),
-    "odd": ComponentFunction("[i odd]", True, lambda i, n: i % 2, whole=True),
-    "first": ComponentFunction("[i = 1]", True, lambda i, n: (i == 1).astype(i.dtype), whole=True),
-    "last": ComponentFunction("[i = n]", True, lambda i, n: (i == n).astype(i.dtype), whole=True),
+    "alternating": ComponentFunction("(-1)^i", True, lambda i, n: 1 - 2 * (i % 2), integer=True),
+    "odd": ComponentFunction("[i odd]", True, lambda i, n: i % 2, integer=True),
+    "first": ComponentFunction("[i = 1]", True, lambda i, n: (i == 1).astype(i.dtype), integer=True),
+    "last": ComponentFunction("[i = n]", True, lambda i, n: (i == n).astype(i.dtype), integer=True),
     "fraction": ComponentFunction("i/n", True, lambda i, n: i / n),
     "fraction-square": ComponentFunction("(i/n)^2", True, lambda i, n: (i / n) ** 2),
     "fraction-over-length": ComponentFunction("i/n^2", True, lambda i, n: i / n / n),
-    "index": ComponentFunction("i", False, lambda i, n: i, whole=True),
-    "square": ComponentFunction("i^2", False, lambda i, n: i**2, whole=True),
-    "cube": ComponentFunction("i^3", False, lambda i, n: i**3, whole=True),
-    "length": ComponentFunction("n", False, lambda i, n: np.full_like(i, n), whole=True),
+    "index": ComponentFunction("i", False, lambda i, n: i, integer=True),
+    "square": ComponentFunction("i^2", False, lambda i, n: i**2, integer=True),
+    "cube": ComponentFunction("i^3", False, lambda i, n: i**3, integer=True),
+    "length": ComponentFunction("n", False, lambda i, n: np.full_like(i, n), integer=True),
     "log-length": ComponentFunction("log n", False, lambda i, n: np.full_like(i, np.log(n))),
-    "length-index": ComponentFunction("n i", False, lambda i, n: n * i, whole=True),
-    "length-square": ComponentFunction("n i^2", False, lambda i, n: n * i**2, whole=True),
+    "length-index": ComponentFunction("n i", False, lambda i, n: n * i, integer=True),
+    "length-square": ComponentFunction("n i^2", False, lambda i, n: n * i**2, integer=True),
 }
 """The component vectors of the papers, by name."""
 
@@ -200,16 +200,16 @@ class FunctionComponent(CoordinateTerm):
         return self.name
 
     def values(self, n: int) -> Float[np.ndarray, " n"]:
-        found = np.asarray(self.function(np.arange(1, n + 1, dtype=np.float64), n))
-        subject = f"FunctionComponent {self.name!r}: its function at n = {n}"
-        if found.shape != (n,):
-            raise InputError(f"{subject} returns shape {found.shape}; return one number per position, ({n},)")
-        if found.dtype.kind not in "biuf":
-            raise InputError(f"{subject} returns {found.dtype}; return real numbers")
-        if not np.isfinite(found).all():
-            i = int(np.argmin(np.isfinite(found))) + 1
-            raise InputError(f"{subject} is {found[i - 1]} at i = {i}; return finite numbers")
-        return found.astype(np.float64)
+        values = np.asarray(self.function(np.arange(1, n + 1, dtype=np.float64), n))
+        source = f"FunctionComponent {self.name!r}: its function at n = {n}"
+        if values.shape != (n,):
+            raise InputError(f"{source} returns shape {values.shape}; return one number per position, ({n},)")
+        if values.dtype.kind not in "biuf":
+            raise InputError(f"{source} returns {values.dtype}; return real numbers")
+        if not np.isfinite(values).all():
+            i = int(np.argmin(np.isfinite(values))) + 1
+            raise InputError(f"{source} is {values[i - 1]} at i = {i}; return finite numbers")
+        return values.astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -255,20 +255,20 @@ class Limb(CoordinateTerm):
             raise InputError.of(
                 "n", n, f"limbs are exact below n = {LIMB_LENGTH}; use a Component in float64"
             )
-        rest = COMPONENTS[self.of].function(np.arange(1, n + 1, dtype=np.int64), n)
+        remainder = COMPONENTS[self.of].function(np.arange(1, n + 1, dtype=np.int64), n)
         limb = np.zeros(n, np.int64)
         for _ in range(self.place + 1):
-            limb = rest.astype(np.float32).astype(np.int64)
-            rest = rest - limb
+            limb = remainder.astype(np.float32).astype(np.int64)
+            remainder = remainder - limb
         return limb.astype(np.float64)
 
     def check(self, problems: Problems) -> None:
         """Adds an error for a component that is not whole, or a place beyond the last."""
-        whole = [name for name, component in COMPONENTS.items() if component.whole]
-        if self.of not in whole:
-            known = isinstance(self.of, str) and self.of in COMPONENTS
-            why = f"{COMPONENTS[self.of].formula} is not a whole number; limbs are of " if known else ""
-            problems.add("positions", self, f"{why}one of {', '.join(whole)}")
+        integers = [name for name, component in COMPONENTS.items() if component.integer]
+        if self.of not in integers:
+            exists = isinstance(self.of, str) and self.of in COMPONENTS
+            why = f"{COMPONENTS[self.of].formula} is not a whole number; limbs are of " if exists else ""
+            problems.add("positions", self, f"{why}one of {', '.join(integers)}")
         if not is_count(self.place) or self.place >= LIMBS:
             problems.add("positions", self, f"a place from 0 to {LIMBS - 1}: {LIMBS} limbs hold every value")
 

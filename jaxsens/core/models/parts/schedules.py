@@ -56,10 +56,10 @@ class Schedule(Part):
             factors.append("n" if self.power == 1 else f"n^{self.power:g}")
         if self.log_power:
             factors.append("log n" if self.log_power == 1 else f"(log n)^{self.log_power:g}")
-        shown = " ".join(factors) or "1"
+        formula = " ".join(factors) or "1"
         if self.offset:
-            shown = f"{self.offset:g} + {shown}"
-        return f"max({self.least:g}, {shown})" if self.least or self.offset < 0 else shown
+            formula = f"{self.offset:g} + {formula}"
+        return f"max({self.least:g}, {formula})" if self.least or self.offset < 0 else formula
 
 
 @Schedule.register  # it stands wherever a formula does, but is not described by files

@@ -216,9 +216,8 @@ class RelativeBias(ScoreBias):
 
         def first(step: int) -> int:
             """The smallest distance in bucket E + step."""
-            return bisect_left(
-                range(longest + 1), True, exact, key=lambda d: _reaches(d, exact, step, steps, longest)
-            )
+            least = longest**step * exact**steps
+            return bisect_left(range(longest + 1), least, exact, key=lambda d: d**steps * exact**step)
 
         firsts = [first(step) for step in range(1, steps)]
         return np.minimum(distances, exact) + np.searchsorted(firsts, distances, side="right")
@@ -227,8 +226,8 @@ class RelativeBias(ScoreBias):
         """The entry of the table for a key this number of positions ahead of the query; behind it, if negative."""
         xp: Any = jnp if isinstance(ahead, jax.Array) else np
         behind = xp.abs(ahead) if self.bidirectional else xp.maximum(-ahead, 0)
-        found = xp.asarray(self.by_distance())[xp.minimum(behind, self.max_distance)]
-        return found + self.one_side * (ahead > 0) if self.bidirectional else found
+        buckets = xp.asarray(self.by_distance())[xp.minimum(behind, self.max_distance)]
+        return buckets + self.one_side * (ahead > 0) if self.bidirectional else buckets
 
     def penalty(
         self, heads: int, queries: Places, keys: KeyPlaces, dtype: jnp.dtype, table: Entries | None = None
@@ -253,15 +252,10 @@ class RelativeBias(ScoreBias):
             )
 
 
-def _reaches(distance: int, exact: int, step: int, steps: int, longest: int) -> bool:
-    """Returns whether (distance / exact) >= (longest / exact)^(step / steps)."""
-    return distance**steps * exact**step >= longest**step * exact**steps
-
-
-def _share(fraction: float, whole: int) -> int | None:
+def _share(fraction: float, total: int) -> int | None:
     """Returns a fraction of a whole number, or None if it is not a whole number of at least 1."""
-    part = round(fraction * whole)
-    return part if part and abs(part - fraction * whole) < 1e-9 * whole else None
+    part = round(fraction * total)
+    return part if part and abs(part - fraction * total) < 1e-9 * total else None
 
 
 def _check_fraction(term: PartialRotary | PartialAlibi, fraction: object, problems: Problems) -> None:

@@ -117,23 +117,23 @@ def _per_layer(name: str, value: Any, problems: Problems, least: int, optional: 
 
 
 def _masks(name: str, value: Any, problems: Problems) -> Any:
-    wanted = f"one of {', '.join(MASKS)}, or a SlidingWindow or TwoSidedWindow"
-    names = {known: known for known in MASKS}
-    return _each(value, lambda one: _member(name, one, names, TypedMask, wanted, problems))
+    remedy = f"one of {', '.join(MASKS)}, or a SlidingWindow or TwoSidedWindow"
+    names = {mask: mask for mask in MASKS}
+    return _each(value, lambda one: _member(name, one, names, TypedMask, remedy, problems))
 
 
 def read_weighting(name: str, value: Any, problems: Problems) -> Any:
     """Returns the weighting that a value stands for, or one for each layer; adds an error for anything else."""
-    wanted = f"one of {', '.join(WEIGHTINGS)}, or a typed weighting"
-    return _each(value, lambda one: _member(name, one, WEIGHTINGS, Weighting, wanted, problems))
+    remedy = f"one of {', '.join(WEIGHTINGS)}, or a typed weighting"
+    return _each(value, lambda one: _member(name, one, WEIGHTINGS, Weighting, remedy, problems))
 
 
 def _positions(name: str, value: Any, problems: Problems) -> tuple[PositionTerm, ...]:
     if value in ("none", None):
         return ()
-    wanted = f"none, or one or several of {', '.join(POSITION_NAMES)}, or typed terms"
+    remedy = f"none, or one or several of {', '.join(POSITION_NAMES)}, or typed terms"
     terms = tuple(
-        _member(name, one, POSITION_NAMES, PositionTerm, wanted, problems) for one in _as_tuple(value)
+        _member(name, one, POSITION_NAMES, PositionTerm, remedy, problems) for one in _as_tuple(value)
     )
     if problems:
         return ()
@@ -174,18 +174,18 @@ def _layer_positions(name: str, value: Any, problems: Problems) -> tuple[tuple[S
 
 
 def _member(
-    name: str, value: Any, named: Mapping[str, Any], kinds: Any, wanted: str, problems: Problems
+    name: str, value: Any, named: Mapping[str, Any], kinds: Any, remedy: str, problems: Problems
 ) -> Any:
     """Returns a value given by name, by a table of a config file, or directly."""
     if isinstance(value, Mapping):
         made = typed(name, value, _TYPED, problems, {"inverse_temperature": SCHEDULES})
         if made is not None and not isinstance(made, kinds):
-            problems.add(name, value, wanted)
+            problems.add(name, value, remedy)
         return made
     if isinstance(value, str) and value in named:
         return named[value]
     if not isinstance(value, kinds):
-        problems.add(name, value, wanted)
+        problems.add(name, value, remedy)
     return value
 
 
@@ -313,10 +313,10 @@ class TransformerConfig(NetworkConfig):
     def _check_score_terms(
         cls, terms: tuple[PositionTerm, ...], info: ValidationInfo
     ) -> tuple[PositionTerm, ...]:
-        found = [term for term in terms if isinstance(term, ScoreTerm)]
+        scored = [term for term in terms if isinstance(term, ScoreTerm)]
         with field_errors() as problems:
             for k in range(info.data.get("layers", 0)):
-                _check_heads("positions", found, k, info.data, problems)
+                _check_heads("positions", scored, k, info.data, problems)
         return terms
 
     @field_validator("layer_positions")

@@ -118,7 +118,7 @@ class Attention:
     def _keys(self) -> KeyMask | TypedMask:
         if isinstance(self.mask, str | TypedMask):
             return mask_of("attention", self.mask)
-        return KeyMask("a mask of your own", self.mask, earlier=True, later=True)
+        return KeyMask(self.mask, earlier=True, later=True)
 
 
 class Layered(abc.ABC):
@@ -302,11 +302,11 @@ class ModelLayer:
         """How a head's scores become weights; without `head`, those of all heads at once."""
         if head is not None:
             return self.model.weighting_of(self.parameters, self.k, head)
-        found = self.attention.weighting
-        if not isinstance(found, SinkSoftmax):
-            return found
+        weighting = self.attention.weighting
+        if not isinstance(weighting, SinkSoftmax):
+            return weighting
         scores = jax.vmap(lambda head: sink_score("attention", self.weighting(head)))
-        return found.at_sink(scores(jnp.arange(self.attention.heads))[:, None, None])
+        return weighting.at_sink(scores(jnp.arange(self.attention.heads))[:, None, None])
 
     def projected(self, rows: SomeRows, positions: Places) -> Projections:
         """Returns queries, keys and values of some rows; keys and values with one copy for each query head that reads
@@ -382,8 +382,8 @@ class ModelLayer:
         attention, columns = self.attention, jnp.arange(self.n)
         seen = attention.sees(rows[:, None], columns[None, :])
 
-        def one_head(given: tuple[Array, ...]) -> Float[Array, "m value_width"]:
-            head, q, k, v = given
+        def one_head(parts: tuple[Array, ...]) -> Float[Array, "m value_width"]:
+            head, q, k, v = parts
             shares, total = self.weighting(head).shares(self.scores(head, q, k, rows, columns), seen)
             return (shares @ v) / total
 
@@ -455,9 +455,9 @@ def _last_rows(model: Layered, parameters: Any, tokens: Tokens) -> AllRows:
     model = model.at_length(n)
     x = embedded_rows(model, parameters, tokens, jnp.arange(n))
     apart = model.apart(parameters)
-    for group in alike(model, apart, n, range(model.layers)):
+    for group in groups_of(model, apart, n, range(model.layers)):
 
-        def one(x: Array, own: Any, group: Alike = group) -> tuple[Array, None]:
+        def one(x: Array, own: Any, group: Group = group) -> tuple[Array, None]:
             return group.layer(model, apart, n, own).output(x).astype(x.dtype), None
 
         x, _ = jax.lax.scan(one, x, group.stacked(apart))
@@ -479,7 +479,7 @@ Stack: TypeAlias = tuple[Array, ...]
 
 
 @dataclass(frozen=True)
-class Alike:
+class Group:
     """A group of consecutive layers that are alike.
 
     Attributes:
@@ -495,10 +495,10 @@ class Alike:
         """The numbers of its layers, from 0 in each group."""
         return jnp.arange(len(self.reads))
 
-    def within(self, layers: range) -> tuple[Alike, ...]:
+    def within(self, layers: range) -> tuple[Group, ...]:
         """Returns the group of those of its layers that are among some consecutive ones, or nothing."""
         start, stop = max(self.first, layers.start), min(self.first + len(self.reads), layers.stop)
-        return (Alike(start, self.reads[start - self.first : stop - self.first]),) if start < stop else ()
+        return (Group(start, self.reads[start - self.first : stop - self.first]),) if start < stop else ()
 
     def stacked(self, parameters: Any) -> Stack:
         """Returns what its layers read."""
@@ -513,28 +513,30 @@ class Alike:
         return layer_of(model, jax.tree.unflatten(structure, leaves), self.first, n)
 
 
-def alike(model: Layered, parameters: Any, n: int, layers: range) -> tuple[Alike, ...]:
+def groups_of(model: Layered, parameters: Any, n: int, layers: range) -> tuple[Group, ...]:
     """Returns the groups of some layers of a model, for inputs of length n, from its parameters, which are `apart`.
     Nothing is compiled."""
     leaves, structure = jax.tree.flatten(parameters)
     shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
-    groups = _alike(model, structure, shapes, n, jnp.result_type(float) == jnp.float64)
+    groups = _groups_of(model, structure, shapes, n, jnp.result_type(float) == jnp.float64)
     return tuple(part for group in groups for part in group.within(layers))
 
 
 @cached
-def _alike(model: Layered, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool) -> tuple[Alike, ...]:
+def _groups_of(
+    model: Layered, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool
+) -> tuple[Group, ...]:
     """Compares the traces of layers. `wide` (64-bit types are on) is part of the cache key."""
-    parameters, found = jax.tree.unflatten(structure, shapes), []
+    parameters, groups = jax.tree.unflatten(structure, shapes), []
     for k in range(model.layers):
         reads, program = _traced(ModelLayer(model, parameters, k, n))
         kind, size = (model.attention(k), program), sum(shapes[i].size for i in reads)
-        small = model.stacked or (1 + len(found[-1][2] if found else ())) * size <= LARGEST_STACK
-        if found and found[-1][0] == kind and small:
-            found[-1][2].append(reads)
+        small = model.stacked or (1 + len(groups[-1][2] if groups else ())) * size <= LARGEST_STACK
+        if groups and groups[-1][0] == kind and small:
+            groups[-1][2].append(reads)
         else:
-            found.append((kind, k, [reads]))
-    return tuple(Alike(first, tuple(reads)) for _, first, reads in found)
+            groups.append((kind, k, [reads]))
+    return tuple(Group(first, tuple(reads)) for _, first, reads in groups)
 
 
 def _traced(layer: ModelLayer) -> tuple[tuple[int, ...], Any]:

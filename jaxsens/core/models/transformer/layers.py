@@ -62,10 +62,10 @@ def trace(
     """Returns every layer's intermediate values, and y^(L). With `row`, only that row of the last layer is valid."""
 
     def one(k: int, own: LayerParameters, x: AllRows) -> tuple[AllRows, LayerTrace]:
-        kept, y = transformer_layer(
+        traced, y = transformer_layer(
             parameters.layer(config, k), own, x, row if k == config.layers - 1 else None
         )
-        return y, kept
+        return y, traced
 
     x, traces = over_layers(one, parameters.layers, embed(config, parameters, tokens), range(config.layers))
     return traces, x
@@ -106,21 +106,21 @@ def apply_with_sizes(
 
     layers = parameters.layers
     x, sizes = over_layers(one, layers, embed(config, parameters, tokens), range(rows))
-    found = [jnp.atleast_1d(each) for each in sizes.runs]
+    runs = [jnp.atleast_1d(each) for each in sizes.runs]
     if row is None or not config.layers:
-        return read_out(config, parameters, x), jnp.concatenate([jnp.zeros(0, x.dtype), *found])
+        return read_out(config, parameters, x), jnp.concatenate([jnp.zeros(0, x.dtype), *runs])
     y, normaliser = transformer_row(parameters.layer(config, rows), layers[rows], x, row)
-    sizes = jnp.concatenate([*found, jnp.max(jnp.abs(normaliser))[None]])
+    sizes = jnp.concatenate([*runs, jnp.max(jnp.abs(normaliser))[None]])
     return through_head(config, parameters, y), sizes
 
 
 def apply_operations(config: TransformerConfig, n: int) -> int:
     """Returns the floating-point operations of the products of `apply` on one input of length n."""
     read = readout_row(config.readout, n) is not None
-    whole = max(0, config.layers - read)  # a formula may need no layer
-    total = sum(layer_operations(config, k, n) for k in range(whole))
-    if whole < config.layers:
-        layer, d = config.layer(whole), config.width
+    complete = max(0, config.layers - read)  # a formula may need no layer
+    total = sum(layer_operations(config, k, n) for k in range(complete))
+    if complete < config.layers:
+        layer, d = config.layer(complete), config.width
         heads = layer.heads * layer.head_width
         total += 4 * (n + 1) * d * heads + 4 * n * heads + 4 * d * layer.feed_forward
     return total

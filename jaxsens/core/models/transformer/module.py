@@ -35,8 +35,8 @@ _SIZES = ("alphabet_size", "width", "layers", "heads", "head_width", "feed_forwa
 
 def check_size(config: Any, problems: Problems) -> None:
     """Adds an error if the parameters of a network do not fit in this machine's memory. It names the largest size."""
-    given = {name: getattr(config, name, None) or 0 for name in _SIZES}
-    sizes = {name: max(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    fields = {name: getattr(config, name, None) or 0 for name in _SIZES}
+    sizes = {name: max(value) if isinstance(value, tuple) else value for name, value in fields.items()}
     terms = getattr(config, "position_terms", ())
     sizes["positions"] = max((getattr(term, "max_length", 0) for term in terms), default=0)
     largest = max(sizes, key=lambda name: sizes[name])
@@ -68,17 +68,17 @@ def check_tokens(config: NetworkConfig, tokens: ArrayLike) -> None:
             inputs.check_ids("tokens", np.asarray(tokens), config.vocabulary_size, problems)
 
 
-def instead_of(given: object, wanted: str) -> str:
+def instead_of(value: object, expected: str) -> str:
     """Says what to pass instead of `given`, which may hold it (a training's record has its network in `.model`).
 
     >>> instead_of(3, "a Transformer")
     'a Transformer'
     """
-    held = getattr(given, "model", None)
-    return wanted if held is None else f"its .model, a {type(held).__name__}; expected {wanted}"
+    held = getattr(value, "model", None)
+    return expected if held is None else f"its .model, a {type(held).__name__}; expected {expected}"
 
 
-def checked_parameters(expected: Tree, given: Tree, dtype: str) -> Tree:
+def checked_parameters(expected: Tree, actual: Tree, dtype: str) -> Tree:
     """Returns the given parameters as JAX arrays of `dtype`.
 
     Args:
@@ -90,17 +90,17 @@ def checked_parameters(expected: Tree, given: Tree, dtype: str) -> Tree:
         InputError: if the structure or a shape is wrong, listing every such shape.
     """
     problems = Problems("parameters")
-    want, have = jax.tree.structure(expected), jax.tree.structure(given)
+    want, have = jax.tree.structure(expected), jax.tree.structure(actual)
     if want != have:
         problems.add("parameters", have, f"the structure of this config, {want}")
         problems.raise_if_any()
-    wanted = jax.tree_util.tree_flatten_with_path(expected)[0]
-    for (path, shape), leaf in zip(wanted, jax.tree.leaves(given), strict=True):
+    shapes = jax.tree_util.tree_flatten_with_path(expected)[0]
+    for (path, shape), leaf in zip(shapes, jax.tree.leaves(actual), strict=True):
         if jnp.shape(leaf) != shape.shape:
             problems.add(jax.tree_util.keystr(path), jnp.shape(leaf), f"shape {shape.shape}")
     problems.raise_if_any()
     with numerics(dtype):
-        return parameters_from_numpy(given, dtype)
+        return parameters_from_numpy(actual, dtype)
 
 
 Config = TypeVar("Config", bound=NetworkConfig)
@@ -142,10 +142,10 @@ class Network(nnx.Module, Generic[Config, Parameters]):
             seed = inputs.seed(seed, problems)
         self.config = config
         if parameters is None:
-            given = type(self).drawn(config, seed)
+            own = type(self).drawn(config, seed)
         else:
-            given = checked_parameters(type(self).shaped(config), parameters, config.dtype)
-        self.variables = nnx.data(jax.tree.map(nnx.Param, given))
+            own = checked_parameters(type(self).shaped(config), parameters, config.dtype)
+        self.variables = nnx.data(jax.tree.map(nnx.Param, own))
 
     @property
     def parameters(self) -> Parameters:

@@ -245,8 +245,8 @@ def position_parts(
             case ScoreTerm():
                 pass  # it affects the scores, not the embedding
             case _:
-                known = AddedTerm, CoordinateTerm, Learned, ScoreTerm
-                raise no_rule("the position embedding", "position term", term, known)
+                rules = AddedTerm, CoordinateTerm, Learned, ScoreTerm
+                raise no_rule("the position embedding", "position term", term, rules)
 
 
 def positions_in(dtype: str, parameters: TransformerParameters) -> TransformerParameters:

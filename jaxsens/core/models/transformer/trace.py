@@ -230,9 +230,9 @@ def in_blocks(rows: Callable[[Block], Any], n: int, size: int | None, axis: int)
     blocks = jnp.minimum(jnp.arange(-(-n // size) * size), n - 1).reshape(-1, size)
 
     def joined(parts: Array) -> Array:
-        whole = jnp.moveaxis(parts, 0, axis)
-        whole = whole.reshape(*whole.shape[:axis], -1, *whole.shape[axis + 2 :])
-        return jax.lax.slice_in_dim(whole, 0, n, axis=axis)
+        rows = jnp.moveaxis(parts, 0, axis)
+        rows = rows.reshape(*rows.shape[:axis], -1, *rows.shape[axis + 2 :])
+        return jax.lax.slice_in_dim(rows, 0, n, axis=axis)
 
     return jax.tree.map(joined, jax.lax.map(rows, blocks))
 
@@ -256,13 +256,6 @@ def leaves_cache(heads: int, n: int, platform: Platform) -> bool:
     return cached is not None and n > CACHED_ROWS and heads * n * n > cached
 
 
-def row_scores(
-    layer: LayerConfig, parameters: LayerParameters, queries: OfHeads, keys: OfHeads, block: Block
-) -> tuple[Float[Array, "heads m n"], Bool[Array, "heads m n"]]:
-    """Some rows' scores as the weighting function takes them (centred ones are shifted), and which keys are visible."""
-    return scores_of_rows(layer, parameters, queries[:, block], keys, block)
-
-
 def scores_of_rows(
     layer: LayerConfig,
     parameters: LayerParameters,
@@ -271,7 +264,8 @@ def scores_of_rows(
     block: Block,
     head: Int[Array, ""] | None = None,
 ) -> tuple[Float[Array, "heads m n"], Bool[Array, "heads m n"]]:
-    """`row_scores` from the queries of the rows `block`; with `head`, of that head alone: (1, ..., head_width)."""
+    """Returns the scores of the rows `block` as the weighting function takes them (centred ones are shifted), from
+    their queries, and which keys are visible; with `head`, of that head alone: (1, ..., head_width)."""
     n = keys.shape[1]
     everywhere = jnp.arange(n)
     seen = visible(layer.mask, block[:, None], everywhere[None, :])

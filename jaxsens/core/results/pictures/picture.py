@@ -9,7 +9,7 @@ from typing import Literal
 
 import jinja2
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from jaxsens.core.results.pictures.view import PART, InputView, ResultView, alone, in_context
 
@@ -55,15 +55,6 @@ class ShownInput:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One colour of the legend, with the value that it stands for."""
-
-    strength: float
-    kind: str
-    text: str
-
-
-@dataclass(frozen=True)
 class ShownFlip:
     """A row of the table of the most sensitive positions: the token in its context, what replaces it, and the value."""
 
@@ -96,7 +87,7 @@ class ShownParts:
     premises: Sequence[str]
     inputs: Sequence[ShownInput]
     hidden_inputs: int
-    steps: Sequence[Step]
+    steps: Sequence[ShownToken]
     unflipped: bool
     blurred: bool
     numbers: bool
@@ -106,15 +97,15 @@ class ShownParts:
     @property
     def legend(self) -> list[ShownToken]:
         """The legend, as tokens."""
-        found = [ShownToken(one.text, "  ", one.strength, one.kind, False, False, "") for one in self.steps]
+        tokens = [*self.steps]
         nothing = "no change is resolved" if self.blurred else "no flip changes anything"
         if not self.steps:
-            found.append(ShownToken(nothing, "", 0.0, "up", False, False, ""))
+            tokens.append(ShownToken(nothing, "", 0.0, "up", False, False, ""))
         if self.unflipped:
-            found.append(ShownToken("not flipped", "   ", None, "up", False, False, ""))
+            tokens.append(ShownToken("not flipped", "   ", None, "up", False, False, ""))
         if self.blurred:
-            found.append(ShownToken("not resolved", "   ", 0.0, "up", False, True, ""))
-        return found
+            tokens.append(ShownToken("not resolved", "   ", 0.0, "up", False, True, ""))
+        return tokens
 
 
 def page(view: ResultView, by: By | None, title: str) -> str:
@@ -136,8 +127,8 @@ def fragment(view: ResultView, by: By | None = None) -> str:
 
 def _rendered(view: ResultView, by: By | None, most: int, title: str | None = None) -> str:
     """Returns a page with a title, or without one what stands on a page of its own."""
-    shown = vars(shown_parts(view, by, most))
-    return _template().render(whole=title is not None, title=title or "", view=view, **shown)
+    parts = vars(shown_parts(view, by, most))
+    return _template().render(whole=title is not None, title=title or "", view=view, **parts)
 
 
 @cache
@@ -155,22 +146,22 @@ def _template() -> jinja2.Template:
 def shown_parts(view: ResultView, by: By | None, most: int) -> ShownParts:
     """Returns what is shown, of `most` positions at most. `by` is as for `page`."""
     by = by or ("mean" if view.measure.indicator else "largest")
-    shown, left, scale = [], most, _scale(view, by)
+    paragraphs, left, scale = [], most, _scale(view, by)
     for k, one in enumerate(view.inputs):
         taken = min(left, len(one.tokens))
         heading = f"Input {k}, n = {len(one.tokens)}" if len(view.inputs) > 1 else ""
         if taken:
             tokens = list(_tokens(view, k, by, scale, taken))
-            shown.append(ShownInput(heading, tokens, len(one.tokens) - taken))
+            paragraphs.append(ShownInput(heading, tokens, len(one.tokens) - taken))
         left -= taken
     return ShownParts(
         explained=_explained(view, by),
         premises=_premises(view),
-        inputs=shown,
-        hidden_inputs=len(view.inputs) - len(shown),
+        inputs=paragraphs,
+        hidden_inputs=len(view.inputs) - len(paragraphs),
         steps=_steps(view, scale),
-        unflipped=any(token.strength is None for one in shown for token in one.tokens),
-        blurred=any(token.blurred for one in shown for token in one.tokens),
+        unflipped=any(token.strength is None for one in paragraphs for token in one.tokens),
+        blurred=any(token.blurred for one in paragraphs for token in one.tokens),
         numbers=view.names is None,
         facts=_facts(view),
         top=_most_sensitive(view, by),
@@ -179,42 +170,42 @@ def shown_parts(view: ResultView, by: By | None, most: int) -> ShownParts:
 
 def _most_sensitive(view: ResultView, by: By) -> list[ShownFlip]:
     """Returns the most sensitive positions, the first of equals first, each with its largest flip."""
-    sizes = [np.nan_to_num(np.abs(_known_by(one, by)), nan=-1) for one in view.inputs]
+    sizes = [np.nan_to_num(np.abs(_values_by(one, by)[0]), nan=-1) for one in view.inputs]
     places = [(k, i) for k, one in enumerate(view.inputs) for i in range(len(one.tokens))]
-    order = np.argsort(-np.concatenate(sizes), kind="stable")[:TOP]
-    chosen = [places[j] for j in order]
-    return [_flip(view, k, i) for k, i in chosen if view.inputs[k].flipped[i]]
+    rows = []
+    for j in np.argsort(-np.concatenate(sizes), kind="stable")[:TOP]:
+        k, i = places[j]
+        one = view.inputs[k]
+        if one.flipped[i]:
+            where = f"{i}" if len(view.inputs) == 1 else f"{k}: {i}"
+            replacement = alone(view.name(int(one.symbol[i])))
+            value = _bounded_number(one.largest[i], one.largest_at_most[i], view.measure.signed)
+            context = in_context(one.pieces, i)
+            rows.append(ShownFlip(where, *context, replacement, value, bool(one.measured[i])))
+    return rows
 
 
-def values_by(one: InputView, by: By) -> Float[np.ndarray, " n"]:
-    """Returns the value of each position that colours show."""
-    return one.largest if by == "largest" else one.mean
-
-
-def _at_most_by(one: InputView, by: By) -> Float[np.ndarray, " n"]:
-    return one.largest_at_most if by == "largest" else one.mean_at_most
-
-
-def _known_by(one: InputView, by: By) -> Float[np.ndarray, " n"]:
-    """Returns the values that colours show; 0 where they are not resolved."""
-    return np.where(np.isnan(_at_most_by(one, by)), values_by(one, by), 0.0)
+def _values_by(one: InputView, by: By) -> tuple[Float[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
+    """Returns the value of each position that colours show, 0 where it is not resolved, and where that is."""
+    mean = by == "mean"
+    values, most = (one.mean, one.mean_at_most) if mean else (one.largest, one.largest_at_most)
+    return np.where(np.isnan(most), values, 0.0), np.isfinite(most)
 
 
 def _scale(view: ResultView, by: By) -> float:
     """Returns the largest size of a value; 0 if there is none."""
-    sizes = [np.abs(found) for one in view.inputs if (found := _known_by(one, by)[one.flipped]).size]
-    return max((float(one.max()) for one in sizes), default=0.0)
+    sizes = [np.abs(_values_by(one, by)[0][one.flipped]) for one in view.inputs]
+    return float(np.concatenate(sizes).max(initial=0.0))
 
 
 def _tokens(view: ResultView, k: int, by: By, scale: float, count: int) -> Iterator[ShownToken]:
     """Yields the first tokens of an input."""
     one, read = view.inputs[k], view.position_read(k)
-    blurred = np.isfinite(_at_most_by(one, by))
-    values, pieces = _known_by(one, by), one.pieces[:count]
+    (values, blurred), pieces = _values_by(one, by), one.pieces[:count]
     for i, (space, text) in enumerate(pieces):
         value = float(values[i])
-        known = bool(one.flipped[i])
-        strength = (abs(value) / scale if scale else 0.0) if known else None
+        flipped = bool(one.flipped[i])
+        strength = (abs(value) / scale if scale else 0.0) if flipped else None
         title = _title(view, k, i, read == i)
         kind = "down" if value < 0 else "up"
         yield ShownToken(text, space, strength, kind, bool(one.measured[i]), bool(blurred[i]), title)
@@ -229,11 +220,11 @@ def _title(view: ResultView, k: int, i: int, read: bool) -> str:
         return "\n".join([*lines, "not flipped"])
     how = "" if not view.estimated else " (measured)" if one.measured[i] else " (estimate)"
     instead = view.name(int(one.symbol[i]))
-    largest = _told(one.largest[i], one.largest_at_most[i], view.measure.signed)
+    largest = _bounded_number(one.largest[i], one.largest_at_most[i], view.measure.signed)
     lines.append(f"largest: {largest} with {instead!r}{how}")
     if one.count[i] > 1:
         lines.append(
-            f"mean of {one.count[i]} flips: {_told(one.mean[i], one.mean_at_most[i], view.measure.signed)}"
+            f"mean of {one.count[i]} flips: {_bounded_number(one.mean[i], one.mean_at_most[i], view.measure.signed)}"
         )
     return "\n".join(lines)
 
@@ -245,21 +236,22 @@ def number(value: float, signed: bool = False, digits: int = 3) -> str:
     )
 
 
-def _told(value: float, most: float, signed: bool) -> str:
+def _bounded_number(value: float, most: float, signed: bool) -> str:
     """Returns a value, or what its size is at most if that is a number."""
     return (
         number(value, signed) if np.isnan(most) else f"at most {number(most)}{' in size' if signed else ''}"
     )
 
 
-def _steps(view: ResultView, scale: float) -> list[Step]:
+def _steps(view: ResultView, scale: float) -> list[ShownToken]:
     """Returns the colours of the legend; none if every value is 0, or there is none."""
     if not scale:
         return []
     parts = (-1.0, -0.5, 0.0, 0.5, 1.0) if view.measure.signed else (0.0, 0.25, 0.5, 0.75, 1.0)
+    texts = [number(part * scale, view.measure.signed, 2) for part in parts]
     return [
-        Step(abs(part), "down" if part < 0 else "up", number(part * scale, view.measure.signed, 2))
-        for part in parts
+        ShownToken(text, "  ", abs(part), "down" if part < 0 else "up", False, False, "")
+        for part, text in zip(parts, texts, strict=True)
     ]
 
 
@@ -278,14 +270,16 @@ def _premises(view: ResultView) -> list[str]:
         sum(int(one.flipped.sum()) for one in view.inputs),
         sum(len(one.tokens) for one in view.inputs),
     )
-    found = [] if view.model is None else [f"Model: {view.model}."]
-    found.append(f"Flipped: {flipped:,} of {every:,} positions{view.flipped_by and ', '}{view.flipped_by}.")
+    sentences = [] if view.model is None else [f"Model: {view.model}."]
+    sentences.append(
+        f"Flipped: {flipped:,} of {every:,} positions{view.flipped_by and ', '}{view.flipped_by}."
+    )
     if view.scale is not None:
         of = " of input 0" if len(view.inputs) > 1 else ""
-        found.append(
+        sentences.append(
             f"Without a flip, {view.measure.unflipped} = {number(view.scale, view.measure.signed)}{of}."
         )
-    return found
+    return sentences
 
 
 def _facts(view: ResultView) -> str:
@@ -304,20 +298,3 @@ def _facts(view: ResultView) -> str:
     partial = any(text == PART for one in view.inputs for _, text in one.pieces)
     blurred += f"; {PART} is a token without a character of its own" if partial else ""
     return f"{view.flips:,}{part} flips{how}{where or ''}{blurred}"
-
-
-def _flip(view: ResultView, k: int, position: int) -> ShownFlip:
-    """Returns the largest flip of a position."""
-    one = view.inputs[k]
-    before, token, after = in_context(one.pieces, position)
-    where = f"{position}" if len(view.inputs) == 1 else f"{k}: {position}"
-    instead = alone(view.name(int(one.symbol[position])))
-    return ShownFlip(
-        where,
-        before,
-        token,
-        after,
-        instead,
-        _told(one.largest[position], one.largest_at_most[position], view.measure.signed),
-        bool(one.measured[position]),
-    )

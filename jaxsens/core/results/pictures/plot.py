@@ -1,19 +1,80 @@
-"""Matplotlib figures: sensitivity against position, and the influence of every position on every row."""
+"""Matplotlib figures: sensitivity against position, and the influence of every position on every row; and the fonts
+that draw a text: Matplotlib's own, and those of this machine where it lacks characters."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import unicodedata
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.core.base.errors import collecting
-from jaxsens.core.results.pictures.fonts import families
+from jaxsens.core.base.errors import collecting, shortened
 from jaxsens.core.results.pictures.view import InputView, ResultView
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+_OWN = "DejaVu Sans"
+_UNDRAWN = ("Cc", "Cf", "Cs", "Zl", "Zp", "Zs")
+"""Categories of characters that need no glyph."""
+
+
+def families(texts: Iterable[str], stacklevel: int = 3) -> list[str]:
+    """Returns the fonts that draw texts: Matplotlib's own, and those of this machine that have what it lacks.
+
+    Warns of characters that no font here has, by script: Matplotlib draws boxes for them.
+    """
+    missing = {one for text in texts for one in text if unicodedata.category(one) not in _UNDRAWN}
+    fonts = [_OWN]
+    for name, file in _files().items():
+        if own := missing & _characters(file) if missing else set():
+            fonts += [name] if name != _OWN else []
+            missing -= own
+    if missing:
+        scripts = sorted({unicodedata.name(one, "UNNAMED").split()[0].capitalize() for one in missing})
+        warnings.warn(
+            f"no font here draws {shortened(''.join(sorted(missing)), 40)!r} ({', '.join(scripts)}): pictures show "
+            "boxes; install a font that does, such as Noto, or write HTML, which the reader's fonts draw",
+            UserWarning,
+            stacklevel=stacklevel,
+        )
+    return fonts
+
+
+@contextmanager
+def drawing(texts: Iterable[str], settings: Mapping[str, Any]) -> Iterator[None]:
+    """Lets Matplotlib draw texts in the block, with these settings, in the fonts of `families`. Warns as it does."""
+    from matplotlib import rc_context
+
+    used: Any = {"font.family": families(texts, stacklevel=6), **settings}
+    with warnings.catch_warnings(), rc_context(used):
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        yield
+
+
+@cache
+def _files() -> dict[str, str]:
+    """Returns the files of this machine's upright fonts, by family, Matplotlib's own first."""
+    from matplotlib.font_manager import fontManager
+
+    upright = [one for one in fontManager.ttflist if one.style == "normal" and one.weight == 400]
+    named = {one.name: one.fname for one in upright if not one.name.startswith("Last Resort")}
+    return dict(sorted(named.items(), key=lambda item: (item[0] != _OWN, item[0])))
+
+
+@cache
+def _characters(file: str) -> frozenset[str]:
+    """Returns the characters that a font has."""
+    from matplotlib.font_manager import get_font
+
+    return frozenset(map(chr, get_font(file).get_charmap()))
+
 
 LARGEST, MEAN, DOWN, GREY = "#D55E00", "#000000", "#0072B2", "#767676"
 """Of Okabe and Ito's palette, which colour-blind readers can tell apart. Markers and dashes differ as well."""
@@ -42,17 +103,17 @@ def draw_profile(view: ResultView, axes: Any = None) -> list[Axes]:
     Raises:
         InputError: for other axes than one for each input, or more inputs than a figure has room for.
     """
-    given = _given_axes(axes, len(view.inputs))
+    panels = _given_axes(axes, len(view.inputs))
     from matplotlib import pyplot
 
-    if given is None:
+    if panels is None:
         longest = max(len(one.tokens) for one in view.inputs)
         size = (min(14.0, max(6.0, 0.22 * longest)), 2.9 * len(view.inputs) + 0.3)
         _, made = pyplot.subplots(len(view.inputs), squeeze=False, figsize=size, layout="constrained")
-        given = list(made[:, 0])
-    for k, one in enumerate(given):
+        panels = list(made[:, 0])
+    for k, one in enumerate(panels):
         _draw(one, view, k)
-    return given
+    return panels
 
 
 def _given_axes(axes: Any, inputs: int) -> list[Axes] | None:
@@ -64,10 +125,10 @@ def _given_axes(axes: Any, inputs: int) -> list[Axes] | None:
             return None
         from matplotlib.axes import Axes
 
-        found = list(np.ravel(np.asarray(axes, object)))
-        if len(found) != inputs or not all(isinstance(one, Axes) for one in found):
+        panels = list(np.ravel(np.asarray(axes, object)))
+        if len(panels) != inputs or not all(isinstance(one, Axes) for one in panels):
             problems.add("axes", axes, f"{inputs} matplotlib Axes, one for each input")
-    return found
+    return panels
 
 
 def _draw(axes: Axes, view: ResultView, k: int) -> None:
@@ -106,20 +167,20 @@ def _draw_at_most(axes: Axes, most: np.ndarray, places: np.ndarray, size: float,
     blurred = np.isfinite(most)
     if not blurred.any():
         return
-    said = "below resolution: at most"
+    label = "below resolution: at most"
     if signed:
         range_of = (places[blurred], -most[blurred], most[blurred])
-        axes.vlines(*range_of, color=GREY, linewidth=1, linestyle="dotted", label=said)
+        axes.vlines(*range_of, color=GREY, linewidth=1, linestyle="dotted", label=label)
     else:
         axes.plot(places[blurred], most[blurred], "v", color=GREY, markerfacecolor="none", markersize=size,
-                  label=said)  # fmt: skip
+                  label=label)  # fmt: skip
 
 
 def _draw_signed(axes: Axes, one: InputView, largest: np.ndarray, places: np.ndarray, size: float) -> None:
     axes.axhline(0, color=GREY, linewidth=0.8)
-    known = np.where(np.isnan(largest), np.nan, 0.0)
+    base = np.where(np.isnan(largest), np.nan, 0.0)
     axes.vlines(
-        places, np.fmin(one.low, 0) + known, np.fmax(one.high, 0) + known, color=GREY, linewidth=1, alpha=0.5
+        places, np.fmin(one.low, 0) + base, np.fmax(one.high, 0) + base, color=GREY, linewidth=1, alpha=0.5
     )
     for rising, marker, colour, label in (
         (True, "^", LARGEST, "largest, increase"),
@@ -206,9 +267,9 @@ def draw_influence(
     high = float(positive.max()) if positive.size else 1.0
     low = max(float(positive.min()), high * 10.0**-DECADES) if positive.size else 0.1
     colours = LogNorm(low if low < high else high / 2, high)
-    shown = np.ma.masked_where(~(matrix > 0), np.maximum(matrix, low))
+    visible = np.ma.masked_where(~(matrix > 0), np.maximum(matrix, low))
     axes.set_facecolor("white")
-    image = axes.imshow(shown, norm=colours, cmap="viridis_r", interpolation="nearest")
+    image = axes.imshow(visible, norm=colours, cmap="viridis_r", interpolation="nearest")
     for place in np.flatnonzero(np.isnan(matrix).all(axis=1)):
         axes.axhspan(
             place - 0.5, place + 0.5, facecolor="none", edgecolor="#b0b0b0", hatch="////", linewidth=0

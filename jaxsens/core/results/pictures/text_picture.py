@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
 
-from jaxsens.core.results.pictures.fonts import drawing
 from jaxsens.core.results.pictures.picture import By, ShownToken, shown_parts
+from jaxsens.core.results.pictures.plot import drawing
 from jaxsens.core.results.pictures.view import ResultView
 
 UP, DOWN = (213 / 255, 94 / 255, 0), (0, 114 / 255, 178 / 255)
@@ -44,9 +44,9 @@ def picture_bytes(view: ResultView, by: By | None, title: str, kind: Literal["pn
         kind: "png", with 200 dots per inch, or "svg".
     """
     content, metadata = io.BytesIO(), {"Date": None} if kind == "svg" else {"Software": None}
-    shown = shown_parts(view, by, MOST_IN_PICTURE)
-    texts = (text for one in shown.inputs for token in one.tokens for text in (token.space, token.text))
-    with drawing([*texts, title, *shown.premises], _SETTINGS):
+    parts = shown_parts(view, by, MOST_IN_PICTURE)
+    texts = (text for one in parts.inputs for token in one.tokens for text in (token.space, token.text))
+    with drawing([*texts, title, *parts.premises], _SETTINGS):
         figure = text_figure(view, by, title)
         figure.savefig(content, format=kind, dpi=_RESOLUTION, metadata=metadata)
     return content.getvalue()
@@ -70,8 +70,8 @@ def text_figure(view: ResultView, by: By | None, title: str) -> Figure:
         sheet.paragraph([f"… and {parts.hidden_inputs} more inputs, which this picture leaves out."], size=9)
     notes = ["Dotted bar: decrease."] if view.measure.signed else []
     notes += ["Framed: measured; others are estimates."] if view.estimated else []
-    shown = "".join(token.text for one in parts.inputs for token in one.tokens)
-    if any(unicodedata.bidirectional(one) in ("R", "AL") for one in shown):
+    characters = "".join(token.text for one in parts.inputs for token in one.tokens)
+    if any(unicodedata.bidirectional(one) in ("R", "AL") for one in characters):
         notes.append("Tokens stand from left to right, those of scripts written to the left as well.")
     sheet.paragraph([f"{parts.facts}.", *notes], size=9)
     return sheet.finished()
@@ -95,12 +95,12 @@ class _Sheet:
             self._place(word, " ", font, 1.45 * size)
         self._y += 0.8 * size
 
-    def tokens(self, shown: Iterable[ShownToken], framed: bool) -> None:
+    def tokens(self, tokens: Iterable[ShownToken], framed: bool) -> None:
         """Writes tokens on their colours; with `framed`, a frame around those that were measured."""
         plain, slanted = (FontProperties(size=_SIZE, style=style) for style in ("normal", "italic"))
         leading = 2.3 * _SIZE
         self._begin(leading)
-        for token in shown:
+        for token in tokens:
             font = slanted if token.strength is None else plain
             *above, space = _BREAK.split(token.space.expandtabs(4))
             for _ in above:

@@ -31,10 +31,10 @@ def spaced(names: Sequence[str]) -> list[str]:
 
 def text_pieces(parts: Sequence[str]) -> list[Piece]:
     """Returns the pieces of a text from its parts, which hold white space where it stands."""
-    found = ((part, part.lstrip()) for part in parts)
+    split = ((part, part.lstrip()) for part in parts)
     return [
         (part[: len(part) - len(text)] if text else "", alone(text or part) if part else PART)
-        for part, text in found
+        for part, text in split
     ]
 
 

@@ -17,7 +17,7 @@ from jaxsens.core.base.programs import numerics
 from jaxsens.core.base.text import print_text
 from jaxsens.core.engines.vmap import compiled_output
 from jaxsens.core.models.adapters import LayeredApply
-from jaxsens.core.results.measured import ceiling, told
+from jaxsens.core.results.measured import as_text, ceiling
 from jaxsens.core.results.pictures.view import in_context
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.sweeps.sources import ModelSource
@@ -76,13 +76,13 @@ def summary_of_words(result: FlipSensitivity, source: ModelSource, top: int) -> 
         there = result.tokens[word, flip["position"]].tolist()
         flips.append({"input": word, **flip, behind: there, "norm": norm})
         cells = [_joined(flip["position"]), _joined(flip["symbol"], names), _joined(there, names)]
-        table.add_row(str(word), *cells, told(norm, flip.get("at_most"), 6))
+        table.add_row(str(word), *cells, as_text(norm, flip.get("at_most"), 6))
     rows = {f"mean {_sizes(result)}": "mean", **_QUANTILES, "max": "max"}
     statistics = {name: _statistic(result, one) for name, one in rows.items()}
     at_most, average = at_most_of(result, _QUANTILES), None
     if result.measure.indicator:
         average, most = result.average_sensitivity, ceiling(result, lambda one: one.average_sensitivity)
-        statistics["average sensitivity"] = told(average, most, 6)
+        statistics["average sensitivity"] = as_text(average, most, 6)
         at_most |= {} if most is None else {"average_sensitivity": most}
     about = {} if training is None else {"trained": _trained(**training)}
     about |= {"n": f"{result.n}", "inputs": f"{len(result.tokens)}"}
@@ -133,7 +133,7 @@ def summary_of_text(result: FlipSensitivity, model: Any, text: str, top: int) ->
         own = {"before": before, "token": token, "after": after, "replacement": replacement}
         flips.append({**flip, **own, "value": value, "exact": exact})
         signed = measure.signed and "at_most" not in flip
-        number = f"{value:+.4g}" if signed else told(value, flip.get("at_most"))
+        number = f"{value:+.4g}" if signed else as_text(value, flip.get("at_most"))
         marked = Text.assemble(before, (f"«{token}»", "bold"), after)
         table.add_row(_joined(flip["position"]), marked, Text(replacement), "~" * (not exact) + number)
     place = view.position_read(0)
@@ -208,7 +208,7 @@ def _estimate(result: FlipSensitivity) -> dict[str, str] | None:
     if result.accuracy is None:
         return None
     return {
-        "mean_over_all_flips": result.mean_interval().told(6),
+        "mean_over_all_flips": result.mean_interval().text(6),
         "accuracy": str(result.accuracy),
         "not_measured": f"{int((~result.exact).sum())} flips; {result.accuracy.exceeding_told}",
     }
@@ -216,7 +216,7 @@ def _estimate(result: FlipSensitivity) -> dict[str, str] | None:
 
 def _statistic(result: FlipSensitivity, statistic: Any) -> str:
     value = result.quantile(statistic) if isinstance(statistic, float) else getattr(result, statistic)
-    return told(value, result.at_most(statistic), 6)
+    return as_text(value, result.at_most(statistic), 6)
 
 
 def _sizes(result: FlipSensitivity) -> str:
