@@ -104,14 +104,14 @@ def traced_model(
     return model, shape, dtype
 
 
-def check_calls(model: Model, tokens: Int[np.ndarray, "batch n"], shape: Shape, longer: int = 0) -> None:
+def check_calls(model: Model, inputs: Int[np.ndarray, "batch n"], shape: Shape, longer: int = 0) -> None:
     """Calls a model twice on the first word. `model` and the `shape` of its output are those of `traced_model`.
 
     Raises:
         InputError: for an output that is not finite, differs between the calls, or has another shape; and for a long
             input on which the model makes an array that does not fit in memory.
     """
-    n = tokens.shape[1]
+    n = inputs.shape[1]
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(model.parameters)):
         raise InputError(_TRACED)
     if model.config is not None or _passed(model, n, "calls", longer):
@@ -120,12 +120,12 @@ def check_calls(model: Model, tokens: Int[np.ndarray, "batch n"], shape: Shape, 
         if _traced(model.apply, model, n).dtype.kind not in "fV":
             message = "what it reads out are integers; let `read` return floats, as .astype(jnp.float32)"
             raise InputError.note("model", message)
-        first = second = compiled_output(model.apply, model.parameters, tokens[0]).reshape(shape)
+        first = second = compiled_output(model.apply, model.parameters, inputs[0]).reshape(shape)
     else:
         _check_memory(model, n + max(longer, 0))
-        first, second = _called(model, tokens[0]), _called(model, tokens[0])
+        first, second = _called(model, inputs[0]), _called(model, inputs[0])
     if not np.all(np.isfinite(first)):
-        check_words(model, tokens, "tokens")  # jnp.take returns NaN for an index beyond the array
+        check_words(model, inputs, "tokens")  # jnp.take returns NaN for an index beyond the array
         message = "its output on the first input is not finite; check the weights and the input"
         raise InputError.note("model", message)
     if not np.array_equal(first, second):
@@ -153,7 +153,7 @@ def check_finite(measured: np.ndarray, positions: np.ndarray, measure: Measure) 
 
 def check_alone(
     model: Model,
-    tokens: Int[np.ndarray, "batch n"],
+    inputs: Int[np.ndarray, "batch n"],
     flips: FlipTable,
     longer: int,
     values: Float[np.ndarray, "flips *rows"],
@@ -168,7 +168,7 @@ def check_alone(
     Returns:
         Whether the output changed under one of these flips, if only in its last bit. True if the model was not called.
     """
-    n, check = tokens.shape[1], ("alone", longer, len(values), engine.outputs)
+    n, check = inputs.shape[1], ("alone", longer, len(values), engine.outputs)
     if model.config is not None or model.given_layers is not None or not len(values):
         return True
     of_torch = () if model.torch is None else model.torch.module.parameters()
@@ -181,9 +181,9 @@ def check_alone(
     sizes = np.abs(values).reshape(len(values), -1).max(axis=1)
     drawn = np.random.default_rng(len(values)).integers(len(values))
     chosen = np.unique([len(values) - 1 - int(np.argmax(sizes[::-1])), len(values) - 1, int(drawn)])
-    own = {b: np.atleast_1d(_called(model, tokens[b])) for b in np.unique(flips.inputs[chosen]).tolist()}
+    own = {b: np.atleast_1d(_called(model, inputs[b])) for b in np.unique(flips.inputs[chosen]).tolist()}
     moved = False
-    for k, word in zip(chosen.tolist(), flips.edited(tokens, chosen, longer), strict=True):
+    for k, word in zip(chosen.tolist(), flips.edited(inputs, chosen, longer), strict=True):
         y, new = own[int(flips.inputs[k])], np.atleast_1d(_called(model, word))
         moved = moved or not np.array_equal(y, new)
         alone = np.asarray(_measured(engine.measure, engine.outputs, y, new))
@@ -191,7 +191,7 @@ def check_alone(
         if not np.any(off > 0):
             continue
         # A batch may round otherwise. Roundings of other draws: those of one draw are alike in both words, and cancel.
-        ys, news = (_nudged(model.apply, model.parameters, one) for one in (tokens[flips.inputs[k]], word))
+        ys, news = (_nudged(model.apply, model.parameters, one) for one in (inputs[flips.inputs[k]], word))
         pairs = zip(ys, np.roll(news, 1, axis=0), strict=True)
         around = [np.abs(_measured(engine.measure, engine.outputs, *pair) - alone) for pair in pairs]
         bad = np.flatnonzero(off > _SLACK * np.max(around, axis=0))
@@ -276,7 +276,7 @@ class _InBatches:
     def __call__(self, parameters: Any, tokens: Any) -> Any:
         """The outputs."""
         everywhere, mesh = PartitionSpec(), AbstractMesh((1,), ("flips",), axis_types=(AxisType.Auto,))
-        every = jax.vmap(lambda *given: check_is_array(self.apply(*given)), in_axes=(None, 0))
+        every = jax.vmap(lambda *args: check_is_array(self.apply(*args)), in_axes=(None, 0))
         spread = jax.shard_map(every, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)
         return spread(parameters, jnp.stack([tokens, tokens]))
 

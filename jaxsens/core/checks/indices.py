@@ -30,7 +30,7 @@ _INDEX = re.compile(r"index (-?\d+) is out of bounds for axis (\d+) with size (\
 _FAR = 2**20
 
 
-def check_words(model: Model, tokens: Int[np.ndarray, "words n"], argument: str) -> None:
+def check_words(model: Model, inputs: Int[np.ndarray, "words n"], argument: str) -> None:
     """Rejects a model that reads beyond an array on one of some words, which come from `argument`.
 
     Models with a known vocabulary are not run.
@@ -38,13 +38,13 @@ def check_words(model: Model, tokens: Int[np.ndarray, "words n"], argument: str)
     Raises:
         InputError: with the index, its axis, and the remedy.
     """
-    if model.vocabulary_size is None and (problem := _first_problem(model, tokens)) is not None:
+    if model.vocabulary_size is None and (problem := _first_problem(model, inputs)) is not None:
         k, message = problem
-        text = tokens[k].tolist() if tokens.shape[1] <= 8 else f"of length {tokens.shape[1]}"
+        text = inputs[k].tolist() if inputs.shape[1] <= 8 else f"of length {inputs.shape[1]}"
         raise InputError(f"{argument}: on word {k}, {text}, {message}")
 
 
-def check_flips(model: Model, tokens: Int[np.ndarray, "batch n"], flips: FlipTable, longer: int = 0) -> None:
+def check_flips(model: Model, inputs: Int[np.ndarray, "batch n"], flips: FlipTable, longer: int = 0) -> None:
     """Rejects a model that reads beyond an array on an input, or under one of a few flips.
 
     These are the first and the last flip to the smallest symbol and to the largest, and `RANDOM_FLIPS` others. An index
@@ -61,21 +61,21 @@ def check_flips(model: Model, tokens: Int[np.ndarray, "batch n"], flips: FlipTab
     ends = [end for one in (symbols, -symbols) for end in (np.argmin(one), count - 1 - np.argmin(one[::-1]))]
     drawn = np.random.default_rng(0).choice(count, min(count, RANDOM_FLIPS), replace=False)
     chosen = np.concatenate([ends, drawn]).astype(int)
-    made = flips.edited(tokens, chosen, longer)
-    if not longer and _index_error(model, np.concatenate([tokens, made])) is None:  # one program for both
+    made = flips.edited(inputs, chosen, longer)
+    if not longer and _index_error(model, np.concatenate([inputs, made])) is None:  # one program for both
         return
-    check_words(model, tokens, "tokens")
+    check_words(model, inputs, "tokens")
     problem = _first_problem(model, made)
     if problem is not None:
         raise InputError.note("flips", f"with {flips.said(int(chosen[problem[0]]))}, {problem[1]}")
 
 
-def _first_problem(model: Model, tokens: Int[np.ndarray, "words n"]) -> tuple[int, str] | None:
+def _first_problem(model: Model, inputs: Int[np.ndarray, "words n"]) -> tuple[int, str] | None:
     """Returns the first word on which a model reads beyond an array, with the problem and its remedy."""
-    if _index_error(model, tokens) is None:
+    if _index_error(model, inputs) is None:
         return None
     problems = (
-        (k, problem) for k, word in enumerate(tokens) if (problem := _problem(model, word)) is not None
+        (k, problem) for k, word in enumerate(inputs) if (problem := _problem(model, word)) is not None
     )
     return next(problems, None)
 
@@ -100,26 +100,26 @@ def _problem(model: Model, word: Int[np.ndarray, " n"]) -> str | None:
     )
 
 
-def _index_error(model: Model, tokens: Int[np.ndarray, "words n"]) -> Exception | None:
+def _index_error(model: Model, inputs: Int[np.ndarray, "words n"]) -> Exception | None:
     """Returns the error for an index beyond its axis on one of the words; None if none is seen."""
     if model.torch is not None:  # PyTorch itself raises an exception
         try:
-            model.torch(tokens)
+            model.torch(inputs)
         except InputError as error:
             return error
         return None
     parameters = jax.tree.map(jnp.asarray, model.parameters)
     try:
-        return _indices(model.apply, parameters, jnp.asarray(tokens, jnp.int32)).get_exception()
+        return _indices(model.apply, parameters, jnp.asarray(inputs, jnp.int32)).get_exception()
     except Exception:  # noqa: BLE001 - there are primitives that checkify has no rule for
         return None  # the model was traced before, and is measured without this check
 
 
 @compiled(static=1)
-def _indices(apply: Callable[[Any, Any], Any], parameters: Any, tokens: Array) -> Any:
-    def on_each(parameters: Any, tokens: Array) -> None:
+def _indices(apply: Callable[[Any, Any], Any], parameters: Any, inputs: Array) -> Any:
+    def on_each(parameters: Any, inputs: Array) -> None:
         # Inlined, because checkify has no right rule for jax.checkpoint. Without a result: XLA leaves out what no
         # index depends on.
-        jax.lax.map(lambda word: (inlined(apply)(parameters, word), None)[1], tokens)
+        jax.lax.map(lambda word: (inlined(apply)(parameters, word), None)[1], inputs)
 
-    return checkify.checkify(on_each, errors=checkify.index_checks)(parameters, tokens)[0]
+    return checkify.checkify(on_each, errors=checkify.index_checks)(parameters, inputs)[0]

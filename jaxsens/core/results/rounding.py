@@ -436,6 +436,7 @@ def _moved_tables(engine: VmapEngine, n: int, step: float, structure: Any, *leav
         if draw:
             own = [leaf * (1 + step * rng.choice([-1.0, 1.0], leaf.shape)) for leaf in own]
         components, learned = jax.tree.unflatten(structure, own)
-        positions = TransformerParameters(np.zeros(0), components, learned, (), None, None)
+        nothing: Any = np.zeros(0)
+        positions = TransformerParameters(nothing, components, learned, (), None, None)
         found.append(engine.with_tables(positions, n).tables)
     return jax.tree.map(lambda *draws: np.stack(draws), *found)

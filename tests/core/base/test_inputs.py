@@ -63,6 +63,8 @@ def test_ids_come_back_as_arrays_without_repetitions():
         (partial(inputs.number, "x", above=0, below=np.inf), np.inf, "x = inf: a number above 0"),
         (partial(inputs.number, "x", above=0, most=1), 2, "x = 2: a number above 0 and at most 1"),
         (partial(inputs.number, "x", least=0), True, "x = True: a number of at least 0"),
+        (partial(inputs.number, "p", above=0, below=1), 1, "p = 1: a number above 0 and below 1"),
+        (partial(inputs.choice, "exact", options=(None, True)), 1, "exact = 1: one of None, True"),
         (inputs.generator, 7, "generator = 7: give numpy.random.default_rng(seed)"),
         (partial(inputs.progress, arguments=2, wanted="(a, b)"), len, "a function that is called with (a, b)"),
         (partial(inputs.symbols, vocabulary=None, least=2), [1, 1], "symbols = [1, 1]: at least 2 different"),
