@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.pretrained.reference import attention, rotated
 
 import jaxsens
 from benchmarks.linear_rivals import gradient_changes
@@ -34,6 +33,7 @@ from jaxsens.first_order.engine import FirstOrderEngine
 from jaxsens.first_order.estimate import combinations
 from jaxsens.first_order.first_order import FirstOrder
 from tests.documented import documented, example
+from tests.pretrained.reference import attention, rotated
 from tests.refusals import refusal, refused
 from tests.small_models import POSITIONS_TRIED, WEIGHTINGS_TRIED, random_parameters, small
 
