@@ -22,6 +22,7 @@ from jaxsens.core.engines.difference.softmax_change import best_tied, log1p, sof
 from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change
 from jaxsens.core.models.transformer.parameters import initialise
 from jaxsens.core.placement.run import _ByOneEngine
+from tests import wide_reference
 from tests.lanes import examples
 from tools.cold import FLOOR, Model, drawn, errors_of
 
@@ -225,6 +226,19 @@ def test_what_float32_cannot_resolve_is_measured_in_float64_and_said_to_be():
     assert "in float64" in result.engine.reason
     assert result.norms.dtype == np.float64  # which holds changes below 1e-38
     assert 0 < result.norms[result.norms > 0].min() < 1e-38
+
+
+@pytest.mark.parametrize("changes", [{}, {"positions": "none", "layer_norm": "pre", "activation": "gelu"}])
+def test_three_layers_are_resolved_in_float32_and_no_flip_is_off_by_more_than_its_resolution(changes):
+    config = binary("softmax", layers=3, dtype="float32", **changes)
+    model, word = jaxsens.Transformer(config, seed=0), np.random.default_rng(0).integers(0, 2, 24)
+    found = jaxsens.flip_sensitivity(model, word, engine="difference")
+    assert "float64" not in found.engine.reason
+    pairs = [(int(p), int(s)) for p, s in zip(found.positions, found.symbols, strict=True)]
+    parameters = jax.tree.map(np.asarray, model.parameters)
+    off = np.abs(found.norms - wide_reference.flip_norms(config, parameters, word, pairs))
+    assert np.all(off <= found.resolution)
+    assert np.all(found.resolution <= 1e-2 * found.norms)
 
 
 @pytest.mark.long
