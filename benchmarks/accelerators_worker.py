@@ -16,13 +16,12 @@ import jax
 from jax.sharding import Mesh
 
 import jaxsens
-from benchmarks.compiled import compile_for
+from benchmarks.compiled import Program, compile_for
 from benchmarks.large import LLAMA_3_8B, planned
 from benchmarks.options import FEED_FORWARD, HEADS, WIDTH
 from benchmarks.topology import mesh_of
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.programs import PLATFORMS
-from jaxsens.core.choose import Program
 from jaxsens.core.explain import planned_run
 from jaxsens.core.sweeps.planning.devices import Target, target_called
 
@@ -58,7 +57,7 @@ def main() -> None:
     flips = flips_of(edit, int(n), published)
     run = planned_run(own, int(n), flips, engine=engine, platform=platform)
     budget = platform.budget_beside(run.arguments, target.device.memory)
-    compile_and_tell(target, mesh_of(target), run.program, budget)
+    compile_and_tell(target, mesh_of(target), Program.of(run), budget)
 
 
 def compile_and_tell(target: Target, mesh: Mesh, program: Program, budget: int) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +14,32 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from jaxsens.core.base.programs import PLATFORMS, SOONER, compiling_for, host_mesh, numerics, platform_of
-from jaxsens.core.choose import Program
+from jaxsens.core.choose import PlannedRun
+from jaxsens.core.engines.engine import Engine
 from jaxsens.core.placement.preparing import preparation_of
-from jaxsens.core.placement.program import Memory, Wanted, bytes_of, placed, spec_on
+from jaxsens.core.placement.program import Memory, Quantity, Wanted, bytes_of, placed, spec_on
+
+
+class Program(NamedTuple):
+    """An engine and its parameters, which may be abstract, for the flips of an input of length n of a model in a dtype.
+
+    `row` is the number of positions of a flip, and `quantity` the method of the engine that computes a block of them.
+    """
+
+    engine: Engine
+    parameters: Any
+    n: int
+    flips: int
+    dtype: str
+    row: int = 1
+    quantity: Quantity = "measured"
+
+    @classmethod
+    def of(cls, run: PlannedRun) -> Program:
+        """Returns what is compiled to measure the flips of a run."""
+        quantity: Quantity = "chosen_changes" if run.choice.name == "first-order" else "measured"
+        flips = run.n, run.flips, run.model.dtype, run.kind.row, quantity
+        return cls(run.engine, run.parameters, *flips)
 
 
 @dataclass(frozen=True)

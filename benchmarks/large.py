@@ -8,9 +8,9 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from benchmarks.compiled import Program
 from jaxsens.core.base.errors import Problems
 from jaxsens.core.base.programs import numerics
-from jaxsens.core.choose import Program
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.measures import L2
 from jaxsens.core.models.adapters import LayeredApply

@@ -17,7 +17,7 @@ import math
 import time
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,7 @@ from jaxsens.core.models.parts.weighting import Tempered, learns_sink
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import readout_row
 from jaxsens.core.models.transformer.trace import weighting_of
-from jaxsens.core.placement.program import Quantity, bytes_of
+from jaxsens.core.placement.program import bytes_of
 
 ROUNDING = 1e-3
 """The accepted relative rounding error in a change of order 1/n: three digits up to n = 8000 in float32."""
@@ -214,32 +214,13 @@ class Work:
         return float(jnp.finfo(self.model.dtype).eps)
 
 
-class Program(NamedTuple):
-    """An engine and its parameters, which may be abstract, for the flips of an input of length n of a model in a dtype.
-
-    `row` is the number of positions of a flip, and `quantity` the method of the engine that computes a block of them.
-    """
-
-    engine: Engine
-    parameters: Any
-    n: int
-    flips: int
-    dtype: str
-    row: int = 1
-    quantity: Quantity = "measured"
-
-
 @dataclass(frozen=True)
 class PlannedRun(Work):
-    """Work with the engine that does it, and why it was chosen.
-
-    `kind` is what is flipped, and `quantity` the engine's method that computes a block of flips.
-    """
+    """Work with the engine that does it, why it was chosen, and what kind of flips are measured."""
 
     engine: Engine
     choice: EngineChoice
     kind: Flips
-    quantity: ClassVar[Quantity] = "measured"
 
     @cached_property
     def parameters(self) -> Any:
@@ -250,12 +231,6 @@ class PlannedRun(Work):
     def cost(self) -> Cost:
         """What the engine does, and the one that measures again what it resolves of few flips."""
         return self.cost_of(self.engine)
-
-    @property
-    def program(self) -> Program:
-        """What is compiled to measure the flips."""
-        flips = self.n, self.flips, self.model.dtype, self.kind.row, self.quantity
-        return Program(self.engine, self.parameters, *flips)
 
     @property
     def arguments(self) -> int:

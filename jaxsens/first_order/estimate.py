@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,6 @@ from jaxsens.core.engines.one_key.layer_costs import costs_of_layers
 from jaxsens.core.measures import Measure
 from jaxsens.core.models.adapters import Model
 from jaxsens.core.models.transformer.layered import LAST_OTHER
-from jaxsens.core.placement.program import Quantity
 from jaxsens.first_order.engine import FirstOrderEngine, PreparedEstimate, refusal
 from jaxsens.first_order.options import NAME, EstimateOptions
 
@@ -176,7 +175,6 @@ class PlannedEstimate(PlannedRun):
 
     engine: FirstOrderEngine
     combined: int = 1
-    quantity: ClassVar[Quantity] = "chosen_changes"
 
     @classmethod
     def of(cls, asked: EstimateOptions, run: PlannedRun, whole: bool = False) -> PlannedEstimate:
