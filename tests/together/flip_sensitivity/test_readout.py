@@ -65,7 +65,7 @@ def test_rows_are_selected_again_without_compiling_again():
 
 def test_rows_without_a_readout_are_refused_not_guessed():
     for readout in ("auto", None):
-        with refusal("") as caught:
+        with refusal("readout") as caught:
             measure(rows, TOKENS, 2, readout=readout)
         assert 'readout="last"' in str(caught.value)
 
