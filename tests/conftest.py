@@ -71,6 +71,8 @@ CHECKED = (
     ),
     *(f"jaxsens.training.{name}" for name in ("data", "sequence")),
 )
+# Classes of which JAX makes objects of whatever leaves: stacked arrays, shapes, axes.
+TREES = ("LayerTrace",)
 for name in CHECKED:
     file = (ROOT / name.replace(".", "/")).with_suffix(".py")
     if (
@@ -89,6 +91,8 @@ def checked(whole: Callable[..., Any], checker: Any, *, typechecker: Any) -> Cal
     del typechecker  # the import hook's, which has no settings
 
     def decorate(one: Any) -> Any:
+        if one.__name__ in TREES:
+            return one
         given = getattr(one, "__annotations__", {}).values()
         if inspect.isfunction(one) and not any(set("'\"") & set(str(annotation)) for annotation in given):
             return one

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jaxsens.core.base.errors import rule_for
 from jaxsens.core.base.programs import Platform, compiled_for
@@ -237,7 +237,7 @@ def in_blocks(rows: Callable[[Block], Any], n: int, size: int | None, axis: int)
     return jax.tree.map(joined, jax.lax.map(rows, blocks))
 
 
-def some_rows(x: Float[Array, "*rows"], block: Block, axis: int = 0) -> Float[Array, "*some"]:
+def some_rows(x: Shaped[Array, "*rows"], block: Block, axis: int = 0) -> Shaped[Array, "*some"]:
     """Returns the rows of a block, which are gathered unless they are all."""
     return x if len(block) == x.shape[axis] else jnp.take(x, block, axis=axis)
 
