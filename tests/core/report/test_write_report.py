@@ -107,7 +107,7 @@ def test_an_unfinished_sweep_is_reported_with_what_is_missing(sweep_copy, monkey
     shutil.rmtree(sweep_copy / "points" / "variant=unbounded" / "n=9")
     page, _ = write_report(load_sweep(sweep_copy), sweep_copy)
     text = page.read_text(encoding="utf-8")
-    assert "2 of 12 planned points are missing: unbounded n = 9 (seeds 0, 1)" in text
+    assert "2 of 12 planned points are missing: unbounded n = 9 seed = 0, unbounded n = 9 seed = 1" in text
 
 
 @pytest.mark.long

@@ -375,7 +375,7 @@ def test_flips_whose_table_does_not_fit_are_measured_in_parts(monkeypatch, engin
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_what_needs_float64_is_computed_on_the_host_of_devices_without_it(monkeypatch, dtype):
     """As of a TPU, whose float64 XLA emulates. The mesh has two devices; what is wide runs on one, the host's."""
-    model, tokens = jaxsens.Transformer(small(layers=3, dtype=dtype)), word(29)
+    model, tokens = jaxsens.Transformer(small(layers=4, dtype=dtype)), word(29)
     asked = {"engine": "difference", "placement": jaxsens.Placement(mesh_of(2))}
     whole = jaxsens.flip_sensitivity(model, tokens, **asked)
     meshes, compiled = [], program.compiled_program
