@@ -287,12 +287,10 @@ class Engine(abc.ABC):
         """The engine for flips whose change this one's arithmetic does not resolve; None if there is none."""
         return None
 
-    def with_error_bound(self, prepared: Any, error_bound: Float[Any, "inputs outputs"]) -> Any:
+    def with_error_bound(self, prepared: Any, bound: Float[Any, "inputs outputs"]) -> Any:
         """Returns the prepared values of some inputs with a bound of the rounding of each output; only for one that
         `subtracts`."""
-        return replace(
-            prepared, error_bound=jax.device_put(np.asarray(error_bound, prepared.error_bound.dtype))
-        )
+        return replace(prepared, error_bound=jax.device_put(np.asarray(bound, prepared.error_bound.dtype)))
 
     def resolves(self, prepared: Any) -> Bool[Array, ""]:
         """Returns whether flips of the prepared input are accurate. If they may not be, there must be a `fallback`."""

@@ -97,14 +97,12 @@ def select(flips: Flips, model: Model, tokens: Int[np.ndarray, "batch n"], probl
         tokens: the inputs; (0, 0) if they are not known.
         problems: collects the errors.
     """
-    selection = _selected(flips, model, tokens, problems)
+    selection = _select(flips, model, tokens, problems)
     model.check_readable("flips.symbols", selection.lists.symbols, problems)
     return selection
 
 
-def _selected(
-    flips: Flips, model: Model, tokens: Int[np.ndarray, "batch n"], problems: Problems
-) -> Selection:
+def _select(flips: Flips, model: Model, tokens: Int[np.ndarray, "batch n"], problems: Problems) -> Selection:
     n = tokens.shape[1]
     last = max((group[-1] for group in flips.groups or ()), default=-1)
     if n and last >= n:
@@ -117,7 +115,7 @@ def _selected(
     excluded = (0 if model.readout == 0 else None) if flips.longer > 0 else read
     where = _places(flips, n, read, excluded, problems)
     _check_length(flips, model, tokens, where, problems)
-    inserted = _inserted(flips, model, tokens, problems)
+    inserted = _lists(flips, model, tokens, problems)
     flippable = _flippable(flips, model, tokens, where, problems)
     if reads is not None and flips.positions is None and flips.groups is None and flips.longer <= 0:
         flippable &= np.arange(n) < reads[:, None]  # what follows the row is padding
@@ -178,9 +176,7 @@ def _flippable(
     return flippable
 
 
-def _inserted(
-    flips: Flips, model: Model, tokens: Int[np.ndarray, "batch n"], problems: Problems
-) -> _Inserted:
+def _lists(flips: Flips, model: Model, tokens: Int[np.ndarray, "batch n"], problems: Problems) -> _Inserted:
     """Returns what may be inserted, if it is said for all positions in the same way."""
     match flips:
         case Substitute():

@@ -188,10 +188,9 @@ class ProcessGroup:
             return np.asarray(self._copied(rows_of_all).addressable_data(0))
         except Exception as error:  # whatever the transport raises
             self._agreed = True
-            message = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            cause = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise ProcessLost(
-                f"mesh: another process of it has ended or cannot be reached ({message[:300]}); "
-                "start all processes again"
+                f"mesh: another process of it has ended or cannot be reached ({cause[:300]}); start all processes again"
             ) from error
 
 

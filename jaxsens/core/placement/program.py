@@ -60,7 +60,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class ProgramRequest:
+class FlipRequest:
     """A program to measure flips of some inputs of length n.
 
     Attributes:

@@ -99,7 +99,7 @@ class Bar:
                 self._compiling = ""
                 self._update()
 
-    def _description(self) -> str:
+    def _text(self) -> str:
         flips = "" if self._total is None else f"{self._done}/{self._total} flips"
         if self._compiling:
             compiling = f"compiling program {self._programs}: {self._compiling}"
@@ -109,9 +109,7 @@ class Bar:
     def _update(self) -> None:
         if self._bar is not None:
             left = "left:" if self._total else ""
-            self._bar.update(
-                0, completed=self._done, total=self._total, description=self._description(), left=left
-            )
+            self._bar.update(0, completed=self._done, total=self._total, description=self._text(), left=left)
 
     def _show(self) -> None:
         from rich.console import Console

@@ -31,7 +31,7 @@ from jaxsens.core.engines.engine import Engine, FlipBlock
 from jaxsens.core.placement.lanes import Lanes, is_one_cpu, lanes_on
 from jaxsens.core.placement.placement import Placement, where_computed
 from jaxsens.core.placement.preparing import Ready, arithmetic_of, inputs_at_once, prepared_on
-from jaxsens.core.placement.program import FlipProgram, Memory, ProgramRequest, Quantity, is_single
+from jaxsens.core.placement.program import FlipProgram, FlipRequest, Memory, Quantity, is_single
 
 Progress = Callable[[int, int], None]
 """Called with (flips done, flips in all) after every chunk."""
@@ -80,8 +80,7 @@ class Measuring:
 
     Attributes:
         inputs, positions, symbols: the flips, sorted by their input.
-        error_bounds: the rounding of each output, for engines that subtract outputs; without it, a few roundings are
-            assumed.
+        error_bounds: the rounding of each output, for engines that subtract outputs; by default, a few roundings.
         finished: kept up to date with what is finished.
         first: the first inputs as the engine prepares them, if they are at hand.
     """
@@ -185,17 +184,15 @@ class Measuring:
             flips, number = flips[fine[number]], number[fine[number]]
         if runner.subtracts and self.error_bounds is not None and len(flips):
             dtype = "float64" if jnp.result_type(float) == jnp.float64 else "float32"
-            error_bound = self.error_bounds(inputs, dtype, ready.output)
+            bound = self.error_bounds(inputs, dtype, ready.output)
             if runner.wider is not None:  # a change as large as the output itself may not be resolved
-                sizes = (
-                    np.linalg.norm(np.asarray(one, np.float64), axis=1) for one in (ready.output, error_bound)
-                )
+                sizes = (np.linalg.norm(np.asarray(one, np.float64), axis=1) for one in (ready.output, bound))
                 lost = ~resolved(*sizes)[number]
                 _wait(waiting, runner.wider, flips[lost])
                 flips, number = flips[~lost], number[~lost]
             room = max((leaf.shape[0] for leaf in jax.tree.leaves(ready.prepared)), default=len(inputs))
-            filled = np.zeros((room, *error_bound.shape[1:]))
-            filled[: len(inputs)] = error_bound
+            filled = np.zeros((room, *bound.shape[1:]))
+            filled[: len(inputs)] = bound
             ready = ready._replace(prepared=runner.with_error_bound(ready.prepared, filled))
         if not len(flips):
             return
@@ -306,7 +303,7 @@ class _ByOneEngine:
         placement = self.placement
         where = flips.places.shape[1], placement.local, placement.devices.size
         n = self.of.tokens.shape[1]
-        request = ProgramRequest(self.of.quantity, self.engine.shared, self.operands, n, self.outputs, *where)
+        request = FlipRequest(self.of.quantity, self.engine.shared, self.operands, n, self.outputs, *where)
         limited, batched = placement.memory_budget is not None, placement.batch_size is not None
         budget = placement.budget_beside(request.arguments)
         memory = Memory(budget, lanes_on(placement.local), limited, batched)
@@ -383,9 +380,7 @@ class _ByOneEngine:
         row, results = row[there], results.reshape(len(there), -1, *results.shape[4:])[there]
         return rows.flips[row][rows.real[row]], results[rows.real[row]]
 
-    def _program(
-        self, flips: int, request: ProgramRequest, room: int, memory: Memory
-    ) -> tuple[FlipProgram, int]:
+    def _program(self, flips: int, plan: FlipRequest, room: int, memory: Memory) -> tuple[FlipProgram, int]:
         """Returns the compiled program, and the number of threads that fit in the budget.
 
         The batch is the largest, up to the preferred size, at which all threads fit. If even single flips are too
@@ -394,7 +389,7 @@ class _ByOneEngine:
         size. Processes that share the mesh use the smallest batch that any of them finds.
         """
         placement, several = self.placement, len(self.counts) > 1
-        preferred = placement.batch_size or self.engine.preferred_batch(request.n, placement.platform)
+        preferred = placement.batch_size or self.engine.preferred_batch(plan.n, placement.platform)
         one_cpu_each = placement.least(is_one_cpu(placement.local))[0]
         batches = placement.platform.batches if placement.batch_size is None and one_cpu_each else 1
         parts = placement.devices.size * batches
@@ -409,7 +404,7 @@ class _ByOneEngine:
             return room_for(count) if several else count
 
         while True:
-            program, lanes = request.fitting(batch, rows, memory)
+            program, lanes = plan.fitting(batch, rows, memory)
             batch, largest = placement.least(program.batch, -program.batch)
             if batch == -largest:
                 return program, lanes

@@ -72,8 +72,8 @@ def test_the_bar_says_which_program_is_compiled_in_its_thread(monkeypatch):
         program.__name__ = name
         jax.jit(program)(1.0).block_until_ready()
 
-    original = Bar._description
-    monkeypatch.setattr(Bar, "_description", lambda bar: said.append(original(bar)) or said[-1])
+    original = Bar._text
+    monkeypatch.setattr(Bar, "_text", lambda bar: said.append(original(bar)) or said[-1])
     with progress_of(True) as told:
         assert told is not None
         wait_for(lambda: "starting" in errors.getvalue())
@@ -99,9 +99,9 @@ def test_the_bar_says_which_program_is_compiled_in_its_thread(monkeypatch):
 
 def test_a_measurement_says_what_it_compiles_from_its_first_program_on(monkeypatch):
     a_terminal(monkeypatch)
-    said, original = [], Bar._description
-    monkeypatch.setattr(Bar, "_description", lambda bar: said.append(original(bar)) or said[-1])
-    monkeypatch.setattr(Bar, "_update", lambda bar: bar._description())
+    said, original = [], Bar._text
+    monkeypatch.setattr(Bar, "_text", lambda bar: said.append(original(bar)) or said[-1])
+    monkeypatch.setattr(Bar, "_update", lambda bar: bar._text())
     transformer = jaxsens.Transformer(small(alphabet_size=2, layers=1, dtype="float32"), seed=0)
     assert transformer.parameters
     jax.clear_caches()

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsens.core.base.errors import no_rule
 from jaxsens.core.base.programs import compiled_for
 from jaxsens.core.engines.difference.moved import (
+    Bound,
     Heads,
     HeadsMoved,
     Index,
@@ -26,7 +27,6 @@ from jaxsens.core.engines.difference.moved import (
     Numbers,
     Rows,
     Seen,
-    SizeAndError,
     Table,
     TracedLayer,
 )
@@ -96,9 +96,9 @@ def score_change(
 def score_error(
     layer: TracedLayer,
     q: Numbers,
-    dq: SizeAndError | None,
+    dq: Bound | None,
     k: Numbers,
-    dk: SizeAndError | None,
+    dk: Bound | None,
     rows: Rows,
     head: Index | None = None,
 ) -> Table:
@@ -106,10 +106,7 @@ def score_error(
 
     Dot product: every |q| |dk| is rounded. Additive: tanh has slopes up to 1.
     """
-    none = (
-        SizeAndError(jnp.zeros_like(q), jnp.zeros_like(q)),
-        SizeAndError(jnp.zeros_like(k), jnp.zeros_like(k)),
-    )
+    none = Bound(jnp.zeros_like(q), jnp.zeros_like(q)), Bound(jnp.zeros_like(k), jnp.zeros_like(k))
     dq, dk = none[0] if dq is None else dq, none[1] if dk is None else dk
     u, width = unit(q.dtype), layer.config.head_width
     match layer.config.scores:
@@ -160,7 +157,7 @@ def soft_rows(layer: TracedLayer, rows: Rows, dq: HeadsMoved, dk: HeadsMoved, dv
     def some(arrays: tuple[Any, ...], head: Array | None = None) -> HeadsMoved:
         q, k, v, dq, dk, dv, b = arrays
         ds = score_change(layer, q, dq.db, k, dk.db, rows, head)
-        es = score_error(layer, size(q), SizeAndError.of(dq), size(k), SizeAndError.of(dk), rows, head)
+        es = score_error(layer, size(q), Bound.of(dq), size(k), Bound.of(dk), rows, head)
         s, seen = scores_of_rows(config, layer.parameters, q, k, rows, head)
         return _pulled(config, v, weights_moved(layer, s, seen, ds, es, head), dv, b)
 
@@ -199,7 +196,7 @@ def _pulled(layer: LayerConfig, values: Keys, moved: WeightsMoved, dv: HeadsMove
         rounding = (rounding + unit(keys.dtype) * size(reference)[..., None]) * others
     else:
         db = weighted_sums(change, keys, False)
-    error = pulled_error(moved, sizes, rounding, SizeAndError.of(dv), distances)
+    error = pulled_error(moved, sizes, rounding, Bound.of(dv), distances)
     return HeadsMoved(db + weighted_sums(moved.new[..., :n], dv.db, False), error)
 
 
@@ -214,11 +211,7 @@ def _distances(values: Keys, means: Heads) -> Table:
 
 
 def pulled_error(
-    moved: WeightsMoved,
-    sizes: Table,
-    rounding: Table,
-    dv: SizeAndError | None,
-    distances: Table | None = None,
+    moved: WeightsMoved, sizes: Table, rounding: Table, dv: Bound | None, distances: Table | None = None
 ) -> Numbers:
     """Returns the error of sum_k (p'_k - p_k) u_k + sum_k p'_k Dv_k from the sizes and errors of u and dv.
 
@@ -265,17 +258,17 @@ def readout_row(layer: TracedLayer, row: int, dq: HeadsMoved, moved: Moved) -> H
         ds = change * scale
     sizes = size(dz)
     keys, own = (
-        SizeAndError(gain(matrix)[:, None] * sizes, product_error(sizes, moved.error, matrix))
+        Bound(gain(matrix)[:, None] * sizes, product_error(sizes, moved.error, matrix))
         for matrix in (parameters.key, parameters.value)
     )
-    es = score_error(layer, size(q), SizeAndError.of(dq), size(trace.keys), keys, rows)
+    es = score_error(layer, size(q), Bound.of(dq), size(trace.keys), keys, rows)
     step = weights_moved(layer, *layer.row_scores(rows), ds, es)
     values_change = jnp.einsum("hmn,nd,hdk->hmk", step.new[..., :n], dz, parameters.value, optimize="optimal")
     pulled = pulled_of_row(config, trace.values, step, own)
     return HeadsMoved(pulled.db + values_change, pulled.error)
 
 
-def pulled_of_row(layer: LayerConfig, values: Keys, moved: WeightsMoved, dv: SizeAndError) -> HeadsMoved:
+def pulled_of_row(layer: LayerConfig, values: Keys, moved: WeightsMoved, dv: Bound) -> HeadsMoved:
     """Returns sum_k (p'_k - p_k) (v_k - r) of a single row, each difference formed by itself; with the error of
     sum_k p'_k Dv_k, of which `dv` has the sizes and errors, added to its own.
     """

@@ -189,8 +189,8 @@ class DifferenceEngine(ConfigEngine):
             return (layer_change(layer, moved, reach), as_carry(reach)), None
 
         layers = Stack.of(run.parameters.layers).beside(run.prepared.traces)
-        full_layers = range(1, config.layers if row is None else config.layers - 1)
-        (moved, _), _ = over_layers(one, layers, (moved, as_carry(reach)), full_layers)
+        full = range(1, config.layers if row is None else config.layers - 1)
+        (moved, _), _ = over_layers(one, layers, (moved, as_carry(reach)), full)
         if row is None:
             rounding = unit(moved.dx.dtype, n) * jnp.mean(size(moved.dx))
             return Moved(jnp.mean(moved.dx, axis=0), jnp.mean(moved.error) + rounding)
@@ -227,11 +227,8 @@ class DifferenceEngine(ConfigEngine):
         each = min(n, ROW_BLOCK) * wide + n * config.width + 12 * scores
         block = batch * each * jnp.result_type(float).itemsize
         # Whole rows, with three layers or more, take four exponentials a score.
-        full_layers = config.layers > 2 or row is None
-        efficiency, compiling = (
-            0.35 if not full_layers else 0.15 if self.wide else 0.3,
-            4.6 + 0.75 * config.layers,
-        )
+        full = config.layers > 2 or row is None
+        efficiency, compiling = 0.35 if not full else 0.15 if self.wide else 0.3, 4.6 + 0.75 * config.layers
         return Cost(forward, flip, int(block), efficiency, compiling, self.wide)
 
     def preferred_batch(self, n: int, platform: Platform) -> int:

@@ -129,16 +129,16 @@ def _normed(
 
 def gated_change(layer: TracedLayer, rows: Rows, moved: Moved, heads: HeadsMoved) -> HeadsMoved:
     """Returns the change of the heads' outputs after their gates: g' Db + (g' - g) b; Db itself without gates."""
-    config, parameters, layer_trace = layer.config, layer.parameters, layer.trace
+    config, parameters, base = layer.config, layer.parameters, layer.trace
     match config.output_gate:
         case "none":
             return heads
         case "headwise" | "elementwise":
             inner = inner_change(layer, moved, rows)
             matrices = needed(parameters.gate, "gate")
-            before, step = (gate_inputs(config, parameters, z) for z in (layer_trace.z[rows], inner.dx))
+            before, step = (gate_inputs(config, parameters, z) for z in (base.z[rows], inner.dx))
             gate, change = sigmoid_change(before, step)
-            b = layer_trace.b[:, rows]
+            b = base.b[:, rows]
             # A gate's slope is at most 1/4, and a rounding of its input z moves it by at most a rounding of g z.
             slope = product_error(size(inner.dx), inner.error, matrices) / 4
             own = unit(b.dtype) * jnp.max(jnp.abs(change) * (1 + jnp.abs(before)), axis=-1)
@@ -150,24 +150,24 @@ def gated_change(layer: TracedLayer, rows: Rows, moved: Moved, heads: HeadsMoved
 
 def after_attention_change(layer: TracedLayer, rows: Rows, moved: Moved, heads: HeadsMoved) -> Moved:
     """Applies the rest of a layer to some rows: gates, output projection, skips, normalisation, per-position map."""
-    config, parameters, layer_trace = layer.config, layer.parameters, layer.trace
+    config, parameters, base = layer.config, layer.parameters, layer.trace
     gates = gated_change(layer, rows, moved, heads)
     merged = size(jax.vmap(product_error)(size(gates.db), gates.error, parameters.output).T)
     after = Moved(
         moved.dx + jnp.einsum("hmk,hkd->md", gates.db, parameters.output), jnp.hypot(moved.error, merged)
     )
     if config.norm.after:
-        after = _normed(config, parameters.attention_norm, layer_trace.attended[rows], after)
-    if layer_trace.h is not None and layer_trace.mapped is not None:
+        after = _normed(config, parameters.attention_norm, base.attended[rows], after)
+    if base.h is not None and base.mapped is not None:
         norm, w1, w2, inner = parameters.feed_forward_norm, parameters.w1, parameters.w2, after
         if config.norm.before:
-            inner = _normed(config, norm, layer_trace.c[rows], after)
-        h = layer_trace.h[rows]
+            inner = _normed(config, norm, base.c[rows], after)
+        h = base.h[rows]
         dy = after.dx + feed_forward_change(config, w1, w2, h, inner.dx)
         mapped = rounding.feed_forward_error(config, w1, w2, h, inner.dx, inner.error)
         after = Moved(dy, jnp.hypot(after.error, mapped))
         if config.norm.after:
-            after = _normed(config, norm, layer_trace.mapped[rows], after)
+            after = _normed(config, norm, base.mapped[rows], after)
     error = after.error + unit(after.dx.dtype) * size(after.dx)
     if moved.new is None or heads.new is None:
         return Moved(after.dx, error)
@@ -238,22 +238,19 @@ def _hard_first_layer(
 ) -> HeadsMoved:
     """Returns the change and new value of the heads' outputs when one key of hard attention becomes that of `inner`."""
     layer, here = run.layer(0), position[None]
-    layer_trace, new = layer.trace, (needed(inner.new, "new"), here)
+    base, new = layer.trace, (needed(inner.new, "new"), here)
     new_q, new_k, new_v = layer.new_heads(new, new)
     dv = layer.heads_change(inner, layer.parameters.value, None)
-    keys, values = (
-        layer_trace.keys.at[:, position].set(new_k[:, 0]),
-        layer_trace.values.at[:, position].set(new_v[:, 0]),
-    )
+    keys, values = base.keys.at[:, position].set(new_k[:, 0]), base.values.at[:, position].set(new_v[:, 0])
     all_dv = HeadsMoved(
-        jnp.zeros_like(layer_trace.values).at[:, position].set(dv.db[:, 0]),
-        jnp.zeros_like(layer_trace.values[..., 0]).at[:, position].set(dv.error[:, 0]),
+        jnp.zeros_like(base.values).at[:, position].set(dv.db[:, 0]),
+        jnp.zeros_like(base.values[..., 0]).at[:, position].set(dv.error[:, 0]),
     )
     is_here = rows == position
     if isinstance(layer.config.weighting, AverageHard) and run.config.layers > 1:
         # Equal averages must be summed in the same order, or a later layer would break their ties by rounding. So all
         # rows are computed in full, O(n d) each.
-        queries = jnp.where(is_here[:, None], new_q, layer_trace.queries[:, rows])
+        queries = jnp.where(is_here[:, None], new_q, base.queries[:, rows])
         heads = hard_rows(layer, rows, (queries, keys, values), all_dv)
     else:
         heads = one_key_change_hard(layer, best, rows, position, new_k[:, 0], new_v[:, 0], dv)

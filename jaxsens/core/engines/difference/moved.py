@@ -110,13 +110,13 @@ class HeadsMoved:
         return HeadsMoved(db, jnp.where(chosen, self.error, other.error), new)
 
 
-class SizeAndError(NamedTuple):
+class Bound(NamedTuple):
     """The sizes of some vectors, and their errors."""
 
     size: Float[Array, "heads rows"]
     error: Float[Array, "heads rows"]
 
     @classmethod
-    def of(cls, moved: HeadsMoved) -> SizeAndError:
+    def of(cls, moved: HeadsMoved) -> Bound:
         """Returns the sizes and errors of some heads' changes."""
         return cls(size(moved.db), moved.error)

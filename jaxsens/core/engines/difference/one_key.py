@@ -35,7 +35,7 @@ from jaxsens.core.engines.difference.attention import (
     score_error,
     weights_moved,
 )
-from jaxsens.core.engines.difference.moved import Heads, HeadsMoved, Numbers, Rows, SizeAndError, TracedLayer
+from jaxsens.core.engines.difference.moved import Bound, Heads, HeadsMoved, Numbers, Rows, TracedLayer
 from jaxsens.core.engines.difference.rounding import size, unit
 from jaxsens.core.engines.difference.softmax_change import cancelled, log1p, tied, too_large
 from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change
@@ -201,36 +201,34 @@ class KeyScore(NamedTuple):
         return cls(
             layer.scores(q, key, rows, flip.position[None])[..., 0],
             score_change(layer, q, None, key, flip.dk.db, rows)[..., 0],
-            score_error(layer, size(q), None, size(key), SizeAndError.of(flip.dk), rows)[..., 0],
+            score_error(layer, size(q), None, size(key), Bound.of(flip.dk), rows)[..., 0],
         )
 
 
-def one_key_change(layer: TracedLayer, other_keys: OtherKeys, rows: Rows, flip: KeyMoved) -> HeadsMoved:
+def one_key_change(layer: TracedLayer, others: OtherKeys, rows: Rows, flip: KeyMoved) -> HeadsMoved:
     """Returns Db of the `rows`, other than the flipped one, when the key and value at one position change."""
     trace, position = layer.trace, flip.position
     s, ds, es = KeyScore.of(layer, rows, flip)
     p = jnp.exp(s - trace.normaliser[:, rows])
-    is_best = other_keys.best[:, rows] == position
+    is_best = others.best[:, rows] == position
     # A key that is not the best has p <= 1/2, up to the rounding of scores: these are bounded, or else do not tie.
     small = jnp.where(is_best, 0, p)
-    others = jnp.where(is_best, other_keys.normaliser[:, rows], trace.normaliser[:, rows] + log1p(-small))
-    pull = other_keys.pull_of(flip, jnp.where(is_best, other_keys.second[:, rows], other_keys.best[:, rows]))
+    normaliser = jnp.where(is_best, others.normaliser[:, rows], trace.normaliser[:, rows] + log1p(-small))
+    pull = others.pull_of(flip, jnp.where(is_best, others.second[:, rows], others.best[:, rows]))
     u = unit(s.dtype)
-    part = u * (1 + jnp.abs(s) + jnp.where(jnp.isfinite(others), jnp.abs(others), 0))
-    left = (other_keys.pull[:, rows] - small[..., None] * pull.old) / (1 - small)[..., None]
-    left_error = other_keys.pull_error[:, rows] + u * size(other_keys.pull[:, rows])
+    part = u * (1 + jnp.abs(s) + jnp.where(jnp.isfinite(normaliser), jnp.abs(normaliser), 0))
+    left = (others.pull[:, rows] - small[..., None] * pull.old) / (1 - small)[..., None]
+    left_error = others.pull_error[:, rows] + u * size(others.pull[:, rows])
     left_error = (left_error + small * (part * size(pull.old) + pull.old_error)) / (1 - small)
-    mean = jnp.where(is_best[..., None], other_keys.mean[:, rows], left)
-    mean_error = jnp.where(
-        is_best, other_keys.mean_error[:, rows] + u * size(other_keys.mean[:, rows]), left_error
-    )
+    mean = jnp.where(is_best[..., None], others.mean[:, rows], left)
+    mean_error = jnp.where(is_best, others.mean_error[:, rows] + u * size(others.mean[:, rows]), left_error)
     pull = Pull(pull.old - mean, pull.new - mean, pull.old_error + mean_error, pull.new_error + mean_error)
-    new, change = sigmoid_change(s - others, ds)
-    old = jax.nn.sigmoid(s - others)
+    new, change = sigmoid_change(s - normaliser, ds)
+    old = jax.nn.sigmoid(s - normaliser)
     slope = jnp.maximum(old * (1 - old), new * (1 - new))
     error = jnp.abs(change) * part + slope * (es + u * jnp.abs(ds))
     # If the dtype cannot represent the new weight accurately, the flip is declined.
-    other = jnp.where(is_best, other_keys.second_score[:, rows], other_keys.best_score[:, rows])
+    other = jnp.where(is_best, others.second_score[:, rows], others.best_score[:, rows])
     largest = jnp.maximum(jnp.abs(s), jnp.abs(ds))
     lost = too_large(ds) | cancelled(s, ds, new) | tied(s, other, largest) | tied(s + ds, other, largest)
     moved = key_term((old, jnp.where(lost, jnp.nan, new), change), error, pull, flip.dv, part)
@@ -296,15 +294,15 @@ def own_row(layer: TracedLayer, other_keys: OtherKeys | None, flip: KeyMoved, dq
     own = score_change(layer, q, dq.db, key, flip.dk.db, rows)
     here = jnp.arange(layer.n) == position  # not scattered: scatters are not fused with what surrounds them
     ds = jnp.where(here, own, ds)
-    sizes = size(q), SizeAndError.of(dq)
+    sizes = size(q), Bound.of(dq)
     es = score_error(layer, *sizes, size(trace.keys), None, rows)
-    own = score_error(layer, *sizes, size(key), SizeAndError.of(flip.dk), rows)
+    own = score_error(layer, *sizes, size(key), Bound.of(flip.dk), rows)
     es = jnp.where(here, own, es)
     moved = weights_moved(layer, *layer.row_scores(rows), ds, es)
     none = jnp.zeros_like(trace.keys[..., 0])
     if other_keys is None:
         sizes = none.at[:, position].set(size(flip.dv.db)[:, 0])
-        dv = SizeAndError(sizes, none.at[:, position].set(flip.dv.error[:, 0]))
+        dv = Bound(sizes, none.at[:, position].set(flip.dv.error[:, 0]))
         pulled = pulled_of_row(layer.config, trace.values, moved, dv)
         return HeadsMoved(pulled.db + moved.new[:, :, position, None] * flip.dv.db, pulled.error)
     # The flipped key has one term of its own, in which its new value may be exactly the reference.
@@ -320,10 +318,7 @@ def own_row(layer: TracedLayer, other_keys: OtherKeys | None, flip: KeyMoved, dq
 
 
 def _pulled_to(
-    other_keys: OtherKeys,
-    moved: WeightsMoved,
-    best: Int[Array, "heads 1"],
-    without: Bool[Array, "heads keys"],
+    others: OtherKeys, moved: WeightsMoved, best: Int[Array, "heads 1"], without: Bool[Array, "heads keys"]
 ) -> HeadsMoved:
     """Returns sum_k (p'_k - p_k) (v_k - r) of one row, r the value of its `best` key, over the keys not in `without`.
 
@@ -331,8 +326,8 @@ def _pulled_to(
     of both, hence nothing is left of them; the rounding of others is that of v_k and r.
     """
     change, error = jnp.where(without[:, None], 0, moved.change), jnp.where(without[:, None], 0, moved.error)
-    reference = jnp.take_along_axis(other_keys.values, best[..., None], axis=1)
-    db = weighted_sums(change, other_keys.values, False) - jnp.sum(change, axis=-1, keepdims=True) * reference
-    sizes = (size(other_keys.values) + size(reference))[:, None]
-    rounding = unit(db.dtype) * sizes + other_keys.value_error[:, None, None]
+    reference = jnp.take_along_axis(others.values, best[..., None], axis=1)
+    db = weighted_sums(change, others.values, False) - jnp.sum(change, axis=-1, keepdims=True) * reference
+    sizes = (size(others.values) + size(reference))[:, None]
+    rounding = unit(db.dtype) * sizes + others.value_error[:, None, None]
     return HeadsMoved(db, pulled_error(moved._replace(change=change, error=error), sizes, rounding, None))

@@ -197,13 +197,5 @@ def passed_on(
     return jax.lax.scan(one_head, jnp.zeros((outputs, flips), trace.b.dtype), heads)[0].T
 
 
-def _of_heads(trace: LayerRun) -> tuple[Array, ...]:
-    return (
-        trace.queries,
-        trace.keys,
-        trace.values,
-        trace.b,
-        trace.normaliser,
-        trace.others_normaliser,
-        trace.others,
-    )
+def _of_heads(run: LayerRun) -> tuple[Array, ...]:
+    return (run.queries, run.keys, run.values, run.b, run.normaliser, run.others_normaliser, run.others)

@@ -498,9 +498,8 @@ class EqualLayers:
     def within(self, layers: range) -> tuple[EqualLayers, ...]:
         """Returns the group of those of its layers that are among some consecutive ones, or nothing."""
         start, stop = max(self.first, layers.start), min(self.first + len(self.reads), layers.stop)
-        return (
-            (EqualLayers(start, self.reads[start - self.first : stop - self.first]),) if start < stop else ()
-        )
+        reads = self.reads[start - self.first : stop - self.first]
+        return (EqualLayers(start, reads),) if start < stop else ()
 
     def stacked(self, parameters: Any) -> Stack:
         """Returns what its layers read."""
