@@ -102,7 +102,7 @@ _gradient = jax.jit(gradient_changes, static_argnums=(0, 2))
 def largest_weight(prepared: PreparedEstimate) -> float:
     """Returns the weight of a row's best key, averaged over rows and heads, in the layer where that is largest."""
     groups = prepared.run.groups
-    shares = [jnp.mean(-jnp.expm1(kept.rest_normaliser - kept.normaliser), (1, 2)) for kept in groups]
+    shares = [jnp.mean(-jnp.expm1(kept.others_normaliser - kept.normaliser), (1, 2)) for kept in groups]
     return max(float(jnp.max(each)) for each in shares)
 
 

@@ -17,7 +17,7 @@ from jaxsens.core.base.programs import PLATFORMS, SOONER, compiling_for, host_me
 from jaxsens.core.choose import PlannedRun
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.placement.preparing import preparation_of
-from jaxsens.core.placement.program import Memory, Quantity, Wanted, bytes_of, placed, spec_on
+from jaxsens.core.placement.program import FlipRequest, Memory, Quantity, bytes_of, placed, spec_on
 
 
 class Program(NamedTuple):
@@ -93,7 +93,7 @@ def compile_for(mesh: Mesh, budget: int, program: Program) -> tuple[CompiledProg
             first, prepared = _prepared(prepare, parameters, tokens, where)
         given = jax.tree.map(partial(_abstract, wide=wide), (parameters, prepared[0]))
         row = program.row, mesh, mesh.size
-        wanted = Wanted(program.quantity, engine.shared, given, n, prepared[1].size, *row)
+        wanted = FlipRequest(program.quantity, engine.shared, given, n, prepared[1].size, *row)
         memory, began = Memory(budget, 1, limited=True), time.perf_counter()
         room = wanted.room(program.flips, memory)
         batch = max(1, min(engine.preferred_batch(n, platform), -(-room // mesh.size)))

@@ -18,7 +18,7 @@ def last_position_not_flipped(original: Any, selection: Any) -> Any:
     table = original(selection)
     first = table.positions[:, 0]
     keep = first < first.max()
-    if selection.words.shape[1] % 2 == 0 or not keep.any() or not table.exhaustive:
+    if selection.tokens.shape[1] % 2 == 0 or not keep.any() or not table.exhaustive:
         return table
     part = table.part(keep)
     return replace(part, populations=np.bincount(part.inputs, minlength=len(table.populations)))

@@ -32,7 +32,7 @@ from jaxsens.core.engines.difference.engine import DifferenceEngine
 from jaxsens.core.engines.difference.folded import FoldedEngine
 from jaxsens.core.engines.engine import Cost, Engine, EngineChoice
 from jaxsens.core.engines.incremental import incremental_engine
-from jaxsens.core.engines.options import MANY, AskedEngine, Auto, Difference, Incremental, Vmap
+from jaxsens.core.engines.options import MANY_CALLS, AskedEngine, Auto, Difference, Incremental, Vmap
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.flips.flips import Flips, Rewrite
 from jaxsens.core.measures import Measure
@@ -52,8 +52,8 @@ their rounding. Beyond, flips are measured again in float64."""
 
 WIDE = "in float64, which takes less time here than a second program for what float32 does not resolve"
 DEEP = "; from three layers on it takes longer than a forward pass a flip, and has more digits"
-FOR = {1: "one call, compilation included", MANY: "many calls that share their programs"}
-KEPT = "subtracting two outputs rounds a change of order 1/n by less than 0.1 %"
+FOR = {1: "one call, compilation included", MANY_CALLS: "many calls that share their programs"}
+ROUNDING_NOTE = "subtracting two outputs rounds a change of order 1/n by less than 0.1 %"
 
 
 def choose(
@@ -102,15 +102,15 @@ def choose(
         case Auto():
             return planned(*_best(work, forward, requested.tier))
         case Incremental():
-            shortened = incremental_engine(model, measure, forward.outputs)
-            if shortened is None:
-                raise _refused(requested, incremental.refusal(model))
-            return planned(shortened)
+            candidate = incremental_engine(model, measure, forward.outputs)
+            if candidate is None:
+                raise _refusal(requested, incremental.refusal(model))
+            return planned(candidate)
         case Difference():
-            refused = _no_difference(config)
-            if config is None or refused is not None:
-                raise _refused(requested, refused)
-            engine, how = _carried(work, config, forward)
+            refusal = _no_difference(config)
+            if config is None or refusal is not None:
+                raise _refusal(requested, refusal)
+            engine, how = _difference(work, config, forward)
             return planned(engine, f"asked for{how}")
         case _:
             return requested.planned(planned(requested.runner(model, measure)))
@@ -126,17 +126,17 @@ def of_process(
     counts: bool = True,
 ) -> AskedEngine:
     """Returns the options of a call in Python, whose arguments are those of `choose`: `Auto` counts one call for the
-    first request of a process for a program, and `MANY` for later ones. What remains of a call goes on as `before`.
-    Explaining a call does not count."""
+    first request of a process for a program, and `MANY_CALLS` for later ones. What remains of a call goes on as
+    `before`. Explaining a call does not count."""
     if requested != Auto() or model.config is None:
         return requested
     if before is not None:
         return before if isinstance(before, Auto) else requested
     requests = _requests(model.apply, flips.rewrite, measure, n, model.dtype)
-    found = requested.shared_by(MANY) if requests else requested
+    options = requested.shared_by(MANY_CALLS) if requests else requested
     if counts:
         requests[:] = [None]
-    return found
+    return options
 
 
 @cached
@@ -280,7 +280,7 @@ def _cost(
         return engine.cost(parameters, jax.ShapeDtypeStruct((n,), jnp.int32), platform)
 
 
-def _refused(requested: AskedEngine, why: str | None) -> EngineRefusal:
+def _refusal(requested: AskedEngine, why: str | None) -> EngineRefusal:
     return EngineRefusal(f'engine = "{requested.kind}": it cannot serve this model: {why}; use engine="vmap"')
 
 
@@ -288,7 +288,7 @@ def _no_difference(config: TransformerConfig | None) -> str | None:
     return "it is not a jaxsens transformer" if config is None else difference.refusal(config)
 
 
-def _carried(work: Work, config: TransformerConfig, forward: VmapEngine) -> tuple[Engine, str]:
+def _difference(work: Work, config: TransformerConfig, forward: VmapEngine) -> tuple[Engine, str]:
     """Returns the form of the difference engine for a config that it serves, and what to add to the reason.
 
     It depends on the flips alone, not on the calls: the engine has one name, and who asks for it gets what `auto` got.
@@ -311,28 +311,28 @@ def _carried(work: Work, config: TransformerConfig, forward: VmapEngine) -> tupl
 def _best(work: Work, forward: VmapEngine, calls: int) -> tuple[Engine, str, str]:
     """Returns the accurate engine that is estimated to be fastest, the reason, and its name."""
     model, config = work.model, work.model.config
-    shortened = incremental_engine(model, forward.measure, forward.outputs)
-    if shortened is not None and config is None:
-        return shortened, "it computes only what a flip changes", "incremental"
-    refused = _no_difference(config)
-    if config is None or refused is not None:
-        return forward, f"one forward pass per flip suits every model; {refused}", "vmap"
+    candidate = incremental_engine(model, forward.measure, forward.outputs)
+    if candidate is not None and config is None:
+        return candidate, "it computes only what a flip changes", "incremental"
+    refusal = _no_difference(config)
+    if config is None or refusal is not None:
+        return forward, f"one forward pass per flip suits every model; {refusal}", "vmap"
     if forward.outputs is not None and set(forward.outputs) <= set(model.exact_outputs):
         # Constructed networks are deep and narrow, and changes are exactly 0 or 1, so subtracting is exact.
         reason = "a constructed network's output, exactly 0 or 1; it compiles sooner, and depth costs it less"
         return forward, reason, "vmap"
-    carried, how = _carried(work, config, forward)
+    difference, how = _difference(work, config, forward)
     if work.lost_digits is not None:
-        return carried, f"for its digits: {work.lost_digits}{how}", "difference"
+        return difference, f"for its digits: {work.lost_digits}{how}", "difference"
     faster = (
         f"estimated to be faster for {FOR.get(calls, f'{calls} calls or more that share their programs')}"
     )
     engines: list[tuple[Engine, str, str]] = [
-        (carried, f"exact, and {faster}{how}", "difference"),
-        (forward, f"{faster}; {KEPT}", "vmap"),
+        (difference, f"exact, and {faster}{how}", "difference"),
+        (forward, f"{faster}; {ROUNDING_NOTE}", "vmap"),
     ]
-    if shortened is not None:
-        engines.append((shortened, f"{faster}; {KEPT}", "incremental"))
+    if candidate is not None:
+        engines.append((candidate, f"{faster}; {ROUNDING_NOTE}", "incremental"))
     return min(engines, key=lambda one: work.seconds(one[0], calls))
 
 

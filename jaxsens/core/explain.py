@@ -72,11 +72,11 @@ class Explanation:
     instead: str | None = None
 
     def __str__(self) -> str:
-        told = (
+        text = (
             f"n = {self.n}: {self.flips} flips by {self.engine}; {self.operations:.2g} operations, "
             f"{in_words(self.memory)}, about {duration(self.seconds)}, and {duration(self.compiling)} for a first call"
         )
-        return told if self.instead is None else f"{told}\n{self.instead}"
+        return text if self.instead is None else f"{text}\n{self.instead}"
 
 
 @naming_arguments
@@ -106,12 +106,12 @@ def explain(
     """
     run = planned_run(model, n, flips, measure, readout=readout, engine=engine)
     seconds = run.seconds_of(1, run.flips), run.compiling
-    found = Explanation(run.choice, run.n, run.flips, run.operations, run.memory, *seconds)
+    explanation = Explanation(run.choice, run.n, run.flips, run.operations, run.memory, *seconds)
     if not run.kind.plain:
-        return found
+        return explanation
     kinds = AskedEngine.kinds
     others = [kinds[name].instead(run) for name in kinds.brought if name != run.choice.name]
-    return replace(found, instead="\n".join(filter(None, others)) or None)
+    return replace(explanation, instead="\n".join(filter(None, others)) or None)
 
 
 def planned_run(
@@ -125,19 +125,19 @@ def planned_run(
     platform: Platform | None = None,
 ) -> PlannedRun:
     """Returns what would run on a platform, by default JAX's. Arguments and errors are those of `explain`."""
-    given, word = encoded(model, n), None
+    source, word = encoded(model, n), None
     model = as_model(model)
     with collecting("explain") as problems:
-        if not isinstance(given, str) and inputs.array_of(given).ndim:
-            words, model = checked_input(model, given, readout, problems, one=True)
-            n, word = words.shape[1], words[0] if len(words) else None
+        if not isinstance(source, str) and inputs.array_of(source).ndim:
+            tokens, model = checked_input(model, source, readout, problems, one=True)
+            n, word = tokens.shape[1], tokens[0] if len(tokens) else None
         else:
-            n = inputs.length(given, problems)
+            n = inputs.length(source, problems)
             if n and check_fits("n", n, n * TOKEN_BYTES, "an input of this length", _SHORTER, problems):
                 model.check_length(n, problems)
             if inputs.readout(readout, model.readout, n, problems):
                 model = model.reading(readout)
-        asked, what = read(AskedEngine, engine, problems), read(Measure, measure, problems)
+        options, what = read(AskedEngine, engine, problems), read(Measure, measure, problems)
         flipped: Any = default_flips(model) if flips is None else read(Flips, flips, problems)
         of = (0, None) if problems else (n, word)
         count = 0 if flipped is None else _count_flips(flipped, model, *of, problems)
@@ -148,8 +148,8 @@ def planned_run(
         # An unknown threshold costs as much as any other.
         what = what.prepared(lambda: np.zeros((1, int(np.prod(shape)))), model.outputs, eps=0.0)
         on = platform or compiled_for()
-        asked = of_process(model, asked, flipped, what, n, counts=False)
-        return choose(model, asked, flipped, what, n, count=count, platform=on)
+        options = of_process(model, options, flipped, what, n, counts=False)
+        return choose(model, options, flipped, what, n, count=count, platform=on)
 
 
 def warn_if_long(run: PlannedRun, remaining: int, stacklevel: int) -> None:
@@ -173,16 +173,16 @@ def warn_if_long(run: PlannedRun, remaining: int, stacklevel: int) -> None:
 
 
 def _count_flips(
-    flips: Flips, model: Model, n: int, known: Int[np.ndarray, " n"] | None, problems: Problems
+    flips: Flips, model: Model, n: int, tokens: Int[np.ndarray, " n"] | None, problems: Problems
 ) -> int:
-    """Returns the number of flips of an input of length n, or at most that if it is not `known`. Adds their errors."""
+    """Returns the number of flips of an input of length n, or at most that without `tokens`. Adds their errors."""
     special = set(model.special)
     ordinary = next(symbol for symbol in range(len(special) + 1) if symbol not in special)
-    word = np.full((1, n) if n else (0, 0), ordinary, np.int32) if known is None else known[None]
+    word = np.full((1, n) if n else (0, 0), ordinary, np.int32) if tokens is None else tokens[None]
     selection = select(flips, model, word, problems)
     if problems:
         return 0
     needed = n * TOKEN_BYTES + selection.number() * FLIP_BYTES * flips.row
     check_fits("n", n, needed, "the list of its flips", _SHORTER, problems)
     alphabet = isinstance(flips, Substitute) and not isinstance(flips.symbols, tuple) and flips.groups is None
-    return selection.number(own=known is not None or alphabet)
+    return selection.number(own=tokens is not None or alphabet)

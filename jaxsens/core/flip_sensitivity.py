@@ -39,7 +39,7 @@ from jaxsens.core.models.adapters import Model, as_model, checked_input
 from jaxsens.core.models.texts import encoded, pieces_of, with_token
 from jaxsens.core.models.transformer.module import activation_bytes
 from jaxsens.core.placement.placement import Placement, checked_placement
-from jaxsens.core.placement.progress import PROGRESS, telling
+from jaxsens.core.placement.progress import PROGRESS, progress_of
 from jaxsens.core.placement.run import Finished, Measuring, Progress
 from jaxsens.core.results.interrupted import MeasurementInterrupted, check_texts, each_text
 from jaxsens.core.results.measured import MeasuredFlips, Provenance
@@ -164,14 +164,14 @@ def flip_sensitivity(
             check_texts(tokens, adapted, kind, readout, problems)
             options = CallOptions(readout=readout, engine=engine, placement=placement, progress=progress)
             return each_text(lambda text: flip_sensitivity(model, text, flips, measure, **options), texts)
-        words, adapted = checked_input(adapted, tokens, readout, problems)
-        selection = None if kind is None else select(kind, adapted, words, problems)
+        batch, adapted = checked_input(adapted, tokens, readout, problems)
+        selection = None if kind is None else select(kind, adapted, batch, problems)
     if selection is None:
         raise TypeError("unusable flips without an error")
-    pieces = pieces_of(model, texts, words)
+    pieces = pieces_of(model, texts, batch)
     call = dataclasses.replace(call, measure=with_token(model, call.measure), pieces=pieces)
-    with telling(progress) as told:
-        return _measured(adapted, selection, call, told)
+    with progress_of(progress) as report:
+        return _measured(adapted, selection, call, report)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,38 +193,38 @@ class _Call:
     pieces: tuple[tuple[str, ...], ...] | None = None
 
 
-def _measured(model: Model, selection: Selection, call: _Call, told: Progress | None) -> FlipSensitivity:
+def _measured(model: Model, selection: Selection, call: _Call, report: Progress | None) -> FlipSensitivity:
     """Returns the result on inputs of one length: the model is checked, an engine chosen, flips listed and measured."""
-    words, kind, partial, placement = selection.words, selection.asked, call.partial, call.placement
-    count, n = _check_size(model, selection, call.engine), words.shape[1]
+    tokens, kind, partial, placement = selection.tokens, selection.kind, call.partial, call.placement
+    count, n = _check_size(model, selection, call.engine), tokens.shape[1]
     with numerics(model.dtype):
         eps = float(np.finfo(model.dtype).eps)
-        measure = call.measure.prepared(lambda: _outputs(model, words), model.outputs, eps)
+        measure = call.measure.prepared(lambda: _outputs(model, tokens), model.outputs, eps)
         engine = call.engine
         if placement.group is None:  # several processes may have begun with other calls
             before = None if partial is None else partial.asked.engine
             engine = of_process(model, engine, kind, measure, n, before)
-        model, shape, dtype = traced_model(model, words[0], measure, kind.longer)
-        run = choose(model, engine, kind, measure, n, len(words), count=count)
+        model, shape, dtype = traced_model(model, tokens[0], measure, kind.longer)
+        run = choose(model, engine, kind, measure, n, len(tokens), count=count)
         if call.progress is None or call.progress is True:  # else the caller follows, or wants nothing of it
             warn_if_long(run, count - (0 if partial is None else len(partial)), stacklevel=4)
-        check_calls(model, words, shape, kind.longer)
+        check_calls(model, tokens, shape, kind.longer)
         flips = selection.flips()
-        request = requested(model, words, flips, (kind, measure, engine), (shape, dtype))
-        placement.agree((words.shape, words.tobytes(), request, partial is None))
+        request = requested(model, tokens, flips, (kind, measure, engine), (shape, dtype))
+        placement.agree((tokens.shape, tokens.tobytes(), request, partial is None))
         nothing, origin = np.full(len(flips), np.nan), Provenance(dtype, versions(), call.name)
-        names = model.names_of(words, flips.symbols)
-        measured = nothing, nothing, flips, words, request, run.choice, origin
+        names = model.names_of(tokens, flips.symbols)
+        measured = nothing, nothing, flips, tokens, request, run.choice, origin
         empty = FlipSensitivity(*measured, names=names, pieces=call.pieces)
-        result = _Measurement(run, engine, empty, placement, partial).result(told)
+        result = _Measurement(run, engine, empty, placement, partial).result(report)
     if engine.exact:
         warn_if_unresolved(result, stacklevel=4)
     return result
 
 
-def _outputs(model: Model, words: np.ndarray) -> np.ndarray:
+def _outputs(model: Model, tokens: np.ndarray) -> np.ndarray:
     """Returns the outputs on the inputs, a row for each."""
-    outputs = [compiled_output(model.apply, model.parameters, word) for word in words]
+    outputs = [compiled_output(model.apply, model.parameters, word) for word in tokens]
     return np.asarray(outputs, np.float64)
 
 
@@ -243,7 +243,7 @@ class _Measurement:
         every = np.arange(len(self.empty))
         self.flips = every if self.partial is None else Remaining(self.partial).of(self.empty)
 
-    def result(self, told: Progress | None) -> FlipSensitivity:
+    def result(self, report: Progress | None) -> FlipSensitivity:
         """Runs the engine.
 
         Raises:
@@ -251,7 +251,7 @@ class _Measurement:
         """
         try:
             with stopping.noting(signal.SIGINT):
-                return self._checked(self._values(told))
+                return self._checked(self._values(report))
         except MeasurementInterrupted:
             raise
         except KeyboardInterrupt as stop:
@@ -260,31 +260,31 @@ class _Measurement:
             done[-1:] &= not done.all()
             raise MeasurementInterrupted(self._part(done), getattr(stop, "signal", signal.SIGINT)) from None
 
-    def _values(self, told: Progress | None) -> FlipSensitivity:
+    def _values(self, report: Progress | None) -> FlipSensitivity:
         model, empty, engine, placement = self.run.model, self.empty, self.run.engine, self.placement
-        words, flips, n, rounding = empty.tokens, empty.flips, self.run.n, None
+        tokens, flips, n, rounding = empty.tokens, empty.flips, self.run.n, None
         budget, estimate = placement.budget, None
         if not self.engine.exact:
             estimate = self.engine.estimate(model, engine.measure, n, budget)
             parameters = estimate.first
         else:
             parameters = jax.tree.map(jnp.asarray, model.parameters)
-            engine, rounding = rounding_of(engine, model, words, flips, (parameters, placement))
-        passed = forward_pass(model, words, engine, parameters, placement)
+            engine, rounding = rounding_of(engine, model, tokens, flips, (parameters, placement))
+        passed = forward_pass(model, tokens, engine, parameters, placement)
         message = beyond_precision(model, n) or unresolved_scores(model, n, passed, engine.widens)
         if message is not None:
             warnings.warn(message, PrecisionWarning, stacklevel=6)
-        check_flips(model, words, flips, empty.asked.flips.longer)
+        check_flips(model, tokens, flips, empty.asked.flips.longer)
         if engine.measure.unflipped is not None:
             first = passed.output if engine.outputs is None else passed.output[list(engine.outputs)]
             scale = unflipped_value(engine.measure, first)
             self.empty = empty = dataclasses.replace(empty, run=dataclasses.replace(empty.run, scale=scale))
         if estimate is not None:
-            return estimate.result(empty, placement, told, passed.first)
+            return estimate.result(empty, placement, report, passed.first)
         some = flips.part(self.flips)
         where = some.inputs, some.positions, some.symbols
         Measuring(
-            engine, parameters, words, *where, placement, told, rounding, self.finished, passed.first
+            engine, parameters, tokens, *where, placement, report, rounding, self.finished, passed.first
         ).numbers()
         return self._part(np.ones(len(some), bool))
 
@@ -296,7 +296,7 @@ class _Measurement:
             values=values if self.empty.measure.signed else np.abs(values),
             resolution=resolution,
             flips=self.empty.flips.part(self.flips[chosen]),
-            engine=self.empty.engine.after(self.finished.elsewhere, len(self.empty)),
+            engine=self.empty.engine.after(self.finished.fallbacks, len(self.empty)),
         )
 
     def _checked(self, result: FlipSensitivity) -> FlipSensitivity:
@@ -308,8 +308,8 @@ class _Measurement:
         if result.estimated is not None:
             return result
         check_finite(result.values, result.positions, result.measure)
-        given = result.tokens, result.flips, result.asked.flips.longer
-        moved = check_alone(model, *given, result.values, self.run.engine)
+        arguments = result.tokens, result.flips, result.asked.flips.longer
+        moved = check_alone(model, *arguments, result.values, self.run.engine)
         changed = np.any(result.values) or (partial is not None and np.any(partial.values))
         if model.config is None and len(result) and not changed:
             warn_of_no_change(len(result), result.measure, moved, stacklevel=7)
@@ -327,17 +327,17 @@ def _check_size(model: Model, selection: Selection, engine: AskedEngine) -> int:
     Raises:
         InputError: with the bytes that the flips take.
     """
-    words, counted = selection.words, selection.number()
-    table = counted * FLIP_BYTES * selection.asked.row
-    needed = table + words.size * TOKEN_BYTES
+    tokens, counted = selection.tokens, selection.number()
+    table = counted * FLIP_BYTES * selection.kind.row
+    needed = table + tokens.size * TOKEN_BYTES
     if model.config is not None:
-        needed += activation_bytes(model.config, words.shape[1])
+        needed += activation_bytes(model.config, tokens.shape[1])
         # For a float32 model no other engine resolves inputs so long that this matters.
         of_auto = isinstance(engine, Auto) and model.config.dtype == "float32"
         if of_auto or isinstance(engine, Difference):
-            needed += words.shape[1] * model.config.width * _PREPARED_BYTES
+            needed += tokens.shape[1] * model.config.width * _PREPARED_BYTES
     with collecting("flip_sensitivity") as problems:
         what = f"a measurement of {counted} flips"
         remedy = FEWER_FLIPS if 2 * table > needed else SHORTER
-        check_fits("tokens", f"shape {words.shape}", needed, what, remedy, problems)
+        check_fits("tokens", f"shape {tokens.shape}", needed, what, remedy, problems)
     return counted

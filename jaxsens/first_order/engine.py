@@ -26,7 +26,7 @@ from jaxsens.core.engines.one_key.run import LayerRun, Run, run, weighting_refus
 from jaxsens.core.measures.formulas import as_vector, change_of
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import (
-    Group,
+    EqualLayers,
     Layered,
     ModelLayer,
     Projections,
@@ -107,7 +107,7 @@ class FirstOrderEngine(Engine):
         read = self._linear_read(parameters, kept)
         return PreparedEstimate(kept, attended_gradients(model, own, kept, groups, row, read))
 
-    def _groups(self, own: Any, n: int) -> tuple[Group, ...]:
+    def _groups(self, own: Any, n: int) -> tuple[EqualLayers, ...]:
         """Returns the groups of layers in which all rows count."""
         model = self.layered.at_length(n)
         return groups_of(model, own, n, range(model.layers - (readout_row(self.readout, n) is not None)))
@@ -150,7 +150,7 @@ class FirstOrderEngine(Engine):
         for group, stack, layers, gradients in zip(*given, strict=True):
 
             def through(
-                carry: Any, given: Any, group: Group = group, gradients: Array = gradients
+                carry: Any, given: Any, group: EqualLayers = group, gradients: Array = gradients
             ) -> tuple[Any, None]:
                 (total, moved), (k, of_layer, kept) = carry, given
                 layer = group.layer(model, own, n, of_layer)

@@ -25,7 +25,14 @@ from jaxsens.core.base.programs import compiled_for
 from jaxsens.core.engines.one_key.blocks import summed_over_blocks
 from jaxsens.core.engines.one_key.run import ONE_MOVED_KEY, LayerRun, Run
 from jaxsens.core.models.parts.weighting import Sigmoid, Tempered, Weighting
-from jaxsens.core.models.transformer.layered import Group, Layered, ModelLayer, Stack, layer_of, over_rows
+from jaxsens.core.models.transformer.layered import (
+    EqualLayers,
+    Layered,
+    ModelLayer,
+    Stack,
+    layer_of,
+    over_rows,
+)
 
 ROWS, KEYS = 256, 128
 """Query rows and keys of a tile: its products for one output stay in a core's cache."""
@@ -34,7 +41,7 @@ Read = Callable[[Float[Array, " width"]], Float[Array, " outputs"]]
 
 
 def attended_gradients(
-    model: Layered, parameters: Any, kept: Run, groups: tuple[Group, ...], row: int | None, read: Read
+    model: Layered, parameters: Any, kept: Run, groups: tuple[EqualLayers, ...], row: int | None, read: Read
 ) -> tuple[Float[Array, "layers heads n value_width outputs"], ...]:
     """Returns the derivative of `read` of the output row with respect to b, in all layers that other rows pass on, by
     group of layers.
@@ -55,7 +62,7 @@ def attended_gradients(
     for group, stack, layers in reversed([*zip(groups, kept.stacks, kept.groups, strict=True)]):
 
         def layer(
-            gy: Array, given: tuple[Array, Stack, LayerRun], group: Group = group
+            gy: Array, given: tuple[Array, Stack, LayerRun], group: EqualLayers = group
         ) -> tuple[Array, Array]:
             k, own, kept = given
             here = group.layer(model, parameters, n, own)

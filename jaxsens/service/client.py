@@ -20,7 +20,7 @@ from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure
 from jaxsens.core.placement.placement import Placement
-from jaxsens.core.placement.progress import PROGRESS, telling
+from jaxsens.core.placement.progress import PROGRESS, progress_of
 from jaxsens.core.results.result import FlipSensitivity, load_result
 from jaxsens.core.sweeps.placement_table import PlacementTable
 
@@ -131,7 +131,7 @@ class Client:
                 except (TypeError, ValueError):
                     problems.add(name, value, "texts, finite numbers, or lists of them, which JSON can hold")
         job = self._post(question)
-        with telling(progress) as told:
+        with progress_of(progress) as told:
             while job["state"] not in ("finished", "failed", "cancelled"):
                 wait = _WAIT_SECONDS if told is None else _TOLD_SECONDS
                 job = self._json("GET", f"/v1/measurements/{job['id']}", params={"wait": wait})

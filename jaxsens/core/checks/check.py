@@ -198,7 +198,7 @@ def check_alone(
         if len(bad):
             raise InputError.note(
                 "model",
-                f"with {flips.said(k)}, {values[k].flat[bad[0]]:.6g} was measured in a batch, and "
+                f"with {flips.description(k)}, {values[k].flat[bad[0]]:.6g} was measured in a batch, and "
                 f"{alone.flat[bad[0]]:.6g} when the model was called alone: its batched form differs from its single "
                 "form, by a jax.custom_batching rule or a callback; it keeps values between calls; or a variable is "
                 "bound to another array since it was compiled. jax.vmap(model)(words) must equal the model on each "

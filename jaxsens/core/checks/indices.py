@@ -67,7 +67,7 @@ def check_flips(model: Model, inputs: Int[np.ndarray, "batch n"], flips: FlipTab
     check_words(model, inputs, "tokens")
     problem = _first_problem(model, made)
     if problem is not None:
-        raise InputError.note("flips", f"with {flips.said(int(chosen[problem[0]]))}, {problem[1]}")
+        raise InputError.note("flips", f"with {flips.description(int(chosen[problem[0]]))}, {problem[1]}")
 
 
 def _first_problem(model: Model, inputs: Int[np.ndarray, "words n"]) -> tuple[int, str] | None:

@@ -42,16 +42,16 @@ class EngineChoice:
     @property
     def reason(self) -> str:
         """The reason for this engine, and the fallbacks that measured the flips it declined."""
-        told = (
+        notes = (
             f"{'all' if count == self.flips else f'{count} of {self.flips}'} flips by {how}"
             for how, count in self.elsewhere
         )
-        return "; ".join([self.why, *told])
+        return "; ".join([self.why, *notes])
 
-    def after(self, elsewhere: Mapping[str, int], flips: int) -> EngineChoice:
+    def after(self, fallbacks: Mapping[str, int], flips: int) -> EngineChoice:
         """Returns the choice with the counts of flips that each fallback measured added."""
         counts = dict(self.elsewhere)
-        for how, count in elsewhere.items():
+        for how, count in fallbacks.items():
             counts[how] = counts.get(how, 0) + count
         return replace(self, elsewhere=tuple(counts.items()), flips=flips if counts else 0)
 
@@ -87,10 +87,10 @@ class Served:
             ("activation", [layer.activation for layer in layers if layer.feed_forward], self.activations),
             ("output gate", [layer.output_gate for layer in layers], self.output_gates),
         )
-        for family, kinds, known in used:
+        for family, kinds, rules in used:
             for kind in kinds:
-                if kind not in known:
-                    return str(no_rule(engine, family, kind, known))
+                if kind not in rules:
+                    return str(no_rule(engine, family, kind, rules))
         return None
 
 
@@ -160,7 +160,7 @@ class PreparedPass:
 
     tokens: Int[Array, " n"]
     output: Array
-    doubt: Float[Array, " outputs"]
+    error_bound: Float[Array, " outputs"]
     sizes: Float[Array, " layers"]
 
 
@@ -198,7 +198,7 @@ class Engine(abc.ABC):
         measure: what is measured of the change in the output.
         outputs: the output coordinates that are measured; None for all.
         wide: whether flips of a float32 model are measured in float64, with parameters and prepared values in float64.
-        subtracts: whether changes are differences of two rounded outputs, whose rounding `doubting` tells.
+        subtracts: whether changes are differences of two rounded outputs, whose rounding `with_error_bound` tells.
         prepares_for_measure: whether what `prepare` returns depends on `measure` or `outputs`.
     """
 
@@ -287,10 +287,10 @@ class Engine(abc.ABC):
         """The engine for flips whose change this one's arithmetic does not resolve; None if there is none."""
         return None
 
-    def doubting(self, prepared: Any, doubt: Float[Any, "inputs outputs"]) -> Any:
+    def with_error_bound(self, prepared: Any, bound: Float[Any, "inputs outputs"]) -> Any:
         """Returns the prepared values of some inputs with a bound of the rounding of each output; only for one that
         `subtracts`."""
-        return replace(prepared, doubt=jax.device_put(np.asarray(doubt, prepared.doubt.dtype)))
+        return replace(prepared, error_bound=jax.device_put(np.asarray(bound, prepared.error_bound.dtype)))
 
     def resolves(self, prepared: Any) -> Bool[Array, ""]:
         """Returns whether flips of the prepared input are accurate. If they may not be, there must be a `fallback`."""

@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base.programs import Platform, compiled_for
 from jaxsens.core.engines.engine import Cost, Engine, FlipBlock
-from jaxsens.core.engines.one_key.blocks import Reach, carried, over_changed_rows, rows_of_block
+from jaxsens.core.engines.one_key.blocks import Reach, as_carry, over_changed_rows, rows_of_block
 from jaxsens.core.engines.one_key.layer_costs import layer_costs, outputs_of_row
 from jaxsens.core.engines.one_key.one_moved_key import attended_by_moved_rows, changes_of_rows
 from jaxsens.core.engines.one_key.run import LayerRun, layer_run, weighting_refusal
@@ -33,7 +33,7 @@ from jaxsens.core.measures.formulas import as_vector
 from jaxsens.core.models.adapters import Model, TransformerApply
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import (
-    Group,
+    EqualLayers,
     Layered,
     ModelLayer,
     Stack,
@@ -99,7 +99,7 @@ class UnflippedRows:
             without that of the last layer if one row is read.
         stacks: what the layers of each group read of the parameters.
         output: the model's output.
-        doubt: a bound of the rounding of each entry of the output and of a flipped input's.
+        error_bound: a bound of the rounding of each entry of the output and of a flipped input's.
         sizes: the largest |log-normaliser| of each layer of a jaxsens transformer.
     """
 
@@ -108,7 +108,7 @@ class UnflippedRows:
     rows: Sequence[Float[Array, "*layers n width"]]
     stacks: tuple[Stack, ...]
     output: Float[Array, " outputs"]
-    doubt: Float[Array, " outputs"]
+    error_bound: Float[Array, " outputs"]
     sizes: Float[Array, " layers"]
 
 
@@ -155,26 +155,26 @@ class IncrementalEngine(SubtractingEngine):
         n = tokens.shape[0]
         model = self.layered.at_length(n)
         x = embedded_rows(model, parameters, tokens, jnp.arange(n))
-        whole, row = self._whole_layers, row_read(self.readout, tokens)
-        first, x = layer_run(layer_of(model, parameters, 0, n), x, None if whole else row)
-        rows, apart = [x] if whole else [], model.apart(parameters)
-        groups = groups_of(model, apart, n, range(1, whole))
+        full_layers, row = self._full_layers, row_read(self.readout, tokens)
+        first, x = layer_run(layer_of(model, parameters, 0, n), x, None if full_layers else row)
+        rows, apart = [x] if full_layers else [], model.apart(parameters)
+        groups = groups_of(model, apart, n, range(1, full_layers))
         stacks = tuple(group.stacked(apart) for group in groups)
         for group, stack in zip(groups, stacks, strict=True):
 
-            def one(x: Array, own: Any, group: Group = group) -> tuple[Array, Array]:
+            def one(x: Array, own: Any, group: EqualLayers = group) -> tuple[Array, Array]:
                 layer = group.layer(model, apart, n, own)
                 y = changed_layer(layer, x[None], x[None], (0, n))[0][0].astype(x.dtype)
                 return y, y
 
             x, some = jax.lax.scan(one, x, stack)
             rows.append(some)
-        output = self._read(parameters, first.x[None] if not whole else x[None], tokens[None])[0]
-        doubt = HALF_UNIT * jnp.finfo(output.dtype).eps * jnp.abs(output)
+        output = self._read(parameters, first.x[None] if not full_layers else x[None], tokens[None])[0]
+        error_bound = HALF_UNIT * jnp.finfo(output.dtype).eps * jnp.abs(output)
         sizes = jnp.zeros(0)
         if isinstance(self.apply, TransformerApply):
             _, sizes = self.apply.with_sizes(parameters, tokens)
-        return UnflippedRows(tokens, first, tuple(rows), stacks, output, doubt, sizes)
+        return UnflippedRows(tokens, first, tuple(rows), stacks, output, error_bound, sizes)
 
     def sizes(self, prepared: UnflippedRows) -> Float[Array, " layers"]:
         return prepared.sizes
@@ -190,37 +190,37 @@ class IncrementalEngine(SubtractingEngine):
         n, (positions, symbols) = prepared.first.x.shape[0], block.single
         model = self.layered.at_length(n)
         moved = embedded_rows(model, parameters, symbols, positions)
-        words = jax.vmap(lambda i, symbol: prepared.tokens.at[i].set(symbol))(positions, symbols)
+        new_tokens = jax.vmap(lambda i, symbol: prepared.tokens.at[i].set(symbol))(positions, symbols)
         if not prepared.rows:
             x = jax.vmap(lambda i, row: prepared.first.x.at[i].set(row))(positions, moved)
-            return self._read(parameters, x, words)
+            return self._read(parameters, x, new_tokens)
         reach = model.attention(0).rows_that_see((jnp.min(positions), jnp.max(positions) + 1), n)
         first = layer_of(model, parameters, 0, n)
         y = first_layer(first, prepared.first, prepared.rows[0], positions, moved, reach)
         apart = model.apart(parameters)
-        groups = groups_of(model, apart, n, range(1, self._whole_layers))
-        for group, *given in zip(groups, prepared.stacks, prepared.rows[1:], strict=True):
+        groups = groups_of(model, apart, n, range(1, self._full_layers))
+        for group, *arrays in zip(groups, prepared.stacks, prepared.rows[1:], strict=True):
 
-            def one(carry: tuple[Array, Reach], given: Any, group: Group = group) -> tuple[Any, None]:
-                (y, reach), (own, unchanged) = carry, given
+            def one(carry: tuple[Array, Reach], arrays: Any, group: EqualLayers = group) -> tuple[Any, None]:
+                (y, reach), (own, unchanged) = carry, arrays
                 start = jnp.broadcast_to(unchanged, y.shape)
                 changed, reach = changed_layer(group.layer(model, apart, n, own), y, start, reach)
-                return (changed.astype(y.dtype), carried(reach)), None
+                return (changed.astype(y.dtype), as_carry(reach)), None
 
-            (y, reach), _ = jax.lax.scan(one, (y, carried(reach)), tuple(given))
-        return self._read(parameters, y, words)
+            (y, reach), _ = jax.lax.scan(one, (y, as_carry(reach)), tuple(arrays))
+        return self._read(parameters, y, new_tokens)
 
     @property
-    def _whole_layers(self) -> int:
+    def _full_layers(self) -> int:
         """The number of layers of which more than one row is needed."""
         return self.layered.layers - (self.readout != "mean")
 
     def _read(
-        self, parameters: Any, y: RowsOfFlips, words: Int[Array, "flips n"]
+        self, parameters: Any, y: RowsOfFlips, tokens: Int[Array, "flips n"]
     ) -> Float[Array, "flips outputs"]:
         """Returns outputs from the input of the last layer, or for a mean from its output."""
         n = y.shape[1]
-        model, row = self.layered.at_length(n), row_read(self.readout, words)
+        model, row = self.layered.at_length(n), row_read(self.readout, tokens)
 
         def read(one: Float[Array, " width"]) -> Float[Array, " outputs"]:
             return as_vector(model.read(parameters, one))
@@ -236,13 +236,13 @@ class IncrementalEngine(SubtractingEngine):
         """Counts the products of attention and of the row maps. Masks halve what a flip changes while they hide one
         side. Memory is that of rows and, in middle layers, of the scores of one head."""
         n = tokens.shape[0]
-        model, whole = self.layered.at_length(n), self._whole_layers
+        model, full_layers = self.layered.at_length(n), self._full_layers
         prepare = flip = width = scores = 0.0
         later = earlier = True
         for k in range(model.layers):
             costs, attention = layer_costs(model, parameters, k), model.attention(k)
             prepare += n * (n * costs.pair + costs.row)
-            if k == whole:
+            if k == full_layers:
                 flip += n * (costs.keys + costs.pair)
                 continue
             before, after = attention.rows_that_see((1, 2), 3)
@@ -255,7 +255,7 @@ class IncrementalEngine(SubtractingEngine):
             if k:
                 most = rows_at_once(n, leaves_cache(attention.heads, n, platform))
                 scores = max(scores, n * rows_of_block(n, most, share == 1))
-        if whole == model.layers:  # of a mean, the outputs of all rows are in memory too
+        if full_layers == model.layers:  # of a mean, the outputs of all rows are in memory too
             width = max(width, outputs_of_row(model, parameters) / 8)
         each = (8 * n * width + scores) * jnp.result_type(float).itemsize
         block = int(self.preferred_batch(n, platform) * each)
@@ -265,7 +265,7 @@ class IncrementalEngine(SubtractingEngine):
 
 def first_layer(
     layer: ModelLayer,
-    kept: LayerRun,
+    trace: LayerRun,
     unchanged: Float[Array, "n width"],
     positions: Int[Array, " flips"],
     moved: Float[Array, "flips width"],
@@ -273,16 +273,16 @@ def first_layer(
 ) -> RowsOfFlips:
     """Returns the first layer's output of every flip, whose input row `moved` stands at its position."""
     q, key, value = layer.projected(moved, positions)
-    own = attended_by_moved_rows(layer, kept, positions, (q, key, value))
+    own = attended_by_moved_rows(layer, trace, positions, (q, key, value))
 
     def block(rows: Int[Array, " m"]) -> Float[Array, "flips m width"]:
         def changed(i: Array, key: Array, value: Array) -> Array:
-            return changes_of_rows(layer, kept, rows, i[None], (key[:, None], value[:, None]))[0]
+            return changes_of_rows(layer, trace, rows, i[None], (key[:, None], value[:, None]))[0]
 
         db = jax.vmap(changed, in_axes=(0, 1, 1))(positions, key, value)
         mine = (rows == positions[:, None])[..., None]
-        b = jnp.where(mine[..., None], own[:, None], kept.b[:, rows].swapaxes(0, 1) + db)
-        return merged_rows(layer, jnp.where(mine, moved[:, None], kept.x[rows]), b)
+        b = jnp.where(mine[..., None], own[:, None], trace.b[:, rows].swapaxes(0, 1) + db)
+        return merged_rows(layer, jnp.where(mine, moved[:, None], trace.x[rows]), b)
 
     start = jnp.broadcast_to(unchanged, (len(positions), *unchanged.shape))
     return over_changed_rows(block, start, reach, MAPPED_ROWS)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 TIERS = (1, 8, 64, 1000)
 """The numbers of calls that `Auto` distinguishes. A sweep that grows from 40 points to 41 keeps its engines."""
 
-MANY = TIERS[-1]
+MANY_CALLS = TIERS[-1]
 """The calls that share their programs where nobody counts them: of a service, a search, and of a model that this
 process measures again."""
 

@@ -62,8 +62,8 @@ class SubtractingEngine(Engine):
     def for_config(self, config: TransformerConfig) -> SubtractingEngine:
         return replace(self, apply=TransformerApply(config))
 
-    def doubting(self, prepared: Any, doubt: Float[Any, "inputs outputs"]) -> Any:
-        return prepared if is_whole(prepared.output) else super().doubting(prepared, doubt)
+    def with_error_bound(self, prepared: Any, bound: Float[Any, "inputs outputs"]) -> Any:
+        return prepared if is_whole(prepared.output) else super().with_error_bound(prepared, bound)
 
     def changed(self, parameters: Any, prepared: Any, block: FlipBlock) -> Changed:
         return self._changed_to(self._flipped(parameters, prepared, block), prepared)
@@ -77,13 +77,13 @@ class SubtractingEngine(Engine):
 
     def _changed_to(self, new: Array, prepared: Any) -> Changed:
         changes = difference(new, prepared.output)
-        doubt, own = l2(self.chosen(prepared.doubt)), l2(self.chosen(changes))
+        bound, own = l2(self.chosen(prepared.error_bound)), l2(self.chosen(changes))
         # A flipped output far larger than the output, at which the rounding was seen, has that of its own size; and so
         # has one that changes where the output is exact.
         size, unit = l2(self.chosen(as_vector(prepared.output))), HALF_UNIT * jnp.finfo(changes.dtype).eps
         exact = is_whole(prepared.output) | (own == 0)
         least = jnp.where(exact, 0, unit * (size + own))
-        return changes, jnp.where(doubt > 0, doubt + unit * own, least).astype(changes.dtype)
+        return changes, jnp.where(bound > 0, bound + unit * own, least).astype(changes.dtype)
 
 
 @dataclass(frozen=True)
@@ -123,10 +123,10 @@ class VmapEngine(SubtractingEngine):
             output, scores = self._output(parameters, tokens), jnp.zeros(0)
         units = 0.0 if is_whole(output) else HALF_UNIT
         sizes = jnp.abs(as_vector(output))
-        doubt = units * jnp.finfo(sizes.dtype).eps * sizes
+        bound = units * jnp.finfo(sizes.dtype).eps * sizes
         if self.nudges and not self._replaces:
-            doubt = self._moved(output, lambda moved: moved._output(parameters, tokens))
-        return PreparedPass(tokens, output, doubt, scores)
+            bound = self._moved(output, lambda moved: moved._output(parameters, tokens))
+        return PreparedPass(tokens, output, bound, scores)
 
     def sizes(self, prepared: PreparedPass) -> Float[Array, " layers"]:
         return prepared.sizes
@@ -137,15 +137,15 @@ class VmapEngine(SubtractingEngine):
         changes, error = self._changed_to(new, prepared)
         if self.nudges and self._replaces:  # the input too, as a flip to its own symbol: in one program
             own = zip(block, (0, prepared.tokens[0]), strict=True)
-            whole = FlipBlock(*(jnp.concatenate([part, jnp.full_like(part[:1], one)]) for part, one in own))
+            table = FlipBlock(*(jnp.concatenate([part, jnp.full_like(part[:1], one)]) for part, one in own))
             both = jnp.concatenate([new, old[None]])
-            doubt = l2(
-                self.chosen(self._moved(both, lambda moved: moved._flipped(parameters, prepared, whole)))
+            bound = l2(
+                self.chosen(self._moved(both, lambda moved: moved._flipped(parameters, prepared, table)))
             )
-            error = doubt[-1] + doubt[:-1]
+            error = bound[-1] + bound[:-1]
         elif self.nudges:
-            doubt = self._moved(new, lambda moved: moved._flipped(parameters, prepared, block))
-            error = l2(self.chosen(prepared.doubt)) + l2(self.chosen(doubt))
+            bound = self._moved(new, lambda moved: moved._flipped(parameters, prepared, block))
+            error = l2(self.chosen(prepared.error_bound)) + l2(self.chosen(bound))
         return self.measure.of_outputs(self.chosen(old), self.chosen(new), self.chosen(changes), error)
 
     @property
@@ -196,8 +196,8 @@ class VmapEngine(SubtractingEngine):
         def away(salt: Array) -> Array:
             return jnp.abs(difference(run(replace(self, apply=nudged(self.apply, salt))), output))
 
-        found = jnp.max(jax.lax.map(away, salts()), axis=0)
-        return jnp.where(jnp.isfinite(found), found, jnp.inf)
+        largest = jnp.max(jax.lax.map(away, salts()), axis=0)
+        return jnp.where(jnp.isfinite(largest), largest, jnp.inf)
 
     def _output(self, parameters: Any, tokens: Array) -> Array:
         return jnp.atleast_1d(self.apply(parameters, tokens))

@@ -56,16 +56,16 @@ class FlipTable:
         """Whether these are all flips, rather than a sample."""
         return len(self) == self.population
 
-    def part(self, kept: Int[np.ndarray, " kept"] | Bool[np.ndarray, " flips"] | slice) -> FlipTable:
+    def part(self, chosen: Int[np.ndarray, " chosen"] | Bool[np.ndarray, " flips"] | slice) -> FlipTable:
         """Returns some of the flips, of the same inputs."""
         return replace(
-            self, inputs=self.inputs[kept], positions=self.positions[kept], symbols=self.symbols[kept]
+            self, inputs=self.inputs[chosen], positions=self.positions[chosen], symbols=self.symbols[chosen]
         )
 
     def of_input(self, k: int) -> FlipTable:
         """Returns the flips of input k, as those of input 0."""
-        found = self.part(slice(*np.searchsorted(self.inputs, [k, k + 1])))
-        return replace(found, inputs=found.inputs - k, populations=self.populations[k : k + 1])
+        part = self.part(slice(*np.searchsorted(self.inputs, [k, k + 1])))
+        return replace(part, inputs=part.inputs - k, populations=self.populations[k : k + 1])
 
     def places(
         self,
@@ -83,29 +83,29 @@ class FlipTable:
             for name, rows in columns.items()
         }
 
-    def said(self, flip: int) -> str:
+    def description(self, flip: int) -> str:
         """Returns how a message names a flip."""
         symbol, position = int(self.symbols[flip, 0]), int(self.positions[flip, 0])
         what = "a deletion" if symbol == DELETED else f"symbol {symbol}"
         return f"{what} at position {position} of input {int(self.inputs[flip])}"
 
     def edited(
-        self, words: Int[np.ndarray, "batch n"], chosen: Int[np.ndarray, " chosen"], longer: int = 0
+        self, tokens: Int[np.ndarray, "batch n"], chosen: Int[np.ndarray, " chosen"], longer: int = 0
     ) -> Int[np.ndarray, "chosen m"]:
         """Returns the words that some of the flips make, by NumPy and independently of `Flips.rewrite`.
 
         `longer` is `Flips.longer`: by how many symbols these words are longer.
         """
         part = self.part(chosen)
-        found = words[part.inputs]
+        new_tokens = tokens[part.inputs]
         if longer:
-            each = zip(found, part.positions[:, 0], part.symbols[:, 0], strict=True)
+            each = zip(new_tokens, part.positions[:, 0], part.symbols[:, 0], strict=True)
             if longer < 0:
                 return np.array([np.delete(word, position) for word, position, _ in each])
             return np.array([np.insert(word, [position] * longer, symbol) for word, position, symbol in each])
         flip, positions, symbols = part.places()
-        found[flip, positions] = symbols
-        return found
+        new_tokens[flip, positions] = symbols
+        return new_tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,8 +119,8 @@ class Lists:
     def of(cls, lists: Sequence[Sequence[int] | Int[np.ndarray, " symbols"]]) -> Lists:
         """Returns the lists, in the order given."""
         arrays = [np.asarray(symbols, np.int64) for symbols in lists]
-        whole = np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
-        return cls(whole, np.array([len(array) for array in arrays], np.int64))
+        all_symbols = np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
+        return cls(all_symbols, np.array([len(array) for array in arrays], np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +148,7 @@ class Candidates:
     @classmethod
     def of(
         cls,
-        words: Int[np.ndarray, "batch n"],
+        tokens: Int[np.ndarray, "batch n"],
         lists: Lists,
         which: Int[np.ndarray, "batch n"],
         groups: Sequence[tuple[int, ...]] | None = None,
@@ -157,14 +157,14 @@ class Candidates:
         """Returns the flips of each position to every symbol of its list other than the one there.
 
         Args:
-            words: the inputs.
+            tokens: the inputs.
             lists: what is inserted.
             which: the number of each position's list; -1 for a position that is not flipped.
             groups: positions that are flipped together, sorted, by their first: the j-th flip of a group inserts the
                 j-th symbol of each of its lists, which are equally long. Second copies of a flip are left out.
             with_own: take the symbol there too: flips insert symbols rather than replace them.
         """
-        positions = np.arange(words.shape[1])[:, None] if groups is None else _padded(groups)
+        positions = np.arange(tokens.shape[1])[:, None] if groups is None else _padded(groups)
         padding, k = positions == PADDING, positions.shape[1]
         at = np.where(padding, 0, positions)
         used, number = _distinct(np.where(padding, -1, which[:, at]).reshape(-1, k))
@@ -173,14 +173,14 @@ class Candidates:
         rank = np.arange(len(of)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         starts = (np.cumsum(lists.counts) - lists.counts)[np.where(used < 0, used[:, :1], used)]
         inserted = np.where(used[of] < 0, DELETED, lists.symbols[starts[of] + rank[:, None]])
-        present = np.where(padding, DELETED, words[:, at]).reshape(-1, k)
+        present = np.where(padding, DELETED, tokens[:, at]).reshape(-1, k)
         rows, row = _distinct(np.concatenate([inserted, present]))
         keys = np.unique(of * len(rows) + row[: len(of)])
         first = np.searchsorted(keys, np.arange(len(used) + 1) * len(rows))
         own_key = number * len(rows) + row[len(of) :]
         own = np.searchsorted(keys, own_key)
         has_own = (np.append(keys, -1)[own] == own_key) & (not with_own)
-        shape = len(words), len(positions)
+        shape = len(tokens), len(positions)
         counts = np.diff(first)[number] - has_own
         columns = first[number], np.where(has_own, own, -1), counts
         return cls(positions, rows, keys, *(column.reshape(shape) for column in columns))
@@ -196,10 +196,10 @@ class Candidates:
         else:
             flips = np.sort(np.random.default_rng(seed).choice(total, size=sample, replace=False))
             cell = np.searchsorted(ends, flips, side="right")
-        found = flips + (self.first.ravel() - (ends - counts))[cell]
-        found += (own[cell] >= 0) & (found >= own[cell])
+        at_key = flips + (self.first.ravel() - (ends - counts))[cell]
+        at_key += (own[cell] >= 0) & (at_key >= own[cell])
         inputs, place = np.divmod(cell, len(self.positions))
-        symbols = self.rows[self.keys[found] % len(self.rows)]
+        symbols = self.rows[self.keys[at_key] % len(self.rows)]
         return FlipTable(inputs, self.positions[place], symbols, self.counts.sum(axis=1))
 
 
@@ -215,5 +215,5 @@ def _distinct(
     if rows.shape[1] == 1:  # far faster than rows
         numbers, place = np.unique(rows[:, 0], return_inverse=True)
         return numbers[:, None], place
-    found, place = np.unique(rows, axis=0, return_inverse=True)
-    return found, place.ravel()
+    distinct, place = np.unique(rows, axis=0, return_inverse=True)
+    return distinct, place.ravel()

@@ -42,8 +42,8 @@ def deleted(
     import jax.numpy as jnp
 
     del symbols
-    rest = jnp.arange(word.shape[0] - 1)
-    return word[rest + (rest >= positions[0])]
+    others = jnp.arange(word.shape[0] - 1)
+    return word[others + (others >= positions[0])]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,15 +73,15 @@ def _symbols(name: str, value: Any, problems: Problems) -> Any:
         return _by_position(name, value, problems)
     if _is_pairs(value):
         return _by_position(name, dict(value), problems)
-    found = whole_numbers(value)
-    if found is None or found.ndim != 1 or not found.size:
+    array = whole_numbers(value)
+    if array is None or array.ndim != 1 or not array.size:
         problems.add(
             name,
             value,
             "the number of symbols, a sequence of symbol ids, or a mapping of positions to such sequences",
         )
         return None
-    return tuple(sorted(set(inputs.symbols(found, None, problems, name=name).tolist())))
+    return tuple(sorted(set(inputs.symbols(array, None, problems, name=name).tolist())))
 
 
 def _alphabet(name: str, size: int, problems: Problems) -> int | None:
@@ -135,15 +135,15 @@ def _groups(name: str, value: Any, problems: Problems) -> Groups | None:
     """Groups of positions, each sorted, sorted by their first."""
     if value is None:
         return None
-    wanted = "sequences of 0-based positions, each position in one of them: [(3, 4, 5), (9,)]"
+    remedy = "sequences of 0-based positions, each position in one of them: [(3, 4, 5), (9,)]"
     try:
-        found = [whole_numbers(group) for group in value]
+        arrays = [whole_numbers(group) for group in value]
     except TypeError:
-        found = [None]
-    if not found or any(group is None or group.ndim != 1 or not group.size for group in found):
-        problems.add(name, value, wanted)
+        arrays = [None]
+    if not arrays or any(group is None or group.ndim != 1 or not group.size for group in arrays):
+        problems.add(name, value, remedy)
         return None
-    groups = [tuple(sorted(group.tolist())) for group in found if group is not None]
+    groups = [tuple(sorted(group.tolist())) for group in arrays if group is not None]
     every = [position for group in groups for position in group]
     if min(every) < 0:
         problems.add(f"{name}: position", min(every), "0-based positions")
@@ -266,7 +266,7 @@ class Flips(Option, abc.ABC):
         """Whether the positions are given, and all flips there are measured."""
         return self.positions is not None and self.sample is None
 
-    def told(self, inserted: str) -> str:
+    def description(self, inserted: str) -> str:
         """Returns by what each position is flipped, in words; `inserted` are all symbols that are inserted anywhere."""
         return f"{'each' if self.groups is None else 'in groups'} to {inserted}"
 
@@ -354,8 +354,8 @@ class Substitute(Flips):
             fields["symbols"] = {position: list(ids) for position, ids in self.by_position.items()}
         return fields
 
-    def told(self, inserted: str) -> str:
-        return super().told(inserted) if self.by_position is None else CHOSEN
+    def description(self, inserted: str) -> str:
+        return super().description(inserted) if self.by_position is None else CHOSEN
 
 
 @kind_of(Flips, "neighbours")
@@ -379,8 +379,8 @@ class Neighbours(Flips):
     seed: Seed = dataclasses.field(default=0, kw_only=True)
     groups: OptionalGroups = dataclasses.field(default=None, kw_only=True)
 
-    def told(self, inserted: str) -> str:
-        return super().told(f"the {self.k} symbols most like its own")
+    def description(self, inserted: str) -> str:
+        return super().description(f"the {self.k} symbols most like its own")
 
 
 @kind_of(Flips, "mask")
@@ -430,7 +430,7 @@ class Delete(Flips):
     def longer(self) -> int:
         return -1
 
-    def told(self, inserted: str) -> str:
+    def description(self, inserted: str) -> str:
         return "each deleted"
 
 
@@ -469,7 +469,7 @@ class Insert(Flips):
     def longer(self) -> int:
         return 1
 
-    def told(self, inserted: str) -> str:
+    def description(self, inserted: str) -> str:
         return f"each with one of {inserted} inserted before it"
 
 
@@ -507,7 +507,7 @@ class Repeat(Flips):
     def longer(self) -> int:
         return self.times
 
-    def told(self, inserted: str) -> str:
+    def description(self, inserted: str) -> str:
         return f"each repeated {self.times} time{'s' if self.times != 1 else ''}"
 
 
@@ -541,16 +541,16 @@ class Pairs(Flips):
     def _written(self) -> dict[str, Any]:
         return {**super()._written(), "flips": list(self.flips)}
 
-    def told(self, inserted: str) -> str:
+    def description(self, inserted: str) -> str:
         return CHOSEN
 
 
 def read_substitution(value: Any, default: Flips, problems: Problems) -> Any:
     """Returns the `Flips` that a value stands for, which replace one symbol each; None after adding an error."""
-    found = default if value is None else read(Flips, value, problems)
-    if found is not None and not found.plain:
-        problems.add("flips", found, "flips that replace one symbol each")
-    return found
+    flips = default if value is None else read(Flips, value, problems)
+    if flips is not None and not flips.plain:
+        problems.add("flips", flips, "flips that replace one symbol each")
+    return flips
 
 
 def alphabet_of(
@@ -580,8 +580,8 @@ def alphabet_of(
         problems.add("flips", flips, "symbols alone, such as flips=2: all positions of a word are flipped")
         return np.zeros(0, int)
     if flips.named is None:
-        found = inputs.alphabet(cast(int | None, flips.symbols), own, problems)
-        return found[~np.isin(found, np.asarray(reserved, int))]
+        candidates = inputs.alphabet(cast(int | None, flips.symbols), own, problems)
+        return candidates[~np.isin(candidates, np.asarray(reserved, int))]
     inputs.check_ids("flips: symbols", np.array(flips.named), vocabulary, problems)
     if len(flips.named) < least:
         problems.add("flips", flips, "at least two symbols: one symbol makes only one word")

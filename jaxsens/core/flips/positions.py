@@ -35,10 +35,10 @@ def checked_positions(name: str, value: Any, problems: Problems) -> tuple[int | 
     numbers = whole_numbers(value)
     entries = numbers.tolist() if numbers is not None and numbers.ndim == 1 else value
     if isinstance(entries, str) or not isinstance(entries, list | tuple | range) or not len(entries):
-        shown = (
+        text = (
             value if array_of(value).size < 8 or isinstance(value, str) else f"shape {array_of(value).shape}"
         )
-        problems.add(name, shown, f"a list of {KINDS}")
+        problems.add(name, text, f"a list of {KINDS}")
         return None
     wrong = [one for one in entries if not _is_known(one)]
     if wrong:
@@ -49,8 +49,8 @@ def checked_positions(name: str, value: Any, problems: Problems) -> tuple[int | 
 
 def _is_known(one: object) -> bool:
     if isinstance(one, str):
-        found = _RANGE.fullmatch(one)
-        return one in (READOUT, POWERS) or (found is not None and found[3] not in ("0", "00"))
+        match = _RANGE.fullmatch(one)
+        return one in (READOUT, POWERS) or (match is not None and match[3] not in ("0", "00"))
     return is_count(one) or (isinstance(one, float) and is_real(one) and 0 <= one < 1)
 
 
@@ -67,7 +67,7 @@ def positions_at(entries: Sequence[int | float | str], n: int, read: int | None)
         InputError: for a position beyond the input, "readout" of a model that reads no single row, and if nothing is
             left.
     """
-    found: set[int] = set()
+    positions: set[int] = set()
     for one in entries:
         match one:
             case str() if one in (READOUT, POWERS):
@@ -76,20 +76,20 @@ def positions_at(entries: Sequence[int | float | str], n: int, read: int | None)
                         "positions", one, "this model reads no single row; give positions, or ranges"
                     )
                 steps = [0] if one == READOUT else [2**k for k in range(n.bit_length())]
-                found |= {read + sign * step for step in steps for sign in (-1, 1)} & set(range(n))
+                positions |= {read + sign * step for step in steps for sign in (-1, 1)} & set(range(n))
             case str():
-                found |= set(_range_at(one, n))
+                positions |= set(_range_at(one, n))
             case float():
-                found.add(_share(str(one), n))
+                positions.add(_share(str(one), n))
             case _ if one < n:
-                found.add(int(one))
+                positions.add(int(one))
             case _:
                 raise InputError.of(
                     "positions", one, f"positions from 0 to {n - 1}, those of an input of length {n}"
                 )
-    if not found:
+    if not positions:
         raise InputError.of("positions", list(entries), f"none of them is in an input of length {n}")
-    return tuple(sorted(found))
+    return tuple(sorted(positions))
 
 
 def _range_at(text: str, n: int) -> range:

@@ -30,14 +30,14 @@ class Selection:
     """The flips that a call asks for.
 
     Attributes:
-        asked: what is flipped.
-        words: the inputs.
+        kind: what is flipped.
+        tokens: the inputs.
         lists: the symbols to insert, `DELETED` for a deletion.
         rows: (batch, n), the number of the list of each place; -1 for a place that is not flipped.
     """
 
-    asked: Flips
-    words: Int[np.ndarray, "batch n"]
+    kind: Flips
+    tokens: Int[np.ndarray, "batch n"]
     lists: Lists
     rows: Int[np.ndarray, "batch n"]
 
@@ -50,12 +50,12 @@ class Selection:
     @cached_property
     def candidates(self) -> Candidates:
         """The flips before they are listed. An insertion may be of the symbol that stands at its position."""
-        return Candidates.of(self.words, self.lists, self.rows, self.asked.groups, self.asked.longer > 0)
+        return Candidates.of(self.tokens, self.lists, self.rows, self.kind.groups, self.kind.longer > 0)
 
     def number(self, own: bool = True) -> int:
         """Returns the number of flips; at most that, if those that put back the present symbol count too: not `own`."""
-        found = int(self.candidates.counts.sum() + (0 if own else np.sum(self.candidates.own >= 0)))
-        return found if self.asked.sample is None else min(found, self.asked.sample)
+        count = int(self.candidates.counts.sum() + (0 if own else np.sum(self.candidates.own >= 0)))
+        return count if self.kind.sample is None else min(count, self.kind.sample)
 
     def flips(self) -> FlipTable:
         """Returns the flips.
@@ -66,10 +66,10 @@ class Selection:
         if not self.candidates.counts.any():
             remedy = (
                 "nothing to flip. The readout position, and special and unknown symbols, are excluded by default; give "
-                f"a longer input, or positions, as in flips=jaxsens.{type(self.asked).__name__}(positions=[0])"
+                f"a longer input, or positions, as in flips=jaxsens.{type(self.kind).__name__}(positions=[0])"
             )
-            raise InputError.of("tokens", Written(f"shape {self.words.shape}"), remedy)
-        return replace(self.candidates.table(self.asked.sample, self.asked.seed), alphabet=self.alphabet)
+            raise InputError.of("tokens", Written(f"shape {self.tokens.shape}"), remedy)
+        return replace(self.candidates.table(self.kind.sample, self.kind.seed), alphabet=self.alphabet)
 
 
 class _Inserted(NamedTuple):
@@ -88,45 +88,45 @@ def default_flips(model: Model) -> Flips:
     return Neighbours() if model.token_names is not None and model.embeddings is not None else Substitute()
 
 
-def select(flips: Flips, model: Model, words: Int[np.ndarray, "batch n"], problems: Problems) -> Selection:
+def select(flips: Flips, model: Model, tokens: Int[np.ndarray, "batch n"], problems: Problems) -> Selection:
     """Returns the flips that are asked for; adds the errors, such as symbols that no input of the model may have.
 
     Args:
         flips: what is flipped.
         model: the model, with its readout.
-        words: the inputs; (0, 0) if they are not known.
+        tokens: the inputs; (0, 0) if they are not known.
         problems: collects the errors.
     """
-    found = _selected(flips, model, words, problems)
-    model.check_readable("flips.symbols", found.lists.symbols, problems)
-    return found
+    selection = _select(flips, model, tokens, problems)
+    model.check_readable("flips.symbols", selection.lists.symbols, problems)
+    return selection
 
 
-def _selected(flips: Flips, model: Model, words: Int[np.ndarray, "batch n"], problems: Problems) -> Selection:
-    n = words.shape[1]
+def _select(flips: Flips, model: Model, tokens: Int[np.ndarray, "batch n"], problems: Problems) -> Selection:
+    n = tokens.shape[1]
     last = max((group[-1] for group in flips.groups or ()), default=-1)
     if n and last >= n:
         problems.add(("flips", "groups", "position"), last, f"positions from 0 to {n - 1}")
     if flips.by_position is not None:
-        return _of_lists(flips, flips.by_position, model, words, problems)
-    reads = _reads(model, words)
+        return _of_lists(flips, flips.by_position, model, tokens, problems)
+    reads = _reads(model, tokens)
     read = model.position_read(n) if reads is None else int(reads[0]) if len({*reads.tolist()}) == 1 else None
     # Insertions before the last position leave the symbol that is read in its place.
     excluded = (0 if model.readout == 0 else None) if flips.longer > 0 else read
     where = _places(flips, n, read, excluded, problems)
-    _check_length(flips, model, words, where, problems)
-    inserted = _inserted(flips, model, words, problems)
-    kept = _kept(flips, model, words, where, problems)
+    _check_length(flips, model, tokens, where, problems)
+    inserted = _lists(flips, model, tokens, problems)
+    flippable = _flippable(flips, model, tokens, where, problems)
     if reads is not None and flips.positions is None and flips.groups is None and flips.longer <= 0:
-        kept &= np.arange(n) < reads[:, None]  # what follows the row is padding
-    return Selection(flips, words, inserted.lists, np.where(kept, inserted.rows, -1))
+        flippable &= np.arange(n) < reads[:, None]  # what follows the row is padding
+    return Selection(flips, tokens, inserted.lists, np.where(flippable, inserted.rows, -1))
 
 
-def _reads(model: Model, words: Int[np.ndarray, "batch n"]) -> Int[np.ndarray, " batch"] | None:
+def _reads(model: Model, tokens: Int[np.ndarray, "batch n"]) -> Int[np.ndarray, " batch"] | None:
     """Returns the position that is read of each word if it depends on its symbols."""
     readout = model.readout
-    if words.size and isinstance(readout, str) and readout.startswith(LAST_OTHER):
-        return row_read(readout, words)
+    if tokens.size and isinstance(readout, str) and readout.startswith(LAST_OTHER):
+        return row_read(readout, tokens)
     return None
 
 
@@ -146,43 +146,43 @@ def _places(
     return everywhere if excluded is None else everywhere[everywhere != excluded]
 
 
-def _kept(
+def _flippable(
     flips: Flips,
     model: Model,
-    words: Int[np.ndarray, "batch n"],
+    tokens: Int[np.ndarray, "batch n"],
     where: Int[np.ndarray, " places"],
     problems: Problems,
 ) -> Bool[np.ndarray, "batch n"]:
     """Returns which places are flipped: those of groups, or all at `where` but special symbols, unless positions are
     named, and symbols beyond the alphabet, such as the end symbol, unless symbols or positions are. None after errors.
     """
-    kept = np.zeros(words.shape, bool)
-    if not words.size or problems:
-        return kept
+    flippable = np.zeros(tokens.shape, bool)
+    if not tokens.size or problems:
+        return flippable
     if flips.groups is not None:
-        kept[:, [position for group in flips.groups for position in group]] = True
-        return kept
-    kept[:, where] = True
-    special, named = np.isin(words, model.special), flips.positions is not None
+        flippable[:, [position for group in flips.groups for position in group]] = True
+        return flippable
+    flippable[:, where] = True
+    special, named = np.isin(tokens, model.special), flips.positions is not None
     if isinstance(flips, Insert):  # which leaves the symbol at the position as it is
-        return kept if named else kept & ~np.logical_and.accumulate(special, axis=1)
+        return flippable if named else flippable & ~np.logical_and.accumulate(special, axis=1)
     if not named:
-        kept &= ~special
+        flippable &= ~special
     size = model.alphabet_size
     if isinstance(flips, Substitute):
         size = None if flips.named is not None else size if flips.symbols is None else flips.symbols
     if size is not None and not flips.listed:
-        kept &= words < size  # pyright: ignore[reportOperatorIssue] - a number here
-    return kept
+        flippable &= tokens < size  # pyright: ignore[reportOperatorIssue] - a number here
+    return flippable
 
 
-def _inserted(flips: Flips, model: Model, words: Int[np.ndarray, "batch n"], problems: Problems) -> _Inserted:
+def _lists(flips: Flips, model: Model, tokens: Int[np.ndarray, "batch n"], problems: Problems) -> _Inserted:
     """Returns what may be inserted, if it is said for all positions in the same way."""
     match flips:
         case Substitute():
             return _substituted(flips, model, problems)
         case Neighbours():
-            return _nearest(flips, model, words, problems)
+            return _nearest(flips, model, tokens, problems)
         case Mask():
             return _masked(flips, model, problems)
         case Delete():
@@ -190,8 +190,8 @@ def _inserted(flips: Flips, model: Model, words: Int[np.ndarray, "batch n"], pro
         case Insert():
             return _insertable(flips, model, problems)
         case Repeat():
-            own, rows = np.unique(words, return_inverse=True)
-            return _Inserted(Lists.of([[one] for one in own]), rows.reshape(words.shape))
+            own, rows = np.unique(tokens, return_inverse=True)
+            return _Inserted(Lists.of([[one] for one in own]), rows.reshape(tokens.shape))
         case _:
             raise no_rule("flip_sensitivity", "flips", type(flips).__name__, Flips.kinds)
 
@@ -206,7 +206,7 @@ def _substituted(flips: Substitute, model: Model, problems: Problems) -> _Insert
 
 
 def _nearest(
-    flips: Neighbours, model: Model, words: Int[np.ndarray, "batch n"], problems: Problems
+    flips: Neighbours, model: Model, tokens: Int[np.ndarray, "batch n"], problems: Problems
 ) -> _Inserted:
     if model.embeddings is None:
         problems.add(
@@ -223,9 +223,9 @@ def _nearest(
             "flips", flips, f"k of at most {len(allowed) - 1}: {len(allowed)} symbols may be inserted"
         )
         return _NOTHING
-    different, rows = np.unique(words, return_inverse=True)
+    different, rows = np.unique(tokens, return_inverse=True)
     nearest = nearest_symbols(table, different, flips.k, allowed)
-    return _Inserted(Lists.of([*nearest]), rows.reshape(words.shape))
+    return _Inserted(Lists.of([*nearest]), rows.reshape(tokens.shape))
 
 
 def nearest_symbols(
@@ -242,7 +242,7 @@ def nearest_symbols(
     rows = np.asarray(table, np.float32)
     sizes = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     sizes[sizes == 0] = 1
-    found = np.empty((len(tokens), k), int)
+    nearest = np.empty((len(tokens), k), int)
     step = max(1, _BLOCK // len(rows))
     for first in range(0, len(tokens), step):
         block = tokens[first : first + step]
@@ -253,8 +253,8 @@ def nearest_symbols(
         least = np.partition(cosines, len(allowed) - k, axis=1)[:, len(allowed) - k]
         for row, (own, limit) in enumerate(zip(cosines, least, strict=True)):
             near = np.flatnonzero(own >= limit)
-            found[first + row] = allowed[near[np.argsort(-own[near], kind="stable")[:k]]]
-    return found
+            nearest[first + row] = allowed[near[np.argsort(-own[near], kind="stable")[:k]]]
+    return nearest
 
 
 def _masked(flips: Mask, model: Model, problems: Problems) -> _Inserted:
@@ -287,7 +287,7 @@ def _insertable(flips: Insert, model: Model, problems: Problems) -> _Inserted:
 def _check_length(
     flips: Flips,
     model: Model,
-    words: Int[np.ndarray, "batch n"],
+    tokens: Int[np.ndarray, "batch n"],
     where: Int[np.ndarray, " places"],
     problems: Problems,
 ) -> None:
@@ -295,9 +295,9 @@ def _check_length(
     the edited word does not have."""
     if not flips.longer:
         return
-    n = words.shape[1]
+    n = tokens.shape[1]
     if n and n + flips.longer < 1:
-        problems.add("tokens", f"shape {words.shape}", "at least two symbols, of which one may be deleted")
+        problems.add("tokens", f"shape {tokens.shape}", "at least two symbols, of which one may be deleted")
     if n and flips.longer > 0:
         before, after = Problems(), Problems()
         model.check_length(n, before)
@@ -322,23 +322,23 @@ def _of_lists(
     flips: Flips,
     lists: Mapping[int, tuple[int, ...]],
     model: Model,
-    words: Int[np.ndarray, "batch n"],
+    tokens: Int[np.ndarray, "batch n"],
     problems: Problems,
 ) -> Selection:
     """Returns the selection of flips whose symbols are listed by position."""
-    n, sound, pairs = words.shape[1], dict[int, tuple[int, ...]](), isinstance(flips, Pairs)
+    n, sound, pairs = tokens.shape[1], dict[int, tuple[int, ...]](), isinstance(flips, Pairs)
     for position, symbols in lists.items():
         if n and position >= n:
             problems.add(("flips", "position"), position, f"positions from 0 to {n - 1}")
             continue
         name = "flips.symbol" if pairs else f"flips[{position}]"
         inputs.check_ids(name, np.array(symbols), model.vocabulary_size, problems)
-        same = np.argwhere(words[:, position, None] == symbols) if n and pairs else ()
+        same = np.argwhere(tokens[:, position, None] == symbols) if n and pairs else ()
         for k, which in same[:1]:
             remedy = f"input {k} has this symbol there already; leave the flip out"
             problems.add("flips", (position, symbols[which]), remedy)
         sound[position] = symbols
-    rows = np.full(words.shape, -1)
-    if words.size:
+    rows = np.full(tokens.shape, -1)
+    if tokens.size:
         rows[:, list(sound)] = np.arange(len(sound))
-    return Selection(flips, words, Lists.of([*sound.values()]), rows)
+    return Selection(flips, tokens, Lists.of([*sound.values()]), rows)

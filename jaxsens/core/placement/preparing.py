@@ -80,26 +80,26 @@ def _prepared_bytes(engine: Engine, structure: Any, shapes: tuple[Any, ...], n: 
     return bytes_of(jax.eval_shape(engine.prepare, parameters, jax.ShapeDtypeStruct((n,), jnp.int32)))
 
 
-def prepared_on(mesh: Mesh, engine: Engine, parameters: Any, words: Int[np.ndarray, "inputs n"]) -> Ready:
+def prepared_on(mesh: Mesh, engine: Engine, parameters: Any, tokens: Int[np.ndarray, "inputs n"]) -> Ready:
     """Returns the parameters of the `shared` engine, and its prepared values for inputs, on every device of a mesh.
 
     An engine with `prepares_in_float64` prepares in float64, on the host if the devices do not compute in it, and the
     result is rounded once to 32 bits.
     """
-    count, n = words.shape
+    count, n = tokens.shape
     parameters, engine = engine.with_tables(parameters, n), engine.shared
     if engine.wide:
         parameters = jax.tree.map(_widened, parameters)
     filled = np.zeros((room_for(count), n), np.int32)
-    filled[:count] = words
+    filled[:count] = tokens
     prepare = partial(preparation_of(engine), engine.preparing)
     if engine.prepares_in_float64:
         with numerics("float64"), nullcontext() if platform_of(mesh).float64 else on_host():
-            found = prepare(jax.tree.map(np.asarray, parameters), filled, np.int32(count))
+            prepared = prepare(jax.tree.map(np.asarray, parameters), filled, np.int32(count))
     else:
-        found = prepare(parameters, filled, np.int32(count))
-    given = on_mesh((parameters, found[0]), mesh)
-    return Ready(*given, *(np.asarray(one)[:count] for one in found[1:]))
+        prepared = prepare(parameters, filled, np.int32(count))
+    arguments = on_mesh((parameters, prepared[0]), mesh)
+    return Ready(*arguments, *(np.asarray(one)[:count] for one in prepared[1:]))
 
 
 def on_mesh(tree: Any, mesh: Mesh) -> Any:
@@ -127,22 +127,22 @@ def _widened(leaf: Any) -> Any:
     return jax.device_put(np.asarray(leaf, np.float64)) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
 
-def _prepared(engine: Engine, parameters: Any, words: Any, count: Any) -> tuple[Any, Array, Array, Array]:
+def _prepared(engine: Engine, parameters: Any, tokens: Any, count: Any) -> tuple[Any, Array, Array, Array]:
     def one(word: Array) -> tuple[Any, Array, Array, Array]:
         prepared = engine.prepare(parameters, word)
         output = engine.output(parameters, prepared)
         return prepared, output, engine.sizes(prepared), engine.resolves(prepared)
 
-    room, n = words.shape
+    room, n = tokens.shape
     if room == 1:
-        return jax.tree.map(lambda leaf: leaf[None], one(words[0]))
+        return jax.tree.map(lambda leaf: leaf[None], one(tokens[0]))
     # One after the other in a core's cache; an accelerator needs many at a time.
     together = 1 if compiled_for().threads else min(room, 1 << (max(1, _TOGETHER // n).bit_length() - 1))
     if together == 1:
-        return of_first(one, (words,), count)
-    groups = words.reshape(room // together, together, n)
-    found = of_first(jax.vmap(one), (groups,), (count + together - 1) // together)
-    return jax.tree.map(lambda leaf: leaf.reshape(room, *leaf.shape[2:]), found)
+        return of_first(one, (tokens,), count)
+    groups = tokens.reshape(room // together, together, n)
+    outputs = of_first(jax.vmap(one), (groups,), (count + together - 1) // together)
+    return jax.tree.map(lambda leaf: leaf.reshape(room, *leaf.shape[2:]), outputs)
 
 
 def of_first(one: Callable[..., Any], arrays: tuple[Array, ...], count: Any) -> Any:
@@ -151,9 +151,9 @@ def of_first(one: Callable[..., Any], arrays: tuple[Array, ...], count: Any) -> 
     kinds = jax.eval_shape(one, *(array[0] for array in arrays))
     empty = jax.tree.map(lambda kind: jnp.zeros((len(arrays[0]), *kind.shape), kind.dtype), kinds)
 
-    def step(k: Array, whole: Any) -> Any:
+    def step(k: Array, results: Any) -> Any:
         own = one(*(array[k] for array in arrays))
-        return jax.tree.map(lambda leaf, part: leaf.at[k].set(part), whole, own)
+        return jax.tree.map(lambda leaf, part: leaf.at[k].set(part), results, own)
 
     return jax.lax.fori_loop(0, count, step, empty)
 
@@ -163,8 +163,8 @@ _prepare = compiled(static=1)(_prepared)
 
 @compiled(static=1)
 def _prepare_in_float64(
-    engine: Engine, parameters: Any, words: Any, count: Any
+    engine: Engine, parameters: Any, tokens: Any, count: Any
 ) -> tuple[Any, Array, Array, Array]:
     wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), parameters)
-    narrow, found = {"float64": jnp.float32, "int64": jnp.int32}, _prepared(engine, wide, words, count)
-    return jax.tree.map(lambda leaf: leaf.astype(narrow.get(str(leaf.dtype), leaf.dtype)), found)
+    narrow, prepared = {"float64": jnp.float32, "int64": jnp.int32}, _prepared(engine, wide, tokens, count)
+    return jax.tree.map(lambda leaf: leaf.astype(narrow.get(str(leaf.dtype), leaf.dtype)), prepared)

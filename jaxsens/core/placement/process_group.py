@@ -28,7 +28,7 @@ _WELL, _STOPPED, _LEFT, _FAILED, _WRONG = 0, 1, 2, 3, 4
 _NUMBERS, _TEXT = 6, 400
 """The integers of a message, and the bytes of its text."""
 
-_SAID = {
+_MESSAGES = {
     _FAILED: "process {0} of the mesh failed, so all stop: {1}",
     _WRONG: "process {0} of the mesh refused: {1}",
 }
@@ -89,21 +89,21 @@ class ProcessGroup:
             Stopped: if another process was interrupted where it cannot go on.
         """
         number = stopping.requested_signal()
-        found, texts = self._exchange(_WELL if number is None else _STOPPED, number or 0, numbers, "")
-        for rank, status in enumerate(found[:, 0]):
-            if status in _SAID:
+        statuses, texts = self._exchange(_WELL if number is None else _STOPPED, number or 0, numbers, "")
+        for rank, status in enumerate(statuses[:, 0]):
+            if status in _MESSAGES:
                 self._agreed = True
                 error = InputError if status == _WRONG else RuntimeError
-                raise error(_SAID[int(status)].format(self._ids[rank], texts[rank]))
-        left = found[found[:, 0] == _LEFT, 1]
+                raise error(_MESSAGES[int(status)].format(self._ids[rank], texts[rank]))
+        left = statuses[statuses[:, 0] == _LEFT, 1]
         if len(left):
             self._agreed = True
             raise stopping.Stopped(int(left[0]))
-        stopped = found[found[:, 0] == _STOPPED, 1]
+        stopped = statuses[statuses[:, 0] == _STOPPED, 1]
         if len(stopped):
             self._pending = int(stopped[0])
         self._agreed = False
-        return found[:, 2 : 2 + len(numbers)]
+        return statuses[:, 2 : 2 + len(numbers)]
 
     def gather(self, values: np.ndarray) -> list[np.ndarray]:
         """Returns the array of every process, bit for bit. All have one shape and dtype. Call `meet` just before."""
@@ -135,9 +135,9 @@ class ProcessGroup:
         """
         self._agreed = False
         digest = int.from_bytes(hashlib.sha256(what).digest()[:7], "big")
-        found = self.meet(digest)[:, 0]
-        if (found != found[0]).any():
-            other = self._ids[int(np.flatnonzero(found != found[0])[0])]
+        statuses = self.meet(digest)[:, 0]
+        if (statuses != statuses[0]).any():
+            other = self._ids[int(np.flatnonzero(statuses != statuses[0])[0])]
             raise InputError.note(
                 "mesh",
                 f"process {other} was called with another model, input or option than process {self._ids[0]}; "
@@ -151,10 +151,10 @@ class ProcessGroup:
         except ProcessLost:
             raise
         except BaseException as error:
-            self._tell(error)
+            self._report(error)
             raise
 
-    def _tell(self, error: BaseException) -> None:
+    def _report(self, error: BaseException) -> None:
         """Tells the others why this process leaves, unless they left together."""
         if self._agreed:
             return
@@ -173,8 +173,8 @@ class ProcessGroup:
             status, number = (_STOPPED, signal.SIGTERM) if status == _WELL else (status, number)
         integers = np.zeros(2 + _NUMBERS, np.int64)
         integers[: 2 + len(numbers)] = status, number, *numbers
-        said = text.encode()[:_TEXT].ljust(_TEXT, b"\0")
-        rows = self._gather(np.frombuffer(integers.tobytes() + said, np.uint8))
+        message = text.encode()[:_TEXT].ljust(_TEXT, b"\0")
+        rows = self._gather(np.frombuffer(integers.tobytes() + message, np.uint8))
         width = integers.nbytes
         texts = [row[width:].tobytes().rstrip(b"\0").decode(errors="replace") for row in rows]
         return np.frombuffer(rows[:, :width].tobytes(), np.int64).reshape(self.size, -1), texts
@@ -184,13 +184,13 @@ class ProcessGroup:
         which may have any number of devices."""
         try:
             shape, mine = (self.size, len(row)), jax.device_put(row[None], self._first)
-            whole = jax.make_array_from_single_device_arrays(shape, self._rows, [mine])
-            return np.asarray(self._copied(whole).addressable_data(0))
+            rows_of_all = jax.make_array_from_single_device_arrays(shape, self._rows, [mine])
+            return np.asarray(self._copied(rows_of_all).addressable_data(0))
         except Exception as error:  # whatever the transport raises
             self._agreed = True
-            said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            cause = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise ProcessLost(
-                f"mesh: another process of it has ended or cannot be reached ({said[:300]}); start all processes again"
+                f"mesh: another process of it has ended or cannot be reached ({cause[:300]}); start all processes again"
             ) from error
 
 

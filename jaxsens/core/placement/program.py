@@ -60,19 +60,19 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class FlipRequest:
     """A program to measure flips of some inputs of length n.
 
     Attributes:
         engine: an `Engine.shared`.
-        given: the model's parameters and what the engine prepared of the inputs; abstract values do.
+        operands: the model's parameters and what the engine prepared of the inputs; abstract values do.
         row: the number of positions in the row of a flip.
         devices: the number of devices of all processes; those of this one are the mesh's.
     """
 
     quantity: Quantity
     engine: Engine
-    given: tuple[Any, Any]
+    operands: tuple[Any, Any]
     n: int
     outputs: int
     row: int
@@ -82,7 +82,7 @@ class Wanted:
     @property
     def arguments(self) -> int:
         """The bytes of the parameters and the prepared values on each device."""
-        return bytes_of(self.given, self.mesh)
+        return bytes_of(self.operands, self.mesh)
 
     def room(self, flips: int, memory: Memory) -> int:
         """Returns how many of the flips are measured at once. The others wait: their table would not fit.
@@ -108,7 +108,7 @@ class Wanted:
         Raises:
             InputError: if not even one flip at a time fits the budget, or the user's batch does not.
         """
-        leaves, structure = jax.tree.flatten(self.given)
+        leaves, structure = jax.tree.flatten(self.operands)
         shapes = tuple(placed(leaf, spec_on(leaf, self.mesh), self.mesh) for leaf in leaves)
         wide, lanes = jnp.result_type(float) == jnp.float64, memory.lanes
         while True:
@@ -131,11 +131,11 @@ class Wanted:
             if memory.batched or batch == 1:
                 if fitting or (memory.batched and not memory.limited):
                     return program, max(1, fitting)
-                many = "one flip" if batch == 1 else f"a batch of {batch} flips"
+                amount = "one flip" if batch == 1 else f"a batch of {batch} flips"
                 raise InputError.of(
                     "memory_budget",
                     Written(f"{memory.budget} bytes"),
-                    f"{many} of an input of length {self.n} takes "
+                    f"{amount} of an input of length {self.n} takes "
                     f"{program.bytes} bytes, beside {held} bytes of arguments",
                 )
             batch = max(1, min(batch - 1, int(batch * free / (lanes * program.bytes))))
@@ -143,7 +143,7 @@ class Wanted:
     def together(self, batch: int, rows: int) -> int:
         """Returns the rows of a block: a core takes one after the other, an accelerator as many as keep it busy."""
         platform = platform_of(self.mesh)
-        inputs = max((leaf.shape[0] for leaf in jax.tree.leaves(self.given[1])), default=1)
+        inputs = max((leaf.shape[0] for leaf in jax.tree.leaves(self.operands[1])), default=1)
         if platform.threads or inputs == 1:
             return 1
         fill = self.engine.preferred_batch(self.n, platform) // batch
@@ -197,12 +197,12 @@ def compiled_program(
     the rows of a block, the blocks of a device, and the positions of a flip."""
     everywhere, split = PartitionSpec(), PartitionSpec(mesh.axis_names)
     batch, together, blocks, positions = size
-    given = jax.tree.unflatten(structure, shapes)
+    operands = jax.tree.unflatten(structure, shapes)
     local = [jax.ShapeDtypeStruct(_local(leaf, mesh), leaf.dtype) for leaf in shapes]
     of_row = jax.ShapeDtypeStruct((batch, positions), np.int32)
 
-    def row(given: tuple[Any, Any], number: Array, flips: FlipBlock) -> Array:
-        parameters, prepared = given
+    def row(operands: tuple[Any, Any], number: Array, flips: FlipBlock) -> Array:
+        parameters, prepared = operands
         own = jax.tree.map(lambda leaf: leaf[0 if leaf.shape[0] == 1 else number], prepared)
         return getattr(engine, quantity)(parameters, own, flips)
 
@@ -214,10 +214,10 @@ def compiled_program(
     traced, (of_result,) = jaxpr_as_fun(trace), trace.out_avals
 
     def run(
-        given: Any, inputs: Array, flips: FlipBlock, results: Array, start: Array, stop: Array, step: Array
+        operands: Any, inputs: Array, flips: FlipBlock, results: Array, start: Array, stop: Array, step: Array
     ) -> Array:
         def one(number: Array, flips: FlipBlock) -> Array:
-            return traced(*jax.tree.leaves((given, number, flips)))[0]
+            return traced(*jax.tree.leaves((operands, number, flips)))[0]
 
         def block(i: Array, results: Array) -> Array:
             k = start + i * step
@@ -228,16 +228,16 @@ def compiled_program(
 
         return jax.lax.fori_loop(0, (stop - start + step - 1) // step, block, results)
 
-    many = mesh.size * blocks, together, batch
-    inputs = placed(jax.ShapeDtypeStruct(many[:2], np.int32), split, mesh)
-    whole = FlipBlock(*[placed(jax.ShapeDtypeStruct((*many, positions), np.int32), split, mesh)] * 2)
-    result = placed(jax.ShapeDtypeStruct((*many, *of_result.shape[1:]), of_result.dtype), split, mesh)
+    shape = mesh.size * blocks, together, batch
+    inputs = placed(jax.ShapeDtypeStruct(shape[:2], np.int32), split, mesh)
+    table = FlipBlock(*[placed(jax.ShapeDtypeStruct((*shape, positions), np.int32), split, mesh)] * 2)
+    result = placed(jax.ShapeDtypeStruct((*shape, *of_result.shape[1:]), of_result.dtype), split, mesh)
     if not is_single(mesh):
-        of_given = jax.tree.map(lambda leaf: spec_on(leaf, mesh), given)
-        specs = of_given, split, split, split, everywhere, everywhere, everywhere
+        of_operands = jax.tree.map(lambda leaf: spec_on(leaf, mesh), operands)
+        specs = of_operands, split, split, split, everywhere, everywhere, everywhere
         run = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
     with stopping.compiling():
-        compiled = jax.jit(run).lower(given, inputs, whole, result, end, end, end).compile(SOONER)
+        compiled = jax.jit(run).lower(operands, inputs, table, result, end, end, end).compile(SOONER)
     analysis = compiled.memory_analysis()
     temporary = 0 if analysis is None else int(analysis.temp_size_in_bytes)
     return FlipProgram(compiled, batch, together, blocks, of_result.shape[1:], of_result.dtype, temporary, [])

@@ -35,7 +35,7 @@ _PARTS = {
 
 
 @contextmanager
-def telling(progress: Callable[[int, int], object] | bool | None) -> Iterator[Progress | None]:
+def progress_of(progress: Callable[[int, int], object] | bool | None) -> Iterator[Progress | None]:
     """Yields a function of (flips done, flips in all): a bar for True, and for None a late bar on a terminal."""
     if callable(progress):
         yield progress  # pyright: ignore[reportReturnType] - what it returns is ignored
@@ -99,7 +99,7 @@ class Bar:
                 self._compiling = ""
                 self._update()
 
-    def _told(self) -> str:
+    def _text(self) -> str:
         flips = "" if self._total is None else f"{self._done}/{self._total} flips"
         if self._compiling:
             compiling = f"compiling program {self._programs}: {self._compiling}"
@@ -109,7 +109,7 @@ class Bar:
     def _update(self) -> None:
         if self._bar is not None:
             left = "left:" if self._total else ""
-            self._bar.update(0, completed=self._done, total=self._total, description=self._told(), left=left)
+            self._bar.update(0, completed=self._done, total=self._total, description=self._text(), left=left)
 
     def _show(self) -> None:
         from rich.console import Console
@@ -119,8 +119,8 @@ class Bar:
         with self._lock:
             if self._closed:
                 return
-            told, left = TextColumn("{task.description}"), TextColumn("{task.fields[left]}")
-            columns = BarColumn(bar_width=20), told, TimeElapsedColumn(), left, TimeRemainingColumn()
+            description, left = TextColumn("{task.description}"), TextColumn("{task.fields[left]}")
+            columns = BarColumn(bar_width=20), description, TimeElapsedColumn(), left, TimeRemainingColumn()
             self._bar = RichProgress(*columns, console=Console(stderr=True))
             self._bar.add_task("", total=None, left="")
             self._update()

@@ -31,7 +31,7 @@ from jaxsens.core.engines.engine import Engine, FlipBlock
 from jaxsens.core.placement.lanes import Lanes, is_one_cpu, lanes_on
 from jaxsens.core.placement.placement import Placement, where_computed
 from jaxsens.core.placement.preparing import Ready, arithmetic_of, inputs_at_once, prepared_on
-from jaxsens.core.placement.program import FlipProgram, Memory, Quantity, Wanted, is_single
+from jaxsens.core.placement.program import FlipProgram, FlipRequest, Memory, Quantity, is_single
 
 Progress = Callable[[int, int], None]
 """Called with (flips done, flips in all) after every chunk."""
@@ -60,10 +60,10 @@ class Finished:
 
     values: Float[np.ndarray, "flips 2"] = field(default_factory=lambda: np.zeros((0, 2)))
     done: Bool[np.ndarray, " flips"] = field(default_factory=lambda: np.zeros(0, bool))
-    elsewhere: dict[str, int] = field(default_factory=dict)
+    fallbacks: dict[str, int] = field(default_factory=dict)
 
 
-Doubts = Callable[
+ErrorBounds = Callable[
     [Int[np.ndarray, " inputs"], str, Float[np.ndarray, "inputs outputs"]],
     Float[np.ndarray, "inputs outputs"],
 ]
@@ -80,20 +80,20 @@ class Measuring:
 
     Attributes:
         inputs, positions, symbols: the flips, sorted by their input.
-        doubts: the rounding of each output, for engines that subtract outputs; without it, a few roundings are assumed.
+        error_bounds: the rounding of each output, for engines that subtract outputs; by default, a few roundings.
         finished: kept up to date with what is finished.
         first: the first inputs as the engine prepares them, if they are at hand.
     """
 
     engine: Engine
     parameters: Any
-    words: Int[np.ndarray, "batch n"]
+    tokens: Int[np.ndarray, "batch n"]
     inputs: Int[np.ndarray, " flips"]
     positions: Int[np.ndarray, "flips k"]
     symbols: Int[np.ndarray, "flips k"]
     placement: Placement
     progress: Progress | None = None
-    doubts: Doubts | None = None
+    error_bounds: ErrorBounds | None = None
     finished: Finished = field(default_factory=Finished)
     first: Ready | None = None
     quantity: Quantity = field(default="measured", init=False)
@@ -132,11 +132,11 @@ class Measuring:
                     self._measure_inputs(some)
         except KeyboardInterrupt as stop:
             raise Interrupted(so_far, getattr(stop, "signal", signal.SIGINT)) from None
-        return so_far.values, so_far.elsewhere
+        return so_far.values, so_far.fallbacks
 
     def _identity(self) -> bytes:
         options = type(self.engine).__name__, self.placement.batch_size, self.placement.memory_budget
-        flips = self.words, self.inputs, self.positions, self.symbols
+        flips = self.tokens, self.inputs, self.positions, self.symbols
         return repr(options).encode() + b"".join(array.tobytes() for array in flips)
 
     def _groups(self) -> list[Int[np.ndarray, " inputs"]]:
@@ -144,7 +144,7 @@ class Measuring:
         numbers = np.unique(self.inputs)
         if len(numbers) < 2:
             return [numbers] if len(numbers) else []
-        shape = len(numbers), self.words.shape[1]
+        shape = len(numbers), self.tokens.shape[1]
         with arithmetic_of(self.engine), where_computed(self.placement) as placement:
             size = inputs_at_once(self.engine, self.parameters, shape, placement)
         return [numbers[first : first + size] for first in range(0, len(numbers), size)]
@@ -161,7 +161,7 @@ class Measuring:
             with arithmetic_of(runner), where_computed(self.placement) as placement:
                 numbers, size = np.unique(self.inputs[flips]), len(inputs)
                 if runner != self.engine:
-                    shape = len(numbers), self.words.shape[1]
+                    shape = len(numbers), self.tokens.shape[1]
                     size = inputs_at_once(runner, self.parameters, shape, placement)
                 for first in range(0, len(numbers), size):
                     some = numbers[first : first + size]
@@ -182,24 +182,24 @@ class Measuring:
             fine = np.array(placement.least(*ready.resolved.tolist()), bool)
             _wait(waiting, runner.fallback, flips[~fine[number]])
             flips, number = flips[fine[number]], number[fine[number]]
-        if runner.subtracts and self.doubts is not None and len(flips):
+        if runner.subtracts and self.error_bounds is not None and len(flips):
             dtype = "float64" if jnp.result_type(float) == jnp.float64 else "float32"
-            doubt = self.doubts(inputs, dtype, ready.output)
+            bound = self.error_bounds(inputs, dtype, ready.output)
             if runner.wider is not None:  # a change as large as the output itself may not be resolved
-                sizes = (np.linalg.norm(np.asarray(one, np.float64), axis=1) for one in (ready.output, doubt))
+                sizes = (np.linalg.norm(np.asarray(one, np.float64), axis=1) for one in (ready.output, bound))
                 lost = ~resolved(*sizes)[number]
                 _wait(waiting, runner.wider, flips[lost])
                 flips, number = flips[~lost], number[~lost]
             room = max((leaf.shape[0] for leaf in jax.tree.leaves(ready.prepared)), default=len(inputs))
-            filled = np.zeros((room, *doubt.shape[1:]))
-            filled[: len(inputs)] = doubt
-            ready = ready._replace(prepared=runner.doubting(ready.prepared, filled))
+            filled = np.zeros((room, *bound.shape[1:]))
+            filled[: len(inputs)] = bound
+            ready = ready._replace(prepared=runner.with_error_bound(ready.prepared, filled))
         if not len(flips):
             return
         ends = np.searchsorted(self.inputs, [inputs, inputs + 1])
         block = FlipBlock(self.positions[flips], self.symbols[flips])
-        given, outputs = (ready.parameters, ready.prepared), ready.output[0].size
-        one = _ByOneEngine(self, placement, runner, given, outputs, ends[1] - ends[0])
+        operands, outputs = (ready.parameters, ready.prepared), ready.output[0].size
+        one = _ByOneEngine(self, placement, runner, operands, outputs, ends[1] - ends[0])
         for finished, values in one.chunks(number, block):
             self._take(runner, flips[finished], values, waiting)
             placement.check()
@@ -210,7 +210,7 @@ class Measuring:
             ready, self.first = self.first, None
             if np.array_equal(inputs, np.arange(len(ready.output))):
                 return ready
-        return prepared_on(placement.local, runner, self.parameters, self.words[inputs])
+        return prepared_on(placement.local, runner, self.parameters, self.tokens[inputs])
 
     def _take(
         self, runner: Engine, here: np.ndarray, values: np.ndarray, waiting: dict[Engine, np.ndarray]
@@ -222,12 +222,12 @@ class Measuring:
             # Integers have no NaN, and would wrap around where they are subtracted.
             dtype = np.float64 if values.dtype.kind in "biu" else values.dtype
             so_far.values = np.full((total, *values.shape[1:]), np.nan, dtype)
-        found = so_far.values.astype(np.promote_types(so_far.values.dtype, values.dtype), copy=False)
+        all_values = so_far.values.astype(np.promote_types(so_far.values.dtype, values.dtype), copy=False)
         better = np.ones(len(values), bool)
         if self.quantity == "measured":  # it only replaces one that is no better resolved
-            known = found[here]
-            better = ~np.isfinite(known[:, 1]) | (values[:, 1] <= known[:, 1])
-        found[here[better]] = values[better]
+            before = all_values[here]
+            better = ~np.isfinite(before[:, 1]) | (values[:, 1] <= before[:, 1])
+        all_values[here[better]] = values[better]
         missing, blurred = _missing(values), np.zeros(len(values), bool)
         if self.quantity == "measured":
             blurred = ~missing & ~resolved(values[:, 0], values[:, 1])
@@ -235,10 +235,10 @@ class Measuring:
         _wait(waiting, runner.wider, here[blurred])
         # A value from the last engine that is not finite comes from the model itself.
         final = ~(missing & (runner.fallback is not None)) & ~(blurred & (runner.wider is not None))
-        so_far.values = found
+        so_far.values = all_values
         so_far.done[here] = final
         if runner != self.engine and final.any():
-            so_far.elsewhere[runner.how] = so_far.elsewhere.get(runner.how, 0) + int(final.sum())
+            so_far.fallbacks[runner.how] = so_far.fallbacks.get(runner.how, 0) + int(final.sum())
         if self.progress is not None:
             self.progress(int(so_far.done.sum()), total)
 
@@ -283,13 +283,13 @@ class _FlipRows(NamedTuple):
 class _ByOneEngine:
     """Flips of some inputs that one engine measures.
 
-    `given` are the parameters and what it prepared; `counts` the flips of each input, for all engines together.
+    `operands` are the parameters and what it prepared; `counts` the flips of each input, for all engines together.
     """
 
     of: Measuring
     placement: Placement
     engine: Engine
-    given: tuple[Any, Any]
+    operands: tuple[Any, Any]
     outputs: int
     counts: Int[np.ndarray, " inputs"]
 
@@ -302,15 +302,15 @@ class _ByOneEngine:
         """
         placement = self.placement
         where = flips.places.shape[1], placement.local, placement.devices.size
-        n = self.of.words.shape[1]
-        wanted = Wanted(self.of.quantity, self.engine.shared, self.given, n, self.outputs, *where)
+        n = self.of.tokens.shape[1]
+        request = FlipRequest(self.of.quantity, self.engine.shared, self.operands, n, self.outputs, *where)
         limited, batched = placement.memory_budget is not None, placement.batch_size is not None
-        budget = placement.budget_beside(wanted.arguments)
+        budget = placement.budget_beside(request.arguments)
         memory = Memory(budget, lanes_on(placement.local), limited, batched)
-        room = placement.least(wanted.room(int(self.counts.sum()), memory))[0]
+        room = placement.least(request.room(int(self.counts.sum()), memory))[0]
         for first in range(0, len(number), room):
             part = FlipBlock(*(of[first : first + room] for of in flips))
-            program, lanes = self._program(len(part.places), wanted, room, memory)
+            program, lanes = self._program(len(part.places), request, room, memory)
             for done, values in self._part(number[first : first + room], part, program, lanes):
                 yield first + done, values
 
@@ -341,14 +341,14 @@ class _ByOneEngine:
         def lane(start: int, stop: int, stride: int, k: int) -> np.ndarray:
             """Measures every `stride`-th block from `start + k` to `stop`."""
             ends = np.int32(start + k), np.int32(stop), np.int32(stride)
-            results = np.asarray(program.run(self.given, inputs, blocks_of_flips, empty, *ends))
+            results = np.asarray(program.run(self.operands, inputs, blocks_of_flips, empty, *ends))
             return results.reshape(*each, *program.shape)[:, start + k : stop : stride]
 
         if placement.group is None and program.pace and blocks * program.pace[0] < _SHORT:
             began = time.perf_counter()
-            found = lane(0, blocks, 1, 0)
+            results = lane(0, blocks, 1, 0)
             program.pace[0] = min(program.pace[0], (time.perf_counter() - began) / blocks)
-            yield self._values(order[:, :blocks], rows, found)
+            yield self._values(order[:, :blocks], rows, results)
             return
         start, step, stride = 0, lanes, lanes
         if placement.group is not None:
@@ -360,27 +360,27 @@ class _ByOneEngine:
                 stop = min(start + step, blocks)
                 began = time.perf_counter()
                 shape = len(columns), stop - start, together, program.batch, *program.shape
-                found = np.empty(shape, program.dtype)
+                results = np.empty(shape, program.dtype)
                 for k, part in enumerate(threads.run(partial(lane, start, stop, lanes))):
-                    found[:, k::lanes] = part
+                    results[:, k::lanes] = part
                 seconds = max(time.perf_counter() - began, 1e-6)
                 program.pace[:] = [min([*program.pace, seconds * lanes / (stop - start)])]
-                found, seconds = _of_all(found, seconds, placement)
-                yield self._values(order[:, start:stop], rows, found)
+                results, seconds = _of_all(results, seconds, placement)
+                yield self._values(order[:, start:stop], rows, results)
                 step = max(1, min(8 * step, int((stop - start) * _CHUNK_SECONDS / seconds)))
                 step = -(-step // stride) * stride
                 start = stop
 
     def _values(
-        self, order: Int[np.ndarray, "devices blocks together"], rows: _FlipRows, found: np.ndarray
+        self, order: Int[np.ndarray, "devices blocks together"], rows: _FlipRows, results: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Returns which flips are done, and their values."""
         row = order.ravel()
         there = row < len(rows.inputs)
-        row, found = row[there], found.reshape(len(there), -1, *found.shape[4:])[there]
-        return rows.flips[row][rows.real[row]], found[rows.real[row]]
+        row, results = row[there], results.reshape(len(there), -1, *results.shape[4:])[there]
+        return rows.flips[row][rows.real[row]], results[rows.real[row]]
 
-    def _program(self, flips: int, wanted: Wanted, room: int, memory: Memory) -> tuple[FlipProgram, int]:
+    def _program(self, flips: int, plan: FlipRequest, room: int, memory: Memory) -> tuple[FlipProgram, int]:
         """Returns the compiled program, and the number of threads that fit in the budget.
 
         The batch is the largest, up to the preferred size, at which all threads fit. If even single flips are too
@@ -388,38 +388,38 @@ class _ByOneEngine:
         each has room for all flips of the inputs, and for fewer flips the batch size is a power of two or the preferred
         size. Processes that share the mesh use the smallest batch that any of them finds.
         """
-        placement, many = self.placement, len(self.counts) > 1
-        preferred = placement.batch_size or self.engine.preferred_batch(wanted.n, placement.platform)
+        placement, several = self.placement, len(self.counts) > 1
+        preferred = placement.batch_size or self.engine.preferred_batch(plan.n, placement.platform)
         one_cpu_each = placement.least(is_one_cpu(placement.local))[0]
         batches = placement.platform.batches if placement.batch_size is None and one_cpu_each else 1
         parts = placement.devices.size * batches
         each, most = -(-flips // parts), -(-room // parts)
         batch = max(1, min(preferred, most, each if flips == room else room_for(each)))
-        if many and placement.batch_size is None:  # rows of equal length, with little padding
+        if several and placement.batch_size is None:  # rows of equal length, with little padding
             longest = int(self.counts.max())
             batch = -(-longest // -(-longest // batch))
 
         def rows(batch: int) -> int:
-            found = int(min(np.sum(-(-self.counts // batch)), -(-room // batch) + len(self.counts) - 1))
-            return room_for(found) if many else found
+            count = int(min(np.sum(-(-self.counts // batch)), -(-room // batch) + len(self.counts) - 1))
+            return room_for(count) if several else count
 
         while True:
-            program, lanes = wanted.fitting(batch, rows, memory)
+            program, lanes = plan.fitting(batch, rows, memory)
             batch, largest = placement.least(program.batch, -program.batch)
             if batch == -largest:
                 return program, lanes
 
 
-def _of_all(found: np.ndarray, seconds: float, placement: Placement) -> tuple[np.ndarray, float]:
+def _of_all(results: np.ndarray, seconds: float, placement: Placement) -> tuple[np.ndarray, float]:
     """Returns the values of all devices of the mesh from those of this process's, and the seconds of the slowest."""
     group = placement.group
     if group is None:
-        return found, seconds
+        return results, seconds
     slowest = group.meet(int(1e6 * seconds))[:, 0].max() / 1e6
     most = max(len(columns) for columns in group.columns)
-    sent = np.zeros((most, *found.shape[1:]), found.dtype)
-    sent[: len(found)] = found
-    whole = np.empty((placement.devices.size, *found.shape[1:]), found.dtype)
+    sent = np.zeros((most, *results.shape[1:]), results.dtype)
+    sent[: len(results)] = results
+    of_all = np.empty((placement.devices.size, *results.shape[1:]), results.dtype)
     for columns, part in zip(group.columns, group.gather(sent), strict=True):
-        whole[columns] = part[: len(columns)]
-    return whole, max(float(slowest), 1e-6)
+        of_all[columns] = part[: len(columns)]
+    return of_all, max(float(slowest), 1e-6)

@@ -442,7 +442,7 @@ class FlipSensitivity(MeasuredFlips):
             flipped_input=flipped_input(
                 self.alphabet, self.asked.flips.groups is not None, self.asked.flips.copies
             ),
-            flipped_by=self.asked.flips.told(", ".join(named)),
+            flipped_by=self.asked.flips.description(", ".join(named)),
             model=self.run.model,
             scale=self.run.scale,
         )

@@ -41,7 +41,7 @@ from jaxsens.core.models.adapters import Model, in_float64
 from jaxsens.core.models.transformer.parameters import TransformerParameters
 from jaxsens.core.placement.placement import Placement, where_computed
 from jaxsens.core.placement.preparing import Ready, arithmetic_of, inputs_at_once, of_first, prepared_on
-from jaxsens.core.placement.run import Doubts, Measuring
+from jaxsens.core.placement.run import ErrorBounds, Measuring
 
 if TYPE_CHECKING:
     from jaxsens.core.results.result import FlipSensitivity
@@ -196,7 +196,7 @@ def rounding_of(
     tokens: Int[np.ndarray, "inputs n"],
     flips: FlipTable,
     run: tuple[Any, Placement],
-) -> tuple[Engine, Doubts | None]:
+) -> tuple[Engine, ErrorBounds | None]:
     """Returns the engine, and what bounds the rounding of outputs that it subtracts; None if it does so itself.
 
     `given` are the engine's parameters and where it runs.
@@ -226,7 +226,7 @@ def rounding_of(
     return engine, bound
 
 
-def output_rounding(model: Model, tokens: Int[np.ndarray, "inputs n"], flips: int = 0) -> Doubts:
+def output_rounding(model: Model, tokens: Int[np.ndarray, "inputs n"], flips: int = 0) -> ErrorBounds:
     """Returns a bound of the rounding of each entry of the output's change, for models of layers.
 
     For a PyTorch model, one whose parameters are split, and one that takes long, a few roundings of the output are

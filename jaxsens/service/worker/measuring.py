@@ -16,7 +16,7 @@ import numpy as np
 from jaxsens.core.base.errors import InputError, collecting
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.choose import PlannedRun
-from jaxsens.core.engines.options import MANY
+from jaxsens.core.engines.options import MANY_CALLS
 from jaxsens.core.explain import planned_run
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.flips.selection import default_flips, select
@@ -99,7 +99,7 @@ class Desk:
                     n,
                     *asked,
                     readout=question.readout,  # pyright: ignore[reportArgumentType]
-                    engine=question.engine.shared_by(MANY),
+                    engine=question.engine.shared_by(MANY_CALLS),
                 )
             except InputError as error:
                 raise type(error)(*error.problems, subject="flip_sensitivity") from error
@@ -138,7 +138,7 @@ class Desk:
                 question.flips,
                 question.measure,
                 readout=question.readout,  # pyright: ignore[reportArgumentType]
-                engine=question.engine.shared_by(MANY),
+                engine=question.engine.shared_by(MANY_CALLS),
                 placement=question.placement.placement(),
                 progress=progress,
             )

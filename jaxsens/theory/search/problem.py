@@ -18,7 +18,7 @@ from jaxsens.core.checks.check import check_calls, check_finite, traced_model
 from jaxsens.core.checks.indices import RANDOM_FLIPS, check_words
 from jaxsens.core.choose import choose
 from jaxsens.core.engines.engine import Engine, EngineChoice
-from jaxsens.core.engines.options import MANY, AskedEngine, Auto
+from jaxsens.core.engines.options import MANY_CALLS, AskedEngine, Auto
 from jaxsens.core.flips.flip_table import Candidates, Lists
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import Norm
@@ -221,7 +221,7 @@ def problem_of(
     model, shape, dtype = traced_model(model, first[0], norm)
     check_calls(model, first, shape)
     check_words(model, space.tried(search.seed), "flips or search.fixed")
-    run = choose(model, engine.shared_by(MANY), Substitute(), norm, space.n)
+    run = choose(model, engine.shared_by(MANY_CALLS), Substitute(), norm, space.n)
     named = AskedEngine.kinds[run.choice.name]() if isinstance(engine, Auto) else engine
     few = choose(model, named, Substitute(), norm, space.n, count=1).engine
     parameters = jax.tree.map(jnp.asarray, model.parameters)

@@ -13,7 +13,7 @@ import pytest
 import jaxsens
 from jaxsens.core.base.programs import PLATFORMS
 from jaxsens.core.choose import ROUNDING, choose
-from jaxsens.core.engines.options import MANY, AskedEngine, Auto
+from jaxsens.core.engines.options import MANY_CALLS, AskedEngine, Auto
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import L2
 from jaxsens.core.models.adapters import as_model
@@ -50,7 +50,7 @@ def chosen(model: jaxsens.Transformer, n: int, calls: int | None = None, **more)
     ],
 )
 def test_the_engine_that_is_faster_for_so_many_calls_is_taken(layers, n, engines):
-    found = [chosen(model(layers), n, calls) for calls in (1, 8, MANY)]
+    found = [chosen(model(layers), n, calls) for calls in (1, 8, MANY_CALLS)]
     assert tuple(one.name for one in found) == engines
     assert not any("digits" in one.reason for one in found)
     words = ("for one call, compilation included", "for 8 calls or more", "for many calls")
@@ -76,7 +76,7 @@ def test_the_second_request_of_a_process_for_a_program_counts_many_and_its_resul
     told = jaxsens.explain(subject, 31).engine
     again = jaxsens.flip_sensitivity(jaxsens.Transformer(subject.config, seed=1), word)
     assert told == again.engine
-    assert (again.asked.engine, "for many calls" in again.engine.why) == (Auto(MANY), True)
+    assert (again.asked.engine, "for many calls" in again.engine.why) == (Auto(MANY_CALLS), True)
     # Another length, measure or kind of flips is another program; and so is what says its number of calls.
     others: list[dict[str, Any]] = [{"measure": "l1"}, {"flips": {0: [0, 1]}, "engine": Auto(1)}]
     for options in others:
@@ -96,7 +96,7 @@ def test_what_remains_of_a_call_goes_on_by_the_engine_with_which_it_began():
             jaxsens.flip_sensitivity(subject, word, engine=engine, progress=stop)
         partial = caught.value.partial
         rest = jaxsens.flip_sensitivity(subject, word, partial.remaining)
-        assert rest.asked.engine == partial.asked.engine == (Auto(MANY) if engine == "auto" else engine)
+        assert rest.asked.engine == partial.asked.engine == (Auto(MANY_CALLS) if engine == "auto" else engine)
         np.testing.assert_allclose(partial.joined(rest).norms, whole.norms, rtol=1e-4)
 
 
@@ -104,7 +104,7 @@ def test_the_difference_engine_has_one_form_whoever_asks_for_it():
     subject = as_model(model(2))
     for n, count in ((512, None), (4096, None), (4096, 2)):
         named = choose(subject, jaxsens.Difference(), Substitute(), L2(), n, count=count).engine
-        auto = choose(subject, Auto(MANY), Substitute(), L2(), n, count=count)
+        auto = choose(subject, Auto(MANY_CALLS), Substitute(), L2(), n, count=count)
         assert auto.engine == named or auto.choice.name != "difference"
     # The matrices of all rows are worth it for many flips.
     forms = {

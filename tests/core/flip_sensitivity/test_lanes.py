@@ -17,7 +17,7 @@ import jaxsens
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.placement import lanes, run
 from jaxsens.core.placement.lanes import Lanes, lanes_on
-from jaxsens.core.placement.program import Wanted
+from jaxsens.core.placement.program import FlipRequest
 from tests.small_models import small
 
 
@@ -149,8 +149,8 @@ def test_all_threads_together_stay_within_the_budget(used, monkeypatch):
         held.append(wanted.held(programs[-1], memory))
         return programs[-1], fitting(wanted, batch, room, memory)[1]
 
-    fitting = Wanted.fitting
-    monkeypatch.setattr(Wanted, "fitting", noted)
+    fitting = FlipRequest.fitting
+    monkeypatch.setattr(FlipRequest, "fitting", noted)
     monkeypatch.setattr(lanes, "cores", lambda: 8)
 
     def measured(**options) -> np.ndarray:

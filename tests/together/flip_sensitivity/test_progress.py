@@ -16,7 +16,7 @@ from jaxsens.cli import measure as command
 from jaxsens.cli.measuring import OutputOptions
 from jaxsens.cli.models import InputOptions, ModelOptions
 from jaxsens.core.placement import progress
-from jaxsens.core.placement.progress import Bar, telling
+from jaxsens.core.placement.progress import Bar, progress_of
 from tests.refusals import refusal, refused
 from tests.small_models import small
 
@@ -51,7 +51,7 @@ def wait_for(condition):
 
 def test_true_is_a_bar_on_standard_error(monkeypatch, capsys):
     errors = a_terminal(monkeypatch)
-    with telling(True) as told:
+    with progress_of(True) as told:
         assert isinstance(told, Bar)
         told(1, 7)
         wait_for(lambda: "1/7" in errors.getvalue())
@@ -72,9 +72,9 @@ def test_the_bar_says_which_program_is_compiled_in_its_thread(monkeypatch):
         program.__name__ = name
         jax.jit(program)(1.0).block_until_ready()
 
-    original = Bar._told
-    monkeypatch.setattr(Bar, "_told", lambda bar: said.append(original(bar)) or said[-1])
-    with telling(True) as told:
+    original = Bar._text
+    monkeypatch.setattr(Bar, "_text", lambda bar: said.append(original(bar)) or said[-1])
+    with progress_of(True) as told:
         assert told is not None
         wait_for(lambda: "starting" in errors.getvalue())
         assert "0/?" not in errors.getvalue()
@@ -99,9 +99,9 @@ def test_the_bar_says_which_program_is_compiled_in_its_thread(monkeypatch):
 
 def test_a_measurement_says_what_it_compiles_from_its_first_program_on(monkeypatch):
     a_terminal(monkeypatch)
-    said, original = [], Bar._told
-    monkeypatch.setattr(Bar, "_told", lambda bar: said.append(original(bar)) or said[-1])
-    monkeypatch.setattr(Bar, "_update", lambda bar: bar._told())
+    said, original = [], Bar._text
+    monkeypatch.setattr(Bar, "_text", lambda bar: said.append(original(bar)) or said[-1])
+    monkeypatch.setattr(Bar, "_update", lambda bar: bar._text())
     transformer = jaxsens.Transformer(small(alphabet_size=2, layers=1, dtype="float32"), seed=0)
     assert transformer.parameters
     jax.clear_caches()
@@ -115,12 +115,12 @@ def test_a_measurement_says_what_it_compiles_from_its_first_program_on(monkeypat
 def test_by_default_a_bar_comes_on_a_terminal_after_a_while(monkeypatch):
     errors = a_terminal(monkeypatch)
     monkeypatch.setattr(progress, "PATIENCE", 1000.0)
-    with telling(None) as told:
+    with progress_of(None) as told:
         assert told is not None
         told(7, 7)
     assert errors.getvalue() == ""
     monkeypatch.setattr(progress, "PATIENCE", 0.05)
-    with telling(None) as told:
+    with progress_of(None) as told:
         assert told is not None
         told(2, 7)
         wait_for(lambda: "2/7" in errors.getvalue())
@@ -131,7 +131,7 @@ def test_no_bar_without_a_terminal_or_where_it_is_refused(asked, monkeypatch):
     a_terminal(monkeypatch)
     if asked is None:
         monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with telling(asked) as told:
+    with progress_of(asked) as told:
         assert told is None
 
 
@@ -140,7 +140,7 @@ def test_the_bar_ends_with_the_measurement_also_where_it_fails(monkeypatch):
     before = threading.active_count()
 
     def fail():
-        with telling(True):
+        with progress_of(True):
             raise RuntimeError
 
     with pytest.raises(RuntimeError):

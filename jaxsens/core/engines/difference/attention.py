@@ -18,17 +18,17 @@ from jaxtyping import Array, Bool, Float
 from jaxsens.core.base.errors import no_rule
 from jaxsens.core.base.programs import compiled_for
 from jaxsens.core.engines.difference.moved import (
-    Doubt,
+    Bound,
     Heads,
     HeadsMoved,
     Index,
-    KeptLayer,
     Keys,
     Moved,
     Numbers,
     Rows,
     Seen,
     Table,
+    TracedLayer,
 )
 from jaxsens.core.engines.difference.rounding import gain, product_error, size, unit
 from jaxsens.core.engines.difference.rules import tanh_change
@@ -63,7 +63,7 @@ def inverse_temperature(layer: LayerConfig, rows: Rows, n: int, dtype: jnp.dtype
 
 
 def score_change(
-    layer: KeptLayer,
+    layer: TracedLayer,
     q: Heads,
     dq: Heads | None,
     k: Keys,
@@ -94,11 +94,11 @@ def score_change(
 
 
 def score_error(
-    layer: KeptLayer,
+    layer: TracedLayer,
     q: Numbers,
-    dq: Doubt | None,
+    dq: Bound | None,
     k: Numbers,
-    dk: Doubt | None,
+    dk: Bound | None,
     rows: Rows,
     head: Index | None = None,
 ) -> Table:
@@ -106,7 +106,7 @@ def score_error(
 
     Dot product: every |q| |dk| is rounded. Additive: tanh has slopes up to 1.
     """
-    none = Doubt(jnp.zeros_like(q), jnp.zeros_like(q)), Doubt(jnp.zeros_like(k), jnp.zeros_like(k))
+    none = Bound(jnp.zeros_like(q), jnp.zeros_like(q)), Bound(jnp.zeros_like(k), jnp.zeros_like(k))
     dq, dk = none[0] if dq is None else dq, none[1] if dk is None else dk
     u, width = unit(q.dtype), layer.config.head_width
     match layer.config.scores:
@@ -146,25 +146,25 @@ class WeightsMoved(NamedTuple):
     rounded: Table
 
 
-def soft_rows(layer: KeptLayer, rows: Rows, dq: HeadsMoved, dk: HeadsMoved, dv: HeadsMoved) -> HeadsMoved:
+def soft_rows(layer: TracedLayer, rows: Rows, dq: HeadsMoved, dk: HeadsMoved, dv: HeadsMoved) -> HeadsMoved:
     """Returns Db of the rows when their queries change by dq, and all keys and values by dk and dv.
 
     The cost is O(H m n head_width). On CPU one head is computed after the other, so that its scores stay in cache.
     """
-    config, kept = layer.config, layer.kept
-    queries = kept.queries[:, rows]
+    config, trace = layer.config, layer.trace
+    queries = trace.queries[:, rows]
 
     def some(arrays: tuple[Any, ...], head: Array | None = None) -> HeadsMoved:
         q, k, v, dq, dk, dv, b = arrays
         ds = score_change(layer, q, dq.db, k, dk.db, rows, head)
-        es = score_error(layer, size(q), Doubt.of(dq), size(k), Doubt.of(dk), rows, head)
+        es = score_error(layer, size(q), Bound.of(dq), size(k), Bound.of(dk), rows, head)
         s, seen = scores_of_rows(config, layer.parameters, q, k, rows, head)
         return _pulled(config, v, weights_moved(layer, s, seen, ds, es, head), dv, b)
 
-    given = queries, kept.keys, kept.values, dq, dk, dv, kept.b[:, rows]
+    arguments = queries, trace.keys, trace.values, dq, dk, dv, trace.b[:, rows]
     if config.exact_rows or not leaves_cache(config.heads, layer.n, compiled_for()):
-        return some(given)
-    arrays = jax.tree.map(lambda heads: heads[:, None], given)
+        return some(arguments)
+    arrays = jax.tree.map(lambda heads: heads[:, None], arguments)
     each = jax.lax.map(lambda one: some(*one), (arrays, jnp.arange(config.heads)))
     return jax.tree.map(lambda heads: heads[:, 0], each)
 
@@ -196,7 +196,7 @@ def _pulled(layer: LayerConfig, values: Keys, moved: WeightsMoved, dv: HeadsMove
         rounding = (rounding + unit(keys.dtype) * size(reference)[..., None]) * others
     else:
         db = weighted_sums(change, keys, False)
-    error = pulled_error(moved, sizes, rounding, Doubt.of(dv), distances)
+    error = pulled_error(moved, sizes, rounding, Bound.of(dv), distances)
     return HeadsMoved(db + weighted_sums(moved.new[..., :n], dv.db, False), error)
 
 
@@ -211,7 +211,7 @@ def _distances(values: Keys, means: Heads) -> Table:
 
 
 def pulled_error(
-    moved: WeightsMoved, sizes: Table, rounding: Table, dv: Doubt | None, distances: Table | None = None
+    moved: WeightsMoved, sizes: Table, rounding: Table, dv: Bound | None, distances: Table | None = None
 ) -> Numbers:
     """Returns the error of sum_k (p'_k - p_k) u_k + sum_k p'_k Dv_k from the sizes and errors of u and dv.
 
@@ -237,38 +237,38 @@ def pulled_error(
     return error + jnp.sum(new * (dv.error + u * dv.size)[:, None] + of_new * dv.size[:, None], axis=-1)
 
 
-def readout_row(layer: KeptLayer, row: int, dq: HeadsMoved, moved: Moved) -> HeadsMoved:
+def readout_row(layer: TracedLayer, row: int, dq: HeadsMoved, moved: Moved) -> HeadsMoved:
     """Returns Db of one row when everything changes, without projecting keys and values per position. O(H n d).
 
     With u' = W_K (q + dq), a score changes by dq.k_w + u'.dz_w; the values' change enters as (sum_w p'_w dz_w) W_V.
     Additive scores and rotary embeddings need the keys' own changes, O(n d^2).
     """
-    config, parameters, kept, n, dz = layer.config, layer.parameters, layer.kept, layer.n, moved.dx
+    config, parameters, trace, n, dz = layer.config, layer.parameters, layer.trace, layer.n, moved.dx
     rows = jnp.asarray([row])
-    q = kept.queries[:, rows]
+    q = trace.queries[:, rows]
     plain = all(isinstance(term, UNTURNED) for term in config.position_scores)
     if config.scores != "dot-product" or not plain:
         dk = layer.heads(dz, parameters.key, jnp.arange(n))
-        ds = score_change(layer, q, dq.db, kept.keys, dk, rows)
+        ds = score_change(layer, q, dq.db, trace.keys, dk, rows)
     else:
         direction = jnp.einsum("hdk,hmk->hmd", parameters.key, q + dq.db)
-        change = inner_products(dq.db, kept.keys, False) + jnp.einsum("hmd,nd->hmn", direction, dz)
+        change = inner_products(dq.db, trace.keys, False) + jnp.einsum("hmd,nd->hmn", direction, dz)
         scale = inverse_temperature(config, rows, n, dz.dtype)[:, None]
         scale = scale / np.sqrt(config.head_width).astype(dz.dtype)
         ds = change * scale
     sizes = size(dz)
     keys, own = (
-        Doubt(gain(matrix)[:, None] * sizes, product_error(sizes, moved.error, matrix))
+        Bound(gain(matrix)[:, None] * sizes, product_error(sizes, moved.error, matrix))
         for matrix in (parameters.key, parameters.value)
     )
-    es = score_error(layer, size(q), Doubt.of(dq), size(kept.keys), keys, rows)
+    es = score_error(layer, size(q), Bound.of(dq), size(trace.keys), keys, rows)
     step = weights_moved(layer, *layer.row_scores(rows), ds, es)
-    carried = jnp.einsum("hmn,nd,hdk->hmk", step.new[..., :n], dz, parameters.value, optimize="optimal")
-    pulled = pulled_of_row(config, kept.values, step, own)
-    return HeadsMoved(pulled.db + carried, pulled.error)
+    values_change = jnp.einsum("hmn,nd,hdk->hmk", step.new[..., :n], dz, parameters.value, optimize="optimal")
+    pulled = pulled_of_row(config, trace.values, step, own)
+    return HeadsMoved(pulled.db + values_change, pulled.error)
 
 
-def pulled_of_row(layer: LayerConfig, values: Keys, moved: WeightsMoved, dv: Doubt) -> HeadsMoved:
+def pulled_of_row(layer: LayerConfig, values: Keys, moved: WeightsMoved, dv: Bound) -> HeadsMoved:
     """Returns sum_k (p'_k - p_k) (v_k - r) of a single row, each difference formed by itself; with the error of
     sum_k p'_k Dv_k, of which `dv` has the sizes and errors, added to its own.
     """
@@ -292,7 +292,7 @@ def pulled_of_row(layer: LayerConfig, values: Keys, moved: WeightsMoved, dv: Dou
 
 
 def weights_moved(
-    layer: KeptLayer, s: Table, seen: Seen, ds: Table, es: Table, head: Index | None = None
+    layer: TracedLayer, s: Table, seen: Seen, ds: Table, es: Table, head: Index | None = None
 ) -> WeightsMoved:
     """Returns rows' new weights p' and their change p' - p, both 0 where a row does not see the key, and their errors.
 
@@ -344,27 +344,27 @@ def _weight_errors(
     return error, step, jnp.where(coarse, error, rounded)
 
 
-def hard_rows(layer: KeptLayer, rows: Rows, new: tuple[Heads, Keys, Keys], dv: HeadsMoved) -> HeadsMoved:
+def hard_rows(layer: TracedLayer, rows: Rows, new: tuple[Heads, Keys, Keys], dv: HeadsMoved) -> HeadsMoved:
     """Returns the change and new value of hard attention's output, from the new queries, keys and values.
 
     Db = sum_w (p'_w - p_w) (v_w - r) + sum_w p'_w Dv_w, r the value of a key chosen before; weights are 0 or 1/ties, so
     an unchanged choice, and one between equal values, gives exactly 0. Where scores that differ are closer than their
     rounding, the choice is in doubt, and the error is that of another one.
     """
-    config, kept, n = layer.config, layer.kept, layer.n
+    config, trace, n = layer.config, layer.trace, layer.n
     keys = jnp.arange(n)
     seen = jnp.broadcast_to(visible(config.mask, rows[:, None], keys[None, :]), (config.heads, len(rows), n))
     # One operation computes the scores of both runs, so that ties are compared bitwise equally.
-    pairs = jnp.stack([kept.queries[:, rows], new[0]]), jnp.stack([kept.keys, new[1]])
+    pairs = jnp.stack([trace.queries[:, rows], new[0]]), jnp.stack([trace.keys, new[1]])
     both = jax.vmap(lambda q, k: layer.scores(q, k, rows, keys))(*pairs)
     before, after = (weights(config.weighting, s, seen) for s in both)
     first = jnp.argmax(before > 0, axis=-1)
-    reference = jnp.take_along_axis(kept.values, first[..., None], axis=1)
-    pull = kept.values[:, None] - reference[:, :, None]
+    reference = jnp.take_along_axis(trace.values, first[..., None], axis=1)
+    pull = trace.values[:, None] - reference[:, :, None]
     db = jnp.sum((after - before)[..., None] * pull, axis=-2) + weighted_sums(after, dv.db, True)
     sizes, u = size(pull), unit(db.dtype, n)
     doubtful = in_doubt(both[0], seen) | in_doubt(both[1], seen)
-    rounding = u * (size(kept.values)[:, None] + size(reference)[..., None]) * (sizes > 0)
+    rounding = u * (size(trace.values)[:, None] + size(reference)[..., None]) * (sizes > 0)
     error = jnp.sum(jnp.abs(after - before) * rounding, axis=-1)
     error = error + jnp.sum(after * (dv.error + u * size(dv.db))[:, None], axis=-1)
     widest = jnp.max(jnp.where(seen, sizes, 0), axis=-1) + jnp.max(size(dv.db), axis=-1)[:, None]

@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsens.core.base.programs import LARGEST_SCORE, Platform
 from jaxsens.core.base.strict import with_fields
 from jaxsens.core.engines.difference.layer_change import (
-    KeptRun,
     Prepared,
+    TracedRun,
     first_layer_change,
     largest_score,
     last_layer_change,
@@ -23,11 +23,11 @@ from jaxsens.core.engines.difference.layer_change import (
     prepare,
     score_sizes,
 )
-from jaxsens.core.engines.difference.moved import KeptLayer, Moved
+from jaxsens.core.engines.difference.moved import Moved, TracedLayer
 from jaxsens.core.engines.difference.rounding import product_error, size, unit
 from jaxsens.core.engines.difference.rules import ACTIVATION_CHANGES
 from jaxsens.core.engines.engine import Changed, ConfigEngine, Cost, Engine, FlipBlock, Served
-from jaxsens.core.engines.one_key.blocks import Reach, carried, changed_rows, rows_of_block
+from jaxsens.core.engines.one_key.blocks import Reach, as_carry, changed_rows, rows_of_block
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.models.adapters import TransformerApply
 from jaxsens.core.models.parts.masks import SlidingWindow, TwoSidedWindow
@@ -124,7 +124,7 @@ class DifferenceEngine(ConfigEngine):
 
     def changed(self, parameters: TransformerParameters, prepared: Prepared, block: FlipBlock) -> Changed:
         """Returns the output's change under each flip, and a running bound of its rounding (`difference.rounding`)."""
-        run, block = KeptRun(of_dtype(self.config, parameters), parameters, prepared), block.single
+        run, block = TracedRun(of_dtype(self.config, parameters), parameters, prepared), block.single
         n, layers = prepared.tokens.shape[0], run.config.layers
         row = readout_row(run.config.readout, n)
         if layers == 0:
@@ -142,14 +142,14 @@ class DifferenceEngine(ConfigEngine):
     def output(self, parameters: TransformerParameters, prepared: Prepared) -> Float[Array, " outputs"]:
         return read_out(of_dtype(self.config, parameters), parameters, prepared.output)
 
-    def _embedding_change(self, run: KeptRun, block: FlipBlock, row: int | None) -> Moved:
+    def _embedding_change(self, run: TracedRun, block: FlipBlock, row: int | None) -> Moved:
         embedding, tokens = run.parameters.embedding, run.prepared.tokens
         step = embedding[block.symbols] - embedding[tokens[block.places]]
         here = jnp.where(jnp.equal(block.places, -1 if row is None else row)[:, None], step, 0)
         step = step / tokens.shape[0] if row is None else here
         return Moved(step, unit(step.dtype) * size(step))
 
-    def _readout_of_one_layer(self, run: KeptRun, block: FlipBlock, row: int) -> Moved:
+    def _readout_of_one_layer(self, run: TracedRun, block: FlipBlock, row: int) -> Moved:
         """O(d d_ff) per flip, and O(n d) in blocks where some flip is of the readout row."""
 
         def change(also_own: bool) -> Moved:
@@ -161,7 +161,7 @@ class DifferenceEngine(ConfigEngine):
 
         return jax.lax.cond(jnp.any(block.places == row), lambda: change(True), lambda: change(False))
 
-    def _first_layer(self, run: KeptRun, block: FlipBlock) -> Moved:
+    def _first_layer(self, run: TracedRun, block: FlipBlock) -> Moved:
         """Returns the first layer's change for all rows, in blocks; rows that the mask keeps unchanged are skipped."""
         config, n = run.config, run.prepared.tokens.shape[0]
         block_rows = min(ROW_BLOCK, n)
@@ -175,22 +175,22 @@ class DifferenceEngine(ConfigEngine):
             # The last block overlaps the one before it, so that all blocks have the same size.
             rows = jnp.minimum(k * block_rows, n - block_rows) + jnp.arange(block_rows)
             part = one(run, *block, rows)
-            return jax.tree.map(lambda whole, piece: whole.at[:, rows].set(piece), so_far, part)
+            return jax.tree.map(lambda rows_so_far, piece: rows_so_far.at[:, rows].set(piece), so_far, part)
 
         return jax.lax.fori_loop(first, last, some, start)
 
-    def _later_layers(self, run: KeptRun, moved: Moved, row: int | None, reach: Reach) -> Moved:
+    def _later_layers(self, run: TracedRun, moved: Moved, row: int | None, reach: Reach) -> Moved:
         config, n = run.config, moved.dx.shape[0]
         reach = changed_rows(config.layer(0).mask, reach, n)
 
-        def one(k: int, given: Any, carry: tuple[Moved, Reach]) -> tuple[Any, None]:
-            layer, (moved, reach) = KeptLayer(run.parameters.layer(config, k), *given), carry
+        def one(k: int, arguments: Any, carry: tuple[Moved, Reach]) -> tuple[Any, None]:
+            layer, (moved, reach) = TracedLayer(run.parameters.layer(config, k), *arguments), carry
             reach = changed_rows(layer.config.mask, reach, n)
-            return (layer_change(layer, moved, reach), carried(reach)), None
+            return (layer_change(layer, moved, reach), as_carry(reach)), None
 
         layers = Stack.of(run.parameters.layers).beside(run.prepared.traces)
-        whole = range(1, config.layers if row is None else config.layers - 1)
-        (moved, _), _ = over_layers(one, layers, (moved, carried(reach)), whole)
+        full = range(1, config.layers if row is None else config.layers - 1)
+        (moved, _), _ = over_layers(one, layers, (moved, as_carry(reach)), full)
         if row is None:
             rounding = unit(moved.dx.dtype, n) * jnp.mean(size(moved.dx))
             return Moved(jnp.mean(moved.dx, axis=0), jnp.mean(moved.error) + rounding)
@@ -227,8 +227,8 @@ class DifferenceEngine(ConfigEngine):
         each = min(n, ROW_BLOCK) * wide + n * config.width + 12 * scores
         block = batch * each * jnp.result_type(float).itemsize
         # Whole rows, with three layers or more, take four exponentials a score.
-        whole = config.layers > 2 or row is None
-        efficiency, compiling = 0.35 if not whole else 0.15 if self.wide else 0.3, 4.6 + 0.75 * config.layers
+        full = config.layers > 2 or row is None
+        efficiency, compiling = 0.35 if not full else 0.15 if self.wide else 0.3, 4.6 + 0.75 * config.layers
         return Cost(forward, flip, int(block), efficiency, compiling, self.wide)
 
     def preferred_batch(self, n: int, platform: Platform) -> int:

@@ -35,8 +35,8 @@ from jaxsens.core.base.programs import LARGEST_SCORE, LARGEST_TIED, Platform
 from jaxsens.core.engines.difference.attention import UNTURNED, inverse_temperature
 from jaxsens.core.engines.difference.engine import DifferenceEngine
 from jaxsens.core.engines.difference.layer_change import (
-    KeptRun,
     Prepared,
+    TracedRun,
     after_attention_change,
     first_layer_change,
     largest_score,
@@ -44,7 +44,7 @@ from jaxsens.core.engines.difference.layer_change import (
     prepare,
     score_sizes,
 )
-from jaxsens.core.engines.difference.moved import HeadsMoved, KeptLayer, Moved
+from jaxsens.core.engines.difference.moved import HeadsMoved, Moved, TracedLayer
 from jaxsens.core.engines.difference.rounding import gain, product_error, size, unit
 from jaxsens.core.engines.engine import Changed, ConfigEngine, Cost, Engine, FlipBlock, Served
 from jaxsens.core.engines.one_key.blocks import changed_rows
@@ -110,8 +110,8 @@ class PreparedFold:
     """The folded form's values for an input: `Prepared`, and arrays over rows, padded to whole blocks.
 
     `maps` holds [W_j | candidates' columns times -sign(h)], (rows, heads*head_width, d + K), and `gain` is about
-    |dy_j| / |Db_j| for all rows. `b` is less the value of the last position, as `Rest.values` are. `sizes` are those of
-    `b`, and `value_sizes` of `values`.
+    |dy_j| / |Db_j| for all rows. `b` is less the value of the last position, as `OtherKeys.values` are. `sizes` are those
+    of `b`, and `value_sizes` of `values`.
     """
 
     prepared: Prepared
@@ -156,14 +156,14 @@ class FoldedEngine(ConfigEngine):
         config = of_dtype(self.config, parameters)
         first, second = parameters.layers
         prepared = prepare(config, parameters, tokens, readout_row(config.readout, tokens.shape[0]))
-        kept, last = prepared.traces
+        trace, last = prepared.traces
         n = tokens.shape[0]
         # The matrices have the engine's own dtype: they multiply changes, so rounding them is harmless.
         work = jnp.dtype(self.config.dtype)
-        h = jnp.zeros((n, 0)) if kept.h is None else kept.h
+        h = jnp.zeros((n, 0)) if trace.h is None else trace.h
         w1, w2 = needed(first.w1, "w1").astype(work), needed(first.w2, "w2").astype(work)
         out = first.output.reshape(-1, config.width).astype(work)
-        columns, gates = out @ w1, gates_of(parameters.layer(config, 0), first, kept.z).astype(work)
+        columns, gates = out @ w1, gates_of(parameters.layer(config, 0), first, trace.z).astype(work)
         # Single precision sorts much faster; the margin makes up for its rounding. Gates, at most 1, only raise them.
         thresholds = (jnp.abs(h) / jnp.linalg.norm(columns, axis=0) * (1 - 1e-6)).astype(jnp.float32)
         count = candidates(n, h.shape[1])
@@ -185,7 +185,7 @@ class FoldedEngine(ConfigEngine):
         s = scores(layer, second, last.queries[:, here], last.keys, here, keys, n)[:, 0]
         log_weight = jnp.where(visible(layer.mask, here, keys), s - last.normaliser[:, here], -jnp.inf)
 
-        b = jnp.moveaxis(kept.b - kept.values[:, -1:], 0, 1)
+        b = jnp.moveaxis(trace.b - trace.values[:, -1:], 0, 1)
         values = last.values - last.b[:, here]
 
         def filled(array: Array, axis: int, value: float = 0.0) -> Array:
@@ -199,8 +199,8 @@ class FoldedEngine(ConfigEngine):
             margins=filled(-jnp.abs(chosen), 0),
             returns=filled(w2[units], 0),
             reach=filled(reach, 0, np.inf),
-            queries=filled(kept.queries, 1),
-            normaliser=filled(kept.normaliser, 1),
+            queries=filled(trace.queries, 1),
+            normaliser=filled(trace.normaliser, 1),
             b=filled(b.reshape(n, -1), 0),
             keys=filled(last.keys, 1),
             values=filled(values, 1),
@@ -214,9 +214,9 @@ class FoldedEngine(ConfigEngine):
         """Returns the output's change under each flip, NaN for flips that are declined, and its error."""
         block = block.single
         config, base, (positions, symbols) = self.config, prepared.prepared, block
-        n, dtype, run = base.tokens.shape[0], base.output.dtype, KeptRun(config, parameters, base)
+        n, dtype, run = base.tokens.shape[0], base.output.dtype, TracedRun(config, parameters, base)
         last = run.layer(1)
-        layer, second, kept = last.config, last.parameters, last.kept
+        layer, second, trace = last.config, last.parameters, last.trace
         row = int(readout_row(config.readout, n) or 0)
         ends = jnp.stack([positions, jnp.full_like(positions, row)], axis=1)
         first = jax.vmap(first_layer_change, in_axes=(None, 0, 0, 0))(run, positions, symbols, ends)
@@ -224,7 +224,7 @@ class FoldedEngine(ConfigEngine):
         own_error, readout_error = first.error.T
 
         here = jnp.asarray([row])
-        q = kept.queries[:, here]
+        q = trace.queries[:, here]
         scale = inverse_temperature(layer, here, n, dtype)[0] / np.sqrt(layer.head_width).astype(dtype)
         dq = jnp.moveaxis(projected(layer, dy_readout, second.query), 0, 1) * scale
         dq_error = product_error(size(dy_readout), readout_error, second.query).T * scale
@@ -235,7 +235,7 @@ class FoldedEngine(ConfigEngine):
         sums = self._all_rows(run.layer(0), prepared, moves, step)
 
         # The flipped position's own key in the last layer changes by O(1) and is not in the sums.
-        own = jnp.einsum("fhk,hfk->fh", dq, kept.keys[:, positions])
+        own = jnp.einsum("fhk,hfk->fh", dq, trace.keys[:, positions])
         own = own + jnp.einsum("fhd,fd->fh", direction, dy_own)
         weight = jnp.exp(prepared.log_weight[:, positions].T)
         gained = weight * jnp.expm1(own)
@@ -298,17 +298,17 @@ class FoldedEngine(ConfigEngine):
     def output(self, parameters: TransformerParameters, prepared: PreparedFold) -> Float[Array, " outputs"]:
         return self.fallback.output(parameters, prepared.prepared)
 
-    def _step(self, run: KeptRun, block: FlipBlock) -> _Step:
+    def _step(self, run: TracedRun, block: FlipBlock) -> _Step:
         """Returns the flipped positions' first-layer keys and values, before the flip and their change."""
         layer, embedding, (positions, symbols) = run.layer(0), run.parameters.embedding, block
-        own, kept = layer.parameters, layer.kept
+        own, trace = layer.parameters, layer.trace
         dx = embedding[symbols] - embedding[run.prepared.tokens[positions]]
         dk = layer.heads(dx, own.key, positions)
         dv = jnp.moveaxis(layer.heads(dx, own.value, None), 0, 1)
-        v = jnp.moveaxis(kept.values[:, positions] - kept.values[:, -1:], 0, 1)
-        return _Step(kept.keys[:, positions], dk, v, dv, size(v), size(dv))
+        v = jnp.moveaxis(trace.values[:, positions] - trace.values[:, -1:], 0, 1)
+        return _Step(trace.keys[:, positions], dk, v, dv, size(v), size(dv))
 
-    def _all_rows(self, first: KeptLayer, prepared: PreparedFold, moves: _Moves, step: _Step) -> _Sums:
+    def _all_rows(self, first: TracedLayer, prepared: PreparedFold, moves: _Moves, step: _Step) -> _Sums:
         """Returns the sums over all rows except the flipped one. Rows that the mask keeps unchanged are skipped."""
         config, dtype, positions = self.config, prepared.prepared.output.dtype, moves.positions
         flips, blocks = positions.shape[0], prepared.reach.shape[0] // ROWS
@@ -335,7 +335,7 @@ class FoldedEngine(ConfigEngine):
         return jax.lax.fori_loop(stop, blocks, unmoved, sums)
 
     def _first_layer(
-        self, first: KeptLayer, prepared: PreparedFold, positions: Array, step: _Step, k: Array
+        self, first: TracedLayer, prepared: PreparedFold, positions: Array, step: _Step, k: Array
     ) -> tuple[_RowsMoved, Bool[Array, " flips"]]:
         """Returns the first layer's change in the rows of block k, bounds of its size and error, and which flips change
         one of them too much."""
@@ -490,8 +490,8 @@ def _with_block(
     moved, moved_square = sums.moved, sums.moved_square
     if changed is not None:
         moved = moved + jnp.einsum("fhj,fjd->fhd", new, changed.dy)
-        doubt = (changed.error + u * changed.size) ** 2
-        moved_square = moved_square + jnp.einsum("fhj,fj->fh", new * new, doubt)
+        error_bound = (changed.error + u * changed.size) ** 2
+        moved_square = moved_square + jnp.einsum("fhj,fj->fh", new * new, error_bound)
     return _Sums(
         sums.total + jnp.sum(gained, axis=-1),
         sums.pulled + jnp.einsum("fhj,hjk->fhk", gained, values),

@@ -15,8 +15,8 @@ from jaxsens.core.base.programs import compiled_for
 from jaxsens.core.base.strict import with_fields
 from jaxsens.core.engines.difference import one_key, rounding
 from jaxsens.core.engines.difference.attention import SOFT, hard_rows, readout_row, soft_rows
-from jaxsens.core.engines.difference.moved import HeadsMoved, Index, KeptLayer, Moved, Rows
-from jaxsens.core.engines.difference.one_key import KeyMoved, Rest
+from jaxsens.core.engines.difference.moved import HeadsMoved, Index, Moved, Rows, TracedLayer
+from jaxsens.core.engines.difference.one_key import KeyMoved, OtherKeys
 from jaxsens.core.engines.difference.one_key_hard import Levels, levels_of, one_key_change_hard
 from jaxsens.core.engines.difference.rounding import product_error, size, unit
 from jaxsens.core.engines.difference.rules import feed_forward_change, layer_norm_change
@@ -40,21 +40,21 @@ class Prepared:
     tokens: Int[Array, " n"]
     traces: Stack[LayerTrace]
     output: Float[Array, "n width"]
-    others: Rest | Levels | None
+    others: OtherKeys | Levels | None
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["parameters", "prepared"], meta_fields=["config"])
 @dataclass(frozen=True)
-class KeptRun:
+class TracedRun:
     """A transformer, its parameters, and its unflipped run."""
 
     config: TransformerConfig
     parameters: TransformerParameters
     prepared: Prepared
 
-    def layer(self, k: int) -> KeptLayer:
+    def layer(self, k: int) -> TracedLayer:
         """Layer k."""
-        return KeptLayer(
+        return TracedLayer(
             self.parameters.layer(self.config, k), self.parameters.layers[k], self.prepared.traces[k]
         )
 
@@ -72,14 +72,14 @@ def prepare(
     """
     n = len(tokens)
     traces, output = layers.trace(config, parameters, tokens, layers.readout_row(config.readout, n))
-    others: Rest | Levels | None = None
+    others: OtherKeys | Levels | None = None
     if config.layers:
-        layer = KeptLayer(parameters.layer(config, 0), parameters.layers[0], traces[0])
+        layer = TracedLayer(parameters.layer(config, 0), parameters.layers[0], traces[0])
         match layer.config.weighting:
             case Softmax() | SinkSoftmax():
                 sink = isinstance(layer.config.weighting, SinkSoftmax)
                 equal = one_key.first_rows(tokens, parameters.position_embedding(config, n), sink)
-                others = one_key.rest_of(layer, equal, row)
+                others = one_key.other_keys_of(layer, equal, row)
             case Sigmoid():
                 pass  # no key's weight depends on the others
             case HardWeighting():
@@ -110,12 +110,12 @@ def of_dtype(config: TransformerConfig, parameters: TransformerParameters) -> Tr
     return with_fields(config, dtype=str(parameters.embedding.dtype))
 
 
-def inner_change(layer: KeptLayer, moved: Moved, rows: Rows | None = None) -> Moved:
+def inner_change(layer: TracedLayer, moved: Moved, rows: Rows | None = None) -> Moved:
     """Returns the change of the input of the query, key and value projections, of some rows or of all."""
     config, norm = layer.config, layer.parameters.attention_norm
     if not config.norm.before:
         return moved
-    normed = _normed(config, norm, layer.kept.x if rows is None else layer.kept.x[rows], moved)
+    normed = _normed(config, norm, layer.trace.x if rows is None else layer.trace.x[rows], moved)
     return replace(normed, new=None if moved.new is None else layer_norm(config, norm, moved.new))
 
 
@@ -127,18 +127,18 @@ def _normed(
     return Moved(dz, rounding.layer_norm_error(config, norm, x, moved.dx, moved.error, dz))
 
 
-def gated_change(layer: KeptLayer, rows: Rows, moved: Moved, heads: HeadsMoved) -> HeadsMoved:
+def gated_change(layer: TracedLayer, rows: Rows, moved: Moved, heads: HeadsMoved) -> HeadsMoved:
     """Returns the change of the heads' outputs after their gates: g' Db + (g' - g) b; Db itself without gates."""
-    config, parameters, kept = layer.config, layer.parameters, layer.kept
+    config, parameters, base = layer.config, layer.parameters, layer.trace
     match config.output_gate:
         case "none":
             return heads
         case "headwise" | "elementwise":
             inner = inner_change(layer, moved, rows)
             matrices = needed(parameters.gate, "gate")
-            before, step = (gate_inputs(config, parameters, z) for z in (kept.z[rows], inner.dx))
+            before, step = (gate_inputs(config, parameters, z) for z in (base.z[rows], inner.dx))
             gate, change = sigmoid_change(before, step)
-            b = kept.b[:, rows]
+            b = base.b[:, rows]
             # A gate's slope is at most 1/4, and a rounding of its input z moves it by at most a rounding of g z.
             slope = product_error(size(inner.dx), inner.error, matrices) / 4
             own = unit(b.dtype) * jnp.max(jnp.abs(change) * (1 + jnp.abs(before)), axis=-1)
@@ -148,26 +148,26 @@ def gated_change(layer: KeptLayer, rows: Rows, moved: Moved, heads: HeadsMoved) 
             raise no_rule("the difference engine", "output gate", other, ("none", "headwise", "elementwise"))
 
 
-def after_attention_change(layer: KeptLayer, rows: Rows, moved: Moved, heads: HeadsMoved) -> Moved:
+def after_attention_change(layer: TracedLayer, rows: Rows, moved: Moved, heads: HeadsMoved) -> Moved:
     """Applies the rest of a layer to some rows: gates, output projection, skips, normalisation, per-position map."""
-    config, parameters, kept = layer.config, layer.parameters, layer.kept
+    config, parameters, base = layer.config, layer.parameters, layer.trace
     gates = gated_change(layer, rows, moved, heads)
     merged = size(jax.vmap(product_error)(size(gates.db), gates.error, parameters.output).T)
     after = Moved(
         moved.dx + jnp.einsum("hmk,hkd->md", gates.db, parameters.output), jnp.hypot(moved.error, merged)
     )
     if config.norm.after:
-        after = _normed(config, parameters.attention_norm, kept.attended[rows], after)
-    if kept.h is not None and kept.mapped is not None:
+        after = _normed(config, parameters.attention_norm, base.attended[rows], after)
+    if base.h is not None and base.mapped is not None:
         norm, w1, w2, inner = parameters.feed_forward_norm, parameters.w1, parameters.w2, after
         if config.norm.before:
-            inner = _normed(config, norm, kept.c[rows], after)
-        h = kept.h[rows]
+            inner = _normed(config, norm, base.c[rows], after)
+        h = base.h[rows]
         dy = after.dx + feed_forward_change(config, w1, w2, h, inner.dx)
         mapped = rounding.feed_forward_error(config, w1, w2, h, inner.dx, inner.error)
         after = Moved(dy, jnp.hypot(after.error, mapped))
         if config.norm.after:
-            after = _normed(config, norm, kept.mapped[rows], after)
+            after = _normed(config, norm, base.mapped[rows], after)
     error = after.error + unit(after.dx.dtype) * size(after.dx)
     if moved.new is None or heads.new is None:
         return Moved(after.dx, error)
@@ -175,7 +175,7 @@ def after_attention_change(layer: KeptLayer, rows: Rows, moved: Moved, heads: He
 
 
 def first_layer_change(
-    run: KeptRun, position: Index, symbol: Index, rows: Rows, also_own: bool = True
+    run: TracedRun, position: Index, symbol: Index, rows: Rows, also_own: bool = True
 ) -> Moved:
     """Returns the change of the given rows of the first layer's output under a flip.
 
@@ -189,7 +189,7 @@ def first_layer_change(
         flipped = run.prepared.tokens.at[position].set(symbol)
         embedded = layers.embed(run.config, run.parameters, flipped)
     match layer.config.weighting, run.prepared.others:
-        case (Softmax() | SinkSoftmax(), Rest()) | (Sigmoid(), None):
+        case (Softmax() | SinkSoftmax(), OtherKeys()) | (Sigmoid(), None):
             moved, heads = soft_first_layer(run, position, symbol, rows, also_own)
         case HardWeighting(), Levels() as best if embedded is not None:
             moved, own = (embedding_change(run, position, symbol, some) for some in (rows, here))
@@ -204,7 +204,7 @@ def first_layer_change(
     return after
 
 
-def embedding_change(run: KeptRun, position: Index, symbol: Index, rows: Rows) -> Moved:
+def embedding_change(run: TracedRun, position: Index, symbol: Index, rows: Rows) -> Moved:
     """Returns the change of some rows of the embedded input: a difference of two given vectors, rounded once."""
     embedding = run.parameters.embedding
     step = embedding[symbol] - embedding[run.prepared.tokens[position]]
@@ -213,7 +213,7 @@ def embedding_change(run: KeptRun, position: Index, symbol: Index, rows: Rows) -
 
 
 def soft_first_layer(
-    run: KeptRun, position: Index, symbol: Index, rows: Rows, also_own: bool = True
+    run: TracedRun, position: Index, symbol: Index, rows: Rows, also_own: bool = True
 ) -> tuple[Moved, HeadsMoved]:
     """Returns the change of some rows of a soft layer's input, and of their heads' outputs: `first_layer_change`."""
     layer, here = run.layer(0), position[None]
@@ -222,35 +222,35 @@ def soft_first_layer(
     dq, dk = (layer.heads_change(inner, matrix, here) for matrix in (own.query, own.key))
     flip = KeyMoved(position, symbol, dk, layer.heads_change(inner, own.value, None))
     match layer.config.weighting, run.prepared.others:
-        case Softmax() | SinkSoftmax(), Rest() as rest:
-            heads = one_key.one_key_change(layer, rest, rows, flip)
-        case Sigmoid(), None as rest:
+        case Softmax() | SinkSoftmax(), OtherKeys() as other_keys:
+            heads = one_key.one_key_change(layer, other_keys, rows, flip)
+        case Sigmoid(), None as other_keys:
             heads = one_key.one_key_change_sigmoid(layer, rows, flip)
         case other, _:
             raise no_rule("the first layer's closed form", "weighting", other, SOFT)
     if also_own:
-        heads = one_key.own_row(layer, rest, flip, dq).where(rows == position, heads)
+        heads = one_key.own_row(layer, other_keys, flip, dq).where(rows == position, heads)
     return embedding_change(run, position, symbol, rows), heads
 
 
 def _hard_first_layer(
-    run: KeptRun, best: Levels, position: Index, rows: Rows, also_own: bool, inner: Moved
+    run: TracedRun, best: Levels, position: Index, rows: Rows, also_own: bool, inner: Moved
 ) -> HeadsMoved:
     """Returns the change and new value of the heads' outputs when one key of hard attention becomes that of `inner`."""
     layer, here = run.layer(0), position[None]
-    kept, new = layer.kept, (needed(inner.new, "new"), here)
+    base, new = layer.trace, (needed(inner.new, "new"), here)
     new_q, new_k, new_v = layer.new_heads(new, new)
     dv = layer.heads_change(inner, layer.parameters.value, None)
-    keys, values = kept.keys.at[:, position].set(new_k[:, 0]), kept.values.at[:, position].set(new_v[:, 0])
+    keys, values = base.keys.at[:, position].set(new_k[:, 0]), base.values.at[:, position].set(new_v[:, 0])
     all_dv = HeadsMoved(
-        jnp.zeros_like(kept.values).at[:, position].set(dv.db[:, 0]),
-        jnp.zeros_like(kept.values[..., 0]).at[:, position].set(dv.error[:, 0]),
+        jnp.zeros_like(base.values).at[:, position].set(dv.db[:, 0]),
+        jnp.zeros_like(base.values[..., 0]).at[:, position].set(dv.error[:, 0]),
     )
     is_here = rows == position
     if isinstance(layer.config.weighting, AverageHard) and run.config.layers > 1:
         # Equal averages must be summed in the same order, or a later layer would break their ties by rounding. So all
         # rows are computed in full, O(n d) each.
-        queries = jnp.where(is_here[:, None], new_q, kept.queries[:, rows])
+        queries = jnp.where(is_here[:, None], new_q, base.queries[:, rows])
         heads = hard_rows(layer, rows, (queries, keys, values), all_dv)
     else:
         heads = one_key_change_hard(layer, best, rows, position, new_k[:, 0], new_v[:, 0], dv)
@@ -259,7 +259,7 @@ def _hard_first_layer(
     return heads
 
 
-def layer_change(layer: KeptLayer, moved: Moved, reach: Reach) -> Moved:
+def layer_change(layer: TracedLayer, moved: Moved, reach: Reach) -> Moved:
     """Returns the change of all rows of a layer but the first under a change of its inputs. O(H n^2 head_width), in
     blocks.
 
@@ -293,7 +293,7 @@ def layer_change(layer: KeptLayer, moved: Moved, reach: Reach) -> Moved:
             raise no_rule("the difference engine", "weighting", other, (*SOFT, HardWeighting))
 
 
-def last_layer_change(run: KeptRun, moved: Moved, row: int) -> Moved:
+def last_layer_change(run: TracedRun, moved: Moved, row: int) -> Moved:
     """Returns the change of the readout row of the last layer, k > 0, under a change of all its inputs. O(n d)."""
     layer = run.layer(run.config.layers - 1)
     rows, own = jnp.asarray([row]), layer.parameters

@@ -33,17 +33,17 @@ Matrices: TypeAlias = Float[Array, "heads width out"]
 
 
 @dataclass(frozen=True)
-class KeptLayer:
+class TracedLayer:
     """One layer: its config, its parameters, and its unflipped run."""
 
     config: LayerConfig
     parameters: LayerParameters
-    kept: LayerTrace
+    trace: LayerTrace
 
     @property
     def n(self) -> int:
         """The length of the input."""
-        return self.kept.x.shape[0]
+        return self.trace.x.shape[0]
 
     def scores(self, queries: Heads, keys: Keys, rows: Rows, places: Int[Array, "*k"]) -> Table:
         """Returns the tempered scores of the queries of some rows and of keys at some places."""
@@ -51,8 +51,8 @@ class KeptLayer:
 
     def row_scores(self, rows: Rows) -> tuple[Table, Seen]:
         """Returns the unflipped scores of some rows and all keys, and which keys are visible."""
-        kept = self.kept
-        return scores_of_rows(self.config, self.parameters, kept.queries[:, rows], kept.keys, rows)
+        trace = self.trace
+        return scores_of_rows(self.config, self.parameters, trace.queries[:, rows], trace.keys, rows)
 
     def heads(self, z: Float[Array, "m width"], matrices: Matrices, places: Rows | None) -> Heads:
         """Returns queries or keys at `places` (with rotary embedding), or values (None), of rows z or their changes."""
@@ -110,13 +110,13 @@ class HeadsMoved:
         return HeadsMoved(db, jnp.where(chosen, self.error, other.error), new)
 
 
-class Doubt(NamedTuple):
+class Bound(NamedTuple):
     """The sizes of some vectors, and their errors."""
 
     size: Float[Array, "heads rows"]
     error: Float[Array, "heads rows"]
 
     @classmethod
-    def of(cls, moved: HeadsMoved) -> Doubt:
+    def of(cls, moved: HeadsMoved) -> Bound:
         """Returns the sizes and errors of some heads' changes."""
         return cls(size(moved.db), moved.error)

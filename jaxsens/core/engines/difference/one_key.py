@@ -11,7 +11,7 @@ rounded, and are exactly 0 for rows that hold the same symbol at equal position 
 nearly all weight is on keys of one value.
 
 lambda = lse + log1p(-p) and D = (D_all - p u_i) / (1 - p) lose digits as p approaches 1. Only a row's best key can
-have p > 1/2, so for that key both are computed in full beforehand, without it (`Rest`).
+have p > 1/2, so for that key both are computed in full beforehand, without it (`OtherKeys`).
 
 A sink is one of the other keys, with a score that never changes and the value 0. In sigmoid attention no weights
 compete: the change of a weight is a difference of two sigmoids.
@@ -35,7 +35,7 @@ from jaxsens.core.engines.difference.attention import (
     score_error,
     weights_moved,
 )
-from jaxsens.core.engines.difference.moved import Doubt, Heads, HeadsMoved, KeptLayer, Numbers, Rows
+from jaxsens.core.engines.difference.moved import Bound, Heads, HeadsMoved, Numbers, Rows, TracedLayer
 from jaxsens.core.engines.difference.rounding import size, unit
 from jaxsens.core.engines.difference.softmax_change import cancelled, log1p, tied, too_large
 from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change
@@ -102,7 +102,7 @@ class Pull(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Rest:
+class OtherKeys:
     """For each row: its best key, and what the row attends to without it.
 
     With a sink, it is one of the keys, number n, of the value 0.
@@ -148,16 +148,16 @@ class Rest:
         )
 
 
-def rest_of(layer: KeptLayer, equal: FirstRows, row: int | None = None) -> Rest:
-    """`Rest` for all rows, O(H n^2 head_width) once an input, in blocks; or for one `row` alone, 0 in the others."""
-    kept, n, dtype = layer.kept, layer.n, layer.kept.x.dtype
+def other_keys_of(layer: TracedLayer, equal: FirstRows, row: int | None = None) -> OtherKeys:
+    """`OtherKeys` for all rows, O(H n^2 head_width) once an input, in blocks; or for one `row` alone, else 0."""
+    trace, n, dtype = layer.trace, layer.n, layer.trace.x.dtype
     sink = sink_score("the change of a softmax", weighting_of(layer.config, layer.parameters))
-    values = kept.values - kept.values[:, -1:]
+    values = trace.values - trace.values[:, -1:]
     has_sink = isinstance(layer.config.weighting, SinkSoftmax)
     if has_sink:
-        values = jnp.concatenate([values, -kept.values[:, -1:]], axis=1)
+        values = jnp.concatenate([values, -trace.values[:, -1:]], axis=1)
     keys, sizes = jnp.arange(values.shape[1]), size(values)
-    value_error = unit(dtype) * jnp.max(size(kept.values), axis=1)
+    value_error = unit(dtype) * jnp.max(size(trace.values), axis=1)
 
     def mean_of(s: Array, reference: Array) -> tuple[Array, Array]:
         """The weighted mean of the values less the reference's, over the keys whose value is another, and its error."""
@@ -168,8 +168,8 @@ def rest_of(layer: KeptLayer, equal: FirstRows, row: int | None = None) -> Rest:
         other = jnp.take_along_axis(values, reference[..., None], axis=1)
         mean = weighted_sums(weight, values, False) - jnp.sum(weight, axis=-1, keepdims=True) * other
         rounding = unit(dtype, n) * (1 + jnp.where(weight > 0, jnp.abs(s), 0))
-        doubt = rounding * (sizes[:, None] + size(other)[..., None]) + value_error[:, None, None]
-        return mean, jnp.sum(weight * doubt, axis=-1)
+        error_bound = rounding * (sizes[:, None] + size(other)[..., None]) + value_error[:, None, None]
+        return mean, jnp.sum(weight * error_bound, axis=-1)
 
     def rows(block: Array) -> tuple[Array, ...]:
         s, seen = layer.row_scores(block)
@@ -184,7 +184,7 @@ def rest_of(layer: KeptLayer, equal: FirstRows, row: int | None = None) -> Rest:
         return best, second, *highest, jax.nn.logsumexp(others, axis=-1), *mean, *pull
 
     of_rows = over_row_blocks(rows, layer.config.heads, n, row)
-    return Rest(*of_rows, values=values, value_error=value_error, rows=equal)
+    return OtherKeys(*of_rows, values=values, value_error=value_error, rows=equal)
 
 
 class KeyScore(NamedTuple):
@@ -195,40 +195,40 @@ class KeyScore(NamedTuple):
     es: Numbers
 
     @classmethod
-    def of(cls, layer: KeptLayer, rows: Rows, flip: KeyMoved) -> KeyScore:
+    def of(cls, layer: TracedLayer, rows: Rows, flip: KeyMoved) -> KeyScore:
         """Returns the scores of a flip's key in rows whose queries do not change."""
-        q, key = layer.kept.queries[:, rows], layer.kept.keys[:, flip.position][:, None]
+        q, key = layer.trace.queries[:, rows], layer.trace.keys[:, flip.position][:, None]
         return cls(
             layer.scores(q, key, rows, flip.position[None])[..., 0],
             score_change(layer, q, None, key, flip.dk.db, rows)[..., 0],
-            score_error(layer, size(q), None, size(key), Doubt.of(flip.dk), rows)[..., 0],
+            score_error(layer, size(q), None, size(key), Bound.of(flip.dk), rows)[..., 0],
         )
 
 
-def one_key_change(layer: KeptLayer, rest: Rest, rows: Rows, flip: KeyMoved) -> HeadsMoved:
+def one_key_change(layer: TracedLayer, others: OtherKeys, rows: Rows, flip: KeyMoved) -> HeadsMoved:
     """Returns Db of the `rows`, other than the flipped one, when the key and value at one position change."""
-    kept, position = layer.kept, flip.position
+    trace, position = layer.trace, flip.position
     s, ds, es = KeyScore.of(layer, rows, flip)
-    p = jnp.exp(s - kept.normaliser[:, rows])
-    is_best = rest.best[:, rows] == position
+    p = jnp.exp(s - trace.normaliser[:, rows])
+    is_best = others.best[:, rows] == position
     # A key that is not the best has p <= 1/2, up to the rounding of scores: these are bounded, or else do not tie.
     small = jnp.where(is_best, 0, p)
-    others = jnp.where(is_best, rest.normaliser[:, rows], kept.normaliser[:, rows] + log1p(-small))
-    pull = rest.pull_of(flip, jnp.where(is_best, rest.second[:, rows], rest.best[:, rows]))
+    normaliser = jnp.where(is_best, others.normaliser[:, rows], trace.normaliser[:, rows] + log1p(-small))
+    pull = others.pull_of(flip, jnp.where(is_best, others.second[:, rows], others.best[:, rows]))
     u = unit(s.dtype)
-    part = u * (1 + jnp.abs(s) + jnp.where(jnp.isfinite(others), jnp.abs(others), 0))
-    left = (rest.pull[:, rows] - small[..., None] * pull.old) / (1 - small)[..., None]
-    left_error = rest.pull_error[:, rows] + u * size(rest.pull[:, rows])
+    part = u * (1 + jnp.abs(s) + jnp.where(jnp.isfinite(normaliser), jnp.abs(normaliser), 0))
+    left = (others.pull[:, rows] - small[..., None] * pull.old) / (1 - small)[..., None]
+    left_error = others.pull_error[:, rows] + u * size(others.pull[:, rows])
     left_error = (left_error + small * (part * size(pull.old) + pull.old_error)) / (1 - small)
-    mean = jnp.where(is_best[..., None], rest.mean[:, rows], left)
-    mean_error = jnp.where(is_best, rest.mean_error[:, rows] + u * size(rest.mean[:, rows]), left_error)
+    mean = jnp.where(is_best[..., None], others.mean[:, rows], left)
+    mean_error = jnp.where(is_best, others.mean_error[:, rows] + u * size(others.mean[:, rows]), left_error)
     pull = Pull(pull.old - mean, pull.new - mean, pull.old_error + mean_error, pull.new_error + mean_error)
-    new, change = sigmoid_change(s - others, ds)
-    old = jax.nn.sigmoid(s - others)
+    new, change = sigmoid_change(s - normaliser, ds)
+    old = jax.nn.sigmoid(s - normaliser)
     slope = jnp.maximum(old * (1 - old), new * (1 - new))
     error = jnp.abs(change) * part + slope * (es + u * jnp.abs(ds))
     # If the dtype cannot represent the new weight accurately, the flip is declined.
-    other = jnp.where(is_best, rest.second_score[:, rows], rest.best_score[:, rows])
+    other = jnp.where(is_best, others.second_score[:, rows], others.best_score[:, rows])
     largest = jnp.maximum(jnp.abs(s), jnp.abs(ds))
     lost = too_large(ds) | cancelled(s, ds, new) | tied(s, other, largest) | tied(s + ds, other, largest)
     moved = key_term((old, jnp.where(lost, jnp.nan, new), change), error, pull, flip.dv, part)
@@ -236,12 +236,12 @@ def one_key_change(layer: KeptLayer, rest: Rest, rows: Rows, flip: KeyMoved) -> 
     return HeadsMoved(jnp.where(seen[:, None], moved.db, 0), jnp.where(seen, moved.error, 0))
 
 
-def one_key_change_sigmoid(layer: KeptLayer, rows: Rows, flip: KeyMoved) -> HeadsMoved:
+def one_key_change_sigmoid(layer: TracedLayer, rows: Rows, flip: KeyMoved) -> HeadsMoved:
     """Returns Db of the `rows`, other than the flipped one, of sigmoid attention, in which no weights compete.
 
     b' - b = (p' - p) v_i + p' Dv_i, where only the weight of the changed key counts. O(head_width) per row.
     """
-    value = layer.kept.values[:, flip.position][:, None]
+    value = layer.trace.values[:, flip.position][:, None]
     s, ds, es = KeyScore.of(layer, rows, flip)
     new, change = sigmoid_change(s, ds)
     db = change[..., None] * value + new[..., None] * flip.dv.db
@@ -266,59 +266,59 @@ def key_term(
     """
     (old, new, change), u = weights, unit(weights[0].dtype)
     sizes = size(pull.old), size(pull.new), size(dv.db)
-    carried = jnp.abs(change) * sizes[0] + new * sizes[2]
+    difference = jnp.abs(change) * sizes[0] + new * sizes[2]
     plain = new * sizes[1] + old * sizes[0]
-    doubt = error * sizes[0] + jnp.abs(change) * pull.old_error + new * (dv.error + part * sizes[2])
-    plain_doubt = new * (part * sizes[1] + pull.new_error)
-    plain_doubt = plain_doubt + old * (part * sizes[0] + pull.old_error) + error * sizes[1]
-    by_parts = plain < carried
+    error_bound = error * sizes[0] + jnp.abs(change) * pull.old_error + new * (dv.error + part * sizes[2])
+    plain_bound = new * (part * sizes[1] + pull.new_error)
+    plain_bound = plain_bound + old * (part * sizes[0] + pull.old_error) + error * sizes[1]
+    by_parts = plain < difference
     db = jnp.where(
         by_parts[..., None],
         new[..., None] * pull.new - old[..., None] * pull.old,
         change[..., None] * pull.old + new[..., None] * dv.db,
     )
     tiny = jnp.finfo(change.dtype).tiny * (sizes[0] + sizes[2])  # what a weight that underflows would pull
-    doubt = jnp.where(by_parts, plain_doubt + u * plain, doubt + u * carried)
-    return HeadsMoved(db, doubt + tiny)
+    error_bound = jnp.where(by_parts, plain_bound + u * plain, error_bound + u * difference)
+    return HeadsMoved(db, error_bound + tiny)
 
 
-def own_row(layer: KeptLayer, rest: Rest | None, flip: KeyMoved, dq: HeadsMoved) -> HeadsMoved:
+def own_row(layer: TracedLayer, other_keys: OtherKeys | None, flip: KeyMoved, dq: HeadsMoved) -> HeadsMoved:
     """Returns Db of the flipped row of the first layer, whose own query, key and value change. O(n d).
 
-    `rest` is None for sigmoid attention, whose weights do not compete.
+    `other_keys` is None for sigmoid attention, whose weights do not compete.
     """
-    kept, position = layer.kept, flip.position
+    trace, position = layer.trace, flip.position
     rows = position[None]
-    q, key = kept.queries[:, rows], kept.keys[:, rows]
-    ds = score_change(layer, q, dq.db, kept.keys, None, rows)
+    q, key = trace.queries[:, rows], trace.keys[:, rows]
+    ds = score_change(layer, q, dq.db, trace.keys, None, rows)
     own = score_change(layer, q, dq.db, key, flip.dk.db, rows)
     here = jnp.arange(layer.n) == position  # not scattered: scatters are not fused with what surrounds them
     ds = jnp.where(here, own, ds)
-    sizes = size(q), Doubt.of(dq)
-    es = score_error(layer, *sizes, size(kept.keys), None, rows)
-    own = score_error(layer, *sizes, size(key), Doubt.of(flip.dk), rows)
+    sizes = size(q), Bound.of(dq)
+    es = score_error(layer, *sizes, size(trace.keys), None, rows)
+    own = score_error(layer, *sizes, size(key), Bound.of(flip.dk), rows)
     es = jnp.where(here, own, es)
     moved = weights_moved(layer, *layer.row_scores(rows), ds, es)
-    none = jnp.zeros_like(kept.keys[..., 0])
-    if rest is None:
+    none = jnp.zeros_like(trace.keys[..., 0])
+    if other_keys is None:
         sizes = none.at[:, position].set(size(flip.dv.db)[:, 0])
-        doubt = Doubt(sizes, none.at[:, position].set(flip.dv.error[:, 0]))
-        pulled = pulled_of_row(layer.config, kept.values, moved, doubt)
+        dv = Bound(sizes, none.at[:, position].set(flip.dv.error[:, 0]))
+        pulled = pulled_of_row(layer.config, trace.values, moved, dv)
         return HeadsMoved(pulled.db + moved.new[:, :, position, None] * flip.dv.db, pulled.error)
     # The flipped key has one term of its own, in which its new value may be exactly the reference.
-    best, keys = rest.best[:, rows], jnp.arange(moved.s.shape[-1])
-    others = _pulled_to(rest, moved, best, (keys == position) | rest.rows.same(keys, best))
+    best, keys = other_keys.best[:, rows], jnp.arange(moved.s.shape[-1])
+    others = _pulled_to(other_keys, moved, best, (keys == position) | other_keys.rows.same(keys, best))
     new, change, error, s = (
         values[:, :, position] for values in (moved.new, moved.change, moved.error, moved.s)
     )
-    old = jnp.exp(s - kept.normaliser[:, rows])
+    old = jnp.exp(s - trace.normaliser[:, rows])
     part = unit(s.dtype) * (1 + jnp.abs(jnp.where(s > -jnp.inf, s, 0)))
-    mine = key_term((old, new, change), error, rest.pull_of(flip, best), flip.dv, part)
+    mine = key_term((old, new, change), error, other_keys.pull_of(flip, best), flip.dv, part)
     return HeadsMoved(others.db + mine.db, others.error + mine.error)
 
 
 def _pulled_to(
-    rest: Rest, moved: WeightsMoved, best: Int[Array, "heads 1"], without: Bool[Array, "heads keys"]
+    others: OtherKeys, moved: WeightsMoved, best: Int[Array, "heads 1"], without: Bool[Array, "heads keys"]
 ) -> HeadsMoved:
     """Returns sum_k (p'_k - p_k) (v_k - r) of one row, r the value of its `best` key, over the keys not in `without`.
 
@@ -326,8 +326,8 @@ def _pulled_to(
     of both, hence nothing is left of them; the rounding of others is that of v_k and r.
     """
     change, error = jnp.where(without[:, None], 0, moved.change), jnp.where(without[:, None], 0, moved.error)
-    reference = jnp.take_along_axis(rest.values, best[..., None], axis=1)
-    db = weighted_sums(change, rest.values, False) - jnp.sum(change, axis=-1, keepdims=True) * reference
-    sizes = (size(rest.values) + size(reference))[:, None]
-    rounding = unit(db.dtype) * sizes + rest.value_error[:, None, None]
+    reference = jnp.take_along_axis(others.values, best[..., None], axis=1)
+    db = weighted_sums(change, others.values, False) - jnp.sum(change, axis=-1, keepdims=True) * reference
+    sizes = (size(others.values) + size(reference))[:, None]
+    rounding = unit(db.dtype) * sizes + others.value_error[:, None, None]
     return HeadsMoved(db, pulled_error(moved._replace(change=change, error=error), sizes, rounding, None))

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base.errors import no_rule
 from jaxsens.core.base.programs import compiled_for
-from jaxsens.core.engines.difference.moved import HeadsMoved, Index, KeptLayer, Numbers, Rows
+from jaxsens.core.engines.difference.moved import HeadsMoved, Index, Numbers, Rows, TracedLayer
 from jaxsens.core.engines.difference.rounding import size, unit
 from jaxsens.core.models.parts.choices import weighted_sums
 from jaxsens.core.models.parts.masks import visible
@@ -76,30 +76,30 @@ def _precedes(
         case AverageHard():
             return None
         case other:
-            known = (LeftmostHard, RightmostHard, AverageHard)
-            raise no_rule("the change of hard attention", "weighting", other, known)
+            kinds = (LeftmostHard, RightmostHard, AverageHard)
+            raise no_rule("the change of hard attention", "weighting", other, kinds)
 
 
-def levels_of(layer: KeptLayer, row: int | None = None) -> Levels:
+def levels_of(layer: TracedLayer, row: int | None = None) -> Levels:
     """`Levels` for all rows, O(H n^2 head_width) once an input, in blocks; or for one `row` alone, 0 in the others.
 
     On CPU a block's scores stay in cache: they are read a dozen times.
     """
-    config, kept, n = layer.config, layer.kept, layer.n
+    config, trace, n = layer.config, layer.trace, layer.n
     shared = isinstance(config.weighting, AverageHard)
 
     def summed(level: Bool[Array, "heads m n"], key: Int[Array, "heads m"]) -> Array:
         if shared:
-            return weighted_sums(level.astype(kept.values.dtype), kept.values, True)
+            return weighted_sums(level.astype(trace.values.dtype), trace.values, True)
         # The value of the one key, without a pass over all keys.
-        alone = jnp.take_along_axis(kept.values, jnp.maximum(key, 0)[..., None], axis=1)
+        alone = jnp.take_along_axis(trace.values, jnp.maximum(key, 0)[..., None], axis=1)
         return jnp.where((key >= 0)[..., None], alone, 0)
 
     def spread(level: Bool[Array, "heads m n"], key: Int[Array, "heads m"]) -> Array:
-        alone = jnp.take_along_axis(kept.values, jnp.maximum(key, 0)[..., None], axis=1)
+        alone = jnp.take_along_axis(trace.values, jnp.maximum(key, 0)[..., None], axis=1)
         if not shared:
             return jnp.zeros_like(alone)
-        return jnp.sum(level[..., None] * (kept.values[:, None] - alone[:, :, None]), axis=-2)
+        return jnp.sum(level[..., None] * (trace.values[:, None] - alone[:, :, None]), axis=-2)
 
     def rows(block: Array) -> tuple[Array, ...]:
         s, seen = layer.row_scores(block)
@@ -116,7 +116,7 @@ def levels_of(layer: KeptLayer, row: int | None = None) -> Levels:
 
 
 def one_key_change_hard(
-    layer: KeptLayer,
+    layer: TracedLayer,
     levels: Levels,
     rows: Rows,
     position: Index,
@@ -129,7 +129,7 @@ def one_key_change_hard(
     The new value is `new_value`. The row `position` itself must not be among the rows. Where two scores that decide
     differ by less than their rounding, the choice is in doubt, and the error is that of the other one.
     """
-    config, kept = layer.config, layer.kept
+    config, trace = layer.config, layer.trace
     first, second = levels.first[:, rows], levels.second[:, rows]
     seen = jnp.broadcast_to(visible(config.mask, rows, position), first.shape)
     before, after, one, two = _four_scores(layer, rows, position, new_key, first, second)
@@ -138,7 +138,7 @@ def one_key_change_hard(
         in_first = in_first & (first == position)
     alone = in_first & (levels.first_count[:, rows] == 1)
     # The best level among the keys other than i: its score, one of its keys, their number, their values' sum.
-    value = kept.values[:, position][:, None]
+    value = trace.values[:, position][:, None]
     score, key = jnp.where(alone, two, one), jnp.where(alone, second, first)
     less = (in_first & ~alone).astype(value.dtype)
     count = (
@@ -146,7 +146,7 @@ def one_key_change_hard(
     )
     chosen, less = alone[..., None], less[..., None]
     total = jnp.where(chosen, levels.second_sum[:, rows], levels.first_sum[:, rows]) - less * value
-    rest = total / jnp.maximum(count, 1)[..., None]
+    others = total / jnp.maximum(count, 1)[..., None]
 
     empty = key < 0
     wins = seen & ((after > score) | empty)
@@ -155,7 +155,7 @@ def one_key_change_hard(
     if precedes is not None:
         wins, ties = wins | (ties & precedes), jnp.zeros_like(ties)
     joined = 1 / (count + 1)
-    new = jnp.where(ties[..., None], (total + new_value[:, None]) * joined[..., None], rest)
+    new = jnp.where(ties[..., None], (total + new_value[:, None]) * joined[..., None], others)
     new = jnp.where(wins[..., None], new_value[:, None], new)
     new = jnp.where((~wins & empty)[..., None], 0, new)
 
@@ -163,18 +163,18 @@ def one_key_change_hard(
     # v_i - rest is taken relative to one of the others' values, so that equal values leave nothing.
     now = jnp.where(wins, 1, jnp.where(ties, joined, 0))
     ago = jnp.where(alone, 1, jnp.where(in_first, joined, 0))
-    other = jnp.take_along_axis(kept.values, jnp.maximum(key, 0)[..., None], axis=1)
+    other = jnp.take_along_axis(trace.values, jnp.maximum(key, 0)[..., None], axis=1)
     spread = jnp.where(chosen, levels.second_spread[:, rows], levels.first_spread[:, rows])
     apart = (value - other) - (spread - less * (value - other)) / jnp.maximum(count, 1)[..., None]
     change = (now - ago)[..., None] * apart + now[..., None] * dv.db
     lone = (empty & seen)[..., None]
     change = jnp.where(lone, dv.db, change)
     doubtful = seen & (_close(after, score) | _close(before, score) | _close(before, one))
-    u = unit(change.dtype, len(kept.x))
+    u = unit(change.dtype, len(trace.x))
     rounding = u * (size(value) + size(other)) * (size(apart) > 0)
     error = jnp.abs(now - ago) * rounding + jnp.maximum(now, lone[..., 0]) * (dv.error + u * size(dv.db))
     error = error + jnp.where(doubtful, size(apart) + size(dv.db), 0)
-    new = jnp.where(seen[..., None], new, kept.b[:, rows])
+    new = jnp.where(seen[..., None], new, trace.b[:, rows])
     return HeadsMoved(jnp.where(seen[..., None], change, 0), jnp.where(seen, error, 0), new)
 
 
@@ -186,15 +186,15 @@ def _close(score: Numbers, other: Numbers) -> Bool[Array, "heads m"]:
 
 
 def _four_scores(
-    layer: KeptLayer, rows: Array, position: Array, new_key: Array, first: Array, second: Array
+    layer: TracedLayer, rows: Array, position: Array, new_key: Array, first: Array, second: Array
 ) -> tuple[Array, Array, Array, Array]:
     """Returns each row's scores with key i before and after, and with one key of each level, by one operation."""
-    kept = layer.kept
+    base = layer.base
 
     def one_row(row: Array, one: Array, two: Array) -> Array:
-        q = kept.queries[:, row][:, None]
+        q = base.queries[:, row][:, None]
         places = jnp.stack([jnp.full_like(one, position), jnp.full_like(one, position), one, two], axis=1)
-        keys = jnp.take_along_axis(kept.keys, jnp.maximum(places, 0)[..., None], axis=1).at[:, 1].set(new_key)
+        keys = jnp.take_along_axis(base.keys, jnp.maximum(places, 0)[..., None], axis=1).at[:, 1].set(new_key)
 
         return layer.scores(q, keys, row[None], jnp.maximum(places, 0)[:, None])[:, 0]
 

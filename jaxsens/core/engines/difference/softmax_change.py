@@ -87,13 +87,13 @@ def softmax_change(
     new, new_best, new_total = _weights(s + ds)
     moved = (new_best - best) + jnp.log(new_total / total)
     shared = jnp.where(jnp.abs(moved) > 1, moved, 0)
-    rest = ds - shared
+    own = ds - shared
     # p e^(ds - shared) - p. Its sum E lies between e^-1 - 1 and e - 1 by the choice of `shared`: log1p loses nothing.
     # A key that keeps its weight has |rest| <= 1, or a little more by rounding: it takes the accurate form up to 2.
     gained = jnp.where(
-        jnp.abs(rest) > 2, new * jnp.exp(moved - shared) - old, old * jnp.expm1(jnp.clip(rest, -2, 2))
+        jnp.abs(own) > 2, new * jnp.exp(moved - shared) - old, old * jnp.expm1(jnp.clip(own, -2, 2))
     )
-    t = rest - log1p(jnp.sum(gained, axis=-1, keepdims=True))
+    t = own - log1p(jnp.sum(gained, axis=-1, keepdims=True))
     subtracted = new - old
     far = (jnp.sum(jnp.abs(subtracted), axis=-1, keepdims=True) > FAR) | (jnp.abs(t) > 1)
     return new, jnp.where(far, subtracted, old * jnp.expm1(jnp.clip(t, -1, 1)))

@@ -58,7 +58,7 @@ def changed_rows(mask: AnyMask, reach: Reach, n: int) -> Reach:
     return mask_of("the rows that change", mask).rows_that_see(reach, n)
 
 
-def carried(reach: Reach) -> tuple[Array, Array]:
+def as_carry(reach: Reach) -> tuple[Array, Array]:
     """Returns the rows as a loop over layers carries them. Bounds that a mask tells anew in each layer stay static."""
     return jnp.asarray(reach[0], jnp.int32), jnp.asarray(reach[1], jnp.int32)
 

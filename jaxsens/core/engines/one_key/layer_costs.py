@@ -58,11 +58,11 @@ def _costs(model: Layered, structure: Any, shapes: tuple[Any, ...], layer: int, 
     def merge(own: Any, x: Array, b: Array) -> Array:
         return model.merge(own, layer, x, b)
 
-    whole = _operations(lambda own, x, i: model.project(own, layer, x, i), parameters, row, _HERE)
-    whole += _operations(merge, parameters, row, attended)
+    row_cost = _operations(lambda own, x, i: model.project(own, layer, x, i), parameters, row, _HERE)
+    row_cost += _operations(merge, parameters, row, attended)
     pair = 2.0 * (q.size + q.shape[0] * v.shape[1])
     of_keys = _operations(keys, parameters, row, _HERE)
-    return LayerCosts(pair, whole, of_keys, row.size, q.size, q.shape[0] * v.shape[1])
+    return LayerCosts(pair, row_cost, of_keys, row.size, q.size, q.shape[0] * v.shape[1])
 
 
 def costs_of_layers(model: Layered, parameters: Any, n: int) -> list[LayerCosts]:
@@ -78,5 +78,5 @@ def outputs_of_row(model: Layered, parameters: Any) -> int:
     return jax.eval_shape(model.read, parameters, row).size
 
 
-def _operations(function: Callable[..., Any], *given: Any) -> float:
-    return float((jax.jit(function).lower(*given).cost_analysis() or {}).get("flops", 0))
+def _operations(function: Callable[..., Any], *arguments: Any) -> float:
+    return float((jax.jit(function).lower(*arguments).cost_analysis() or {}).get("flops", 0))

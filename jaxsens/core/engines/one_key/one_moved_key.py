@@ -72,7 +72,7 @@ def shares_moved(
 
     All changes are 0 where the row does not see the key. `of_rows` holds the rows' queries and two normalisers.
     """
-    q, normaliser, rest_normaliser = of_rows
+    q, normaliser, others_normaliser = of_rows
     weighting = layer.attention.weighting
     s = layer.scores(head, q, key, rows, positions)
     steps = _steps(layer, head, q, key, dkey)
@@ -85,8 +85,8 @@ def shares_moved(
     ds = layer.tempered(steps, rows)
     p = jnp.exp(s - normaliser[:, None])
     near = p > NEAR
-    c = jnp.where(near, jnp.exp(rest_normaliser - normaliser)[:, None], 1 - p)
-    exponent = s + ds - jnp.where(near, rest_normaliser[:, None], normaliser[:, None])
+    c = jnp.where(near, jnp.exp(others_normaliser - normaliser)[:, None], 1 - p)
+    exponent = s + ds - jnp.where(near, others_normaliser[:, None], normaliser[:, None])
     far = FAR * math.log(float(jnp.finfo(s.dtype).max))
     w = jnp.exp(jnp.minimum(exponent, far)) / jnp.where(near, 1, c)
     new_p, new_c = w / (1 + w), 1 / (1 + w)
@@ -104,13 +104,13 @@ def _steps(layer: ModelLayer, head: Index, q: Queries, key: KeysOfFlips, dkey: K
 
 
 def attended_by_moved_rows(
-    layer: ModelLayer, kept: LayerRun, positions: Flips, moved: Projections
+    layer: ModelLayer, trace: LayerRun, positions: Flips, moved: Projections
 ) -> Float[Array, "flips heads value_width"]:
     """Returns what each flipped row attends to: the old keys, with its own replaced. O(n width) a flip."""
     attention, columns = layer.attention, jnp.arange(layer.n)
 
-    def one_head(given: tuple[Array, ...]) -> Array:
-        head, keys, values, q, k, v = given
+    def one_head(arrays: tuple[Array, ...]) -> Array:
+        head, keys, values, q, k, v = arrays
 
         def of_flip(*flip: Array) -> Array:
             i, q, k, v = (part[None] for part in flip)
@@ -125,36 +125,36 @@ def attended_by_moved_rows(
 
         return over_rows(of_flip, positions, q, k, v, most=max(1, TILE // layer.n))
 
-    heads = jnp.arange(attention.heads), kept.keys, kept.values, *moved
+    heads = jnp.arange(attention.heads), trace.keys, trace.values, *moved
     return jax.lax.map(one_head, heads).swapaxes(0, 1)
 
 
 def changes_of_rows(
-    layer: ModelLayer, kept: LayerRun, rows: Places, positions: Flips, moved: tuple[Array, Array]
+    layer: ModelLayer, trace: LayerRun, rows: Places, positions: Flips, moved: tuple[Array, Array]
 ) -> Float[Array, "flips m heads value_width"]:
     """Returns b' - b of some rows, exactly, for flips of other rows. `moved` holds their new keys and values.
 
     O(width) operations for each row and flip.
     """
 
-    def one_head(given: tuple[Array, ...]) -> Array:
-        head, q, keys, values, b, normaliser, rest_normaliser, rest, key, value = given
+    def one_head(arrays: tuple[Array, ...]) -> Array:
+        head, q, keys, values, b, normaliser, others_normaliser, others, key, value = arrays
         old, old_value = keys[positions], values[positions]
-        of_rows = q[rows], normaliser[rows], rest_normaliser[rows]
+        of_rows = q[rows], normaliser[rows], others_normaliser[rows]
         change, c, new, near = (
             part.T[..., None] for part in shares_moved(layer, head, of_rows, rows, positions, old, key - old)
         )
         old_value, value = old_value[:, None], value[:, None]
-        mean = jnp.where(near, rest[rows], b[rows])
+        mean = jnp.where(near, others[rows], b[rows])
         return change / jnp.where(near, 1, c) * (old_value - mean) + new * (value - old_value)
 
-    heads = (jnp.arange(kept.queries.shape[0]), *_of_heads(kept), *moved)
+    heads = (jnp.arange(trace.queries.shape[0]), *_of_heads(trace), *moved)
     return jnp.moveaxis(jax.lax.map(one_head, heads), 0, 2)
 
 
 def passed_on(
     layer: ModelLayer,
-    kept: LayerRun,
+    trace: LayerRun,
     g: Callable[[Index, Index, int], Float[Array, "m value_width outputs"]],
     outputs: int,
     positions: Flips,
@@ -168,18 +168,18 @@ def passed_on(
     """
     n, flips, attention = layer.n, positions.shape[0], layer.attention
     seeing = attention.rows_that_see((jnp.min(positions), jnp.max(positions) + 1), n)
-    width = kept.values.shape[2]
+    width = trace.values.shape[2]
     size = min(rows_of_tile(attention, n, flips), max(LEAST_ROWS, TILE // (flips * width)))
 
-    def one_head(total: Array, given: tuple[Array, ...]) -> tuple[Array, None]:
-        head, q, keys, values, b, normaliser, rest_normaliser, rest, key, value = given
+    def one_head(total: Array, arrays: tuple[Array, ...]) -> tuple[Array, None]:
+        head, q, keys, values, b, normaliser, others_normaliser, others, key, value = arrays
         old, old_value = keys[positions], values[positions]
         dkey, old_value, dvalue = key - old, old_value.T, (value - old_value).T
 
         def rows(block: Array, new_rows: Array, total: Array) -> Array:
             first, m = block[0], len(block)
             part = partial(jax.lax.dynamic_slice_in_dim, start_index=first, slice_size=m)
-            of_rows = part(q), part(normaliser), part(rest_normaliser)
+            of_rows = part(q), part(normaliser), part(others_normaliser)
             change, c, new, near = shares_moved(layer, head, of_rows, block, positions, old, dkey)
             counted = new_rows[:, None] & (block[:, None] != positions)
             change = jnp.where(counted, change / jnp.where(near, 1, c), 0)
@@ -187,15 +187,15 @@ def passed_on(
             # Of v_i - mean, v_i stands with the change of its weight, and the mean is in two products of its own.
             db = change[:, None] * old_value + new[:, None] * dvalue
             mine = g(head, first, m)
-            at_b, at_rest = (jnp.einsum("jvo,jv->oj", mine, part(mean)) for mean in (b, rest))
-            means = at_b @ jnp.where(near, 0, change) + at_rest @ jnp.where(near, change, 0)
+            at_b, at_others = (jnp.einsum("jvo,jv->oj", mine, part(mean)) for mean in (b, others))
+            means = at_b @ jnp.where(near, 0, change) + at_others @ jnp.where(near, change, 0)
             return total - means + mine.reshape(m * width, outputs).T @ db.reshape(m * width, flips)
 
         return summed_over_blocks(rows, n, size, total, seeing), None
 
-    heads = jnp.arange(kept.queries.shape[0]), *_of_heads(kept), *moved
-    return jax.lax.scan(one_head, jnp.zeros((outputs, flips), kept.b.dtype), heads)[0].T
+    heads = jnp.arange(trace.queries.shape[0]), *_of_heads(trace), *moved
+    return jax.lax.scan(one_head, jnp.zeros((outputs, flips), trace.b.dtype), heads)[0].T
 
 
-def _of_heads(kept: LayerRun) -> tuple[Array, ...]:
-    return (kept.queries, kept.keys, kept.values, kept.b, kept.normaliser, kept.rest_normaliser, kept.rest)
+def _of_heads(run: LayerRun) -> tuple[Array, ...]:
+    return (run.queries, run.keys, run.values, run.b, run.normaliser, run.others_normaliser, run.others)

@@ -13,7 +13,7 @@ from jaxsens.core.base.errors import no_rule
 from jaxsens.core.engines.one_key.blocks import TILE
 from jaxsens.core.models.parts.weighting import SOFTMAXES, Sigmoid, Weighting, sink_score
 from jaxsens.core.models.transformer.layered import (
-    Group,
+    EqualLayers,
     Index,
     Keys,
     Layered,
@@ -51,8 +51,8 @@ class LayerRun:
         queries, keys, values: of every head and row.
         b: what each head's row attended to.
         normaliser: each row's log of the sum of exponentiated scores, with the sink's; 0 if there is none of them.
-        rest_normaliser: the same without the row's best key; -inf if there is no other.
-        rest: the weighted mean of values without the best key; 0 if there is no other. A sink's value is 0.
+        others_normaliser: the same without the row's best key; -inf if there is no other.
+        others: the weighted mean of values without the best key; 0 if there is no other. A sink's value is 0.
 
     In sigmoid attention no key enters the weight of another: normalisers and rest are 0.
     """
@@ -63,8 +63,8 @@ class LayerRun:
     values: Float[Array, "heads n value_width"]
     b: Float[Array, "heads n value_width"]
     normaliser: Float[Array, "heads n"]
-    rest_normaliser: Float[Array, "heads n"]
-    rest: Float[Array, "heads n value_width"]
+    others_normaliser: Float[Array, "heads n"]
+    others: Float[Array, "heads n value_width"]
 
 
 @jax.tree_util.register_dataclass
@@ -72,7 +72,7 @@ class LayerRun:
 class Run:
     """The tokens, every layer, and the last layer's output rows.
 
-    If one row is read, the last layer attends only there: b, normalisers and rest of other rows, and their y, are 0.
+    If one row is read, the last layer attends only there: b, normalisers and others of other rows, and their y, are 0.
 
     Attributes:
         tokens: the input.
@@ -90,7 +90,11 @@ class Run:
 
 
 def run(
-    model: Layered, parameters: Any, tokens: Int[Array, " n"], groups: tuple[Group, ...], row: int | None
+    model: Layered,
+    parameters: Any,
+    tokens: Int[Array, " n"],
+    groups: tuple[EqualLayers, ...],
+    row: int | None,
 ) -> Run:
     """Returns the unflipped run, in O(layers n^2 width) operations and O(layers n width) memory.
 
@@ -98,18 +102,18 @@ def run(
     """
     n = tokens.shape[0]
     x = embedded_rows(model, parameters, tokens, jnp.arange(n))
-    stacks, found, last = tuple(group.stacked(parameters) for group in groups), [], None
+    stacks, runs, last = tuple(group.stacked(parameters) for group in groups), [], None
     for group, stack in zip(groups, stacks, strict=True):
 
-        def layer(x: Array, own: Stack, group: Group = group) -> tuple[Array, LayerRun]:
-            kept, y = layer_run(group.layer(model, parameters, n, own), x)
-            return y.astype(x.dtype), kept
+        def layer(x: Array, own: Stack, group: EqualLayers = group) -> tuple[Array, LayerRun]:
+            trace, y = layer_run(group.layer(model, parameters, n, own), x)
+            return y.astype(x.dtype), trace
 
         x, layers = jax.lax.scan(layer, x, stack)
-        found.append(layers)
+        runs.append(layers)
     if row is not None and model.layers:
         last, x = layer_run(layer_of(model, parameters, model.layers - 1, n), x, row)
-    return Run(tokens, stacks, tuple(found), last, x)
+    return Run(tokens, stacks, tuple(runs), last, x)
 
 
 def layer_run(
@@ -119,8 +123,8 @@ def layer_run(
     n = layer.n
     queries, keys, values = layer.projected(x, jnp.arange(n))
 
-    def one_head(given: tuple[Array, ...]) -> tuple[Array, ...]:
-        head, q, k, v = given
+    def one_head(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+        head, q, k, v = arrays
 
         def rows(block: Places) -> tuple[Array, ...]:
             return attended(layer, head, q[block], k, v, block)
@@ -130,12 +134,12 @@ def layer_run(
         return in_blocks(rows, n, max(8, TILE // n), axis=0)
 
     heads = jnp.arange(layer.attention.heads)
-    b, normaliser, rest_normaliser, rest = jax.lax.map(one_head, (heads, queries, keys, values))
-    kept = LayerRun(x, queries, keys, values, b, normaliser, rest_normaliser, rest)
+    b, normaliser, others_normaliser, others = jax.lax.map(one_head, (heads, queries, keys, values))
+    trace = LayerRun(x, queries, keys, values, b, normaliser, others_normaliser, others)
     if only is not None:
         here = jnp.asarray([only])
-        return kept, _at(only, n, layer.merged(x[here], b[:, here].swapaxes(0, 1)))
-    return kept, layer.merged(x, b.swapaxes(0, 1))
+        return trace, _at(only, n, layer.merged(x[here], b[:, here].swapaxes(0, 1)))
+    return trace, layer.merged(x, b.swapaxes(0, 1))
 
 
 def _at(row: int, n: int, part: Float[Array, "1 ..."]) -> Float[Array, "n ..."]:
@@ -167,9 +171,9 @@ def attended(
     base = jnp.where(second == -jnp.inf, 0, second)
     powers = jnp.exp(others - base)
     total = jnp.sum(powers, axis=-1) + jnp.exp(sink - base[:, 0])
-    rest_normaliser = base[:, 0] + jnp.log(total)
-    rest = (powers @ v) / jnp.where(total > 0, total, 1)[:, None]
-    normaliser = jnp.logaddexp(best[:, 0], rest_normaliser)
+    others_normaliser = base[:, 0] + jnp.log(total)
+    mean_of_others = (powers @ v) / jnp.where(total > 0, total, 1)[:, None]
+    normaliser = jnp.logaddexp(best[:, 0], others_normaliser)
     normaliser = jnp.where(normaliser == -jnp.inf, 0, normaliser)
-    of_best, of_rest = (jnp.exp(part - normaliser)[:, None] for part in (best[:, 0], rest_normaliser))
-    return of_best * v[where] + of_rest * rest, normaliser, rest_normaliser, rest
+    of_best, of_others = (jnp.exp(part - normaliser)[:, None] for part in (best[:, 0], others_normaliser))
+    return of_best * v[where] + of_others * mean_of_others, normaliser, others_normaliser, mean_of_others

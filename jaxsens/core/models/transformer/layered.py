@@ -457,7 +457,7 @@ def _last_rows(model: Layered, parameters: Any, tokens: Tokens) -> AllRows:
     apart = model.apart(parameters)
     for group in groups_of(model, apart, n, range(model.layers)):
 
-        def one(x: Array, own: Any, group: Group = group) -> tuple[Array, None]:
+        def one(x: Array, own: Any, group: EqualLayers = group) -> tuple[Array, None]:
             return group.layer(model, apart, n, own).output(x).astype(x.dtype), None
 
         x, _ = jax.lax.scan(one, x, group.stacked(apart))
@@ -479,7 +479,7 @@ Stack: TypeAlias = tuple[Array, ...]
 
 
 @dataclass(frozen=True)
-class Group:
+class EqualLayers:
     """A group of consecutive layers that are alike.
 
     Attributes:
@@ -495,10 +495,11 @@ class Group:
         """The numbers of its layers, from 0 in each group."""
         return jnp.arange(len(self.reads))
 
-    def within(self, layers: range) -> tuple[Group, ...]:
+    def within(self, layers: range) -> tuple[EqualLayers, ...]:
         """Returns the group of those of its layers that are among some consecutive ones, or nothing."""
         start, stop = max(self.first, layers.start), min(self.first + len(self.reads), layers.stop)
-        return (Group(start, self.reads[start - self.first : stop - self.first]),) if start < stop else ()
+        reads = self.reads[start - self.first : stop - self.first]
+        return (EqualLayers(start, reads),) if start < stop else ()
 
     def stacked(self, parameters: Any) -> Stack:
         """Returns what its layers read."""
@@ -513,7 +514,7 @@ class Group:
         return layer_of(model, jax.tree.unflatten(structure, leaves), self.first, n)
 
 
-def groups_of(model: Layered, parameters: Any, n: int, layers: range) -> tuple[Group, ...]:
+def groups_of(model: Layered, parameters: Any, n: int, layers: range) -> tuple[EqualLayers, ...]:
     """Returns the groups of some layers of a model, for inputs of length n, from its parameters, which are `apart`.
     Nothing is compiled."""
     leaves, structure = jax.tree.flatten(parameters)
@@ -525,7 +526,7 @@ def groups_of(model: Layered, parameters: Any, n: int, layers: range) -> tuple[G
 @cached
 def _groups_of(
     model: Layered, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool
-) -> tuple[Group, ...]:
+) -> tuple[EqualLayers, ...]:
     """Compares the traces of layers. `wide` (64-bit types are on) is part of the cache key."""
     parameters, groups = jax.tree.unflatten(structure, shapes), []
     for k in range(model.layers):
@@ -536,7 +537,7 @@ def _groups_of(
             groups[-1][2].append(reads)
         else:
             groups.append((kind, k, [reads]))
-    return tuple(Group(first, tuple(reads)) for _, first, reads in groups)
+    return tuple(EqualLayers(first, tuple(reads)) for _, first, reads in groups)
 
 
 def _traced(layer: ModelLayer) -> tuple[tuple[int, ...], Any]:
