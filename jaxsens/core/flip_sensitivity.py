@@ -263,13 +263,12 @@ class _Measurement:
     def _values(self, report: Progress | None) -> FlipSensitivity:
         model, empty, engine, placement = self.run.model, self.empty, self.run.engine, self.placement
         tokens, flips, n, rounding = empty.tokens, empty.flips, self.run.n, None
-        budget, estimate = placement.budget, None
-        if not self.engine.exact:
-            estimate = self.engine.estimate(model, engine.measure, n, budget)
-            parameters = estimate.first
-        else:
-            parameters = jax.tree.map(jnp.asarray, model.parameters)
+        if self.engine.exact:
+            estimate, parameters = None, jax.tree.map(jnp.asarray, model.parameters)
             engine, rounding = rounding_of(engine, model, tokens, flips, (parameters, placement))
+        else:
+            estimate = self.engine.estimate(model, engine.measure, n, placement.budget)
+            parameters = estimate.first
         passed = forward_pass(model, tokens, engine, parameters, placement)
         message = beyond_precision(model, n) or unresolved_scores(model, n, passed, engine.widens)
         if message is not None:
@@ -282,10 +281,8 @@ class _Measurement:
         if estimate is not None:
             return estimate.result(empty, placement, report, passed.first)
         some = flips.part(self.flips)
-        where = some.inputs, some.positions, some.symbols
-        Measuring(
-            engine, parameters, tokens, *where, placement, report, rounding, self.finished, passed.first
-        ).numbers()
+        work = engine, parameters, tokens, some.inputs, some.positions, some.symbols
+        Measuring(*work, placement, report, rounding, self.finished, passed.first).numbers()
         return self._part(np.ones(len(some), bool))
 
     def _part(self, done: Bool[np.ndarray, " flips"]) -> FlipSensitivity:

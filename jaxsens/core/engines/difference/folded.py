@@ -110,8 +110,8 @@ class PreparedFold:
     """The folded form's values for an input: `Prepared`, and arrays over rows, padded to whole blocks.
 
     `maps` holds [W_j | candidates' columns times -sign(h)], (rows, heads*head_width, d + K), and `gain` is about
-    |dy_j| / |Db_j| for all rows. `b` is less the value of the last position, as `OtherKeys.values` are. `sizes` are those
-    of `b`, and `value_sizes` of `values`.
+    |dy_j| / |Db_j| for all rows. `b` is less the value of the last position, as `OtherKeys.values` are. `sizes` are
+    those of `b`, and `value_sizes` of `values`.
     """
 
     prepared: Prepared

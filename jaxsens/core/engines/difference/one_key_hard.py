@@ -189,12 +189,14 @@ def _four_scores(
     layer: TracedLayer, rows: Array, position: Array, new_key: Array, first: Array, second: Array
 ) -> tuple[Array, Array, Array, Array]:
     """Returns each row's scores with key i before and after, and with one key of each level, by one operation."""
-    base = layer.base
+    trace = layer.trace
 
     def one_row(row: Array, one: Array, two: Array) -> Array:
-        q = base.queries[:, row][:, None]
+        q = trace.queries[:, row][:, None]
         places = jnp.stack([jnp.full_like(one, position), jnp.full_like(one, position), one, two], axis=1)
-        keys = jnp.take_along_axis(base.keys, jnp.maximum(places, 0)[..., None], axis=1).at[:, 1].set(new_key)
+        keys = (
+            jnp.take_along_axis(trace.keys, jnp.maximum(places, 0)[..., None], axis=1).at[:, 1].set(new_key)
+        )
 
         return layer.scores(q, keys, row[None], jnp.maximum(places, 0)[:, None])[:, 0]
 
