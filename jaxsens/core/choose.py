@@ -324,9 +324,8 @@ def _best(work: Work, forward: VmapEngine, calls: int) -> tuple[Engine, str, str
     difference, how = _difference(work, config, forward)
     if work.lost_digits is not None:
         return difference, f"for its digits: {work.lost_digits}{how}", "difference"
-    faster = (
-        f"estimated to be faster for {FOR.get(calls, f'{calls} calls or more that share their programs')}"
-    )
+    sharing = FOR.get(calls, f"{calls} calls or more that share their programs")
+    faster = f"estimated to be faster for {sharing}"
     engines: list[tuple[Engine, str, str]] = [
         (difference, f"exact, and {faster}{how}", "difference"),
         (forward, f"{faster}; {ROUNDING_NOTE}", "vmap"),
