@@ -21,10 +21,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxsens.core.base.errors import FLIP_BYTES, EngineRefusal
-from jaxsens.core.base.programs import Platform, cached, compiled_for, numerics
+from jaxsens.core.base.programs import Platform, abstract_of, cached, compiled_for, numerics, program_key
 from jaxsens.core.engines import incremental
 from jaxsens.core.engines.difference import engine as difference
 from jaxsens.core.engines.difference import folded
@@ -163,8 +162,7 @@ class Work:
     def cost_of(self, engine: Engine) -> Cost:
         """Returns the cost of an engine, and of the one that measures again what it resolves of few flips."""
         dtype = "float64" if engine.wide else self.model.dtype
-        leaves, structure = jax.tree.flatten(self.model.parameters)
-        shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+        structure, shapes, *_ = program_key(self.model.parameters, self.n)
         cost = _cost(engine, structure, shapes, self.n, dtype, self.platform)
         if self.resolves(engine) or (wider := engine.wider) is None:
             return cost
@@ -276,7 +274,7 @@ def _cost(
     engine: Engine, structure: Any, shapes: tuple[Any, ...], n: int, dtype: str, platform: Platform
 ) -> Cost:
     with numerics(dtype):
-        parameters = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*one) for one in shapes])
+        parameters = abstract_of(structure, shapes)
         return engine.cost(parameters, jax.ShapeDtypeStruct((n,), jnp.int32), platform)
 
 

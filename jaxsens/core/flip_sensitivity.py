@@ -151,14 +151,8 @@ def flip_sensitivity(
     with collecting("flip_sensitivity") as problems:
         default = default_flips(adapted) if partial is None else partial.asked.flips
         kind = read(Flips, flips, problems) if flips is not None and partial is None else default
-        call = _Call(
-            read(Measure, measure, problems),
-            read(AskedEngine, engine, problems),
-            checked_placement(placement, problems, adapted.mesh),
-            progress,
-            partial,
-            name_of(model),
-        )
+        what, how = read(Measure, measure, problems), read(AskedEngine, engine, problems)
+        where = checked_placement(placement, problems, adapted.mesh)
         inputs.progress(progress, 2, PROGRESS, problems)
         if tokens is not texts and isinstance(texts, list | tuple):
             check_texts(tokens, adapted, kind, readout, problems)
@@ -168,8 +162,8 @@ def flip_sensitivity(
         selection = None if kind is None else select(kind, adapted, batch, problems)
     if selection is None:
         raise TypeError("unusable flips without an error")
-    pieces = pieces_of(model, texts, batch)
-    call = dataclasses.replace(call, measure=with_token(model, call.measure), pieces=pieces)
+    about = name_of(model), pieces_of(model, texts, batch)
+    call = _Call(with_token(model, what), how, where, progress, partial, *about)
     with progress_of(progress) as report:
         return _measured(adapted, selection, call, report)
 
@@ -190,7 +184,7 @@ class _Call:
     progress: Callable[[int, int], object] | bool | None
     partial: MeasuredFlips | None
     name: str | None
-    pieces: tuple[tuple[str, ...], ...] | None = None
+    pieces: tuple[tuple[str, ...], ...] | None
 
 
 def _measured(model: Model, selection: Selection, call: _Call, report: Progress | None) -> FlipSensitivity:

@@ -24,6 +24,7 @@ from types import MethodType
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.sharding import AxisType, Mesh
@@ -412,6 +413,18 @@ class _Results(Generic[Result]):
         del dead
         if not ending():  # as the interpreter ends, the classes of the keys are gone and none can be compared
             self._entries.pop(key, None)
+
+
+def program_key(parameters: Any, n: int) -> tuple[Any, tuple[Any, ...], int, bool]:
+    """Returns what a program of a model depends on besides its function; last, whether 64-bit types are on."""
+    leaves, structure = jax.tree.flatten(parameters)
+    shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+    return structure, shapes, n, jnp.result_type(float) == jnp.float64
+
+
+def abstract_of(structure: Any, shapes: tuple[Any, ...]) -> Any:
+    """Returns the parameters of a `program_key`, without numbers."""
+    return jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*one) for one in shapes])
 
 
 def room_for(count: int) -> int:

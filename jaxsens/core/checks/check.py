@@ -27,10 +27,10 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base.errors import InputError, UnchangedWarning, check_fits, collecting
 from jaxsens.core.base.nudged import nudged, salts
-from jaxsens.core.base.programs import LOW_PRECISION, cached, compiled
+from jaxsens.core.base.programs import LOW_PRECISION, abstract_of, cached, compiled, program_key
 from jaxsens.core.checks.indices import check_words
 from jaxsens.core.engines.engine import Engine
-from jaxsens.core.engines.vmap import compiled_output, program_key
+from jaxsens.core.engines.vmap import compiled_output
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.measures import Measure
 from jaxsens.core.measures.formulas import difference
@@ -294,7 +294,7 @@ def _traced(function: Callable[[Any, Any], Any], model: Model, n: int) -> Any:
 def _shape_of(
     function: Callable[[Any, Any], Any], structure: Any, shapes: tuple[Any, ...], n: int, wide: bool
 ) -> Any:
-    parameters = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*one) for one in shapes])
+    parameters = abstract_of(structure, shapes)
     return jax.eval_shape(function, parameters, jax.ShapeDtypeStruct((n,), jnp.int32))
 
 

@@ -16,7 +16,7 @@ from jax.extend.core import jaxprs_in_params
 from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base.nudged import nudged, salts
-from jaxsens.core.base.programs import Platform, cached, compiled
+from jaxsens.core.base.programs import Platform, abstract_of, cached, compiled, program_key
 from jaxsens.core.engines.engine import Changed, Cost, Engine, FlipBlock, PreparedPass, Values
 from jaxsens.core.flips.flips import Rewrite, replaced
 from jaxsens.core.measures.formulas import as_vector, difference, is_whole, l2
@@ -247,17 +247,10 @@ def program_size(apply: Callable[[Any, Any], Any], parameters: Any, n: int) -> P
     return _program_size(apply, *program_key(parameters, n))
 
 
-def program_key(parameters: Any, n: int) -> tuple[Any, tuple[Any, ...], int, bool]:
-    """Returns what a program of a model depends on besides its function; last, whether 64-bit types are on."""
-    leaves, structure = jax.tree.flatten(parameters)
-    shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-    return structure, shapes, n, jnp.result_type(float) == jnp.float64
-
-
 @cached
 def _program_size(apply: Any, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool) -> ProgramSize:
     del wide  # 64-bit types are on: another program
-    parameters = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*one) for one in shapes])
+    parameters = abstract_of(structure, shapes)
     traced = jax.jit(partial(output_vector, apply)).trace(parameters, jax.ShapeDtypeStruct((n,), jnp.int32))
     own = _innermost(apply)
     if isinstance(own, TransformerApply | TorchApply):

@@ -14,12 +14,14 @@ from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base.programs import (
+    abstract_of,
     cached,
     compiled,
     compiled_for,
     numerics,
     on_host,
     platform_of,
+    program_key,
     room_for,
 )
 from jaxsens.core.engines.engine import Engine
@@ -65,18 +67,15 @@ def inputs_at_once(engine: Engine, parameters: Any, shape: tuple[int, int], plac
     most = min(count, max(1, max(_SYMBOLS, placement.platform.forward_symbols) // n))
     if most == 1 or placement.group is not None:
         return 1
-    leaves, structure = jax.tree.flatten(engine.with_tables(parameters, n))
-    shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-    wide = jnp.result_type(float) == jnp.float64
-    each = _prepared_bytes(engine.shared.preparing, structure, shapes, n, wide)
-    own = sum(np.size(leaf) * jnp.result_type(leaf).itemsize for leaf in leaves)
+    key = program_key(engine.with_tables(parameters, n), n)
+    each, own = _prepared_bytes(engine.shared.preparing, *key), bytes_of(abstract_of(*key[:2]))
     return max(1, min(most, int(_SHARE * (placement.budget_beside(own) - own) / max(1, each))))
 
 
 @cached
 def _prepared_bytes(engine: Engine, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool) -> int:
     del wide  # 64-bit types are on: another program
-    parameters = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*one) for one in shapes])
+    parameters = abstract_of(structure, shapes)
     return bytes_of(jax.eval_shape(engine.prepare, parameters, jax.ShapeDtypeStruct((n,), jnp.int32)))
 
 

@@ -16,11 +16,10 @@ from jaxtyping import Int
 from pydantic import PlainValidator
 
 from jaxsens.core.base.errors import collecting
-from jaxsens.core.base.programs import cached
+from jaxsens.core.base.programs import abstract_of, cached, program_key
 from jaxsens.core.base.registry import read
 from jaxsens.core.checks.functions import checked_function
 from jaxsens.core.engines.options import AskedEngine
-from jaxsens.core.engines.vmap import program_key
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Forgotten, Measure
@@ -78,7 +77,7 @@ def _program(apply: Any, structure: Any, shapes: tuple[Any, ...], n: int, wide: 
         return apply(parameters, tokens)
 
     tokens = jax.ShapeDtypeStruct((n,), np.int32)
-    parameters = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*one) for one in shapes])
+    parameters = abstract_of(structure, shapes)
     lowered = jax.jit(program).lower(parameters, tokens)
     return hashlib.sha256(lowered.as_text().encode()).hexdigest()
 
