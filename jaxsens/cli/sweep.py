@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import tyro
 from rich.console import Console
 
-from jaxsens.cli import trained
 from jaxsens.cli.shared import (
     CacheFolder,
     Config,
@@ -152,24 +151,38 @@ def sweep(
     job.check()
     if job.requested:
         return sweep_in_job(job, options)
-    from jaxsens.core.sweeps.jobs.job import why_unwritable
-    from jaxsens.core.sweeps.status import counts_text
     from jaxsens.core.sweeps.sweep import run_whole
 
     sweep, chosen = options.load()
-    console, progress = Console(stderr=True), Console(stderr=True, quiet=quiet)
+    progress = Console(stderr=True, quiet=quiet)
     with flags_named({"directory": "--out"}), programs_kept(options.compilation_cache) as programs:
         outcomes = run_whole(sweep, out, chosen, progress)
     if any(outcome.computed for outcome in outcomes):
         print_text(progress, f"{programs}")
+    return finish(sweep, outcomes, out, quiet, part=options.shard is not None)
+
+
+def finish(sweep: Sweep, outcomes: Sequence[Outcome], out: Path, quiet: bool, part: bool = False) -> int:
+    """Says how the jobs of a sweep ended, writes its report, and returns the exit code.
+
+    Args:
+        sweep: the sweep.
+        outcomes: of its jobs, in their order.
+        out: its directory.
+        quiet: whether only failures are printed.
+        part: whether others measure the points that are missing, so that there is no report before they are there.
+    """
+    from jaxsens.core.sweeps.jobs.job import why_unwritable
+    from jaxsens.core.sweeps.status import counts_text
+
+    console, progress, counts = Console(stderr=True), Console(stderr=True, quiet=quiet), sweep.stored(out)
     say_failures(console, *outcomes)
-    counts = sweep.stored(out)
     done = counts_text(counts)
     if outcomes[-1].ended_early:
         say_why_ended(console, outcomes[-1], done)
     elif counts["points"][0] == 0:
         print_text(console, "no point could be measured")
-    elif options.shard is not None and any(stored < of for stored, of in counts.values()):
+    elif part and any(stored < of for stored, of in counts.values()):
         print_text(progress, f"{done}; `{shlex.join(['jaxsens', 'report', str(out)])}` plots them")
     else:
         try:
@@ -275,11 +288,6 @@ def report(directory: Directory, /, *, quiet: Flag = False) -> int:
         directory: The --out of `jaxsens sweep` or `jaxsens theorem6`.
         quiet: Print only errors.
     """
-    from jaxsens.training.theorem6.results import is_theorem6
-
-    if is_theorem6(directory):
-        trained.write_report(directory, quiet)
-        return 0
     report_all(directory, quiet)
     return 0
 

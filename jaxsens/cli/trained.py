@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -125,33 +124,14 @@ def theorem6(config: Config, /, *, given: Running) -> int:
         given: Where, and how.
     """
     check_folder("theorem6", given.out)
+    from jaxsens.cli.sweep import finish
     from jaxsens.training.theorem6.config import load_theorem6_config
-    from jaxsens.training.theorem6.results import complete, read_plan
     from jaxsens.training.theorem6.run import run_theorem6
 
-    def report(outcome: Outcome) -> None:
-        if outcome.ended_early:
-            return
-        if complete(outcome.records, read_plan(given.out)):
-            write_report(given.out, given.quiet)
-        else:
-            print_text(Console(stderr=True), "nothing could be evaluated")
-
-    compute = partial(run_theorem6, load_theorem6_config(config), given.out)
-    return given.run(compute, report, "measurements")
-
-
-def write_report(directory: Path, quiet: bool) -> None:
-    """Writes the report again from the existing results, and prints the findings."""
-    from jaxsens.core.report.page import summary_table
-    from jaxsens.training.theorem6.report import write_theorem6_report
-
-    page, findings, fits = write_theorem6_report(directory)
-    console = Console(quiet=quiet)
-    for text in findings:
-        print_text(console, text)
-    console.print(summary_table(fits))
-    print_text(console, f"{page}")
+    experiment = load_theorem6_config(config)
+    with flags_named({"directory": "--out"}), programs_kept(given.compilation_cache):
+        sweep, outcomes = run_theorem6(experiment, given.out, Console(stderr=True, quiet=given.quiet))
+    return finish(sweep, outcomes, given.out, given.quiet)
 
 
 def generalisation(config: Config, /, *, given: Running) -> int:
