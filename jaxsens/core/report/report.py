@@ -82,11 +82,12 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     caveats += [_about_estimates(data)] if data.estimated else []
     caveats += about_unresolved(data)
     caveats += [text("beyond-exactness", variant=variant, n=n) for variant, n in data.inexact.items()]
+    fitted = [text("fitted-from", n=plan.fit_from)] if any(n < plan.fit_from for n in plan.lengths) else []
     sections = [
         Section("What was found", paragraphs=caveats, bullets=findings),
         Section("Sensitivity against input length", figures=_sensitivity_figures(data, fits, styles, main)),
         Section("The variants", tables=[variant_table(data)]),
-        Section("Fitted exponents", _fitted(plan), tables=[exponent_table(fits, bounded)]),
+        Section("Fitted exponents", fitted, tables=[exponent_table(fits, bounded)]),
     ]
     if any(fit.local for fit in fits if fit.statistic in main):
         figure = local_slope_figure(fits, styles, statistics=main, lengths=sorted(set(data.points["n"])))
@@ -217,10 +218,6 @@ def _sensitivity_figures(
         more = {"name": "sensitivity-others", "heading": "The other statistics", "norm": norm}
         figures.append(sensitivity_figure(data.points, fits, styles, statistics=others, **more))
     return figures
-
-
-def _fitted(plan: SweepPlan) -> list[str]:
-    return [text("fitted-from", n=plan.fit_from)] if any(n < plan.fit_from for n in plan.lengths) else []
 
 
 def _networks(data: SweepData) -> str:

@@ -67,10 +67,14 @@ class Lines:
     @classmethod
     def of(cls, learned: Language, n: int) -> Lines:
         """The lines of a language at one length."""
-        levels = (learned.optimal_cross_entropy, learned.unigram_cross_entropy, learned.chance_cross_entropy)
-        brackets = isinstance(learned, Dyck) and learned.kinds > 1
-        limits = (learned.theorem6_bound(n), learned.theorem6_gap(n)) if brackets else (None, None)
-        return cls(*(level(n) for level in levels), *limits)
+        dyck = learned if isinstance(learned, Dyck) and learned.kinds > 1 else None
+        return cls(
+            optimum=learned.optimal_cross_entropy(n),
+            unigram=learned.unigram_cross_entropy(n),
+            chance=learned.chance_cross_entropy(n),
+            bound=None if dyck is None else dyck.theorem6_bound(n),
+            choice_bound=None if dyck is None else dyck.theorem6_gap(n),
+        )
 
 
 @dataclass(frozen=True)
