@@ -259,7 +259,7 @@ class _Measurement:
         tokens, flips, n, rounding = empty.tokens, empty.flips, self.run.n, None
         if self.engine.exact:
             estimate, parameters = None, jax.tree.map(jnp.asarray, model.parameters)
-            engine, rounding = rounding_of(engine, model, tokens, flips, (parameters, placement))
+            engine, rounding = rounding_of(engine, model, tokens, flips, parameters)
         else:
             estimate = self.engine.estimate(model, engine.measure, n, placement.budget)
             parameters = estimate.first

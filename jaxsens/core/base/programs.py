@@ -326,7 +326,9 @@ def cached(make: Callable[[*Arguments], Result]) -> Callable[[*Arguments], Resul
     return call
 
 
-def compiled(static: int) -> Callable[[Callable[[*Arguments], Result]], Callable[[*Arguments], Result]]:
+def compiled(
+    static: int, options: Any = SOONER
+) -> Callable[[Callable[[*Arguments], Result]], Callable[[*Arguments], Result]]:
     """Compiles a function with `jax.jit`, whose first `static` arguments are hashable, and the others trees of arrays.
 
     There is a program for each set of static arguments, shapes and dtypes. The programs do not hold static arguments,
@@ -342,7 +344,7 @@ def compiled(static: int) -> Callable[[Callable[[*Arguments], Result]], Callable
             key = tuple(_weakly(one, mortal) for one in args[:static])
             leaves, structure = jax.tree.flatten(args[static:])
             shapes = tuple((np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves)
-            program = programs.get((key, structure, shapes), mortal, partial(_Program, function))
+            program = programs.get((key, structure, shapes), mortal, partial(_Program, function, options))
             before, program.at_hand.static = getattr(program.at_hand, "static", None), args[:static]
             try:
                 if any(isinstance(leaf, Tracer) for leaf in leaves):
@@ -362,14 +364,14 @@ def compiled(static: int) -> Callable[[Callable[[*Arguments], Result]], Callable
 class _Program(Generic[Result]):
     """A program of arrays, which knows the static arguments only while it is called."""
 
-    def __init__(self, function: Callable[..., Result]) -> None:
+    def __init__(self, function: Callable[..., Result], options: Any) -> None:
         self.at_hand, self.ran = threading.local(), False
 
         def traced(*arrays: Any) -> Result:
             return function(*self.at_hand.static, *arrays)
 
         traced.__name__ = function.__name__  # what profiles call it
-        self.compiled, self.inner = jax.jit(traced, compiler_options=SOONER), jax.jit(traced)
+        self.compiled, self.inner = jax.jit(traced, compiler_options=options), jax.jit(traced)
 
 
 @dataclass
