@@ -420,8 +420,22 @@ class _Results(Generic[Result]):
 def program_key(parameters: Any, n: int) -> tuple[Any, tuple[Any, ...], int, bool]:
     """Returns what a program of a model depends on besides its function; last, whether 64-bit types are on."""
     leaves, structure = jax.tree.flatten(parameters)
-    shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+    shapes = tuple((np.shape(leaf), _dtype_of(leaf)) for leaf in leaves)
     return structure, shapes, n, jnp.result_type(float) == jnp.float64
+
+
+def _dtype_of(leaf: Any) -> Any:
+    return leaf.dtype if _is_narrow(leaf) else jnp.result_type(leaf)
+
+
+def as_arrays(tree: Any) -> Any:
+    """Returns a tree with JAX's arrays in place of NumPy's and of numbers."""
+    return jax.tree.map(lambda leaf: leaf if _is_narrow(leaf) else jnp.asarray(leaf), tree)
+
+
+def _is_narrow(leaf: Any) -> bool:
+    """Returns whether an array is JAX's with numbers that have their dtype in every mode. To ask JAX takes long."""
+    return isinstance(leaf, jax.Array) and leaf.dtype.itemsize <= 4
 
 
 def abstract_of(structure: Any, shapes: tuple[Any, ...]) -> Any:

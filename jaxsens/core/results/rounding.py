@@ -31,7 +31,16 @@ from jaxtyping import Array, Float, Int
 from jaxsens.core.base.errors import InputError, PrecisionWarning
 from jaxsens.core.base.nudged import DRAWS as NUDGES
 from jaxsens.core.base.nudged import nudged, salts
-from jaxsens.core.base.programs import SOONER, UNRESOLVED, cached, compiled, numerics, on_host, room_for
+from jaxsens.core.base.programs import (
+    SOONER,
+    UNRESOLVED,
+    as_arrays,
+    cached,
+    compiled,
+    numerics,
+    on_host,
+    room_for,
+)
 from jaxsens.core.engines.difference import engine as difference
 from jaxsens.core.engines.engine import Engine, FlipBlock
 from jaxsens.core.engines.vmap import HALF_UNIT, LARGEST_PASS, VmapEngine, output_vector, program_size
@@ -353,7 +362,7 @@ def _outputs_nudged(
     apply: Any, parameters: Any, tokens: Array, draws: Array, step: Array, count: Array
 ) -> Array:
     del step
-    parameters = jax.tree.map(jnp.asarray, parameters)
+    parameters = as_arrays(parameters)
 
     def run(word: Array) -> Array:
         return output_vector(apply, parameters, word)
