@@ -15,7 +15,6 @@ from jaxsens.training import loop
 from jaxsens.training.checkpoints import load_checkpoint
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.events import Saved, TrainingInterrupted
-from jaxsens.training.theorem6 import run as theorem6
 from tests.commands import refused, run
 from tests.core.sweeps.tiny import draw_nothing
 from tests.training.tiny_training import PREDICTION, THEOREM6, write_training
@@ -144,7 +143,7 @@ def test_theorem6_that_is_stopped_in_training_says_how_to_resume(tmp_path, capsy
     def stopped(config, directory, progress):
         raise TrainingInterrupted(2, directory, 15)
 
-    monkeypatch.setattr(theorem6, "train", stopped)
+    monkeypatch.setattr(loop, "train", stopped)
     write_training(tmp_path)
     (tmp_path / "theorem6.toml").write_text(THEOREM6)
     code, _, err = run(capsys, "theorem6", tmp_path / "theorem6.toml", "--out", tmp_path / "out")

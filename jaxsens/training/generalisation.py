@@ -38,9 +38,10 @@ from jaxsens.core.base.text import markdown_table
 from jaxsens.core.report.panels import grid, write_figure
 from jaxsens.core.sweeps.config import NAME, NAME_RULE, Seeds
 from jaxsens.core.sweeps.jobs.job import Named, RowsJob, write_table
+from jaxsens.core.sweeps.jobs.progress import Reporter
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.evaluation import accuracy, next_symbols
-from jaxsens.training.loop import train
+from jaxsens.training.loop import train_shown
 
 Bin = tuple[int, int]
 
@@ -288,9 +289,10 @@ def _training(
     return config
 
 
-def _trained(experiment: Generalisation, folder: Path, place: Place) -> GeneralisationRow:
+def _trained(experiment: Generalisation, folder: Path, place: Place, reporter: Reporter) -> GeneralisationRow:
     config, (language, name, seed) = experiment.trainings[place], place
-    model = train(config, folder / "models" / language / name / f"seed={seed}")
+    place_of_model = folder / "models" / language / name / f"seed={seed}"
+    model = train_shown(config, place_of_model, "{}, {}, seed {}".format(*place), reporter)
     accuracies, errors = [], []
     for lengths in experiment.lengths:
         found = [_right(config, model, n, experiment.words) for n in lengths]

@@ -17,6 +17,7 @@ from jaxsens.core.base.files import only_inside, place_of
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.base.stopping import ENDING, StopRequest, noting
 from jaxsens.core.base.strict import naming_arguments, typed_arguments
+from jaxsens.core.sweeps.jobs.progress import Reporter
 from jaxsens.training import checkpoints, events
 from jaxsens.training.checkpoints import TrainedModel, load_checkpoint
 from jaxsens.training.config import TrainConfig
@@ -71,6 +72,18 @@ def train(
         )  # A link that leads out is refused before anything is computed.
         _Training(config, place, progress, request).run()
     return load_checkpoint(place)
+
+
+def train_shown(config: TrainConfig, directory: Path, name: str, reporter: Reporter) -> TrainedModel:
+    """As `train`, for an item of a job: its reporter shows how far the training is."""
+
+    def watch(event: events.Event) -> None:
+        if event.done is not None:
+            reporter.inside(name, event.done, config.optimiser.steps, f"steps, {event.text}")
+        elif event.text:
+            reporter.note(f"{name}: {event.text}")
+
+    return train(config, directory, watch)
 
 
 def _check_alone() -> None:

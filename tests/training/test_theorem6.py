@@ -22,10 +22,10 @@ from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.status import sweep_status
 from jaxsens.core.sweeps.sweep import read_plan, read_records, run_whole
 from jaxsens.languages import Dyck, Parity
+from jaxsens.training import loop
 from jaxsens.training.checkpoints import load_checkpoint
 from jaxsens.training.evaluation import accuracy, cross_entropy
 from jaxsens.training.events import TrainingInterrupted
-from jaxsens.training.theorem6 import run as theorem6
 from jaxsens.training.theorem6.config import Theorem6, load_theorem6_config, parse_theorem6_config
 from jaxsens.training.theorem6.run import models_folder, run_theorem6
 from tests.core.sweeps.tiny import printed, quiet
@@ -179,7 +179,7 @@ def test_a_training_that_fails_does_not_stop_the_others(experiment, tmp_path, mo
     def failing(config, directory, progress):
         raise InputError("no such luck")
 
-    monkeypatch.setattr(theorem6, "train", failing)
+    monkeypatch.setattr(loop, "train", failing)
     out = tmp_path / "out"
     _, outcomes = run_theorem6(experiment, out, quiet())
     assert str(outcomes[0].failures[0]) == "lstm: no such luck"
@@ -225,7 +225,7 @@ def test_a_changed_run_that_is_stopped_in_training_leaves_config_and_plan_of_one
     names = ("sweep.toml", "sweep.json")
     written = [(out / name).read_bytes() for name in names]
     other = parse_theorem6_config(THEOREM6.replace("words = 4", "words = 6"), "tiny", tmp_path)
-    monkeypatch.setattr(theorem6, "train", stopped)
+    monkeypatch.setattr(loop, "train", stopped)
     _, (outcome,) = run_theorem6(other, out, quiet())
     assert outcome.exit_code == 143
     assert [(out / name).read_bytes() for name in names] == written

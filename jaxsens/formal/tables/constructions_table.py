@@ -268,7 +268,7 @@ def constructions_job(plan: TablePlan, folder: Path | None = None) -> RowsJob[Pl
     """
     settings = {"lengths": plan.lengths, "cap": plan.cap}
     items = [Named(_name(*row), row) for row in plan.rows]
-    return RowsJob(items, lambda row: measure_row(*row, plan), TableRow, settings, folder)
+    return RowsJob(items, lambda row, _: measure_row(*row, plan), TableRow, settings, folder)
 
 
 def _name(case: TableCase, condition: Condition, read: Read) -> str:

@@ -120,7 +120,7 @@ def restrictions_job(
     ]
     settings = {"free_fraction": free_fraction}
     return RowsJob(
-        items, lambda place: measure_restriction(place, free_fraction), RestrictionRow, settings, folder
+        items, lambda place, _: measure_restriction(place, free_fraction), RestrictionRow, settings, folder
     )
 
 

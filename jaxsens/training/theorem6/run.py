@@ -13,13 +13,13 @@ from typing import Any
 from rich.console import Console
 
 from jaxsens.core.base.errors import InputError, Problems
-from jaxsens.core.sweeps.jobs.job import Job, Named, Outcome, run
+from jaxsens.core.sweeps.jobs.job import Named, Outcome, RowsJob, run
 from jaxsens.core.sweeps.jobs.progress import Reporter
 from jaxsens.core.sweeps.points import select
 from jaxsens.core.sweeps.sweep import Sweep, SweepVariant, row_of, run_whole
 from jaxsens.training.checkpoints import check_directory
-from jaxsens.training.events import Event
-from jaxsens.training.loop import train
+from jaxsens.training.config import TrainConfig
+from jaxsens.training.loop import train_shown
 from jaxsens.training.source import LearnerSource, trained_source
 from jaxsens.training.theorem6.config import ModelEntry, Theorem6
 from jaxsens.training.theorem6.evaluation import LanguageWords
@@ -38,21 +38,31 @@ def run_theorem6(experiment: Theorem6, directory: Path, console: Console) -> tup
         InputError: before any training, if the directory holds trainings by other configs: all of them; after it, if
             the directory holds points of another config.
     """
+    trained = [(one.name, one.config) for one in experiment.models if one.config is not None]
     problems = Problems(str(directory))
-    for entry in experiment.models:
-        if entry.config is not None:
-            folder = models_folder(directory, entry.name)
-            try:
-                check_directory(folder, entry.config)
-            except InputError as error:
-                remedy = f"name another directory, or remove {folder} to train it again"
-                for one in error.problems:
-                    problems.note(("model", entry.name), f"{one}: {remedy}")
+    for name, config in trained:
+        folder = models_folder(directory, name)
+        try:
+            check_directory(folder, config)
+        except InputError as error:
+            remedy = f"name another directory, or remove {folder} to train it again"
+            for one in error.problems:
+                problems.note(("model", name), f"{one}: {remedy}")
     problems.raise_if_any()
-    trainings = TrainingsJob(experiment, directory)
-    outcome = run(trainings, console)
+    sources: dict[str, LearnerSource] = {}
+
+    def compute(value: tuple[str, TrainConfig], reporter: Reporter) -> LearnerSource:
+        name, config = value
+        model = train_shown(config, models_folder(directory, name), name, reporter)
+        sources[name] = trained_source(model, own_words=True)
+        return sources[name]
+
+    items = [Named(name, (name, config), (name, 1)) for name, config in trained]
+    job = RowsJob(items, compute, LearnerSource, {}, None)
+    job.directory = directory  # what takes no more if a training does not
+    outcome = run(job, console)
     failures = {str(failure.item): failure.message for failure in outcome.failures}
-    sweep = _sweep(experiment, trainings.sources, failures)
+    sweep = _sweep(experiment, sources, failures)
     if outcome.ended_early:
         return sweep, [outcome]
     return sweep, [outcome, *run_whole(sweep, directory, select(sweep.points), console)]
@@ -61,30 +71,6 @@ def run_theorem6(experiment: Theorem6, directory: Path, console: Console) -> tup
 def models_folder(directory: Path, name: str) -> Path:
     """Where the training of a model is kept."""
     return directory / "models" / name
-
-
-class TrainingsJob(Job[Named[ModelEntry], LearnerSource]):
-    """Trains the models, each in its folder, which keeps what there is of it."""
-
-    def __init__(self, experiment: Theorem6, directory: Path) -> None:
-        trained = [entry for entry in experiment.models if entry.config is not None]
-        super().__init__([Named(entry.name, entry, (entry.name, 1)) for entry in trained], directory)
-        self.sources: dict[str, LearnerSource] = {}
-
-    def compute(self, item: Named[ModelEntry], reporter: Reporter) -> LearnerSource:
-        config = item.value.config
-        if config is None:
-            raise ValueError(f"{item}: not trained")
-
-        def watch(event: Event) -> None:
-            if event.done is not None:
-                reporter.inside(item.name, event.done, config.optimiser.steps, f"steps, {event.text}")
-            elif event.text:
-                reporter.note(f"{item}: {event.text}")
-
-        trained = train(config, models_folder(self.directory, item.name), watch)
-        self.sources[item.name] = trained_source(trained, own_words=True)
-        return self.sources[item.name]
 
 
 def _sweep(experiment: Theorem6, sources: Mapping[str, LearnerSource], failures: Mapping[str, str]) -> Sweep:

@@ -472,7 +472,7 @@ class RowsJob(Job[Named[Value], Row]):
 
     Args:
         items: The rows to come.
-        compute: Computes a row.
+        compute: Computes a row from a value, and tells a reporter how far it is.
         row: The class of the rows.
         settings: What determines all rows beside their names, as JSON values.
         directory: Where rows are kept, so that a stopped job can go on; None for memory only.
@@ -482,7 +482,7 @@ class RowsJob(Job[Named[Value], Row]):
     def __init__(
         self,
         items: Sequence[Named[Value]],
-        compute: Callable[[Value], Row],
+        compute: Callable[[Value, Reporter], Row],
         row: type[Row],
         settings: Mapping[str, Any],
         directory: Path | None,
@@ -508,7 +508,7 @@ class RowsJob(Job[Named[Value], Row]):
         return _made(self._row, content["row"], path, _ROW)
 
     def compute(self, item: Named[Value], reporter: Reporter) -> Row:
-        row: Any = self._compute(item.value)
+        row: Any = self._compute(item.value, reporter)
         path = self.path(item)
         if path is not None:
             write_sealed(path, _ROW, {"key": self._key(item), "row": asdict(row)})
