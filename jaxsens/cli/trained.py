@@ -77,14 +77,11 @@ def train(config: Config, /, *, given: Running) -> int:
         return 1
     from jaxsens.training.curves import training_summary, write_training_plot
 
-    plot = write_training_plot(given.out)
-    printed = Console(quiet=given.quiet)
-    summary = training_summary(given.out)
-    if summary is not None:
-        printed.print(summary)
+    plot, printed = write_training_plot(given.out), Console(quiet=given.quiet)
+    printed.print(training_summary(given.out))
     print_text(printed, f"trained for {trained.step} steps; fingerprint {trained.fingerprint[:12]}")
     print_text(printed, f"{trained.directory}")
-    print_text(printed, f"no plot: {given.out / 'metrics.csv'} is missing" if plot is None else f"{plot}")
+    print_text(printed, f"{plot}")
     return 0
 
 

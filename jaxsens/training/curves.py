@@ -10,7 +10,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.files import only_inside
 from jaxsens.core.report.panels import GREY, grid, line_style, write_figure
 
@@ -19,20 +18,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def write_training_plot(directory: str | os.PathLike[str]) -> Path | None:
-    """Writes training.svg and training.png into a training's directory, each atomically.
-
-    Returns:
-        The path of the latter. None, with nothing written, if metrics.csv is missing or has no rows.
-
-    Raises:
-        InputError: if a table cannot be read.
-    """
+def write_training_plot(directory: str | os.PathLike[str]) -> Path:
+    """Writes training.svg and training.png into the directory of a training that has ended, each atomically; returns
+    the path of the latter."""
     folder = Path(directory)
-    metrics = read_table(folder / "metrics.csv")
-    if metrics.empty:
-        return None
-    figure = training_figure(metrics, read_table(folder / "evaluation.csv"))
+    figure = training_figure(read_table(folder / "metrics.csv"), read_table(folder / "evaluation.csv"))
     with only_inside(folder):
         return write_figure(folder, "training", figure)
 
@@ -50,16 +40,13 @@ def training_figure(metrics: pandas.DataFrame, evaluations: pandas.DataFrame) ->
     return figure
 
 
-def training_summary(directory: str | os.PathLike[str]) -> Table | None:
-    """The last evaluation, or the last loss if there was none, as a table for a terminal; None without either."""
+def training_summary(directory: str | os.PathLike[str]) -> Table:
+    """The last evaluation, or the last loss if there was none, as a table for a terminal."""
     from rich import box
     from rich.table import Table
 
-    folder = Path(directory)
-    tables = (read_table(folder / name) for name in ("evaluation.csv", "metrics.csv"))
-    rows = next((table for table in tables if not table.empty), None)
-    if rows is None:
-        return None
+    evaluations, metrics = (read_table(Path(directory) / name) for name in ("evaluation.csv", "metrics.csv"))
+    rows = metrics if evaluations.empty else evaluations
     rows = rows[rows["step"] == rows["step"].iloc[-1]].dropna(axis="columns", how="all")
     table = Table(title="After the last step", box=box.SIMPLE_HEAD)
     for name in rows.columns:
@@ -70,24 +57,10 @@ def training_summary(directory: str | os.PathLike[str]) -> Table | None:
 
 
 def read_table(path: Path) -> pandas.DataFrame:
-    """The numbers of a CSV file; NaN for an empty field, and no rows if there is no file.
-
-    Raises:
-        InputError: if this is not a table of numbers, or not one that a training wrote.
-    """
+    """The numbers of a CSV file that the training wrote; NaN for an empty field, and no rows if there is no file."""
     import pandas as pd
 
-    from jaxsens.training.records import EVALUATIONS, METRICS
-
-    if not path.is_file() or not path.stat().st_size:
-        return pd.DataFrame()
-    try:
-        table = pd.read_csv(path)
-        if unknown := set(table.columns).difference(METRICS, *EVALUATIONS.values()):
-            raise ValueError(f"unknown columns: {sorted(unknown)}")
-        return table.astype(np.float64)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: not a table of numbers ({error}); remove the file") from error
+    return pd.read_csv(path).astype(np.float64) if path.is_file() else pd.DataFrame()
 
 
 def _draw_loss(axes: Axes, metrics: pandas.DataFrame) -> None:
