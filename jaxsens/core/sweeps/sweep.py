@@ -28,7 +28,7 @@ from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.process_group import ProcessGroup
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.sweeps.inputs import Inputs
-from jaxsens.core.sweeps.jobs.job import Failure, Job, Outcome, Record, read_finished, run, write_table
+from jaxsens.core.sweeps.jobs.job import Job, Outcome, Record, read_finished, run, write_table
 from jaxsens.core.sweeps.jobs.progress import Reporter
 from jaxsens.core.sweeps.points import (
     STATUS_COLUMN,
@@ -412,7 +412,7 @@ class PointsJob(Job[Point, PointMetadata]):
         else:
             self.sharing.check()
 
-    def prepare(self, console: Console, failures: list[Failure]) -> None:
+    def prepare(self, console: Console) -> None:
         if not self.plans:
             return
         if write_config(self.directory / "sweep.toml", self.sweep.text):

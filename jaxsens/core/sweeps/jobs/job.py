@@ -82,8 +82,7 @@ class Outcome:
     """How a run ended.
 
     Attributes:
-        chosen: how many items the run was to take care of.
-        computed: how many of them it computed itself.
+        computed: how many of the items the run computed itself.
         finished: how many items of the whole job are done now; by their files, if the run had a part of the items and
             others are not done.
         planned: how many items the whole job has.
@@ -94,7 +93,6 @@ class Outcome:
             all is done.
     """
 
-    chosen: int
     computed: int
     finished: int
     planned: int
@@ -133,11 +131,8 @@ class Job(abc.ABC, Generic[Item, Row]):
         self.items = items
         self.directory = directory
 
-    def prepare(self, console: Console, failures: list[Failure]) -> None:
-        """Does what comes before the items, such as writing the plan. May set `items` to those that are left.
-
-        Adds to `failures` what failed. Signals and full disks end the job here as they do later.
-        """
+    def prepare(self, console: Console) -> None:
+        """Does what comes before the items, such as writing the plan."""
 
     def check(self) -> None:
         """Raises `Stopped` between two items, after a signal."""
@@ -178,13 +173,13 @@ def run(job: Job[Item, Row], console: Console, chosen: Sequence[Item] | None = N
     Raises:
         InputError: before anything is computed, if a link leads out of the directory.
     """
-    planned, unwritable, interrupted = len(job.items), "", None
+    unwritable, interrupted = "", None
     running = _Run(job, console, chosen)
     with only_inside(job.directory) if job.folders else nullcontext(), noting(*ENDING) as request:
         try:
             _check_inside(job)
             _clear_away(job)
-            job.prepare(console, running.failures)
+            job.prepare(console)
             running.work()
         except KeyboardInterrupt as stop:
             interrupted = getattr(stop, "signal", signal.SIGINT)
@@ -196,10 +191,9 @@ def run(job: Job[Item, Row], console: Console, chosen: Sequence[Item] | None = N
             unwritable = unwritable or why_unwritable(error, job.directory)
         stopped_by = request.answer() or interrupted
     return Outcome(
-        chosen=len(running.chosen),
         computed=running.computed,
         finished=running.finished,
-        planned=planned,
+        planned=len(job.items),
         failures=tuple(running.failures),
         stopped_by=stopped_by,
         unwritable=unwritable,
@@ -211,7 +205,8 @@ class _Run(Generic[Item, Row]):
     """One run of a job: what is done so far."""
 
     def __init__(self, job: Job[Item, Row], console: Console, chosen: Sequence[Item] | None) -> None:
-        self.job, self.console, self._chosen = job, console, chosen
+        self.job, self.console = job, console
+        self.chosen = job.items if chosen is None else chosen
         self.done: dict[Item, Row] = {}
         self.failures: list[Failure] = []
         self.computed = 0
@@ -219,10 +214,6 @@ class _Run(Generic[Item, Row]):
         self._looked_at_all = False
         self._left = TimeLeft()
         self._warned: set[tuple[str, type[Warning]]] = set()
-
-    @property
-    def chosen(self) -> Sequence[Item]:
-        return self.job.items if self._chosen is None else self._chosen
 
     @property
     def _takes_all(self) -> bool:
