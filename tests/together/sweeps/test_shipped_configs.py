@@ -95,7 +95,9 @@ def test_the_constructions_are_exact_at_every_length_that_is_measured():
     assert min(exact) >= sweep.lengths[-1]
 
 
-@pytest.mark.parametrize(("name", "variant"), [("bhattamishra2023", "lstm"), ("profiles2026", "lstm-uniform")])
+@pytest.mark.parametrize(
+    ("name", "variant"), [("bhattamishra2023", "lstm"), ("profiles2026", "lstm-uniform")]
+)
 def test_the_decisions_of_lstms_with_large_weights_are_resolved(name, variant):
     sweep = load_sweep_config(next(path for path in ATLAS if path.stem == name))
     point = [one for one in sweep.points if one.variant == variant and one.n == sweep.lengths[-1]][4]
