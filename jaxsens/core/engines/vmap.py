@@ -30,13 +30,6 @@ ELEMENTWISE = 0.02
 """That of hard models, whose products are elementwise."""
 
 
-LARGEST_PASS = 1e11
-"""The floating-point operations up to which a pass in float64 bounds the rounding of an output: some seconds. Beyond,
-`HALF_UNIT` is assumed."""
-
-PASSES = 5
-"""The passes that bound it: one, and those with moved parameters."""
-
 READING = 1e-9
 """Seconds in which a forward pass reads a symbol, at least."""
 
@@ -54,16 +47,6 @@ class SubtractingEngine(Engine):
 
     apply: Callable[[Any, Any], Any]
     subtracts: ClassVar[bool] = True
-
-    @property
-    def own_config(self) -> TransformerConfig | None:
-        return self.apply.config if isinstance(self.apply, TransformerApply) else None
-
-    def for_config(self, config: TransformerConfig) -> SubtractingEngine:
-        return replace(self, apply=TransformerApply(config))
-
-    def with_error_bound(self, prepared: Any, bound: Float[Any, "inputs outputs"]) -> Any:
-        return prepared if is_whole(prepared.output) else super().with_error_bound(prepared, bound)
 
     def changed(self, parameters: Any, prepared: Any, block: FlipBlock) -> Changed:
         return self._changed_to(self._flipped(parameters, prepared, block), prepared)
@@ -109,7 +92,12 @@ class VmapEngine(SubtractingEngine):
 
     @property
     def own_config(self) -> TransformerConfig | None:
-        return super().own_config if _flipped_length(self.rewrite, 2) == 2 else None
+        if not isinstance(self.apply, TransformerApply) or _flipped_length(self.rewrite, 2) != 2:
+            return None
+        return self.apply.config
+
+    def for_config(self, config: TransformerConfig) -> VmapEngine:
+        return replace(self, apply=TransformerApply(config))
 
     @property
     def wider(self) -> Engine | None:
@@ -131,8 +119,8 @@ class VmapEngine(SubtractingEngine):
     def sizes(self, prepared: PreparedPass) -> Float[Array, " layers"]:
         return prepared.sizes
 
-    def values(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Values:
-        """As `Engine.values`, from both outputs: decisions and functions are those of the outputs themselves."""
+    def measured(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Values:
+        """As `Engine.measured`, from both outputs: decisions and functions are those of the outputs themselves."""
         old, new = prepared.output, self._flipped(parameters, prepared, block)
         changes, error = self._changed_to(new, prepared)
         if self.nudges and self._replaces:  # the input too, as a flip to its own symbol: in one program
@@ -163,18 +151,20 @@ class VmapEngine(SubtractingEngine):
         estimated as three times the largest intermediate value, per flip of a block."""
         own, n = _innermost(self.apply), tokens.shape[0]
         longest = max(n, _flipped_length(self.rewrite, n))
-        size, config = program_size(self.apply, parameters, longest), getattr(own, "config", None)
-        once, layers = (
-            program_size(self.apply, parameters, n).operations,
-            1 if config is None else config.layers,
-        )
+        config = getattr(own, "config", None)
+        if isinstance(self.apply, TransformerApply):
+            once, each = self.apply.operations(n), self.apply.operations(longest)
+            largest = self.apply.largest(longest, platform) * jnp.result_type(float).itemsize
+        else:
+            once = program_size(self.apply, parameters, n).operations
+            _, each, largest = program_size(self.apply, parameters, longest)
         return Cost(
-            *(once, size.operations),
-            block_bytes=3 * self.preferred_batch(n, platform) * size.largest,
+            *(once, each),
+            block_bytes=3 * self.preferred_batch(n, platform) * largest,
             efficiency=ELEMENTWISE if config is not None and config.exact_rows else EFFICIENCY,
-            compiling=compiling(layers),
+            compiling=1.0 + 0.4 * (1 if config is None else config.layers),
             wide=self.wide,
-            passes=0.0 if isinstance(own, TorchApply) else passes(once),
+            forward=0.0 if isinstance(own, TorchApply) else once,
             least=longest * READING,
         )
 
@@ -213,17 +203,7 @@ class OutputEngine(VmapEngine):
         return PreparedPass(tokens, nothing, nothing, nothing)  # of which only the first is looked at
 
     def changes(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Array:
-        return jax.vmap(as_vector)(self._flipped(parameters, prepared, block))
-
-
-def compiling(layers: int) -> float:
-    """Returns the seconds in which forward passes through so many layers are compiled on the reference machine."""
-    return 1.0 + 0.4 * layers
-
-
-def passes(operations: float) -> float:
-    """Returns the operations in float64 that bound the rounding of an output, from those of a forward pass."""
-    return PASSES * operations if operations <= LARGEST_PASS else 0.0
+        return self.chosen(jax.vmap(as_vector)(self._flipped(parameters, prepared, block)))
 
 
 def output_vector(apply: Callable[[Any, Any], Any], parameters: Any, tokens: Array) -> Float[Array, "*shape"]:

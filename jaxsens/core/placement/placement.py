@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh
-from jaxtyping import Int
 
 from jaxsens.core.base import inputs as checks
 from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import Problems, collecting, machine_memory
-from jaxsens.core.base.programs import Platform, automatic, on_host, platform_of
+from jaxsens.core.base.programs import Platform, automatic, platform_of
 from jaxsens.core.placement.process_group import ProcessGroup
 
 
@@ -84,9 +81,10 @@ class Placement:
         return self.devices if self.group is None else self.group.local
 
     @property
-    def columns(self) -> Int[np.ndarray, " devices"]:
-        """The numbers of this process's devices in the mesh."""
-        return np.arange(self.devices.size) if self.group is None else self.group.columns[self.group.rank]
+    def threads(self) -> int:
+        """The number of threads that share the work of this process: one per core of a single CPU device. XLA itself
+        spreads work over several devices, and one thread keeps an accelerator busy."""
+        return cores() if self.local.size == 1 and self.platform.threads else 1
 
     def check(self) -> None:
         """Raises `Stopped` after a signal; if processes share the mesh, in all of them at the same place."""
@@ -106,13 +104,15 @@ class Placement:
         return list(numbers) if self.group is None else self.group.meet(*numbers).min(axis=0).tolist()
 
 
+def cores() -> int:
+    """Returns the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@lru_cache(maxsize=1)
 def local_mesh() -> Mesh:
     """Returns a mesh of all devices of this process, with one axis called "flips"."""
-    return _mesh_of(tuple(jax.local_devices()))
-
-
-@lru_cache(maxsize=4)
-def _mesh_of(devices: tuple[Any, ...]) -> Mesh:
+    devices = jax.local_devices()
     return jax.make_mesh((len(devices),), ("flips",), devices=devices, axis_types=(AxisType.Auto,))
 
 
@@ -146,13 +146,3 @@ def checked_placement(value: Any, problems: Problems, mesh: Mesh | None = None) 
             "placement.mesh", value.mesh, f"the model's parameters are split over {mesh}; give that mesh"
         )
     return value if isinstance(value, Placement) else Placement()
-
-
-@contextmanager
-def where_computed(placement: Placement) -> Iterator[Placement]:
-    """Yields where the current arithmetic is computed: on the host, if it is float64 and the devices have none."""
-    if placement.platform.float64 or jnp.result_type(float) != jnp.float64:
-        yield placement
-    else:
-        with on_host() as mesh:
-            yield Placement(mesh)

@@ -42,14 +42,15 @@ from jaxsens.core.base.programs import (
     room_for,
 )
 from jaxsens.core.engines.difference import engine as difference
-from jaxsens.core.engines.engine import Engine, FlipBlock
-from jaxsens.core.engines.vmap import HALF_UNIT, LARGEST_PASS, VmapEngine, output_vector, program_size
+from jaxsens.core.engines.engine import LARGEST_PASS, Engine, FlipBlock
+from jaxsens.core.engines.vmap import HALF_UNIT, VmapEngine, output_vector, program_size
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.measures import L2
 from jaxsens.core.models.adapters import Model, in_float64
+from jaxsens.core.models.transformer.layers import apply_operations
 from jaxsens.core.models.transformer.parameters import TransformerParameters
-from jaxsens.core.placement.placement import Placement, where_computed
-from jaxsens.core.placement.preparing import Ready, arithmetic_of, inputs_at_once, of_first, prepared_on
+from jaxsens.core.placement.placement import Placement
+from jaxsens.core.placement.preparing import Ready, computed, inputs_at_once, of_first, prepared_on
 from jaxsens.core.placement.run import ErrorBounds
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def forward_pass(
         InputError: if the output on one of the inputs is not finite.
     """
     first, largest = None, np.zeros(0 if model.config is None else model.config.layers)
-    with arithmetic_of(engine), where_computed(placement) as there:
+    with computed(engine, placement) as there:
         size = inputs_at_once(engine, parameters, tokens.shape, there)
         for start in range(0, size if model.config is None else len(tokens), size):
             ready = prepared_on(there.local, engine, parameters, tokens[start : start + size])
@@ -241,7 +242,7 @@ def _moved_flips(
 
     def one(word: Array, *flip: Array) -> Array:
         block = FlipBlock(*(part[None] for part in flip))
-        return engine.values(parameters, engine.prepare(parameters, word), block)[1][0]
+        return engine.measured(parameters, engine.prepare(parameters, word), block)[1][0]
 
     return of_first(one, (words, positions, symbols), count)
 
@@ -300,12 +301,10 @@ def _passes(model: Model, n: int, dtype: str) -> tuple[Passes, bool] | None:
     """
     if model.torch is not None or model.mesh is not None:
         return None
-    with numerics(model.dtype):
-        size = program_size(model.apply, model.parameters, n)
-    if size.operations > LARGEST_PASS:
-        return None
     step = float(np.finfo(dtype).eps)
     if model.config is not None:
+        if apply_operations(model.config, n) > LARGEST_PASS:
+            return None
         engine = VmapEngine(L2(), None, in_float64(model.apply) or model.apply, wide=model.dtype != "float64")
         own = model.parameters
         leaves, structure = jax.tree.flatten((own.components, own.learned))
@@ -316,6 +315,10 @@ def _passes(model: Model, n: int, dtype: str) -> tuple[Passes, bool] | None:
             _outputs_of_transformer, shared, replace(own, components=None, learned=None), tables
         )
         return partial(_run, program, step, "float64"), False
+    with numerics(model.dtype):
+        size = program_size(model.apply, model.parameters, n)
+    if size.operations > LARGEST_PASS:
+        return None
     leaves, structure = jax.tree.flatten(model.parameters)
     shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
     wide = _pass_of(model.apply, structure, shapes, n)
