@@ -84,7 +84,9 @@ class Placement:
     def threads(self) -> int:
         """The number of threads that share the work of this process: one per core of a single CPU device. XLA itself
         spreads work over several devices, and one thread keeps an accelerator busy."""
-        return cores() if self.local.size == 1 and self.platform.threads else 1
+        if self.local.size > 1 or not self.platform.threads:
+            return 1
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
     def check(self) -> None:
         """Raises `Stopped` after a signal; if processes share the mesh, in all of them at the same place."""
@@ -102,11 +104,6 @@ class Placement:
     def least(self, *numbers: int) -> list[int]:
         """Returns these numbers, or the smallest that any process of the mesh has."""
         return list(numbers) if self.group is None else self.group.meet(*numbers).min(axis=0).tolist()
-
-
-def cores() -> int:
-    """Returns the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @lru_cache(maxsize=1)

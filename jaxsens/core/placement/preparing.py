@@ -106,22 +106,17 @@ def prepared_on(mesh: Mesh, engine: Engine, parameters: Any, tokens: Int[np.ndar
             prepared = prepare(jax.tree.map(np.asarray, parameters), filled, np.int32(count))
     else:
         prepared = prepare(parameters, filled, np.int32(count))
-    arguments = on_mesh((parameters, prepared[0]), mesh)
+    arguments = parameters, prepared[0]
+    if is_single(mesh):
+        device = mesh.devices.flat[0]  # arrays that are there already are not moved, which takes long
+        arguments = jax.tree.map(
+            lambda leaf: leaf if getattr(leaf, "device", None) == device else jax.device_put(leaf, device),
+            arguments,
+        )
+    else:
+        places = jax.tree.map(lambda leaf: NamedSharding(mesh, spec_on(leaf, mesh)), arguments)
+        arguments = jax.device_put(arguments, places)
     return Ready(*arguments, *(np.asarray(one)[:count] for one in prepared[1:]))
-
-
-def on_mesh(tree: Any, mesh: Mesh) -> Any:
-    """Returns arrays on every device of a mesh; those that are there already are not moved."""
-    if not is_single(mesh):
-        places = jax.tree.map(lambda leaf: NamedSharding(mesh, spec_on(leaf, mesh)), tree)
-        return jax.device_put(tree, places)
-    device, (leaves, structure) = mesh.devices.flat[0], jax.tree.flatten(tree)
-    there = (isinstance(leaf, jax.Array) and leaf.sharding.device_set == {device} for leaf in leaves)
-    local = [
-        leaf if is_there else jax.device_put(leaf, device)
-        for leaf, is_there in zip(leaves, there, strict=True)
-    ]
-    return jax.tree.unflatten(structure, local)
 
 
 def preparation_of(engine: Engine) -> Callable[[Any, Any, Any], tuple[Any, Array, Array, Array]]:

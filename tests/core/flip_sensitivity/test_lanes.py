@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -15,7 +16,7 @@ from jax.sharding import Mesh
 
 import jaxsens
 from jaxsens.core.base.programs import numerics
-from jaxsens.core.placement import placement, run
+from jaxsens.core.placement import run
 from jaxsens.core.placement.lanes import Lanes
 from jaxsens.core.placement.program import FlipRequest
 from tests.small_models import small
@@ -123,7 +124,7 @@ def test_the_numbers_are_bitwise_the_same_on_any_number_of_cores(options, engine
     found = {}
     monkeypatch.setattr(run, "_SHORT", 0.0)
     for count in (1, 2, 3, 64):
-        monkeypatch.setattr(placement, "cores", lambda count=count: count)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, count=count: range(count))
         found[count] = jaxsens.flip_sensitivity(
             model, word, engine=engine, placement=jaxsens.Placement(mesh_of(1))
         ).norms
@@ -147,7 +148,7 @@ def test_all_threads_together_stay_within_the_budget(used, monkeypatch):
 
     fitting = FlipRequest.fitting
     monkeypatch.setattr(FlipRequest, "fitting", noted)
-    monkeypatch.setattr(placement, "cores", lambda: 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
     monkeypatch.setattr(run, "_SHORT", 0.0)
 
     def measured(**options) -> np.ndarray:
