@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import tyro
 from rich.console import Console
 
-from jaxsens.cli import trained
 from jaxsens.cli.shared import (
     CacheFolder,
     Config,
@@ -152,28 +151,42 @@ def sweep(
     job.check()
     if job.requested:
         return sweep_in_job(job, options)
-    from jaxsens.core.sweeps.jobs.job import why_unwritable
-    from jaxsens.core.sweeps.status import counts_text
     from jaxsens.core.sweeps.sweep import run_whole
 
     sweep, chosen = options.load()
-    console, progress = Console(stderr=True), Console(stderr=True, quiet=quiet)
+    progress = Console(stderr=True, quiet=quiet)
     with flags_named({"directory": "--out"}), programs_kept(options.compilation_cache) as programs:
         outcomes = run_whole(sweep, out, chosen, progress)
     if any(outcome.computed for outcome in outcomes):
         print_text(progress, f"{programs}")
+    return finish(sweep, outcomes, out, quiet, part=options.shard is not None)
+
+
+def finish(sweep: Sweep, outcomes: Sequence[Outcome], out: Path, quiet: bool, part: bool = False) -> int:
+    """Says how the jobs of a sweep ended, writes its report, and returns the exit code.
+
+    Args:
+        sweep: the sweep.
+        outcomes: of its jobs, in their order.
+        out: its directory.
+        quiet: whether only failures are printed.
+        part: whether others measure the points that are missing, so that there is no report before they are there.
+    """
+    from jaxsens.core.sweeps.jobs.job import why_unwritable
+    from jaxsens.core.sweeps.status import counts_text
+
+    console, progress, counts = Console(stderr=True), Console(stderr=True, quiet=quiet), sweep.stored(out)
     say_failures(console, *outcomes)
-    counts = sweep.stored(out)
     done = counts_text(counts)
     if outcomes[-1].ended_early:
         say_why_ended(console, outcomes[-1], done)
     elif counts["points"][0] == 0:
         print_text(console, "no point could be measured")
-    elif options.shard is not None and any(stored < of for stored, of in counts.values()):
+    elif part and any(stored < of for stored, of in counts.values()):
         print_text(progress, f"{done}; `{shlex.join(['jaxsens', 'report', str(out)])}` plots them")
     else:
         try:
-            report_all(out, quiet)
+            report(out, quiet=quiet)
         except OSError as error:
             print_text(console, f"stopped: {why_unwritable(error, out)}. {done}. To resume: {command_line()}")
             return 1
@@ -204,7 +217,9 @@ def _swept(job: InJob, options: SweepOptions) -> int:
     import jax
 
     from jaxsens.core.sweeps import distributed
+    from jaxsens.core.sweeps.jobs.job import run
     from jaxsens.core.sweeps.status import counts_text
+    from jaxsens.core.sweeps.sweep import PointsJob, RecordsJob
 
     distributed.join(job.coordinator, job.processes, job.process)
     progress, errors = Console(stderr=True, quiet=options.quiet), Console(stderr=True)
@@ -219,25 +234,15 @@ def _swept(job: InJob, options: SweepOptions) -> int:
         return outcomes[-1].exit_code
     print_text(progress, "waiting for the other processes")
     distributed.wait_for_all()
-    if number == 0:
-        outcomes += _after_all(sweep, options, progress)
-    return max(outcome.exit_code for outcome in outcomes)
-
-
-def _after_all(sweep: Sweep, options: SweepOptions, progress: Console) -> list[Outcome]:
-    """Writes the tables and the report of what all processes measured."""
-    from jaxsens.core.sweeps.jobs.job import run
-    from jaxsens.core.sweeps.status import counts_text
-    from jaxsens.core.sweeps.sweep import PointsJob, RecordsJob
-
-    out = options.out
-    jobs = [PointsJob(sweep, out), *(RecordsJob(sweep, name, out) for name in sweep.table_points)]
-    outcomes: list[Outcome] = [run(job, progress, []) for job in jobs]
-    if any(outcome.finished < outcome.planned for outcome in outcomes):
-        print_text(progress, counts_text(sweep.stored(out)))
-    if outcomes[0].finished:
-        report_all(out, options.quiet)
-    return outcomes
+    code = max(outcome.exit_code for outcome in outcomes)
+    if number != 0:
+        return code
+    # What all processes measured.
+    jobs = [
+        PointsJob(sweep, options.out),
+        *(RecordsJob(sweep, name, options.out) for name in sweep.table_points),
+    ]
+    return max(code, finish(sweep, [run(one, progress, []) for one in jobs], options.out, options.quiet))
 
 
 def time_text(points: Sequence[Point], tables: Iterable[SweepTable]) -> str:
@@ -250,8 +255,13 @@ def time_text(points: Sequence[Point], tables: Iterable[SweepTable]) -> str:
     return f"the missing points take about {duration(seconds)} here, {duration(compiling)} of it to compile, once"
 
 
-def report_all(directory: Path, quiet: bool) -> None:
-    """Writes the tables and the report of all that a sweep directory holds."""
+def report(directory: Directory, /, *, quiet: Flag = False) -> int:
+    """Write the tables, plots and report.html again from the existing results.
+
+    Args:
+        directory: The --out of `jaxsens sweep` or `jaxsens theorem6`.
+        quiet: Print only errors.
+    """
     from jaxsens.core.report.data import load_sweep
     from jaxsens.core.report.page import summary_table
     from jaxsens.core.report.report import write_report
@@ -266,21 +276,6 @@ def report_all(directory: Path, quiet: bool) -> None:
     console = Console(quiet=quiet)
     console.print(summary_table(fits))
     print_text(console, f"{page}")
-
-
-def report(directory: Directory, /, *, quiet: Flag = False) -> int:
-    """Write the tables, plots and report.html again from the existing results.
-
-    Args:
-        directory: The --out of `jaxsens sweep` or `jaxsens theorem6`.
-        quiet: Print only errors.
-    """
-    from jaxsens.training.theorem6.results import is_theorem6
-
-    if is_theorem6(directory):
-        trained.write_report(directory, quiet)
-        return 0
-    report_all(directory, quiet)
     return 0
 
 
