@@ -169,12 +169,9 @@ class VmapEngine(SubtractingEngine):
         )
 
     def _flipped(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Array:
-        tokens = prepared.tokens
-
-        def one(positions: Array, symbols: Array) -> Array:
-            return self._output(parameters, self.rewrite(tokens, positions, symbols.astype(tokens.dtype)))
-
-        return jax.vmap(one)(*block)
+        tokens, symbols = prepared.tokens, block.symbols.astype(prepared.tokens.dtype)
+        words = jax.vmap(self.rewrite, in_axes=(None, 0, 0))(tokens, block.places, symbols)
+        return jax.vmap(lambda word: self._output(parameters, word))(words)
 
     @property
     def _replaces(self) -> bool:

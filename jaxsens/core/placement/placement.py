@@ -68,7 +68,9 @@ class Placement:
         """The memory budget in bytes of a measurement in which all flips of an input share that many."""
         if self.memory_budget is not None:
             return self.memory_budget
-        return self.platform.budget_beside(arguments, device_memory(self.local))
+        stats = self.local.devices.flat[0].memory_stats() or {}  # of what JAX may use; none on CPU
+        memory = int(stats.get("bytes_limit", machine_memory() // self.local.size))
+        return self.platform.budget_beside(arguments, memory)
 
     @property
     def group(self) -> ProcessGroup | None:
@@ -121,12 +123,6 @@ def global_mesh() -> Mesh:
     single process it is the default mesh, of all its devices.
     """
     return Mesh(np.array(jax.devices()), ("flips",), axis_types=(AxisType.Auto,))
-
-
-def device_memory(mesh: Mesh) -> int:
-    """Returns the bytes of memory of each device of a mesh, as far as JAX may use them."""
-    stats = mesh.devices.flat[0].memory_stats() or {}
-    return int(stats.get("bytes_limit", machine_memory() // mesh.size))
 
 
 def checked_placement(value: Any, problems: Problems, mesh: Mesh | None = None) -> Placement:
