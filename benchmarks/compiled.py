@@ -92,12 +92,9 @@ def compile_for(mesh: Mesh, budget: int, program: Program) -> tuple[CompiledProg
         with numerics("float64") if engine.prepares_in_float64 else numerics(str(jnp.result_type(float))):
             first, prepared = _prepared(prepare, parameters, tokens, where)
         given = jax.tree.map(partial(_abstract, wide=wide), (parameters, prepared[0]))
-        where, arguments = (program.row, mesh, mesh.size, budget, 1, True, False), bytes_of(given, mesh)
-        sizes = arguments, n, prepared[1].size
-        wanted, began = (
-            FlipRequest(program.quantity, engine.shared, given, *sizes, *where),
-            time.perf_counter(),
-        )
+        sizes = bytes_of(given, mesh), n, prepared[1].size, program.row
+        where, began = (mesh, mesh.size, budget, 1, True, False), time.perf_counter()
+        wanted = FlipRequest(program.quantity, engine.shared, given, *sizes, *where)
         room = wanted.room(program.flips)
         batch = max(1, min(engine.preferred_batch(n, platform), -(-room // mesh.size)))
         made, _ = wanted.fitting(batch, lambda batch: -(-room // batch))

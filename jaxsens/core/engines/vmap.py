@@ -22,6 +22,8 @@ from jaxsens.core.flips.flips import Rewrite, replaced
 from jaxsens.core.measures.formulas import as_vector, difference, is_whole, l2
 from jaxsens.core.models.adapters import LayeredApply, TorchApply, TransformerApply, in_float64
 from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.models.transformer.layered import readout_row
+from jaxsens.core.models.transformer.trace import leaves_cache, rows_at_once
 
 EFFICIENCY = 0.9
 """The share of a large matrix product's rate that forward passes reach on CPU."""
@@ -154,7 +156,7 @@ class VmapEngine(SubtractingEngine):
         config = getattr(own, "config", None)
         if isinstance(self.apply, TransformerApply):
             once, each = self.apply.operations(n), self.apply.operations(longest)
-            largest = self.apply.largest(longest, platform) * jnp.result_type(float).itemsize
+            largest = _largest(self.apply.config, longest, platform) * jnp.result_type(float).itemsize
         else:
             once = program_size(self.apply, parameters, n).operations
             _, each, largest = program_size(self.apply, parameters, longest)
@@ -236,6 +238,22 @@ def _program_size(apply: Any, structure: Any, shapes: tuple[Any, ...], n: int, w
         operations = float((traced.lower().cost_analysis() or {}).get("flops", 0))
     equations, largest = _sizes(traced.jaxpr.jaxpr)
     return ProgramSize(equations, operations, largest)
+
+
+def _largest(config: TransformerConfig, n: int, platform: Platform) -> int:
+    """Returns the numbers in the largest array of `layers.apply` on one input of length n, penalties left out."""
+    read, largest = readout_row(config.readout, n) is not None, n * config.width
+    for k in range(config.layers):
+        layer, one = config.layer(k), read and k == config.layers - 1
+        cached = leaves_cache(layer.heads, n, platform)
+        rows = 1 if one else min(n, rows_at_once(layer.heads * n, cached))
+        # Elementwise products have an array of every factor, as additive scores have of every sum.
+        each = layer.head_width if layer.exact_rows or layer.scores == "additive" else 1
+        heads = 1 if cached and not layer.exact_rows and not one else layer.heads
+        widest = max(layer.heads * layer.head_width, 0 if one else layer.feed_forward)
+        widest *= config.width if layer.exact_rows else 1
+        largest = max(largest, heads * rows * n * each, n * widest)
+    return largest
 
 
 @lru_cache(maxsize=1024)

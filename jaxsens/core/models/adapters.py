@@ -24,7 +24,7 @@ from jaxtyping import Int
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.inputs import plain_numbers
-from jaxsens.core.base.programs import Platform, as_arrays, cached
+from jaxsens.core.base.programs import as_arrays, cached
 from jaxsens.core.base.strict import with_fields
 from jaxsens.core.models.model_problems import check_is_model
 from jaxsens.core.models.torch_model import TorchModel
@@ -179,10 +179,6 @@ class TransformerApply:
     def operations(self, n: int) -> float:
         """Floating-point operations of one call on an input of length n."""
         return layers.apply_operations(self.config, n)
-
-    def largest(self, n: int, platform: Platform) -> int:
-        """Numbers of the largest array of one call on an input of length n."""
-        return layers.apply_largest(self.config, n, platform)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxsens.core.base.errors import rule_for
-from jaxsens.core.base.programs import Platform
 from jaxsens.core.models.parts.choices import OUTPUT_GATES, SCORES, rows_times
 from jaxsens.core.models.parts.weighting import Weighting
 from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
@@ -38,10 +37,8 @@ from jaxsens.core.models.transformer.trace import (
     LayerTrace,
     after_attention,
     layer_norm,
-    leaves_cache,
     penalty,
     projected,
-    rows_at_once,
     transformer_layer,
     transformer_row,
     turned,
@@ -127,23 +124,6 @@ def apply_operations(config: TransformerConfig, n: int) -> int:
         heads = layer.heads * layer.head_width
         total += 4 * (n + 1) * d * heads + 4 * n * heads + 4 * d * layer.feed_forward
     return total
-
-
-def apply_largest(config: TransformerConfig, n: int, platform: Platform) -> int:
-    """Returns the numbers of the largest array of `apply` on one input of length n, without those of penalties."""
-    read, largest = readout_row(config.readout, n) is not None, n * config.width
-    for k in range(config.layers):
-        layer, one = config.layer(k), read and k == config.layers - 1
-        cached = leaves_cache(layer.heads, n, platform)
-        rows = 1 if one else min(n, rows_at_once(layer.heads * n, cached))
-        # Elementwise products have an array of every factor, as additive scores have of every sum.
-        each = layer.head_width if layer.exact_rows or layer.scores == "additive" else 1
-        heads = 1 if cached and not layer.exact_rows and not one else layer.heads
-        widest = max(layer.heads * layer.head_width, 0 if one else layer.feed_forward)
-        largest = max(
-            largest, heads * rows * n * each, n * widest * (config.width if layer.exact_rows else 1)
-        )
-    return largest
 
 
 def layer_operations(config: TransformerConfig, k: int, n: int) -> int:
