@@ -43,6 +43,10 @@ _CHUNK_SECONDS = 1.0
 _SHORT = 0.02
 """Seconds of a measurement that is made in this thread: to start others would take as long as what they do."""
 
+_FEW_BYTES = 2**29
+"""Of a program that has not run yet, the first block is measured in this thread if all flips and symbols together read
+fewer bytes of its arguments. Of a larger one it could take long, while the other cores wait."""
+
 
 class Interrupted(KeyboardInterrupt):
     """Raised on Ctrl-C, or a recorded signal, during a measurement.
@@ -328,8 +332,7 @@ def _chunks(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Measures flips for which a program has room, in chunks; yields which of them are done, and their values.
 
-    `number` is that of each flip's input. Nothing runs while it is suspended. The first block of a program is measured
-    alone, and so are chunks that take less time than to start threads.
+    `number` is that of each flip's input. Nothing runs while it is suspended.
     """
     rows, group, together = _FlipRows.of(number, program.batch), placement.group, program.together
     columns = np.arange(request.devices) if group is None else group.columns[group.rank]
@@ -354,13 +357,14 @@ def _chunks(
         return results.reshape(*each, *program.shape)[:, start + k : stop : stride]
 
     start, pace = 0, program.pace
+    few = request.arguments * len(number) * request.n < _FEW_BYTES
     stride = threads if group is None else int(group.meet(threads).max())
     step = stride * max(1, int(_CHUNK_SECONDS / pace[0])) if pace and group is None else stride
     with ExitStack() as stack:
         lanes: Lanes | None = None
         while start < blocks:
             alone, began = threads == 1, time.perf_counter()
-            if group is None and (not pace or (blocks - start) * pace[0] < _SHORT):
+            if group is None and ((blocks - start) * pace[0] < _SHORT if pace else few):
                 alone, step = True, blocks - start if pace else 1
             stop = min(start + step, blocks)
             if alone:
