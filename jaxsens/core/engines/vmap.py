@@ -164,7 +164,7 @@ class VmapEngine(SubtractingEngine):
             *(once, each),
             block_bytes=3 * self.preferred_batch(n, platform) * largest,
             efficiency=ELEMENTWISE if config is not None and config.exact_rows else EFFICIENCY,
-            compiling=1.0 + 0.4 * (1 if config is None else config.layers),
+            compiling=compiling(1 if config is None else config.layers),
             wide=self.wide,
             forward=0.0 if isinstance(own, TorchApply) else once,
             least=longest * READING,
@@ -203,6 +203,11 @@ class OutputEngine(VmapEngine):
 
     def changes(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Array:
         return self.chosen(jax.vmap(as_vector)(self._flipped(parameters, prepared, block)))
+
+
+def compiling(layers: int) -> float:
+    """Returns the seconds in which forward passes through so many layers are compiled on the reference machine."""
+    return 1.0 + 0.4 * layers
 
 
 def output_vector(apply: Callable[[Any, Any], Any], parameters: Any, tokens: Array) -> Float[Array, "*shape"]:
