@@ -26,18 +26,6 @@ def mesh_of(count: int) -> Mesh:
     return Mesh(np.array(jax.devices()[:count]), ("flips",))
 
 
-def test_lanes_run_side_by_side():
-    together = threading.Barrier(3, timeout=60)
-
-    def work(k: int) -> int:
-        together.wait()  # a lane that ran after another would wait for ever
-        return k
-
-    with Lanes(3) as threads:
-        assert threads.run(work) == [0, 1, 2]
-        assert threads.run(work) == [0, 1, 2]
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_lane_computes_in_the_settings_of_the_thread_that_made_it(dtype):
     config: Any = jax.config
