@@ -17,7 +17,7 @@ from jaxsens.core.base.programs import PLATFORMS, SOONER, compiling_for, host_me
 from jaxsens.core.choose import PlannedRun
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.placement.preparing import preparation_of
-from jaxsens.core.placement.program import FlipRequest, Memory, Quantity, bytes_of, placed, spec_on
+from jaxsens.core.placement.program import FlipRequest, Quantity, bytes_of, placed, spec_on
 
 
 class Program(NamedTuple):
@@ -37,7 +37,7 @@ class Program(NamedTuple):
     @classmethod
     def of(cls, run: PlannedRun) -> Program:
         """Returns what is compiled to measure the flips of a run."""
-        quantity: Quantity = "chosen_changes" if run.choice.name == "first-order" else "measured"
+        quantity: Quantity = "changes" if run.choice.name == "first-order" else "measured"
         flips = run.n, run.flips, run.model.dtype, run.kind.row, quantity
         return cls(run.engine, run.parameters, *flips)
 
@@ -86,20 +86,20 @@ def compile_for(mesh: Mesh, budget: int, program: Program) -> tuple[CompiledProg
         parameters = engine.with_tables(program.parameters, n)
         if wide:
             parameters = jax.tree.map(partial(_abstract, wide=True), parameters)
-        prepare = partial(preparation_of(engine), engine.shared.preparing)
+        prepare = preparation_of(engine.shared)
         tokens = jax.ShapeDtypeStruct((1, n), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
         where = host_mesh() if elsewhere else mesh
         with numerics("float64") if engine.prepares_in_float64 else numerics(str(jnp.result_type(float))):
             first, prepared = _prepared(prepare, parameters, tokens, where)
         given = jax.tree.map(partial(_abstract, wide=wide), (parameters, prepared[0]))
-        row = program.row, mesh, mesh.size
-        wanted = FlipRequest(program.quantity, engine.shared, given, n, prepared[1].size, *row)
-        memory, began = Memory(budget, 1, limited=True), time.perf_counter()
-        room = wanted.room(program.flips, memory)
+        sizes = bytes_of(given, mesh), n, prepared[1].size, program.row
+        where, began = (mesh, mesh.size, budget, 1, True, False), time.perf_counter()
+        wanted = FlipRequest(program.quantity, engine.shared, given, *sizes, *where)
+        room = wanted.room(program.flips)
         batch = max(1, min(engine.preferred_batch(n, platform), -(-room // mesh.size)))
-        made, _ = wanted.fitting(batch, lambda batch: -(-room // batch), memory)
+        made, _ = wanted.fitting(batch, lambda batch: -(-room // batch))
         seconds = time.perf_counter() - began
-    flips = CompiledProgram("flips", seconds, wanted.held(made, memory), made.bytes, made.batch, on_host=host)
+    flips = CompiledProgram("flips", seconds, wanted.held(made), made.bytes, made.batch, on_host=host)
     return CompiledProgram(*first, on_host=host or elsewhere), flips
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxsens import load_result
-from jaxsens.core.placement.run import _ByOneEngine
+from jaxsens.core.placement.run import _chunks as whole
 from tests.commands import refused, run
 
 MODEL = ("measure", "--alphabet-size", "3", "--width", "4", "--heads", "1", "--layers", "1", "--n", "24")
@@ -32,11 +32,10 @@ def stopped(monkeypatch):
                     os.kill(os.getpid(), number)
                 yield finished
 
-        monkeypatch.setattr(_ByOneEngine, "chunks", signalled)
+        monkeypatch.setattr("jaxsens.core.placement.run._chunks", signalled)
         monkeypatch.setattr("jaxsens.core.placement.run._SHORT", 0.0)
         monkeypatch.setattr("jaxsens.core.placement.run._CHUNK_SECONDS", 1e-9)
 
-    whole = _ByOneEngine.chunks
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield after
     signal.signal(signal.SIGHUP, before)

@@ -66,7 +66,7 @@ class RowsEngine(VmapEngine):
 
     measure: Norm
 
-    def chosen_changes(
+    def changes(
         self, parameters: Any, prepared: PreparedPass, block: FlipBlock
     ) -> Float[Array, "flips *rows"]:
         """Returns the norm of the change of every row under each flip."""

@@ -106,7 +106,7 @@ def choose(
                 raise _refusal(requested, incremental.refusal(model))
             return planned(candidate)
         case Difference():
-            refusal = _no_difference(config)
+            refusal = difference.refusal(config)
             if config is None or refusal is not None:
                 raise _refusal(requested, refusal)
             engine, how = _difference(work, config, forward)
@@ -162,14 +162,11 @@ class Work:
     def cost_of(self, engine: Engine) -> Cost:
         """Returns the cost of an engine, and of the one that measures again what it resolves of few flips."""
         dtype = "float64" if engine.wide else self.model.dtype
-        cost = _cost(engine, *self._shapes, self.n, dtype, self.platform)
+        shapes = program_key(self.model.parameters, self.n)[:2]
+        cost = _cost(engine, *shapes, self.n, dtype, self.platform)
         if self.resolves(engine) or (wider := engine.wider) is None:
             return cost
         return replace(cost, then=self.cost_of(wider))
-
-    @cached_property
-    def _shapes(self) -> tuple[Any, tuple[Any, ...]]:
-        return program_key(self.model.parameters, self.n)[:2]
 
     def resolves(self, engine: Engine) -> bool:
         """Returns whether an engine is expected to resolve most flips."""
@@ -285,10 +282,6 @@ def _refusal(requested: AskedEngine, why: str | None) -> EngineRefusal:
     return EngineRefusal(f'engine = "{requested.kind}": it cannot serve this model: {why}; use engine="vmap"')
 
 
-def _no_difference(config: TransformerConfig | None) -> str | None:
-    return "it is not a jaxsens transformer" if config is None else difference.refusal(config)
-
-
 def _difference(work: Work, config: TransformerConfig, forward: VmapEngine) -> tuple[Engine, str]:
     """Returns the form of the difference engine for a config that it serves, and what to add to the reason.
 
@@ -296,7 +289,7 @@ def _difference(work: Work, config: TransformerConfig, forward: VmapEngine) -> t
     """
     rows = DifferenceEngine(forward.measure, forward.outputs, config)
     engine, how = rows, DEEP if config.layers >= 3 else ""
-    if not (folded.refusal(config) or folded.too_short(work.n)):
+    if not (folded.refusal(config) or work.n < folded.SHORTEST):
         form = FoldedEngine(forward.measure, forward.outputs, config)
         if work.seconds(form, math.inf) <= work.seconds(rows, math.inf):
             engine, how = form, "; two layers, folded"
@@ -315,20 +308,20 @@ def _best(work: Work, forward: VmapEngine, calls: int) -> tuple[Engine, str, str
     candidate = incremental_engine(model, forward.measure, forward.outputs)
     if candidate is not None and config is None:
         return candidate, "it computes only what a flip changes", "incremental"
-    refusal = _no_difference(config)
+    refusal = difference.refusal(config)
     if config is None or refusal is not None:
         return forward, f"one forward pass per flip suits every model; {refusal}", "vmap"
     if forward.outputs is not None and set(forward.outputs) <= set(model.exact_outputs):
         # Constructed networks are deep and narrow, and changes are exactly 0 or 1, so subtracting is exact.
         reason = "a constructed network's output, exactly 0 or 1; it compiles sooner, and depth costs it less"
         return forward, reason, "vmap"
-    difference, how = _difference(work, config, forward)
+    accurate, how = _difference(work, config, forward)
     if work.lost_digits is not None:
-        return difference, f"for its digits: {work.lost_digits}{how}", "difference"
+        return accurate, f"for its digits: {work.lost_digits}{how}", "difference"
     sharing = FOR.get(calls, f"{calls} calls or more that share their programs")
     faster = f"estimated to be faster for {sharing}"
     engines: list[tuple[Engine, str, str]] = [
-        (difference, f"exact, and {faster}{how}", "difference"),
+        (accurate, f"exact, and {faster}{how}", "difference"),
         (forward, f"{faster}; {ROUNDING_NOTE}", "vmap"),
     ]
     if candidate is not None:

@@ -126,11 +126,6 @@ class FirstOrderEngine(Engine):
         last = [] if kept.last is None else [jnp.max(jnp.abs(kept.last.normaliser))[None]]
         return jnp.concatenate([jnp.zeros(0), *found, *last])
 
-    def chosen_changes(
-        self, parameters: tuple[Any, Any], prepared: PreparedEstimate, block: FlipBlock
-    ) -> Float[Array, "flips combinations"]:
-        return self.changes(parameters, prepared, block)
-
     def changed(self, parameters: tuple[Any, Any], prepared: PreparedEstimate, block: FlipBlock) -> Changed:
         """Returns the estimated changes, and no error: that of the method is far larger, and is seen on the flips that
         are measured besides."""

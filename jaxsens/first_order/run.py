@@ -213,7 +213,8 @@ def _of_changes(
         own = np.flatnonzero(flips.inputs == b)
         for chosen in np.split(own, range(at_once, len(own), at_once)):
             dy = jnp.asarray(changes[chosen], y.dtype)
-            found[chosen] = engine.of_changes(y, dy, jnp.zeros(len(dy), y.dtype))[0]
+            old, new = engine.chosen(y), engine.chosen(dy)
+            found[chosen] = engine.measure.of_changes(old, new, jnp.zeros(len(dy), y.dtype))[0]
     return found
 
 

@@ -420,12 +420,9 @@ class _Results(Generic[Result]):
 def program_key(parameters: Any, n: int) -> tuple[Any, tuple[Any, ...], int, bool]:
     """Returns what a program of a model depends on besides its function; last, whether 64-bit types are on."""
     leaves, structure = jax.tree.flatten(parameters)
-    shapes = tuple((np.shape(leaf), _dtype_of(leaf)) for leaf in leaves)
+    dtypes = (leaf.dtype if _is_narrow(leaf) else jnp.result_type(leaf) for leaf in leaves)
+    shapes = tuple((np.shape(leaf), dtype) for leaf, dtype in zip(leaves, dtypes, strict=True))
     return structure, shapes, n, jnp.result_type(float) == jnp.float64
-
-
-def _dtype_of(leaf: Any) -> Any:
-    return leaf.dtype if _is_narrow(leaf) else jnp.result_type(leaf)
 
 
 def as_arrays(tree: Any) -> Any:

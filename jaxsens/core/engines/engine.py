@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base.errors import no_rule
 from jaxsens.core.base.programs import Platform
-from jaxsens.core.measures import L2, Measure
+from jaxsens.core.measures import Measure
 from jaxsens.core.models.parts.masks import TypedMask, kind_of_mask
 from jaxsens.core.models.parts.positions import PositionTerm
 from jaxsens.core.models.parts.weighting import Weighting
@@ -94,6 +94,13 @@ class Served:
         return None
 
 
+LARGEST_PASS = 1e11
+"""The floating-point operations up to which a pass in float64 bounds the rounding of an output: some seconds. Beyond,
+a few roundings are assumed."""
+
+PASSES = 5
+"""The passes that bound it: one, and those with moved parameters."""
+
 PASS_EFFICIENCY = 0.4
 """The share of the host's rate in float64 that a forward pass reaches alone."""
 
@@ -110,7 +117,8 @@ class Cost:
         efficiency: the rate of such work, as a share of the platform's rate of a large matrix product.
         compiling: seconds to trace and compile on the reference machine.
         wide: whether the operations are in float64.
-        passes: operations in float64 for each input that bound the rounding of its output.
+        forward: operations of a forward pass, of which `PASSES` in float64 bound the rounding of the output of each
+            input; 0 if nothing needs them.
         least: seconds that each flip takes at least, whatever it computes.
         then: the cost of the engine that measures the flips again, if this one resolves few of them.
     """
@@ -121,7 +129,7 @@ class Cost:
     efficiency: float
     compiling: float
     wide: bool = False
-    passes: float = 0.0
+    forward: float = 0.0
     least: float = 0.0
     then: Cost | None = None
 
@@ -135,7 +143,8 @@ class Cost:
 
     def rounding(self, platform: Platform, inputs: int) -> float:
         """Returns the seconds in which the host bounds the rounding of outputs."""
-        return inputs * self.passes / (platform.host_rate * PASS_EFFICIENCY)
+        passes = PASSES * self.forward if self.forward <= LARGEST_PASS else 0.0
+        return inputs * passes / (platform.host_rate * PASS_EFFICIENCY)
 
     def seconds(self, platform: Platform, inputs: int, flips: int, calls: float = math.inf) -> float:
         """Returns the seconds of a call, within a factor of about three.
@@ -198,7 +207,8 @@ class Engine(abc.ABC):
         measure: what is measured of the change in the output.
         outputs: the output coordinates that are measured; None for all.
         wide: whether flips of a float32 model are measured in float64, with parameters and prepared values in float64.
-        subtracts: whether changes are differences of two rounded outputs, whose rounding `with_error_bound` tells.
+        subtracts: whether changes are differences of two rounded outputs. The prepared values then have the `output`,
+            and an `error_bound` of the rounding of each of its entries, for which a better one may be put.
         prepares_for_measure: whether what `prepare` returns depends on `measure` or `outputs`.
     """
 
@@ -216,9 +226,9 @@ class Engine(abc.ABC):
     def changed(self, parameters: Any, prepared: Any, block: FlipBlock) -> Changed:
         """Returns the output's change under each flip of a block, and a bound of the l2 norm of its rounding."""
 
-    def changes(self, parameters: Any, prepared: Any, block: FlipBlock) -> Float[Array, "flips outputs"]:
-        """Returns the output's change under each flip of a block."""
-        return self.changed(parameters, prepared, block)[0]
+    def changes(self, parameters: Any, prepared: Any, block: FlipBlock) -> Float[Array, "flips chosen"]:
+        """Returns the change of the chosen outputs under each flip of a block."""
+        return self.chosen(self.changed(parameters, prepared, block)[0])
 
     @abc.abstractmethod
     def output(self, parameters: Any, prepared: Any) -> Float[Array, "*shape"]:
@@ -244,11 +254,6 @@ class Engine(abc.ABC):
         positions alone. Its parameters are `with_tables`."""
         return self if self.own_config is None else self.for_config(shape_of(self.own_config))
 
-    @property
-    def preparing(self) -> Engine:
-        """The engine whose preparation this one takes: one for all measures and outputs, if it prepares for neither."""
-        return self if self.prepares_for_measure else replace(self, measure=L2(), outputs=None)
-
     def with_tables(self, parameters: Any, n: int) -> Any:
         """Returns the parameters that `shared` takes for inputs of length n."""
         config = self.own_config
@@ -256,13 +261,12 @@ class Engine(abc.ABC):
             return parameters
         wide = self.wide or self.prepares_in_float64
 
-        def tabled(part: Any) -> Any:
-            if not isinstance(part, TransformerParameters):
-                return part
-            exact = wide or part.embedding.dtype == np.float64
-            return with_tables(config, part, n, "float64" if exact else config.dtype)
-
-        return jax.tree.map(tabled, parameters, is_leaf=lambda part: isinstance(part, TransformerParameters))
+        parts, structure = jax.tree.flatten(parameters, lambda part: isinstance(part, TransformerParameters))
+        for k, part in enumerate(parts):
+            if isinstance(part, TransformerParameters):
+                exact = wide or part.embedding.dtype == np.float64
+                parts[k] = with_tables(config, part, n, "float64" if exact else config.dtype)
+        return jax.tree.unflatten(structure, parts)
 
     @property
     def prepares_in_float64(self) -> bool:
@@ -287,11 +291,6 @@ class Engine(abc.ABC):
         """The engine for flips whose change this one's arithmetic does not resolve; None if there is none."""
         return None
 
-    def with_error_bound(self, prepared: Any, bound: Float[Any, "inputs outputs"]) -> Any:
-        """Returns the prepared values of some inputs with a bound of the rounding of each output; only for one that
-        `subtracts`."""
-        return replace(prepared, error_bound=jax.device_put(np.asarray(bound, prepared.error_bound.dtype)))
-
     def resolves(self, prepared: Any) -> Bool[Array, ""]:
         """Returns whether flips of the prepared input are accurate. If they may not be, there must be a `fallback`."""
         del prepared
@@ -312,42 +311,15 @@ class Engine(abc.ABC):
 
         `scripts/benchmark_auto.py` and `scripts/benchmark_first_call.py` check its constants."""
 
-    def measured(self, parameters: Any, prepared: Any, block: FlipBlock) -> Float[Array, "flips 2"]:
+    def measured(self, parameters: Any, prepared: Any, block: FlipBlock) -> Values:
         """Returns the number that is measured for each flip, and its resolution: a bound of its rounding, below which
-        it knows nothing.
-
-        Both are NaN for flips that the engine declines.
-        """
-        values, resolution = self.values(parameters, prepared, block)
-        return jnp.stack([values, jnp.where(jnp.isfinite(values), resolution, jnp.nan)], axis=-1)
-
-    def values(self, parameters: Any, prepared: Any, block: FlipBlock) -> Values:
-        """Returns the measured numbers and their resolutions; NaN for numbers of flips that the engine declines."""
-        changes, error = self.changed(parameters, prepared, block)
-        return self.of_changes(self.output(parameters, prepared), changes, error)
-
-    def of_changes(
-        self,
-        y: Float[Array, " outputs"],
-        changes: Float[Array, "flips outputs"],
-        error: Float[Array, " flips"],
-    ) -> Values:
-        """Returns the measured numbers and their resolutions, from the output, its changes and their errors."""
+        it knows nothing. The numbers of flips that the engine declines are NaN."""
+        (changes, error), y = self.changed(parameters, prepared, block), self.output(parameters, prepared)
         return self.measure.of_changes(self.chosen(y), self.chosen(changes), error)
-
-    def norms(self, parameters: Any, prepared: Any, block: FlipBlock) -> Float[Array, " flips"]:
-        """Returns the measured numbers without their resolutions."""
-        return self.measured(parameters, prepared, block)[:, 0]
 
     def chosen(self, values: Float[Array, "*batch outputs"]) -> Float[Array, "*batch chosen"]:
         """Returns the values of the chosen outputs."""
         return values if self.outputs is None else values[..., list(self.outputs)]
-
-    def chosen_changes(
-        self, parameters: Any, prepared: Any, block: FlipBlock
-    ) -> Float[Array, "flips chosen"]:
-        """Returns `changes` of the chosen outputs."""
-        return self.chosen(self.changes(parameters, prepared, block))
 
 
 @dataclass(frozen=True)

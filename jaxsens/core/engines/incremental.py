@@ -27,7 +27,7 @@ from jaxsens.core.engines.one_key.blocks import Reach, as_carry, over_changed_ro
 from jaxsens.core.engines.one_key.layer_costs import layer_costs, outputs_of_row
 from jaxsens.core.engines.one_key.one_moved_key import attended_by_moved_rows, changes_of_rows
 from jaxsens.core.engines.one_key.run import LayerRun, layer_run, weighting_refusal
-from jaxsens.core.engines.vmap import HALF_UNIT, SubtractingEngine, VmapEngine, passes
+from jaxsens.core.engines.vmap import HALF_UNIT, SubtractingEngine, VmapEngine
 from jaxsens.core.measures import Measure
 from jaxsens.core.measures.formulas import as_vector
 from jaxsens.core.models.adapters import Model, TransformerApply
@@ -133,6 +133,10 @@ class IncrementalEngine(SubtractingEngine):
     @property
     def fallback(self) -> VmapEngine:
         return VmapEngine(self.measure, self.outputs, self.apply)
+
+    @property
+    def own_config(self) -> TransformerConfig | None:
+        return self.apply.config if isinstance(self.apply, TransformerApply) else None
 
     def for_config(self, config: TransformerConfig) -> IncrementalEngine:
         return replace(self, apply=TransformerApply(config), layered=layered_transformer(config))
@@ -260,7 +264,7 @@ class IncrementalEngine(SubtractingEngine):
         each = (8 * n * width + scores) * jnp.result_type(float).itemsize
         block = int(self.preferred_batch(n, platform) * each)
         compiling = 1.8 + 0.27 * model.layers
-        return Cost(prepare, flip, block, EFFICIENCY, compiling, passes=passes(prepare))
+        return Cost(prepare, flip, block, EFFICIENCY, compiling, forward=prepare)
 
 
 def first_layer(

@@ -22,6 +22,8 @@ from jaxsens.core.flips.flips import Rewrite, replaced
 from jaxsens.core.measures.formulas import as_vector, difference, is_whole, l2
 from jaxsens.core.models.adapters import LayeredApply, TorchApply, TransformerApply, in_float64
 from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.models.transformer.layered import readout_row
+from jaxsens.core.models.transformer.trace import leaves_cache, rows_at_once
 
 EFFICIENCY = 0.9
 """The share of a large matrix product's rate that forward passes reach on CPU."""
@@ -29,13 +31,6 @@ EFFICIENCY = 0.9
 ELEMENTWISE = 0.02
 """That of hard models, whose products are elementwise."""
 
-
-LARGEST_PASS = 1e11
-"""The floating-point operations up to which a pass in float64 bounds the rounding of an output: some seconds. Beyond,
-`HALF_UNIT` is assumed."""
-
-PASSES = 5
-"""The passes that bound it: one, and those with moved parameters."""
 
 READING = 1e-9
 """Seconds in which a forward pass reads a symbol, at least."""
@@ -54,16 +49,6 @@ class SubtractingEngine(Engine):
 
     apply: Callable[[Any, Any], Any]
     subtracts: ClassVar[bool] = True
-
-    @property
-    def own_config(self) -> TransformerConfig | None:
-        return self.apply.config if isinstance(self.apply, TransformerApply) else None
-
-    def for_config(self, config: TransformerConfig) -> SubtractingEngine:
-        return replace(self, apply=TransformerApply(config))
-
-    def with_error_bound(self, prepared: Any, bound: Float[Any, "inputs outputs"]) -> Any:
-        return prepared if is_whole(prepared.output) else super().with_error_bound(prepared, bound)
 
     def changed(self, parameters: Any, prepared: Any, block: FlipBlock) -> Changed:
         return self._changed_to(self._flipped(parameters, prepared, block), prepared)
@@ -109,7 +94,12 @@ class VmapEngine(SubtractingEngine):
 
     @property
     def own_config(self) -> TransformerConfig | None:
-        return super().own_config if _flipped_length(self.rewrite, 2) == 2 else None
+        if not isinstance(self.apply, TransformerApply) or _flipped_length(self.rewrite, 2) != 2:
+            return None
+        return self.apply.config
+
+    def for_config(self, config: TransformerConfig) -> VmapEngine:
+        return replace(self, apply=TransformerApply(config))
 
     @property
     def wider(self) -> Engine | None:
@@ -131,8 +121,8 @@ class VmapEngine(SubtractingEngine):
     def sizes(self, prepared: PreparedPass) -> Float[Array, " layers"]:
         return prepared.sizes
 
-    def values(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Values:
-        """As `Engine.values`, from both outputs: decisions and functions are those of the outputs themselves."""
+    def measured(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Values:
+        """As `Engine.measured`, from both outputs: decisions and functions are those of the outputs themselves."""
         old, new = prepared.output, self._flipped(parameters, prepared, block)
         changes, error = self._changed_to(new, prepared)
         if self.nudges and self._replaces:  # the input too, as a flip to its own symbol: in one program
@@ -163,28 +153,27 @@ class VmapEngine(SubtractingEngine):
         estimated as three times the largest intermediate value, per flip of a block."""
         own, n = _innermost(self.apply), tokens.shape[0]
         longest = max(n, _flipped_length(self.rewrite, n))
-        size, config = program_size(self.apply, parameters, longest), getattr(own, "config", None)
-        once, layers = (
-            program_size(self.apply, parameters, n).operations,
-            1 if config is None else config.layers,
-        )
+        config = getattr(own, "config", None)
+        if isinstance(self.apply, TransformerApply):
+            once, each = self.apply.operations(n), self.apply.operations(longest)
+            largest = _largest(self.apply.config, longest, platform) * jnp.result_type(float).itemsize
+        else:
+            once = program_size(self.apply, parameters, n).operations
+            _, each, largest = program_size(self.apply, parameters, longest)
         return Cost(
-            *(once, size.operations),
-            block_bytes=3 * self.preferred_batch(n, platform) * size.largest,
+            *(once, each),
+            block_bytes=3 * self.preferred_batch(n, platform) * largest,
             efficiency=ELEMENTWISE if config is not None and config.exact_rows else EFFICIENCY,
-            compiling=compiling(layers),
+            compiling=compiling(1 if config is None else config.layers),
             wide=self.wide,
-            passes=0.0 if isinstance(own, TorchApply) else passes(once),
+            forward=0.0 if isinstance(own, TorchApply) else once,
             least=longest * READING,
         )
 
     def _flipped(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Array:
-        tokens = prepared.tokens
-
-        def one(positions: Array, symbols: Array) -> Array:
-            return self._output(parameters, self.rewrite(tokens, positions, symbols.astype(tokens.dtype)))
-
-        return jax.vmap(one)(*block)
+        tokens, symbols = prepared.tokens, block.symbols.astype(prepared.tokens.dtype)
+        words = jax.vmap(self.rewrite, in_axes=(None, 0, 0))(tokens, block.places, symbols)
+        return jax.vmap(lambda word: self._output(parameters, word))(words)
 
     @property
     def _replaces(self) -> bool:
@@ -213,17 +202,12 @@ class OutputEngine(VmapEngine):
         return PreparedPass(tokens, nothing, nothing, nothing)  # of which only the first is looked at
 
     def changes(self, parameters: Any, prepared: PreparedPass, block: FlipBlock) -> Array:
-        return jax.vmap(as_vector)(self._flipped(parameters, prepared, block))
+        return self.chosen(jax.vmap(as_vector)(self._flipped(parameters, prepared, block)))
 
 
 def compiling(layers: int) -> float:
     """Returns the seconds in which forward passes through so many layers are compiled on the reference machine."""
     return 1.0 + 0.4 * layers
-
-
-def passes(operations: float) -> float:
-    """Returns the operations in float64 that bound the rounding of an output, from those of a forward pass."""
-    return PASSES * operations if operations <= LARGEST_PASS else 0.0
 
 
 def output_vector(apply: Callable[[Any, Any], Any], parameters: Any, tokens: Array) -> Float[Array, "*shape"]:
@@ -259,6 +243,22 @@ def _program_size(apply: Any, structure: Any, shapes: tuple[Any, ...], n: int, w
         operations = float((traced.lower().cost_analysis() or {}).get("flops", 0))
     equations, largest = _sizes(traced.jaxpr.jaxpr)
     return ProgramSize(equations, operations, largest)
+
+
+def _largest(config: TransformerConfig, n: int, platform: Platform) -> int:
+    """Returns the numbers in the largest array of `layers.apply` on one input of length n, penalties left out."""
+    read, largest = readout_row(config.readout, n) is not None, n * config.width
+    for k in range(config.layers):
+        layer, one = config.layer(k), read and k == config.layers - 1
+        cached = leaves_cache(layer.heads, n, platform)
+        rows = 1 if one else min(n, rows_at_once(layer.heads * n, cached))
+        # Elementwise products have an array of every factor, as additive scores have of every sum.
+        each = layer.head_width if layer.exact_rows or layer.scores == "additive" else 1
+        heads = 1 if cached and not layer.exact_rows and not one else layer.heads
+        widest = max(layer.heads * layer.head_width, 0 if one else layer.feed_forward)
+        widest *= config.width if layer.exact_rows else 1
+        largest = max(largest, heads * rows * n * each, n * widest)
+    return largest
 
 
 @lru_cache(maxsize=1024)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -12,34 +11,17 @@ from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
 
-from jaxsens.core.base.programs import numerics, platform_of
+from jaxsens.core.base.programs import numerics
 
 Result = TypeVar("Result")
-
-
-def cores() -> int:
-    """Returns the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def is_one_cpu(mesh: Mesh) -> bool:
-    """Returns whether a mesh is a single CPU device."""
-    return mesh.size == 1 and platform_of(mesh).threads
-
-
-def lanes_on(mesh: Mesh) -> int:
-    """Returns the number of threads for a mesh: one per core of a single CPU device, otherwise one. XLA itself spreads
-    work over several devices, and one thread keeps an accelerator busy."""
-    return cores() if is_one_cpu(mesh) else 1
 
 
 class Lanes:
     """A context manager with `count` threads. All of them have ended when it exits, also after an exception.
 
-    Even a single lane is a separate thread, so that the main thread can handle signals while it waits. Interrupted
-    computations are waited for, because one that is still running when the interpreter shuts down crashes it.
+    Interrupted computations are waited for, because one that is still running when the interpreter shuts down crashes
+    it.
     """
 
     def __init__(self, count: int) -> None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh
-from jaxtyping import Int
 
 from jaxsens.core.base import inputs as checks
 from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import Problems, collecting, machine_memory
-from jaxsens.core.base.programs import Platform, automatic, on_host, platform_of
+from jaxsens.core.base.programs import Platform, automatic, platform_of
 from jaxsens.core.placement.process_group import ProcessGroup
 
 
@@ -71,7 +68,9 @@ class Placement:
         """The memory budget in bytes of a measurement in which all flips of an input share that many."""
         if self.memory_budget is not None:
             return self.memory_budget
-        return self.platform.budget_beside(arguments, device_memory(self.local))
+        stats = self.local.devices.flat[0].memory_stats() or {}  # of what JAX may use; none on CPU
+        memory = int(stats.get("bytes_limit", machine_memory() // self.local.size))
+        return self.platform.budget_beside(arguments, memory)
 
     @property
     def group(self) -> ProcessGroup | None:
@@ -84,9 +83,12 @@ class Placement:
         return self.devices if self.group is None else self.group.local
 
     @property
-    def columns(self) -> Int[np.ndarray, " devices"]:
-        """The numbers of this process's devices in the mesh."""
-        return np.arange(self.devices.size) if self.group is None else self.group.columns[self.group.rank]
+    def threads(self) -> int:
+        """The number of threads that share the work of this process: one per core of a single CPU device. XLA itself
+        spreads work over several devices, and one thread keeps an accelerator busy."""
+        if self.local.size > 1 or not self.platform.threads:
+            return 1
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
     def check(self) -> None:
         """Raises `Stopped` after a signal; if processes share the mesh, in all of them at the same place."""
@@ -106,13 +108,10 @@ class Placement:
         return list(numbers) if self.group is None else self.group.meet(*numbers).min(axis=0).tolist()
 
 
+@lru_cache(maxsize=1)
 def local_mesh() -> Mesh:
     """Returns a mesh of all devices of this process, with one axis called "flips"."""
-    return _mesh_of(tuple(jax.local_devices()))
-
-
-@lru_cache(maxsize=4)
-def _mesh_of(devices: tuple[Any, ...]) -> Mesh:
+    devices = jax.local_devices()
     return jax.make_mesh((len(devices),), ("flips",), devices=devices, axis_types=(AxisType.Auto,))
 
 
@@ -124,12 +123,6 @@ def global_mesh() -> Mesh:
     single process it is the default mesh, of all its devices.
     """
     return Mesh(np.array(jax.devices()), ("flips",), axis_types=(AxisType.Auto,))
-
-
-def device_memory(mesh: Mesh) -> int:
-    """Returns the bytes of memory of each device of a mesh, as far as JAX may use them."""
-    stats = mesh.devices.flat[0].memory_stats() or {}
-    return int(stats.get("bytes_limit", machine_memory() // mesh.size))
 
 
 def checked_placement(value: Any, problems: Problems, mesh: Mesh | None = None) -> Placement:
@@ -146,13 +139,3 @@ def checked_placement(value: Any, problems: Problems, mesh: Mesh | None = None) 
             "placement.mesh", value.mesh, f"the model's parameters are split over {mesh}; give that mesh"
         )
     return value if isinstance(value, Placement) else Placement()
-
-
-@contextmanager
-def where_computed(placement: Placement) -> Iterator[Placement]:
-    """Yields where the current arithmetic is computed: on the host, if it is float64 and the devices have none."""
-    if placement.platform.float64 or jnp.result_type(float) != jnp.float64:
-        yield placement
-    else:
-        with on_host() as mesh:
-            yield Placement(mesh)

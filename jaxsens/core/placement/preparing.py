@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from jaxsens.core.base.programs import (
     room_for,
 )
 from jaxsens.core.engines.engine import Engine
+from jaxsens.core.measures import L2
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.program import bytes_of, is_single, spec_on
 
@@ -52,9 +54,16 @@ class Ready(NamedTuple):
     resolved: Bool[np.ndarray, " inputs"]
 
 
-def arithmetic_of(engine: Engine) -> AbstractContextManager[None]:
-    """Returns a block in the arithmetic that an engine computes in."""
-    return numerics("float64") if engine.wide else nullcontext()
+@contextmanager
+def computed(engine: Engine, placement: Placement) -> Iterator[Placement]:
+    """Enters the arithmetic of an engine; yields where it computes: on the host, if that is float64 and the devices
+    have none."""
+    with numerics("float64") if engine.wide else nullcontext():
+        if placement.platform.float64 or jnp.result_type(float) != jnp.float64:
+            yield placement
+        else:
+            with on_host() as mesh:
+                yield Placement(mesh)
 
 
 def inputs_at_once(engine: Engine, parameters: Any, shape: tuple[int, int], placement: Placement) -> int:
@@ -65,10 +74,10 @@ def inputs_at_once(engine: Engine, parameters: Any, shape: tuple[int, int], plac
     """
     count, n = shape
     most = min(count, max(1, max(_SYMBOLS, placement.platform.forward_symbols) // n))
-    if most == 1 or placement.group is not None:
+    if most <= 1 or placement.group is not None:
         return 1
     key = program_key(engine.with_tables(parameters, n), n)
-    each, own = _prepared_bytes(engine.shared.preparing, *key), bytes_of(abstract_of(*key[:2]))
+    each, own = _prepared_bytes(engine.shared, *key), bytes_of(abstract_of(*key[:2]))
     return max(1, min(most, int(_SHARE * (placement.budget_beside(own) - own) / max(1, each))))
 
 
@@ -91,34 +100,32 @@ def prepared_on(mesh: Mesh, engine: Engine, parameters: Any, tokens: Int[np.ndar
         parameters = jax.tree.map(_widened, parameters)
     filled = np.zeros((room_for(count), n), np.int32)
     filled[:count] = tokens
-    prepare = partial(preparation_of(engine), engine.preparing)
+    prepare = preparation_of(engine)
     if engine.prepares_in_float64:
         with numerics("float64"), nullcontext() if platform_of(mesh).float64 else on_host():
             prepared = prepare(jax.tree.map(np.asarray, parameters), filled, np.int32(count))
     else:
         prepared = prepare(parameters, filled, np.int32(count))
-    arguments = on_mesh((parameters, prepared[0]), mesh)
+    arguments = parameters, prepared[0]
+    if is_single(mesh):
+        device = mesh.devices.flat[0]  # arrays that are there already are not moved, which takes long
+        arguments = jax.tree.map(
+            lambda leaf: leaf if getattr(leaf, "device", None) == device else jax.device_put(leaf, device),
+            arguments,
+        )
+    else:
+        places = jax.tree.map(lambda leaf: NamedSharding(mesh, spec_on(leaf, mesh)), arguments)
+        arguments = jax.device_put(arguments, places)
     return Ready(*arguments, *(np.asarray(one)[:count] for one in prepared[1:]))
 
 
-def on_mesh(tree: Any, mesh: Mesh) -> Any:
-    """Returns arrays on every device of a mesh; those that are there already are not moved."""
-    if not is_single(mesh):
-        places = jax.tree.map(lambda leaf: NamedSharding(mesh, spec_on(leaf, mesh)), tree)
-        return jax.device_put(tree, places)
-    device = mesh.devices.flat[0]
-
-    def placed(leaf: Any) -> Any:
-        there = isinstance(leaf, jax.Array) and leaf.sharding.device_set == {device}
-        return leaf if there else jax.device_put(leaf, device)
-
-    return jax.tree.map(placed, tree)
-
-
-def preparation_of(engine: Engine) -> Callable[..., tuple[Any, Array, Array, Array]]:
-    """Returns what prepares inputs for an engine: of (`Engine.preparing`, parameters, words, their number) it gives
-    what `Ready` has beside the parameters. Words beyond that number are not prepared."""
-    return _prepare_in_float64 if engine.prepares_in_float64 else _prepare
+def preparation_of(engine: Engine) -> Callable[[Any, Any, Any], tuple[Any, Array, Array, Array]]:
+    """Returns what prepares inputs for a `shared` engine: of (parameters, words, their number) it gives what `Ready`
+    has beside the parameters. Words beyond that number are not prepared. One program serves all measures and outputs,
+    if the engine prepares for neither."""
+    if not engine.prepares_for_measure:
+        engine = replace(engine, measure=L2(), outputs=None)
+    return partial(_prepare_in_float64 if engine.prepares_in_float64 else _prepare, engine)
 
 
 def _widened(leaf: Any) -> Any:

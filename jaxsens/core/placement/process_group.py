@@ -64,9 +64,11 @@ class ProcessGroup:
         self._agreed = False
 
     @staticmethod
+    @lru_cache(maxsize=16)
     def of(mesh: Mesh) -> ProcessGroup | None:
         """Returns the processes of a mesh, or None if all its devices belong to this one."""
-        return _group(mesh)
+        own = jax.process_index()
+        return None if all(one.process_index == own for one in mesh.devices.flat) else ProcessGroup(mesh)
 
     @property
     def size(self) -> int:
@@ -192,12 +194,6 @@ class ProcessGroup:
             raise ProcessLost(
                 f"mesh: another process of it has ended or cannot be reached ({cause[:300]}); start all processes again"
             ) from error
-
-
-@lru_cache(maxsize=16)
-def _group(mesh: Mesh) -> ProcessGroup | None:
-    own = jax.process_index()
-    return None if all(one.process_index == own for one in mesh.devices.flat) else ProcessGroup(mesh)
 
 
 def _same(x: Array) -> Array:

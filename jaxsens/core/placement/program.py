@@ -22,8 +22,8 @@ from jaxsens.core.base.errors import InputError, Written
 from jaxsens.core.base.programs import SOONER, cached, compiling_for, platform_of
 from jaxsens.core.engines.engine import Engine, FlipBlock
 
-Quantity = Literal["measured", "chosen_changes"]
-"""The method of an engine that measures a block of flips: one number or row per flip, NaN if the engine declines it."""
+Quantity = Literal["measured", "changes"]
+"""The method of an engine that measures a block of flips. It is NaN for flips that the engine declines."""
 
 _TABLES = 0.25
 """The most of the memory beside the arguments that the flips and their results take: more are measured in parts."""
@@ -49,58 +49,52 @@ class FlipProgram:
 
 
 @dataclass(frozen=True)
-class Memory:
-    """The bytes of each device for a measurement: for arguments, tables of flips and the temporary memory of all lanes
-    together. Whether the budget is the user's (`limited`), and the batch (`batched`), which is then not changed."""
-
-    budget: int
-    lanes: int
-    limited: bool = False
-    batched: bool = False
-
-
-@dataclass(frozen=True)
 class FlipRequest:
-    """A program to measure flips of some inputs of length n.
+    """A program to measure flips of some inputs of length n, and the memory that it may take.
 
     Attributes:
         engine: an `Engine.shared`.
         operands: the model's parameters and what the engine prepared of the inputs; abstract values do.
+        arguments: their bytes on each device.
         row: the number of positions in the row of a flip.
         devices: the number of devices of all processes; those of this one are the mesh's.
+        budget: bytes on each device for the arguments, the tables of flips and the temporary memory of all threads.
+        threads: the number of threads that run the program side by side.
+        limited: whether the budget is the user's.
+        batched: whether the batch is the user's, which is then not changed.
     """
 
     quantity: Quantity
     engine: Engine
     operands: tuple[Any, Any]
+    arguments: int
     n: int
     outputs: int
     row: int
     mesh: Mesh
     devices: int
+    budget: int
+    threads: int
+    limited: bool
+    batched: bool
 
-    @property
-    def arguments(self) -> int:
-        """The bytes of the parameters and the prepared values on each device."""
-        return bytes_of(self.operands, self.mesh)
-
-    def room(self, flips: int, memory: Memory) -> int:
+    def room(self, flips: int) -> int:
         """Returns how many of the flips are measured at once. The others wait: their table would not fit.
 
         Raises:
             InputError: if what all flips share does not fit, before anything is compiled.
         """
-        free = memory.budget - self.arguments
-        if free < 0 and not (memory.batched and not memory.limited):
+        free = self.budget - self.arguments
+        if free < 0 and not (self.batched and not self.limited):
             raise InputError.of(
                 "memory_budget",
-                Written(f"{memory.budget} bytes"),
+                Written(f"{self.budget} bytes"),
                 f"the model and what the flips of an input of length {self.n} "
                 f"share take {self.arguments} bytes on each device",
             )
-        return max(1, min(flips, int(_TABLES * free / self._flip_bytes(memory)) * self.devices))
+        return max(1, min(flips, int(_TABLES * free / self._flip_bytes) * self.devices))
 
-    def fitting(self, batch: int, rows: Callable[[int], int], memory: Memory) -> tuple[FlipProgram, int]:
+    def fitting(self, batch: int, rows: Callable[[int], int]) -> tuple[FlipProgram, int]:
         """Returns the program with the largest batch, up to `batch`, at which all threads fit, and their number.
 
         `rows` are the rows of flips that the program has room for, on all devices together, by the batch.
@@ -110,54 +104,51 @@ class FlipRequest:
         """
         leaves, structure = jax.tree.flatten(self.operands)
         shapes = tuple(placed(leaf, spec_on(leaf, self.mesh), self.mesh) for leaf in leaves)
-        wide, lanes = jnp.result_type(float) == jnp.float64, memory.lanes
+        wide, platform = jnp.result_type(float) == jnp.float64, platform_of(self.mesh)
+        inputs = max((leaf.shape[0] for leaf in jax.tree.leaves(self.operands[1])), default=1)
         while True:
-            together = self.together(batch, rows(batch))
+            together = 1  # a core takes one row after the other, an accelerator as many as keep it busy
+            if inputs > 1 and not platform.threads:
+                fill = min(
+                    self.engine.preferred_batch(self.n, platform) // batch, rows(batch) // self.devices
+                )
+                together = 1 << (max(1, fill).bit_length() - 1)
             blocks = -(-rows(batch) // (together * self.devices))
             how = wide, self.mesh, (batch, together, blocks, self.row)
             try:
                 program = compiled_program(self.quantity, self.engine, structure, shapes, *how)
             except jax.errors.JaxRuntimeError as error:
                 # The compiler of a TPU refuses what its memory does not hold.
-                if "RESOURCE_EXHAUSTED" not in str(error) or batch == 1 or memory.batched:
+                if "RESOURCE_EXHAUSTED" not in str(error) or batch == 1 or self.batched:
                     raise
                 batch //= 2
                 continue
-            held = self.held(program, memory)
-            free = max(0, memory.budget - held)
-            fitting = lanes if not program.bytes else min(lanes, free // program.bytes)
-            if fitting == lanes:
-                return program, lanes
-            if memory.batched or batch == 1:
-                if fitting or (memory.batched and not memory.limited):
+            held = self.held(program)
+            free = max(0, self.budget - held)
+            fitting = self.threads if not program.bytes else min(self.threads, free // program.bytes)
+            if fitting == self.threads:
+                return program, fitting
+            if self.batched or batch == 1:
+                if fitting or (self.batched and not self.limited):
                     return program, max(1, fitting)
                 amount = "one flip" if batch == 1 else f"a batch of {batch} flips"
                 raise InputError.of(
                     "memory_budget",
-                    Written(f"{memory.budget} bytes"),
+                    Written(f"{self.budget} bytes"),
                     f"{amount} of an input of length {self.n} takes "
                     f"{program.bytes} bytes, beside {held} bytes of arguments",
                 )
-            batch = max(1, min(batch - 1, int(batch * free / (lanes * program.bytes))))
+            batch = max(1, min(batch - 1, int(batch * free / (self.threads * program.bytes))))
 
-    def together(self, batch: int, rows: int) -> int:
-        """Returns the rows of a block: a core takes one after the other, an accelerator as many as keep it busy."""
-        platform = platform_of(self.mesh)
-        inputs = max((leaf.shape[0] for leaf in jax.tree.leaves(self.operands[1])), default=1)
-        if platform.threads or inputs == 1:
-            return 1
-        fill = self.engine.preferred_batch(self.n, platform) // batch
-        return 1 << (max(1, min(fill, rows // self.devices)).bit_length() - 1)
-
-    def held(self, program: FlipProgram, memory: Memory) -> int:
+    def held(self, program: FlipProgram) -> int:
         """Returns the bytes of a program's arguments and results on each device, for all threads together."""
-        flips = program.blocks * program.together * program.batch
-        return self.arguments + flips * self._flip_bytes(memory)
+        return self.arguments + program.blocks * program.together * program.batch * self._flip_bytes
 
-    def _flip_bytes(self, memory: Memory) -> int:
-        """Returns the bytes of a flip and of its results, in the table that all threads read and in each of theirs."""
+    @property
+    def _flip_bytes(self) -> int:
+        """The bytes of a flip and of its results, in the table that all threads read and in each of theirs."""
         numbers = 2 if self.quantity == "measured" else self.outputs
-        return 8 * self.row + jnp.result_type(float).itemsize * numbers * (1 + memory.lanes)
+        return 8 * self.row + jnp.result_type(float).itemsize * numbers * (1 + self.threads)
 
 
 def is_single(mesh: Mesh) -> bool:
@@ -180,8 +171,8 @@ def placed(leaf: Any, spec: PartitionSpec, mesh: Mesh) -> jax.ShapeDtypeStruct:
 def bytes_of(tree: Any, mesh: Mesh | None = None) -> int:
     """Returns the bytes of a tree's arrays, which may be abstract: all, or what each device of a mesh has."""
     leaves = jax.tree.leaves(tree)
-    local = [leaf.shape if mesh is None else _local(leaf, mesh) for leaf in leaves]
-    return sum(math.prod(shape) * leaf.dtype.itemsize for shape, leaf in zip(local, leaves, strict=True))
+    shapes = [leaf.shape if mesh is None else _local(leaf, mesh) for leaf in leaves]
+    return sum(math.prod(shape) * leaf.dtype.itemsize for shape, leaf in zip(shapes, leaves, strict=True))
 
 
 def _local(leaf: Any, mesh: Mesh) -> tuple[int, ...]:
@@ -204,7 +195,10 @@ def compiled_program(
     def row(operands: tuple[Any, Any], number: Array, flips: FlipBlock) -> Array:
         parameters, prepared = operands
         own = jax.tree.map(lambda leaf: leaf[0 if leaf.shape[0] == 1 else number], prepared)
-        return getattr(engine, quantity)(parameters, own, flips)
+        if quantity == "changes":
+            return engine.changes(parameters, own, flips)
+        values, resolution = engine.measured(parameters, own, flips)
+        return jnp.stack([values, jnp.where(jnp.isfinite(values), resolution, jnp.nan)], axis=-1)
 
     # Traced once: its shape sizes the results, and the same trace is what the loop computes.
     axes = () if is_single(mesh) else tuple(mesh.shape.items())

@@ -4,7 +4,7 @@ A compiled program processes a range of blocks whose ends are arguments, so one 
 and the host picks chunks of about a second. Inputs are prepared as many at once as fit; each row of a block has flips
 of one of them, so that many short inputs are one call of one program. Blocks are dealt like cards: in turn to the
 devices of a mesh, or to one thread per core if the mesh is a single CPU device. With a mask, flips early in the word
-cost more than late ones, and dealing distributes them evenly.
+cost more than late ones, and dealing distributes them evenly. A single thread is the caller's own.
 
 The devices of a mesh may belong to several processes (`ProcessGroup`). Each measures the blocks of its own devices, and
 after each chunk all receive the values of all. What depends on a host (its clock, cores, memory) is agreed on first.
@@ -15,8 +15,8 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,10 +28,12 @@ from jaxtyping import Bool, Float, Int
 
 from jaxsens.core.base.programs import resolved, room_for
 from jaxsens.core.engines.engine import Engine, FlipBlock
-from jaxsens.core.placement.lanes import Lanes, is_one_cpu, lanes_on
-from jaxsens.core.placement.placement import Placement, where_computed
-from jaxsens.core.placement.preparing import Ready, arithmetic_of, inputs_at_once, prepared_on
-from jaxsens.core.placement.program import FlipProgram, FlipRequest, Memory, Quantity, is_single
+from jaxsens.core.measures.formulas import is_whole
+from jaxsens.core.placement.lanes import Lanes
+from jaxsens.core.placement.placement import Placement
+from jaxsens.core.placement.preparing import Ready, computed, inputs_at_once, prepared_on
+from jaxsens.core.placement.process_group import ProcessGroup
+from jaxsens.core.placement.program import FlipProgram, FlipRequest, Quantity, bytes_of, is_single
 
 Progress = Callable[[int, int], None]
 """Called with (flips done, flips in all) after every chunk."""
@@ -40,6 +42,10 @@ _CHUNK_SECONDS = 1.0
 
 _SHORT = 0.02
 """Seconds of a measurement that is made in this thread: to start others would take as long as what they do."""
+
+_FEW_BYTES = 2**29
+"""Of a program that has not run yet, the first block is measured in this thread if all flips and symbols together read
+fewer bytes of its arguments. Of a larger one it could take long, while the other cores wait."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -76,7 +82,7 @@ class Measuring:
     """What one call measures, how, and how far it is. Every flip is measured once, by `numbers` or by `changes`.
 
     Flips that the engine declines (NaN, or inf after an overflow) are measured by its `fallback`, if it has one, and
-    those whose resolution exceeds `precision.RESOLVED` of the change by its `wider` engine; and so on.
+    those whose resolution exceeds `programs.RESOLVED` of the change by its `wider` engine; and so on.
 
     Attributes:
         inputs, positions, symbols: the flips, sorted by their input.
@@ -98,7 +104,7 @@ class Measuring:
     first: Ready | None = None
     quantity: Quantity = field(default="measured", init=False)
 
-    def numbers(self) -> tuple[Float[np.ndarray, "flips 2"], dict[str, int]]:
+    def numbers(self, quantity: Quantity = "measured") -> tuple[Float[np.ndarray, "flips 2"], dict[str, int]]:
         """Returns what the engine measures of every flip with its resolution, and the counts for each other engine.
 
         That is the norm or, if the engine has a scalar function, its signed change. The order is the given one.
@@ -107,7 +113,22 @@ class Measuring:
             InputError: if not even one flip at a time fits the budget.
             Interrupted: on Ctrl-C, with the finished values.
         """
-        return self._run("measured")
+        self.quantity, total, so_far = quantity, len(self.inputs), self.finished
+        so_far.values = np.full((total, 2) if quantity == "measured" else (total,), np.nan, np.float32)
+        so_far.done = np.zeros(total, bool)
+        group, numbers = self.placement.group, np.unique(self.inputs)
+        try:
+            # All processes of the mesh enter with the same flips, and leave in the same way.
+            with nullcontext() if group is None else group.together(self._identity()):
+                with computed(self.engine, self.placement) as placement:
+                    shape = len(numbers), self.tokens.shape[1]
+                    size = inputs_at_once(self.engine, self.parameters, shape, placement)
+                for first in range(0, len(numbers), size):
+                    self.placement.check()
+                    self._measure_inputs(numbers[first : first + size])
+        except KeyboardInterrupt as stop:
+            raise Interrupted(so_far, getattr(stop, "signal", signal.SIGINT)) from None
+        return so_far.values, so_far.fallbacks
 
     def changes(self) -> tuple[Float[np.ndarray, "flips chosen"], dict[str, int]]:
         """Like `numbers`, but returns the change of the chosen outputs under every flip instead of its norm.
@@ -115,39 +136,14 @@ class Measuring:
         Raises as `numbers` does, except for a plain KeyboardInterrupt on Ctrl-C.
         """
         try:
-            return self._run("chosen_changes")
+            return self.numbers("changes")
         except Interrupted:
             raise KeyboardInterrupt from None
-
-    def _run(self, quantity: Quantity) -> tuple[np.ndarray, dict[str, int]]:
-        self.quantity, total, so_far = quantity, len(self.inputs), self.finished
-        so_far.values = np.full((total, 2) if quantity == "measured" else (total,), np.nan, np.float32)
-        so_far.done = np.zeros(total, bool)
-        try:
-            # All processes of the mesh enter with the same flips, and leave in the same way.
-            group = self.placement.group
-            with nullcontext() if group is None else group.together(self._identity()):
-                for some in self._groups():
-                    self.placement.check()
-                    self._measure_inputs(some)
-        except KeyboardInterrupt as stop:
-            raise Interrupted(so_far, getattr(stop, "signal", signal.SIGINT)) from None
-        return so_far.values, so_far.fallbacks
 
     def _identity(self) -> bytes:
         options = type(self.engine).__name__, self.placement.batch_size, self.placement.memory_budget
         flips = self.tokens, self.inputs, self.positions, self.symbols
         return repr(options).encode() + b"".join(array.tobytes() for array in flips)
-
-    def _groups(self) -> list[Int[np.ndarray, " inputs"]]:
-        """Returns the numbers of the inputs that have flips, in groups that are measured at once."""
-        numbers = np.unique(self.inputs)
-        if len(numbers) < 2:
-            return [numbers] if len(numbers) else []
-        shape = len(numbers), self.tokens.shape[1]
-        with arithmetic_of(self.engine), where_computed(self.placement) as placement:
-            size = inputs_at_once(self.engine, self.parameters, shape, placement)
-        return [numbers[first : first + size] for first in range(0, len(numbers), size)]
 
     def _measure_inputs(self, inputs: Int[np.ndarray, " inputs"]) -> None:
         """Measures the flips of some inputs: by the engine, and those that it leaves by the engines that come after it.
@@ -158,7 +154,7 @@ class Measuring:
         while waiting:
             runner, flips = next(iter(waiting.items()))
             del waiting[runner]
-            with arithmetic_of(runner), where_computed(self.placement) as placement:
+            with computed(runner, self.placement) as placement:
                 numbers, size = np.unique(self.inputs[flips]), len(inputs)
                 if runner != self.engine:
                     shape = len(numbers), self.tokens.shape[1]
@@ -177,11 +173,16 @@ class Measuring:
         waiting: dict[Engine, np.ndarray],
     ) -> None:
         """Measures flips of some inputs by one engine; those that it leaves wait for others."""
-        ready, number = self._ready(runner, inputs, placement), np.searchsorted(inputs, self.inputs[flips])
+        ready, number = None, np.searchsorted(inputs, self.inputs[flips])
+        if self.first is not None and runner == self.engine:
+            ready, self.first = self.first, None
+        if ready is None or not np.array_equal(inputs, np.arange(len(ready.output))):
+            ready = prepared_on(placement.local, runner, self.parameters, self.tokens[inputs])
         if runner.fallback is not None:
             fine = np.array(placement.least(*ready.resolved.tolist()), bool)
             _wait(waiting, runner.fallback, flips[~fine[number]])
             flips, number = flips[fine[number]], number[fine[number]]
+        prepared = ready.prepared
         if runner.subtracts and self.error_bounds is not None and len(flips):
             dtype = "float64" if jnp.result_type(float) == jnp.float64 else "float32"
             bound = self.error_bounds(inputs, dtype, ready.output)
@@ -190,27 +191,69 @@ class Measuring:
                 lost = ~resolved(*sizes)[number]
                 _wait(waiting, runner.wider, flips[lost])
                 flips, number = flips[~lost], number[~lost]
-            room = max((leaf.shape[0] for leaf in jax.tree.leaves(ready.prepared)), default=len(inputs))
-            filled = np.zeros((room, *bound.shape[1:]))
-            filled[: len(inputs)] = bound
-            ready = ready._replace(prepared=runner.with_error_bound(ready.prepared, filled))
+            if not is_whole(prepared.output):
+                filled = np.zeros(prepared.error_bound.shape, prepared.error_bound.dtype)
+                filled[: len(inputs)] = bound
+                prepared = replace(prepared, error_bound=jax.device_put(filled))
         if not len(flips):
             return
-        ends = np.searchsorted(self.inputs, [inputs, inputs + 1])
-        block = FlipBlock(self.positions[flips], self.symbols[flips])
-        operands, outputs = (ready.parameters, ready.prepared), ready.output[0].size
-        one = _ByOneEngine(self, placement, runner, operands, outputs, ends[1] - ends[0])
-        for finished, values in one.chunks(number, block):
-            self._take(runner, flips[finished], values, waiting)
-            placement.check()
+        counts = np.subtract(*np.searchsorted(self.inputs, [inputs + 1, inputs]))
+        operands, local = (ready.parameters, prepared), placement.local
+        arguments = bytes_of(operands, local)
+        request = FlipRequest(
+            self.quantity,
+            runner.shared,
+            operands,
+            arguments,
+            n=self.tokens.shape[1],
+            outputs=ready.output[0].size,
+            row=self.positions.shape[1],
+            mesh=local,
+            devices=placement.devices.size,
+            budget=placement.budget_beside(arguments),
+            threads=placement.threads,
+            limited=placement.memory_budget is not None,
+            batched=placement.batch_size is not None,
+        )
+        room = placement.least(request.room(int(counts.sum())))[0]
+        for first in range(0, len(number), room):
+            some, own = flips[first : first + room], number[first : first + room]
+            program, threads = self._program(request, placement, counts, len(some), room)
+            block = FlipBlock(self.positions[some], self.symbols[some])
+            for done, values in _chunks(request, placement, program, threads, own, block):
+                self._take(runner, some[done], values, waiting)
+                placement.check()
 
-    def _ready(self, runner: Engine, inputs: Int[np.ndarray, " inputs"], placement: Placement) -> Ready:
-        """Returns inputs as an engine prepares them; the first ones may be at hand."""
-        if self.first is not None and runner == self.engine:
-            ready, self.first = self.first, None
-            if np.array_equal(inputs, np.arange(len(ready.output))):
-                return ready
-        return prepared_on(placement.local, runner, self.parameters, self.tokens[inputs])
+    def _program(
+        self, request: FlipRequest, placement: Placement, counts: np.ndarray, flips: int, room: int
+    ) -> tuple[FlipProgram, int]:
+        """Returns the compiled program, and the number of threads that fit in the budget.
+
+        The batch is the largest, up to the preferred size, at which all threads fit. If even single flips are too
+        large, fewer threads run. The number of declined flips varies between inputs; to reuse a few programs for all,
+        each has room for all flips of the inputs, `counts` for each, and for fewer flips the batch size is a power of
+        two or the preferred size. Processes that share the mesh use the smallest batch that any of them finds.
+        """
+        platform, several = placement.platform, len(counts) > 1
+        preferred = placement.batch_size or request.engine.preferred_batch(request.n, platform)
+        one_cpu_each = placement.least(placement.local.size == 1 and platform.threads)[0]
+        batches = platform.batches if placement.batch_size is None and one_cpu_each else 1
+        parts = request.devices * batches
+        each, most = -(-flips // parts), -(-room // parts)
+        batch = max(1, min(preferred, most, each if flips == room else room_for(each)))
+        if several and placement.batch_size is None:  # rows of equal length, with little padding
+            longest = int(counts.max())
+            batch = -(-longest // -(-longest // batch))
+
+        def rows(batch: int) -> int:
+            count = int(min(np.sum(-(-counts // batch)), -(-room // batch) + len(counts) - 1))
+            return room_for(count) if several else count
+
+        while True:
+            program, threads = request.fitting(batch, rows)
+            batch, largest = placement.least(program.batch, -program.batch)
+            if batch == -largest:
+                return program, threads
 
     def _take(
         self, runner: Engine, here: np.ndarray, values: np.ndarray, waiting: dict[Engine, np.ndarray]
@@ -279,147 +322,80 @@ class _FlipRows(NamedTuple):
         return cls(inputs, np.minimum(flips, last - 1), flips < last)
 
 
-@dataclass(frozen=True)
-class _ByOneEngine:
-    """Flips of some inputs that one engine measures.
+def _chunks(
+    request: FlipRequest,
+    placement: Placement,
+    program: FlipProgram,
+    threads: int,
+    number: Int[np.ndarray, " flips"],
+    flips: FlipBlock,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Measures flips for which a program has room, in chunks; yields which of them are done, and their values.
 
-    `operands` are the parameters and what it prepared; `counts` the flips of each input, for all engines together.
+    `number` is that of each flip's input. Nothing runs while it is suspended.
     """
+    rows, group, together = _FlipRows.of(number, program.batch), placement.group, program.together
+    columns = np.arange(request.devices) if group is None else group.columns[group.rank]
+    blocks = -(-len(rows.inputs) // (together * request.devices))
+    threads = min(threads, blocks)
+    # Block k of device d is the (k D + d)-th group of rows; the last row is repeated as padding, dropped later.
+    shape = (program.blocks, request.devices, together)
+    order = np.arange(np.prod(shape)).reshape(shape).transpose(1, 0, 2)
+    filled = np.minimum(order[columns].reshape(-1, together), len(rows.inputs) - 1)
+    split = NamedSharding(request.mesh, PartitionSpec(request.mesh.axis_names))
+    where = request.mesh.devices.flat[0] if is_single(request.mesh) else split
+    put, table = partial(jax.device_put, device=where), rows.flips[filled]
+    inputs = put(rows.inputs[filled].astype(np.int32))
+    blocks_of_flips = FlipBlock(*(put(part[table].astype(np.int32)) for part in flips))
+    empty = put(np.zeros((*table.shape, *program.shape), program.dtype))
 
-    of: Measuring
-    placement: Placement
-    engine: Engine
-    operands: tuple[Any, Any]
-    outputs: int
-    counts: Int[np.ndarray, " inputs"]
+    def lane(start: int, stop: int, stride: int, k: int) -> np.ndarray:
+        """Measures every `stride`-th block from `start + k` to `stop`."""
+        ends = np.int32(start + k), np.int32(stop), np.int32(stride)
+        results = np.asarray(program.run(request.operands, inputs, blocks_of_flips, empty, *ends))
+        each = len(columns), program.blocks, together, program.batch
+        return results.reshape(*each, *program.shape)[:, start + k : stop : stride]
 
-    def chunks(
-        self, number: Int[np.ndarray, " flips"], flips: FlipBlock
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Measures flips in chunks; yields the finished ones and their values. Nothing runs while it is suspended.
-
-        Flips whose table would not fit are measured in parts. `number` is that of each flip's input.
-        """
-        placement = self.placement
-        where = flips.places.shape[1], placement.local, placement.devices.size
-        n = self.of.tokens.shape[1]
-        request = FlipRequest(self.of.quantity, self.engine.shared, self.operands, n, self.outputs, *where)
-        limited, batched = placement.memory_budget is not None, placement.batch_size is not None
-        budget = placement.budget_beside(request.arguments)
-        memory = Memory(budget, lanes_on(placement.local), limited, batched)
-        room = placement.least(request.room(int(self.counts.sum()), memory))[0]
-        for first in range(0, len(number), room):
-            part = FlipBlock(*(of[first : first + room] for of in flips))
-            program, lanes = self._program(len(part.places), request, room, memory)
-            for done, values in self._part(number[first : first + room], part, program, lanes):
-                yield first + done, values
-
-    def _part(
-        self, number: Int[np.ndarray, " flips"], flips: FlipBlock, program: FlipProgram, lanes: int
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Measures flips for which a program has room; yields of each chunk which are done, and their values."""
-        placement, columns = self.placement, self.placement.columns
-        rows, devices, together = (
-            _FlipRows.of(number, program.batch),
-            placement.devices.size,
-            program.together,
-        )
-        blocks = -(-len(rows.inputs) // (together * devices))
-        lanes = min(lanes, blocks)
-        # Block k of device d is the (k D + d)-th group of rows; the last row is repeated as padding, dropped later.
-        shape = (program.blocks, devices, together)
-        order = np.arange(np.prod(shape)).reshape(shape).transpose(1, 0, 2)
-        filled = np.minimum(order[columns].reshape(-1, together), len(rows.inputs) - 1)
-        local = placement.local
-        split = NamedSharding(local, PartitionSpec(local.axis_names))
-        put = partial(jax.device_put, device=local.devices.flat[0] if is_single(local) else split)
-        inputs, table = put(rows.inputs[filled].astype(np.int32)), rows.flips[filled]
-        blocks_of_flips = FlipBlock(*(put(part[table].astype(np.int32)) for part in flips))
-        empty = put(np.zeros((*table.shape, *program.shape), program.dtype))
-        each = (len(columns), program.blocks, together, program.batch)
-
-        def lane(start: int, stop: int, stride: int, k: int) -> np.ndarray:
-            """Measures every `stride`-th block from `start + k` to `stop`."""
-            ends = np.int32(start + k), np.int32(stop), np.int32(stride)
-            results = np.asarray(program.run(self.operands, inputs, blocks_of_flips, empty, *ends))
-            return results.reshape(*each, *program.shape)[:, start + k : stop : stride]
-
-        if placement.group is None and program.pace and blocks * program.pace[0] < _SHORT:
-            began = time.perf_counter()
-            results = lane(0, blocks, 1, 0)
-            program.pace[0] = min(program.pace[0], (time.perf_counter() - began) / blocks)
-            yield self._values(order[:, :blocks], rows, results)
-            return
-        start, step, stride = 0, lanes, lanes
-        if placement.group is not None:
-            step = stride = int(placement.group.meet(lanes).max())
-        elif program.pace:
-            step = max(step, int(lanes * _CHUNK_SECONDS / program.pace[0]) // stride * stride)
-        with Lanes(lanes) as threads:
-            while start < blocks:
-                stop = min(start + step, blocks)
-                began = time.perf_counter()
-                shape = len(columns), stop - start, together, program.batch, *program.shape
-                results = np.empty(shape, program.dtype)
-                for k, part in enumerate(threads.run(partial(lane, start, stop, lanes))):
-                    results[:, k::lanes] = part
-                seconds = max(time.perf_counter() - began, 1e-6)
-                program.pace[:] = [min([*program.pace, seconds * lanes / (stop - start)])]
-                results, seconds = _of_all(results, seconds, placement)
-                yield self._values(order[:, start:stop], rows, results)
-                step = max(1, min(8 * step, int((stop - start) * _CHUNK_SECONDS / seconds)))
-                step = -(-step // stride) * stride
-                start = stop
-
-    def _values(
-        self, order: Int[np.ndarray, "devices blocks together"], rows: _FlipRows, results: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns which flips are done, and their values."""
-        row = order.ravel()
-        there = row < len(rows.inputs)
-        row, results = row[there], results.reshape(len(there), -1, *results.shape[4:])[there]
-        return rows.flips[row][rows.real[row]], results[rows.real[row]]
-
-    def _program(self, flips: int, plan: FlipRequest, room: int, memory: Memory) -> tuple[FlipProgram, int]:
-        """Returns the compiled program, and the number of threads that fit in the budget.
-
-        The batch is the largest, up to the preferred size, at which all threads fit. If even single flips are too
-        large, fewer threads run. The number of declined flips varies between inputs; to reuse a few programs for all,
-        each has room for all flips of the inputs, and for fewer flips the batch size is a power of two or the preferred
-        size. Processes that share the mesh use the smallest batch that any of them finds.
-        """
-        placement, several = self.placement, len(self.counts) > 1
-        preferred = placement.batch_size or self.engine.preferred_batch(plan.n, placement.platform)
-        one_cpu_each = placement.least(is_one_cpu(placement.local))[0]
-        batches = placement.platform.batches if placement.batch_size is None and one_cpu_each else 1
-        parts = placement.devices.size * batches
-        each, most = -(-flips // parts), -(-room // parts)
-        batch = max(1, min(preferred, most, each if flips == room else room_for(each)))
-        if several and placement.batch_size is None:  # rows of equal length, with little padding
-            longest = int(self.counts.max())
-            batch = -(-longest // -(-longest // batch))
-
-        def rows(batch: int) -> int:
-            count = int(min(np.sum(-(-self.counts // batch)), -(-room // batch) + len(self.counts) - 1))
-            return room_for(count) if several else count
-
-        while True:
-            program, lanes = plan.fitting(batch, rows, memory)
-            batch, largest = placement.least(program.batch, -program.batch)
-            if batch == -largest:
-                return program, lanes
+    start, pace = 0, program.pace
+    few = request.arguments * len(number) * request.n < _FEW_BYTES
+    stride = threads if group is None else int(group.meet(threads).max())
+    step = stride * max(1, int(_CHUNK_SECONDS / pace[0])) if pace and group is None else stride
+    with ExitStack() as stack:
+        lanes: Lanes | None = None
+        while start < blocks:
+            alone, began = threads == 1, time.perf_counter()
+            if group is None and ((blocks - start) * pace[0] < _SHORT if pace else few):
+                alone, step = True, blocks - start if pace else 1
+            stop = min(start + step, blocks)
+            if alone:
+                results = lane(start, stop, 1, 0)
+            else:
+                lanes = lanes or stack.enter_context(Lanes(threads))
+                results = np.empty(
+                    (len(columns), stop - start, *table.shape[1:], *program.shape), program.dtype
+                )
+                for k, part in enumerate(lanes.run(partial(lane, start, stop, threads))):
+                    results[:, k::threads] = part
+            seconds = max(time.perf_counter() - began, 1e-6) / (threads if alone else 1)  # by all threads
+            pace[:] = [min([*pace, seconds * threads / (stop - start)])]
+            if group is not None:
+                results, seconds = _of_all(results, seconds, group)
+            row = order[:, start:stop].ravel()
+            row, there = row[row < len(rows.inputs)], row < len(rows.inputs)
+            results = results.reshape(len(there), -1, *program.shape)[there]
+            yield rows.flips[row][rows.real[row]], results[rows.real[row]]
+            step = max(1, min(8 * step, int((stop - start) * _CHUNK_SECONDS / seconds)))
+            step = -(-step // stride) * stride
+            start = stop
 
 
-def _of_all(results: np.ndarray, seconds: float, placement: Placement) -> tuple[np.ndarray, float]:
+def _of_all(results: np.ndarray, seconds: float, group: ProcessGroup) -> tuple[np.ndarray, float]:
     """Returns the values of all devices of the mesh from those of this process's, and the seconds of the slowest."""
-    group = placement.group
-    if group is None:
-        return results, seconds
     slowest = group.meet(int(1e6 * seconds))[:, 0].max() / 1e6
     most = max(len(columns) for columns in group.columns)
     sent = np.zeros((most, *results.shape[1:]), results.dtype)
     sent[: len(results)] = results
-    of_all = np.empty((placement.devices.size, *results.shape[1:]), results.dtype)
+    of_all = np.empty((group.mesh.size, *results.shape[1:]), results.dtype)
     for columns, part in zip(group.columns, group.gather(sent), strict=True):
         of_all[columns] = part[: len(columns)]
     return of_all, max(float(slowest), 1e-6)

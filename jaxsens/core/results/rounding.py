@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -42,14 +42,15 @@ from jaxsens.core.base.programs import (
     room_for,
 )
 from jaxsens.core.engines.difference import engine as difference
-from jaxsens.core.engines.engine import Engine, FlipBlock
-from jaxsens.core.engines.vmap import HALF_UNIT, LARGEST_PASS, VmapEngine, output_vector, program_size
+from jaxsens.core.engines.engine import LARGEST_PASS, Engine, FlipBlock
+from jaxsens.core.engines.vmap import HALF_UNIT, VmapEngine, output_vector, program_size
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.measures import L2
 from jaxsens.core.models.adapters import Model, in_float64
+from jaxsens.core.models.transformer.layers import apply_operations
 from jaxsens.core.models.transformer.parameters import TransformerParameters
-from jaxsens.core.placement.placement import Placement, where_computed
-from jaxsens.core.placement.preparing import Ready, arithmetic_of, inputs_at_once, of_first, prepared_on
+from jaxsens.core.placement.placement import Placement
+from jaxsens.core.placement.preparing import Ready, computed, inputs_at_once, of_first, prepared_on
 from jaxsens.core.placement.run import ErrorBounds
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def forward_pass(
         InputError: if the output on one of the inputs is not finite.
     """
     first, largest = None, np.zeros(0 if model.config is None else model.config.layers)
-    with arithmetic_of(engine), where_computed(placement) as there:
+    with computed(engine, placement) as there:
         size = inputs_at_once(engine, parameters, tokens.shape, there)
         for start in range(0, size if model.config is None else len(tokens), size):
             ready = prepared_on(there.local, engine, parameters, tokens[start : start + size])
@@ -193,11 +194,6 @@ SHARE_NUDGED = 1 / 256
 LEAST_NUDGED = 2
 """The flips whose roundings are moved at least."""
 
-Passes = Callable[
-    [Int[np.ndarray, "passes n"], Int[np.ndarray, " passes"]], Float[np.ndarray, "passes outputs"]
-]
-"""Runs the model on words: draw 0 is the model, and the others its numbers moved."""
-
 
 def rounding_of(
     engine: Engine,
@@ -234,14 +230,14 @@ def rounding_of(
 
 @compiled(static=1, options=None)
 def _moved_flips(
-    engine: VmapEngine, parameters: Any, words: Array, positions: Array, symbols: Array, count: Array
+    engine: VmapEngine, parameters: Any, words: Any, positions: Any, symbols: Any, count: Any
 ) -> Float[Array, " room"]:
     """Returns how far rounding puts the measure off, of each flip. What moves roundings takes a quarter of the time if
     XLA fuses it as it does by default."""
 
     def one(word: Array, *flip: Array) -> Array:
         block = FlipBlock(*(part[None] for part in flip))
-        return engine.values(parameters, engine.prepare(parameters, word), block)[1][0]
+        return engine.measured(parameters, engine.prepare(parameters, word), block)[1][0]
 
     return of_first(one, (words, positions, symbols), count)
 
@@ -265,12 +261,13 @@ def output_rounding(model: Model, tokens: Int[np.ndarray, "inputs n"], flips: in
         assumed, passes = HALF_UNIT * np.finfo(dtype).eps * sizes, passes_in(dtype)
         if passes is None:
             return assumed
-        run, in_own_dtype = passes
+        program, of_passes, in_own_dtype = passes
         some = _spread(len(inputs), max(MOVED_INPUTS, int(SHARE_PASSED * each * len(inputs))))
         few = _spread(len(some), 0 if large and dtype == "float32" and not in_own_dtype else MOVED_INPUTS)
         again = np.repeat(few, DRAWS)
         draws = np.append(np.zeros(len(some), int), np.tile(np.arange(1, 1 + DRAWS), len(few)))
-        true, moved = np.split(run(tokens[inputs[np.append(some, some[again])]], draws), [len(some)])
+        words, step = tokens[inputs[np.append(some, some[again])]], float(np.finfo(dtype).eps)
+        true, moved = np.split(_run(program, step, of_passes, words, draws), [len(some)])
         off[some] = np.abs(outputs[some] - true)
         if exact and not np.any(off):
             return off
@@ -292,40 +289,38 @@ def _spread(count: int, most: int) -> Int[np.ndarray, " chosen"]:
     return np.arange(count) if count <= most else np.linspace(0, count - 1, most).round().astype(int)
 
 
-def _passes(model: Model, n: int, dtype: str) -> tuple[Passes, bool] | None:
-    """Returns passes with numbers moved by roundings of a dtype, and whether they are in the model's own dtype.
+def _passes(model: Model, n: int, dtype: str) -> tuple[Callable[..., Array], str, bool] | None:
+    """Returns what `_run` runs, with numbers moved by roundings of a dtype; the dtype of its arithmetic; and whether
+    that is the model's own.
 
     None where there is no pass (of PyTorch, and of parameters that are split), or it takes long. A jaxsens transformer
     is run in its float64 form, whose positions and temperatures are formulas.
     """
     if model.torch is not None or model.mesh is not None:
         return None
-    with numerics(model.dtype):
-        size = program_size(model.apply, model.parameters, n)
-    if size.operations > LARGEST_PASS:
-        return None
-    step = float(np.finfo(dtype).eps)
     if model.config is not None:
+        if apply_operations(model.config, n) > LARGEST_PASS:
+            return None
         engine = VmapEngine(L2(), None, in_float64(model.apply) or model.apply, wide=model.dtype != "float64")
         own = model.parameters
         leaves, structure = jax.tree.flatten((own.components, own.learned))
         with numerics("float64"):
-            tables = _moved_tables(engine, n, step, structure, *leaves)
-        shared: Any = engine.shared
-        program = partial(
-            _outputs_of_transformer, shared, replace(own, components=None, learned=None), tables
-        )
-        return partial(_run, program, step, "float64"), False
+            tables = _moved_tables(engine, n, float(np.finfo(dtype).eps), structure, *leaves)
+        shared, own = cast("VmapEngine", engine.shared), replace(own, components=None, learned=None)
+        return partial(_outputs_of_transformer, shared, own, tables), "float64", False
+    with numerics(model.dtype):
+        size = program_size(model.apply, model.parameters, n)
+    if size.operations > LARGEST_PASS:
+        return None
     leaves, structure = jax.tree.flatten(model.parameters)
     shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
     wide = _pass_of(model.apply, structure, shapes, n)
     if wide is not None:
         consts, run = wide
-        return partial(_run, partial(run, list(consts), leaves), step, "float64"), False
+        return partial(run, list(consts), leaves), "float64", False
     if size.equations > MOST_NUDGED_EQUATIONS:
         return None
-    program = partial(_outputs_nudged, model.apply, model.parameters)
-    return partial(_run, program, step, model.dtype), True
+    return partial(_outputs_nudged, model.apply, model.parameters), model.dtype, True
 
 
 def _run(
@@ -335,7 +330,8 @@ def _run(
     tokens: Int[np.ndarray, "passes n"],
     draws: Int[np.ndarray, " passes"],
 ) -> Float[np.ndarray, "passes outputs"]:
-    """Runs a program of words, draws, the rounding, and the number of passes; on the host, if it is in float64."""
+    """Runs a program of words, draws (0 is the model, and the others its numbers moved), the rounding, and the number
+    of passes; on the host, if it is in float64."""
     count, n = tokens.shape
     room = room_for(count)
     filled, drawn = np.zeros((room, n), np.int32), np.zeros(room, np.int32)

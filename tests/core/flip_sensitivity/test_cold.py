@@ -21,7 +21,7 @@ from jaxsens.core.choose import Work
 from jaxsens.core.engines.difference.softmax_change import best_tied, log1p, softmax_change
 from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change
 from jaxsens.core.models.transformer.parameters import initialise
-from jaxsens.core.placement.run import _ByOneEngine
+from jaxsens.core.placement import run
 from tests import wide_reference
 from tests.lanes import examples
 from tools.cold import FLOOR, Model, drawn, errors_of
@@ -246,10 +246,8 @@ def test_where_float32_leaves_the_output_no_digits_no_float32_program_is_compile
     config, word = binary("temperature-cubic", dtype="float32"), np.tile([0, 1, 1, 0], 4)
     monkeypatch.setattr(Work, "resolves", lambda *given: True)
     ran: list[Any] = []
-    chunks = _ByOneEngine.chunks
-    monkeypatch.setattr(
-        _ByOneEngine, "chunks", lambda one, *flips: ran.append(one.engine) or chunks(one, *flips)
-    )
+    chunks = run._chunks
+    monkeypatch.setattr(run, "_chunks", lambda one, *more: ran.append(one.engine) or chunks(one, *more))
     result = jaxsens.flip_sensitivity(jaxsens.Transformer(config, seed=0), word, engine="difference")
     assert "all flips by whole rows in float64" in result.engine.reason
     assert [engine.wide for engine in ran] == [True]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,8 +10,9 @@ import pytest
 
 import jaxsens
 from jaxsens.core.models.transformer.layered import LayeredModel
-from jaxsens.core.models.transformer.layers import layered_transformer
+from jaxsens.core.models.transformer.layers import LayeredTransformer, apply, layered_transformer
 from tests.refusals import refusal, refused
+from tests.small_models import small
 
 
 def model(**options):
@@ -172,3 +174,30 @@ def test_what_is_neither_a_length_nor_one_input_is_refused(given, names):
     options: dict[str, Any] = {"engine": "fast", "measure": "l3", "flips": 7}
     if names == "n":
         refused("n engine measure flips", jaxsens.explain, subject, given, **options)
+
+
+class Derived(LayeredTransformer):
+    """A class that might compute anything: what it does is counted of its programs."""
+
+
+COUNTED = {
+    "heads": {"heads": 4, "layers": 3, "mask": "future"},
+    "widths": {"feed_forward": (40, 0, 24), "layers": 3, "layer_norm": "pre", "positions": "rotary"},
+    "mean": {"readout": "mean", "output_gate": "elementwise", "logits": 3},
+    "hard": {"weighting": "average-hard", "scores": "additive"},
+    "one layer": {"layers": 1, "width": 32},
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_operations_and_memory_read_off_a_config_are_those_counted_of_its_program(name):
+    config = small(**{"width": 16, "head_width": 8, **COUNTED[name]})
+    model = jaxsens.Transformer(config, seed=0)
+    function = partial(apply, config), model.parameters
+    ours, theirs = (jaxsens.explain(one, 33, range(3), engine="vmap") for one in (model, function))
+    assert ours.operations / ours.flips == pytest.approx(theirs.operations / theirs.flips, rel=0.2)
+    assert ours.memory == pytest.approx(theirs.memory, rel=0.2)
+    if name != "hard":
+        layered = Derived(config), model.parameters
+        ours, theirs = (jaxsens.explain(one, 33, range(3), engine="incremental") for one in (model, layered))
+        assert ours.operations == pytest.approx(theirs.operations, rel=0.2)

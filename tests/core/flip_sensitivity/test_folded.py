@@ -54,7 +54,7 @@ def measured(engine: Any, config: TransformerConfig, tokens: np.ndarray, positio
             ONE_DEVICE, engine, initialise(config, 0), tokens[None]
         )
         prepared = jax.tree.map(lambda leaf: leaf[0], prepared)
-        norms = jax.jit(engine.shared.norms)
+        norms = jax.jit(lambda *given: engine.shared.measured(*given)[0])
         blocks = [
             norms(parameters, prepared, FlipBlock(*block)) for block in zip(places, symbols, strict=True)
         ]
@@ -226,9 +226,8 @@ def test_a_flip_of_a_key_with_more_than_half_of_a_row_is_declined(share, decline
     with numerics("float64"):
         given = parameters_from_numpy(parameters, "float64")
         prepared = jax.jit(engine.prepare)(given, tokens)
-        norms = np.asarray(
-            jax.jit(engine.norms)(given, prepared, FlipBlock(np.array([[1], [2]]), np.array([[1], [1]])))
-        )
+        block = FlipBlock(np.array([[1], [2]]), np.array([[1], [1]]))
+        norms = np.asarray(jax.jit(engine.measured)(given, prepared, block)[0])
     np.testing.assert_array_equal(np.isnan(norms), [declined, False])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -15,26 +16,14 @@ from jax.sharding import Mesh
 
 import jaxsens
 from jaxsens.core.base.programs import numerics
-from jaxsens.core.placement import lanes, run
-from jaxsens.core.placement.lanes import Lanes, lanes_on
+from jaxsens.core.placement import run
+from jaxsens.core.placement.lanes import Lanes
 from jaxsens.core.placement.program import FlipRequest
 from tests.small_models import small
 
 
 def mesh_of(count: int) -> Mesh:
     return Mesh(np.array(jax.devices()[:count]), ("flips",))
-
-
-def test_lanes_run_side_by_side():
-    together = threading.Barrier(3, timeout=60)
-
-    def work(k: int) -> int:
-        together.wait()  # a lane that ran after another would wait for ever
-        return k
-
-    with Lanes(3) as threads:
-        assert threads.run(work) == [0, 1, 2]
-        assert threads.run(work) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -100,12 +89,6 @@ def test_after_ctrl_c_no_lane_runs_any_more():
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("jaxsens-lane")]
 
 
-def test_only_a_single_cpu_device_is_shared_among_threads(monkeypatch):
-    monkeypatch.setattr(lanes, "cores", lambda: 6)
-    assert lanes_on(mesh_of(1)) == 6
-    assert lanes_on(mesh_of(2)) == 1
-
-
 @pytest.fixture
 def used(monkeypatch):
     """How many lanes each measurement has."""
@@ -129,12 +112,14 @@ def test_the_numbers_are_bitwise_the_same_on_any_number_of_cores(options, engine
     found = {}
     monkeypatch.setattr(run, "_SHORT", 0.0)
     for count in (1, 2, 3, 64):
-        monkeypatch.setattr(lanes, "cores", lambda count=count: count)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, count=count: range(count))
         found[count] = jaxsens.flip_sensitivity(
             model, word, engine=engine, placement=jaxsens.Placement(mesh_of(1))
         ).norms
-    # 42 flips in at least sixteen batches: three each.
-    assert used == [1, 2, 3, 14]
+    # 42 flips in at least sixteen batches: three each. A single core, and several devices, need no threads.
+    assert used == [2, 3, 14]
+    jaxsens.flip_sensitivity(model, word, engine=engine, placement=jaxsens.Placement(mesh_of(2)))
+    assert used == [2, 3, 14]
     for count in (2, 3, 64):
         np.testing.assert_array_equal(found[count], found[1])
 
@@ -144,14 +129,15 @@ def test_all_threads_together_stay_within_the_budget(used, monkeypatch):
     model, word = jaxsens.Transformer(small(layers=1)), np.append(np.arange(70) % 3, 3)
     programs, held = [], []
 
-    def noted(wanted, batch, room, memory):
-        programs.append(fitting(wanted, batch, room, memory)[0])
-        held.append(wanted.held(programs[-1], memory))
-        return programs[-1], fitting(wanted, batch, room, memory)[1]
+    def noted(wanted, batch, rows):
+        programs.append(fitting(wanted, batch, rows)[0])
+        held.append(wanted.held(programs[-1]))
+        return programs[-1], fitting(wanted, batch, rows)[1]
 
     fitting = FlipRequest.fitting
     monkeypatch.setattr(FlipRequest, "fitting", noted)
-    monkeypatch.setattr(lanes, "cores", lambda: 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
+    monkeypatch.setattr(run, "_SHORT", 0.0)
 
     def measured(**options) -> np.ndarray:
         where = jaxsens.Placement(mesh_of(1), **options)

@@ -238,8 +238,10 @@ def test_ctrl_c_keeps_no_flip_that_was_declined_and_not_yet_measured():
     def stop(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
+    work = Formula(L2(), None, every=4), Placement(mesh_of(1), 1000)
+    spread(*work)  # a program that has run measures all flips at once
     with pytest.raises(run.Interrupted) as caught:
-        spread(Formula(L2(), None, every=4), Placement(mesh_of(1), 1000), stop)
+        spread(*work, stop)
     finished = ~np.isnan(caught.value.finished.values[:, 0])
     np.testing.assert_array_equal(finished, POSITIONS % 4 != 0)
     np.testing.assert_array_equal(caught.value.finished.values[finished, 0], EXPECTED[finished])
@@ -248,13 +250,18 @@ def test_ctrl_c_keeps_no_flip_that_was_declined_and_not_yet_measured():
 # Memory
 
 
+def values_of(engine: Engine) -> Any:
+    """The program of a block's values alone, without their resolutions."""
+    return jax.jit(lambda *given: engine.measured(*given)[0])
+
+
 def temporary(engine: Engine, config: jaxsens.TransformerConfig, n: int, flips: int) -> tuple[int, int]:
-    """Bytes that the compiled `norms` of a block of flips takes: temporary ones, and those of its arguments."""
+    """Bytes that the compiled values of a block of flips take: temporary ones, and those of its arguments."""
     with numerics(config.dtype):
         tokens, block = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((n,), (flips, 1)))
         parameters = jaxsens.Transformer(config).parameters
         prepared = jax.eval_shape(engine.prepare, parameters, tokens)
-        lowered = jax.jit(engine.norms).lower(parameters, prepared, FlipBlock(block, block))
+        lowered = values_of(engine).lower(parameters, prepared, FlipBlock(block, block))
         analysis = lowered.compile().memory_analysis()
     assert analysis is not None
     return analysis.temp_size_in_bytes, analysis.argument_size_in_bytes
@@ -359,7 +366,7 @@ def test_flips_whose_table_does_not_fit_are_measured_in_parts(monkeypatch, engin
         model, words, engine=engine, placement=jaxsens.Placement(mesh_of(devices))
     )
     monkeypatch.setattr(program, "_TABLES", 7 * 40 / 2**31)
-    monkeypatch.setattr(program.FlipRequest, "_flip_bytes", lambda wanted, memory: 40)
+    monkeypatch.setattr(program.FlipRequest, "_flip_bytes", 40)
     parts = jaxsens.flip_sensitivity(
         model,
         words,
@@ -434,7 +441,7 @@ def test_the_operations_of_the_compiled_program_grow_with_n(monkeypatch):
         for n in lengths:
             tokens, block = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((n,), (4, 1)))
             prepared = jax.eval_shape(engine.prepare, parameters, tokens)
-            compiled = jax.jit(engine.norms).lower(parameters, prepared, FlipBlock(block, block)).compile()
+            compiled = values_of(engine).lower(parameters, prepared, FlipBlock(block, block)).compile()
             counts.append((compiled.cost_analysis() or {})["flops"])
     assert 0.9 < np.polyfit(np.log(lengths), np.log(counts), 1)[0] < 1.1
     model = jaxsens.Transformer(config)

@@ -66,8 +66,10 @@ SERVED = Served(
 known. So is softmax at a temperature that depends on the row's entropy, through which each weight moves every other."""
 
 
-def refusal(config: TransformerConfig) -> str | None:
-    """Returns why the difference engine does not support a config, or None if it does."""
+def refusal(config: TransformerConfig | None) -> str | None:
+    """Returns why the difference engine does not support a model, by its config if it has one; None if it does."""
+    if config is None:
+        return "it is not a jaxsens transformer"
     if config.centred_scores:
         return "the difference engine forms plain scores, which lose the digits that centred scores keep"
     return SERVED.refusal("the difference engine", config)

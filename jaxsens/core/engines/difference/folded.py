@@ -99,11 +99,6 @@ SHORTEST = 512
 """Below this length most flips would be declined: attention weights are too large for so few candidates."""
 
 
-def too_short(n: int) -> str | None:
-    """Returns why the folded form is not worth its preparation at length n, or None if it is."""
-    return f"n = {n} is below {SHORTEST}" if n < SHORTEST else None
-
-
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PreparedFold:

@@ -1,4 +1,5 @@
-"""Operations of the layers of a model whose attention is visible, counted by lowering its row maps."""
+"""Operations of the layers of a model whose attention is visible: of a jaxsens transformer by its config, of others by
+lowering their row maps."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from jaxtyping import Array
 
 from jaxsens.core.base.programs import cached
 from jaxsens.core.models.transformer.layered import Layered, groups_of
+from jaxsens.core.models.transformer.layers import LayeredTransformer, PairwiseTransformer, layer_operations
 
 _HERE = jax.ShapeDtypeStruct((), jnp.int32)
 
@@ -39,6 +41,13 @@ class LayerCosts:
 
 def layer_costs(model: Layered, parameters: Any, layer: int) -> LayerCosts:
     """Returns a layer's costs. `parameters` may be abstract. Nothing is compiled; a second call is free."""
+    known = LayeredTransformer, PairwiseTransformer
+    if isinstance(model, known) and type(model) in known:  # a user's derived class may compute something else
+        config = model.config
+        width, heads = config.width, config.layer(layer).heads * config.layer(layer).head_width
+        once, twice = (layer_operations(config, layer, n) for n in (1, 2))
+        pair = (twice - 2 * once) / 2
+        return LayerCosts(pair, once - pair, 4 * width * heads, width, heads, heads)
     leaves, structure = jax.tree.flatten(parameters)
     shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
     return _costs(model, structure, shapes, layer, jnp.result_type(float) == jnp.float64)
@@ -49,19 +58,16 @@ def _costs(model: Layered, structure: Any, shapes: tuple[Any, ...], layer: int, 
     """Counts. `wide` (64-bit types are on) is part of the cache key."""
     parameters = jax.tree.unflatten(structure, shapes)
     row = jax.eval_shape(model.embed, parameters, _HERE, _HERE)
-    q, _, v = jax.eval_shape(lambda own, x, i: model.project(own, layer, x, i), parameters, row, _HERE)
+
+    def project(own: Any, x: Array, i: Array) -> tuple[Array, ...]:
+        return model.project(own, layer, x, i)
+
+    q, _, v = jax.eval_shape(project, parameters, row, _HERE)
     attended = jax.ShapeDtypeStruct((q.shape[0], v.shape[1]), v.dtype)
-
-    def keys(own: Any, x: Array, i: Array) -> tuple[Array, ...]:
-        return tuple(model.project(own, layer, x, i)[1:])
-
-    def merge(own: Any, x: Array, b: Array) -> Array:
-        return model.merge(own, layer, x, b)
-
-    row_cost = _operations(lambda own, x, i: model.project(own, layer, x, i), parameters, row, _HERE)
-    row_cost += _operations(merge, parameters, row, attended)
+    row_cost = _operations(project, parameters, row, _HERE)
+    row_cost += _operations(lambda own, x, b: model.merge(own, layer, x, b), parameters, row, attended)
     pair = 2.0 * (q.size + q.shape[0] * v.shape[1])
-    of_keys = _operations(keys, parameters, row, _HERE)
+    of_keys = _operations(lambda own, x, i: project(own, x, i)[1:], parameters, row, _HERE)
     return LayerCosts(pair, row_cost, of_keys, row.size, q.size, q.shape[0] * v.shape[1])
 
 
