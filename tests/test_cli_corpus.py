@@ -183,7 +183,7 @@ def test_texts_with_nothing_to_flip_are_refused_by_their_lines_before_others_are
 def test_closed_output_and_names_of_the_hub(folder, monkeypatch, capsys):
     open_still = sys.stdout
     monkeypatch.setattr(sys, "stdout", None)
-    assert main(["measure", "--alphabet-size", "2", "--n", "4"]) == 0
+    assert main(["measure", "--model", "alphabet_size=2", "--n", "4"]) == 0
     sys.stdout.close()
     sys.stdout = open_still
     for command in (["measure", "--text", "x", "--pretrained"], ["serve", "--model"]):

@@ -81,7 +81,7 @@ def test_what_commands_say_is_read_in_any_encoding(encoding, tmp_path, monkeypat
         ("status", "s"),
         ("report", "s"),
         ("plan", "sweep.toml", "--on", "h100"),
-        ("measure", "--alphabet-size", "2", "--n", "4", "--width", "4", "--layers", "1", "--heads", "1"),
+        ("measure", "--n", "4", "--model", "alphabet_size=2", "width=4", "layers=1", "heads=1"),
         ("train", "lstm.toml", "--out", "t"),
         ("theorem6", "theorem6.toml", "--out", "t6"),
         ("constructions",),

@@ -14,7 +14,7 @@ from jaxsens import load_result
 from jaxsens.core.placement.run import _ByOneEngine
 from tests.commands import refused, run
 
-MODEL = ("measure", "--alphabet-size", "3", "--width", "4", "--heads", "1", "--layers", "1", "--n", "24")
+MODEL = ("measure", "--model", "alphabet_size=3", "width=4", "heads=1", "layers=1", "--n", "24")
 MEASURE = (*MODEL, "--engine", "vmap", "--placement", "batch_size=2", "--inputs", "2", "--quiet")
 
 

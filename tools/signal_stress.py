@@ -58,7 +58,7 @@ CONFIGS = {
     "train": TRAINING,
 }
 KINDS = (*CONFIGS, "measure")
-MODEL = "--alphabet-size 2 --n 96 --width 8 --heads 1 --layers 2"
+MODEL = "--n 96 --model alphabet_size=2 width=8 heads=1 layers=2"
 MEASURE = f"measure {MODEL} --engine vmap --placement batch_size=1 --inputs 12 --json".split()
 FLIPS = "flips.parquet"
 

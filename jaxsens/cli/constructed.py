@@ -41,7 +41,9 @@ def constructions(
     compilation_cache: CacheFolder = None,
     quiet: Flag = False,
 ) -> int:
-    """List the constructions, describe one under every condition, or measure them.
+    """List the constructions, describe one, or measure them.
+
+    For example: jaxsens constructions parity
 
     Args:
         name: The construction to describe or measure: parity, majority, dyck, ...
@@ -76,11 +78,14 @@ def restrictions(
     compilation_cache: CacheFolder = None,
     quiet: Flag = False,
 ) -> int:
-    """Restrict random hard-attention models (Hahn 2020, Theorem 1), check the result, and print a Markdown table.
+    """Restrict random hard-attention models (Hahn 2020, Theorem 1).
 
-    For each model, at depths 1 and 2 and lengths 64, 128, ..., the table gives the share of inputs left free, how many
-    of them may still matter, the checker's verdict, the largest change caused by the other inputs, and misclassified
-    pairs of words for PARITY and 1DYCK (Corollary 2). All ten models take a few minutes.
+    Checks the result, and prints a Markdown table. For each model, at depths 1 and 2 and lengths 64, 128, ..., the
+    table gives the share of inputs left free, how many of them may still matter, the checker's verdict, the largest
+    change caused by the other inputs, and misclassified pairs of words for PARITY and 1DYCK (Corollary 2). All ten
+    models take a few minutes.
+
+    For example: jaxsens restrictions --models 2 --longest 128
 
     Args:
         models: The number of models to use, from 1 to 10.

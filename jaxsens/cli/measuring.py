@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -48,8 +49,13 @@ _WRITTEN_BY = {method: flag(method.removeprefix("to_")) for method in METHODS.va
 """The option for each method of a result that writes a file."""
 
 
-def _kinds(base: Any) -> str:
-    return f"{{{','.join(base.kinds)}}} [FIELD=VALUE ...]"
+def _kinds(names: Iterable[str]) -> str:
+    return f"{{{','.join(names)}}} [FIELD=VALUE ...]"
+
+
+_MEASURES = [
+    name for name, kind in Measure.kinds.items() if kind.portable
+]  # no command line holds a function
 
 
 @dataclass(frozen=True)
@@ -68,11 +74,11 @@ class MeasuringOptions:
     """
 
     seed: Number = 0
-    flips: Annotated[Names, default("the model's symbols; neighbours with --pretrained", _kinds(Flips))] = (
-        None
-    )
-    measure: Annotated[Names, default("l2", _kinds(Measure))] = None
-    engine: Annotated[Names, default("auto", _kinds(AskedEngine))] = None
+    flips: Annotated[
+        Names, default("the model's symbols; neighbours with --pretrained", _kinds(Flips.kinds))
+    ] = None
+    measure: Annotated[Names, default("l2", _kinds(_MEASURES))] = None
+    engine: Annotated[Names, default("auto", _kinds(AskedEngine.kinds))] = None
     placement: Annotated[
         Names, default("the model and 2 GiB on CPUs, 8 GiB on GPUs, 12 GiB on TPUs", "FIELD=VALUE ...")
     ] = None

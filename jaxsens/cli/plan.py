@@ -50,9 +50,11 @@ class PlanOptions(OptionGroup):
 
 
 def plan(options: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> int:
-    """Estimate what a sweep takes on devices that need not be at hand: memory, the least time, and a job.
+    """Estimate what a sweep takes on devices that you do not have.
 
-    Exit code 1: something does not fit.
+    Prints memory and the least time, and writes a job. Exit code 1: something does not fit.
+
+    For example: jaxsens plan configs/gpu.toml --on h100 --write job.slurm
 
     Args:
         options: What is planned.

@@ -106,7 +106,7 @@ class ServeOptions(OptionGroup):
 
 
 def serve(asked: Annotated[ServeOptions, tyro.conf.arg(name="")] = ServeOptions()) -> int:  # noqa: B008, RUF100 - frozen
-    """Keep models loaded at an address, with a page for people: text in, colours out.
+    """Keep models loaded at an address; its page colours texts.
 
     For example: jaxsens serve --model minilm=all-MiniLM-L6-v2
 

@@ -88,9 +88,9 @@ class OptionGroup:
 
     def flags(self) -> dict[str, Any]:
         """Returns them by what a user calls them, as messages show them."""
-        return {
-            flag(key): str(value) if isinstance(value, Path) else value for key, value in self.given().items()
-        }
+        given = {flag(key): value for key, value in self.given().items()}
+        given = {key: " ".join(one) if isinstance(one, tuple) else one for key, one in given.items()}
+        return {key: str(one) if isinstance(one, Path) else one for key, one in given.items()}
 
     def check_choices(self, problems: Problems) -> None:
         """Adds an error for every option that is none of the names it takes."""

@@ -137,9 +137,11 @@ def sweep(
     options: Annotated[SweepOptions, tyro.conf.arg(name="")],
     job: Annotated[InJob, tyro.conf.arg(name="")] = NO_JOB,
 ) -> int:
-    """Measure every variant at every length with every seed, then write tables, plots and report.html.
+    """Measure variants at every length and seed; write a report.
 
-    Run it again to resume: finished points are kept.
+    Writes tables, plots and report.html. Run it again to resume: finished points are kept.
+
+    For example: jaxsens sweep configs/quickstart.toml --out results/quickstart
 
     Args:
         options: What is measured, and where it is kept.
@@ -269,7 +271,9 @@ def report_all(directory: Path, quiet: bool) -> None:
 
 
 def report(directory: Directory, /, *, quiet: Flag = False) -> int:
-    """Write the tables, plots and report.html again from the existing results.
+    """Write the tables, plots and report.html of a sweep again.
+
+    For example: jaxsens report results/quickstart
 
     Args:
         directory: The --out of `jaxsens sweep` or `jaxsens theorem6`.
@@ -313,7 +317,9 @@ def status(
     *,
     json_output: Annotated[Flag, tyro.conf.arg(name="json", help_behavior_hint="")] = False,
 ) -> int:
-    """Print the state of a sweep, running or not, from any machine that sees its directory.
+    """Print the state of a sweep, running or not, and the time left.
+
+    Any machine that sees the directory will do. For example: jaxsens status results/quickstart
 
     Args:
         directory: The --out of `jaxsens sweep`.

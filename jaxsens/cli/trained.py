@@ -73,9 +73,12 @@ Running = Annotated[RunOptions, tyro.conf.arg(name="")]
 
 
 def train(config: Config, /, *, given: Running) -> int:
-    """Train a model on a formal language; then measure it with `jaxsens measure OUT`.
+    """Train a model on a formal language.
 
-    Writes checkpoints, metrics.csv, evaluation.csv and a plot of both. Run it again to resume.
+    `jaxsens measure OUT` measures it. Writes checkpoints, metrics.csv, evaluation.csv and a plot of both. Run it
+    again to resume.
+
+    For example: jaxsens train parity.toml --out trained/parity
 
     Args:
         config: A TOML file; see docs/learned.md.
@@ -116,9 +119,12 @@ def train(config: Config, /, *, given: Running) -> int:
 
 
 def theorem6(config: Config, /, *, given: Running) -> int:
-    """Train models on a language and evaluate them on longer words: cross-entropy, accuracy, flip sensitivity.
+    """Train models and evaluate them on longer words (Theorem 6).
 
-    Writes tables, plots and report.html that compare the results with Hahn (2020), Theorem 6. Run it again to resume.
+    Writes cross-entropy, accuracy and flip sensitivity, beside Hahn (2020), Theorem 6: tables, plots,
+    report.html. Run it again to resume.
+
+    For example: jaxsens theorem6 configs/theorem6_quick.toml --out results/theorem6
 
     Args:
         config: A TOML file; see configs/theorem6_quick.toml.
@@ -155,9 +161,11 @@ def write_report(directory: Path, quiet: bool) -> None:
 
 
 def generalisation(config: Config, /, *, given: Running) -> int:
-    """Train models on short words of several languages, and tabulate their accuracy by bin of lengths.
+    """Train models on short words; tabulate accuracy by length.
 
     Writes accuracy.csv, accuracy.md and a heat map. Run it again to resume.
+
+    For example: jaxsens generalisation configs/atlas/yang2025.toml --out results/yang2025
 
     Args:
         config: A TOML file; see configs/atlas/yang2025.toml.
