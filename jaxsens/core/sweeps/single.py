@@ -66,9 +66,7 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
             table = variants[variant].table(table)
             lost = sorted(variants[variant].table({}).keys() - changed(table, options).keys())
             if lost and made is not None and not fixed:
-                problems.add(
-                    "--variant", variant, f"leave it out; with {made} there is no {', '.join(lost)}"
-                )
+                problems.add("--variant", variant, f"leave it out; with {made} there is no {', '.join(lost)}")
         else:
             problems.add("--variant", variant, f"no variant of this name{did_you_mean(variant, variants)}")
     if fixed:
@@ -201,7 +199,9 @@ def summary_of_words(result: FlipSensitivity, source: ModelSource, top: int) -> 
         "training": training,
     }
     machine = {"computed in": f"{result.dtype}, on {result.run.versions['device']}"}
-    remark = "No flip changes the rounded output. --model read=before-rounding measures the value before rounding."
+    remark = (
+        "No flip changes the rounded output. --model read=before-rounding measures the value before rounding."
+    )
     rounded = result.max == 0 and source.expanded.get("read") == "output"
     facts = _facts(result, about, machine | statistics)
     values = _values(result, flips) | values

@@ -74,17 +74,24 @@ def test_what_takes_longer_gets_more_shards_and_more_time(config):
 def test_job_files_have_the_numbers_of_the_plan(config, name):
     yaml = pytest.importorskip("yaml")
     made = plan_of(config, name)
-    slurm = job_file(made, ".slurm", config)
+    only = ("--only", "variant=softmax,leftmost-hard")
+    slurm = job_file(made, ".slurm", config, only)
+    command = f"jaxsens plan {config} --on {name} {' '.join(only)}"
+    made_for = f"# For 12 points on 8 x {made.target.device.description}, by `{command}`."
+    assert slurm.splitlines()[1] == made_for
+    assert f'/$shards" {" ".join(only)} "${{@:3}}" &' in slurm
     assert f"#SBATCH --array=0-{made.shards - 1}\n" in slurm
     # Programs take longest to compile for a TPU.
     assert f"#SBATCH --time=00:{30 if name.startswith('v6e') else 10}:00\n" in slurm
     assert made.minutes == (30 if name.startswith("v6e") else 10)
     assert ("#SBATCH --gpus-per-task=8\n" in slurm) == name.startswith("h100")
     assert f"config=${{1:-{config}}}" in slurm
-    job = yaml.safe_load(job_file(made, ".yaml", config))
+    job = yaml.safe_load(job_file(made, ".yaml", config, only))
     (container,) = job["spec"]["template"]["spec"]["containers"]
     kind = "nvidia.com/gpu" if name.startswith("h100") else "google.com/tpu"
     assert container["resources"]["limits"][kind] == "8"
+    assert container["image"] == ("jaxsens:cuda13" if name.startswith("h100") else "jaxsens:tpu")
+    assert container["args"][-4:-2] == [*only]
     assert f"$(INDEX)/{job['spec']['completions']}" in container["args"]
     selector = job["spec"]["template"]["spec"].get("nodeSelector", {})
     assert ("2x4" in selector.values()) == name.startswith("v6e")
@@ -97,7 +104,7 @@ def test_the_command_prints_the_plan_within_80_columns_and_writes_the_job(
     job = tmp_path / "job.slurm"
     assert main(["plan", str(config), "--on", "h100", "--write", str(job)]) == 0
     output = capsys.readouterr().out
-    assert all(len(line) <= 80 for line in output.split("All points")[0].splitlines())
+    assert all(len(line) <= 80 for line in output.splitlines())
     told = " ".join(output.split())
     assert "h100: 1 x NVIDIA H100 SXM, 80 GB" in told
     assert " 16 3 " in told  # the length and the points of a row
