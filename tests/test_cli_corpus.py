@@ -64,8 +64,10 @@ def test_tables_are_those_of_each_text_alone(folder, capsys):
     assert (folder / "p.png").read_bytes().startswith(b"\x89PNG")
     assert "slept" in (folder / "h.html").read_text("utf-8")
     printed = capsys.readouterr().out
-    assert "By position" in printed
-    assert "By label" in printed
+    columns = [line.split() for line in printed.splitlines() if line.split()[:1] == ["key"]]
+    assert columns == [list(rows[0])[1:]] * 3
+    assert "not listed: 6 in fewer than 3 texts" in printed
+    assert f"cat 3 3 {float(cat['mean']):.3g} {float(cat['error']):.3g}" in " ".join(printed.split())
 
 
 def test_what_was_stopped_is_gone_on_from(folder, monkeypatch):

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from jaxsens.core.sweeps.tables import SweepTable
 
 _SHARE_ABOVE = 60
+_NAMED = 8  # variants, lengths, ... that --list names
 _PLACE = ("coordinator", "processes", "process")
 
 LOST = 75
@@ -64,7 +65,8 @@ class SweepOptions:
         only: Measure only these points: variant=NAME, n=LENGTH or seed=SEED; separate values by commas; repeatable.
         shard: Measure part K of M of the points, for job arrays. Parts count from 0: 0/16 to 15/16. The last part to
             finish writes the report.
-        list_points: List the points and bounds, with their state, and exit.
+        list_points: Print a summary of what would be measured, what is done, and the time that the rest takes; measure
+            nothing.
         allow_code: Import and call the functions that the config names, as [model] python = "module:make" does.
         quiet: Print only failures and warnings.
     """
@@ -289,26 +291,38 @@ def report(directory: Directory, /, *, quiet: Flag = False) -> int:
 
 
 def _list(sweep: Sweep, chosen: Sequence[Point], out: Path) -> int:
-    """Prints the chosen points and records with their state, and how long the missing points take."""
+    """Prints a summary of the chosen points and records, their states, and how long the missing points take."""
     from jaxsens.core.sweeps.status import counts_text
     from jaxsens.core.sweeps.sweep import PointsJob, RecordsJob
 
     jobs: dict[str, tuple[Job[Any, Any], Sequence[Any]]] = {"points": (PointsJob(sweep, out), chosen)}
     for name, items in sweep.table_points.items():
         jobs[name] = RecordsJob(sweep, name, out), [items[point] for point in chosen]
-    console, counts, missing = Console(), {}, {}
+    lines, counts, missing = [sweep.title] * bool(sweep.title), {}, {}
+    for axis in ("variant", "n", "seed"):
+        values = list(dict.fromkeys(str(getattr(point, axis)) for point in chosen))
+        lines.append(f"{axis:8} {len(values):5}: {_enumerated(values)}")
     for name, (job, items) in jobs.items():
         states = {item: job.state(item) for item in items}
-        for item, state in states.items():
-            print_text(console, f"{state:8} {item}  {job.path(item)}")
         missing[name] = [item for item, state in states.items() if state != "done"]
         counts[name] = len(items) - len(missing[name]), len(items)
-    print_text(console, counts_text(counts))
+        damaged = [item for item, state in states.items() if state == "damaged"]
+        if damaged:
+            lines.append(f"damaged  {len(damaged):5}: {_enumerated(damaged)}; computed again by the sweep")
+    lines.append(counts_text(counts))
     if missing["points"]:
         others = ", ".join(sweep.table_points)
         beside = f"; {others}, which may take far longer, are not counted" if others else ""
-        print_text(console, time_text(missing["points"], sweep.tables.values()) + beside)
+        lines.append(time_text(missing["points"], sweep.tables.values()) + beside)
+    for line in lines:
+        print_text(Console(), line)
     return 0
+
+
+def _enumerated(items: Sequence[object]) -> str:
+    """The items; of many, the first ones and the last."""
+    texts = [str(item) for item in items]
+    return ", ".join(texts if len(texts) <= _NAMED else [*texts[: _NAMED - 2], "...", texts[-1]])
 
 
 def status(
