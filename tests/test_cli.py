@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 import jaxsens
 from jaxsens import Transformer, TransformerConfig, construction, flip_sensitivity, load_result
 from jaxsens.core.sweeps import points as sweep_points
+from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.inputs import RandomWords, Symbols
 from tests.commands import refused, run
 from tests.core.sweeps.tiny import TINY, draw_nothing, fake_flip_sensitivity
@@ -184,6 +186,38 @@ def test_the_script_is_the_command(config, tmp_path):
 def test_bad_input_is_one_message_on_stderr_and_exit_code_2(line, names, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert refused(capsys, names, *shlex.split(line)).startswith("jaxsens: ")
+
+
+def test_the_example_is_a_sweep(capsys):
+    code, text, _ = run(capsys, "sweep", "--example")
+    assert code == 0
+    assert [variant.name for variant in parse_sweep_config(text).variants] == [
+        "softmax",
+        "leftmost-hard",
+        "cold",
+    ]
+    assert len(parse_sweep_config(text).points) == 60
+
+
+def test_the_schema_takes_every_config_of_a_sweep_and_no_mistake(capsys):
+    jsonschema = pytest.importorskip("jsonschema")
+    code, text, _ = run(capsys, "schema")
+    assert code == 0
+    valid = jsonschema.Draft202012Validator(json.loads(text)).is_valid
+    configs = [tomllib.loads(path.read_text("utf-8")) for path in ROOT.glob("configs/**/*.toml")]
+    sweeps = [one for one in configs if {"variant", "variants"} & one.keys()]
+    assert len(sweeps) > 20
+    assert all(map(valid, sweeps))
+    for wrong in (
+        {"lenghts": [8]},
+        {"seeds": "5"},
+        {"variants": ["softmx"]},
+        {"measure": {"flips": {"kind": "delete", "k": 3}}},
+        {"measure": {"measure": "function"}},
+        {"model": {"layers": "two"}},
+        {"bounds": {"worst": "no"}},
+    ):
+        assert not valid({"lengths": [8, 16], "variants": ["softmax"], **wrong}), wrong
 
 
 def test_a_config_with_problems_runs_nothing(tmp_path, capsys):
@@ -367,7 +401,7 @@ def test_measure_takes_a_window(capsys):
     [
         ([], "Everyday commands:"),
         (["swep"], 'swep: no such command; did you mean "sweep"?'),
-        (["sweep"], "--out DIR"),
+        (["sweep"], "2 errors - CONFIG: give a TOML file; `jaxsens sweep --example` prints one - --out: give"),
         (["measure", "--n", "many"], "--n: 'many' is not a whole number"),
         (["measure", "--seed", "1.5"], "--seed: '1.5' is not a whole number"),
         (

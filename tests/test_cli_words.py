@@ -18,7 +18,7 @@ from tests.commands import run
 from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity
 
 ROOT = Path(__file__).resolve().parents[1]
-COMMANDS = ("measure", "sweep", "report", "status", "plan", "corpus", "serve")
+COMMANDS = ("measure", "sweep", "report", "status", "plan", "corpus", "serve", "schema")
 PAPERS = ("train", "theorem6", "generalisation", "constructions", "restrictions")
 
 

@@ -20,7 +20,7 @@ _DESCRIPTION = """Measure how much changing one input symbol changes a transform
 how this scales with the length of the input."""
 
 _MORE = """`jaxsens COMMAND --help` lists the options of a command and gives an example.
-`jaxsens --tyro-print-completion bash` prints tab completion, also for zsh, fish.
+`jaxsens --tyro-print-completion bash` prints tab completion; also zsh, fish.
 `jaxsens --version` prints the version."""
 
 _PAPERS = ("train", "theorem6", "generalisation", "constructions", "restrictions")
@@ -64,7 +64,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     # Imported here so that signals are recorded from the start.
     import tyro
 
-    from jaxsens.cli import constructed, corpus, measure, plan, serve, sweep, trained
+    from jaxsens.cli import constructed, corpus, measure, plan, schema, serve, sweep, trained
     from jaxsens.cli.shared import Folded, note_command_line, warnings_in_words
     from jaxsens.core.base.errors import InputError
     from jaxsens.core.base.files import takes_no_more
@@ -86,6 +86,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         "plan": plan.plan,
         "corpus": corpus.corpus,
         "serve": serve.serve,
+        "schema": schema.schema,
         "train": trained.train,
         "theorem6": trained.theorem6,
         "generalisation": trained.generalisation,

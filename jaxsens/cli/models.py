@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
@@ -49,7 +48,7 @@ class InputOptions(OptionGroup):
     """
 
     checkpoint: tyro.conf.Positional[
-        Annotated[Path | None, tyro.conf.arg(metavar="[CHECKPOINT]", help_behavior_hint="")]
+        Annotated[File, tyro.conf.arg(metavar="[CHECKPOINT]", help_behavior_hint="")]
     ] = None
     model: Annotated[Names, default("as in --config", "KEY=VALUE ...")] = None
     tokens: Annotated[Text, default("a random word of --n symbols", "WORD")] = None

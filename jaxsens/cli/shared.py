@@ -122,6 +122,7 @@ Only = tyro.conf.UseAppendAction[
     Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE", help_behavior_hint="(default: all)")]
 ]
 Out = Annotated[Path, _spec("DIR", _named)]
+OptionalOut = Annotated[Path | None, _spec("DIR", _named)]
 Directory = tyro.conf.Positional[Annotated[Path, _spec("DIR", _named), tyro.conf.arg(help_behavior_hint="")]]
 
 CacheFolder = Annotated[

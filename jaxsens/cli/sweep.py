@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -18,14 +19,14 @@ from rich.console import Console
 from jaxsens.cli import trained
 from jaxsens.cli.shared import (
     CacheFolder,
-    Config,
     Count,
     Directory,
+    File,
     Flag,
     Number,
     Only,
+    OptionalOut,
     OptionGroup,
-    Out,
     Text,
     check_folder,
     command_line,
@@ -59,26 +60,42 @@ class SweepOptions:
     """What is measured, and where it is kept.
 
     Attributes:
-        config: A TOML file; see configs/.
-        out: The output directory. To extend a sweep, reuse its directory with a config that adds lengths, seeds,
-            variants or statistics.
+        config: A TOML file; see --example and configs/.
+        out: The output directory, which is required. To extend a sweep, reuse its directory with a config that adds
+            lengths, seeds, variants or statistics.
         only: Measure only these points: variant=NAME, n=LENGTH or seed=SEED; separate values by commas; repeatable.
         shard: Measure part K of M of the points, for job arrays. Parts count from 0: 0/16 to 15/16. The last part to
             finish writes the report.
         list_points: Print a summary of what would be measured, what is done, and the time that the rest takes; measure
             nothing.
+        example: Print a commented config, and exit.
         allow_code: Import and call the functions that the config names, as [model] python = "module:make" does.
         quiet: Print only failures and warnings.
     """
 
-    config: Config
-    out: Out
+    config: tyro.conf.Positional[
+        Annotated[File, tyro.conf.arg(metavar="[CONFIG]", help_behavior_hint="")]
+    ] = None
+    out: Annotated[OptionalOut, default("")] = None
     only: Only = ()
     shard: Annotated[Text, default("all", "K/M")] = None
     list_points: Annotated[Flag, tyro.conf.arg(name="list", help_behavior_hint="")] = False
+    example: Flag = False
     allow_code: Flag = False
     compilation_cache: CacheFolder = None
     quiet: Flag = False
+
+    @property
+    def places(self) -> tuple[Path, Path]:
+        """The config and the output directory."""
+        if self.config is None or self.out is None:
+            with collecting("sweep") as problems:
+                if self.config is None:
+                    problems.note("CONFIG", "give a TOML file; `jaxsens sweep --example` prints one")
+                if self.out is None:
+                    problems.note("--out", "give a directory")
+            raise RuntimeError("no path without an error")
+        return self.config, self.out
 
     def load(self) -> tuple[Sweep, Sequence[Point]]:
         """Returns the sweep of the config, and the points that are chosen of it."""
@@ -86,7 +103,7 @@ class SweepOptions:
         from jaxsens.core.sweeps.points import select
 
         stopping.check()  # Imports take seconds.
-        loaded = load_sweep_config(self.config, self.allow_code)
+        loaded = load_sweep_config(self.places[0], self.allow_code)
         return loaded, select(loaded.points, self.only, self.shard)
 
 
@@ -149,7 +166,10 @@ def sweep(
         options: What is measured, and where it is kept.
         job: Options of a job of several processes.
     """
-    out, quiet = options.out, options.quiet
+    if options.example:
+        print(files("jaxsens.core.sweeps").joinpath("example.toml").read_text("utf-8"), end="")
+        return 0
+    (_, out), quiet = options.places, options.quiet
     if options.list_points:
         return _list(*options.load(), out)
     check_folder("sweep", out)
@@ -212,14 +232,14 @@ def _swept(job: InJob, options: SweepOptions) -> int:
 
     distributed.join(job.coordinator, job.processes, job.process)
     progress, errors = Console(stderr=True, quiet=options.quiet), Console(stderr=True)
-    number = jax.process_index()
+    (_, out), number = options.places, jax.process_index()
     print_text(progress, f"process {number} of {jax.process_count()}")
     sweep, chosen = options.load()
     with flags_named({"directory": "--out"}), programs_kept(options.compilation_cache):
-        outcomes = distributed.measure(sweep, options.out, chosen, progress, job.share_above)
+        outcomes = distributed.measure(sweep, out, chosen, progress, job.share_above)
     say_failures(errors, *outcomes)
     if outcomes[-1].ended_early:
-        say_why_ended(errors, outcomes[-1], counts_text(sweep.stored(options.out)))
+        say_why_ended(errors, outcomes[-1], counts_text(sweep.stored(out)))
         return outcomes[-1].exit_code
     print_text(progress, "waiting for the other processes")
     distributed.wait_for_all()
@@ -234,7 +254,7 @@ def _after_all(sweep: Sweep, options: SweepOptions, progress: Console) -> list[O
     from jaxsens.core.sweeps.status import counts_text
     from jaxsens.core.sweeps.sweep import PointsJob, RecordsJob
 
-    out = options.out
+    _, out = options.places
     jobs = [PointsJob(sweep, out), *(RecordsJob(sweep, name, out) for name in sweep.table_points)]
     outcomes: list[Outcome] = [run(job, progress, []) for job in jobs]
     if any(outcome.finished < outcome.planned for outcome in outcomes):

@@ -263,7 +263,11 @@ def _statistics(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Lengths = Annotated[tuple[int, ...], AfterValidator(_rising)]
-Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], AfterValidator(_distinct), BeforeValidator(_seeds)]
+Seeds = Annotated[
+    tuple[Annotated[int, Field(ge=0)], ...],
+    AfterValidator(_distinct),
+    BeforeValidator(_seeds, json_schema_input_type=int | list[int]),
+]
 
 
 # The config
