@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from jaxsens.core.base import stopping
 
@@ -97,13 +97,13 @@ def _main(arguments: Sequence[str] | None) -> int:
         print(_overview(commands), file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
     name, *options = arguments
-    wants_help = bool({"-h", "--help"} & {*options})
+    wants_help, folded = bool({"-h", "--help"} & {*options}), cast(Any, Folded(sys.stdout))
     try:
         if name.startswith("--tyro-"):  # tab completion, of all commands
             return tyro.extras.subcommand_cli_from_dict(commands, prog="jaxsens", args=arguments)
         if name not in commands:
             raise InputError(f"{name}: no such command{did_you_mean(name, commands)}")
-        with redirect_stdout(Folded(sys.stdout)) if wants_help else warnings_in_words():
+        with redirect_stdout(folded) if wants_help else warnings_in_words():
             code = tyro.cli(commands[name], prog=f"jaxsens {name}", args=options)
             sys.stdout.flush()
     except BrokenPipeError:

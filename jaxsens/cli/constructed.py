@@ -17,8 +17,7 @@ from jaxsens.cli.shared import (
     check_output,
     default,
     programs_kept,
-    say_failures,
-    say_why_ended,
+    say_end,
     write_output,
 )
 from jaxsens.core.base.errors import InputError, Problems, collecting
@@ -140,15 +139,13 @@ def _tabulate(
     """
     from jaxsens.core.sweeps.jobs.job import run
 
-    outcome, console = run(job, Console(stderr=True, quiet=quiet)), Console(stderr=True)
+    outcome = run(job, Console(stderr=True, quiet=quiet))
     code, rows = outcome.exit_code, outcome.records
-    if outcome.ended_early and out is not None:
-        kept = f"{outcome.finished} of {outcome.planned} rows are kept in {_rows_folder(out)}"
-        say_why_ended(console, outcome, kept)
-        return code, rows
-    if outcome.stopped_by is not None:
+    if out is None and outcome.stopped_by is not None:
         raise Stopped(outcome.stopped_by)
-    say_failures(console, outcome)
+    kept = f"{outcome.finished} of {outcome.planned} rows are kept in {_rows_folder(out)}"
+    if say_end(Console(stderr=True), [outcome], kept) and out is not None:
+        return code, rows
     text = table(rows)
     if out is None:
         print(text, end="")

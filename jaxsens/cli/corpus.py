@@ -56,7 +56,6 @@ class CorpusOptions(PublishedOptions):
 
     def check(self, measuring: MeasuringOptions, problems: Problems) -> None:
         """Adds the errors that can be found without loading the model."""
-        self.check_choices(problems)
         self.check_model(measuring, problems)
         if self.texts is None:
             problems.add("--texts", None, "a file of texts")
@@ -105,7 +104,7 @@ def corpus(
     arguments = {key: one for key, one in given.items() if key != "progress"}
     output_read = options.output_read(arguments.get("measure"))
     with flags_named({"folder": "--pretrained", "readout": "--readout", **MEASURED_BY}):
-        model = load_pretrained(folder, output=output_read, dtype=options.dtype)
+        model = load_pretrained(folder, output=output_read, dtype=options.dtype or "float32")
         with collecting("corpus") as problems:
             words = single.encoded_texts(model, texts, problems)
         arguments |= options.place()

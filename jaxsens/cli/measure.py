@@ -42,7 +42,6 @@ def measure(
         else:
             others = {key: one for key, one in request.flags().items() if key != "--compilation-cache"}
             published.check(measuring, others, problems)
-        published.check_choices(problems)
         for option, value in {"--seed": measuring.seed, "--top": output.top}.items():
             if value < 0:
                 problems.add(option, value, "at least 0")
@@ -113,6 +112,6 @@ def _of_text(
     with flags_named({"folder": "--pretrained", "text": option, "readout": "--readout", **MEASURED_BY}):
         text, arguments = published.read(), measuring.arguments(output.quiet)
         output_read = published.output_read(arguments.get("measure"))
-        model = load_pretrained(folder, output=output_read, dtype=published.dtype)
+        model = load_pretrained(folder, output=output_read, dtype=published.dtype or "float32")
         result = measured(model, text, published.place() | arguments, measuring.partial())
     return summary_of_text(result, model, text, output.top)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +23,7 @@ from jaxsens.cli.shared import (
     default,
     flag,
     flags_named,
+    one_of,
     write_output,
 )
 from jaxsens.core.base.errors import InputError, Problems, collecting
@@ -49,10 +49,6 @@ _WRITTEN_BY = {method: flag(method.removeprefix("to_")) for method in METHODS.va
 """The option for each method of a result that writes a file."""
 
 
-def _kinds(names: Iterable[str]) -> str:
-    return f"{{{','.join(names)}}} [FIELD=VALUE ...]"
-
-
 _MEASURES = [
     name for name, kind in Measure.kinds.items() if kind.portable
 ]  # no command line holds a function
@@ -75,10 +71,13 @@ class MeasuringOptions:
 
     seed: Number = 0
     flips: Annotated[
-        Names, default("the model's symbols; neighbours with --pretrained", _kinds(Flips.kinds))
+        Names,
+        default(
+            "the model's symbols; neighbours with --pretrained", f"{one_of(Flips.kinds)} [FIELD=VALUE ...]"
+        ),
     ] = None
-    measure: Annotated[Names, default("l2", _kinds(_MEASURES))] = None
-    engine: Annotated[Names, default("auto", _kinds(AskedEngine.kinds))] = None
+    measure: Annotated[Names, default("l2", f"{one_of(_MEASURES)} [FIELD=VALUE ...]")] = None
+    engine: Annotated[Names, default("auto", f"{one_of(AskedEngine.kinds)} [FIELD=VALUE ...]")] = None
     placement: Annotated[
         Names, default("the model and 2 GiB on CPUs, 8 GiB on GPUs, 12 GiB on TPUs", "FIELD=VALUE ...")
     ] = None

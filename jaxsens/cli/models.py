@@ -21,11 +21,15 @@ from jaxsens.cli.shared import (
     default,
     one_of,
 )
+from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.files import read_within
 from jaxsens.core.base.registry import fields_of
 from jaxsens.core.measures import Measure
 from jaxsens.pretrained.folder import existing_folder
+
+_OUTPUTS = ("hidden", "logits", "labels")
+DTYPES = ("float32", "float64", "bfloat16")
 
 _MOST_BYTES = 2**24
 """The bytes of the longest text that is read; models read some thousand symbols."""
@@ -94,15 +98,14 @@ class PublishedOptions(OptionGroup):
 
     pretrained: Annotated[File, default("", "DIR")] = None
     readout: Annotated[Text, default("that of the folder", "cls|last|mean|N")] = None
-    output: Annotated[
-        str | None,
-        one_of("hidden", "logits", "labels"),
-        default("hidden; logits with --measure log-probability"),
-    ] = None
-    dtype: Annotated[str, one_of("float32", "float64", "bfloat16")] = "float32"
+    output: Annotated[Text, default("hidden; logits with --measure log-probability", one_of(_OUTPUTS))] = None
+    dtype: Annotated[Text, default("float32", one_of(DTYPES))] = None
 
     def check_model(self, measuring: MeasuringOptions, problems: Problems) -> None:
         """Adds the errors that can be found without loading the model."""
+        for option, value, names in (("--output", self.output, _OUTPUTS), ("--dtype", self.dtype, DTYPES)):
+            if value is not None:
+                inputs.choice(option, value, names, problems)
         try:
             existing_folder(self.pretrained)
         except InputError as error:

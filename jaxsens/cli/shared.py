@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import os
 import re
 import shlex
@@ -11,7 +10,7 @@ import shutil
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
@@ -58,25 +57,6 @@ def _spec(
     )
 
 
-class UnknownChoice(str):
-    """A word that is none of an option's names. `OptionGroup.check_choices` reports it, with all other errors."""
-
-    known: tuple[str, ...]
-
-
-def one_of(*names: str) -> Any:
-    """Returns the type of an option that takes one of these names."""
-
-    def read(values: list[str]) -> str:
-        if values[0] in names:
-            return values[0]
-        unknown = UnknownChoice(values[0])
-        unknown.known = names
-        return unknown
-
-    return _spec(f"{{{','.join(names)}}}", read)
-
-
 @dataclasses.dataclass(frozen=True)
 class OptionGroup:
     """A group of options of a command; the default of each is what it has where it was not given."""
@@ -92,12 +72,6 @@ class OptionGroup:
         given = {key: " ".join(one) if isinstance(one, tuple) else one for key, one in given.items()}
         return {key: str(one) if isinstance(one, Path) else one for key, one in given.items()}
 
-    def check_choices(self, problems: Problems) -> None:
-        """Adds an error for every option that is none of the names it takes."""
-        for option, value in self.flags().items():
-            if isinstance(value, UnknownChoice):
-                problems.add(option, str(value), f"one of {', '.join(value.known)}")
-
 
 def check_there(option: str, path: Path | None, problems: Problems) -> None:
     """Collects an error if there is nothing to read at a path that was given."""
@@ -109,6 +83,11 @@ def default(text: str, metavar: str | None = None, about: str | None = None) -> 
     """Sets the default that help states for an option, the metavar of its value, and what help says about it."""
     hint = f"(default: {text})" if text else ""
     return tyro.conf.arg(help_behavior_hint=hint, metavar=metavar, help=about)
+
+
+def one_of(names: Iterable[str]) -> str:
+    """Returns the metavar of an option that takes one of these names."""
+    return f"{{{','.join(names)}}}"
 
 
 Text = Annotated[str | None, _spec("NAME", lambda words: words[0])]
@@ -179,32 +158,26 @@ def command_line(option: str = "", value: str = "") -> str:
     return shlex.join(["jaxsens", *parts, option, value])
 
 
-def say_failures(console: Console, *outcomes: Outcome) -> None:
-    """Prints the items of jobs that failed, and why."""
+def say_end(console: Console, outcomes: Sequence[Outcome], done: str) -> bool:
+    """Prints the failures of jobs. Returns whether the last one ended early; then it also prints why, what is `done`,
+    and how to resume it."""
     for failure in (failure for outcome in outcomes for failure in outcome.failures):
         print_text(console, f"failed: {failure}")
+    last = outcomes[-1]
+    if last.ended_early:
+        why = f": {last.unwritable}. " if last.stopped_by is None else "; "
+        print_text(console, f"stopped{why}{done}. To resume: {command_line()}")
+    return last.ended_early
 
 
-def say_why_ended(console: Console, outcome: Outcome, done: str) -> None:
-    """Prints why a job ended early, what is `done`, and how to resume it."""
-    why = f": {outcome.unwritable}. " if outcome.stopped_by is None else "; "
-    print_text(console, f"stopped{why}{done}. To resume: {command_line()}")
-
-
-class Folded(io.TextIOBase):
+class Folded:
     """A stream that wraps long lines between words. Tyro itself wraps only the text in its boxes."""
 
     def __init__(self, output: TextIO) -> None:
         self._output = output
 
-    @property
-    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] - as in io.TextIOWrapper
-        """The encoding of the underlying stream, on which the boxes depend."""
-        return self._output.encoding
-
-    def isatty(self) -> bool:
-        """Returns `isatty()` of the underlying stream, on which colours depend."""
-        return self._output.isatty()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._output, name)  # such as the encoding, on which the boxes depend
 
     def write(self, text: str) -> int:
         """Writes the text. Wrapped lines lose their colours."""
@@ -217,10 +190,6 @@ class Folded(io.TextIOBase):
                 line = folded + "\n" * line.endswith("\n")
             self._output.write(line)
         return len(text)
-
-    def flush(self) -> None:
-        """Flushes the underlying stream."""
-        self._output.flush()
 
 
 @contextmanager

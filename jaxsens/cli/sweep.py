@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.resources import files
@@ -34,8 +34,7 @@ from jaxsens.cli.shared import (
     flags_named,
     print_text,
     programs_kept,
-    say_failures,
-    say_why_ended,
+    say_end,
 )
 from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import InputError, ProcessLost, collecting
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from jaxsens.core.sweeps.jobs.job import Job, Outcome
     from jaxsens.core.sweeps.points import Point
     from jaxsens.core.sweeps.sweep import Sweep
-    from jaxsens.core.sweeps.tables import SweepTable
 
 _SHARE_ABOVE = 60
 _NAMED = 8  # variants, lengths, ... that --list names
@@ -186,11 +184,10 @@ def sweep(
         outcomes = run_whole(sweep, out, chosen, progress)
     if any(outcome.computed for outcome in outcomes):
         print_text(progress, f"{programs}")
-    say_failures(console, *outcomes)
     counts = sweep.stored(out)
     done = counts_text(counts)
-    if outcomes[-1].ended_early:
-        say_why_ended(console, outcomes[-1], done)
+    if say_end(console, outcomes, done):
+        pass
     elif counts["points"][0] == 0:
         print_text(console, "no point could be measured")
     elif options.shard is not None and any(stored < of for stored, of in counts.values()):
@@ -228,7 +225,9 @@ def _swept(job: InJob, options: SweepOptions) -> int:
     import jax
 
     from jaxsens.core.sweeps import distributed
+    from jaxsens.core.sweeps.jobs.job import run
     from jaxsens.core.sweeps.status import counts_text
+    from jaxsens.core.sweeps.sweep import PointsJob, RecordsJob
 
     distributed.join(job.coordinator, job.processes, job.process)
     progress, errors = Console(stderr=True, quiet=options.quiet), Console(stderr=True)
@@ -237,41 +236,19 @@ def _swept(job: InJob, options: SweepOptions) -> int:
     sweep, chosen = options.load()
     with flags_named({"directory": "--out"}), programs_kept(options.compilation_cache):
         outcomes = distributed.measure(sweep, out, chosen, progress, job.share_above)
-    say_failures(errors, *outcomes)
-    if outcomes[-1].ended_early:
-        say_why_ended(errors, outcomes[-1], counts_text(sweep.stored(out)))
+    if say_end(errors, outcomes, counts_text(sweep.stored(out))):
         return outcomes[-1].exit_code
     print_text(progress, "waiting for the other processes")
     distributed.wait_for_all()
-    if number == 0:
-        outcomes += _after_all(sweep, options, progress)
+    if number == 0:  # writes the tables and the report of what all processes measured
+        jobs = [PointsJob(sweep, out), *(RecordsJob(sweep, name, out) for name in sweep.table_points)]
+        tables: list[Outcome] = [run(job, progress, []) for job in jobs]
+        if any(outcome.finished < outcome.planned for outcome in tables):
+            print_text(progress, counts_text(sweep.stored(out)))
+        if tables[0].finished:
+            report_all(out, options.quiet)
+        outcomes += tables
     return max(outcome.exit_code for outcome in outcomes)
-
-
-def _after_all(sweep: Sweep, options: SweepOptions, progress: Console) -> list[Outcome]:
-    """Writes the tables and the report of what all processes measured."""
-    from jaxsens.core.sweeps.jobs.job import run
-    from jaxsens.core.sweeps.status import counts_text
-    from jaxsens.core.sweeps.sweep import PointsJob, RecordsJob
-
-    _, out = options.places
-    jobs = [PointsJob(sweep, out), *(RecordsJob(sweep, name, out) for name in sweep.table_points)]
-    outcomes: list[Outcome] = [run(job, progress, []) for job in jobs]
-    if any(outcome.finished < outcome.planned for outcome in outcomes):
-        print_text(progress, counts_text(sweep.stored(out)))
-    if outcomes[0].finished:
-        report_all(out, options.quiet)
-    return outcomes
-
-
-def time_text(points: Sequence[Point], tables: Iterable[SweepTable]) -> str:
-    """Returns in words how long points will take on this machine, with what is stored of them for these tables."""
-    from jaxsens.core.base.text import duration
-    from jaxsens.core.sweeps.expected import ExpectedPoints, expected_points, expected_seconds
-
-    groups = [one for one in expected_points(points) if isinstance(one, ExpectedPoints)]
-    seconds, compiling = expected_seconds(groups, tables)
-    return f"the missing points take about {duration(seconds)} here, {duration(compiling)} of it to compile, once"
 
 
 def report_all(directory: Path, quiet: bool) -> None:
@@ -312,6 +289,8 @@ def report(directory: Directory, /, *, quiet: Flag = False) -> int:
 
 def _list(sweep: Sweep, chosen: Sequence[Point], out: Path) -> int:
     """Prints a summary of the chosen points and records, their states, and how long the missing points take."""
+    from jaxsens.core.base.text import duration
+    from jaxsens.core.sweeps.expected import ExpectedPoints, expected_points, expected_seconds
     from jaxsens.core.sweeps.status import counts_text
     from jaxsens.core.sweeps.sweep import PointsJob, RecordsJob
 
@@ -331,9 +310,11 @@ def _list(sweep: Sweep, chosen: Sequence[Point], out: Path) -> int:
             lines.append(f"damaged  {len(damaged):5}: {_enumerated(damaged)}; computed again by the sweep")
     lines.append(counts_text(counts))
     if missing["points"]:
+        groups = [one for one in expected_points(missing["points"]) if isinstance(one, ExpectedPoints)]
+        seconds, compiling = expected_seconds(groups, sweep.tables.values())
+        told = f"the missing points take about {duration(seconds)} here, {duration(compiling)} of it to compile, once"
         others = ", ".join(sweep.table_points)
-        beside = f"; {others}, which may take far longer, are not counted" if others else ""
-        lines.append(time_text(missing["points"], sweep.tables.values()) + beside)
+        lines.append(told + f"; {others}, which may take far longer, are not counted" * bool(others))
     for line in lines:
         print_text(Console(), line)
     return 0

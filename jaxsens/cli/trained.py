@@ -21,8 +21,7 @@ from jaxsens.cli.shared import (
     flags_named,
     print_text,
     programs_kept,
-    say_failures,
-    say_why_ended,
+    say_end,
 )
 from jaxsens.core.base.files import only_inside
 
@@ -60,11 +59,8 @@ class RunOptions:
         console = Console(stderr=True)
         with programs_kept(self.compilation_cache):
             outcome = compute(Console(stderr=True, quiet=self.quiet))
-        say_failures(console, outcome)
         report(outcome)
-        if outcome.ended_early:
-            done = f"{outcome.finished} of {outcome.planned} {parts} are done"
-            say_why_ended(console, outcome, done)
+        say_end(console, [outcome], f"{outcome.finished} of {outcome.planned} {parts} are done")
         return outcome.exit_code
 
 

@@ -186,7 +186,10 @@ def summary_of_words(result: FlipSensitivity, source: ModelSource, top: int) -> 
         average, most = result.average_sensitivity, ceiling(result, lambda one: one.average_sensitivity)
         statistics["average sensitivity"] = as_text(average, most, 6)
         at_most |= {} if most is None else {"average_sensitivity": most}
-    about = {} if training is None else {"trained": _trained(**training)}
+    about = {}
+    if training is not None:
+        step, steps = training["step"], training["steps"]
+        about["trained"] = f"{step} steps" if step == steps else f"incomplete: {step} of {steps} steps"
     about |= {"n": f"{result.n}", "inputs": f"{len(result.tokens)}"}
     values = {
         "inputs": len(result.tokens),
@@ -345,7 +348,3 @@ def _joined(numbers: int | list[int], names: Sequence[str] = ()) -> str:
         return "(deleted)"
     parts: list[int] = np.atleast_1d(numbers).tolist()
     return " ".join(names[one] if one < len(names) else f"{one}" for one in parts)
-
-
-def _trained(step: int, steps: int) -> str:
-    return f"{step} steps" if step == steps else f"incomplete: {step} of {steps} steps"

@@ -49,8 +49,6 @@ def test_nothing_is_said_where_it_would_be_a_guess():
     compiled = estimator(soft=[(32, 9.0)])
     assert compiled.of({("soft", 64): 1}) is None
     assert compiled.of({("soft", 32): 1}) is None  # the first point compiled
-    assert compiled.of({("hard", 32): 1}) == 9.0  # as this one will
-    assert compiled.of({("hard", 32): 2}) is None
     assert estimator(soft=[(32, 9.0), (32, 1.0)]).of({("soft", 64): 1}) is None  # one length shows no growth
     far = estimator(soft=[(32, 9.0), (32, 1.0), (64, 9.0), (64, 2.0)])
     assert far.of({("soft", 2048): 1}) is None  # too far to tell

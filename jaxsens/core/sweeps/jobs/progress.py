@@ -179,11 +179,9 @@ class TimeLeft:
         for (group, n), count in counts.items():
             begun = (group, n) in self._seconds
             near = _of_group(group, warm)
-            if not near:  # what compiles says nothing of items that do not, and of longer ones
-                near = {m: seconds[0] for (_, m), seconds in self._seconds.items()}
-                if begun or count > 1 or n > max(near, default=0):
-                    return None
-            elif not begun:
+            if not near:  # what compiles says nothing of items that do not
+                return None
+            if not begun:
                 total += _lower_median(_of_group(group, compiling).values())
             longest = max(near)
             m = min((m for m in near if m >= n), default=longest)
