@@ -210,7 +210,7 @@ def test_a_bad_file_is_refused_by_its_lines(folder, capsys, name, content, messa
 
 
 def test_wrong_options_are_told_together(folder, capsys):
-    assert run(folder, "--table", "t.xml", "--resume", "a.parquet", "--png", "p.svg", "--output", "rows") == 2
+    assert run(folder, "--table", "t.xml", "--png", "p.svg", "--output", "rows") == 2
     said = capsys.readouterr().err
-    for part in ("--table = 't.xml'", "--resume", "--png = 'p.svg'", "--output = 'rows'"):
+    for part in ("--table = 't.xml'", "--png = 'p.svg'", "--output = 'rows'"):
         assert part in said

@@ -95,7 +95,7 @@ def command(kind: str, folder: Path, out: Path) -> list[str]:
     start = [sys.executable, "-m", "jaxsens.cli"]
     if kind == "measure":
         file = str(out / FLIPS)
-        return [*start, *MEASURE, "--save", file, "--resume", file]
+        return [*start, *MEASURE, "--save", file]
     return [*start, "sweep" if kind == "bounds" else kind, str(folder / f"{kind}.toml"), "--out", str(out)]
 
 

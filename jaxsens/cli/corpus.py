@@ -70,8 +70,6 @@ class CorpusOptions(PublishedOptions):
         if self.table is not None and self.table.suffix not in TABLES:
             problems.add("--table", str(self.table), f"a file that ends with {', '.join(TABLES)}")
         check_output("--table", self.table, problems)
-        if measuring.resume is not None:
-            problems.add("--resume", str(measuring.resume), "leave it out; --save goes on from its own files")
         measuring.objects(problems)
 
 

@@ -46,7 +46,7 @@ def measure(
             if value < 0:
                 problems.add(option, value, "at least 0")
         measuring.objects(problems)
-        output.check(measuring.resume, problems)
+        output.check(problems)
         if published.pretrained is None and (table := request.table(problems)) is not None:
             try:
                 source = _source(request, table)
@@ -55,7 +55,6 @@ def measure(
                 problems.include(one for one in error.problems if one.path not in paths)
     from jaxsens.core.results.interrupted import MeasurementInterrupted
 
-    output.check_nothing_is_lost(measuring.resume)
     try:
         with programs_kept(request.compilation_cache):
             if (folder := published.pretrained) is None:
@@ -97,7 +96,7 @@ def _of_words(
     with flags_named(MEASURED_BY):
         tokens = input_tokens(source, request.tokens, request.n, request.inputs, measuring.seed)
         model, arguments = source.build(tokens.shape[1], measuring.seed), measuring.arguments(output.quiet)
-        result = measured(model, tokens, arguments, measuring.partial())
+        result = measured(model, tokens, arguments, output.partial())
     return summary_of_words(result, source, output.top)
 
 
@@ -113,5 +112,5 @@ def _of_text(
         text, arguments = published.read(), measuring.arguments(output.quiet)
         output_read = published.output_read(arguments.get("measure"))
         model = load_pretrained(folder, output=output_read, dtype=published.dtype or "float32")
-        result = measured(model, text, published.place() | arguments, measuring.partial())
+        result = measured(model, text, published.place() | arguments, output.partial())
     return summary_of_text(result, model, text, output.top)

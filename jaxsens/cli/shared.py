@@ -146,16 +146,9 @@ def note_command_line(arguments: Sequence[str]) -> None:
     _arguments[:] = arguments
 
 
-def command_line(option: str = "", value: str = "") -> str:
-    """Returns this command, with another value of one option, as a line for the shell."""
-    if not option:
-        return shlex.join(["jaxsens", *_arguments])
-    parts = [
-        part
-        for before, part in zip(["", *_arguments], _arguments, strict=False)
-        if option not in (part, before) and not part.startswith(f"{option}=")
-    ]
-    return shlex.join(["jaxsens", *parts, option, value])
+def command_line() -> str:
+    """Returns this command as a line for the shell."""
+    return shlex.join(["jaxsens", *_arguments])
 
 
 def say_end(console: Console, outcomes: Sequence[Outcome], done: str) -> bool:

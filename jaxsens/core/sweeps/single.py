@@ -114,7 +114,7 @@ def input_tokens(
 def measured(
     model: Any, tokens: Any, arguments: dict[str, Any], partial: FlipSensitivity | None
 ) -> FlipSensitivity:
-    """Returns the result on all flips; with the `partial` one of --resume, that one and the flips that it lacks."""
+    """Returns the result on all flips; with a `partial` one, that one and the flips that it lacks."""
     if partial is None:
         return flip_sensitivity(model, tokens, **arguments)
     flips, began = arguments.pop("flips", None) or default_flips(as_model(model)), partial.asked.flips
