@@ -46,9 +46,12 @@ _WRITTEN_BY = {method: flag(method.removeprefix("to_")) for method in METHODS.va
 """The option for each method of a result that writes a file."""
 
 
-_MEASURES = [
-    name for name, kind in Measure.kinds.items() if kind.portable
-]  # no command line holds a function
+# No command line holds a function.
+_MEASURES = [name for name, kind in Measure.kinds.items() if kind.portable]
+
+
+_FIELDS = " [FIELD=VALUE ...]"
+_FLIPS = "the model's symbols; neighbours with --pretrained"
 
 
 @dataclass(frozen=True)
@@ -65,14 +68,9 @@ class MeasuringOptions:
     """
 
     seed: Number = 0
-    flips: Annotated[
-        Names,
-        default(
-            "the model's symbols; neighbours with --pretrained", f"{one_of(Flips.kinds)} [FIELD=VALUE ...]"
-        ),
-    ] = None
-    measure: Annotated[Names, default("l2", f"{one_of(_MEASURES)} [FIELD=VALUE ...]")] = None
-    engine: Annotated[Names, default("auto", f"{one_of(AskedEngine.kinds)} [FIELD=VALUE ...]")] = None
+    flips: Annotated[Names, default(_FLIPS, one_of(Flips.kinds, _FIELDS))] = None
+    measure: Annotated[Names, default("l2", one_of(_MEASURES, _FIELDS))] = None
+    engine: Annotated[Names, default("auto", one_of(AskedEngine.kinds, _FIELDS))] = None
     placement: Annotated[
         Names, default("the model and 2 GiB on CPUs, 8 GiB on GPUs, 12 GiB on TPUs", "FIELD=VALUE ...")
     ] = None
@@ -165,8 +163,6 @@ class OutputOptions:
         code = 0
         for method, path in self.files.items():
             named = {} if method == "save" else {"title": title}
-            code = (
-                write_output(_WRITTEN_BY[method], path, partial(getattr(result, method), path, **named))
-                or code
-            )
+            write = partial(getattr(result, method), path, **named)
+            code = write_output(_WRITTEN_BY[method], path, write) or code
         return code

@@ -26,7 +26,7 @@ from jaxsens.core.base.files import write_text
 from jaxsens.core.base.text import duration, in_words
 
 if TYPE_CHECKING:
-    from jaxsens.core.sweeps.planning.plan import Plan, PlannedPoints
+    from jaxsens.core.sweeps.planning.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,18 @@ def _tables(plan: Plan) -> Iterator[Table | str]:
     yield f"{target.name}: {target.count} x {target.device.description}"
     parts: dict[str, list[tuple[str, ...]]] = {}
     for row in plan.rows:
-        parts.setdefault(row.first.variant, []).append(_cells(row))
+        cells = (
+            str(row.first.n),
+            str(len(row.expected.points)),
+            row.expected.run.choice.name,
+            str(row.batch),
+            "too large" if row.refusal else in_words(row.arguments + row.temporary),
+            f"{row.expected.operations / 1e9:.3g}",
+            f"{row.moved / 1e9:.3g}",
+            "on host" if row.seconds is None else duration(row.seconds),
+            duration(row.expected.run.compiling),
+        )
+        parts.setdefault(row.first.variant, []).append(cells)
     variants: dict[tuple[tuple[str, ...], ...], list[str]] = {}
     for name, rows in parts.items():
         variants.setdefault(tuple(rows), []).append(name)
@@ -114,20 +125,6 @@ def _tables(plan: Plan) -> Iterator[Table | str]:
         yield f"\n{', '.join(names)}"
         yield table
     yield ""
-
-
-def _cells(row: PlannedPoints) -> tuple[str, ...]:
-    return (
-        str(row.first.n),
-        str(len(row.expected.points)),
-        row.expected.run.choice.name,
-        str(row.batch),
-        "too large" if row.refusal else in_words(row.arguments + row.temporary),
-        f"{row.expected.operations / 1e9:.3g}",
-        f"{row.moved / 1e9:.3g}",
-        "on host" if row.seconds is None else duration(row.seconds),
-        duration(row.expected.run.compiling),
-    )
 
 
 def _lines(plan: Plan) -> list[str]:

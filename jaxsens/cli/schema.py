@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -62,6 +62,8 @@ def config_schema() -> dict[str, Any]:
 
 def _table(kind: type[Any]) -> dict[str, Any]:
     """The schema of a dataclass, whose fields are the keys of a table."""
+    from jaxsens.core.base.registry import Option
+
     docs = [inspect.getdoc(base) or "" for base in kind.__mro__ if base.__module__.startswith("jaxsens.")]
     meanings: dict[str, str] = {}
     for names, meaning in _MEANING.findall("\n".join(docs[::-1])):
@@ -75,8 +77,10 @@ def _table(kind: type[Any]) -> dict[str, Any]:
         default = field.default if field.default_factory is MISSING else field.default_factory()
         if default is MISSING:
             required.append(field.name)
-        elif (plain := _plain(default)) is not None:
-            value["default"] = plain
+        elif isinstance(default, Option):
+            value["default"] = default.kind
+        elif isinstance(default, str | int | float | tuple):  # keys of a table have defaults of their own
+            value["default"] = [*default] if isinstance(default, tuple) else default
         keys[field.name] = value
     table = {"type": "object", "description": " ".join(docs[0].split("\n\n")[0].split()), "properties": keys}
     return {**table, "required": required, "additionalProperties": False}
@@ -122,14 +126,3 @@ def _option(base: Any) -> dict[str, Any]:
         tables.append({**table, "required": ["kind", *table["required"]]})
     shorthands = [{"type": "integer"}, {"type": "array"}] if "shorthand" in vars(base) else []
     return {"anyOf": [{"enum": [*kinds]}, *tables, *shorthands]}
-
-
-def _plain(default: Any) -> Any:
-    """A default as JSON has it; None where there is none, or a table whose keys have defaults of their own."""
-    from jaxsens.core.base.registry import Option
-
-    if isinstance(default, Option):
-        return default.kind
-    if is_dataclass(default) or isinstance(default, Mapping):
-        return None
-    return list(default) if isinstance(default, tuple) else default

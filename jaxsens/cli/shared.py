@@ -42,11 +42,7 @@ def _named(values: list[str]) -> Path:
     return Path(values[0])
 
 
-def _spec(
-    metavar: str,
-    read: Callable[[list[str]], Any],
-    nargs: int | Literal["*"] = 1,
-) -> Any:
+def _spec(metavar: str, read: Callable[[list[str]], Any], nargs: int | Literal["*"] = 1) -> Any:
     """Returns how to read an option that may be left out. Tyro's own messages for these mention Python's None."""
     return PrimitiveConstructorSpec(
         nargs=nargs,
@@ -68,8 +64,9 @@ class OptionGroup:
 
     def flags(self) -> dict[str, Any]:
         """Returns them by what a user calls them, as messages show them."""
-        given = {flag(key): value for key, value in self.given().items()}
-        given = {key: " ".join(one) if isinstance(one, tuple) else one for key, one in given.items()}
+        given = {
+            flag(key): " ".join(one) if isinstance(one, tuple) else one for key, one in self.given().items()
+        }
         return {key: str(one) if isinstance(one, Path) else one for key, one in given.items()}
 
 
@@ -85,9 +82,9 @@ def default(text: str, metavar: str | None = None, about: str | None = None) -> 
     return tyro.conf.arg(help_behavior_hint=hint, metavar=metavar, help=about)
 
 
-def one_of(names: Iterable[str]) -> str:
+def one_of(names: Iterable[str], more: str = "") -> str:
     """Returns the metavar of an option that takes one of these names."""
-    return f"{{{','.join(names)}}}"
+    return f"{{{','.join(names)}}}{more}"
 
 
 Text = Annotated[str | None, _spec("NAME", lambda words: words[0])]

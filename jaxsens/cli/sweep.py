@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import tyro
 from rich.console import Console
 
-from jaxsens.cli import trained
 from jaxsens.cli.shared import (
     CacheFolder,
     Count,
@@ -174,27 +173,39 @@ def sweep(
     job.check()
     if job.requested:
         return sweep_in_job(job, options)
-    from jaxsens.core.sweeps.jobs.job import why_unwritable
-    from jaxsens.core.sweeps.status import counts_text
     from jaxsens.core.sweeps.sweep import run_whole
 
     sweep, chosen = options.load()
-    console, progress = Console(stderr=True), Console(stderr=True, quiet=quiet)
+    progress = Console(stderr=True, quiet=quiet)
     with flags_named({"directory": "--out"}), programs_kept(options.compilation_cache) as programs:
         outcomes = run_whole(sweep, out, chosen, progress)
     if any(outcome.computed for outcome in outcomes):
         print_text(progress, f"{programs}")
-    counts = sweep.stored(out)
-    done = counts_text(counts)
-    if say_end(console, outcomes, done):
-        pass
-    elif counts["points"][0] == 0:
+    return finish(sweep, outcomes, out, quiet, part=options.shard is not None)
+
+
+def finish(sweep: Sweep, outcomes: Sequence[Outcome], out: Path, quiet: bool, part: bool = False) -> int:
+    """Says how the jobs of a sweep ended, writes its report, and returns the exit code.
+
+    Args:
+        sweep: the sweep.
+        outcomes: of its jobs, in their order.
+        out: its directory.
+        quiet: whether only failures are printed.
+        part: whether others measure the points that are missing, so that there is no report before they are there.
+    """
+    from jaxsens.core.sweeps.jobs.job import why_unwritable
+    from jaxsens.core.sweeps.status import counts_text
+
+    console, progress, counts = Console(stderr=True), Console(stderr=True, quiet=quiet), sweep.stored(out)
+    done, ended = counts_text(counts), say_end(console, outcomes, counts_text(counts))
+    if not ended and counts["points"][0] == 0:
         print_text(console, "no point could be measured")
-    elif options.shard is not None and any(stored < of for stored, of in counts.values()):
+    elif not ended and part and any(stored < of for stored, of in counts.values()):
         print_text(progress, f"{done}; `{shlex.join(['jaxsens', 'report', str(out)])}` plots them")
-    else:
+    elif not ended:
         try:
-            report_all(out, quiet)
+            report(out, quiet=quiet)
         except OSError as error:
             print_text(console, f"stopped: {why_unwritable(error, out)}. {done}. To resume: {command_line()}")
             return 1
@@ -240,19 +251,23 @@ def _swept(job: InJob, options: SweepOptions) -> int:
         return outcomes[-1].exit_code
     print_text(progress, "waiting for the other processes")
     distributed.wait_for_all()
-    if number == 0:  # writes the tables and the report of what all processes measured
-        jobs = [PointsJob(sweep, out), *(RecordsJob(sweep, name, out) for name in sweep.table_points)]
-        tables: list[Outcome] = [run(job, progress, []) for job in jobs]
-        if any(outcome.finished < outcome.planned for outcome in tables):
-            print_text(progress, counts_text(sweep.stored(out)))
-        if tables[0].finished:
-            report_all(out, options.quiet)
-        outcomes += tables
-    return max(outcome.exit_code for outcome in outcomes)
+    code = max(outcome.exit_code for outcome in outcomes)
+    if number != 0:
+        return code
+    # What all processes measured.
+    jobs = [PointsJob(sweep, out), *(RecordsJob(sweep, name, out) for name in sweep.table_points)]
+    return max(code, finish(sweep, [run(one, progress, []) for one in jobs], out, options.quiet))
 
 
-def report_all(directory: Path, quiet: bool) -> None:
-    """Writes the tables and the report of all that a sweep directory holds."""
+def report(directory: Directory, /, *, quiet: Flag = False) -> int:
+    """Write the tables, plots and report.html of a sweep again.
+
+    For example: jaxsens report results/quickstart
+
+    Args:
+        directory: The --out of `jaxsens sweep` or `jaxsens theorem6`.
+        quiet: Print only errors.
+    """
     from jaxsens.core.report.data import load_sweep
     from jaxsens.core.report.page import summary_table
     from jaxsens.core.report.report import write_report
@@ -267,23 +282,6 @@ def report_all(directory: Path, quiet: bool) -> None:
     console = Console(quiet=quiet)
     console.print(summary_table(fits))
     print_text(console, f"{page}")
-
-
-def report(directory: Directory, /, *, quiet: Flag = False) -> int:
-    """Write the tables, plots and report.html of a sweep again.
-
-    For example: jaxsens report results/quickstart
-
-    Args:
-        directory: The --out of `jaxsens sweep` or `jaxsens theorem6`.
-        quiet: Print only errors.
-    """
-    from jaxsens.training.theorem6.results import is_theorem6
-
-    if is_theorem6(directory):
-        trained.write_report(directory, quiet)
-        return 0
-    report_all(directory, quiet)
     return 0
 
 

@@ -305,8 +305,9 @@ def load_sweep(directory: str | os.PathLike[str]) -> SweepData:
     for point, flips in read_points(folder, plan):
         metadata.append(point)
         measured = (flips.positions, flips.norms, flips.resolution)
-        profiles.add(point.variant, point.n, *measured)
-        distances.add(point.variant, point.n, point.seed, flips.readout, *measured)
+        if flips.n == point.n:  # a boundary symbol that does not count in n moves the positions
+            profiles.add(point.variant, point.n, *measured)
+            distances.add(point.variant, point.n, point.seed, flips.readout, *measured)
         decisions.add(point.variant, point.n, point.seed, flips)
     if not metadata:
         raise InputError.of(

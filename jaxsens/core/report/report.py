@@ -62,7 +62,7 @@ def write_report(data: SweepData, directory: str | os.PathLike[str]) -> tuple[Pa
         InputError: for a statistic that no norm can have.
     """
     folder = Path(directory)
-    fits = fit_exponents(data.points)
+    fits = fit_exponents(data.points, minimum_length=data.plan.fit_from)
     with only_inside(folder):
         write_summary(folder / "summary.csv", fits)
         write_local_slopes(folder / "local_slopes.csv", fits)
@@ -82,11 +82,12 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     caveats += [_about_estimates(data)] if data.estimated else []
     caveats += about_unresolved(data)
     caveats += [text("beyond-exactness", variant=variant, n=n) for variant, n in data.inexact.items()]
+    fitted = [text("fitted-from", n=plan.fit_from)] if any(n < plan.fit_from for n in plan.lengths) else []
     sections = [
         Section("What was found", paragraphs=caveats, bullets=findings),
         Section("Sensitivity against input length", figures=_sensitivity_figures(data, fits, styles, main)),
         Section("The variants", tables=[variant_table(data)]),
-        Section("Fitted exponents", tables=[exponent_table(fits, bounded)]),
+        Section("Fitted exponents", fitted, tables=[exponent_table(fits, bounded)]),
     ]
     if any(fit.local for fit in fits if fit.statistic in main):
         figure = local_slope_figure(fits, styles, statistics=main, lengths=sorted(set(data.points["n"])))
@@ -229,7 +230,8 @@ def _networks(data: SweepData) -> str:
     for kind in get_args(Weights)[1:]:
         if kind in by_weights:
             listed.append(f"{text(f'networks-{kind}')} ({enumeration(by_weights[kind])})")
-    return f"{' and on '.join(listed)}, all with the same inputs"
+    same = all(table.get("kind") != "language" for table in data.plan.inputs.values())
+    return f"{' and on '.join(listed)}, {'all with the same inputs' if same else 'each on words of its language'}"
 
 
 def _warning(data: SweepData) -> str:
