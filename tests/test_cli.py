@@ -401,7 +401,7 @@ def test_measure_takes_a_window(capsys):
     [
         ([], "Everyday commands:"),
         (["swep"], 'swep: no such command; did you mean "sweep"?'),
-        (["sweep"], "2 errors - CONFIG: give a TOML file; `jaxsens sweep --example` prints one - --out: give"),
+        (["sweep"], "CONFIG and --out missing; `jaxsens sweep --example` prints a config"),
         (["measure", "--n", "many"], "--n: 'many' is not a whole number"),
         (["measure", "--seed", "1.5"], "--seed: '1.5' is not a whole number"),
         (

@@ -68,8 +68,8 @@ def words(value: dict[str, Any]) -> str:
         return " or ".join(dict.fromkeys(words(one) for one in value["anyOf"]))
     if "const" in value or "enum" in value:
         return ", ".join(f"`{json.dumps(one)}`" for one in value.get("enum", [value.get("const")]))
-    listed = f" of: {words(value['items'])}" if value.get("items") else ""
-    return TYPES.get(value.get("type", "any"), value.get("type", "any")) + listed
+    kind = str(value.get("type", "any"))
+    return TYPES.get(kind, kind) + (f" of: {words(value['items'])}" if value.get("items") else "")
 
 
 def examples(configs: list[dict[str, Any]], keys: list[str], default: Any) -> Iterator[str]:

@@ -141,12 +141,9 @@ def _overview(commands: Mapping[str, Callable[..., int]]) -> str:
     lines = {
         name: f"  {name:15} {str(command.__doc__).splitlines()[0]}" for name, command in commands.items()
     }
-    groups = {
-        "Everyday commands": [lines[name] for name in lines if name not in _PAPERS],
-        "Commands for papers": [lines[name] for name in _PAPERS],
-    }
-    listed = ["\n".join([f"{title}:", *group]) for title, group in groups.items()]
-    return "\n\n".join(["usage: jaxsens COMMAND [OPTIONS]", _DESCRIPTION, *listed, _MORE])
+    everyday = "\n".join(["Everyday commands:", *(lines[name] for name in lines if name not in _PAPERS)])
+    papers = "\n".join(["Commands for papers:", *(lines[name] for name in _PAPERS)])
+    return "\n\n".join(["usage: jaxsens COMMAND [OPTIONS]", _DESCRIPTION, everyday, papers, _MORE])
 
 
 def _in_words(error: InputError | OSError) -> str:

@@ -14,6 +14,7 @@ from jaxsens.cli.shared import (
     Count,
     File,
     Flag,
+    Text,
     check_output,
     default,
     programs_kept,
@@ -29,9 +30,7 @@ if TYPE_CHECKING:
 
 
 def constructions(
-    name: tyro.conf.Positional[
-        Annotated[str | None, tyro.conf.arg(metavar="[NAME]", help_behavior_hint="")]
-    ] = None,
+    name: tyro.conf.Positional[Annotated[Text, default("", "[NAME]")]] = None,
     /,
     *,
     measure: Flag = False,
@@ -79,10 +78,9 @@ def restrictions(
 ) -> int:
     """Restrict random hard-attention models (Hahn 2020, Theorem 1).
 
-    Checks the result, and prints a Markdown table. For each model, at depths 1 and 2 and lengths 64, 128, ..., the
-    table gives the share of inputs left free, how many of them may still matter, the checker's verdict, the largest
-    change caused by the other inputs, and misclassified pairs of words for PARITY and 1DYCK (Corollary 2). All ten
-    models take a few minutes.
+    Prints a Markdown table: for each model, at depths 1 and 2 and lengths 64, 128, ..., the share of inputs left free,
+    how many of them may still matter, the checker's verdict, the largest change caused by the other inputs, and
+    misclassified pairs of words for PARITY and 1DYCK (Corollary 2). All ten models take a few minutes.
 
     For example: jaxsens restrictions --models 2 --longest 128
 

@@ -38,7 +38,8 @@ def measure(
     with collecting("measure") as problems:
         if published.pretrained is None:
             request.check(problems)
-            published.check_absent(problems)
+            for option, value in published.flags().items():
+                problems.add(option, value, "only with --pretrained; leave it out")
         else:
             others = {key: one for key, one in request.flags().items() if key != "--compilation-cache"}
             published.check(measuring, others, problems)

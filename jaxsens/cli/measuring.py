@@ -148,15 +148,14 @@ class OutputOptions:
 
     def keep(self, partial: FlipSensitivity) -> None:
         """Writes the flips of a measurement that was stopped, and prints how to go on from them."""
-        path = self.save
-        message = f"jaxsens: stopped; {len(partial)} of {partial.requested} flips were measured"
-        if path is None or not len(partial):
-            why = "--save FILE keeps them" if len(partial) else "run the same command again"
-            print(f"{message}; nothing was written: {why}", file=sys.stderr, flush=True)
-        elif write_output("--save", path, lambda: partial.save(path)) == 0:
-            print(
-                f"{message}, and are kept in {path}. To go on: {command_line()}", file=sys.stderr, flush=True
-            )
+        path, why = self.save, "--save FILE keeps them" if len(partial) else "run the same command again"
+        told = f"; nothing was written: {why}"
+        if path is not None and len(partial):
+            if write_output("--save", path, lambda: partial.save(path)):
+                return
+            told = f", and are kept in {path}. To go on: {command_line()}"
+        message = f"jaxsens: stopped; {len(partial)} of {partial.requested} flips were measured{told}"
+        print(message, file=sys.stderr, flush=True)
 
     def write(self, result: FlipSensitivity, title: str) -> int:
         """Writes the files asked for. Returns the exit code."""

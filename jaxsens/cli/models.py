@@ -51,9 +51,7 @@ class InputOptions(OptionGroup):
         variant: A variant of the model: a built-in one, such as leftmost-hard, or one from the config.
     """
 
-    checkpoint: tyro.conf.Positional[
-        Annotated[File, tyro.conf.arg(metavar="[CHECKPOINT]", help_behavior_hint="")]
-    ] = None
+    checkpoint: tyro.conf.Positional[Annotated[File, default("", "[CHECKPOINT]")]] = None
     model: Annotated[Names, default("as in --config", "KEY=VALUE ...")] = None
     tokens: Annotated[Text, default("a random word of --n symbols", "WORD")] = None
     n: Annotated[Count, default("that of --tokens")] = None
@@ -143,11 +141,6 @@ class TextOptions(PublishedOptions):
 
     text: Annotated[Text, default("", "TEXT")] = None
     text_file: Annotated[File, default("", "FILE|-")] = None
-
-    def check_absent(self, problems: Problems) -> None:
-        """Adds an error for each of these options that is given without --pretrained."""
-        for option, value in self.flags().items():
-            problems.add(option, value, "only with --pretrained; leave it out")
 
     def check(self, measuring: MeasuringOptions, others: dict[str, Any], problems: Problems) -> None:
         """Adds the errors, with --pretrained, that can be found without loading the model.

@@ -129,15 +129,12 @@ def _tables(plan: Plan) -> Iterator[Table | str]:
 
 def _lines(plan: Plan) -> list[str]:
     """The lines below the table."""
-    lines = [f"{point}: {reason}" for point, reason in plan.unmeasurable]
-    lines += [f"{row.first}: {row.refusal}" for row in plan.rows if row.refusal]
-    lines.append(
+    return [
+        *(f"{point}: {reason}" for point, reason in plan.unmeasurable),
+        *(f"{row.first}: {row.refusal}" for row in plan.rows if row.refusal),
         f"All points: at least {duration(plan.least_seconds)} by the rates of the devices, and about "
-        f"{duration(plan.compiling)} to compile, once"
-    )
-    lines.append(
+        f"{duration(plan.compiling)} to compile, once",
         f"Suggested: {plan.shards} shard{'s' if plan.shards > 1 else ''} of at most {plan.minutes} minutes, if a "
         f"tenth of the rates is reached: {plan.device_hours:.2g} device-hours in all. A shard that runs out of time "
-        "goes on where it was"
-    )
-    return lines
+        "goes on where it was",
+    ]

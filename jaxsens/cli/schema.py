@@ -27,9 +27,6 @@ def config_schema() -> dict[str, Any]:
     """Returns the JSON schema of a sweep's config, with the tables that installed packages bring."""
     from jaxsens.core.base.registry import entries, load
     from jaxsens.core.models.config_tables import kinds
-    from jaxsens.core.models.parts.masks import MASKS
-    from jaxsens.core.models.parts.score_positions import POSITION_NAMES
-    from jaxsens.core.models.parts.weighting import WEIGHTINGS
     from jaxsens.core.models.transformer.config import TransformerConfig
     from jaxsens.core.sweeps.config import BUILT_IN, SweepTables
     from jaxsens.core.sweeps.sources import naming
@@ -38,8 +35,6 @@ def config_schema() -> dict[str, Any]:
     about = "the kind of network with random weights; each has fields of its own"
     model["properties"] |= {"kind": {"enum": [*kinds()], "default": "transformer", "description": about}}
     model["properties"] |= {key: {"description": "a model that is not drawn at random"} for key in naming()}
-    for key, names in {"weighting": WEIGHTINGS, "mask": MASKS, "positions": POSITION_NAMES}.items():
-        model["properties"][key]["examples"] = [*names]
     # Constructions, baselines and published models have keys of their own.
     model = {
         **model,
@@ -49,8 +44,6 @@ def config_schema() -> dict[str, Any]:
     del model["required"]
     config["properties"] |= {"model": model}
     config["properties"]["variants"]["items"] = {"enum": [*BUILT_IN]}
-    own = config["properties"]["variant"]["items"]["properties"]
-    own["model"] = {"type": "object", "description": own["model"]["description"]}
     for name in entries("sweep_tables"):
         config["properties"][name] = _table(load("sweep_tables", name))
     return {

@@ -102,9 +102,7 @@ class ServeOptions(OptionGroup):
             remedy = f"at least {_SHORTEST_TOKEN} letters and digits; without it a random one is printed"
             problems.add("--token", token, remedy)
         if self.host not in (None, *_LOCAL) and token is None:
-            problems.add(
-                "--host", self.host, "give --token too: others than this machine can reach the service"
-            )
+            problems.add("--host", self.host, "give --token too: other machines can reach the service")
 
 
 def serve(asked: Annotated[ServeOptions, tyro.conf.arg(name="")] = ServeOptions()) -> int:  # noqa: B008, RUF100 - frozen

@@ -234,9 +234,8 @@ def _check_place(option: str, path: Path, folder: Path, problems: Problems) -> N
     except OSError as error:
         if takes_no_more(error):
             raise
-        problems.add(
-            option, str(path), f"another path: {error.filename} cannot be written to ({error.strerror})"
-        )
+        why = f"{error.filename} cannot be written to ({error.strerror})"
+        problems.add(option, str(path), f"another path: {why}")
 
 
 def write_output(option: str, path: Path, write: Callable[[], object], text: str = "") -> int:
@@ -246,9 +245,7 @@ def write_output(option: str, path: Path, write: Callable[[], object], text: str
     except OSError as error:
         print(text, end="", flush=True)
         advice = f"; {remedy(error)}" if takes_no_more(error) else ""
-        print(
-            f"jaxsens: {option} = {str(path)!r}: not written: {error.strerror or error}{advice}",
-            file=sys.stderr,
-        )
+        why = f"not written: {error.strerror or error}{advice}"
+        print(f"jaxsens: {option} = {str(path)!r}: {why}", file=sys.stderr)
         return 1
     return 0

@@ -70,9 +70,7 @@ class SweepOptions:
         quiet: Print only failures and warnings.
     """
 
-    config: tyro.conf.Positional[
-        Annotated[File, tyro.conf.arg(metavar="[CONFIG]", help_behavior_hint="")]
-    ] = None
+    config: tyro.conf.Positional[Annotated[File, default("", "[CONFIG]")]] = None
     out: Annotated[OptionalOut, default("")] = None
     only: Only = ()
     shard: Annotated[Text, default("all", "K/M")] = None
@@ -86,12 +84,9 @@ class SweepOptions:
     def places(self) -> tuple[Path, Path]:
         """The config and the output directory."""
         if self.config is None or self.out is None:
-            with collecting("sweep") as problems:
-                if self.config is None:
-                    problems.note("CONFIG", "give a TOML file; `jaxsens sweep --example` prints one")
-                if self.out is None:
-                    problems.note("--out", "give a directory")
-            raise RuntimeError("no path without an error")
+            values = {"CONFIG": self.config, "--out": self.out}
+            missing = " and ".join(name for name, value in values.items() if value is None)
+            raise InputError(f"sweep: {missing} missing; `jaxsens sweep --example` prints a config")
         return self.config, self.out
 
     def load(self) -> tuple[Sweep, Sequence[Point]]:
