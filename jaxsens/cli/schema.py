@@ -82,14 +82,13 @@ def _table(kind: type[Any]) -> dict[str, Any]:
 def _value(hint: Any) -> dict[str, Any]:
     """The schema of a value of a type; {} where it has no schema of JSON, and nothing is said of it."""
     import pydantic
-    from pydantic_core import PydanticUndefined
 
     from jaxsens.core.base.registry import Option
 
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        written = [getattr(one, "json_schema_input_type", Any) for one in parts[1:]]
-        return _value(next((one for one in written if one not in (Any, PydanticUndefined)), parts[0]))
+        written = [getattr(one, "json_schema_input_type", None) for one in parts[1:]]
+        return _value(next((one for one in written if get_origin(one) is not None), parts[0]))
     if origin in (UnionType, Union):
         each = [_value(part) for part in parts if part is not NoneType]
         each = [one for k, one in enumerate(each) if one and one not in each[:k]]
