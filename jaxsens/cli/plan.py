@@ -61,7 +61,7 @@ def plan(options: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> int:
     """
     from jaxsens.core.sweeps.config import load_sweep_config
     from jaxsens.core.sweeps.planning.devices import known_devices, target_called
-    from jaxsens.core.sweeps.planning.job_files import check_job_file, job_file
+    from jaxsens.core.sweeps.planning.job_files import TEMPLATES, job_file
     from jaxsens.core.sweeps.planning.plan import Plan, PlannedPoints, planned
     from jaxsens.core.sweeps.points import select
 
@@ -70,7 +70,9 @@ def plan(options: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> int:
         if options.on is None:
             problems.add("--on", None, f"devices, such as {', '.join(known_devices())}, h100x8 or v6e-8")
         if path is not None:
-            check_job_file(path, problems)
+            if path.suffix not in TEMPLATES:
+                remedy = f"a name with one of these endings: {', '.join(TEMPLATES)}"
+                problems.add("--write", str(path), remedy)
             check_output("--write", path, problems)
     target = target_called(options.on or "")
     sweep = load_sweep_config(options.config, options.allow_code)

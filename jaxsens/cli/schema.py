@@ -46,11 +46,7 @@ def config_schema() -> dict[str, Any]:
     config["properties"]["variants"]["items"] = {"enum": [*BUILT_IN]}
     for name in entries("sweep_tables"):
         config["properties"][name] = _table(load("sweep_tables", name))
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "config of jaxsens sweep",
-        **config,
-    }
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **config}
 
 
 def _table(kind: type[Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jaxsens.core.base.errors import Problems
 from jaxsens.core.sweeps.planning.plan import Plan
 
 _FOLDER = Path(__file__).parent
@@ -18,12 +17,6 @@ TEMPLATES: Mapping[str, str] = {
     ".yaml": "kubernetes_indexed_job.yaml",
 }
 """The file that each ending stands for."""
-
-
-def check_job_file(path: Path, problems: Problems) -> None:
-    """Adds an error for a name that says no scheduler."""
-    if path.suffix not in TEMPLATES:
-        problems.add("--write", str(path), f"a name with one of these endings: {', '.join(TEMPLATES)}")
 
 
 def job_file(plan: Plan, ending: str, config: Path, options: Sequence[str] = ()) -> str:
