@@ -377,16 +377,8 @@ def test_measure_takes_a_formula_whose_symbols_have_names_and_drops_the_network_
 
 
 def test_measure_takes_a_window(capsys):
-    code, out, _ = run(
-        capsys,
-        "measure",
-        *SMALL,
-        'mask={type="SlidingWindow", width=3}',
-        "layer_positions=rotary,",
-        "--n",
-        "8",
-        "--json",
-    )
+    parts = ('mask={type="SlidingWindow", width=3}', "layer_positions=rotary,")
+    code, out, _ = run(capsys, "measure", *SMALL, *parts, "--n", "8", "--json")
     summary = json.loads(out)
     assert (code, summary["model"]["mask"]) == (0, {"type": "SlidingWindow", "width": 3})
     assert summary["model"]["layer_positions"] == [[{"type": "Rotary", "base": 10_000.0}]]

@@ -115,12 +115,9 @@ def test_rows_of_a_long_input_count_where_its_flips_are_few(monkeypatch):
 
 def test_sizes_of_the_command_line_are_refused_at_once(capsys):
     with at_once():
-        refused_command(
-            capsys, "--model layers", "measure", "--n", 8, "--model", "alphabet_size=2", f"layers={10**9}"
-        )
-        refused_command(
-            capsys, "--model alphabet_size", "measure", "--model", f"alphabet_size={10**12}", "--n", 8
-        )
+        for name, size in (("layers", 10**9), ("alphabet_size", 10**12)):
+            words = [f"{key}={value}" for key, value in {"alphabet_size": 2, name: size}.items()]
+            refused_command(capsys, f"--model {name}", "measure", "--n", 8, "--model", *words)
 
 
 @pytest.mark.parametrize("name", ["function", "transformer"])

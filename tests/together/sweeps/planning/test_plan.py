@@ -101,7 +101,7 @@ def test_the_command_prints_the_plan_within_80_columns_and_writes_the_job(
 ):
     monkeypatch.setenv("COLUMNS", "80")
     job = tmp_path / "job.slurm"
-    assert main(["plan", str(config), "--on", "h100", "--write", str(job)]) == 0
+    assert main(["plan", str(config), "--on", "h100", "--only", "n=8,16", "--write", str(job)]) == 0
     output = capsys.readouterr().out
     assert all(len(line) <= 80 for line in output.splitlines())
     told = " ".join(output.split())
@@ -109,6 +109,7 @@ def test_the_command_prints_the_plan_within_80_columns_and_writes_the_job(
     assert " 16 3 " in told  # the length and the points of a row
     assert "Suggested: 1 shard of at most 10 minutes" in told
     assert job.read_text("utf-8").startswith("#!/bin/bash")
+    assert '/$shards" --only n=8,16 "${@:3}" &' in job.read_text("utf-8")
 
 
 def test_what_does_not_fit_is_said_and_is_exit_code_1(config, capsys):
