@@ -174,9 +174,7 @@ def test_the_script_is_the_command(config, tmp_path):
         ("measure --model formula=Q_1 --n 8", "--model alphabet"),
         ("measure --model formula='Q_1 &' alphabet=01 --n 8", "--model formula column 6"),
         ("measure --model formula=Q_1 construction=parity --n 8", "formula construction"),
-        ("measure --model construction=majority --tokens 01a", "--tokens"),
         ("sweep none.toml --out x --share-above 5", "--share-above"),
-        ("sweep none.toml --out x --processes 2 --process 0 --coordinator h:x", "--coordinator"),
         ("sweep none.toml --out x --processes 2 --process 0 --coordinator h:99999", "--coordinator"),
     ],
 )
@@ -304,8 +302,6 @@ def test_measure_counts_decisions(capsys):
     summary = json.loads(found)
     assert summary["average_sensitivity"] == 4 * summary["mean"]
     assert f"average sensitivity  {summary['average_sensitivity']:g}" in out
-    _, found, _ = run(capsys, *arguments[:-1], "kl", "--json")
-    assert json.loads(found)["average_sensitivity"] is None
 
 
 def keys_of(value):
@@ -393,11 +389,6 @@ def test_measure_takes_a_window(capsys):
         (["sweep"], "CONFIG and --out missing; `jaxsens sweep --example` prints a config"),
         (["measure", "--n", "many"], "--n: 'many' is not a whole number"),
         (["measure", "--seed", "1.5"], "--seed: '1.5' is not a whole number"),
-        (
-            ["measure", "--n", "8", "--model", "alphabet_size=2", "weighting=softmx"],
-            "leftmost-hard",
-        ),
-        (["measure", "--n", "8", "--engine", "psychic"], "difference"),
     ],
 )
 def test_a_command_line_that_cannot_be_parsed_exits_with_2_and_names_the_option(arguments, message, capsys):
