@@ -128,8 +128,15 @@ after_a_point() { # waits until a point of the list in file $1 is finished, and 
 }
 
 shard() { # writes the files of the points of shard $1 to a list
-    "$JAXSENS" sweep "$work/sweep.toml" --out "$work/array" --shard "$1/4" --list |
-        awk '/\.parquet$/ { print $NF }' >"$work/points_$1"
+    "$(dirname "$(command -v "$JAXSENS")")/python" - "$work" "$1" >"$work/points_$1" <<'END'
+import sys
+from pathlib import Path
+from jaxsens.core.sweeps.config import load_sweep_config
+from jaxsens.core.sweeps.points import select
+work = Path(sys.argv[1])
+for point in select(load_sweep_config(work / "sweep.toml").points, shard=f"{sys.argv[2]}/4"):
+    print(point.path(work / "array"))
+END
 }
 
 resumed() { # of the logs $@, one says that points were done before the process began

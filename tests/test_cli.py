@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +17,15 @@ import pytest
 
 import jaxsens
 from jaxsens import Transformer, TransformerConfig, construction, flip_sensitivity, load_result
-from jaxsens.cli.models import ModelOptions
 from jaxsens.core.sweeps import points as sweep_points
+from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.inputs import RandomWords, Symbols
 from tests.commands import refused, run
 from tests.core.sweeps.tiny import TINY, draw_nothing, fake_flip_sensitivity
 
 ROOT = Path(__file__).resolve().parents[1]
-SMALL = ["--alphabet-size", "2", "--width", "4", "--heads", "1", "--layers", "1", "--feed-forward", "0"]
+SIZES = ["width=4", "heads=1", "layers=1", "feed_forward=0"]
+SMALL = ["--model", "alphabet_size=2", *SIZES]
 
 
 @pytest.fixture
@@ -106,8 +108,12 @@ def test_listing_points_runs_nothing(config, tmp_path, capsys):
     )
     assert code == 0
     lines = printed.splitlines()
-    assert [line.split("  ")[0].split() for line in lines[:2]] == [["missing"], ["missing"]]
-    assert lines[0].split()[1:4] == ["softmax", "n=4", "seed=1"]
+    assert len(lines) <= 10
+    assert [" ".join(line.split()) for line in lines[-5:-2]] == [
+        "variant 2: softmax, leftmost-hard",
+        "n 1: 4",
+        "seed 1: 1",
+    ]
     assert lines[-2] == "0 of 2 points are done"
     assert lines[-1].startswith("the missing points take about ")
     assert not out.exists()
@@ -147,39 +153,66 @@ def test_the_script_is_the_command(config, tmp_path):
     [
         ("sweep none.toml --out x", "none.toml"),
         ("report nowhere", "nowhere"),
-        ("measure --n 8", "--alphabet-size"),
-        ("measure --alphabet-size 2", "--tokens"),
-        ("measure --alphabet-size 2 --n 4 --tokens 01", "--tokens"),
-        ("measure --alphabet-size 2 --tokens 0a1", "--tokens"),
-        ("measure --alphabet-size 2 --n 1", "--n"),
-        ("measure --alphabet-size 2 --n 8 --window 0", "--window"),
-        ("measure --alphabet-size 2 --n 8 --window 2 --mask past", "--window --mask"),
-        ("measure --alphabet-size 2 --n 8 --save /proc/x.parquet", "/proc"),
-        ("measure --alphabet-size 2 --n 8 --quiet", "--quiet --save --html"),
+        ("measure --n 8", "--model alphabet_size"),
+        ("measure --model alphabet_size=2", "--tokens"),
+        ("measure --model alphabet_size=2 --n 4 --tokens 01", "--tokens"),
+        ("measure --model alphabet_size=2 --tokens 0a1", "--tokens"),
+        ("measure --model alphabet_size=2 --n 1", "--n"),
+        ("measure --model alphabet_size=2 alphabet_size=3 --n 8", "--model alphabet_size"),
+        ("measure --model alphabet_size --n 8", "--model field=value"),
+        ("measure --model alphabet_size=2 --n 8 --save /proc/x.parquet", "/proc"),
+        ("measure --model alphabet_size=2 --n 8 --quiet", "--quiet --save --html"),
         ("theorem6 none.toml --out /proc/x", "--out"),
         ("generalisation none.toml --out /proc/x", "--out"),
         ("train none.toml --out /dev/null", "--out"),
         ("constructions --measure --out /dev/null", "--out"),
-        ("measure --alphabet-size 2 --n 8 --save x.csv", "--save .parquet"),
-        ("measure --alphabet-size 2 --n 8 --save /dev/null/x.parquet", "/dev/null"),
-        ("measure --alphabet-size 2 --n 8 --config none.toml", "--config"),
+        ("measure --model alphabet_size=2 --n 8 --save x.csv", "--save .parquet"),
+        ("measure --model alphabet_size=2 --n 8 --save /dev/null/x.parquet", "/dev/null"),
+        ("measure --model alphabet_size=2 --n 8 --config none.toml", "--config"),
         ("measur --n 8", "measur measure"),
-        ("measure --construction parity --n 8 --width 4", "--width"),
-        ("measure --formula Q_1 --n 8", "--alphabet"),
-        ("measure --formula 'Q_1 &' --alphabet 01 --n 8", "--formula column 6"),
-        ("measure --formula Q_1 --construction parity --n 8", "formula construction"),
-        ("measure --construction parity --alphabet 01 --n 8", "--alphabet"),
-        ("measure --alphabet-size 2 --alphabet 01 --n 8", "--alphabet"),
-        ("measure --alphabet-size 2 --condition unbounded --n 8", "--condition"),
-        ("measure --construction majority --tokens 01a", "--tokens"),
+        ("measure --model construction=parity width=4 --n 8", "--model width"),
+        ("measure --model formula=Q_1 --n 8", "--model alphabet"),
+        ("measure --model formula='Q_1 &' alphabet=01 --n 8", "--model formula column 6"),
+        ("measure --model formula=Q_1 construction=parity --n 8", "formula construction"),
         ("sweep none.toml --out x --share-above 5", "--share-above"),
-        ("sweep none.toml --out x --processes 2 --process 0 --coordinator h:x", "--coordinator"),
         ("sweep none.toml --out x --processes 2 --process 0 --coordinator h:99999", "--coordinator"),
     ],
 )
 def test_bad_input_is_one_message_on_stderr_and_exit_code_2(line, names, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert refused(capsys, names, *shlex.split(line)).startswith("jaxsens: ")
+
+
+def test_the_example_is_a_sweep(capsys):
+    code, text, _ = run(capsys, "sweep", "--example")
+    assert code == 0
+    assert [variant.name for variant in parse_sweep_config(text).variants] == [
+        "softmax",
+        "leftmost-hard",
+        "cold",
+    ]
+    assert len(parse_sweep_config(text).points) == 60
+
+
+def test_the_schema_takes_every_config_of_a_sweep_and_no_mistake(capsys):
+    jsonschema = pytest.importorskip("jsonschema")
+    code, text, _ = run(capsys, "schema")
+    assert code == 0
+    valid = jsonschema.Draft202012Validator(json.loads(text)).is_valid
+    configs = [tomllib.loads(path.read_text("utf-8")) for path in ROOT.glob("configs/**/*.toml")]
+    sweeps = [one for one in configs if {"variant", "variants"} & one.keys()]
+    assert len(sweeps) > 20
+    assert all(map(valid, sweeps))
+    for wrong in (
+        {"lenghts": [8]},
+        {"seeds": "5"},
+        {"variants": ["softmx"]},
+        {"measure": {"flips": {"kind": "delete", "k": 3}}},
+        {"measure": {"measure": "function"}},
+        {"model": {"layers": "two"}},
+        {"bounds": {"worst": "no"}},
+    ):
+        assert not valid({"lengths": [8, 16], "variants": ["softmax"], **wrong}), wrong
 
 
 def test_a_config_with_problems_runs_nothing(tmp_path, capsys):
@@ -269,8 +302,6 @@ def test_measure_counts_decisions(capsys):
     summary = json.loads(found)
     assert summary["average_sensitivity"] == 4 * summary["mean"]
     assert f"average sensitivity  {summary['average_sensitivity']:g}" in out
-    _, found, _ = run(capsys, *arguments[:-1], "kl", "--json")
-    assert json.loads(found)["average_sensitivity"] is None
 
 
 def keys_of(value):
@@ -280,13 +311,14 @@ def keys_of(value):
 
 @pytest.mark.long
 def test_measure_estimates_and_says_how_good_the_estimate_is(capsys):
-    options = ("--layers", "3", "--n", "24", "--engine", "first-order", "verify=12", "sketch=3")
-    code, out, _ = run(capsys, "measure", *SMALL, *options)
+    options = ("--n", "24", "--engine", "first-order", "verify=12", "sketch=3")
+    deep = ("--model", "alphabet_size=2", "layers=3", *SIZES[:2], SIZES[3])
+    code, out, _ = run(capsys, "measure", *deep, *options)
     assert code == 0
     assert "mean over all flips" in out
     assert "rank correlation" in out
     assert "11 flips" in out
-    _, found, _ = run(capsys, "measure", *SMALL, *options, "--json")
+    _, found, _ = run(capsys, "measure", *deep, *options, "--json")
     assert all(re.fullmatch(r"\w+", key) for key in keys_of(json.loads(found)))
     refused(capsys, "--engine sketch", "measure", *SMALL, "--n", "8", "--engine", "vmap", "sketch=2")
 
@@ -299,20 +331,20 @@ def test_measure_reads_the_model_of_a_sweeps_config_and_options_win(config, caps
     assert (code, summary["model"]["width"], summary["flips"], summary["population"]) == (0, 4, 3, 5)
     own = '[[variant]]\nname = "own"\nmodel = {heads = 2}\n'
     config.write_text(config.read_text() + own)
-    options = ["--variant", "own", "--width", "6", "--positions", "none", "--dtype", "float64"]
+    options = ["--variant", "own", "--model", "width=6", "positions=none", "dtype=float64"]
     _, out, _ = run(capsys, "measure", "--config", config, "--n", "6", "--json", *options)
     model = json.loads(out)["model"]
     assert (model["heads"], model["width"], model["positions"], model["dtype"]) == (2, 6, [], "float64")
 
 
 def test_a_word_may_be_numbers_and_gets_the_end_symbol(capsys):
-    _, out, _ = run(capsys, "measure", *SMALL[2:], "--alphabet-size", "12", "--tokens", "11, 0 3", "--json")
+    _, out, _ = run(capsys, "measure", "--model", "alphabet_size=12", *SIZES, "--tokens", "11, 0 3", "--json")
     assert json.loads(out)["tokens"] == [[11, 0, 3, 12]]
 
 
 def test_measure_takes_a_construction_in_a_condition(capsys):
-    options = ["--condition", "bounded-softmax", "--read", "everything", "--dtype", "float64"]
-    code, out, _ = run(capsys, "measure", "--construction", "parity", *options, "--tokens", "0110", "--json")
+    options = ["construction=parity", "condition=bounded-softmax", "read=everything", "dtype=float64"]
+    code, out, _ = run(capsys, "measure", "--model", *options, "--tokens", "0110", "--json")
     assert code == 0
     summary = json.loads(out)
     model = construction("parity", "bounded-softmax", read="everything")
@@ -322,7 +354,7 @@ def test_measure_takes_a_construction_in_a_condition(capsys):
 
 
 def test_measure_takes_a_formula_whose_symbols_have_names_and_drops_the_network_of_the_config(config, capsys):
-    options = ["--formula", "Y Q_a", "--alphabet", "b a", "--autoregressive", "--config", config]
+    options = ["--model", "formula=Y Q_a", "alphabet=b,a", "autoregressive=true", "--config", config]
     code, out, err = run(capsys, "measure", *options, "--tokens", "abba", "--json")
     assert code == 0, err
     summary = json.loads(out)
@@ -340,14 +372,9 @@ def test_measure_takes_a_formula_whose_symbols_have_names_and_drops_the_network_
     }
 
 
-def test_the_model_options_are_fields_of_the_config():
-    assert set(ModelOptions.__dataclass_fields__) - {"window"} <= set(TransformerConfig.__dataclass_fields__)
-
-
 def test_measure_takes_a_window(capsys):
-    code, out, _ = run(
-        capsys, "measure", *SMALL, "--n", "8", "--window", "3", "--layer-positions", "rotary", "--json"
-    )
+    parts = ('mask={type="SlidingWindow", width=3}', "layer_positions=rotary,")
+    code, out, _ = run(capsys, "measure", *SMALL, *parts, "--n", "8", "--json")
     summary = json.loads(out)
     assert (code, summary["model"]["mask"]) == (0, {"type": "SlidingWindow", "width": 3})
     assert summary["model"]["layer_positions"] == [[{"type": "Rotary", "base": 10_000.0}]]
@@ -357,13 +384,11 @@ def test_measure_takes_a_window(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "Missing subcommand"),
+        ([], "Everyday commands:"),
         (["swep"], 'swep: no such command; did you mean "sweep"?'),
-        (["sweep"], "--out DIR"),
+        (["sweep"], "CONFIG and --out missing; `jaxsens sweep --example` prints a config"),
         (["measure", "--n", "many"], "--n: 'many' is not a whole number"),
         (["measure", "--seed", "1.5"], "--seed: '1.5' is not a whole number"),
-        (["measure", "--n", "8", "--weighting", "softmx"], "leftmost-hard"),
-        (["measure", "--n", "8", "--engine", "psychic"], "difference"),
     ],
 )
 def test_a_command_line_that_cannot_be_parsed_exits_with_2_and_names_the_option(arguments, message, capsys):

@@ -55,17 +55,6 @@ def test_run_again_it_computes_nothing_and_report_writes_the_same(swept, monkeyp
 
 
 @pytest.mark.long
-def test_listing_counts_the_bounds_beside_the_points(swept, capsys):
-    assert main(["sweep", str(swept / "tiny.toml"), "--out", str(swept / "out"), "--list"]) == 0
-    *lines, last = capsys.readouterr().out.splitlines()
-    assert last == "12 of 12 points and 12 of 12 bounds are done"
-    assert [line.startswith("done     bounds of softmax n=4") for line in lines].count(True) == 2
-    chosen = ["--only", "n=4", "--list"]
-    assert main(["sweep", str(swept / "tiny.toml"), "--out", str(swept / "elsewhere"), *chosen]) == 0
-    assert "\n0 of 4 points and 0 of 4 bounds are done\n" in capsys.readouterr().out
-
-
-@pytest.mark.long
 def test_a_shard_counts_points_and_bounds_apart_and_a_full_disk_is_said(swept, monkeypatch, tmp_path, capsys):
     def answered(table, bound, reporter, shared, placement):
         point = bound.point

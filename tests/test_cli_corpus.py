@@ -64,8 +64,10 @@ def test_tables_are_those_of_each_text_alone(folder, capsys):
     assert (folder / "p.png").read_bytes().startswith(b"\x89PNG")
     assert "slept" in (folder / "h.html").read_text("utf-8")
     printed = capsys.readouterr().out
-    assert "By position" in printed
-    assert "By label" in printed
+    columns = [line.split() for line in printed.splitlines() if line.split()[:1] == ["key"]]
+    assert columns == [list(rows[0])[1:]] * 3
+    assert "not listed: 6 in fewer than 3 texts" in printed
+    assert f"cat 3 3 {float(cat['mean']):.3g} {float(cat['error']):.3g}" in " ".join(printed.split())
 
 
 def test_what_was_stopped_is_gone_on_from(folder, monkeypatch):
@@ -183,7 +185,7 @@ def test_texts_with_nothing_to_flip_are_refused_by_their_lines_before_others_are
 def test_closed_output_and_names_of_the_hub(folder, monkeypatch, capsys):
     open_still = sys.stdout
     monkeypatch.setattr(sys, "stdout", None)
-    assert main(["measure", "--alphabet-size", "2", "--n", "4"]) == 0
+    assert main(["measure", "--model", "alphabet_size=2", "--n", "4"]) == 0
     sys.stdout.close()
     sys.stdout = open_still
     for command in (["measure", "--text", "x", "--pretrained"], ["serve", "--model"]):
@@ -208,7 +210,7 @@ def test_a_bad_file_is_refused_by_its_lines(folder, capsys, name, content, messa
 
 
 def test_wrong_options_are_told_together(folder, capsys):
-    assert run(folder, "--table", "t.xml", "--resume", "a.parquet", "--png", "p.svg", "--output", "rows") == 2
+    assert run(folder, "--table", "t.xml", "--png", "p.svg", "--output", "rows") == 2
     said = capsys.readouterr().err
-    for part in ("--table = 't.xml'", "--resume", "--png = 'p.svg'", "--output = 'rows'"):
+    for part in ("--table = 't.xml'", "--png = 'p.svg'", "--output = 'rows'"):
         assert part in said

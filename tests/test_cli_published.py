@@ -130,9 +130,8 @@ def test_each_kind_of_flips(flips, replacement, encoder, text, capsys):
         (["--text", ""], "--text = '': give the text, or --text-file"),
         (["--text", "the cat", "--text-file", "t.txt"], "--text-file = 't.txt': give it or --text, not both"),
         (["--text-file", "t.txt", "--tokens", "01"], "--tokens = '01': leave it out; with --pretrained"),
-        (["--text-file", "t.txt", "--n", "8", "--width", "4"], "--width = 4: leave it out"),
+        (["--text-file", "t.txt", "--n", "8", "--model", "width=4"], "--model = 'width=4': leave it out"),
         (["--text-file", "t.txt", "--config", "x.toml"], "--config = 'x.toml': leave it out"),
-        (["--text-file", "t.txt", "--construction", "parity"], "--construction = 'parity': leave it out"),
         (["results", "--text-file", "t.txt"], "CHECKPOINT = 'results': leave it out"),
         (["--text-file", "t.txt", "--readout", "first"], "--readout = 'first': cls, last, mean, or a 0-based position"),
         (["--text-file", "t.txt", "--readout", "99"], "--readout = 99: a position from 0 to 7"),
@@ -168,13 +167,13 @@ def test_masks_of_a_model_without_a_mask(text, tmp_path, capsys):
 
 
 def test_options_of_published_models_need_one(text, capsys):
-    line = "measure --alphabet-size 2 --n 8 --readout cls --text-file"
+    line = "measure --model alphabet_size=2 --n 8 --readout cls --text-file"
     refused(capsys, "--readout --pretrained --text-file", *line.split(), text)
 
 
 def test_a_page_is_written_for_other_models_too(tmp_path, capsys):
     page = tmp_path / "o.html"
-    line = "measure --alphabet-size 2 --n 6 --width 4 --heads 1 --layers 1 --quiet --html"
+    line = "measure --model alphabet_size=2 width=4 heads=1 layers=1 --n 6 --quiet --html"
     assert run(capsys, *line.split(), page) == (0, "", "")
     assert 'class="text numbers"' in page.read_text("utf-8")
 

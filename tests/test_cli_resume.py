@@ -1,4 +1,4 @@
-"""`jaxsens measure` that is stopped keeps what it measured, and `--resume` goes on from it."""
+"""`jaxsens measure` that is stopped keeps what it measured, and goes on from it when it is run again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxsens import load_result
 from jaxsens.core.placement.run import _chunks as whole
 from tests.commands import refused, run
 
-MODEL = ("measure", "--alphabet-size", "3", "--width", "4", "--heads", "1", "--layers", "1", "--n", "24")
+MODEL = ("measure", "--model", "alphabet_size=3", "width=4", "heads=1", "layers=1", "--n", "24")
 MEASURE = (*MODEL, "--engine", "vmap", "--placement", "batch_size=2", "--inputs", "2", "--quiet")
 
 
@@ -57,13 +57,11 @@ def test_what_was_measured_is_kept_and_the_command_that_is_told_goes_on(
     assert not partial.complete
     assert f"stopped; {len(partial)} of {len(whole)} flips were measured, and are kept in {name}" in err
     told = shlex.split(err.partition("To go on: ")[2].splitlines()[0])
-    assert told == ["jaxsens", *MEASURE, "--save", name, "--resume", name]
+    assert told == ["jaxsens", *MEASURE, "--save", name]
     stopped(1, number)
     code, _, err = run(capsys, *told[1:])
     assert code == 128 + number
     assert len(load_result(name)) > len(partial), "a second stop lost what the first one kept"
-    told = shlex.split(err.partition("To go on: ")[2].splitlines()[0])
-    assert told.count("--resume") == 1
     stopped(None)
     assert run(capsys, *told[1:])[0] == 0
     result = load_result(name)
@@ -73,33 +71,11 @@ def test_what_was_measured_is_kept_and_the_command_that_is_told_goes_on(
     np.testing.assert_allclose(result.norms, whole.norms, rtol=1e-5)
 
 
-def test_a_first_run_may_name_the_file_that_it_is_to_resume_from(stopped, tmp_path, capsys):
+def test_a_file_that_is_whole_is_measured_anew(tmp_path, capsys):
     file = tmp_path / "flips.parquet"
-    job = (*MEASURE, "--save", file, "--resume", file)
-    stopped(1)
-    assert run(capsys, *job)[0] == 143
-    stopped(None)
-    assert run(capsys, *job)[0] == 0
-    assert load_result(file).complete
-    assert run(capsys, *job)[0] == 0
-
-
-def test_what_a_stopped_command_kept_is_not_overwritten_by_one_that_begins_anew(stopped, tmp_path, capsys):
-    file = tmp_path / "flips.parquet"
-    stopped(1)
-    run(capsys, *MEASURE, "--save", file)
-    kept = file.read_bytes()
-    code, _, err = run(capsys, *MEASURE, "--save", file)
-    assert code == 2
-    assert f"add --resume {file} to go on, or remove it" in err
-    assert file.read_bytes() == kept
-    # Nor by one that goes on from another file.
-    other = tmp_path / "other.parquet"
-    other.write_bytes(kept)
-    code, _, err = run(capsys, *MEASURE, "--resume", other, "--save", file)
-    assert code == 2
-    assert f"add --resume {file} to go on" in err
-    assert file.read_bytes() == kept
+    assert run(capsys, *MEASURE, "--save", file)[0] == 0
+    assert run(capsys, *MEASURE, "--measure", "l1", "--save", file)[0] == 0
+    assert load_result(file).measure.kind == "l1"
 
 
 def test_without_a_file_it_is_said_that_nothing_was_written(stopped, tmp_path, capsys):
@@ -121,20 +97,17 @@ def test_an_estimate_that_is_stopped_keeps_nothing(stopped, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("more", "names"),
     [
-        ("--resume none.parquet", "--resume"),
-        ("--resume text.parquet", "--resume"),
-        ("--resume partial.parquet --measure l1", "--resume measure"),
-        ("--resume partial.parquet --seed 1", "--resume"),
-        ("--resume partial.parquet --flips 0,1", "--resume flips"),
-        ("--resume estimate.parquet", "--resume engine"),
+        ("--measure l1", "--save measure"),
+        ("--seed 1", "--save"),
+        ("--flips 0,1", "--save flips"),
+        ("--engine first-order", "--save engine"),
     ],
 )
-def test_what_cannot_be_resumed_from_is_refused(stopped, tmp_path, monkeypatch, capsys, more, names):
+def test_what_another_command_kept_is_not_overwritten(stopped, tmp_path, monkeypatch, capsys, more, names):
     monkeypatch.chdir(tmp_path)
-    Path("text.parquet").write_text("text")
     stopped(1)
     run(capsys, *MEASURE, "--save", "partial.parquet")
+    kept = Path("partial.parquet").read_bytes()
     stopped(None)
-    run(capsys, *MODEL, "--engine", "first-order", "--quiet", "--save", "estimate.parquet")
-    refused(capsys, names, *MEASURE, "--save", "other.parquet", *more.split())
-    assert not Path("other.parquet").exists()
+    refused(capsys, names, *MEASURE, "--save", "partial.parquet", *more.split())
+    assert Path("partial.parquet").read_bytes() == kept

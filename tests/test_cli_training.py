@@ -53,11 +53,11 @@ def test_measure_takes_a_checkpoint_with_the_boundary_symbol_first(trained, caps
     ("line", "names"),
     [
         ("measure nowhere --n 8", "CHECKPOINT"),
-        ("measure RUN --n 8 --width 4", "--width"),
-        ("measure RUN --n 8 --formula Q_1 --alphabet 01", "formula checkpoint"),
+        ("measure RUN --n 8 --model width=4", "--model width"),
+        ("measure RUN --n 8 --model formula=Q_1 alphabet=01", "formula checkpoint"),
         ("measure RUN --n 8 --variant leftmost-hard", "--variant"),
         ("measure RUN --n 8 --config CONFIG", "--config"),
-        ("measure --n 8 --formula Q_1 --alphabet 01 --variant leftmost-hard", "--variant --formula"),
+        ("measure --n 8 --model formula=Q_1 alphabet=01 --variant leftmost-hard", "--variant formula"),
         ("measure RUN --tokens 012", "--tokens"),
         ("train none.toml --out x", "none.toml"),
         ("theorem6 none.toml --out x", "none.toml"),
@@ -135,7 +135,7 @@ def test_measure_says_how_far_the_training_of_a_model_is(trained, tmp_path, caps
     assert json.loads(out)["training"] == {"step": 2, "steps": 8}
     _, out, _ = run(capsys, "measure", trained, "--n", "6", "--json")
     assert json.loads(out)["training"] == {"step": 4, "steps": 4}
-    _, out, _ = run(capsys, "measure", "--alphabet-size", "2", "--n", "6", "--width", "4", "--json")
+    _, out, _ = run(capsys, "measure", "--n", "6", "--model", "alphabet_size=2", "width=4", "--json")
     assert json.loads(out)["training"] is None
 
 

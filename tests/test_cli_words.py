@@ -2,61 +2,62 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import re
 import subprocess
 import sys
 import warnings
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
-from jaxsens import TransformerConfig, load_result
+from jaxsens import load_result
 from jaxsens.cli import main
 from jaxsens.core.base.errors import PrecisionWarning
-from jaxsens.core.models.parts.masks import MASKS
-from jaxsens.core.models.parts.weighting import WEIGHTINGS
 from jaxsens.core.sweeps import points as sweep_points
-from jaxsens.formal.constructions.conditions import CONDITIONS, Read
-from jaxsens.formal.constructions.sources import FormulaModel
+from tests.commands import run
 from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity
 
 ROOT = Path(__file__).resolve().parents[1]
-COMMANDS = ("sweep", "measure", "train", "theorem6", "report", "constructions", "restrictions")
+COMMANDS = ("measure", "sweep", "report", "status", "plan", "corpus", "serve", "schema")
+PAPERS = ("train", "theorem6", "generalisation", "constructions", "restrictions")
 
 
 def help_of(command: str, capsys, monkeypatch) -> str:
     monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit) as end:
-        main([*command.split(), "--help"])
-    assert end.value.code == 0
-    return capsys.readouterr().out
+    code, out, _ = run(capsys, *command.split(), "--help")
+    assert code == 0
+    return out
 
 
-@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_the_commands_are_one_screen_in_two_groups(capsys, monkeypatch):
+    text = help_of("", capsys, monkeypatch)
+    assert 20 <= len(text.splitlines()) <= 40
+    everyday, papers = text.split("Commands for papers:")
+    for part, names in ((everyday, COMMANDS), (papers, PAPERS)):
+        assert tuple(re.findall(r"(?m)^  ([a-z0-9]+)  ", part)) == names
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *PAPERS])
+def test_help_has_an_example_that_the_parser_takes(command, capsys, monkeypatch):
+    text = " ".join(help_of(command, capsys, monkeypatch).split("╭")[0].split())
+    example = text.split("For example: jaxsens ")[1]
+    assert example.split()[0] == command
+    assert "Unrecognized" not in run(capsys, *example.split(), "--help")[2]
+
+
+def test_help_offers_what_a_command_line_can_say(capsys, monkeypatch):
+    text = re.sub(r"[\s\u2502]+", "", help_of("measure", capsys, monkeypatch))
+    listed = text.split("--measure{")[1].split("}")[0].split(",")
+    assert "l2" in listed
+    assert not {"function", "comparison"} & {*listed}
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS, *PAPERS])
 def test_help_fits_80_columns_and_states_defaults_that_are_none_of_pythons(command, capsys, monkeypatch):
     text = help_of(command, capsys, monkeypatch)
     assert max(map(len, text.splitlines())) <= 80
     assert "None" not in text
     assert "(default: False)" not in text
-
-
-def test_the_defaults_and_choices_that_help_states_are_those_of_the_library(capsys, monkeypatch):
-    text = re.sub(r"[\s\u2502]+", " ", help_of("measure", capsys, monkeypatch)).replace(", ", ",")
-    defaults = {field.name: field.default for field in dataclasses.fields(TransformerConfig)}
-    for name in ("width", "heads", "layers", "feed_forward", "weighting", "mask", "positions", "scores"):
-        part = text.split(f" --{name.replace('_', '-')} ")[1].split(" --")[0]
-        assert f"(default: {defaults[name]})" in part, name
-    for name in ("layer_norm", "activation"):
-        part = text.split(f" --{name.replace('_', '-')} ")[1].split(" --")[0]
-        assert f"(default: {defaults[name]})" in part, name
-    assert f"(default: {defaults['dtype']}; float64 if constructed)" in text
-    formula = {field.name: field.default for field in dataclasses.fields(FormulaModel)}
-    assert (formula["condition"], formula["read"], formula["dtype"]) == ("temperature", "output", "float64")
-    for names in (WEIGHTINGS, MASKS, CONDITIONS, get_args(Read)):
-        assert "{" + ",".join(names) + "}" in text.replace(",  ", ","), names
 
 
 def test_bad_values_are_answered_together_without_loading_pandas():
@@ -71,15 +72,10 @@ def test_bad_values_are_answered_together_without_loading_pandas():
 
 
 def test_flips_of_a_formula_are_shown_by_the_names_of_its_symbols(capsys):
-    arguments = ["--formula", "Y Q_a", "--alphabet", "b a ", "--autoregressive", "--tokens", "abba"]
+    arguments = ["--model", "formula=Y Q_a", "alphabet=b,a", "autoregressive=true", "--tokens", "abba"]
     assert main(["measure", *arguments]) == 0
     rows = [line.split()[1::2] for line in capsys.readouterr().out.splitlines() if line.startswith("\u2502")]
     assert rows[0][:4] == ["0", "2", "a", "b"]
-
-
-def test_an_alphabet_of_one_word_has_no_blank_among_its_symbols(capsys):
-    assert main(["measure", "--formula", "Q_a", "--alphabet", "ab ", "--tokens", "ab", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["model"]["alphabet"] == ["a", "b"]
 
 
 def test_a_warning_is_a_line_of_the_command_without_its_source(monkeypatch, config, tmp_path, capsys):
@@ -127,14 +123,26 @@ def test_quiet_sweeps_and_reports_print_failures_and_warnings_only(monkeypatch, 
 
 def test_quiet_measure_saves_and_prints_nothing(tmp_path, capsys):
     saved = tmp_path / "x.parquet"
-    assert main(["measure", "--construction", "parity", "--n", "8", "--quiet", "--save", str(saved)]) == 0
+    assert (
+        main(["measure", "--model", "construction=parity", "--n", "8", "--quiet", "--save", str(saved)]) == 0
+    )
     assert capsys.readouterr() == ("", "")
     assert load_result(saved).n == 8
 
 
 @pytest.mark.long
 def test_what_is_saved_is_kept_where_nobody_reads_what_is_printed(tmp_path):
-    command = [sys.executable, "-m", "jaxsens", "measure", "--construction", "parity", "--n", "8", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "jaxsens",
+        "measure",
+        "--model",
+        "construction=parity",
+        "--n",
+        "8",
+        "--json",
+    ]
     ran = subprocess.Popen(
         [*command, "--save", str(tmp_path / "x.parquet")],
         cwd=ROOT,

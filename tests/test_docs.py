@@ -71,39 +71,27 @@ def names_of(module: ModuleType) -> set[str]:
 def test_every_command_is_in_the_reference(capsys):
     from jaxsens.cli import main
 
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    listed = set(re.findall(r"• ([a-z0-9]+) ", capsys.readouterr().out))
+    main(["--help"])
+    listed = set(re.findall(r"(?m)^  ([a-z0-9]+)  ", capsys.readouterr().out))
     assert listed == set(re.findall(r"program-output\} jaxsens ([a-z0-9]+) --help", REFERENCE)) != set()
 
 
 def test_every_table_of_a_config_is_in_the_reference_and_says_what_each_key_means():
-    from jaxsens.analysis.tables.sweep import AttentionTable
-    from jaxsens.core.sweeps.config import Settings, SweepTables, Variant
-    from jaxsens.core.sweeps.inputs import AllWords, RandomWords, WordFile
-    from jaxsens.core.sweeps.points import Measurement
-    from jaxsens.theory.tables.sweep import Bounds
     from jaxsens.training.generalisation import Generalisation
     from jaxsens.training.theorem6.config import Theorem6Model, Theorem6Tables
-    from jaxsens.training.theorem6.evaluation import Evaluation
 
-    sweep = (
-        Settings,
-        SweepTables,
-        Variant,
-        Measurement,
-        AttentionTable,
-        Bounds,
-        Evaluation,
-        AllWords,
-        RandomWords,
-        WordFile,
-    )
-    for table in (*sweep, Theorem6Tables, Theorem6Model, Generalisation):
+    for table in (Theorem6Tables, Theorem6Model, Generalisation):
         assert f".. autoclass:: {table.__module__}.{table.__qualname__}\n" in REFERENCE
         told = " ".join(base.__doc__ or "" for base in table.__mro__)
         names = [field.name for field in dataclasses.fields(table)]
         assert [name for name in names if not re.search(rf"\b{name}\b", told)] == [], table
+
+
+def test_the_page_of_sweep_configs_is_what_the_schema_says():
+    from tools.config_page import PAGE, page
+
+    assert PAGE.read_text("utf-8") == page(), "run python -m tools.config_page"
+    assert len(re.findall(r"(?m)^\| `\w+` \|.*\| .+ \|$", page())) > 60
 
 
 def test_relative_links_lead_somewhere():
@@ -159,9 +147,9 @@ def test_the_toml_of_a_document_is_read_as_printed(page, example_folder):
 def parsed(monkeypatch):
     """Parses a command line with the command's own parser; returns its exit code without running it."""
     from jaxsens import cli
-    from jaxsens.cli import constructed, corpus, measure, plan, serve, sweep, trained
+    from jaxsens.cli import constructed, corpus, measure, plan, schema, serve, sweep, trained
 
-    for module in (constructed, corpus, measure, plan, serve, sweep, trained):
+    for module in (constructed, corpus, measure, plan, schema, serve, sweep, trained):
         for name, command in inspect.getmembers(module, inspect.isfunction):
             if command.__module__ == module.__name__ and name in COMMANDS:
 

@@ -115,8 +115,9 @@ def test_rows_of_a_long_input_count_where_its_flips_are_few(monkeypatch):
 
 def test_sizes_of_the_command_line_are_refused_at_once(capsys):
     with at_once():
-        refused_command(capsys, "--layers", "measure", "--alphabet-size", 2, "--n", 8, "--layers", 10**9)
-        refused_command(capsys, "--alphabet-size", "measure", "--alphabet-size", 10**12, "--n", 8)
+        for name, size in (("layers", 10**9), ("alphabet_size", 10**12)):
+            words = [f"{key}={value}" for key, value in {"alphabet_size": 2, name: size}.items()]
+            refused_command(capsys, f"--model {name}", "measure", "--n", 8, "--model", *words)
 
 
 @pytest.mark.parametrize("name", ["function", "transformer"])

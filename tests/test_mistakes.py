@@ -21,7 +21,7 @@ TABLES: dict[str, dict[str, Any]] = {
     "": {"lengths": [4, 6], "seeds": 2, "variants": ["softmax"], "statistics": ["mean"]},
     "model": SIZES,
 }
-OPTIONS = {"--tokens": "0120", "--alphabet-size": "3", "--width": "4", "--heads": "2"}
+OPTIONS = {"--tokens": "0120", "--model": "alphabet_size=3 width=4 heads=2"}
 
 
 class Mistake(NamedTuple):
@@ -57,7 +57,9 @@ def config(tables: dict[str, dict[str, Any]]) -> object:
 
 def command(options: dict[str, str], capsys: pytest.CaptureFixture[str]) -> list[str]:
     """The places that a command names, each at the beginning of its line."""
-    given = [word for name, value in {**OPTIONS, **options}.items() for word in (name, *shlex.split(value))]
+    model = dict(word.split("=") for word in f"{OPTIONS['--model']} {options.get('--model', '')}".split())
+    every = {**OPTIONS, **options, "--model": " ".join(f"{key}={value}" for key, value in model.items())}
+    given = [word for name, value in every.items() for word in (name, *shlex.split(value))]
     code, out, err = run(capsys, "measure", *given)
     assert (code, out) == (2, "")
     name, _, text = err.partition(": ")[2].partition(": ")
@@ -78,13 +80,12 @@ def asked(argument: str, kind: str, place: str = "", /, **fields: Any) -> Mistak
     )
 
 
-def of_model(field: str, value: Any, option: bool = True) -> Mistake:
+def of_model(field: str, value: Any) -> Mistake:
     """A fault in the config of a transformer."""
-    flag = f"--{field.replace('_', '-')}"
     return Mistake(
         (field, lambda: TransformerConfig(**{**SIZES, field: value})),
         (f"model.{field}", {"model": {field: value}}),
-        (flag, {flag: str(value)}) if option else None,
+        (f"--model {field}", {"--model": f"{field}={value}"}),
     )
 
 
@@ -217,5 +218,7 @@ def test_all_mistakes_come_together(capsys):
         for name in TOGETHER
         if (one := MISTAKES[name]).words is not None and "--tokens" not in one.words[1]
     }
-    options = {option: value for _, given in words.values() for option, value in given.items()}
+    options: dict[str, str] = {}
+    for _, given in words.values():
+        options |= {option: f"{options.get(option, '')} {value}" for option, value in given.items()}
     assert {*command(options, capsys)} == {place for place, _ in words.values()}

@@ -18,7 +18,7 @@ WRONG = ("", "nan", "-1", "1e400", "'", ".", "missing/such.file", "\udc80")
 BASE: dict[str, tuple[str, ...]] = {
     "sweep": ("CONFIG", "--out", "out", "--list"),
     "plan": ("missing.toml",),
-    "measure": ("--alphabet-size", "2", "--n", "4", "--width", "4", "--layers", "1", "--heads", "1"),
+    "measure": ("--model", "alphabet_size=2", "--n", "4"),
     "corpus": ("--pretrained", "missing", "--texts", "missing.txt"),
     "train": ("missing.toml", "--out", "out"),
     "theorem6": ("missing.toml", "--out", "out"),

@@ -58,7 +58,7 @@ CONFIGS = {
     "train": TRAINING,
 }
 KINDS = (*CONFIGS, "measure")
-MODEL = "--alphabet-size 2 --n 96 --width 8 --heads 1 --layers 2"
+MODEL = "--n 96 --model alphabet_size=2 width=8 heads=1 layers=2"
 MEASURE = f"measure {MODEL} --engine vmap --placement batch_size=1 --inputs 12 --json".split()
 FLIPS = "flips.parquet"
 
@@ -95,7 +95,7 @@ def command(kind: str, folder: Path, out: Path) -> list[str]:
     start = [sys.executable, "-m", "jaxsens.cli"]
     if kind == "measure":
         file = str(out / FLIPS)
-        return [*start, *MEASURE, "--save", file, "--resume", file]
+        return [*start, *MEASURE, "--save", file]
     return [*start, "sweep" if kind == "bounds" else kind, str(folder / f"{kind}.toml"), "--out", str(out)]
 
 

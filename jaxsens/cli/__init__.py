@@ -7,17 +7,24 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from jaxsens.core.base import stopping
 
 if TYPE_CHECKING:
     from jaxsens.core.base.errors import InputError
 
-_DESCRIPTION = """Measure how much changing one input symbol changes a transformer's output, and how this scales with
-the length of the input. `jaxsens --version` prints the version."""
+_DESCRIPTION = """Measure how much changing one input symbol changes a transformer's output, and
+how this scales with the length of the input."""
+
+_MORE = """`jaxsens COMMAND --help` lists the options of a command and gives an example.
+`jaxsens --tyro-print-completion bash` prints tab completion; also zsh, fish.
+`jaxsens --version` prints the version."""
+
+_PAPERS = ("train", "theorem6", "generalisation", "constructions", "restrictions")
+"""The commands that repeat experiments of papers."""
 
 _IN_ASCII = {
     "«": "<", "»": ">", "…": "...", "±": "+/-", "µ": "u", "−": "-", "′": "'", "‖": "||", "√": "sqrt ", "²": "^2",
@@ -57,10 +64,11 @@ def _main(arguments: Sequence[str] | None) -> int:
     # Imported here so that signals are recorded from the start.
     import tyro
 
-    from jaxsens.cli import constructed, corpus, measure, plan, serve, sweep, trained
+    from jaxsens.cli import constructed, corpus, measure, plan, schema, serve, sweep, trained
     from jaxsens.cli.shared import Folded, note_command_line, warnings_in_words
     from jaxsens.core.base.errors import InputError
     from jaxsens.core.base.files import takes_no_more
+    from jaxsens.core.base.strict import did_you_mean
 
     _open_streams()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
@@ -70,27 +78,33 @@ def _main(arguments: Sequence[str] | None) -> int:
 
         print(f"jaxsens {version('jaxsens')}")
         return 0
-    commands: dict[str, Any] = {
-        "sweep": sweep.sweep,
-        "plan": plan.plan,
+    commands: dict[str, Callable[..., int]] = {
         "measure": measure.measure,
+        "sweep": sweep.sweep,
+        "report": sweep.report,
+        "status": sweep.status,
+        "plan": plan.plan,
         "corpus": corpus.corpus,
         "serve": serve.serve,
+        "schema": schema.schema,
         "train": trained.train,
         "theorem6": trained.theorem6,
         "generalisation": trained.generalisation,
-        "report": sweep.report,
-        "status": sweep.status,
         "constructions": constructed.constructions,
         "restrictions": constructed.restrictions,
     }
-    wants_help = bool({"-h", "--help"} & {*arguments})
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_overview(commands), file=sys.stdout if arguments else sys.stderr)
+        return 0 if arguments else 2
+    name, *options = arguments
+    wants_help, folded = bool({"-h", "--help"} & {*options}), cast(Any, Folded(sys.stdout))
     try:
-        _check_command(arguments, commands)
-        with redirect_stdout(Folded(sys.stdout)) if wants_help else warnings_in_words():
-            code = tyro.extras.subcommand_cli_from_dict(
-                commands, prog="jaxsens", description=_DESCRIPTION, args=arguments
-            )
+        if name.startswith("--tyro-"):  # tab completion, of all commands
+            return tyro.extras.subcommand_cli_from_dict(commands, prog="jaxsens", args=arguments)
+        if name not in commands:
+            raise InputError(f"{name}: no such command{did_you_mean(name, commands)}")
+        with redirect_stdout(folded) if wants_help else warnings_in_words():
+            code = tyro.cli(commands[name], prog=f"jaxsens {name}", args=options)
             sys.stdout.flush()
     except BrokenPipeError:
         # The reader closed the pipe. Without this, the interpreter would report the error again on exit.
@@ -122,13 +136,14 @@ def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
     return codecs.backslashreplace_errors(error)
 
 
-def _check_command(arguments: Sequence[str], commands: Iterable[str]) -> None:
-    """Raises InputError, with the likeliest one, if the first word is no command."""
-    if arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
-        from jaxsens.core.base.errors import InputError
-        from jaxsens.core.base.strict import did_you_mean
-
-        raise InputError(f"{arguments[0]}: no such command{did_you_mean(arguments[0], commands)}")
+def _overview(commands: Mapping[str, Callable[..., int]]) -> str:
+    """Returns the commands in two groups, a line each: the first of their help."""
+    lines = {
+        name: f"  {name:15} {str(command.__doc__).splitlines()[0]}" for name, command in commands.items()
+    }
+    everyday = "\n".join(["Everyday commands:", *(lines[name] for name in lines if name not in _PAPERS)])
+    papers = "\n".join(["Commands for papers:", *(lines[name] for name in _PAPERS)])
+    return "\n\n".join(["usage: jaxsens COMMAND [OPTIONS]", _DESCRIPTION, everyday, papers, _MORE])
 
 
 def _in_words(error: InputError | OSError) -> str:

@@ -14,11 +14,11 @@ from jaxsens.cli.shared import (
     Count,
     File,
     Flag,
+    Text,
     check_output,
     default,
     programs_kept,
-    say_failures,
-    say_why_ended,
+    say_end,
     write_output,
 )
 from jaxsens.core.base.errors import InputError, Problems, collecting
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
 
 def constructions(
-    name: tyro.conf.Positional[
-        Annotated[str | None, tyro.conf.arg(metavar="[NAME]", help_behavior_hint="")]
-    ] = None,
+    name: tyro.conf.Positional[Annotated[Text, default("", "[NAME]")]] = None,
     /,
     *,
     measure: Flag = False,
@@ -41,7 +39,9 @@ def constructions(
     compilation_cache: CacheFolder = None,
     quiet: Flag = False,
 ) -> int:
-    """List the constructions, describe one under every condition, or measure them.
+    """List the constructions, describe one, or measure them.
+
+    For example: jaxsens constructions parity
 
     Args:
         name: The construction to describe or measure: parity, majority, dyck, ...
@@ -76,11 +76,13 @@ def restrictions(
     compilation_cache: CacheFolder = None,
     quiet: Flag = False,
 ) -> int:
-    """Restrict random hard-attention models (Hahn 2020, Theorem 1), check the result, and print a Markdown table.
+    """Restrict random hard-attention models (Hahn 2020, Theorem 1).
 
-    For each model, at depths 1 and 2 and lengths 64, 128, ..., the table gives the share of inputs left free, how many
-    of them may still matter, the checker's verdict, the largest change caused by the other inputs, and misclassified
-    pairs of words for PARITY and 1DYCK (Corollary 2). All ten models take a few minutes.
+    Prints a Markdown table: for each model, at depths 1 and 2 and lengths 64, 128, ..., the share of inputs left free,
+    how many of them may still matter, the checker's verdict, the largest change caused by the other inputs, and
+    misclassified pairs of words for PARITY and 1DYCK (Corollary 2). All ten models take a few minutes.
+
+    For example: jaxsens restrictions --models 2 --longest 128
 
     Args:
         models: The number of models to use, from 1 to 10.
@@ -135,15 +137,13 @@ def _tabulate(
     """
     from jaxsens.core.sweeps.jobs.job import run
 
-    outcome, console = run(job, Console(stderr=True, quiet=quiet)), Console(stderr=True)
+    outcome = run(job, Console(stderr=True, quiet=quiet))
     code, rows = outcome.exit_code, outcome.records
-    if outcome.ended_early and out is not None:
-        kept = f"{outcome.finished} of {outcome.planned} rows are kept in {_rows_folder(out)}"
-        say_why_ended(console, outcome, kept)
-        return code, rows
-    if outcome.stopped_by is not None:
+    if out is None and outcome.stopped_by is not None:
         raise Stopped(outcome.stopped_by)
-    say_failures(console, outcome)
+    kept = f"{outcome.finished} of {outcome.planned} rows are kept in {_rows_folder(out)}"
+    if say_end(Console(stderr=True), [outcome], kept) and out is not None:
+        return code, rows
     text = table(rows)
     if out is None:
         print(text, end="")

@@ -17,14 +17,11 @@ from jaxsens.cli.shared import (
     File,
     Flag,
     Number,
-    OptionGroup,
-    Text,
     check_directory,
     check_output,
     check_there,
     default,
     flags_named,
-    one_of,
     write_output,
 )
 from jaxsens.core.base.errors import Problems, collecting
@@ -34,15 +31,11 @@ TABLES = (".csv", ".json", ".parquet")
 
 
 @dataclass(frozen=True)
-class CorpusOptions(OptionGroup):
+class CorpusOptions(PublishedOptions):
     """A published model, a file of texts, and what is written.
 
     Attributes:
-        pretrained: The folder of a published model: config.json, *.safetensors, tokenizer.json.
         texts: A file of texts: .txt, one a line; .csv or .tsv with the columns text and label; or .jsonl.
-        readout: Where the output is read: cls (the first position), last, mean, or a 0-based position.
-        output: What is read there: the hidden row, the logits, or the scores of a classifier's labels.
-        dtype: What is computed in.
         save: Keep every flip in this folder, in a file for each length. The same command goes on from it.
         table: Write all rows to this file, .csv, .json or .parquet.
         html: Write a page with the texts coloured by sensitivity.
@@ -52,13 +45,7 @@ class CorpusOptions(OptionGroup):
         quiet: Print only errors and warnings.
     """
 
-    pretrained: Annotated[File, default("", "DIR")] = None
-    texts: File = None
-    readout: Annotated[Text, default("that of the folder", "cls|last|mean|N")] = None
-    output: Annotated[
-        str | None, one_of("hidden", "logits", "labels"), default("hidden; logits with log-probability")
-    ] = None
-    dtype: Annotated[str, one_of("float32", "float64", "bfloat16")] = "float32"
+    texts: Annotated[File, default("")] = None
     save: Annotated[File, default("not written", "DIR")] = None
     table: Annotated[File, default("not written")] = None
     html: Annotated[File, default("not written")] = None
@@ -67,15 +54,9 @@ class CorpusOptions(OptionGroup):
     top: Number = 20
     quiet: Flag = False
 
-    @property
-    def published(self) -> PublishedOptions:
-        """The model, with the checks that it has for one text."""
-        return PublishedOptions(self.pretrained, "a text", None, self.readout, self.output)
-
     def check(self, measuring: MeasuringOptions, problems: Problems) -> None:
         """Adds the errors that can be found without loading the model."""
-        self.check_choices(problems)
-        self.published.check(measuring, {}, problems)
+        self.check_model(measuring, problems)
         if self.texts is None:
             problems.add("--texts", None, "a file of texts")
         check_there("--texts", self.texts, problems)
@@ -89,8 +70,6 @@ class CorpusOptions(OptionGroup):
         if self.table is not None and self.table.suffix not in TABLES:
             problems.add("--table", str(self.table), f"a file that ends with {', '.join(TABLES)}")
         check_output("--table", self.table, problems)
-        if measuring.resume is not None:
-            problems.add("--resume", str(measuring.resume), "leave it out; --save goes on from its own files")
         measuring.objects(problems)
 
 
@@ -98,9 +77,11 @@ def corpus(
     options: Annotated[CorpusOptions, tyro.conf.arg(name="")] = CorpusOptions(),  # noqa: B008, RUF100 - frozen
     measuring: tyro.conf.OmitArgPrefixes[MeasuringOptions] = MeasuringOptions(),  # noqa: B008, RUF100 - frozen
 ) -> int:
-    """Measure a published model on a file of texts, and print the result by token, by position and by label.
+    """Measure a published model on a file of texts.
 
-    For example: jaxsens corpus --pretrained all-MiniLM-L6-v2 --texts texts.txt --save flips.parquet
+    Prints the result by token, by position and by label.
+
+    For example: jaxsens corpus --pretrained all-MiniLM-L6-v2 --texts texts.txt --save flips
 
     Args:
         options: The model, the texts, and what is written.
@@ -119,12 +100,12 @@ def corpus(
     if folder is None:
         raise RuntimeError("no folder without an error")
     arguments = {key: one for key, one in given.items() if key != "progress"}
-    output_read = options.published.output_read(arguments.get("measure"))
+    output_read = options.output_read(arguments.get("measure"))
     with flags_named({"folder": "--pretrained", "readout": "--readout", **MEASURED_BY}):
-        model = load_pretrained(folder, output=output_read, dtype=options.dtype)
+        model = load_pretrained(folder, output=output_read, dtype=options.dtype or "float32")
         with collecting("corpus") as problems:
             words = single.encoded_texts(model, texts, problems)
-        arguments |= options.published.place()
+        arguments |= options.place()
         with collecting("corpus") as problems:
             single.check_flips(model, texts, words, arguments, problems)
         with nullcontext() if options.save is None else only_inside(options.save):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from jaxsens.cli.measuring import MEASURED_BY, MeasuringOptions, OutputOptions
-from jaxsens.cli.models import ConstructedOptions, InputOptions, ModelOptions, PublishedOptions
-from jaxsens.cli.shared import flag, flags_named, programs_kept
+from jaxsens.cli.models import InputOptions, TextOptions
+from jaxsens.cli.shared import flags_named, programs_kept
 from jaxsens.core.base.errors import InputError, collecting
 
 if TYPE_CHECKING:
@@ -21,57 +20,48 @@ if TYPE_CHECKING:
 
 def measure(
     request: Annotated[InputOptions, tyro.conf.arg(name="")] = InputOptions(),  # noqa: B008, RUF100 - frozen
-    model: tyro.conf.OmitArgPrefixes[ModelOptions] = ModelOptions(),  # noqa: B008, RUF100 - frozen
-    constructed: tyro.conf.OmitArgPrefixes[ConstructedOptions] = ConstructedOptions(),  # noqa: B008, RUF100 - frozen
-    published: tyro.conf.OmitArgPrefixes[PublishedOptions] = PublishedOptions(),  # noqa: B008, RUF100 - frozen
+    published: tyro.conf.OmitArgPrefixes[TextOptions] = TextOptions(),  # noqa: B008, RUF100 - frozen
     measuring: tyro.conf.OmitArgPrefixes[MeasuringOptions] = MeasuringOptions(),  # noqa: B008, RUF100 - frozen
     output: tyro.conf.OmitArgPrefixes[OutputOptions] = OutputOptions(),  # noqa: B008, RUF100 - frozen
 ) -> int:
-    """Measure one model with random, constructed, trained or published weights on one input, and print the result.
+    """Measure one model on one input, and print the largest flips.
 
-    For example: jaxsens measure --alphabet-size 2 --n 64
+    For example: jaxsens measure --model alphabet_size=2 --n 64
 
     Args:
-        request: The model's folder or config, its input, and where programs are kept.
-        model: Of a network with random weights.
-        constructed: Of constructed weights.
-        published: Of a published model.
+        request: The model and its input, and where programs are kept.
+        published: Of a published model on a text.
         measuring: How flips are measured.
         output: What is printed and written.
     """
-    options = {**model.table(), **constructed.table()}
     source: Any = None
     with collecting("measure") as problems:
         if published.pretrained is None:
             request.check(problems)
-            published.check_absent(problems)
+            for option, value in published.flags().items():
+                problems.add(option, value, "only with --pretrained; leave it out")
         else:
-            values = {flag(key): value for key, value in options.items()} | request.flags()
-            others = {key: values[key] for key in values if key not in ("--dtype", "--compilation-cache")}
+            others = {key: one for key, one in request.flags().items() if key != "--compilation-cache"}
             published.check(measuring, others, problems)
-        for each in (model, constructed, published):
-            each.check_choices(problems)
-        model.check(problems)
         for option, value in {"--seed": measuring.seed, "--top": output.top}.items():
             if value < 0:
                 problems.add(option, value, "at least 0")
         measuring.objects(problems)
-        output.check(measuring.resume, problems)
-        if published.pretrained is None:
+        output.check(problems)
+        if published.pretrained is None and (table := request.table(problems)) is not None:
             try:
-                source = _source(request, options)
+                source = _source(request, table)
             except InputError as error:
                 paths = {one.path for one in problems}
                 problems.include(one for one in error.problems if one.path not in paths)
     from jaxsens.core.results.interrupted import MeasurementInterrupted
 
-    output.check_nothing_is_lost(measuring.resume)
     try:
         with programs_kept(request.compilation_cache):
             if (folder := published.pretrained) is None:
                 summary = _of_words(source, request, measuring, output)
             else:
-                summary = _of_text(folder, published, model.dtype or "float32", measuring, output)
+                summary = _of_text(folder, published, measuring, output)
     except MeasurementInterrupted as stop:
         output.keep(stop.partial)
         return 128 + stop.signal
@@ -84,16 +74,18 @@ def measure(
     return code
 
 
-def _source(request: InputOptions, options: dict[str, Any]) -> ModelSource:
+def _source(request: InputOptions, table: dict[str, Any]) -> ModelSource:
     """The model with random, constructed or trained weights."""
     from jaxsens.core.sweeps.single import model_source
 
-    if request.checkpoint is not None:
-        options = {**options, "checkpoint": str(request.checkpoint)}
-    may_be_given = (field.name for kind in (ModelOptions, ConstructedOptions) for field in fields(kind))
-    keys = options if request.config is not None else may_be_given
-    with flags_named({f"model.{key}": flag(key) for key in keys}):
-        return model_source(request.config, request.variant, options)
+    # With a config, only what the options say is theirs.
+    names = (
+        {"model": "--model"}
+        if request.config is None
+        else {f"model.{key}": ("--model", key) for key in table}
+    )
+    with flags_named({**names, "model.checkpoint": "CHECKPOINT"}):
+        return model_source(request.config, request.variant, table)
 
 
 def _of_words(
@@ -105,12 +97,12 @@ def _of_words(
     with flags_named(MEASURED_BY):
         tokens = input_tokens(source, request.tokens, request.n, request.inputs, measuring.seed)
         model, arguments = source.build(tokens.shape[1], measuring.seed), measuring.arguments(output.quiet)
-        result = measured(model, tokens, arguments, measuring.partial())
+        result = measured(model, tokens, arguments, output.partial())
     return summary_of_words(result, source, output.top)
 
 
 def _of_text(
-    folder: Path, published: PublishedOptions, dtype: str, measuring: MeasuringOptions, output: OutputOptions
+    folder: Path, published: TextOptions, measuring: MeasuringOptions, output: OutputOptions
 ) -> Summary:
     """Measures a published model on a text."""
     from jaxsens.core.sweeps.single import measured, summary_of_text
@@ -120,6 +112,6 @@ def _of_text(
     with flags_named({"folder": "--pretrained", "text": option, "readout": "--readout", **MEASURED_BY}):
         text, arguments = published.read(), measuring.arguments(output.quiet)
         output_read = published.output_read(arguments.get("measure"))
-        model = load_pretrained(folder, output=output_read, dtype=dtype)
-        result = measured(model, text, published.place() | arguments, measuring.partial())
+        model = load_pretrained(folder, output=output_read, dtype=published.dtype or "float32")
+        result = measured(model, text, published.place() | arguments, output.partial())
     return summary_of_text(result, model, text, output.top)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ from jaxsens.cli.shared import (
     command_line,
     default,
     flag,
-    flags_named,
+    one_of,
     write_output,
 )
 from jaxsens.core.base.errors import InputError, Problems, collecting
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
 
 MEASURED_BY = {
     **{key: flag(key) for key in ("flips", "measure", "engine", "placement")},
-    **dict.fromkeys(("remaining", "joined"), "--resume"),
+    **dict.fromkeys(("remaining", "joined"), "--save"),
     **{key: ("--placement", key) for key in ("batch_size", "memory_budget")},
 }
 """The arguments of `flip_sensitivity`, and the fields, whose errors name the option instead."""
@@ -48,8 +46,12 @@ _WRITTEN_BY = {method: flag(method.removeprefix("to_")) for method in METHODS.va
 """The option for each method of a result that writes a file."""
 
 
-def _kinds(base: Any) -> str:
-    return f"{{{','.join(base.kinds)}}} [FIELD=VALUE ...]"
+# No command line holds a function.
+_MEASURES = [name for name, kind in Measure.kinds.items() if kind.portable]
+
+
+_FIELDS = " [FIELD=VALUE ...]"
+_FLIPS = "the model's symbols; neighbours with --pretrained"
 
 
 @dataclass(frozen=True)
@@ -63,20 +65,15 @@ class MeasuringOptions:
         measure: What is measured of the change in the output.
         engine: The engine to measure with; auto chooses an exact one, and first-order estimates.
         placement: In which batches and within which memory: batch_size and memory_budget, in bytes.
-        resume: Go on from this file, the --save of a command that was stopped, with the same other options. It may be
-            the --save of this command, which may then be missing.
     """
 
     seed: Number = 0
-    flips: Annotated[Names, default("the model's symbols; neighbours with --pretrained", _kinds(Flips))] = (
-        None
-    )
-    measure: Annotated[Names, default("l2", _kinds(Measure))] = None
-    engine: Annotated[Names, default("auto", _kinds(AskedEngine))] = None
+    flips: Annotated[Names, default(_FLIPS, one_of(Flips.kinds, _FIELDS))] = None
+    measure: Annotated[Names, default("l2", one_of(_MEASURES, _FIELDS))] = None
+    engine: Annotated[Names, default("auto", one_of(AskedEngine.kinds, _FIELDS))] = None
     placement: Annotated[
         Names, default("the model and 2 GiB on CPUs, 8 GiB on GPUs, 12 GiB on TPUs", "FIELD=VALUE ...")
     ] = None
-    resume: Annotated[File, default("begin anew")] = None
 
     def objects(self, problems: Problems) -> dict[str, Any]:
         """Returns the objects that the options describe, by argument; those that are given. Adds the errors."""
@@ -100,16 +97,6 @@ class MeasuringOptions:
             objects["placement"] = objects["placement"].placement()
         return {**objects, "progress": False if quiet else None}
 
-    def partial(self) -> FlipSensitivity | None:
-        """Returns the result that --resume names; None without one."""
-        from jaxsens.core.results.result import load_result
-
-        # One that is missing is the --save of this command, which was not stopped before.
-        if self.resume is None or not os.path.lexists(self.resume):
-            return None
-        with flags_named({"path": "--resume"}):
-            return load_result(self.resume)
-
 
 @dataclass(frozen=True)
 class OutputOptions:
@@ -119,7 +106,8 @@ class OutputOptions:
         top: The number of largest flips to print.
         json_output: Print JSON instead of a table.
         save: Write every flip to this file, NAME.parquet; read it with `jaxsens.load_result`. A command that is
-            stopped writes the flips measured so far, from which --resume goes on.
+            stopped writes the flips measured so far, and the same command goes on from them; remove the file to
+            begin anew.
         html: Write a page with the input, its symbols coloured by sensitivity.
         png: Write the coloured input as a picture.
         svg: Write the same as SVG.
@@ -140,61 +128,40 @@ class OutputOptions:
         paths = {method: getattr(self, method.removeprefix("to_")) for method in _WRITTEN_BY}
         return {method: path for method, path in paths.items() if path is not None}
 
-    def check(self, resume: Path | None, problems: Problems) -> None:
-        """Adds the errors in files that do not depend on the model.
-
-        Args:
-            resume: the file of --resume. One that is the --save of this command may be missing.
-            problems: collects the errors.
-        """
+    def check(self, problems: Problems) -> None:
+        """Adds the errors in files that do not depend on the model."""
         for method, path in self.files.items():
             check_ending(method, path, problems, _WRITTEN_BY[method], _WRITTEN_BY)
             check_output(_WRITTEN_BY[method], path, problems)
-        if resume is not None and resume.absolute() != self._saved and not resume.is_file():
-            problems.add(
-                "--resume", str(resume), "no such file; give the --save of the command that was stopped"
-            )
         if self.quiet and not self.files:
             problems.add("--quiet", True, "give --save or --html too; otherwise the result is lost")
 
-    @property
-    def _saved(self) -> Path | None:
-        return None if self.save is None else self.save.absolute()
-
-    def check_nothing_is_lost(self, resume: Path | None) -> None:
-        """Raises InputError if --save has flips of a command that was stopped, which this one does not `resume`."""
+    def partial(self) -> FlipSensitivity | None:
+        """Returns the flips that this command measured before it was stopped, which --save has; None without any."""
         from jaxsens.core.results.result import load_result
 
-        resumed = resume is not None and resume.absolute() == self._saved
-        if self.save is None or resumed or not self.save.is_file():
-            return
-        result = None
-        with suppress(InputError):  # What else is there is replaced, as the user asks.
-            result = load_result(self.save)
-        if result is not None and not result.complete:
-            path = str(self.save)
-            held = f"{len(result)} of {result.requested} flips of a measurement that was stopped"
-            remedy = f"it holds {held}: add --resume {shlex.quote(path)} to go on, or remove it"
-            raise InputError.of("--save", path, remedy, subject="measure")
+        if self.save is not None and self.save.is_file():
+            with suppress(InputError):  # What else is there is replaced, as the user asks.
+                result = load_result(self.save)
+                return None if result.complete else result
+        return None
 
     def keep(self, partial: FlipSensitivity) -> None:
         """Writes the flips of a measurement that was stopped, and prints how to go on from them."""
-        path = self.save
-        message = f"jaxsens: stopped; {len(partial)} of {partial.requested} flips were measured"
-        if path is None or not len(partial):
-            why = "--save FILE keeps them" if len(partial) else "run the same command again"
-            print(f"{message}; nothing was written: {why}", file=sys.stderr, flush=True)
-        elif write_output("--save", path, lambda: partial.save(path)) == 0:
-            again = command_line("--resume", str(path))
-            print(f"{message}, and are kept in {path}. To go on: {again}", file=sys.stderr, flush=True)
+        path, why = self.save, "--save FILE keeps them" if len(partial) else "run the same command again"
+        told = f"; nothing was written: {why}"
+        if path is not None and len(partial):
+            if write_output("--save", path, lambda: partial.save(path)):
+                return
+            told = f", and are kept in {path}. To go on: {command_line()}"
+        message = f"jaxsens: stopped; {len(partial)} of {partial.requested} flips were measured{told}"
+        print(message, file=sys.stderr, flush=True)
 
     def write(self, result: FlipSensitivity, title: str) -> int:
         """Writes the files asked for. Returns the exit code."""
         code = 0
         for method, path in self.files.items():
             named = {} if method == "save" else {"title": title}
-            code = (
-                write_output(_WRITTEN_BY[method], path, partial(getattr(result, method), path, **named))
-                or code
-            )
+            write = partial(getattr(result, method), path, **named)
+            code = write_output(_WRITTEN_BY[method], path, write) or code
         return code

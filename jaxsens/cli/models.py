@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
@@ -14,7 +13,6 @@ from jaxsens.cli.shared import (
     CacheFolder,
     Count,
     File,
-    Flag,
     Names,
     Number,
     OptionGroup,
@@ -23,32 +21,29 @@ from jaxsens.cli.shared import (
     default,
     one_of,
 )
+from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.files import read_within
+from jaxsens.core.base.registry import fields_of
 from jaxsens.core.measures import Measure
 from jaxsens.pretrained.folder import existing_folder
+
+_OUTPUTS = ("hidden", "logits", "labels")
+DTYPES = ("float32", "float64", "bfloat16")
 
 _MOST_BYTES = 2**24
 """The bytes of the longest text that is read; models read some thousand symbols."""
 
-# The choices are repeated here so that help can list them and reject others without loading JAX. Tests compare them
-# with the library's.
-_HARD = ("leftmost-hard", "rightmost-hard", "average-hard")
-_GROWING = ("constant", "log", "sqrt", "linear", "linearithmic", "quadratic", "cubic")
-_TEMPERATURES = (f"temperature-{name}" for name in (*_GROWING, "one-plus-log", "log-from-one", "root-log"))
-_OTHERS = ("sparsemax", "entmax-1.5", "softmax-off-by-one", "adaptive-temperature", "sigmoid", "sigmoid-log")
-_WEIGHTINGS = one_of("softmax", *_TEMPERATURES, *_HARD, *_OTHERS)
-_MASKS = one_of("none", "future", "past", "strict-future", "strict-past")
-_SHARP = ("temperature", "unbounded", "temperature-bounded", "bounded-softmax", "average-hard")
-_CONDITIONS = one_of(*_SHARP, "leftmost-hard", "rightmost-hard")
-
 
 @dataclass(frozen=True)
 class InputOptions(OptionGroup):
-    """The model's config and its input, and where programs are kept.
+    """The model and its input, and where programs are kept.
 
     Attributes:
         checkpoint: The directory of a trained model: the --out of `jaxsens train`.
+        model: Keys of the model, as in the [model] table of a config: alphabet_size=2 layers=3 weighting=leftmost-hard,
+            construction=parity condition=unbounded, or formula="odd(#L[Q_1])" alphabet=01. They override --config.
+            `jaxsens schema` lists them.
         tokens: The input word: single characters ("0110"), or symbols separated by spaces. Give this or --n.
         n: The length of a random input, including the end-of-sequence symbol.
         inputs: The number of random inputs.
@@ -56,15 +51,21 @@ class InputOptions(OptionGroup):
         variant: A variant of the model: a built-in one, such as leftmost-hard, or one from the config.
     """
 
-    checkpoint: tyro.conf.Positional[
-        Annotated[Path | None, tyro.conf.arg(metavar="[CHECKPOINT]", help_behavior_hint="")]
-    ] = None
+    checkpoint: tyro.conf.Positional[Annotated[File, default("", "[CHECKPOINT]")]] = None
+    model: Annotated[Names, default("as in --config", "KEY=VALUE ...")] = None
     tokens: Annotated[Text, default("a random word of --n symbols", "WORD")] = None
     n: Annotated[Count, default("that of --tokens")] = None
     inputs: Number = 1
     config: Annotated[File, default("")] = None
     variant: Annotated[Text, default("")] = None
     compilation_cache: CacheFolder = None
+
+    def table(self, problems: Problems) -> dict[str, Any] | None:
+        """Returns what the options say as a `[model]` table, or None after adding errors."""
+        table = fields_of(self.model or (), problems, "--model")
+        if table is not None and self.checkpoint is not None:
+            table["checkpoint"] = str(self.checkpoint)
+        return table
 
     def check(self, problems: Problems) -> None:
         """Adds the errors that do not depend on the model."""
@@ -82,143 +83,31 @@ class InputOptions(OptionGroup):
 
 
 @dataclass(frozen=True)
-class ModelOptions(OptionGroup):
-    """A network with random weights. These options override --config. Without --config, --alphabet-size is required
-    and the others have the defaults below. --dtype also applies to constructed weights.
-
-    Attributes:
-        alphabet_size: The number of input symbols 0, 1, ....
-        width: The size of the activation vectors.
-        heads: The number of attention heads per layer.
-        layers: The number of layers.
-        feed_forward: The number of hidden units in the feed-forward block; 0 omits the block.
-        weighting: How scores become attention weights.
-        mask: Which positions attention cannot see; "future" gives causal attention.
-        window: Causal attention to this number of last positions only, the position itself included; instead of --mask.
-        positions: One or more position embeddings to add: none, sinusoidal, learned, rotary, alibi, length, ...
-        layer_positions: One per layer, in addition to --positions: rotary none rotary none, ...
-        scores: How queries and keys are compared.
-        layer_norm: Where activations are normalised.
-        activation: The activation function of the feed-forward block.
-        output_gate: What multiplies the heads' outputs: a sigmoid gate per head, or per coordinate.
-        dtype: The dtype of parameters and arithmetic.
-    """
-
-    alphabet_size: Annotated[Count, default("as in --config")] = None
-    width: Annotated[Count, default("64")] = None
-    heads: Annotated[Count, default("4")] = None
-    layers: Annotated[Count, default("2")] = None
-    feed_forward: Annotated[Count, default("256")] = None
-    weighting: Annotated[str | None, _WEIGHTINGS, default("softmax")] = None
-    mask: Annotated[str | None, _MASKS, default("none")] = None
-    window: Annotated[Count, default("all positions")] = None
-    positions: Annotated[Names, default("sinusoidal")] = None
-    layer_positions: Annotated[Names, default("none")] = None
-    scores: Annotated[str | None, one_of("dot-product", "additive"), default("dot-product")] = None
-    layer_norm: Annotated[str | None, one_of("none", "pre", "post"), default("none")] = None
-    activation: Annotated[str | None, one_of("relu", "gelu", "silu", "tanh"), default("relu")] = None
-    output_gate: Annotated[str | None, one_of("none", "headwise", "elementwise"), default("none")] = None
-    dtype: Annotated[str | None, one_of("float32", "float64"), default("float32; float64 if constructed")] = (
-        None
-    )
-
-    def table(self) -> dict[str, Any]:
-        """Returns the options given, as a `[model]` table."""
-        table = self.given()
-        if self.positions is not None:
-            # A single name may be "none", which cannot be combined with others.
-            table["positions"] = self.positions[0] if len(self.positions) == 1 else list(self.positions)
-        if (width := table.pop("window", None)) is not None:
-            table["mask"] = {"type": "SlidingWindow", "width": width}
-        return table
-
-    def check(self, problems: Problems) -> None:
-        """Adds the errors in the options together."""
-        if self.window is not None and self.mask is not None:
-            problems.add("--window", self.window, f"not with --mask {self.mask}: a window masks the future")
-        if self.window is not None and self.window < 1:
-            problems.add("--window", self.window, "at least 1: a position sees itself")
-
-
-@dataclass(frozen=True)
-class ConstructedOptions(OptionGroup):
-    """A model with constructed weights instead of random ones: --formula and --alphabet, or --construction.
-
-    Attributes:
-        formula: Compile this formula of temporal logic with counting, such as "odd(#L[Q_1])".
-        alphabet: The formula's symbols: single characters, or names separated by spaces.
-        construction: Use this construction; `jaxsens constructions` lists them.
-        condition: What makes attention sharp enough; `jaxsens constructions NAME` explains.
-        read: Which output coordinates to measure. The rounded output of a control is often the same for every word;
-            its value before rounding is not.
-        autoregressive: Use the variant with future masking, whose weights do not depend on n.
-    """
-
-    formula: Annotated[Text, default("", "TEXT")] = None
-    alphabet: Annotated[Text, default("as in --config", "SYMBOLS")] = None
-    construction: Annotated[Text, default("")] = None
-    condition: Annotated[str | None, _CONDITIONS, default("temperature")] = None
-    read: Annotated[str | None, one_of("output", "before-rounding", "everything"), default("output")] = None
-    autoregressive: Flag = False
-
-    def table(self) -> dict[str, Any]:
-        """Returns the options given, as a `[model]` table."""
-        table = self.given()
-        if self.alphabet is not None:
-            several = self.alphabet.split()
-            table["alphabet"] = several if len(several) > 1 else "".join(several)
-        return table
-
-
-@dataclass(frozen=True)
 class PublishedOptions(OptionGroup):
-    """A published model on a text: --pretrained, and --text or --text-file. Of the options above, only --dtype goes
-    with it.
+    """A published model, what is read of it, and what it is computed in.
 
     Attributes:
         pretrained: The folder of a published model: config.json, *.safetensors, tokenizer.json.
-        text: The text itself.
-        text_file: A file that holds the text, UTF-8; - for standard input. A line break at its end is left out.
         readout: Where the output is read: cls (the first position), last, mean, or a 0-based position.
         output: What is read there: the hidden row, the logits of the language-model head, or the scores of a
             classifier's labels.
+        dtype: What a published model is computed in.
     """
 
     pretrained: Annotated[File, default("", "DIR")] = None
-    text: Annotated[Text, default("", "TEXT")] = None
-    text_file: Annotated[File, default("", "FILE|-")] = None
     readout: Annotated[Text, default("that of the folder", "cls|last|mean|N")] = None
-    output: Annotated[
-        str | None,
-        one_of("hidden", "logits", "labels"),
-        default("hidden; logits with --measure log-probability"),
-    ] = None
+    output: Annotated[Text, default("hidden; logits with --measure log-probability", one_of(_OUTPUTS))] = None
+    dtype: Annotated[Text, default("float32", one_of(DTYPES))] = None
 
-    def check_absent(self, problems: Problems) -> None:
-        """Adds an error for each of these options that is given without --pretrained."""
-        for option, value in self.flags().items():
-            problems.add(option, value, "only with --pretrained; leave it out")
-
-    def check(self, measuring: MeasuringOptions, others: dict[str, Any], problems: Problems) -> None:
-        """Adds the errors, with --pretrained, that can be found without loading the model.
-
-        Args:
-            measuring: how flips are measured.
-            others: the options given for other models.
-            problems: collects the errors.
-        """
-        for option, value in others.items():
-            problems.add(option, value, "leave it out; with --pretrained the folder and the text say it")
+    def check_model(self, measuring: MeasuringOptions, problems: Problems) -> None:
+        """Adds the errors that can be found without loading the model."""
+        for option, value, names in (("--output", self.output, _OUTPUTS), ("--dtype", self.dtype, DTYPES)):
+            if value is not None:
+                inputs.choice(option, value, names, problems)
         try:
             existing_folder(self.pretrained)
         except InputError as error:
             problems.include(one.renamed({"folder": "--pretrained"}) for one in error.problems)
-        if self.text is not None and self.text_file is not None:
-            problems.add("--text-file", str(self.text_file), "give it or --text, not both")
-        elif self.text_file is None and not self.text:
-            problems.add("--text", self.text, "give the text, or --text-file, a file that holds it")
-        elif str(self.text_file) != "-":
-            check_there("--text-file", self.text_file, problems)
         place = self.readout
         number = place is not None and place.isascii() and place.isdigit() and len(place) < 10
         if not number and place not in (None, "cls", "last", "mean"):
@@ -239,6 +128,37 @@ class PublishedOptions(OptionGroup):
         if value is None:
             return {}
         return {"readout": 0 if value == "cls" else value if value in ("last", "mean") else int(value)}
+
+
+@dataclass(frozen=True)
+class TextOptions(PublishedOptions):
+    """A published model on a text: --pretrained, and --text or --text-file.
+
+    Attributes:
+        text: The text itself.
+        text_file: A file that holds the text, UTF-8; - for standard input. A line break at its end is left out.
+    """
+
+    text: Annotated[Text, default("", "TEXT")] = None
+    text_file: Annotated[File, default("", "FILE|-")] = None
+
+    def check(self, measuring: MeasuringOptions, others: dict[str, Any], problems: Problems) -> None:
+        """Adds the errors, with --pretrained, that can be found without loading the model.
+
+        Args:
+            measuring: how flips are measured.
+            others: the options given for other models.
+            problems: collects the errors.
+        """
+        for option, value in others.items():
+            problems.add(option, value, "leave it out; with --pretrained the folder and the text say it")
+        self.check_model(measuring, problems)
+        if self.text is not None and self.text_file is not None:
+            problems.add("--text-file", str(self.text_file), "give it or --text, not both")
+        elif self.text_file is None and not self.text:
+            problems.add("--text", self.text, "give the text, or --text-file, a file that holds it")
+        elif str(self.text_file) != "-":
+            check_there("--text-file", self.text_file, problems)
 
     def read(self) -> str:
         """Returns the text: that of --text-file without a line break at its end.

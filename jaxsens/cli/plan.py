@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -23,7 +23,7 @@ from jaxsens.cli.shared import (
 )
 from jaxsens.core.base.errors import collecting
 from jaxsens.core.base.files import write_text
-from jaxsens.core.base.text import duration, in_words, print_text
+from jaxsens.core.base.text import duration, in_words
 
 if TYPE_CHECKING:
     from jaxsens.core.sweeps.planning.plan import Plan
@@ -50,16 +50,18 @@ class PlanOptions(OptionGroup):
 
 
 def plan(options: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> int:
-    """Estimate what a sweep takes on devices that need not be at hand: memory, the least time, and a job.
+    """Estimate what a sweep takes on devices that you do not have.
 
-    Exit code 1: something does not fit.
+    Prints memory and the least time, and writes a job. Exit code 1: something does not fit.
+
+    For example: jaxsens plan configs/gpu.toml --on h100 --write job.slurm
 
     Args:
         options: What is planned.
     """
     from jaxsens.core.sweeps.config import load_sweep_config
     from jaxsens.core.sweeps.planning.devices import known_devices, target_called
-    from jaxsens.core.sweeps.planning.job_files import check_job_file, job_file
+    from jaxsens.core.sweeps.planning.job_files import TEMPLATES, job_file
     from jaxsens.core.sweeps.planning.plan import Plan, PlannedPoints, planned
     from jaxsens.core.sweeps.points import select
 
@@ -68,7 +70,9 @@ def plan(options: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> int:
         if options.on is None:
             problems.add("--on", None, f"devices, such as {', '.join(known_devices())}, h100x8 or v6e-8")
         if path is not None:
-            check_job_file(path, problems)
+            if path.suffix not in TEMPLATES:
+                remedy = f"a name with one of these endings: {', '.join(TEMPLATES)}"
+                problems.add("--write", str(path), remedy)
             check_output("--write", path, problems)
     target = target_called(options.on or "")
     sweep = load_sweep_config(options.config, options.allow_code)
@@ -77,50 +81,62 @@ def plan(options: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> int:
         rows = [*planned(select(sweep.points, options.only), target, sweep.placement.memory_budget)]
     points = tuple(row for row in rows if isinstance(row, PlannedPoints))
     plan = Plan(target, points, tuple(row for row in rows if not isinstance(row, PlannedPoints)))
-    console.print(_table(plan))
-    for line in _lines(plan):
-        print_text(console, line)
+    for part in (*_tables(plan), *_lines(plan)):
+        console.print(part, highlight=False, markup=False)
     if path is not None:
-        text = job_file(plan, path.suffix, options.config)
+        words = [word for value in options.only for word in ("--only", value)]
+        words += ["--allow-code"] * options.allow_code
+        text = job_file(plan, path.suffix, options.config, words)
         return write_output("--write", path, lambda: write_text(path, text), text)
     return 0 if plan.fits else 1
 
 
-def _table(plan: Plan) -> Table:
+_COLUMNS = {
+    "n": 7, "points": 6, "engine": 11, "batch": 7, "memory": 9, "Gop": 7, "GB": 7, "least": 9, "compile": 7,
+}  # fmt: skip
+"""The columns of the table and their widths, together within a terminal of 80 columns."""
+
+
+def _tables(plan: Plan) -> Iterator[Table | str]:
+    """Yields the parts of the table: variants whose numbers are the same stand above one part."""
     target = plan.target
-    title = f"{target.name}: {target.count} x {target.device.description}"
-    table = Table(title=title, box=SIMPLE_HEAD, padding=0)
-    table.add_column("variant", overflow="fold")
-    table.add_column("engine", no_wrap=True)
-    for name in ("n", "points", "batch", "memory", "Gop", "GB", "least", "compile"):
-        table.add_column(name, justify="right", no_wrap=True)
+    yield f"{target.name}: {target.count} x {target.device.description}"
+    parts: dict[str, list[tuple[str, ...]]] = {}
     for row in plan.rows:
-        table.add_row(
-            row.first.variant,
-            row.expected.run.choice.name,
+        cells = (
             str(row.first.n),
             str(len(row.expected.points)),
+            row.expected.run.choice.name,
             str(row.batch),
             "too large" if row.refusal else in_words(row.arguments + row.temporary),
             f"{row.expected.operations / 1e9:.3g}",
             f"{row.moved / 1e9:.3g}",
-            "on the host" if row.seconds is None else duration(row.seconds),
+            "on host" if row.seconds is None else duration(row.seconds),
             duration(row.expected.run.compiling),
         )
-    return table
+        parts.setdefault(row.first.variant, []).append(cells)
+    variants: dict[tuple[tuple[str, ...], ...], list[str]] = {}
+    for name, rows in parts.items():
+        variants.setdefault(tuple(rows), []).append(name)
+    for k, (rows, names) in enumerate(variants.items()):
+        table = Table(box=None, padding=(0, 1, 0, 0), show_header=not k)
+        for name, width in _COLUMNS.items():
+            table.add_column(name, justify="left" if name == "engine" else "right", width=width, no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        yield f"\n{', '.join(names)}"
+        yield table
+    yield ""
 
 
 def _lines(plan: Plan) -> list[str]:
     """The lines below the table."""
-    lines = [f"{point}: {reason}" for point, reason in plan.unmeasurable]
-    lines += [f"{row.first}: {row.refusal}" for row in plan.rows if row.refusal]
-    lines.append(
+    return [
+        *(f"{point}: {reason}" for point, reason in plan.unmeasurable),
+        *(f"{row.first}: {row.refusal}" for row in plan.rows if row.refusal),
         f"All points: at least {duration(plan.least_seconds)} by the rates of the devices, and about "
-        f"{duration(plan.compiling)} to compile, once"
-    )
-    lines.append(
+        f"{duration(plan.compiling)} to compile, once",
         f"Suggested: {plan.shards} shard{'s' if plan.shards > 1 else ''} of at most {plan.minutes} minutes, if a "
         f"tenth of the rates is reached: {plan.device_hours:.2g} device-hours in all. A shard that runs out of time "
-        "goes on where it was"
-    )
-    return lines
+        "goes on where it was",
+    ]

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from jaxsens.cli.models import DTYPES
 from jaxsens.cli.shared import (
     CacheFolder,
     Count,
@@ -24,6 +25,7 @@ from jaxsens.cli.shared import (
     flags_named,
     one_of,
 )
+from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems, collecting
 
 _NEEDED = ("starlette", "uvicorn", "sse_starlette", "prometheus_client")
@@ -66,7 +68,7 @@ class ServeOptions(OptionGroup):
     port: Number = 8321
     name: Names = ()
     token: Annotated[Text, default("a random one, printed at the start", "TEXT")] = None
-    dtype: Annotated[str, one_of("float32", "float64", "bfloat16")] = "float32"
+    dtype: Annotated[str, default("float32", one_of(DTYPES))] = "float32"
     memory: Annotated[Count, default("no limit")] = None
     most_tokens: Number = 4096
     most_seconds: Number = 3600
@@ -85,7 +87,7 @@ class ServeOptions(OptionGroup):
 
     def check(self, problems: Problems) -> None:
         """Adds the errors that can be found without loading a model."""
-        self.check_choices(problems)
+        inputs.choice("--dtype", self.dtype, DTYPES, problems)
         names = [one.partition("=")[0] for one in self.model]
         for name in {name for name in names if names.count(name) > 1}:
             problems.add("--model", name, "each name once")
@@ -100,13 +102,11 @@ class ServeOptions(OptionGroup):
             remedy = f"at least {_SHORTEST_TOKEN} letters and digits; without it a random one is printed"
             problems.add("--token", token, remedy)
         if self.host not in (None, *_LOCAL) and token is None:
-            problems.add(
-                "--host", self.host, "give --token too: others than this machine can reach the service"
-            )
+            problems.add("--host", self.host, "give --token too: other machines can reach the service")
 
 
 def serve(asked: Annotated[ServeOptions, tyro.conf.arg(name="")] = ServeOptions()) -> int:  # noqa: B008, RUF100 - frozen
-    """Keep models loaded at an address, with a page for people: text in, colours out.
+    """Keep models loaded at an address; its page colours texts.
 
     For example: jaxsens serve --model minilm=all-MiniLM-L6-v2
 

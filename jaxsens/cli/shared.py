@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import os
 import re
 import shlex
@@ -11,7 +10,7 @@ import shutil
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
@@ -43,11 +42,7 @@ def _named(values: list[str]) -> Path:
     return Path(values[0])
 
 
-def _spec(
-    metavar: str,
-    read: Callable[[list[str]], Any],
-    nargs: int | Literal["*"] = 1,
-) -> Any:
+def _spec(metavar: str, read: Callable[[list[str]], Any], nargs: int | Literal["*"] = 1) -> Any:
     """Returns how to read an option that may be left out. Tyro's own messages for these mention Python's None."""
     return PrimitiveConstructorSpec(
         nargs=nargs,
@@ -56,25 +51,6 @@ def _spec(
         is_instance=lambda value: True,
         str_from_instance=lambda value: [str(value)],
     )
-
-
-class UnknownChoice(str):
-    """A word that is none of an option's names. `OptionGroup.check_choices` reports it, with all other errors."""
-
-    known: tuple[str, ...]
-
-
-def one_of(*names: str) -> Any:
-    """Returns the type of an option that takes one of these names."""
-
-    def read(values: list[str]) -> str:
-        if values[0] in names:
-            return values[0]
-        unknown = UnknownChoice(values[0])
-        unknown.known = names
-        return unknown
-
-    return _spec(f"{{{','.join(names)}}}", read)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,15 +64,10 @@ class OptionGroup:
 
     def flags(self) -> dict[str, Any]:
         """Returns them by what a user calls them, as messages show them."""
-        return {
-            flag(key): str(value) if isinstance(value, Path) else value for key, value in self.given().items()
+        given = {
+            flag(key): " ".join(one) if isinstance(one, tuple) else one for key, one in self.given().items()
         }
-
-    def check_choices(self, problems: Problems) -> None:
-        """Adds an error for every option that is none of the names it takes."""
-        for option, value in self.flags().items():
-            if isinstance(value, UnknownChoice):
-                problems.add(option, str(value), f"one of {', '.join(value.known)}")
+        return {key: str(one) if isinstance(one, Path) else one for key, one in given.items()}
 
 
 def check_there(option: str, path: Path | None, problems: Problems) -> None:
@@ -111,6 +82,11 @@ def default(text: str, metavar: str | None = None, about: str | None = None) -> 
     return tyro.conf.arg(help_behavior_hint=hint, metavar=metavar, help=about)
 
 
+def one_of(names: Iterable[str], more: str = "") -> str:
+    """Returns the metavar of an option that takes one of these names."""
+    return f"{{{','.join(names)}}}{more}"
+
+
 Text = Annotated[str | None, _spec("NAME", lambda words: words[0])]
 Names = Annotated[tuple[str, ...] | None, _spec("NAME [NAME ...]", tuple, nargs="*")]
 Number = Annotated[int, _spec("INT", _integer)]
@@ -122,6 +98,7 @@ Only = tyro.conf.UseAppendAction[
     Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE", help_behavior_hint="(default: all)")]
 ]
 Out = Annotated[Path, _spec("DIR", _named)]
+OptionalOut = Annotated[Path | None, _spec("DIR", _named)]
 Directory = tyro.conf.Positional[Annotated[Path, _spec("DIR", _named), tyro.conf.arg(help_behavior_hint="")]]
 
 CacheFolder = Annotated[
@@ -166,44 +143,31 @@ def note_command_line(arguments: Sequence[str]) -> None:
     _arguments[:] = arguments
 
 
-def command_line(option: str = "", value: str = "") -> str:
-    """Returns this command, with another value of one option, as a line for the shell."""
-    if not option:
-        return shlex.join(["jaxsens", *_arguments])
-    parts = [
-        part
-        for before, part in zip(["", *_arguments], _arguments, strict=False)
-        if option not in (part, before) and not part.startswith(f"{option}=")
-    ]
-    return shlex.join(["jaxsens", *parts, option, value])
+def command_line() -> str:
+    """Returns this command as a line for the shell."""
+    return shlex.join(["jaxsens", *_arguments])
 
 
-def say_failures(console: Console, *outcomes: Outcome) -> None:
-    """Prints the items of jobs that failed, and why."""
+def say_end(console: Console, outcomes: Sequence[Outcome], done: str) -> bool:
+    """Prints the failures of jobs. Returns whether the last one ended early; then it also prints why, what is `done`,
+    and how to resume it."""
     for failure in (failure for outcome in outcomes for failure in outcome.failures):
         print_text(console, f"failed: {failure}")
+    last = outcomes[-1]
+    if last.ended_early:
+        why = f": {last.unwritable}. " if last.stopped_by is None else "; "
+        print_text(console, f"stopped{why}{done}. To resume: {command_line()}")
+    return last.ended_early
 
 
-def say_why_ended(console: Console, outcome: Outcome, done: str) -> None:
-    """Prints why a job ended early, what is `done`, and how to resume it."""
-    why = f": {outcome.unwritable}. " if outcome.stopped_by is None else "; "
-    print_text(console, f"stopped{why}{done}. To resume: {command_line()}")
-
-
-class Folded(io.TextIOBase):
+class Folded:
     """A stream that wraps long lines between words. Tyro itself wraps only the text in its boxes."""
 
     def __init__(self, output: TextIO) -> None:
         self._output = output
 
-    @property
-    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] - as in io.TextIOWrapper
-        """The encoding of the underlying stream, on which the boxes depend."""
-        return self._output.encoding
-
-    def isatty(self) -> bool:
-        """Returns `isatty()` of the underlying stream, on which colours depend."""
-        return self._output.isatty()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._output, name)  # such as the encoding, on which the boxes depend
 
     def write(self, text: str) -> int:
         """Writes the text. Wrapped lines lose their colours."""
@@ -216,10 +180,6 @@ class Folded(io.TextIOBase):
                 line = folded + "\n" * line.endswith("\n")
             self._output.write(line)
         return len(text)
-
-    def flush(self) -> None:
-        """Flushes the underlying stream."""
-        self._output.flush()
 
 
 @contextmanager
@@ -274,9 +234,8 @@ def _check_place(option: str, path: Path, folder: Path, problems: Problems) -> N
     except OSError as error:
         if takes_no_more(error):
             raise
-        problems.add(
-            option, str(path), f"another path: {error.filename} cannot be written to ({error.strerror})"
-        )
+        why = f"{error.filename} cannot be written to ({error.strerror})"
+        problems.add(option, str(path), f"another path: {why}")
 
 
 def write_output(option: str, path: Path, write: Callable[[], object], text: str = "") -> int:
@@ -286,9 +245,7 @@ def write_output(option: str, path: Path, write: Callable[[], object], text: str
     except OSError as error:
         print(text, end="", flush=True)
         advice = f"; {remedy(error)}" if takes_no_more(error) else ""
-        print(
-            f"jaxsens: {option} = {str(path)!r}: not written: {error.strerror or error}{advice}",
-            file=sys.stderr,
-        )
+        why = f"not written: {error.strerror or error}{advice}"
+        print(f"jaxsens: {option} = {str(path)!r}: {why}", file=sys.stderr)
         return 1
     return 0

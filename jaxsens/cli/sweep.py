@@ -6,9 +6,10 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -17,14 +18,14 @@ from rich.console import Console
 
 from jaxsens.cli.shared import (
     CacheFolder,
-    Config,
     Count,
     Directory,
+    File,
     Flag,
     Number,
     Only,
+    OptionalOut,
     OptionGroup,
-    Out,
     Text,
     check_folder,
     command_line,
@@ -32,8 +33,7 @@ from jaxsens.cli.shared import (
     flags_named,
     print_text,
     programs_kept,
-    say_failures,
-    say_why_ended,
+    say_end,
 )
 from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import InputError, ProcessLost, collecting
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from jaxsens.core.sweeps.jobs.job import Job, Outcome
     from jaxsens.core.sweeps.points import Point
     from jaxsens.core.sweeps.sweep import Sweep
-    from jaxsens.core.sweeps.tables import SweepTable
 
 _SHARE_ABOVE = 60
+_NAMED = 8  # variants, lengths, ... that --list names
 _PLACE = ("coordinator", "processes", "process")
 
 LOST = 75
@@ -57,25 +57,37 @@ class SweepOptions:
     """What is measured, and where it is kept.
 
     Attributes:
-        config: A TOML file; see configs/.
-        out: The output directory. To extend a sweep, reuse its directory with a config that adds lengths, seeds,
-            variants or statistics.
+        config: A TOML file; see --example and configs/.
+        out: The output directory, which is required. To extend a sweep, reuse its directory with a config that adds
+            lengths, seeds, variants or statistics.
         only: Measure only these points: variant=NAME, n=LENGTH or seed=SEED; separate values by commas; repeatable.
         shard: Measure part K of M of the points, for job arrays. Parts count from 0: 0/16 to 15/16. The last part to
             finish writes the report.
-        list_points: List the points and bounds, with their state, and exit.
+        list_points: Print a summary of what would be measured, what is done, and the time that the rest takes; measure
+            nothing.
+        example: Print a commented config, and exit.
         allow_code: Import and call the functions that the config names, as [model] python = "module:make" does.
         quiet: Print only failures and warnings.
     """
 
-    config: Config
-    out: Out
+    config: tyro.conf.Positional[Annotated[File, default("", "[CONFIG]")]] = None
+    out: Annotated[OptionalOut, default("")] = None
     only: Only = ()
     shard: Annotated[Text, default("all", "K/M")] = None
     list_points: Annotated[Flag, tyro.conf.arg(name="list", help_behavior_hint="")] = False
+    example: Flag = False
     allow_code: Flag = False
     compilation_cache: CacheFolder = None
     quiet: Flag = False
+
+    @property
+    def places(self) -> tuple[Path, Path]:
+        """The config and the output directory."""
+        if self.config is None or self.out is None:
+            values = {"CONFIG": self.config, "--out": self.out}
+            missing = " and ".join(name for name, value in values.items() if value is None)
+            raise InputError(f"sweep: {missing} missing; `jaxsens sweep --example` prints a config")
+        return self.config, self.out
 
     def load(self) -> tuple[Sweep, Sequence[Point]]:
         """Returns the sweep of the config, and the points that are chosen of it."""
@@ -83,7 +95,7 @@ class SweepOptions:
         from jaxsens.core.sweeps.points import select
 
         stopping.check()  # Imports take seconds.
-        loaded = load_sweep_config(self.config, self.allow_code)
+        loaded = load_sweep_config(self.places[0], self.allow_code)
         return loaded, select(loaded.points, self.only, self.shard)
 
 
@@ -136,15 +148,20 @@ def sweep(
     options: Annotated[SweepOptions, tyro.conf.arg(name="")],
     job: Annotated[InJob, tyro.conf.arg(name="")] = NO_JOB,
 ) -> int:
-    """Measure every variant at every length with every seed, then write tables, plots and report.html.
+    """Measure variants at every length and seed; write a report.
 
-    Run it again to resume: finished points are kept.
+    Writes tables, plots and report.html. Run it again to resume: finished points are kept.
+
+    For example: jaxsens sweep configs/quickstart.toml --out results/quickstart
 
     Args:
         options: What is measured, and where it is kept.
         job: Options of a job of several processes.
     """
-    out, quiet = options.out, options.quiet
+    if options.example:
+        print(files("jaxsens.core.sweeps").joinpath("example.toml").read_text("utf-8"), end="")
+        return 0
+    (_, out), quiet = options.places, options.quiet
     if options.list_points:
         return _list(*options.load(), out)
     check_folder("sweep", out)
@@ -176,15 +193,12 @@ def finish(sweep: Sweep, outcomes: Sequence[Outcome], out: Path, quiet: bool, pa
     from jaxsens.core.sweeps.status import counts_text
 
     console, progress, counts = Console(stderr=True), Console(stderr=True, quiet=quiet), sweep.stored(out)
-    say_failures(console, *outcomes)
-    done = counts_text(counts)
-    if outcomes[-1].ended_early:
-        say_why_ended(console, outcomes[-1], done)
-    elif counts["points"][0] == 0:
+    done, ended = counts_text(counts), say_end(console, outcomes, counts_text(counts))
+    if not ended and counts["points"][0] == 0:
         print_text(console, "no point could be measured")
-    elif part and any(stored < of for stored, of in counts.values()):
+    elif not ended and part and any(stored < of for stored, of in counts.values()):
         print_text(progress, f"{done}; `{shlex.join(['jaxsens', 'report', str(out)])}` plots them")
-    else:
+    elif not ended:
         try:
             report(out, quiet=quiet)
         except OSError as error:
@@ -223,14 +237,12 @@ def _swept(job: InJob, options: SweepOptions) -> int:
 
     distributed.join(job.coordinator, job.processes, job.process)
     progress, errors = Console(stderr=True, quiet=options.quiet), Console(stderr=True)
-    number = jax.process_index()
+    (_, out), number = options.places, jax.process_index()
     print_text(progress, f"process {number} of {jax.process_count()}")
     sweep, chosen = options.load()
     with flags_named({"directory": "--out"}), programs_kept(options.compilation_cache):
-        outcomes = distributed.measure(sweep, options.out, chosen, progress, job.share_above)
-    say_failures(errors, *outcomes)
-    if outcomes[-1].ended_early:
-        say_why_ended(errors, outcomes[-1], counts_text(sweep.stored(options.out)))
+        outcomes = distributed.measure(sweep, out, chosen, progress, job.share_above)
+    if say_end(errors, outcomes, counts_text(sweep.stored(out))):
         return outcomes[-1].exit_code
     print_text(progress, "waiting for the other processes")
     distributed.wait_for_all()
@@ -238,25 +250,14 @@ def _swept(job: InJob, options: SweepOptions) -> int:
     if number != 0:
         return code
     # What all processes measured.
-    jobs = [
-        PointsJob(sweep, options.out),
-        *(RecordsJob(sweep, name, options.out) for name in sweep.table_points),
-    ]
-    return max(code, finish(sweep, [run(one, progress, []) for one in jobs], options.out, options.quiet))
-
-
-def time_text(points: Sequence[Point], tables: Iterable[SweepTable]) -> str:
-    """Returns in words how long points will take on this machine, with what is stored of them for these tables."""
-    from jaxsens.core.base.text import duration
-    from jaxsens.core.sweeps.expected import ExpectedPoints, expected_points, expected_seconds
-
-    groups = [one for one in expected_points(points) if isinstance(one, ExpectedPoints)]
-    seconds, compiling = expected_seconds(groups, tables)
-    return f"the missing points take about {duration(seconds)} here, {duration(compiling)} of it to compile, once"
+    jobs = [PointsJob(sweep, out), *(RecordsJob(sweep, name, out) for name in sweep.table_points)]
+    return max(code, finish(sweep, [run(one, progress, []) for one in jobs], out, options.quiet))
 
 
 def report(directory: Directory, /, *, quiet: Flag = False) -> int:
-    """Write the tables, plots and report.html again from the existing results.
+    """Write the tables, plots and report.html of a sweep again.
+
+    For example: jaxsens report results/quickstart
 
     Args:
         directory: The --out of `jaxsens sweep` or `jaxsens theorem6`.
@@ -280,26 +281,42 @@ def report(directory: Directory, /, *, quiet: Flag = False) -> int:
 
 
 def _list(sweep: Sweep, chosen: Sequence[Point], out: Path) -> int:
-    """Prints the chosen points and records with their state, and how long the missing points take."""
+    """Prints a summary of the chosen points and records, their states, and how long the missing points take."""
+    from jaxsens.core.base.text import duration
+    from jaxsens.core.sweeps.expected import ExpectedPoints, expected_points, expected_seconds
     from jaxsens.core.sweeps.status import counts_text
     from jaxsens.core.sweeps.sweep import PointsJob, RecordsJob
 
     jobs: dict[str, tuple[Job[Any, Any], Sequence[Any]]] = {"points": (PointsJob(sweep, out), chosen)}
     for name, items in sweep.table_points.items():
         jobs[name] = RecordsJob(sweep, name, out), [items[point] for point in chosen]
-    console, counts, missing = Console(), {}, {}
+    lines, counts, missing = [sweep.title] * bool(sweep.title), {}, {}
+    for axis in ("variant", "n", "seed"):
+        values = list(dict.fromkeys(str(getattr(point, axis)) for point in chosen))
+        lines.append(f"{axis:8} {len(values):5}: {_enumerated(values)}")
     for name, (job, items) in jobs.items():
         states = {item: job.state(item) for item in items}
-        for item, state in states.items():
-            print_text(console, f"{state:8} {item}  {job.path(item)}")
         missing[name] = [item for item, state in states.items() if state != "done"]
         counts[name] = len(items) - len(missing[name]), len(items)
-    print_text(console, counts_text(counts))
+        damaged = [item for item, state in states.items() if state == "damaged"]
+        if damaged:
+            lines.append(f"damaged  {len(damaged):5}: {_enumerated(damaged)}; computed again by the sweep")
+    lines.append(counts_text(counts))
     if missing["points"]:
+        groups = [one for one in expected_points(missing["points"]) if isinstance(one, ExpectedPoints)]
+        seconds, compiling = expected_seconds(groups, sweep.tables.values())
+        told = f"the missing points take about {duration(seconds)} here, {duration(compiling)} of it to compile, once"
         others = ", ".join(sweep.table_points)
-        beside = f"; {others}, which may take far longer, are not counted" if others else ""
-        print_text(console, time_text(missing["points"], sweep.tables.values()) + beside)
+        lines.append(told + f"; {others}, which may take far longer, are not counted" * bool(others))
+    for line in lines:
+        print_text(Console(), line)
     return 0
+
+
+def _enumerated(items: Sequence[object]) -> str:
+    """The items; of many, the first ones and the last."""
+    texts = [str(item) for item in items]
+    return ", ".join(texts if len(texts) <= _NAMED else [*texts[: _NAMED - 2], "...", texts[-1]])
 
 
 def status(
@@ -308,7 +325,9 @@ def status(
     *,
     json_output: Annotated[Flag, tyro.conf.arg(name="json", help_behavior_hint="")] = False,
 ) -> int:
-    """Print the state of a sweep, running or not, from any machine that sees its directory.
+    """Print the state of a sweep, running or not, and the time left.
+
+    Any machine that sees the directory will do. For example: jaxsens status results/quickstart
 
     Args:
         directory: The --out of `jaxsens sweep`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 from rich.console import Console
@@ -18,13 +18,9 @@ from jaxsens.cli.shared import (
     flags_named,
     print_text,
     programs_kept,
-    say_failures,
-    say_why_ended,
+    say_end,
 )
 from jaxsens.core.base.files import only_inside
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -46,9 +42,12 @@ Running = Annotated[RunOptions, tyro.conf.arg(name="")]
 
 
 def train(config: Config, /, *, given: Running) -> int:
-    """Train a model on a formal language; then measure it with `jaxsens measure OUT`.
+    """Train a model on a formal language.
 
-    Writes checkpoints, metrics.csv, evaluation.csv and a plot of both. Run it again to resume.
+    `jaxsens measure OUT` measures it. Writes checkpoints, metrics.csv, evaluation.csv and a plot of both. Run it
+    again to resume.
+
+    For example: jaxsens train parity.toml --out trained/parity
 
     Args:
         config: A TOML file; see docs/learned.md.
@@ -86,9 +85,12 @@ def train(config: Config, /, *, given: Running) -> int:
 
 
 def theorem6(config: Config, /, *, given: Running) -> int:
-    """Train models on a language and evaluate them on longer words: cross-entropy, accuracy, flip sensitivity.
+    """Train models and evaluate them on longer words (Theorem 6).
 
-    Writes tables, plots and report.html that compare the results with Hahn (2020), Theorem 6. Run it again to resume.
+    Writes cross-entropy, accuracy and flip sensitivity, beside Hahn (2020), Theorem 6: tables, plots,
+    report.html. Run it again to resume.
+
+    For example: jaxsens theorem6 configs/theorem6_quick.toml --out results/theorem6
 
     Args:
         config: A TOML file; see configs/theorem6_quick.toml.
@@ -106,9 +108,11 @@ def theorem6(config: Config, /, *, given: Running) -> int:
 
 
 def generalisation(config: Config, /, *, given: Running) -> int:
-    """Train models on short words of several languages, and tabulate their accuracy by bin of lengths.
+    """Train models on short words; tabulate accuracy by length.
 
     Writes accuracy.csv, accuracy.md and a heat map. Run it again to resume.
+
+    For example: jaxsens generalisation configs/atlas/yang2025.toml --out results/yang2025
 
     Args:
         config: A TOML file; see configs/atlas/yang2025.toml.
@@ -121,12 +125,10 @@ def generalisation(config: Config, /, *, given: Running) -> int:
     experiment, console = Generalisation.load(config), Console(stderr=True)
     with programs_kept(given.compilation_cache), only_inside(given.out):
         outcome = run(experiment.job(given.out), Console(stderr=True, quiet=given.quiet))
-    say_failures(console, outcome)
     if outcome.records and (given.out.is_dir() or not outcome.unwritable):
         with only_inside(given.out):
             written = experiment.write(given.out, outcome.records)
         for text in written:
             print_text(Console(quiet=given.quiet), f"{text}")
-    if outcome.ended_early:
-        say_why_ended(console, outcome, f"{outcome.finished} of {outcome.planned} trainings are done")
+    say_end(console, [outcome], f"{outcome.finished} of {outcome.planned} trainings are done")
     return outcome.exit_code

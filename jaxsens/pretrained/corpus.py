@@ -152,17 +152,22 @@ def tables_of(results: Sequence[FlipSensitivity], labels: list[str]) -> list[lis
 
 
 def printed(table: list[CorpusRow], top: int) -> Table:
-    """Returns a table for a terminal: all positions and labels, and the `top` tokens that are in several texts."""
+    """Returns a table for a terminal, with the columns of `write_table`: all positions and labels, and the `top` tokens
+    that are in several texts."""
     by = table[0].by if table else "token"
-    rows = common(table, LEAST)[:top] if by == "token" else table
-    shown = Table(title=f"By {by}", box=box.SIMPLE_HEAD, padding=(0, 1))
-    for column in (by, "texts", "positions", "mean", "± s.e.", "largest", "in text", "at"):
-        shown.add_column(column, justify="left" if column == by else "right")
-    for row in rows:
-        numbers = f"{row.mean:.3g}", f"{row.error:.2g}", f"{row.largest:.3g}"
-        shown.add_row(
-            row.key, str(row.texts), str(row.places), *numbers, str(row.text + 1), str(row.position)
-        )
+    frequent = common(table, LEAST) if by == "token" else table
+    rare, more = len(table) - len(frequent), len(frequent[top:]) if by == "token" else 0
+    hidden = [f"{rare} in fewer than {LEAST} texts"] * (rare > 0) + [f"{more} with smaller means"] * (
+        more > 0
+    )
+    caption = f"not listed: {' and '.join(hidden)}" if hidden else None
+    shown = Table(title=f"By {by}", caption=caption, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    _, *columns = (field.name for field in fields(CorpusRow))
+    for column in columns:
+        shown.add_column(column, justify="left" if column == "key" else "right")
+    for row in frequent[: len(frequent) - more]:
+        values = (getattr(row, column) for column in columns)
+        shown.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in values))
     return shown
 
 

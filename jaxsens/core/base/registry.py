@@ -212,8 +212,6 @@ def _listed(value: Any) -> Any:
 
 # The words of a command line
 
-FIELDS = "fields as field=value, with a value as in TOML; several are joined by commas, as in positions=0,5"
-
 
 def of_words(base: Any, texts: Sequence[str], problems: Problems, name: str) -> Any:
     """Returns the object that words such as ("neighbours", "k=8", "sample=1000") describe; None after adding errors.
@@ -224,27 +222,29 @@ def of_words(base: Any, texts: Sequence[str], problems: Problems, name: str) -> 
         problems: collects the errors.
         name: the option, for messages.
     """
-    own = Problems()
-    table: dict[str, Any] = {}
-    first, fields = texts[:1], texts[1:]
-    if not issubclass(base, Option):
-        first, fields = (), texts
-    for word in fields:
+    has_kinds = issubclass(base, Option)
+    table = fields_of(texts[1:] if has_kinds else texts, problems, name)
+    if table is None or not has_kinds:
+        return None if table is None else read_table(base, table, name, problems)
+    kind = value_of(texts[0]) if texts else ""
+    shorthand = {"kind": kind} if isinstance(kind, str) else base.shorthand(kind)
+    return read(base, kind if shorthand is None else {**shorthand, **table}, problems, name, file=True)
+
+
+def fields_of(texts: Sequence[str], problems: Problems, name: str) -> dict[str, Any] | None:
+    """Returns the table that words such as ("k=8", "sample=1000") describe; None after adding errors."""
+    own, table = Problems(), dict[str, Any]()
+    for word in texts:
         field, equals, text = word.partition("=")
         if not equals or not field.isidentifier():
-            own.add(name, word, FIELDS)
+            remedy = "field=value, with a value as in TOML; several are joined by commas, as in positions=0,5"
+            own.add(name, word, remedy)
         elif field in table:
             own.add((name, field), value_of(text), "once")
         else:
             table[field] = value_of(text)
-    if own:
-        problems.include(own)
-        return None
-    if not issubclass(base, Option):
-        return read_table(base, table, name, problems)
-    kind = value_of(first[0]) if first else ""
-    shorthand = {"kind": kind} if isinstance(kind, str) else base.shorthand(kind)
-    return read(base, kind if shorthand is None else {**shorthand, **table}, problems, name, file=True)
+    problems.include(own)
+    return None if own else table
 
 
 def value_of(text: str) -> Any:

@@ -182,16 +182,16 @@ CHOSEN = "to symbols chosen for each of them"
 class Flips(Option, abc.ABC):
     """What a flip does to a word, and where.
 
-    Every kind but `Pairs` has these fields besides its own:
+    Every kind but `Pairs` has these fields besides its own; `groups` are of `Substitute`, `Neighbours` and `Mask`.
 
-    - `positions`: 0-based positions to flip, or entries for every length (`jaxsens.core.flips.positions`). By
-      default all except the position that is read, which reaches the output through the skip connection and changes
-      it by O(1) in every model, and positions with special symbols, of models that have some.
-    - `sample`: measure this many flips, drawn uniformly without replacement, instead of all; of several inputs
-      together. `seed` is that of the draw.
-
-    `Substitute`, `Neighbours` and `Mask` have `groups`: positions to flip together, such as those of the pieces of a
-    word: `[(3, 4, 5), (9,)]`. The j-th flip of a group inserts the j-th symbol of each of its positions.
+    Attributes:
+        positions: 0-based positions to flip, or entries for every length (`jaxsens.core.flips.positions`). By default
+            all except the position that is read, which reaches the output through the skip connection and changes it
+            by O(1) in every model, and positions with special symbols, of models that have some.
+        sample: measure so many flips, drawn uniformly without replacement, instead of all; of several inputs together.
+        seed: that of the draw.
+        groups: positions to flip together, such as those of the pieces of a word: `[(3, 4, 5), (9,)]`. The j-th flip
+            of a group inserts the j-th symbol of each of its positions.
     """
 
     argument: ClassVar[str] = "flips"

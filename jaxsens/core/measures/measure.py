@@ -58,11 +58,11 @@ Outputs = Annotated[Literal["all"] | Sequence[int] | np.ndarray | None, checked_
 class Measure(Option, abc.ABC):
     """What is measured of the change in the output y under a flip: a number for each flip.
 
-    All keep the digits of a small change. `outputs`, which all but functions have, are the coordinates of y that are
-    measured, or "all"; None stands for those that the model designates (`model.outputs` of a jaxsens transformer, as
-    compiled ones have), or all if it designates none.
+    All keep the digits of a small change.
 
     Attributes:
+        outputs: the coordinates of y that are measured, or "all"; None stands for those that the model designates
+            (`model.outputs` of a jaxsens transformer, as compiled ones have), or all if none. Functions have none.
         symbol: what the numbers are, as a formula. x is the input, x′ the input with a flip.
         unit: their unit, or their range.
         label: what they are on an axis, with a place between its two parts.

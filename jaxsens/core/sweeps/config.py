@@ -1,27 +1,7 @@
 """The sweep's config: a TOML file, read strictly, every error reported at once and nothing run.
 
-title = "..."                       for the report
-claim = "..."
-lengths = [16, 32, 64]              n, the end-of-sequence symbol included
-seeds = 5                           0..4, or a list
-variants = ["softmax", "leftmost-hard"]
-statistics = ["mean", "max"]
-
-[model]                             random weights: `kind` and its config's fields; or `formula`, `alphabet` and
-                                    `condition`; or `construction`, `condition` and its options; or `checkpoint`,
-                                    a directory of `jaxsens train`; or `pretrained`, the folder of a published model,
-                                    and what is changed of it (`PublishedTable`), and `checkpoints`, folders within it
-                                    of each of which every variant is measured
-[inputs]                            `count` random words a point and their `kind`, `kind = "all"` for every word, or
-                                    `file` of words, or `texts`, a file of texts for published models
-[measure]                           flips, measure and engine: a name, or { kind = "...", ... } (`jaxsens.core`);
-                                    for long inputs exact_up_to, sample_beyond, engine_beyond and estimate
-[placement]                         batch_size, memory_budget
-
-[NAME]                              a table of a package (`jaxsens.core.sweeps.tables`), such as [attention] and
-                                    [bounds]
-
-[[variant]]                         variants of one's own: name, model, add_positions, description
+`example.toml` beside this file has the keys that most sweeps need, docs/reference/sweep-configs.md all of them. Those
+that packages bring name a model by itself (`jaxsens.core.sweeps.sources`) or a table (`jaxsens.core.sweeps.tables`).
 
 A variant is a named change to `[model]`. All variants of a sweep share weights, seeds and inputs, so that each differs
 from the others only in what its table says.
@@ -263,7 +243,11 @@ def _statistics(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Lengths = Annotated[tuple[int, ...], AfterValidator(_rising)]
-Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], AfterValidator(_distinct), BeforeValidator(_seeds)]
+Seeds = Annotated[
+    tuple[Annotated[int, Field(ge=0)], ...],
+    AfterValidator(_distinct),
+    BeforeValidator(_seeds, json_schema_input_type=int | list[int]),
+]
 
 
 # The config

@@ -19,16 +19,13 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.text import print_text
 from jaxsens.core.placement.placement import global_mesh
 from jaxsens.core.placement.process_group import ProcessGroup
-from jaxsens.core.sweeps.expected import expected_point
+from jaxsens.core.sweeps.expected import ExpectedPoints, expected_points
 from jaxsens.core.sweeps.jobs.job import Outcome, run
 from jaxsens.core.sweeps.points import Point
 from jaxsens.core.sweeps.sweep import PointsJob, Sweep, check_grows, run_whole
 
 HEARTBEAT_SECONDS = 20
 """A process that is silent for this long is taken for dead, and JAX's runtime ends the others."""
-
-SHARE_ABOVE = 60.0
-"""Points estimated to take more seconds than this in one process are shared, by default."""
 
 _LONGEST = 10**6  # seconds that a process waits at the end for those that still measure
 
@@ -65,7 +62,7 @@ def join(coordinator: str | None, processes: int | None, process: int | None) ->
 
 
 def measure(
-    sweep: Sweep, directory: Path, chosen: Sequence[Point], console: Console, share_above: float = SHARE_ABOVE
+    sweep: Sweep, directory: Path, chosen: Sequence[Point], console: Console, share_above: float
 ) -> list[Outcome]:
     """Measures this process's part of the chosen points, then the records of tables for them. All processes call it.
 
@@ -103,29 +100,10 @@ def measure(
 
 
 def long_points(chosen: Sequence[Point], seconds: float) -> list[int]:
-    """The numbers of the points that are estimated to take more than `seconds` in one process.
-
-    Of every variant, lengths are looked at from the longest on, until one is short.
-    """
-    lengths: dict[str, set[int]] = {}
-    for point in chosen:
-        lengths.setdefault(point.variant, set()).add(point.n)
-    shortest: dict[str, int] = {}
-    for variant, own in lengths.items():
-        for n in sorted(own, reverse=True):
-            example = next(point for point in chosen if point.variant == variant and point.n == n)
-            if estimated_seconds(example) <= seconds:
-                break
-            shortest[variant] = n
-    return [k for k, point in enumerate(chosen) if point.n >= shortest.get(point.variant, point.n + 1)]
-
-
-def estimated_seconds(point: Point) -> float:
-    """How long a point takes in this process, by `jaxsens.explain`; 0 for one that cannot be measured."""
-    try:
-        return expected_point((point,)).seconds
-    except InputError:
-        return 0.0
+    """The numbers of the points that are estimated to take more than `seconds` in one process."""
+    groups = (one for one in expected_points(chosen) if isinstance(one, ExpectedPoints))
+    long = {one.points[0].group for one in groups if one.seconds > seconds}
+    return [k for k, point in enumerate(chosen) if point.group in long]
 
 
 def wait_for_all() -> None:

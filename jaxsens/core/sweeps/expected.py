@@ -56,12 +56,7 @@ class ExpectedPoints:
         return self.run.engine.shared, self.run.n, self.run.model.dtype
 
 
-def expected_point(points: tuple[Point, ...], platform: Platform | None = None) -> ExpectedPoints:
-    """Returns what points of one variant and length take on a platform, by default JAX's. Nothing is run.
-
-    Raises:
-        InputError: if they cannot be measured.
-    """
+def _expected(points: tuple[Point, ...], platform: Platform | None) -> ExpectedPoints:
     first = points[0]
     measure, inputs = first.measure, len(first.tokens())
     run = planned_run(
@@ -79,15 +74,15 @@ def expected_point(points: tuple[Point, ...], platform: Platform | None = None) 
 def expected_points(
     chosen: Iterable[Point], platform: Platform | None = None
 ) -> Iterator[ExpectedPoints | tuple[Point, str]]:
-    """Yields what the chosen points take, variant by variant and by rising n; of those that cannot be measured, the
-    first one and why."""
+    """Yields what the chosen points take on a platform, by default JAX's, variant by variant and by rising n; of those
+    that cannot be measured, the first one and why. Nothing is run."""
     groups: dict[tuple[str, int], list[Point]] = {}
     for point in chosen:
         groups.setdefault(point.group, []).append(point)
     order = list(dict.fromkeys(variant for variant, _ in groups))
     for group in sorted(groups, key=lambda one: (order.index(one[0]), one[1])):
         try:
-            yield expected_point(tuple(groups[group]), platform)
+            yield _expected(tuple(groups[group]), platform)
         except InputError as error:
             yield groups[group][0], str(error)
 

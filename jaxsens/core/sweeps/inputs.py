@@ -83,11 +83,13 @@ def _known_kind(kind: object) -> object:
 
 @dataclass(frozen=True)
 class RandomWords:
-    """`count` words a point, drawn by its seed.
+    """Random words.
 
-    kind: "uniform", every symbol drawn uniformly and independently from the alphabet; or "balanced", every symbol
-    equally often, in random order. If the length is not a multiple of the alphabet's size, some symbols, drawn for each
-    word, occur once more than the others.
+    Attributes:
+        count: of words a point, drawn by its seed.
+        kind: "uniform", every symbol drawn uniformly and independently from the alphabet; or "balanced", every symbol
+            equally often, in random order. If the length is not a multiple of the alphabet's size, some symbols, drawn
+            for each word, occur once more than the others.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -119,7 +121,8 @@ class RandomWords:
 class AllWords:
     """Every word over the alphabet, once, in lexicographic order: what is measured is then exact for all inputs.
 
-    kind: "all".
+    Attributes:
+        kind: "all".
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -151,9 +154,11 @@ class AllWords:
 
 @dataclass(frozen=True)
 class WordFile:
-    """A file of words: one a line, symbols as whole numbers between blanks, without the end-of-sequence symbol.
+    """A file of words. A point takes those of its length.
 
-    A point takes the words that have its length, all of them or `count` drawn by its seed.
+    Attributes:
+        file: one word a line, symbols as whole numbers between blanks, without the end-of-sequence symbol.
+        count: of words a point, drawn by its seed; None for all of them.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -163,8 +168,11 @@ class WordFile:
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file of texts for published models: one a line, cut off or repeated to the length of a point, with the special
-    symbols around it. A point takes all of them, or `count` drawn by its seed.
+    """A file of texts for published models.
+
+    Attributes:
+        texts: one a line, cut off or repeated to the length of a point, with the special symbols around it.
+        count: of texts a point, drawn by its seed; None for all of them.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT

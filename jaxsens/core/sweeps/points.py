@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from pydantic import ConfigDict
 
-from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.programs import MATMUL_PRECISION
 from jaxsens.core.base.registry import read
 from jaxsens.core.base.sealed import DamagedFile, digest
@@ -154,11 +154,10 @@ class Measurement:
     @classmethod
     def of_table(cls, table: Mapping[str, Any]) -> Measurement:
         """The measurement whose `table` this is."""
-        problems = Problems("measure")
-        fields = read_fields(
-            cls, {key: value for key, value in table.items() if value is not None}, "", problems
-        )
-        problems.raise_if_any()
+        with collecting("measure") as problems:
+            fields = read_fields(
+                cls, {key: one for key, one in table.items() if one is not None}, "", problems
+            )
         return cls(**fields)
 
     def flip_sensitivity(

@@ -66,9 +66,7 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
             table = variants[variant].table(table)
             lost = sorted(variants[variant].table({}).keys() - changed(table, options).keys())
             if lost and made is not None and not fixed:
-                problems.add(
-                    "--variant", variant, f"leave it out; with --{made} there is no {', '.join(lost)}"
-                )
+                problems.add("--variant", variant, f"leave it out; with {made} there is no {', '.join(lost)}")
         else:
             problems.add("--variant", variant, f"no variant of this name{did_you_mean(variant, variants)}")
     if fixed:
@@ -116,7 +114,7 @@ def input_tokens(
 def measured(
     model: Any, tokens: Any, arguments: dict[str, Any], partial: FlipSensitivity | None
 ) -> FlipSensitivity:
-    """Returns the result on all flips; with the `partial` one of --resume, that one and the flips that it lacks."""
+    """Returns the result on all flips; with a `partial` one, that one and the flips that it lacks."""
     if partial is None:
         return flip_sensitivity(model, tokens, **arguments)
     flips, began = arguments.pop("flips", None) or default_flips(as_model(model)), partial.asked.flips
@@ -188,7 +186,10 @@ def summary_of_words(result: FlipSensitivity, source: ModelSource, top: int) -> 
         average, most = result.average_sensitivity, ceiling(result, lambda one: one.average_sensitivity)
         statistics["average sensitivity"] = as_text(average, most, 6)
         at_most |= {} if most is None else {"average_sensitivity": most}
-    about = {} if training is None else {"trained": _trained(**training)}
+    about = {}
+    if training is not None:
+        step, steps = training["step"], training["steps"]
+        about["trained"] = f"{step} steps" if step == steps else f"incomplete: {step} of {steps} steps"
     about |= {"n": f"{result.n}", "inputs": f"{len(result.tokens)}"}
     values = {
         "inputs": len(result.tokens),
@@ -201,7 +202,9 @@ def summary_of_words(result: FlipSensitivity, source: ModelSource, top: int) -> 
         "training": training,
     }
     machine = {"computed in": f"{result.dtype}, on {result.run.versions['device']}"}
-    remark = "No flip changes the rounded output. --read before-rounding measures the value before rounding."
+    remark = (
+        "No flip changes the rounded output. --model read=before-rounding measures the value before rounding."
+    )
     rounded = result.max == 0 and source.expanded.get("read") == "output"
     facts = _facts(result, about, machine | statistics)
     values = _values(result, flips) | values
@@ -345,7 +348,3 @@ def _joined(numbers: int | list[int], names: Sequence[str] = ()) -> str:
         return "(deleted)"
     parts: list[int] = np.atleast_1d(numbers).tolist()
     return " ".join(names[one] if one < len(names) else f"{one}" for one in parts)
-
-
-def _trained(step: int, steps: int) -> str:
-    return f"{step} steps" if step == steps else f"incomplete: {step} of {steps} steps"

@@ -10,6 +10,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -26,8 +27,8 @@ from jaxsens.core.sweeps.sweep import PlannedPoint, SweepPlan, read_plan
 
 State = Literal["finished", "failed", "unfinished"]
 
-_SAMPLE = 200
-"""The number of points, taken evenly, from which the time left is estimated."""
+_SAMPLE = 100
+"""The number of variants at a length, taken evenly, from which the time left is estimated."""
 
 
 @dataclass(frozen=True)
@@ -115,12 +116,14 @@ def sweep_status(directory: str | os.PathLike[str]) -> SweepStatus:
 
 def _time_left(folder: Path, plan: SweepPlan, missing: set[PlannedPoint]) -> float | None:
     """Seconds of computation that the missing points take together; None if that would be a guess."""
-    done = [point for point in plan.points if point not in missing]
+    groups: dict[tuple[str, int], list[PlannedPoint]] = {}
+    for point in plan.points:
+        if point not in missing:
+            groups.setdefault((point.variant, point.n), []).append(point)
     left = TimeLeft()
-    for point in done[:: max(1, len(done) // _SAMPLE)]:
-        try:
-            seconds = read_point(folder / point.file, point.key, plan.statistics)[0].seconds
-        except (OSError, DamagedFile, InputError):
-            continue
-        left.add(point.variant, point.n, seconds)
+    for points in [*groups.values()][:: max(1, len(groups) // _SAMPLE)]:
+        for point in dict.fromkeys((points[0], *points[-2:])):  # the first one compiled the program
+            with suppress(OSError, DamagedFile, InputError):
+                seconds = read_point(folder / point.file, point.key, plan.statistics)[0].seconds
+                left.add(point.variant, point.n, seconds)
     return left.of(Counter((point.variant, point.n) for point in plan.points if point in missing))

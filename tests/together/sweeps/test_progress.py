@@ -24,13 +24,19 @@ def estimator(**costs: list[tuple[int, float]]) -> TimeLeft:
     return left
 
 
-def test_the_time_left_is_that_of_what_was_not_compiled_and_grows_with_the_square_of_the_length():
+def test_the_time_left_is_that_of_points_of_the_same_program():
     left = estimator(soft=[(32, 9.0), (32, 1.0), (64, 9.0), (64, 2.0)], hard=[(32, 9.0), (32, 3.0)])
     assert left.of({("soft", 32): 2, ("soft", 64): 3}) == 2 * 1.0 + 3 * 2.0
-    assert left.of({("soft", 48): 1}) == 2.0  # that of the next longer one
-    assert left.of({("soft", 256): 1, ("hard", 64): 2}) == 16 * 2.0 + 2 * 4 * 3.0
-    assert left.of({("other", 64): 1}) == 2.0
     assert left.of({}) == 0.0
+
+
+def test_points_of_a_new_program_compile_and_grow_with_the_length_as_others_did():
+    left = estimator(soft=[(32, 9.0), (32, 1.0), (64, 9.0), (64, 2.0)], hard=[(32, 9.0), (32, 3.0)])
+    assert left.of({("soft", 48): 1}) == 7.0 + 2.0  # that of the next longer one
+    assert left.of({("soft", 256): 3}) == pytest.approx(7.0 + 3 * 4 * 2.0)
+    assert left.of({("hard", 64): 2}) == 6.0 + 2 * 2 * 3.0  # as soft ones grow
+    flat = estimator(soft=[(32, 3.0), (32, 1.0), (64, 3.0), (64, 1.0)])
+    assert flat.of({("soft", 512): 10}) == 2.0 + 10 * 1.0
 
 
 def test_very_many_points_are_estimated_from_the_latest_of_each_length():
@@ -42,8 +48,10 @@ def test_nothing_is_said_where_it_would_be_a_guess():
     assert TimeLeft().of({("soft", 8): 1}) is None
     compiled = estimator(soft=[(32, 9.0)])
     assert compiled.of({("soft", 64): 1}) is None
-    assert compiled.of({("soft", 32): 1}) == 9.0
-    assert estimator(soft=[(32, 9.0), (32, 1.0)]).of({("soft", 1024): 1}) is None  # too far to tell
+    assert compiled.of({("soft", 32): 1}) is None  # the first point compiled
+    assert estimator(soft=[(32, 9.0), (32, 1.0)]).of({("soft", 64): 1}) is None  # one length shows no growth
+    far = estimator(soft=[(32, 9.0), (32, 1.0), (64, 9.0), (64, 2.0)])
+    assert far.of({("soft", 2048): 1}) is None  # too far to tell
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,8 @@ def test_records_of_another_package_are_listed_counted_and_reported(brought, tmp
     assert main(["sweep", str(tmp_path / "tiny.toml"), "--out", str(out), "--list"]) == 0
     *listed, last = capsys.readouterr().out.splitlines()
     assert last == "8 of 8 points and 7 of 8 doubled are done"
-    assert [line for line in listed if line.startswith("damaged")]
+    (damaged,) = [line for line in listed if line.startswith("damaged")]
+    assert "1: doubled of softmax n=4 seed=1" in damaged
     run(tmp_path, "[doubled]\n")
     assert "damaged, computed again: doubled of " in capsys.readouterr().err
 

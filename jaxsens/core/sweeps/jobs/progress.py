@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -156,9 +156,10 @@ def left_text(seconds: float | None) -> str:
 class TimeLeft:
     """Estimates how long the rest of a job takes, from the items that are done.
 
-    An item has a group, such as the variant of a sweep, and a length n. It takes as long as the finished ones of its
-    group and length, without those for which a program was compiled: the lower median of the latest. An item that is
-    longer than all of them takes longer by the square of the lengths.
+    An item has a group, such as the variant of a sweep, and a length n: items that agree in both share a program. The
+    first of them compiles it, and takes the longest. The others take as long as the lower median of the latest. Items
+    longer than all that are done take longer by the power of n that the last two lengths of their group show, or those
+    of other groups.
     """
 
     def __init__(self) -> None:
@@ -170,17 +171,41 @@ class TimeLeft:
 
     def of(self, counts: Mapping[tuple[str, int], int]) -> float | None:
         """Seconds that so many items of each (group, n) take together; None where that would be a guess."""
-        warm = {
-            key: sorted(each)[(len(each) - 1) // 2] for key, each in self._seconds.items() if len(each) > 1
-        }
+        warm = {key: _lower_median(each) for key, each in self._seconds.items() if len(each) > 1}
+        compiling = {key: max(self._seconds[key]) - seconds for key, seconds in warm.items()}
+        lengths = [_of_group(group, warm) for group in {group for group, _ in warm}]
+        powers = [_power(near) for near in lengths if len(near) > 1]
         total = 0.0
         for (group, n), count in counts.items():
-            cold = {} if warm else {key[1]: seconds[0] for key, seconds in self._seconds.items()}
-            near = {m: seconds for (name, m), seconds in warm.items() if name == group}
-            near = near or {m: seconds for (_, m), seconds in warm.items()} or cold
-            longest = max(near, default=0)
-            if n > longest * (_FARTHEST if warm else 1):  # what compiles says nothing of longer inputs
+            begun = (group, n) in self._seconds
+            near = _of_group(group, warm)
+            if not near:  # what compiles says nothing of items that do not
                 return None
+            if not begun:
+                total += _lower_median(_of_group(group, compiling).values())
+            longest = max(near)
             m = min((m for m in near if m >= n), default=longest)
-            total += count * near[m] * max(1.0, n / m) ** 2
+            power = _power(near) if len(near) > 1 else _lower_median(powers) if powers else None
+            if n > longest * _FARTHEST or (n > longest and power is None):
+                return None
+            total += count * near[m] * max(1.0, n / m) ** (power or 0.0)
         return total
+
+
+def _of_group(group: str, seconds: Mapping[tuple[str, int], float]) -> dict[int, float]:
+    """The seconds of a group by length; those of all groups if it has none."""
+    return {m: one for (name, m), one in seconds.items() if name == group} or {
+        m: one for (_, m), one in seconds.items()
+    }
+
+
+def _power(seconds: Mapping[int, float]) -> float:
+    """The power of n by which the seconds of the last two lengths grow: from 0 to 3."""
+    *_, before, longest = sorted(seconds)
+    if min(seconds[before], seconds[longest]) <= 0.0:  # shorter than the clock tells
+        return 0.0
+    return min(3.0, max(0.0, math.log(seconds[longest] / seconds[before]) / math.log(longest / before)))
+
+
+def _lower_median(seconds: Collection[float]) -> float:
+    return sorted(seconds)[(len(seconds) - 1) // 2]

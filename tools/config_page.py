@@ -1,0 +1,86 @@
+"""`python -m tools.config_page` writes docs/reference/sweep-configs.md from the schema that `jaxsens schema` prints."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jaxsens.cli.schema import config_schema
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "reference" / "sweep-configs.md"
+HEAD = """# Keys of sweep configs
+
+`jaxsens sweep CONFIG` reads these keys and tables. `jaxsens schema` prints the JSON schema of which this page is made:
+editors complete and check configs by it. `jaxsens sweep --example` prints a commented config, and
+[the guide to configs](../configs.md) builds one step by step. Examples are from the shipped configs.
+"""
+TYPES = {
+    "array": "list",
+    "object": "table",
+    "string": "text",
+    "integer": "whole number",
+    "boolean": "true or false",
+}
+
+
+def page() -> str:
+    """Returns the page: a section for each table, with a row for each key."""
+    configs = [tomllib.loads(path.read_text("utf-8")) for path in sorted(ROOT.glob("configs/**/*.toml"))]
+    sweeps = [one for one in configs if {"variant", "variants"} & one.keys()]
+    parts = [HEAD]
+    for path, table in tables("", config_schema()):
+        kind = table["properties"].get("kind", {}).get("const")
+        title = (
+            f"`{path}`" + f', `kind = "{kind}"`' * (kind is not None)
+            if path
+            else "Keys before the first table"
+        )
+        lines = ["| key | type | default | example | meaning |", "| --- | --- | --- | --- | --- |"]
+        for key, value in [
+            (key, value) for key, value in table["properties"].items() if value != {"const": kind}
+        ]:
+            default = f"`{json.dumps(value['default'])}`" if "default" in value else ""
+            found = next(examples(sweeps, [*filter(None, path.split(".")), key], value.get("default")), "")
+            required = "required" if key in table.get("required", ()) else default
+            cells = (f"`{key}`", words(value), required, found, value["description"].replace("|", "\\|"))
+            lines.append(f"| {' | '.join(cells)} |")
+        parts.append("\n".join([f"## {title}\n", *[f"{table['description']}\n"] * bool(path), *lines, ""]))
+    return "\n".join(parts)
+
+
+def tables(path: str, table: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields a table and those within it, each with its path; those of `engine_beyond` are those of `engine`."""
+    yield path, table
+    for key, value in table["properties"].items():
+        inside = value.get("items", value)
+        for one in inside.get("anyOf", [inside]) if key != "engine_beyond" else ():
+            if "properties" in one:
+                yield from tables(f"{path}.{key}".strip("."), one)
+
+
+def words(value: dict[str, Any]) -> str:
+    """Returns the type of a value in words."""
+    if "anyOf" in value:
+        return " or ".join(dict.fromkeys(words(one) for one in value["anyOf"]))
+    if "const" in value or "enum" in value:
+        return ", ".join(f"`{json.dumps(one)}`" for one in value.get("enum", [value.get("const")]))
+    kind = str(value.get("type", "any"))
+    return TYPES.get(kind, kind) + (f" of: {words(value['items'])}" if value.get("items") else "")
+
+
+def examples(configs: list[dict[str, Any]], keys: list[str], default: Any) -> Iterator[str]:
+    """Yields the values of configs at a path of keys that are short, and no default."""
+    inside: list[Any] = [*configs]
+    for key in keys:
+        inside = [one[key] for one in inside if isinstance(one, dict) and key in one]
+        inside = [one for part in inside for one in (part if key == "variant" else [part])]
+    texts = [json.dumps(one) for one in inside if one != default]
+    yield from (f"`{text}`" for text in texts if len(text) <= 40 and "{" not in text)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")
