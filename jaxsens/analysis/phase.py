@@ -20,8 +20,8 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.strict import naming_arguments, typed_arguments
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import Softmax
-from jaxsens.core.report.data import load_sweep
 from jaxsens.core.report.fits import MINIMUM_LENGTHS, fit_exponents, least_squares, t_interval
+from jaxsens.core.sweep import load_sweep
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sweep import Sweep
 

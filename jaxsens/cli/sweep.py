@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import tyro
 from rich.console import Console
@@ -38,7 +38,6 @@ from jaxsens.cli.shared import (
 )
 from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import InputError, ProcessLost, collecting
-from jaxsens.core.base.files import only_inside
 
 if TYPE_CHECKING:
     from jaxsens.core.sweeps.jobs.job import Job, Outcome
@@ -54,6 +53,23 @@ LOST = 75
 
 
 @dataclass(frozen=True)
+class Figures:
+    """What the files in figures/ are. The page has figures of its own.
+
+    Attributes:
+        format: The format of the files in figures/. Text stays text in SVG; PDF embeds fonts as Type 42.
+        width: Draw the files in figures/ as wide as one column (3.25 inches) or two columns (6.75 inches) of a paper.
+    """
+
+    format: Literal["svg", "png", "pdf"] = "svg"
+    width: Annotated[Literal["one", "two"] | None, default("as on the page")] = None
+
+
+PAGE_FIGURES = Figures()
+"""The files in figures/ where nothing else is asked for."""
+
+
+@dataclass(frozen=True)
 class SweepOptions:
     """What is measured, and where it is kept.
 
@@ -66,6 +82,7 @@ class SweepOptions:
             finish writes the report.
         list_points: List the points and bounds, with their state, and exit.
         allow_code: Import and call the functions that the config names, as [model] python = "module:make" does.
+        figures: What the files in figures/ are.
         quiet: Print only failures and warnings.
     """
 
@@ -76,6 +93,7 @@ class SweepOptions:
     list_points: Annotated[Flag, tyro.conf.arg(name="list", help_behavior_hint="")] = False
     allow_code: Flag = False
     compilation_cache: CacheFolder = None
+    figures: Annotated[Figures, tyro.conf.arg(name="")] = PAGE_FIGURES
     quiet: Flag = False
 
     def load(self) -> tuple[Sweep, Sequence[Point]]:
@@ -173,7 +191,7 @@ def sweep(
         print_text(progress, f"{done}; `{shlex.join(['jaxsens', 'report', str(out)])}` plots them")
     else:
         try:
-            report_all(out, quiet)
+            report_all(out, quiet, options.figures)
         except OSError as error:
             print_text(console, f"stopped: {why_unwritable(error, out)}. {done}. To resume: {command_line()}")
             return 1
@@ -236,7 +254,7 @@ def _after_all(sweep: Sweep, options: SweepOptions, progress: Console) -> list[O
     if any(outcome.finished < outcome.planned for outcome in outcomes):
         print_text(progress, counts_text(sweep.stored(out)))
     if outcomes[0].finished:
-        report_all(out, options.quiet)
+        report_all(out, options.quiet, options.figures)
     return outcomes
 
 
@@ -250,37 +268,39 @@ def time_text(points: Sequence[Point], tables: Iterable[SweepTable]) -> str:
     return f"the missing points take about {duration(seconds)} here, {duration(compiling)} of it to compile, once"
 
 
-def report_all(directory: Path, quiet: bool) -> None:
+def report_all(directory: Path, quiet: bool, figures: Figures) -> None:
     """Writes the tables and the report of all that a sweep directory holds."""
-    from jaxsens.core.report.data import load_sweep
     from jaxsens.core.report.page import summary_table
     from jaxsens.core.report.report import write_report
-    from jaxsens.core.sweeps.sweep import write_points_csv, write_results_csv
+    from jaxsens.core.sweep import load_sweep
 
-    data = load_sweep(directory)
-    with only_inside(directory):
-        write_points_csv(directory, data.metadata, data.plan)
-        for name, table in data.plan.sweep_tables.items():
-            write_results_csv(directory, data.results[name], name, table)
-    page, fits = write_report(data, directory)
+    result = load_sweep(directory)
+    page = write_report(result, directory, figures.format, figures.width)
     console = Console(quiet=quiet)
-    console.print(summary_table(fits))
+    console.print(summary_table(result.fits))
     print_text(console, f"{page}")
 
 
-def report(directory: Directory, /, *, quiet: Flag = False) -> int:
+def report(
+    directory: Directory,
+    /,
+    *,
+    figures: Annotated[Figures, tyro.conf.arg(name="")] = PAGE_FIGURES,
+    quiet: Flag = False,
+) -> int:
     """Write the tables, plots and report.html again from the existing results.
 
     Args:
         directory: The --out of `jaxsens sweep` or `jaxsens theorem6`.
+        figures: What the files in figures/ are.
         quiet: Print only errors.
     """
     from jaxsens.training.theorem6.results import is_theorem6
 
     if is_theorem6(directory):
-        trained.write_report(directory, quiet)
+        trained.write_report(directory, quiet, figures.format, figures.width)
         return 0
-    report_all(directory, quiet)
+    report_all(directory, quiet, figures)
     return 0
 
 

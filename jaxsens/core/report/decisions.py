@@ -16,10 +16,10 @@ from matplotlib import ticker
 from matplotlib.figure import Figure
 
 from jaxsens.core.report.data import Decisions
-from jaxsens.core.report.figures import ReportFigure, undrawn
+from jaxsens.core.report.figures import ReportFigure
 from jaxsens.core.report.fits import LEVEL, enumeration, t_interval
 from jaxsens.core.report.page import DASH, ReportTable, Section, table_of
-from jaxsens.core.report.panels import grid, legend_below, legend_handle, variant_styles
+from jaxsens.core.report.panels import Shape, grid, legend_below, legend_handle, variant_styles
 from jaxsens.core.report.texts import text
 
 BINS = 20
@@ -41,9 +41,11 @@ def input_figure(decisions: Decisions) -> ReportFigure:
     variants = [name for name in decisions.variants if any(name == key for key, _ in decisions.profiles)]
     return ReportFigure(
         name="sensitivity-distribution",
-        caption=f"{text('distribution')} {_undrawn(decisions)}".rstrip(),
+        heading="How many flips of an input change the decision?",
+        caption=text("distribution"),
         description=f"How many flips change the decision, over inputs, for {enumeration(variants)}.",
         draw=partial(_draw_inputs, decisions, variants),
+        panels=len(variants),
     )
 
 
@@ -51,14 +53,12 @@ def model_figure(decisions: Decisions) -> ReportFigure:
     """Histograms of the average sensitivity per position over seeds: a panel per length, a line per variant."""
     return ReportFigure(
         name="sensitivity-models",
-        caption=f"{text('models-of-seeds')} {_undrawn(decisions)}".rstrip(),
+        heading="How sensitive are the decisions of these models?",
+        caption=text("models-of-seeds"),
         description=f"The average sensitivity of the models of {enumeration(decisions.variants)}.",
         draw=partial(_draw_models, decisions),
+        panels=len(decisions.lengths),
     )
-
-
-def _undrawn(decisions: Decisions) -> str:
-    return undrawn("n = ", (int(n) for n in decisions.models["n"]), decisions.lengths)
 
 
 def model_table(decisions: Decisions) -> ReportTable:
@@ -88,36 +88,36 @@ def _with_interval(values: Any) -> str:
     return text if math.isnan(low) else f"{text} [{low:.3g}, {high:.3g}]"
 
 
-def _draw_inputs(decisions: Decisions, variants: Sequence[str]) -> Figure:
+def _draw_inputs(decisions: Decisions, variants: Sequence[str], shape: Shape) -> Figure:
     styles = variant_styles([f"n = {n}" for n in decisions.lengths])
-    heading = "How many flips of an input change the decision?"
-    with grid(heading, len(variants), 3, (4.3, 3.0), (0.0, 0.9), sharey=True) as (figure, places):
+    rows = math.ceil(len(styles) / 4)
+    margin = (0.0, 0.2 + 0.2 * rows)
+    with grid("", len(variants), 3, (4.3, 3.0), margin, shape, sharey=True) as (figure, places):
         for k, (axes, variant) in enumerate(zip(places, variants, strict=True)):
-            axes.set_title(variant, fontsize=12, fontweight="bold")
+            axes.set_title(variant)
             for (label, style), n in zip(styles.items(), decisions.lengths, strict=True):
                 if (shares := decisions.profiles.get((variant, n))) is not None:
                     counts = np.flatnonzero(shares)
                     look = {"color": style.colour, "marker": style.marker, "linestyle": style.linestyle}
-                    axes.plot(counts, shares[counts], label=label, markersize=4.5, linewidth=1.4, **look)
+                    axes.plot(counts, shares[counts], label=label, **look)
             axes.set_yscale("log")
             axes.set_xlabel("flips that change the decision, s(f, x)")
             axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-            if k % 3 == 0:
+            if k == 0:
                 axes.set_ylabel("share of inputs")
         legend_below(figure, [legend_handle(label, style) for label, style in styles.items()], 4)
     return figure
 
 
-def _draw_models(decisions: Decisions) -> Figure:
+def _draw_models(decisions: Decisions, shape: Shape) -> Figure:
     styles = variant_styles(decisions.variants)
     values: Any = decisions.models["per_position"].dropna()
     largest = float(values.max()) if (values > 0).any() else 1.0
     edges = np.linspace(0, largest, BINS + 1)
     count = len(decisions.lengths)
-    heading = "How sensitive are the decisions of these models?"
-    with grid(heading, count, 2 if count == 4 else count, (4.6, 2.9), (0.0, 0.9)) as (figure, places):
+    with grid("", count, 2 if count == 4 else 3, (4.6, 2.9), (0.0, 0.6), shape) as (figure, places):
         for axes, n in zip(places, decisions.lengths, strict=True):
-            axes.set_title(f"n = {n}", fontsize=12, fontweight="bold")
+            axes.set_title(f"n = {n}")
             for variant, style in styles.items():
                 models: Any = decisions.models
                 chosen = (models["variant"] == variant) & (models["n"] == n)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +29,14 @@ from jaxsens.core.report.fits import (
     summary_sentence,
 )
 from jaxsens.core.report.panels import (
+    NARROW,
+    PAGE,
     SMALL,
     Guide,
     Line,
     LineStyle,
     Panel,
+    Shape,
     draw_panels,
     grid,
     log_marks,
@@ -59,33 +62,39 @@ class ReportFigure:
 
     Attributes:
         name: of its files, without an ending.
+        heading: what it asks; may be empty.
         caption: how to read it.
         description: what it shows, for readers who cannot see it.
-        draw: makes the drawing.
-        narrow: makes a drawing for narrow screens, one panel below the other; None if `draw` does for all.
+        draw: makes the drawing in a shape.
+        panels: the number of panels that stand below one another where there is little room.
         turns_dark: whether the page may invert its lightness in dark mode; not if its colours mean lightness.
     """
 
     name: str
+    heading: str
     caption: str
     description: str
-    draw: Callable[[], Figure]
-    narrow: Callable[[], Figure] | None = None
+    draw: Callable[[Shape], Figure]
+    panels: int = 1
     turns_dark: bool = True
 
     @cached_property
     def figure(self) -> Figure:
-        """The drawing, made at the first use and kept."""
-        return self.draw()
+        """The drawing of the page, made at the first use and cached."""
+        return self.draw(PAGE)
+
+    @property
+    def narrow(self) -> Figure | None:
+        """The drawing for narrow screens; None if the one of the page does."""
+        return self.draw(NARROW) if self.panels > 1 else None
 
 
 def panel_figure(
     name: str, caption: Iterable[str], description: str, panels: Sequence[Panel], heading: str, **layout: Any
 ) -> ReportFigure:
     """A figure of panels. caption: its sentences; empty ones are left out. layout: as `draw_panels` takes it."""
-    draw = partial(draw_panels, panels, heading=heading, **layout)
-    narrow = partial(draw, columns=1) if len(panels) > 1 else None
-    return ReportFigure(name, " ".join(filter(None, caption)), description, draw, narrow)
+    draw = partial(draw_panels, panels, **layout)
+    return ReportFigure(name, heading, " ".join(filter(None, caption)), description, draw, len(panels))
 
 
 def falling(label: str, lines: Iterable[Line], start: float, end: float) -> tuple[Guide, ...]:
@@ -113,10 +122,15 @@ def sensitivity_figure(
         styles: of the variants, in the order of the legend.
         statistics: which ones.
         name: of the figure's files.
-        heading: above the panels.
+        heading: what the figure asks.
         norm: of the change of the output: "l1", "l2" or "linf".
     """
-    panels = [sensitivity_panel(points, fits, styles, statistic=one, norm=norm) for one in statistics]
+    labels = {(fit.variant, fit.statistic): f"{fit.variant}:  {fitted_power(fit)}" for fit in fits}
+    panels = []
+    for statistic in statistics:
+        of_statistic = {variant: labels[variant, statistic] for variant in styles}
+        panel = sensitivity_panel(points, of_statistic, styles, statistic=statistic, norm=norm)
+        panels.append(replace(panel, legend_title=f"Fitted power of n [{LEVEL} interval over seeds]"))
     caption = text("sensitivity", spread=text("spread"), strip=text("strip"))
     description = " ".join(summary_sentence(fits, statistic) for statistic in statistics)
     return panel_figure(name, [caption, *about_inexact(panels)], description, panels, heading)
@@ -145,17 +159,15 @@ def measured_line(
 
 def sensitivity_panel(
     points: pandas.DataFrame,
-    fits: Sequence[ExponentFit],
+    labels: Mapping[str, str],
     styles: Mapping[str, LineStyle],
     *,
     statistic: str,
     norm: str = "l2",
 ) -> Panel:
-    """One statistic against input length. Add further lines and guides with `dataclasses.replace`."""
-    of_statistic = {fit.variant: fit for fit in fits if fit.statistic == statistic}
+    """One statistic against input length: a line for each variant of `styles`, with its label."""
     lines = [
-        measured_line(points, variant, statistic, f"{variant}:  {fitted_power(of_statistic[variant])}", style)
-        for variant, style in styles.items()
+        measured_line(points, variant, statistic, labels[variant], style) for variant, style in styles.items()
     ]
     lengths = sorted({int(n) for n in points["n"]})
     title, each = statistic_name(statistic), " per position" if statistic == PER_POSITION else ""
@@ -165,7 +177,6 @@ def sensitivity_panel(
         lines=lines,
         guides=_slope_guides(lines, lengths, slopes_of(statistic)),
         ticks=lengths,
-        legend_title=f"Fitted power of n [{LEVEL} interval over seeds]",
     )
 
 
@@ -211,18 +222,18 @@ def profile_figure(profiles: Profiles, variants: Sequence[str], *, norm: str = "
     drawn = [variant for variant in variants if any(variant == name for name, _ in profiles)]
     return ReportFigure(
         name="profiles",
+        heading="Where in the input does a flip change the output?",
         caption=text("profiles"),
         description=f"Sensitivity by position and input length for {enumeration(drawn)}.",
         draw=partial(_draw_profiles, profiles, drawn, norm),
-        narrow=partial(_draw_profiles, profiles, drawn, norm, columns=1) if len(drawn) > 1 else None,
+        panels=len(drawn),
         turns_dark=False,
     )
 
 
-def _draw_profiles(profiles: Profiles, drawn: Sequence[str], norm: str, columns: int = 3) -> Figure:
+def _draw_profiles(profiles: Profiles, drawn: Sequence[str], norm: str, shape: Shape) -> Figure:
     colours, clipped = _colour_scale(profiles)
-    heading = "Where in the input does a flip change the output?"
-    with grid(heading, len(drawn), columns, (4.2, 2.9), (0.9, 0.5)) as (figure, places):
+    with grid("", len(drawn), 3, (4.2, 2.9), (0.9, 0.3), shape) as (figure, places):
         for axes, variant in zip(places, drawn, strict=True):
             own = {n: means for (name, n), means in profiles.items() if name == variant}
             _draw_heat_map(axes, variant, own, colours)
@@ -251,12 +262,6 @@ def fitted_power(fit: ExponentFit) -> str:
     if fit.points == 0:
         return f"no power of n  ({'exactly 0' if fit.growth is Growth.ZERO else 'too few values'})"
     return f"$n^{{{signed(fit.exponent).replace(chr(0x2212), '-')}}}$  {fit.interval()}".rstrip()
-
-
-def undrawn(what: str, values: Iterable[int], drawn: Iterable[int]) -> str:
-    """Which lengths, or layers, of those that are known a figure does not draw, in words; empty if it draws all."""
-    missing = sorted({*values} - {*drawn})
-    return text("undrawn", which=enumeration(f"{what}{one}" for one in missing)) if missing else ""
 
 
 def change_label(norm: str) -> str:
@@ -307,7 +312,7 @@ def _draw_heat_map(
     axes: Axes, variant: str, rows: Mapping[int, Float[np.ndarray, " cells"]], colours: LogNorm | None
 ) -> None:
     """Draws one row a length."""
-    axes.set_title(variant, fontsize=12, fontweight="bold")
+    axes.set_title(variant)
     for row, means in enumerate(rows.values()):
         edges = np.linspace(0, 1, means.size + 1)
         heights = np.array([row, row + 1])

@@ -10,20 +10,20 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import jinja2
+from matplotlib.figure import Figure
 
 from jaxsens.core.base.files import write_bytes, write_text
 from jaxsens.core.base.stopping import check
 from jaxsens.core.base.text import duration
-from jaxsens.core.report.data import SweepData
 from jaxsens.core.report.figures import ReportFigure
-from jaxsens.core.report.fits import LEVEL, ExponentFit, signed
-from jaxsens.core.report.panels import png_bytes, svg_bytes
+from jaxsens.core.report.fits import LEVEL, SUMMARY_COLUMNS, ExponentFit, signed
+from jaxsens.core.report.panels import PAPER, figure_bytes
+from jaxsens.core.report.sweep_data import SweepData
 from jaxsens.core.report.texts import text
 from jaxsens.core.sweeps.jobs.job import write_table
 from jaxsens.core.sweeps.sweep import PlannedVariant, row_of
@@ -32,13 +32,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 T = TypeVar("T")
-
-SUMMARY_COLUMNS = (
-    *("variant", "statistic", "exponent", "ci_low", "ci_high", "points", "seeds"),
-    *("values", "zeros", "bounds", "unresolved", "settled"),
-)
-"""The columns of summary.csv. Of `values`, `points` entered the fit. `zeros` counts those left out because they are
-exactly 0, `bounds` because they are only bounds, `unresolved` because the arithmetic does not resolve them."""
 
 LOCAL_COLUMNS = ("low", "high", "slope", "ci_low", "ci_high", "seeds")
 """The columns of local_slopes.csv, after variant and statistic: between the lengths `low` and `high`."""
@@ -104,7 +97,7 @@ class Report:
     introduction: Sequence[str]
     warning: str
     sections: Sequence[Section]
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str]
 
     @property
     def figures(self) -> tuple[ReportFigure, ...]:
@@ -112,47 +105,37 @@ class Report:
         return tuple(figure for section in self.sections for figure in section.figures)
 
 
-def write_page(report: Report, folder: Path) -> Path:
-    """Writes figures/*.svg, figures/*.png and report.html into a folder, each atomically; returns the page's path."""
-    wide, narrow = drawings(report)
+def write_page(report: Report, folder: Path, format: str = "svg", width: str | None = None) -> Path:
+    """Writes figures/NAME.FORMAT and report.html into a folder, each atomically; returns the page's path.
+
+    Args:
+        report: what the page says.
+        folder: where.
+        format: of the files in figures/.
+        width: of the files in figures/, as a key of `PAPER`; None draws them as on the page.
+    """
+    sources, narrow = {}, {}
     for figure in report.figures:
         check()
-        write_bytes(folder / "figures" / f"{figure.name}.svg", wide[figure.name])
-        write_bytes(folder / "figures" / f"{figure.name}.png", png_bytes(figure.figure))
+        drawing = figure.figure if width is None else figure.draw(PAPER[width])
+        write_bytes(folder / "figures" / f"{figure.name}.{format}", figure_bytes(drawing, format))
+        sources[figure.name] = image_source(figure.figure)
+        if (stacked := figure.narrow) is not None:
+            narrow[figure.name] = image_source(stacked)
     page = folder / "report.html"
-    write_text(page, render(report, wide, narrow))
+    write_text(page, render(report, sources, narrow, format))
     return page
 
 
-def drawings(report: Report) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """The SVG of each of the report's figures, by its name, and the SVG for narrow screens of those that have one."""
-    wide, narrow = {}, {}
-    for figure in report.figures:
-        check()
-        wide[figure.name] = svg_bytes(figure.figure)
-        if figure.narrow is not None:
-            narrow[figure.name] = svg_bytes(figure.narrow())
-    return wide, narrow
-
-
-def render(
-    report: Report, drawings: Mapping[str, bytes], narrow: Mapping[str, bytes] = MappingProxyType({})
-) -> str:
+def render(report: Report, sources: Mapping[str, str], narrow: Mapping[str, str], format: str) -> str:
     """The report as one HTML page that needs no other file, no network and no script.
 
     Args:
         report: what it says.
-        drawings: the SVG of each of the report's figures, by the figure's name.
-        narrow: the SVG for narrow screens, of the figures that have one.
+        sources: the image of each figure, by its name.
+        narrow: the image for narrow screens, of the figures that have one.
+        format: of the files in figures/.
     """
-    # Each figure is an image of its own rather than SVG within the page, so that their ids cannot clash.
-    sources, stacked = (
-        {
-            name: "data:image/svg+xml;base64," + base64.b64encode(one).decode("ascii")
-            for name, one in some.items()
-        }
-        for some in (drawings, narrow)
-    )
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("jaxsens.core.report"),
         autoescape=True,
@@ -160,7 +143,14 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report.html").render(report=report, sources=sources, stacked=stacked)
+    template = environment.get_template("report.html")
+    return template.render(report=report, sources=sources, narrow=narrow, format=format)
+
+
+def image_source(figure: Figure) -> str:
+    """A drawing as the source of an image: on the page, each is an image of its own, so that ids cannot clash."""
+    drawing = base64.b64encode(figure_bytes(figure, "svg", outlines=True))
+    return f"data:image/svg+xml;base64,{drawing.decode('ascii')}"
 
 
 def write_summary(path: str | os.PathLike[str], fits: Iterable[ExponentFit]) -> None:

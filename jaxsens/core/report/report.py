@@ -12,11 +12,11 @@ import numpy as np
 
 from jaxsens.core.base.files import only_inside
 from jaxsens.core.flips.positions import READOUT
-from jaxsens.core.report.data import SweepData, having
+from jaxsens.core.report.data import having
 from jaxsens.core.report.decisions import decision_sections
 from jaxsens.core.report.distances import Distances, distance_sections, write_distances
 from jaxsens.core.report.figures import ReportFigure, local_slope_figure, profile_figure, sensitivity_figure
-from jaxsens.core.report.fits import ExponentFit, enumeration, fit_exponents, summary_sentence
+from jaxsens.core.report.fits import ExponentFit, enumeration, summary_sentence
 from jaxsens.core.report.page import (
     Report,
     Section,
@@ -29,50 +29,44 @@ from jaxsens.core.report.page import (
     write_summary,
 )
 from jaxsens.core.report.panels import LineStyle, variant_styles
+from jaxsens.core.report.sweep_data import SweepData
 from jaxsens.core.report.texts import text
 from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, PER_POSITION
 from jaxsens.core.sweeps.sources import Weights
-from jaxsens.core.sweeps.sweep import SweepPlan
+from jaxsens.core.sweeps.sweep import SweepPlan, write_points_csv, write_results_csv
 
 DEFAULT_TITLE = "Flip sensitivity against input length"
 
-FILES = {
-    "points.csv": "points.csv",
-    "fitted exponents": "summary.csv",
-    "local slopes": "local_slopes.csv",
-    "config": "sweep.toml",
-}
+FILES = {"points.csv": "points.csv", "fitted exponents": "summary.csv", "local slopes": "local_slopes.csv"}
 """What lies next to the page, by what it is called."""
 
 
-def write_report(data: SweepData, directory: str | os.PathLike[str]) -> tuple[Path, tuple[ExponentFit, ...]]:
-    """Writes summary.csv, local_slopes.csv, distances.csv, distance_exponents.csv, figures/*.png, figures/*.svg and
-    report.html into a directory, each file atomically.
+def write_report(
+    data: SweepData, directory: str | os.PathLike[str], format: str = "svg", width: str | None = None
+) -> Path:
+    """Writes points.csv, NAME.csv of the sweep's tables, summary.csv, local_slopes.csv, distances.csv,
+    distance_exponents.csv, figures/ and report.html into a directory, each file atomically. Returns the page's path.
 
-    The report of an unfinished sweep says what is missing. Takes some seconds, most of them for drawing.
-
-    Args:
-        data: of the sweep.
-        directory: of the sweep.
-
-    Returns:
-        The path of the page, and the fits of every variant and statistic.
+    Takes some seconds, most of them for drawing.
 
     Raises:
         InputError: for a statistic that no norm can have.
     """
-    folder = Path(directory)
-    fits = fit_exponents(data.points)
+    folder, fits = Path(directory), data.fits
     with only_inside(folder):
+        write_points_csv(folder, data.metadata, data.plan)
+        for name, table in data.plan.sweep_tables.items():
+            write_results_csv(folder, data.results[name], name, table)
         write_summary(folder / "summary.csv", fits)
         write_local_slopes(folder / "local_slopes.csv", fits)
         if (distances := distances_of(data)) is not None:
             write_distances(folder, distances)
-        return write_page(build_report(data, fits), folder), fits
+        return write_page(build_report(data), folder, format, width)
 
 
-def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
-    """Chooses what the report of a sweep shows. fits: of every variant and statistic in `data.points`."""
+def build_report(data: SweepData) -> Report:
+    """Chooses what the report of a sweep shows."""
+    fits = data.fits
     plan, styles = data.plan, variant_styles(data.names)
     statistics = ("mean", "max", AVERAGE_SENSITIVITY, PER_POSITION)
     main = tuple(name for name in statistics if name in plan.statistics) or plan.statistics[:1]
@@ -91,10 +85,11 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
     if any(fit.local for fit in fits if fit.statistic in main):
         figure = local_slope_figure(fits, styles, statistics=main, lengths=sorted(set(data.points["n"])))
         sections.append(Section("Is one exponent enough?", figures=[figure]))
-    if data.decisions is not None:
-        sections += decision_sections(data.decisions)
-    if data.profiles and not _of_readout(plan):  # there is no profile of one position
-        figure = profile_figure(data.profiles, data.names, norm=plan.measurement.measure.kind)
+    decisions, profiles = data.flips.decisions, data.flips.profiles
+    if decisions is not None:
+        sections += decision_sections(decisions)
+    if profiles and not _of_readout(plan):  # there is no profile of one position
+        figure = profile_figure(profiles, data.names, norm=plan.measurement.measure.kind)
         sections.append(Section("Which positions matter", figures=[figure]))
     if (distances := distances_of(data)) is not None:
         sections += distance_sections(distances)
@@ -119,9 +114,10 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
 
 def distances_of(data: SweepData) -> Distances | None:
     """The mean change by distance to the row that is read; None if no model reads a single row."""
-    if data.distances is None or data.distances.empty:
+    table = data.flips.distances
+    if table.empty:
         return None
-    return Distances(data.distances, data.names, data.plan.measurement.measure.kind)
+    return Distances(table, data.names, data.plan.measurement.measure.kind)
 
 
 def _introduction(data: SweepData, flips: str) -> list[str]:
@@ -129,7 +125,7 @@ def _introduction(data: SweepData, flips: str) -> list[str]:
     measurement = data.plan.measurement
     values = {"edit": _edit(data.plan, "flip"), "flips": flips, "networks": _networks(data)}
     replaced = measurement.flips.longer == 0
-    if data.decisions is None or measurement.measure.threshold is None:
+    if not measurement.measure.indicator or measurement.measure.threshold is None:
         beside = (distances := distances_of(data)) is not None and np.min(distances.table["distance"]) > 0
         values["read"] = f" {text('read')}" if beside else ""
         return [text("measured", **values), text("known") if replaced else text("known-of-edits")]
@@ -208,7 +204,9 @@ def _sensitivity_figures(
     """A figure of the main statistics, and one of the others if there are any."""
     norm = data.plan.measurement.measure.kind
     what = (
-        "How much does the output change" if data.decisions is None else "How often does the decision change"
+        "How often does the decision change"
+        if data.plan.measurement.measure.indicator
+        else "How much does the output change"
     )
     heading = f"{what} when {_edit(data.plan, 'heading')}?"
     figures = [sensitivity_figure(data.points, fits, styles, statistics=main, heading=heading, norm=norm)]

@@ -207,9 +207,9 @@ def load_theorem6(directory: str | os.PathLike[str]) -> Theorem6Data:
 
 
 def write_theorem6_report(
-    directory: str | os.PathLike[str],
+    directory: str | os.PathLike[str], format: str = "svg", width: str | None = None
 ) -> tuple[Path, tuple[str, ...], tuple[ExponentFit, ...]]:
-    """Writes summary.csv, figures/*.png, figures/*.svg and report.html into a directory of the experiment.
+    """Writes summary.csv, figures/ and report.html into a directory of the experiment.
 
     Figures of an earlier report that this one does not have are removed. The report of an unfinished experiment says
     what is missing. Each file is written atomically. Takes some seconds.
@@ -226,9 +226,9 @@ def write_theorem6_report(
     report = build_theorem6_report(data)
     with only_inside(folder):
         write_summary(folder / "summary.csv", fits)
-        page = write_page(report, folder)
+        page = write_page(report, folder, format, width)
     kept = {figure.name for figure in report.figures}
-    for path in [path for kind in ("*.svg", "*.png") for path in (folder / "figures").glob(kind)]:
+    for path in [path for kind in ("*.svg", "*.png", "*.pdf") for path in (folder / "figures").glob(kind)]:
         if path.stem.startswith(_FIGURES) and path.stem not in kept:
             path.unlink()
     return page, found(data), fits

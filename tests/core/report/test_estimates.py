@@ -63,10 +63,10 @@ def test_what_is_known_of_estimates_is_no_statistic():
 
 def test_estimated_points_are_hollow_and_their_means_have_error_bars():
     fits = fit_exponents(TABLE)
-    (line,) = sensitivity_panel(TABLE, fits, STYLES, statistic="mean").lines
+    (line,) = sensitivity_panel(TABLE, {"a": "a"}, STYLES, statistic="mean").lines
     assert line.hollow == {128, 256}
     assert set(line.intervals) == {128, 256}
-    (line,) = sensitivity_panel(TABLE, fits, STYLES, statistic="max").lines
+    (line,) = sensitivity_panel(TABLE, {"a": "a"}, STYLES, statistic="max").lines
     assert line.hollow == {128, 256}
     assert not line.intervals
     figure = sensitivity_figure(TABLE, fits, STYLES, statistics=["mean", "max"])
@@ -114,7 +114,7 @@ def test_the_report_says_how_good_the_estimates_are():
     ]
     plan = dataclasses.replace(data.plan, measure=Measurement(exact_up_to=64).table())
     data = dataclasses.replace(data, plan=plan, metadata=tuple(metadata))
-    report = build_report(data, fit_exponents(data.points))
+    report = build_report(data)
     assert "every flip, in part by estimates, on networks" in report.introduction[0]
     (caveat,) = report.sections[0].paragraphs
     assert caveat.startswith(

@@ -67,7 +67,7 @@ def test_the_legend_gives_each_variants_exponent_and_interval(six):
 
 
 def test_the_guides_have_the_slopes_0_and_minus_1(six):
-    panel = sensitivity_panel(TABLE, FITS, STYLES, statistic="mean")
+    panel = sensitivity_panel(TABLE, {name: name for name in STYLES}, STYLES, statistic="mean")
     slopes = {guide.label: np.diff(np.log(guide.y)) / np.diff(np.log(guide.x)) for guide in panel.guides}
     assert slopes["constant"] == pytest.approx([0])
     assert slopes["1/n"] == pytest.approx([-1])

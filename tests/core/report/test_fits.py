@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 from scipy import stats
 
-from jaxsens.core.report.figures import sensitivity_figure, sensitivity_panel
+from jaxsens.core.report.figures import fitted_power, sensitivity_figure
 from jaxsens.core.report.fits import CONFIDENCE, Growth, fit_exponent, fit_exponents
 from jaxsens.core.report.page import exponent_table, summary_table, write_summary
 from jaxsens.core.report.panels import variant_styles
 from jaxsens.core.report.report import build_report
-from jaxsens.core.sweep import SweepResult
 from tests.core.report.drawn import clashes
 from tests.core.report.synthetic import LENGTHS, points, power, sweep_data
 from tests.refusals import refused
@@ -93,23 +92,22 @@ def test_what_is_zero_somewhere_is_told_as_such_wherever_the_fit_is_told(case, t
     assert (fit.growth, fit.values, fit.zeros) == (growth, 18, zeros)
     assert fit.settled == (not where)
     data = sweep_data(table)
-    found = SweepResult(data, fits)
     write_summary(tmp_path / "summary.csv", fits)
-    for told in (found.exponents, pd.read_csv(tmp_path / "summary.csv")):
+    for told in (data.exponents, pd.read_csv(tmp_path / "summary.csv")):
         row = told.iloc[0]
         assert (row["values"], row["zeros"], row["settled"]) == (18, zeros, not where)
         assert row["points"] + row["zeros"] <= row["values"]
-    assert found.exponents["growth"].iloc[0] == growth.value
+    assert data.exponents["growth"].iloc[0] == growth.value
     console = Console(record=True, width=200, file=io.StringIO())
     console.print(summary_table(fits))
-    page = build_report(data, fits)
+    page = build_report(data)
     lists = [bullet for section in page.sections for bullet in section.bullets]
     cells = exponent_table(fits, {"a": True}).rows[0]
-    legend = sensitivity_panel(table, fits, variant_styles(["a"]), statistic="mean").lines[0].label
+    legend = fitted_power(fit)
     if zeros and math.isnan(fit.exponent):
         assert legend.endswith("no power of n  (exactly 0)")
     texts = {
-        "print": repr(found),
+        "print": repr(data),
         "terminal": console.export_text(),
         "page": lists[0],
         "table": " ".join(cells),

@@ -8,17 +8,18 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from jaxsens.core.report.data import SweepData
 from jaxsens.core.report.fits import fit_exponents, signed
 from jaxsens.core.report.page import (
     exponent_table,
+    image_source,
     missing_text,
     render,
     run_table,
     variant_table,
 )
-from jaxsens.core.report.panels import svg_bytes
+from jaxsens.core.report.panels import NARROW, PAPER
 from jaxsens.core.report.report import build_report
+from jaxsens.core.report.sweep_result import SweepResult
 from tests.core.report.drawn import clashes
 from tests.core.report.synthetic import points, power, six_variants, sweep_data
 
@@ -58,15 +59,15 @@ class Page(HTMLParser):
             self.words += data
 
 
-def page_of(data, draw=lambda figure: b"<?xml a picture") -> tuple[str, Page]:
-    """The page and what it says; without `draw`, what turns a figure into SVG, there is a word for every picture."""
-    report = build_report(data, fit_exponents(data.points))
-    text = render(report, {figure.name: draw(figure) for figure in report.figures})
+def page_of(data, draw=lambda figure: "data:") -> tuple[str, Page]:
+    """The page and what it says; without `draw`, what turns a figure into an image, no picture is drawn."""
+    report = build_report(data)
+    text = render(report, {figure.name: draw(figure) for figure in report.figures}, {}, "pdf")
     return text, Page(text)
 
 
-def drawn(figure) -> bytes:
-    return svg_bytes(figure.figure)
+def drawn(figure) -> str:
+    return image_source(figure.figure)
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +98,9 @@ def test_links_lead_to_the_papers_and_to_files_that_a_report_writes(six):
     _, page = six
     papers = [link for link in page.links if link.startswith("https://arxiv.org/abs/")]
     assert len(papers) == 2
-    written = {"points.csv", "summary.csv", "local_slopes.csv", "sweep.toml"}
-    figures = {link for link in page.links if re.fullmatch(r"figures/[\w-]+\.(svg|png)", link)}
-    assert len(figures) == 6
+    written = {"points.csv", "summary.csv", "local_slopes.csv"}
+    figures = {link for link in page.links if re.fullmatch(r"figures/[\w-]+\.pdf", link)}
+    assert len(figures) == 3
     assert set(page.links) == {*papers, *written, *figures}
 
 
@@ -118,20 +119,23 @@ def test_variants_with_the_same_numbers_to_the_last_bit_are_remarked():
     laws = {"softmax": power(-1), "masked": power(-1), "zero": power(0, 0.0), "null": power(0, 0.0)}
     laws["nearly"] = lambda n, seed: float(np.nextafter(1 / n, 1)) if (n, seed) == (64, 1) else 1 / n
     table = points({name: {"mean": law} for name, law in laws.items()})
-    report = build_report(sweep_data(table), fit_exponents(table))
+    report = build_report(sweep_data(table))
     (remark,) = [text for text in report.sections[0].bullets if "bitwise" in text]
     assert remark.startswith("softmax and masked have bitwise equal numbers at every length and seed. ")
 
 
-def test_every_figure_of_several_panels_has_a_drawing_for_narrow_screens():
+@pytest.mark.parametrize("shape", [NARROW, *PAPER.values()])
+def test_every_figure_fits_a_narrow_screen_and_the_columns_of_a_paper(shape):
     table = points({name: {"mean": power(0), "max": power(0)} for name in ("a", "b", "lstm")})
-    report = build_report(sweep_data(table), fit_exponents(table))
+    report = build_report(sweep_data(table))
     assert len(report.figures) >= 3
     for figure in report.figures:
-        assert figure.narrow is not None
-        narrow = figure.narrow()
-        assert narrow.get_figwidth() < 6 < figure.figure.get_figwidth()
-        assert clashes(narrow) == []
+        assert figure.panels > 1
+        drawing = figure.draw(shape)
+        assert (
+            drawing.get_figwidth() == shape.width or drawing.get_figwidth() < 6 < figure.figure.get_figwidth()
+        )
+        assert clashes(drawing) == []
 
 
 def test_a_complete_sweep_has_no_warning_and_an_incomplete_one_says_what_is_missing():
@@ -179,7 +183,7 @@ CONSTRUCTED: dict[str, dict[str, object]] = {
 }
 
 
-def constructions(variants: dict[str, dict[str, object]] | None = None) -> SweepData:
+def constructions(variants: dict[str, dict[str, object]] | None = None) -> SweepResult:
     """Random weights, constructions that do not fall, a control that does, and one that is exactly 0."""
     names = ("random", "temperature", "unbounded", "control", "rounded")
     laws = (power(-1), power(0), power(0, 1 - 2.0**-53), power(-1, 0.07), power(0, 0.0))
@@ -239,7 +243,7 @@ def test_lengths_beyond_which_rounding_counts_are_named():
 
 def test_statistics_beside_mean_and_max_have_a_figure_of_their_own():
     table = points({"a": {"max": power(0), "q90": power(-1), "mean": power(-1)}})
-    report = build_report(sweep_data(table), fit_exponents(table))
+    report = build_report(sweep_data(table))
     assert [figure.name for figure in report.figures] == [
         "sensitivity",
         "sensitivity-others",

@@ -84,13 +84,15 @@ def test_reports_name_the_average_sensitivity_and_every_measure():
     fits = fit_exponents(table)
     assert {fit.statistic for fit in fits} == {"mean", AVERAGE_SENSITIVITY}
     assert statistic_name(AVERAGE_SENSITIVITY) == "average sensitivity"
-    report = build_report(sweep_data(table), fits)
+    report = build_report(sweep_data(table))
     found = next(section for section in report.sections if section.heading == "What was found")
     assert any("average sensitivity" in text for text in found.bullets)
     data = sweep_data(table)
     assert AVERAGE_SENSITIVITY in data.points.columns
     styles = variant_styles(["a", "b"])
-    panel = sensitivity_panel(table, fits, styles, statistic=AVERAGE_SENSITIVITY, norm="decision")
+    panel = sensitivity_panel(
+        table, dict.fromkeys(styles, ""), styles, statistic=AVERAGE_SENSITIVITY, norm="decision"
+    )
     assert panel.y_label == "number of flips"
     assert sensitivity_figure(table, fits, styles, statistics=("mean",), norm="kl").draw is not None
 
