@@ -45,28 +45,12 @@ if TYPE_CHECKING:
     from jaxsens.core.sweeps.sweep import Sweep
     from jaxsens.core.sweeps.tables import SweepTable
 
+Format, Width = Literal["svg", "png", "pdf"], Literal["page", "one", "two"]
 _SHARE_ABOVE = 60
 _PLACE = ("coordinator", "processes", "process")
 
 LOST = 75
 """The exit code of a process that ended because another one of its job has: EX_TEMPFAIL, start all again."""
-
-
-@dataclass(frozen=True)
-class Figures:
-    """What the files in figures/ are. The page has figures of its own.
-
-    Attributes:
-        format: The format of the files in figures/. Text stays text in SVG; PDF embeds fonts as Type 42.
-        width: Draw the files in figures/ as wide as one column (3.25 inches) or two columns (6.75 inches) of a paper.
-    """
-
-    format: Literal["svg", "png", "pdf"] = "svg"
-    width: Annotated[Literal["one", "two"] | None, default("as on the page")] = None
-
-
-PAGE_FIGURES = Figures()
-"""The files in figures/ where nothing else is asked for."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +66,8 @@ class SweepOptions:
             finish writes the report.
         list_points: List the points and bounds, with their state, and exit.
         allow_code: Import and call the functions that the config names, as [model] python = "module:make" does.
-        figures: What the files in figures/ are.
+        format: The format of the files in figures/.
+        width: As on the page, or as wide as one column (3.25 inches) or two (6.75) of a paper: the files in figures/.
         quiet: Print only failures and warnings.
     """
 
@@ -93,7 +78,8 @@ class SweepOptions:
     list_points: Annotated[Flag, tyro.conf.arg(name="list", help_behavior_hint="")] = False
     allow_code: Flag = False
     compilation_cache: CacheFolder = None
-    figures: Annotated[Figures, tyro.conf.arg(name="")] = PAGE_FIGURES
+    format: Format = "svg"
+    width: Width = "page"
     quiet: Flag = False
 
     def load(self) -> tuple[Sweep, Sequence[Point]]:
@@ -191,7 +177,7 @@ def sweep(
         print_text(progress, f"{done}; `{shlex.join(['jaxsens', 'report', str(out)])}` plots them")
     else:
         try:
-            report_all(out, quiet, options.figures)
+            report_all(out, quiet, options.format, options.width)
         except OSError as error:
             print_text(console, f"stopped: {why_unwritable(error, out)}. {done}. To resume: {command_line()}")
             return 1
@@ -254,7 +240,7 @@ def _after_all(sweep: Sweep, options: SweepOptions, progress: Console) -> list[O
     if any(outcome.finished < outcome.planned for outcome in outcomes):
         print_text(progress, counts_text(sweep.stored(out)))
     if outcomes[0].finished:
-        report_all(out, options.quiet, options.figures)
+        report_all(out, options.quiet, options.format, options.width)
     return outcomes
 
 
@@ -268,39 +254,33 @@ def time_text(points: Sequence[Point], tables: Iterable[SweepTable]) -> str:
     return f"the missing points take about {duration(seconds)} here, {duration(compiling)} of it to compile, once"
 
 
-def report_all(directory: Path, quiet: bool, figures: Figures) -> None:
+def report_all(directory: Path, quiet: bool, format: Format, width: Width) -> None:
     """Writes the tables and the report of all that a sweep directory holds."""
-    from jaxsens.core.report.page import summary_table
-    from jaxsens.core.report.report import write_report
     from jaxsens.core.sweep import load_sweep
 
     result = load_sweep(directory)
-    page = write_report(result, directory, figures.format, figures.width)
+    page = result.report(directory, format=format, width=width)
     console = Console(quiet=quiet)
-    console.print(summary_table(result.fits))
-    print_text(console, f"{page}")
+    print_text(console, f"{result}\n{page}")
 
 
 def report(
-    directory: Directory,
-    /,
-    *,
-    figures: Annotated[Figures, tyro.conf.arg(name="")] = PAGE_FIGURES,
-    quiet: Flag = False,
+    directory: Directory, /, *, format: Format = "svg", width: Width = "page", quiet: Flag = False
 ) -> int:
     """Write the tables, plots and report.html again from the existing results.
 
     Args:
         directory: The --out of `jaxsens sweep` or `jaxsens theorem6`.
-        figures: What the files in figures/ are.
+        format: The format of the files in figures/.
+        width: As on the page, or as wide as one column (3.25 inches) or two (6.75) of a paper: the files in figures/.
         quiet: Print only errors.
     """
     from jaxsens.training.theorem6.results import is_theorem6
 
     if is_theorem6(directory):
-        trained.write_report(directory, quiet, figures.format, figures.width)
+        trained.write_report(directory, quiet, format, width)
         return 0
-    report_all(directory, quiet, figures)
+    report_all(directory, quiet, format, width)
     return 0
 
 

@@ -141,16 +141,14 @@ def theorem6(config: Config, /, *, given: Running) -> int:
     return given.run(compute, report, "measurements")
 
 
-def write_report(directory: Path, quiet: bool, format: str = "svg", width: str | None = None) -> None:
+def write_report(directory: Path, quiet: bool, format: str = "svg", width: str = "page") -> None:
     """Writes the report again from the existing results, and prints the findings."""
-    from jaxsens.core.report.page import summary_table
     from jaxsens.training.theorem6.report import write_theorem6_report
 
     page, findings, fits = write_theorem6_report(directory, format, width)
     console = Console(quiet=quiet)
-    for text in findings:
+    for text in (*findings, *map(str, fits)):
         print_text(console, text)
-    console.print(summary_table(fits))
     print_text(console, f"{page}")
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from jaxsens.analysis.tables.sweep import ATTENTION_COLUMNS, ATTENTION_STATISTICS, AttentionTable
 from jaxsens.core.base.errors import rule_for
 from jaxsens.core.report.data import spreads
-from jaxsens.core.report.figures import ReportFigure, falling, fitted_power, panel_figure
+from jaxsens.core.report.figures import ReportFigure, fitted_power, panel_figure, powers
 from jaxsens.core.report.fits import LEVEL, ExponentFit, enumeration, fit_exponent
 from jaxsens.core.report.page import DASH, ReportTable, Section, table_of
 from jaxsens.core.report.panels import Guide, Line, Panel, line_style
@@ -141,7 +141,7 @@ def _panel(data: AttentionData, statistic: str, layer: int, lengths: Sequence[in
         label = name if statistic == "entropy" else f"{name}:  {fitted_power(fit)}"
         lines.append(Line(label, line_style(k), values))
     log = statistic != "entropy"
-    guides = falling("1/n", lines, lengths[0], lengths[-1])
+    guides = powers(lines, (lengths[0], lengths[-1]), {"1/n": -1})
     if not log:
         guides = (Guide("log n", lengths, [float(np.log(n)) for n in lengths]),)
     return Panel(f"Layer {layer + 1}", NAMES[statistic], lines, lengths, guides, log=log)

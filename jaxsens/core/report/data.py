@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
 from jaxsens.core.base.errors import InputError
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 BINS = 32
 """The largest number of cells that a profile divides an input into."""
 
-LARGEST_OCTAVE = 40
-"""No input is as long as 2 to this power."""
+HALF_OCTAVES = np.unique(np.ceil(2.0 ** (np.arange(80) / 2)))
+"""The first distance of each half octave: 1, 2, 3, 4, 6, 8, 12, ..."""
 
 DISTANCE_COLUMNS = ("variant", "n", "seed", "distance", "flips", "mean", "mean_is")
 """The columns of distances.csv. `mean_is` is "at most" where rounding may move the mean by over 1 %, else "exact"."""
@@ -53,33 +52,7 @@ A cell has NaN if no flip was measured in it, or if rounding may move its mean b
 
 
 DECISION_COLUMNS = ("variant", "n", "seed", "average", "per_position", "smallest", "largest")
-"""The columns of `Decisions.models`."""
-
-
-@dataclass(frozen=True)
-class Decisions:
-    """The decisions of a sweep: s(f, x) is the number of flips of an input x that change the decision of a model f.
-
-    Attributes:
-        profiles: the share of inputs with s(f, x) = 0, 1, 2, ..., the mean over seeds, by variant and length of the
-            input; without the points that measured a random sample of the flips.
-        models: a row for each point, in the order of the config: its average sensitivity, that divided by the number of
-            positions (NaN if the point does not say it), and the smallest and the largest s(f, x) of its inputs (NaN
-            for a sample of the flips).
-    """
-
-    profiles: Mapping[tuple[str, int], Float[np.ndarray, " counts"]]
-    models: pandas.DataFrame
-
-    @property
-    def variants(self) -> tuple[str, ...]:
-        """The variants, in the order of the config."""
-        return tuple(dict.fromkeys(self.models["variant"]))
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """The lengths, the shortest first."""
-        return tuple(sorted({int(n) for n in self.models["n"]}))
+"""The columns of `FlipTables.models`."""
 
 
 class FlipTables:
@@ -105,7 +78,8 @@ class FlipTables:
         """Adds a point's flips: their `positions`, from 0 to n - 1, the `norms` they caused, and how far rounding puts
         these off. A model that reads no single row, or does not say which, has no distances."""
         place, value = np.asarray(positions, np.int64), np.asarray(norms, np.float64)
-        errors, bins = _errors(value, resolution), min(BINS, n)
+        errors, bins = np.broadcast_to(np.asarray(resolution, np.float64), value.shape), min(BINS, n)
+        errors = np.where(resolved(value, errors), 0.0, errors)  # what is resolved hardly moves a mean
         total = self._cells.setdefault((variant, n), np.zeros((3, bins)))
         total += np.stack(
             [np.bincount(place * bins // n, each, minlength=bins) for each in (value, errors, None)]
@@ -115,7 +89,7 @@ class FlipTables:
         if row is None:
             return
         apart = np.abs(place - row)
-        cells = half_octave(apart)
+        cells = np.searchsorted(HALF_OCTAVES, apart, side="right")  # 0 for distance 0
         for cell, flips in zip(*np.unique(cells, return_counts=True), strict=True):
             inside = cells == cell
             mean, error = np.array(value[inside].mean()), np.array(errors[inside].mean())
@@ -156,30 +130,23 @@ class FlipTables:
         return table.assign(distance=of_cell.transform("median")).drop(columns="cell")
 
     @property
-    def decisions(self) -> Decisions | None:
-        """The decisions; None without any."""
+    def shares(self) -> dict[tuple[str, int], Float[np.ndarray, " counts"]]:
+        """Of decisions f: the share of inputs x of which s(f, x) = 0, 1, 2, ... flips change the decision, the mean
+        over seeds, by variant and length; without the points that measured a random sample of the flips."""
+        shares = {}
+        for key, each in sorted(self._shares.items()):
+            longest = max(map(len, each))
+            shares[key] = np.mean([np.pad(one, (0, longest - len(one))) for one in each], axis=0)
+        return shares
+
+    @property
+    def models(self) -> pandas.DataFrame:
+        """A row for each point that measured decisions, in the order of the config: its average sensitivity, that
+        divided by the number of positions (NaN if the point does not say it), and the smallest and the largest s(f, x)
+        of its inputs (NaN for a sample of the flips)."""
         import pandas as pd
 
-        if not self._models:
-            return None
-        profiles = {}
-        for key, shares in sorted(self._shares.items()):
-            longest = max(map(len, shares))
-            profiles[key] = np.mean([np.pad(one, (0, longest - len(one))) for one in shares], axis=0)
-        return Decisions(profiles, pd.DataFrame(self._models, columns=[*DECISION_COLUMNS]))
-
-
-def _errors(norms: ArrayLike, resolution: ArrayLike) -> Float[np.ndarray, " flips"]:
-    """The resolutions of the flips that are not resolved; 0 for the others, which hardly move a mean."""
-    bounds = np.broadcast_to(np.asarray(resolution, np.float64), np.shape(norms))
-    return np.where(resolved(np.asarray(norms, np.float64), bounds), 0.0, bounds)
-
-
-def half_octave(distances: Int[np.ndarray, " flips"]) -> Int[np.ndarray, " flips"]:
-    """The number of each distance's cell: 0 for distance 0, then one for each half octave; they begin at ceil(2^(k/2)).
-    Distance 1 has a cell of its own, and so have 2 and 3."""
-    starts = np.unique(np.ceil(2.0 ** (np.arange(2 * LARGEST_OCTAVE) / 2)))
-    return np.searchsorted(starts, distances, side="right")
+        return pd.DataFrame(self._models, columns=[*DECISION_COLUMNS])
 
 
 def statistic_columns(points: pandas.DataFrame) -> tuple[str, ...]:
@@ -197,33 +164,21 @@ def having(points: pandas.DataFrame, statistic: str, *kinds: Status) -> Bool[np.
     return np.array([kind in kinds for kind in points[column]], bool)
 
 
-class InexactLengths(NamedTuple):
-    """The lengths of a variant with values of a statistic that are not exact.
-
-    Attributes:
-        lengths: all of them.
-        bounds: those where it is a "lower bound" or an "upper bound", or not resolved, "at most", with which of them.
-        intervals: of the mean of points estimated to first order: from the lowest to the highest end over seeds.
-    """
-
-    lengths: frozenset[float]
-    bounds: dict[float, str]
-    intervals: dict[float, tuple[float, float]]
-
-
-def inexact(table: pandas.DataFrame, variant: str, statistic: str) -> InexactLengths:
-    """The lengths at which a statistic of one variant is not exact; intervals only for the statistic "mean"."""
+def inexact(table: pandas.DataFrame, variant: str, statistic: str) -> dict[str, Any]:
+    """The lengths at which a statistic of a variant is not exact, as `Line` takes them: those in `hollow` are not; in
+    `bounds` it is a "lower bound" or an "upper bound", or not resolved, "at most"; `intervals` are those of the mean of
+    points estimated to first order, from the lowest to the highest end over seeds."""
     column = STATUS_COLUMN.format(statistic)
     if column not in table.columns:
-        return InexactLengths(frozenset(), {}, {})
+        return {}
     rows = table.query("variant == @variant")
     status = {float(n): str(kind) for n, kind in zip(rows["n"], rows[column], strict=True) if kind != "exact"}
-    bounds = {n: kind for n, kind in status.items() if kind != "estimated"}
-    if statistic != "mean" or "mean_low" not in table.columns:
-        return InexactLengths(frozenset(status), bounds, {})
-    ends = rows.query("mean_low.notna()").groupby("n").agg({"mean_low": "min", "mean_high": "max"})
-    intervals = {float(n): (float(low), float(high)) for n, low, high in ends.itertuples()}
-    return InexactLengths(frozenset(status), bounds, intervals)
+    marks: dict[str, Any] = {"hollow": frozenset(status)}
+    marks["bounds"] = {n: kind for n, kind in status.items() if kind != "estimated"}
+    if statistic == "mean" and "mean_low" in table.columns:
+        ends = rows.query("mean_low.notna()").groupby("n").agg({"mean_low": "min", "mean_high": "max"})
+        marks["intervals"] = {float(n): (float(low), float(high)) for n, low, high in ends.itertuples()}
+    return marks
 
 
 def spreads(table: pandas.DataFrame, variant: str, column: str) -> dict[Any, Spread]:

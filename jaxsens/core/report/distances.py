@@ -22,9 +22,9 @@ from jaxsens.core.report.figures import (
     ReportFigure,
     about_inexact,
     change_label,
-    falling,
     measured_line,
     panel_figure,
+    powers,
 )
 from jaxsens.core.report.fits import ExponentFit, Growth, enumeration, fit_exponent
 from jaxsens.core.report.page import Section
@@ -241,7 +241,7 @@ def _panel(
         y_label=f"mean {change_label(distances.norm)}",
         x_label="distance to the row that is read",
         lines=lines,
-        guides=falling("1/d", lines, 1.0, float(farthest)),
+        guides=powers(lines, (1.0, float(farthest)), {"1/d": -1}),
         ticks=ticks,
         tick_names={READ_AT: "0"},
     )

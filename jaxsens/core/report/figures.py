@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -97,13 +97,6 @@ def panel_figure(
     return ReportFigure(name, heading, " ".join(filter(None, caption)), description, draw, len(panels))
 
 
-def falling(label: str, lines: Iterable[Line], start: float, end: float) -> tuple[Guide, ...]:
-    """The law 1/x between two places, from the highest value of the lines on; none where nothing is above 0."""
-    spreads_from = (value for line in lines for place, value in line.values.items() if place >= start)
-    highest = max((value.high for value in spreads_from if value.high > 0), default=0.0)
-    return (Guide(label, (start, end), (highest, highest * start / end)),) if highest and end > start else ()
-
-
 def sensitivity_figure(
     points: pandas.DataFrame,
     fits: Sequence[ExponentFit],
@@ -129,9 +122,8 @@ def sensitivity_figure(
     panels = []
     for statistic in statistics:
         of_statistic = {variant: labels[variant, statistic] for variant in styles}
-        panel = sensitivity_panel(points, of_statistic, styles, statistic=statistic, norm=norm)
-        panels.append(replace(panel, legend_title=f"Fitted power of n [{LEVEL} interval over seeds]"))
-    caption = text("sensitivity", spread=text("spread"), strip=text("strip"))
+        panels.append(sensitivity_panel(points, of_statistic, styles, statistic=statistic, norm=norm))
+    caption = text("sensitivity", level=LEVEL, spread=text("spread"), strip=text("strip"))
     description = " ".join(summary_sentence(fits, statistic) for statistic in statistics)
     return panel_figure(name, [caption, *about_inexact(panels)], description, panels, heading)
 
@@ -153,8 +145,7 @@ def measured_line(
     points: pandas.DataFrame, variant: str, statistic: str, label: str, style: LineStyle
 ) -> Line:
     """A statistic of a variant against input length, with what is not exact marked."""
-    hollow, bounds, intervals = inexact(points, variant, statistic)
-    return Line(label, style, spreads(points, variant, statistic), hollow, intervals, bounds)
+    return Line(label, style, spreads(points, variant, statistic), **inexact(points, variant, statistic))
 
 
 def sensitivity_panel(
@@ -175,7 +166,7 @@ def sensitivity_panel(
         title=title[:1].upper() + title[1:],
         y_label=change_label(norm) if statistic not in OF_DECISIONS else f"number of flips{each}",
         lines=lines,
-        guides=_slope_guides(lines, lengths, slopes_of(statistic)),
+        guides=powers(lines, (lengths[0], lengths[-1]), slopes_of(statistic)),
         ticks=lengths,
     )
 
@@ -278,22 +269,18 @@ def slopes_of(statistic: str) -> dict[str, float]:
     return {"constant": 0, "1/n": -1}
 
 
-def _slope_guides(
-    lines: Sequence[Line], lengths: Sequence[int], slopes: Mapping[str, float]
+def powers(
+    lines: Iterable[Line], ends: tuple[float, float], exponents: Mapping[str, float]
 ) -> tuple[Guide, ...]:
-    """Slopes from one point at the left end, the highest of which ends above the largest value; none without positive
-    values at two lengths."""
-    highest = max(
-        (value.high for line in lines for value in line.values.values() if value.high > 0), default=0.0
-    )
-    if highest == 0 or len(lengths) < 2:
+    """Powers of x between two places, from one point at the left end; the highest ends above the largest value there.
+    None where nothing is above 0, or with a single place."""
+    spreads_between = (value for line in lines for place, value in line.values.items() if place >= ends[0])
+    highest = max((value.high for value in spreads_between if value.high > 0), default=0.0)
+    if highest == 0 or ends[0] == ends[1]:
         return ()
-    ends, steepest = (lengths[0], lengths[-1]), max(0, *slopes.values())
-    start = 1.3 * highest * (ends[0] / ends[1]) ** steepest
-    return tuple(
-        Guide(name, ends, tuple(start * (n / ends[0]) ** slope for n in ends))
-        for name, slope in slopes.items()
-    )
+    growth = ends[1] / ends[0]
+    start = 1.3 * highest / growth ** max(0, *exponents.values(), 0)
+    return tuple(Guide(name, ends, (start, start * growth**each)) for name, each in exponents.items())
 
 
 def _colour_scale(profiles: Profiles) -> tuple[LogNorm | None, bool]:

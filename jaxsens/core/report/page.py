@@ -1,7 +1,4 @@
-"""What a report's page is made of: tables as rows of text, and sections; and the page, one self-contained HTML file.
-
-The exponents are also a table for a terminal, and summary.csv.
-"""
+"""What a report's page is made of: tables as rows of text, and sections; and the page, one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import jinja2
 from matplotlib.figure import Figure
@@ -22,14 +19,11 @@ from jaxsens.core.base.stopping import check
 from jaxsens.core.base.text import duration
 from jaxsens.core.report.figures import ReportFigure
 from jaxsens.core.report.fits import LEVEL, SUMMARY_COLUMNS, ExponentFit, signed
-from jaxsens.core.report.panels import PAPER, figure_bytes
+from jaxsens.core.report.panels import SHAPES, figure_bytes
 from jaxsens.core.report.sweep_data import SweepData
 from jaxsens.core.report.texts import text
 from jaxsens.core.sweeps.jobs.job import write_table
 from jaxsens.core.sweeps.sweep import PlannedVariant, row_of
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 T = TypeVar("T")
 
@@ -105,37 +99,24 @@ class Report:
         return tuple(figure for section in self.sections for figure in section.figures)
 
 
-def write_page(report: Report, folder: Path, format: str = "svg", width: str | None = None) -> Path:
-    """Writes figures/NAME.FORMAT and report.html into a folder, each atomically; returns the page's path.
+def write_page(report: Report, folder: Path, format: str = "svg", width: str = "page") -> Path:
+    """Writes figures/NAME.FORMAT and report.html into a folder, each atomically; returns the page's path. The page
+    needs no other file, no network and no script.
 
     Args:
         report: what the page says.
         folder: where.
         format: of the files in figures/.
-        width: of the files in figures/, as a key of `PAPER`; None draws them as on the page.
+        width: of the files in figures/, as a key of `SHAPES`.
     """
     sources, narrow = {}, {}
     for figure in report.figures:
         check()
-        drawing = figure.figure if width is None else figure.draw(PAPER[width])
+        drawing = figure.figure if width == "page" else figure.draw(SHAPES[width])
         write_bytes(folder / "figures" / f"{figure.name}.{format}", figure_bytes(drawing, format))
-        sources[figure.name] = image_source(figure.figure)
+        sources[figure.name] = _source(figure.figure)
         if (stacked := figure.narrow) is not None:
-            narrow[figure.name] = image_source(stacked)
-    page = folder / "report.html"
-    write_text(page, render(report, sources, narrow, format))
-    return page
-
-
-def render(report: Report, sources: Mapping[str, str], narrow: Mapping[str, str], format: str) -> str:
-    """The report as one HTML page that needs no other file, no network and no script.
-
-    Args:
-        report: what it says.
-        sources: the image of each figure, by its name.
-        narrow: the image for narrow screens, of the figures that have one.
-        format: of the files in figures/.
-    """
+            narrow[figure.name] = _source(stacked)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("jaxsens.core.report"),
         autoescape=True,
@@ -143,11 +124,12 @@ def render(report: Report, sources: Mapping[str, str], narrow: Mapping[str, str]
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    template = environment.get_template("report.html")
-    return template.render(report=report, sources=sources, narrow=narrow, format=format)
+    page, template = folder / "report.html", environment.get_template("report.html")
+    write_text(page, template.render(report=report, sources=sources, narrow=narrow, format=format))
+    return page
 
 
-def image_source(figure: Figure) -> str:
+def _source(figure: Figure) -> str:
     """A drawing as the source of an image: on the page, each is an image of its own, so that ids cannot clash."""
     drawing = base64.b64encode(figure_bytes(figure, "svg", outlines=True))
     return f"data:image/svg+xml;base64,{drawing.decode('ascii')}"
@@ -169,43 +151,10 @@ def write_local_slopes(path: str | os.PathLike[str], fits: Iterable[ExponentFit]
     write_table(Path(path), ("variant", "statistic", *LOCAL_COLUMNS), rows, missing="nan")
 
 
-def _with_interval(value: float, low: float, high: float) -> str:
-    return signed(value) + ("" if math.isnan(low) else f" [{signed(low)}, {signed(high)}]")
-
-
-def summary_table(fits: Sequence[ExponentFit]) -> Table:
-    """The fits as a table for a terminal, one row per variant and statistic: exponent, interval and what they mean."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    # Light enough for the sentences of the last column to fit a terminal of 80 columns.
-    table = Table(
-        title="Exponent e of statistic ~ n^e", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False
-    )
-    table.add_column("variant", no_wrap=True)
-    table.add_column("statistic", overflow="fold")
-    table.add_column(Text(f"e [{LEVEL} interval]"), justify="right", no_wrap=True)
-    table.add_column("as n grows, it")
-    previous = None
-    for fit in fits:
-        if previous not in (None, fit.variant):
-            table.add_section()
-        table.add_row(
-            Text(fit.variant if fit.variant != previous else ""),
-            Text(fit.statistic),
-            Text(DASH if math.isnan(fit.exponent) else _with_interval(fit.exponent, fit.ci_low, fit.ci_high)),
-            fit.growth.value + (f" ({fit.note})" if fit.note else ""),
-        )
-        previous = fit.variant
-    return table
-
-
-def exponent_table(fits: Sequence[ExponentFit], bounded: Mapping[str, bool | None]) -> ReportTable:
-    """A row per fit: its exponent and interval, also in words. bounded: whether a variant's embeddings are bounded."""
+def exponent_table(fits: Sequence[ExponentFit]) -> ReportTable:
+    """A row per fit: its exponent and interval, also in words."""
     columns: dict[str, Callable[[ExponentFit], str]] = {
         "variant": lambda fit: fit.variant,
-        "embeddings": lambda fit: boundedness(bounded[fit.variant]),
         "statistic": lambda fit: fit.statistic,
         "as n grows, it": lambda fit: fit.growth.value,
         "note": lambda fit: fit.note,
@@ -224,7 +173,9 @@ def variant_table(data: SweepData) -> ReportTable:
         "what it is": lambda variant: variant.description,
         "weights": lambda variant: variant.weights,
         "temperature": lambda variant: variant.temperature or DASH,
-        "position embeddings": lambda variant: boundedness(variant.bounded),
+        "position embeddings": lambda variant: {None: DASH, True: "bounded", False: "unbounded"}[
+            variant.bounded
+        ],
         "measured in the output": lambda variant: variant.outputs or DASH,
     }
     return table_of("", data.variants, columns)
@@ -263,11 +214,6 @@ def flips_text(measured: int, population: int) -> str:
     return (
         f"all {measured:,}" if measured == population else f"random samples: {measured:,} of {population:,}"
     )
-
-
-def boundedness(bounded: bool | None) -> str:
-    """Whether position embeddings stay bounded as n grows, as a word; a dash where that is not known."""
-    return DASH if bounded is None else "bounded" if bounded else "unbounded"
 
 
 def _tally(values: Iterable[str], between: str = "; ") -> str:

@@ -59,8 +59,8 @@ class Shape:
 PAGE, NARROW = Shape(), Shape(columns=1)
 """Of a page, and of a page on a narrow screen."""
 
-PAPER = {"one": Shape(1, 3.25, 7.5), "two": Shape(None, 6.75, 7.5)}
-"""Of one column and of two columns of a paper."""
+SHAPES = {"page": PAGE, "one": Shape(1, 3.25, 7.5), "two": Shape(None, 6.75, 7.5)}
+"""Of the page, and of one column and of two columns of a paper."""
 
 _UP = [(0, 0.3), (0, 1), (-0.2, 0.7), (0, 1), (0.2, 0.7)]
 ARROWS = {
@@ -143,7 +143,6 @@ class Panel:
         y_label, x_label: of the axes.
         lines, guides: what is drawn.
         ticks: the lengths to mark on the horizontal axis.
-        legend_title: empty for none.
         log: whether the vertical axis is logarithmic too.
         tick_names: what to write at a tick instead of its number.
     """
@@ -154,7 +153,6 @@ class Panel:
     ticks: Sequence[float]
     guides: Sequence[Guide] = ()
     x_label: str = "input length n (symbols)"
-    legend_title: str = ""
     log: bool = True
     tick_names: Mapping[float, str] = field(default_factory=dict)
 
@@ -175,7 +173,7 @@ def figure_settings(size: float = 10.0) -> Iterator[None]:
 
     size: of texts in points; markers go with it.
     """
-    look = {"font.size": size, "legend.fontsize": 0.95 * size, "legend.title_fontsize": 0.95 * size}
+    look = {"font.size": size, "legend.fontsize": 0.95 * size}
     look |= {"lines.markersize": 0.55 * size, "lines.linewidth": 0.16 * size}
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
@@ -277,7 +275,7 @@ def draw_panels(
         share_y: whether panels share their vertical extent if all of them are linear.
     """
     share_y = share_y and not any(panel.log for panel in panels)
-    legend_lines = max(len(panel.lines) + bool(panel.legend_title) for panel in panels)
+    legend_lines = max(len(panel.lines) for panel in panels)
     texts = 0.75 + (0 if share_legend else 0.23 * legend_lines)
     handles = [legend_handle(line.label, line.style) for line in panels[0].lines] if share_legend else []
     columns = min(columns, len(panels), shape.columns or len(panels))
@@ -292,7 +290,7 @@ def draw_panels(
             if not share_legend:
                 _add_legend(axes, panel, figure)
         if share_legend:
-            legend_below(figure, handles, beside, panels[0].legend_title)
+            legend_below(figure, handles, beside)
     return figure
 
 
@@ -361,8 +359,7 @@ def _draw_line(axes: Axes, line: Line, factor: float) -> None:
     if line.intervals:
         _draw_intervals(axes, line, factor)
     joined = np.where(np.isin(lengths, list(line.blurred)), np.nan, median)
-    (curve,) = axes.plot(x, joined, color=style.colour, zorder=3)
-    curve.set_dashes(style.dashes)
+    axes.plot(x, joined, color=style.colour, linestyle=style.linestyle, zorder=3)
     filled = {"markerfacecolor": style.colour, "markeredgecolor": "white", "markeredgewidth": 0.6}
     hollow = {"markerfacecolor": "white", "markeredgecolor": style.colour, "markeredgewidth": 1.3}
     is_hollow = np.isin(lengths, list(line.hollow))
@@ -389,36 +386,30 @@ def _draw_line(axes: Axes, line: Line, factor: float) -> None:
 def _draw_intervals(axes: Axes, line: Line, factor: float) -> None:
     """Draws error bars with caps, cut at the edges of the axes: an end may be infinite, or 0 on a logarithmic axis."""
     edges = axes.get_ylim() if axes.get_yscale() != "linear" else (-math.inf, math.inf)
-    x = np.array([*line.intervals]) * factor
-    ends = np.array([*line.intervals.values()], dtype=np.float64).T
-    low, high = np.clip(ends, *edges)
-    axes.vlines(x, low, high, color=line.style.colour, linewidth=0.9, zorder=2)
-    for end, cut in ((low, ends[0]), (high, ends[1])):
-        inside = end == cut
-        axes.plot(x[inside], end[inside], "_", color=line.style.colour, markersize=7, zorder=2)
+    x, ends = np.array([*line.intervals]) * factor, np.array([*line.intervals.values()], dtype=np.float64).T
+    cut = np.clip(ends, *edges)
+    axes.vlines(x, *cut, color=line.style.colour, linewidth=0.9, zorder=2)
+    caps = np.where(cut == ends, cut, np.nan)
+    axes.plot(x, caps.T, "_", color=line.style.colour, markersize=7, zorder=2)
 
 
 def _add_legend(axes: Axes, panel: Panel, figure: Figure) -> None:
     lines_below = -4 * matplotlib.rcParams["font.size"] / 72  # clear of the axis label, at any height
     below = ScaledTranslation(0, lines_below, figure.dpi_scale_trans)
-    legend = axes.legend(
+    axes.legend(
         handles=[legend_handle(line.label, line.style) for line in panel.lines],
-        title=panel.legend_title or None,
         loc="upper left",
         bbox_to_anchor=(0, 0),
         bbox_transform=axes.transAxes + below,
         borderaxespad=0,
         handlelength=4.5,
-        alignment="left",
     )
-    legend.get_title().set_color("#333333")
 
 
-def legend_below(figure: Figure, handles: Sequence[Line2D], columns: int, title: str = "") -> None:
+def legend_below(figure: Figure, handles: Sequence[Line2D], columns: int) -> None:
     """Adds one legend of all panels of a figure, below them."""
     number = min(columns, len(handles))
-    place = {"loc": "outside lower center", "ncols": number, "handlelength": 4.5}
-    figure.legend(handles=handles, title=title or None, **place)
+    figure.legend(handles=handles, loc="outside lower center", ncols=number, handlelength=4.5)
 
 
 def legend_handle(label: str, style: LineStyle, **changes: Any) -> Line2D:

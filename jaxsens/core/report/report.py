@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 
@@ -15,8 +13,8 @@ from jaxsens.core.flips.positions import READOUT
 from jaxsens.core.report.data import having
 from jaxsens.core.report.decisions import decision_sections
 from jaxsens.core.report.distances import Distances, distance_sections, write_distances
-from jaxsens.core.report.figures import ReportFigure, local_slope_figure, profile_figure, sensitivity_figure
-from jaxsens.core.report.fits import ExponentFit, enumeration, summary_sentence
+from jaxsens.core.report.figures import local_slope_figure, profile_figure, sensitivity_figure
+from jaxsens.core.report.fits import enumeration, summary_sentence
 from jaxsens.core.report.page import (
     Report,
     Section,
@@ -28,11 +26,10 @@ from jaxsens.core.report.page import (
     write_page,
     write_summary,
 )
-from jaxsens.core.report.panels import LineStyle, variant_styles
+from jaxsens.core.report.panels import variant_styles
 from jaxsens.core.report.sweep_data import SweepData
 from jaxsens.core.report.texts import text
 from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, PER_POSITION
-from jaxsens.core.sweeps.sources import Weights
 from jaxsens.core.sweeps.sweep import SweepPlan, write_points_csv, write_results_csv
 
 DEFAULT_TITLE = "Flip sensitivity against input length"
@@ -42,7 +39,7 @@ FILES = {"points.csv": "points.csv", "fitted exponents": "summary.csv", "local s
 
 
 def write_report(
-    data: SweepData, directory: str | os.PathLike[str], format: str = "svg", width: str | None = None
+    data: SweepData, directory: str | os.PathLike[str], format: str = "svg", width: str = "page"
 ) -> Path:
     """Writes points.csv, NAME.csv of the sweep's tables, summary.csv, local_slopes.csv, distances.csv,
     distance_exponents.csv, figures/ and report.html into a directory, each file atomically. Returns the page's path.
@@ -71,25 +68,33 @@ def build_report(data: SweepData) -> Report:
     statistics = ("mean", "max", AVERAGE_SENSITIVITY, PER_POSITION)
     main = tuple(name for name in statistics if name in plan.statistics) or plan.statistics[:1]
     findings = [*(summary_sentence(fits, statistic) for statistic in main), *about_equals(data)]
-    bounded = {variant.name: variant.bounded for variant in data.variants}
     caveats = [text("samples")] if data.sampled else []
     caveats += [_about_estimates(data)] if data.estimated else []
     caveats += about_unresolved(data)
     caveats += [text("beyond-exactness", variant=variant, n=n) for variant, n in data.inexact.items()]
+    norm, asks = plan.measurement.measure.kind, "How much does a flip change the output?"
+    if plan.measurement.measure.indicator:
+        asks = "How often does a flip change the decision?"
+    figure = sensitivity_figure(
+        data.points,
+        fits,
+        styles,
+        statistics=(*main, *(name for name in plan.statistics if name not in main)),
+        heading=asks,
+        norm=norm,
+    )
     sections = [
         Section("What was found", paragraphs=caveats, bullets=findings),
-        Section("Sensitivity against input length", figures=_sensitivity_figures(data, fits, styles, main)),
+        Section("Sensitivity against input length", figures=[figure]),
         Section("The variants", tables=[variant_table(data)]),
-        Section("Fitted exponents", tables=[exponent_table(fits, bounded)]),
+        Section("Fitted exponents", tables=[exponent_table(fits)]),
     ]
     if any(fit.local for fit in fits if fit.statistic in main):
         figure = local_slope_figure(fits, styles, statistics=main, lengths=sorted(set(data.points["n"])))
         sections.append(Section("Is one exponent enough?", figures=[figure]))
-    decisions, profiles = data.flips.decisions, data.flips.profiles
-    if decisions is not None:
-        sections += decision_sections(decisions)
-    if profiles and not _of_readout(plan):  # there is no profile of one position
-        figure = profile_figure(profiles, data.names, norm=plan.measurement.measure.kind)
+    sections += decision_sections(data.flips)
+    if (profiles := data.flips.profiles) and not _of_readout(plan):  # there is no profile of one position
+        figure = profile_figure(profiles, data.names, norm=norm)
         sections.append(Section("Which positions matter", figures=[figure]))
     if (distances := distances_of(data)) is not None:
         sections += distance_sections(distances)
@@ -123,7 +128,7 @@ def distances_of(data: SweepData) -> Distances | None:
 def _introduction(data: SweepData, flips: str) -> list[str]:
     """What was measured, and what is known of it."""
     measurement = data.plan.measurement
-    values = {"edit": _edit(data.plan, "flip"), "flips": flips, "networks": _networks(data)}
+    values = {"edit": _edit(data.plan), "flips": flips, "networks": _networks(data)}
     replaced = measurement.flips.longer == 0
     if not measurement.measure.indicator or measurement.measure.threshold is None:
         beside = (distances := distances_of(data)) is not None and np.min(distances.table["distance"]) > 0
@@ -137,12 +142,12 @@ def _introduction(data: SweepData, flips: str) -> list[str]:
     return [text("decisions", threshold=threshold, **values), *limits]
 
 
-def _edit(plan: SweepPlan, form: str) -> str:
-    """What a flip does, as a "flip" in a sentence or as the "heading" of a figure."""
+def _edit(plan: SweepPlan) -> str:
+    """What a flip does."""
     flips = plan.measurement.flips
     kind = flips.kind if flips.longer else "substitute"
     symbol = "the symbol at the readout" if _of_readout(plan) else "one symbol"
-    return text(f"{form}-{kind}", symbol=symbol, copies=f"{1 + flips.copies} copies")
+    return text(f"flip-{kind}", symbol=symbol, copies=f"{1 + flips.copies} copies")
 
 
 def _of_readout(plan: SweepPlan) -> bool:
@@ -198,35 +203,13 @@ def about_unresolved(data: SweepData) -> list[str]:
     return remarks
 
 
-def _sensitivity_figures(
-    data: SweepData, fits: Sequence[ExponentFit], styles: dict[str, LineStyle], main: Sequence[str]
-) -> list[ReportFigure]:
-    """A figure of the main statistics, and one of the others if there are any."""
-    norm = data.plan.measurement.measure.kind
-    what = (
-        "How often does the decision change"
-        if data.plan.measurement.measure.indicator
-        else "How much does the output change"
-    )
-    heading = f"{what} when {_edit(data.plan, 'heading')}?"
-    figures = [sensitivity_figure(data.points, fits, styles, statistics=main, heading=heading, norm=norm)]
-    others = [name for name in data.plan.statistics if name not in main]
-    if others:
-        more = {"name": "sensitivity-others", "heading": "The other statistics", "norm": norm}
-        figures.append(sensitivity_figure(data.points, fits, styles, statistics=others, **more))
-    return figures
-
-
 def _networks(data: SweepData) -> str:
     by_weights: dict[str, list[str]] = {}
     for variant in data.variants:
         by_weights.setdefault(variant.weights, []).append(variant.name)
     if len(by_weights) == 1:
         return text(f"networks-{next(iter(by_weights))}")
-    listed = ["networks with random weights"] if "random" in by_weights else []
-    for kind in get_args(Weights)[1:]:
-        if kind in by_weights:
-            listed.append(f"{text(f'networks-{kind}')} ({enumeration(by_weights[kind])})")
+    listed = (f"{text(f'networks-{kind}')} ({enumeration(names)})" for kind, names in by_weights.items())
     return f"{' and on '.join(listed)}, all with the same inputs"
 
 

@@ -130,7 +130,7 @@ class SweepResult(SweepData):
         directory: str | os.PathLike[str],
         *,
         format: Literal["svg", "png", "pdf"] = "svg",
-        width: Literal["one", "two"] | None = None,
+        width: Literal["page", "one", "two"] = "page",
     ) -> Path:
         """Writes report.html, its figures and its tables into a directory, each file atomically.
 
@@ -139,8 +139,8 @@ class SweepResult(SweepData):
         Args:
             directory: of the report; it is made if it is not there.
             format: of the files in figures/. Text stays text in SVG, and fonts in PDF are embedded as Type 42.
-            width: of the files in figures/, in the columns of a paper: "one" (3.25 inches) or "two" (6.75). None draws
-                them as on the page.
+            width: of the files in figures/: as on the "page", or as wide as "one" column of a paper (3.25 inches) or
+                "two" (6.75).
 
         Returns:
             The path of the page.

@@ -207,7 +207,7 @@ def load_theorem6(directory: str | os.PathLike[str]) -> Theorem6Data:
 
 
 def write_theorem6_report(
-    directory: str | os.PathLike[str], format: str = "svg", width: str | None = None
+    directory: str | os.PathLike[str], format: str = "svg", width: str = "page"
 ) -> tuple[Path, tuple[str, ...], tuple[ExponentFit, ...]]:
     """Writes summary.csv, figures/ and report.html into a directory of the experiment.
 

@@ -58,7 +58,7 @@ def measured(tmp_path_factory) -> tuple[Any, Any]:
 @pytest.mark.long
 def test_what_is_kept_of_decisions_is_that_of_a_loop_over_points(measured):
     results, data = measured
-    models = data.flips.decisions.models.set_index(["n", "seed"])
+    models = data.flips.models.set_index(["n", "seed"])
     assert set(models["variant"]) == {"softmax"}
     for key, result in results.items():
         flips = np.bincount(result.inputs, weights=result.norms)
@@ -71,9 +71,7 @@ def test_what_is_kept_of_decisions_is_that_of_a_loop_over_points(measured):
             for (m, _), result in results.items()
             if m == n
         ]
-        np.testing.assert_allclose(
-            data.flips.decisions.profiles["softmax", n], np.mean(each, axis=0), rtol=1e-12
-        )
+        np.testing.assert_allclose(data.flips.shares["softmax", n], np.mean(each, axis=0), rtol=1e-12)
     assert models["average"].max() > 0
 
 
@@ -81,16 +79,16 @@ def test_a_sample_of_flips_has_averages_only_and_other_norms_nothing(measured):
     results, _ = measured
     words = next(iter(results.values())).tokens
     tables = FlipTables()
-    assert tables.decisions is None
+    assert decision_sections(tables) == []
     drawn = flip_sensitivity(jnp.sum, words, jaxsens.Substitute(2, sample=5), "decision", readout=None)
     tables.add_decisions("drawn", 3, 0, drawn)
-    kept: Any = tables.decisions
-    assert not kept.profiles
+    kept: Any = tables
+    assert not kept.shares
     assert kept.models[["smallest", "largest"]].isna().all(axis=None)
     assert kept.models["average"].tolist() == [drawn.average_sensitivity]
     headings = [section.heading for section in decision_sections(kept)]
     assert headings == ["The models of the seeds"]
-    assert model_table(kept).rows[0][-2:] == (DASH, DASH)
+    assert model_table(kept.models).rows[0][-2:] == (DASH, DASH)
 
 
 def test_the_report_is_of_counts(measured):
@@ -102,7 +100,7 @@ def test_the_report_is_of_counts(measured):
     headings = [section.heading for section in report.sections]
     assert {"At how many flips an input is sensitive", "The models of the seeds"} <= {*headings}
     models = report.sections[headings.index("The models of the seeds")].tables[0]
-    own = data.flips.decisions.models.query("n == 5")
+    own = data.flips.models.query("n == 5")
     assert models.rows[-1][:4] == ("softmax", "5", "3", models.rows[-1][3])
     assert models.rows[-1][3].startswith(f"{own['average'].mean():.3g} [")
     assert models.rows[-1][5] == f"{100 * (own['average'] == 0).mean():.3g} %"
@@ -115,16 +113,15 @@ def test_the_report_is_of_counts(measured):
 
 def test_drawings_have_what_was_measured(measured):
     _, data = measured
-    decisions = data.flips.decisions
-    drawn: Any = input_figure(decisions).figure.axes
+    drawn: Any = input_figure(data.flips.shares).figure.axes
     (axes,) = drawn
     lines = {line.get_label(): line for line in axes.lines}
     assert [*lines] == ["n = 3", "n = 4", "n = 5"]
     for n in (3, 4, 5):
-        shares = data.flips.decisions.profiles["softmax", n]
+        shares = data.flips.shares["softmax", n]
         assert lines[f"n = {n}"].get_xdata().tolist() == np.flatnonzero(shares).tolist()
         np.testing.assert_array_equal(lines[f"n = {n}"].get_ydata(), shares[shares > 0])
-    panels: Any = model_figure(decisions).figure.axes
+    panels: Any = model_figure(data.flips.models).figure.axes
     assert [axes.get_title("left") for axes in panels if axes.get_visible()] == ["n = 3", "n = 4", "n = 5"]
     assert all(axes.patches[0].get_data().values.sum() == 3 for axes in panels[:3])
 

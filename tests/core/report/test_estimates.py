@@ -50,10 +50,10 @@ def strokes_of(axes: Axes, k: int) -> list[tuple[float, float]]:
 
 def test_intervals_reach_from_the_lowest_end_over_seeds_to_the_highest():
     found = inexact(TABLE, "a", "mean")
-    assert found.lengths == {128, 256}
-    assert found.intervals[128] == pytest.approx((0.8 / 128, 1.2 / 128))
-    assert inexact(TABLE, "a", "max") == (frozenset({128.0, 256.0}), {}, {})
-    assert inexact(EXACT, "a", "mean") == (frozenset(), {}, {})
+    assert found["hollow"] == {128, 256}
+    assert found["intervals"][128] == pytest.approx((0.8 / 128, 1.2 / 128))
+    assert inexact(TABLE, "a", "max") == {"hollow": {128, 256}, "bounds": {}}
+    assert inexact(EXACT, "a", "mean") == {}
 
 
 def test_what_is_known_of_estimates_is_no_statistic():

@@ -63,7 +63,7 @@ def test_the_legend_gives_each_variants_exponent_and_interval(six):
     assert len(texts) == 6
     assert texts[0].startswith(f"softmax:  $n^{{{fit.exponent:.2f}}}$  [\N{MINUS SIGN}")
     assert texts[5] == "average-hard:  no power of n  (exactly 0)"
-    assert "95 % interval over seeds" in legend.get_title().get_text()
+    assert "95 % interval over seeds" in six.caption
 
 
 def test_the_guides_have_the_slopes_0_and_minus_1(six):

@@ -112,7 +112,7 @@ def test_a_floor_is_drawn_hollow_with_an_arrow_down_and_off_the_line():
     assert "is what the value is at most" in figure.caption
     for other in ("Hollow markers are estimates", "arrow up is a lower bound"):
         assert other not in figure.caption
-    assert inexact(TABLE, "a", "mean").bounds == {128: "at most", 256: "at most"}
+    assert inexact(TABLE, "a", "mean")["bounds"] == {128: "at most", 256: "at most"}
     mean, largest = figure.figure.axes[:2]
 
     def arrows(axes):
