@@ -140,18 +140,17 @@ def test_measure_says_how_far_the_training_of_a_model_is(trained, tmp_path, caps
     assert json.loads(out)["training"] is None
 
 
-def test_report_of_an_experiment_that_was_stopped_in_its_first_training_says_so(
-    tmp_path, capsys, monkeypatch
-):
+def test_theorem6_that_is_stopped_in_training_says_how_to_resume(tmp_path, capsys, monkeypatch):
     def stopped(config, directory, progress):
-        directory.mkdir(parents=True)
         raise TrainingInterrupted(2, directory, 15)
 
     monkeypatch.setattr(theorem6, "train", stopped)
     write_training(tmp_path)
     (tmp_path / "theorem6.toml").write_text(THEOREM6)
-    assert run(capsys, "theorem6", tmp_path / "theorem6.toml", "--out", tmp_path / "out")[0] == 143
-    assert "sweep" not in refused(capsys, "theorem6", "report", tmp_path / "out")
+    code, _, err = run(capsys, "theorem6", tmp_path / "theorem6.toml", "--out", tmp_path / "out")
+    assert code == 143
+    assert "stopped; 0 of 12 points" in err
+    assert "To resume: jaxsens theorem6" in err
 
 
 @pytest.mark.long
@@ -161,10 +160,11 @@ def test_theorem6_ends_with_a_report_which_report_writes_again(tmp_path, capsys,
     out = tmp_path / "out"
     code, printed, log = run(capsys, "theorem6", tmp_path / "theorem6.toml", "--out", out)
     assert code == 0, log
-    assert "rnn: after n = 6 symbols the cross-entropy, the mean over seeds, is 0.8664" in printed
     assert str(out / "report.html") in printed.replace("\n", "")
-    for name in ("cross_entropy.csv", "sensitivity.csv", "summary.csv", "theorem6.toml"):
+    for name in ("points.csv", "evaluation.csv", "summary.csv", "sweep.toml"):
         assert (out / name).stat().st_size > 0
+    page = (out / "report.html").read_text("utf-8")
+    assert "rnn: after n = 6 symbols the cross-entropy, the mean over seeds, is 0.8664" in page
     (out / "report.html").unlink()
     draw_nothing(monkeypatch)
     code, again, _ = run(capsys, "report", out)

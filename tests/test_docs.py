@@ -83,8 +83,9 @@ def test_every_table_of_a_config_is_in_the_reference_and_says_what_each_key_mean
     from jaxsens.core.sweeps.inputs import AllWords, RandomWords, WordFile
     from jaxsens.core.sweeps.points import Measurement
     from jaxsens.theory.tables.sweep import Bounds
-    from jaxsens.training.tables.generalisation import Generalisation
+    from jaxsens.training.generalisation import Generalisation
     from jaxsens.training.theorem6.config import Theorem6Model, Theorem6Tables
+    from jaxsens.training.theorem6.evaluation import Evaluation
 
     sweep = (
         Settings,
@@ -93,6 +94,7 @@ def test_every_table_of_a_config_is_in_the_reference_and_says_what_each_key_mean
         Measurement,
         AttentionTable,
         Bounds,
+        Evaluation,
         AllWords,
         RandomWords,
         WordFile,

@@ -187,7 +187,11 @@ def _predicted(critical: dict[tuple[int, int], float]) -> dict[str, tuple[float,
 def _slopes(points: pandas.DataFrame, schedules: dict[str, Schedule], statistic: str) -> pandas.DataFrame:
     import pandas as pd
 
-    fits = [fit for fit in fit_exponents(points, schedules) if fit.statistic == statistic]
+    fits = [
+        fit
+        for fit in fit_exponents(points[points["variant"].isin([*schedules])])
+        if fit.statistic == statistic
+    ]
     rows = []
     for fit in fits:
         schedule = schedules[fit.variant]

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import tyro
 from rich.console import Console
 
-from jaxsens.cli import trained
 from jaxsens.cli.shared import (
     CacheFolder,
     Config,
@@ -156,28 +155,51 @@ def sweep(
     job.check()
     if job.requested:
         return sweep_in_job(job, options)
-    from jaxsens.core.sweeps.jobs.job import why_unwritable
-    from jaxsens.core.sweeps.status import counts_text
     from jaxsens.core.sweeps.sweep import run_whole
 
     sweep, chosen = options.load()
-    console, progress = Console(stderr=True), Console(stderr=True, quiet=quiet)
+    progress = Console(stderr=True, quiet=quiet)
     with flags_named({"directory": "--out"}), programs_kept(options.compilation_cache) as programs:
         outcomes = run_whole(sweep, out, chosen, progress)
     if any(outcome.computed for outcome in outcomes):
         print_text(progress, f"{programs}")
+    return finish(sweep, outcomes, out, quiet, options.shard is not None, options.format, options.width)
+
+
+def finish(
+    sweep: Sweep,
+    outcomes: Sequence[Outcome],
+    out: Path,
+    quiet: bool,
+    part: bool = False,
+    format: Format = "svg",
+    width: Width = "page",
+) -> int:
+    """Says how the jobs of a sweep ended, writes its report, and returns the exit code.
+
+    Args:
+        sweep: the sweep.
+        outcomes: of its jobs, in their order.
+        out: its directory.
+        quiet: whether only failures are printed.
+        part: whether others measure the points that are missing, so that there is no report before they are there.
+        format, width: of the files in figures/.
+    """
+    from jaxsens.core.sweeps.jobs.job import why_unwritable
+    from jaxsens.core.sweeps.status import counts_text
+
+    console, progress, counts = Console(stderr=True), Console(stderr=True, quiet=quiet), sweep.stored(out)
     say_failures(console, *outcomes)
-    counts = sweep.stored(out)
     done = counts_text(counts)
     if outcomes[-1].ended_early:
         say_why_ended(console, outcomes[-1], done)
     elif counts["points"][0] == 0:
         print_text(console, "no point could be measured")
-    elif options.shard is not None and any(stored < of for stored, of in counts.values()):
+    elif part and any(stored < of for stored, of in counts.values()):
         print_text(progress, f"{done}; `{shlex.join(['jaxsens', 'report', str(out)])}` plots them")
     else:
         try:
-            report_all(out, quiet, options.format, options.width)
+            report(out, format=format, width=width, quiet=quiet)
         except OSError as error:
             print_text(console, f"stopped: {why_unwritable(error, out)}. {done}. To resume: {command_line()}")
             return 1
@@ -208,7 +230,9 @@ def _swept(job: InJob, options: SweepOptions) -> int:
     import jax
 
     from jaxsens.core.sweeps import distributed
+    from jaxsens.core.sweeps.jobs.job import run
     from jaxsens.core.sweeps.status import counts_text
+    from jaxsens.core.sweeps.sweep import PointsJob, RecordsJob
 
     distributed.join(job.coordinator, job.processes, job.process)
     progress, errors = Console(stderr=True, quiet=options.quiet), Console(stderr=True)
@@ -223,25 +247,18 @@ def _swept(job: InJob, options: SweepOptions) -> int:
         return outcomes[-1].exit_code
     print_text(progress, "waiting for the other processes")
     distributed.wait_for_all()
-    if number == 0:
-        outcomes += _after_all(sweep, options, progress)
-    return max(outcome.exit_code for outcome in outcomes)
-
-
-def _after_all(sweep: Sweep, options: SweepOptions, progress: Console) -> list[Outcome]:
-    """Writes the tables and the report of what all processes measured."""
-    from jaxsens.core.sweeps.jobs.job import run
-    from jaxsens.core.sweeps.status import counts_text
-    from jaxsens.core.sweeps.sweep import PointsJob, RecordsJob
-
-    out = options.out
-    jobs = [PointsJob(sweep, out), *(RecordsJob(sweep, name, out) for name in sweep.table_points)]
-    outcomes: list[Outcome] = [run(job, progress, []) for job in jobs]
-    if any(outcome.finished < outcome.planned for outcome in outcomes):
-        print_text(progress, counts_text(sweep.stored(out)))
-    if outcomes[0].finished:
-        report_all(out, options.quiet, options.format, options.width)
-    return outcomes
+    code = max(outcome.exit_code for outcome in outcomes)
+    if number != 0:
+        return code
+    # What all processes measured.
+    jobs = [
+        PointsJob(sweep, options.out),
+        *(RecordsJob(sweep, name, options.out) for name in sweep.table_points),
+    ]
+    outcomes = [run(one, progress, []) for one in jobs]
+    return max(
+        code, finish(sweep, outcomes, options.out, options.quiet, False, options.format, options.width)
+    )
 
 
 def time_text(points: Sequence[Point], tables: Iterable[SweepTable]) -> str:
@@ -252,16 +269,6 @@ def time_text(points: Sequence[Point], tables: Iterable[SweepTable]) -> str:
     groups = [one for one in expected_points(points) if isinstance(one, ExpectedPoints)]
     seconds, compiling = expected_seconds(groups, tables)
     return f"the missing points take about {duration(seconds)} here, {duration(compiling)} of it to compile, once"
-
-
-def report_all(directory: Path, quiet: bool, format: Format, width: Width) -> None:
-    """Writes the tables and the report of all that a sweep directory holds."""
-    from jaxsens.core.sweep import load_sweep
-
-    result = load_sweep(directory)
-    page = result.report(directory, format=format, width=width)
-    console = Console(quiet=quiet)
-    print_text(console, f"{result}\n{page}")
 
 
 def report(
@@ -275,12 +282,12 @@ def report(
         width: As on the page, or as wide as one column (3.25 inches) or two (6.75) of a paper: the files in figures/.
         quiet: Print only errors.
     """
-    from jaxsens.training.theorem6.results import is_theorem6
+    from jaxsens.core.sweep import load_sweep
 
-    if is_theorem6(directory):
-        trained.write_report(directory, quiet, format, width)
-        return 0
-    report_all(directory, quiet, format, width)
+    result = load_sweep(directory)
+    page = result.report(directory, format=format, width=width)
+    console = Console(quiet=quiet)
+    print_text(console, f"{result}\n{page}")
     return 0
 
 

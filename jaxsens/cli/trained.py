@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
@@ -27,8 +24,7 @@ from jaxsens.cli.shared import (
 from jaxsens.core.base.files import only_inside
 
 if TYPE_CHECKING:
-    from jaxsens.core.sweeps.jobs.job import Outcome
-    from jaxsens.training.tables.table_experiment import TableExperiment
+    pass
 
 
 @dataclass(frozen=True)
@@ -43,29 +39,6 @@ class RunOptions:
     out: Out
     compilation_cache: CacheFolder = None
     quiet: Flag = False
-
-    def run(
-        self,
-        compute: Callable[[Console], Outcome],
-        report: Callable[[Outcome], None],
-        parts: str,
-    ) -> int:
-        """Runs a job, says how it ended, and returns the exit code.
-
-        Args:
-            compute: runs the job, whose progress is printed to the console that it is given.
-            report: writes what is to be written after it.
-            parts: what the job's items are called, such as "trainings".
-        """
-        console = Console(stderr=True)
-        with programs_kept(self.compilation_cache):
-            outcome = compute(Console(stderr=True, quiet=self.quiet))
-        say_failures(console, outcome)
-        report(outcome)
-        if outcome.ended_early:
-            done = f"{outcome.finished} of {outcome.planned} {parts} are done"
-            say_why_ended(console, outcome, done)
-        return outcome.exit_code
 
 
 Running = Annotated[RunOptions, tyro.conf.arg(name="")]
@@ -102,7 +75,7 @@ def train(config: Config, /, *, given: Running) -> int:
     except TrainingDiverged as error:
         print_text(console, f"failed: {error}")
         return 1
-    from jaxsens.training.tables.curves import training_summary, write_training_plot
+    from jaxsens.training.curves import training_summary, write_training_plot
 
     plot = write_training_plot(given.out)
     printed = Console(quiet=given.quiet)
@@ -125,31 +98,14 @@ def theorem6(config: Config, /, *, given: Running) -> int:
         given: Where, and how.
     """
     check_folder("theorem6", given.out)
+    from jaxsens.cli.sweep import finish
     from jaxsens.training.theorem6.config import load_theorem6_config
-    from jaxsens.training.theorem6.results import complete, read_plan
     from jaxsens.training.theorem6.run import run_theorem6
 
-    def report(outcome: Outcome) -> None:
-        if outcome.ended_early:
-            return
-        if complete(outcome.records, read_plan(given.out)):
-            write_report(given.out, given.quiet)
-        else:
-            print_text(Console(stderr=True), "nothing could be evaluated")
-
-    compute = partial(run_theorem6, load_theorem6_config(config), given.out)
-    return given.run(compute, report, "measurements")
-
-
-def write_report(directory: Path, quiet: bool, format: str = "svg", width: str = "page") -> None:
-    """Writes the report again from the existing results, and prints the findings."""
-    from jaxsens.training.theorem6.report import write_theorem6_report
-
-    page, findings, fits = write_theorem6_report(directory, format, width)
-    console = Console(quiet=quiet)
-    for text in (*findings, *map(str, fits)):
-        print_text(console, text)
-    print_text(console, f"{page}")
+    experiment = load_theorem6_config(config)
+    with flags_named({"directory": "--out"}), programs_kept(given.compilation_cache):
+        sweep, outcomes = run_theorem6(experiment, given.out, Console(stderr=True, quiet=given.quiet))
+    return finish(sweep, outcomes, given.out, given.quiet)
 
 
 def generalisation(config: Config, /, *, given: Running) -> int:
@@ -162,27 +118,18 @@ def generalisation(config: Config, /, *, given: Running) -> int:
         given: Where, and how.
     """
     check_folder("generalisation", given.out)
-    from jaxsens.training.tables.generalisation import Generalisation
-
-    return _tabulated(Generalisation, config, given)
-
-
-def _tabulated(kind: type[TableExperiment[Any, Any]], config: Path, given: RunOptions) -> int:
-    """Runs an experiment, writes what is done, even if that is not all, and returns the exit code."""
     from jaxsens.core.sweeps.jobs.job import run
+    from jaxsens.training.generalisation import Generalisation
 
-    experiment = kind.load(config)
-
-    def report(outcome: Outcome) -> None:
-        if not outcome.records or (outcome.unwritable and not given.out.is_dir()):
-            return
+    experiment, console = Generalisation.load(config), Console(stderr=True)
+    with programs_kept(given.compilation_cache), only_inside(given.out):
+        outcome = run(experiment.job(given.out), Console(stderr=True, quiet=given.quiet))
+    say_failures(console, outcome)
+    if outcome.records and (given.out.is_dir() or not outcome.unwritable):
         with only_inside(given.out):
             written = experiment.write(given.out, outcome.records)
         for text in written:
             print_text(Console(quiet=given.quiet), f"{text}")
-
-    def compute(progress: Console) -> Outcome:
-        with only_inside(given.out):
-            return run(experiment.job(given.out), progress)
-
-    return given.run(compute, report, experiment.parts)
+    if outcome.ended_early:
+        say_why_ended(console, outcome, f"{outcome.finished} of {outcome.planned} trainings are done")
+    return outcome.exit_code

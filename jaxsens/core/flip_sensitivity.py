@@ -8,15 +8,13 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Literal, TypedDict, Unpack, overload
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool
 
 from jaxsens.core.base import inputs, stopping
 from jaxsens.core.base.errors import FLIP_BYTES, TOKEN_BYTES, PrecisionWarning, check_fits, collecting
 from jaxsens.core.base.inputs import FEWER_FLIPS, SHORTER
-from jaxsens.core.base.programs import numerics, versions
+from jaxsens.core.base.programs import as_arrays, numerics, versions
 from jaxsens.core.base.registry import read
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.checks.check import (
@@ -258,8 +256,8 @@ class _Measurement:
         model, empty, engine, placement = self.run.model, self.empty, self.run.engine, self.placement
         tokens, flips, n, rounding = empty.tokens, empty.flips, self.run.n, None
         if self.engine.exact:
-            estimate, parameters = None, jax.tree.map(jnp.asarray, model.parameters)
-            engine, rounding = rounding_of(engine, model, tokens, flips, (parameters, placement))
+            estimate, parameters = None, as_arrays(model.parameters)
+            engine, rounding = rounding_of(engine, model, tokens, flips, parameters)
         else:
             estimate = self.engine.estimate(model, engine.measure, n, placement.budget)
             parameters = estimate.first

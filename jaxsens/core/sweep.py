@@ -158,7 +158,8 @@ def load_sweep(directory: str | os.PathLike[str]) -> SweepResult:
     for point, flips in read_points(folder, plan):
         metadata.append(point)
         key = (point.variant, point.n, point.seed)
-        tables.add(*key, flips.positions, flips.norms, flips.resolution, flips.readout)
+        if flips.n == point.n:  # a boundary symbol that does not count in n moves the positions
+            tables.add(*key, flips.positions, flips.norms, flips.resolution, flips.readout)
         if flips.measure.indicator:
             tables.add_decisions(*key, flips)
     if not metadata:

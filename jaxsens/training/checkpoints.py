@@ -1,9 +1,26 @@
-"""What is kept of a training: the state from which it goes on, and the trained model to measure."""
+"""What is kept of a training, with a digest: the state from which it goes on, and the trained model to measure.
+
+DIR/checkpoints/step-00001000/state/         the arrays, by Orbax
+DIR/checkpoints/step-00001000/manifest.json  sealed: the step, the config, versions, the tables so far; as "files" the
+                                             SHA-256 of all files of the state; as "content" that of the step, the
+                                             config's identity and all arrays
+
+A checkpoint is written whole or not at all, and read only if every byte is as it was written: Orbax alone silently
+restores wrong weights after a bit has flipped on disk.
+"""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import hashlib
+import logging
 import os
-from collections.abc import Callable, Mapping
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -12,20 +29,32 @@ from typing import Any
 import numpy as np
 from flax.traverse_util import flatten_dict
 from jax.tree_util import keystr, tree_leaves_with_path, tree_map_with_path
+from orbax import checkpoint as orbax
 
 from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.files import made_place, named_failures, never_a_link, takes_no_more
 from jaxsens.core.base.programs import numerics, versions
+from jaxsens.core.base.sealed import DamagedFile, digest, read_sealed, write_sealed
 from jaxsens.core.base.strict import typed_arguments
 from jaxsens.core.base.text import html_facts
 from jaxsens.core.models.config_tables import build
 from jaxsens.formal.languages import Language
-from jaxsens.training import storage
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.optimiser import TrainState, state_shapes
-from jaxsens.training.storage import DamagedCheckpoint
 
 FOLDER = "checkpoints"
 """The folder of a training's directory that holds its checkpoints."""
+
+MANIFEST = "manifest.json"
+_KIND = "manifest of a checkpoint"
+_STATE = "state"
+_NAME = re.compile(r"step-(\d{8,})")
+# From file systems that lock nothing.
+_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
+
+
+class DamagedCheckpoint(InputError):
+    """A checkpoint that is not what was written. The message says what is wrong with it."""
 
 
 @dataclass(frozen=True)
@@ -71,26 +100,26 @@ def load_checkpoint(directory: str | os.PathLike[str]) -> TrainedModel:
     """The trained model of a training's newest checkpoint, or of the checkpoint whose folder is given.
 
     Raises:
-        DamagedCheckpoint: If one of its files is missing or was changed; the message names it.
+        DamagedCheckpoint: If it is not what was written.
         InputError: If there is no checkpoint, or its config cannot be read.
     """
     path = Path(directory)
-    if not storage.is_checkpoint(path):
-        paths = storage.found(path / FOLDER) or storage.found(path)
-        if not paths:
-            raise InputError(
-                f"there is none; give the directory that `jaxsens train` wrote, or a step's folder in its {FOLDER}",
-                subject=f"checkpoint {path}",
-            )
-        path = paths[-1]
+    paths = _found(path / FOLDER) or _found(path)
+    if not paths and (path / MANIFEST).is_file() | (path / _STATE).is_dir():
+        paths = [path]
+    if not paths:
+        raise InputError(
+            f"there is none; give the directory that `jaxsens train` wrote, or a step's folder in its {FOLDER}",
+            subject=f"checkpoint {directory}",
+        )
+    path = paths[-1]
     try:
-        manifest, arrays = storage.read(path)
-        config = TrainConfig.from_table(manifest["config"], f"checkpoint {path}")
-        state = _state(arrays, config, path, parts=(".parameters",))
+        manifest, state = _read(path)
     except DamagedCheckpoint as error:
-        older = [other for other in storage.found(path.parent) if other.name < path.name]
+        older = [other for other in _found(path.parent) if other.name < path.name]
         remedy = f"; to go back to an older one, train again, or name {older[-1]}" if older else ""
         raise DamagedCheckpoint(f"{error}{remedy}") from error
+    config = TrainConfig.from_table(manifest["config"], f"checkpoint {path}")
     model = build(config.model, parameters=state.parameters)
     return TrainedModel(model, config, manifest["step"], path, manifest["content"])
 
@@ -105,12 +134,39 @@ def save(
     """Writes the checkpoint of a step, and removes the oldest ones beyond `config.checkpoint.keep`.
 
     `tables` holds the rows of the training's tables by name.
+
+    Raises:
+        OSError: naming the checkpoint, if it cannot be written.
     """
+    folder, table = directory / FOLDER, config.table()
+    path = folder / f"step-{step:08d}"
     arrays = {keystr(place): np.asarray(leaf) for place, leaf in tree_leaves_with_path(state)}
-    made_with = {**versions(), **{name: version(name) for name in ("optax", "orbax-checkpoint")}}
-    path = storage.write(directory / FOLDER, step, arrays, config.table(), made_with, tables)
-    for old in storage.found(directory / FOLDER)[: -config.checkpoint.keep]:
-        storage.remove(old)
+    hidden = made_place(_hidden(path))
+    try:
+        with named_failures(path, hidden):
+            hidden.mkdir(parents=True)
+            _reserve(hidden / "room", sum(array.nbytes for array in arrays.values()))
+            with _no_tracebacks_in_logs(), orbax.PyTreeCheckpointer() as checkpointer:
+                checkpointer.save((hidden / _STATE).absolute(), arrays)
+            manifest = {
+                "step": step,
+                "config": table,
+                "versions": {**versions(), **{name: version(name) for name in ("optax", "orbax-checkpoint")}},
+                "tables": dict(tables or {}),
+                "content": _content(step, table, arrays),
+                "files": _of_files(hidden / _STATE),
+            }
+            write_sealed(hidden / MANIFEST, _KIND, manifest)
+            for place in (*hidden.rglob("*"), hidden):
+                _flush(place)
+            if os.path.lexists(path):
+                _remove(path)
+            os.replace(hidden, path)
+            _flush(folder)
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+    for old in _found(folder)[: -config.checkpoint.keep]:
+        _remove(old)
     return path
 
 
@@ -123,16 +179,17 @@ def resume(
         InputError: If the checkpoints belong to another training, saying where the configs differ.
     """
     folder = directory / FOLDER
-    storage.sweep_up(folder)
-    for path in reversed(storage.found(folder)):
+    for hidden in folder.glob(".step-*.tmp"):  # of killed processes: the lock is held
+        shutil.rmtree(hidden)
+    for path in reversed(_found(folder)):
         try:
-            manifest, arrays = storage.read(path)
-            _check_same(manifest["config"], manifest["step"], config, path)
-            state = _state(arrays, config, path)
+            manifest, state = _read(path)
         except DamagedCheckpoint as error:
-            aside = storage.set_aside(path)
+            aside = path.with_name(f"damaged-{path.name}-{secrets.token_hex(4)}")
+            os.replace(path, aside)
             note(f"{error}; set aside as {aside.name}, looking for an older checkpoint")
             continue
+        _check_same(manifest["config"], manifest["step"], config, path)
         if (then := manifest["versions"].get("jax")) != version("jax"):
             note(f"written with jax {then}, resumed with jax {version('jax')}")
         then_config = TrainConfig.from_table(manifest["config"], f"checkpoint {path}")
@@ -148,9 +205,9 @@ def check_directory(directory: Path, config: TrainConfig) -> None:
     Raises:
         InputError: Saying where the configs differ.
     """
-    for path in reversed(storage.found(directory / FOLDER)):
+    for path in reversed(_found(directory / FOLDER)):
         try:
-            manifest = storage.read_manifest(path)
+            manifest = _manifest(path)
         except DamagedCheckpoint:
             continue
         _check_same(manifest["config"], manifest["step"], config, path)
@@ -160,7 +217,7 @@ def check_directory(directory: Path, config: TrainConfig) -> None:
 def _check_same(table: Mapping[str, Any], step: int, config: TrainConfig, path: Path) -> None:
     """Refuses a checkpoint of another training. A constant schedule may go on for longer than planned."""
     there = TrainConfig.from_table(table, f"checkpoint {path}")
-    then, now = (flatten_dict(storage.identity(each.table()), sep=".") for each in (there, config))
+    then, now = (flatten_dict(_identity(each.table()), sep=".") for each in (there, config))
     if config.optimiser.schedule == "constant" and config.optimiser.steps >= step:
         del then["optimiser.steps"], now["optimiser.steps"]
     problems = Problems(f"checkpoint {path}, of another training (name another directory)")
@@ -171,28 +228,167 @@ def _check_same(table: Mapping[str, Any], step: int, config: TrainConfig, path: 
     problems.raise_if_any()
 
 
-def _state(
-    arrays: Mapping[str, np.ndarray], config: TrainConfig, path: Path, parts: tuple[str, ...] = ("",)
-) -> TrainState:
-    """The arrays of the checkpoint at `path` in the structure of the config's state, as NumPy arrays.
+def _found(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, sound or not, by rising step."""
+    places = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name)]
+    return sorted(places, key=lambda path: int(path.name.removeprefix("step-")))
 
-    Only the arrays whose names begin with one of `parts` are needed and checked; the others stay shapes.
+
+def _hidden(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+
+
+def _remove(path: Path) -> None:
+    """Removes a checkpoint; a process that is killed meanwhile leaves no half of one under its name."""
+    hidden = _hidden(path)
+    os.replace(path, hidden)
+    if hidden.is_symlink():
+        hidden.unlink()
+    else:
+        shutil.rmtree(hidden)
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint, whose other files are not looked at.
+
+    Raises:
+        DamagedCheckpoint: if it is missing, or not as it was written.
     """
+    subject = f"checkpoint {path}"
+    try:
+        manifest = read_sealed(path / MANIFEST, _KIND)
+    except FileNotFoundError as error:
+        raise DamagedCheckpoint(f"{MANIFEST}: missing", subject=subject) from error
+    except DamagedFile as error:
+        raise DamagedCheckpoint(f"{MANIFEST}: {error.why}", subject=subject) from error
+    if _NAME.fullmatch(path.name) and path.name != f"step-{manifest['step']:08d}":
+        why = f"{MANIFEST}: of step {manifest['step']}, which is not the one in the name"
+        raise DamagedCheckpoint(why, subject=subject)
+    return manifest
+
+
+def _of_files(folder: Path) -> str:
+    """The SHA-256 of all files in a folder: their names, sizes and bytes."""
+    sha256 = hashlib.sha256()
+    for file in sorted(path for path in folder.rglob("*") if not path.is_dir()):
+        sha256.update(f"{file.relative_to(folder).as_posix()} {file.stat().st_size} ".encode())
+        with open(file, "rb") as opened:
+            while block := opened.read(2**20):
+                sha256.update(block)
+    return sha256.hexdigest()
+
+
+def _read(path: Path) -> tuple[dict[str, Any], TrainState]:
+    """The manifest of a checkpoint and its state, as NumPy arrays.
+
+    Raises:
+        DamagedCheckpoint: if they are not what was written, or not what the config needs.
+    """
+    manifest, problems = _manifest(path), Problems(f"checkpoint {path}")
+    if _of_files(path / _STATE) != manifest["files"]:
+        raise DamagedCheckpoint(
+            f"{_STATE}: its files are not those that were written", subject=problems.subject
+        )
+    try:
+        with orbax.PyTreeCheckpointer() as checkpointer:
+            restored = checkpointer.restore((path / _STATE).absolute())
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        why = f"{_STATE}: Orbax {version('orbax-checkpoint')} cannot restore it ({error})"
+        raise DamagedCheckpoint(why, subject=problems.subject) from error
+    arrays = {name: np.asarray(value) for name, value in restored.items()}
+    if _content(manifest["step"], manifest["config"], arrays) != manifest["content"]:
+        why = f"{_STATE}: the arrays restored from it are not those that were saved"
+        raise DamagedCheckpoint(why, subject=problems.subject)
+    config = TrainConfig.from_table(manifest["config"], problems.subject)
     with numerics(config.model.dtype):
         expected = state_shapes(config)
-    problems = Problems(f"checkpoint {path}")
 
-    def restored(place: Any, wanted: Any) -> Any:
-        name = keystr(place)
-        if not name.startswith(parts):
-            return wanted
-        array = arrays.get(name)
+    def of_place(place: Any, wanted: Any) -> Any:
+        array = arrays.get(keystr(place))
         if array is None or (array.shape, array.dtype) != (wanted.shape, wanted.dtype):
             have = "missing" if array is None else f"{array.dtype} of shape {array.shape}"
-            needs = f"{wanted.dtype} of shape {wanted.shape}"
-            problems.note((name,), f"{have}, its config needs {needs}")
+            problems.note(
+                (keystr(place),), f"{have}, its config needs {wanted.dtype} of shape {wanted.shape}"
+            )
         return array
 
-    state = tree_map_with_path(restored, expected)
+    state = tree_map_with_path(of_place, expected)
     problems.raise_if_any(DamagedCheckpoint)
-    return state
+    return manifest, state
+
+
+def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables of a config that change the weights."""
+    return {key: value for key, value in config.items() if key not in ("evaluation", "checkpoint")}
+
+
+def _content(step: int, config: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
+    names = sorted(arrays)
+    described = {"step": step, "identity": _identity(config), "arrays": names}
+    return digest(described, (np.asarray(arrays[name]) for name in names))
+
+
+def _reserve(place: Path, size: int) -> None:
+    """Raises OSError if there is no room for `size` bytes.
+
+    Orbax says so as well, but leaves threads behind that complain of it later.
+    """
+    try:
+        with open(place, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, max(size, 1))
+    except OSError as error:
+        if takes_no_more(error):  # Other errors come from file systems that cannot reserve.
+            raise
+    finally:
+        place.unlink(missing_ok=True)
+
+
+@contextmanager
+def _no_tracebacks_in_logs() -> Iterator[None]:
+    """Keeps Orbax's threads from logging the tracebacks of what `save` raises all the same."""
+
+    def wanted(record: logging.LogRecord) -> bool:
+        return record.exc_info is None
+
+    logger = logging.getLogger("absl")
+    logger.addFilter(wanted)
+    try:
+        yield
+    finally:
+        logger.removeFilter(wanted)
+
+
+@contextmanager
+def lock(directory: Path) -> Iterator[None]:
+    """Keeps other processes from training in the same directory; it ends with the process, however that ends.
+
+    Raises:
+        InputError: if another process holds it, or the file system cannot lock.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    with open(directory / ".lock", "w", encoding="utf-8", opener=never_a_link) as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError.of(
+                "directory", str(directory), "another process trains there; wait for it, or name another"
+            ) from error
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            raise InputError.of(
+                "directory",
+                str(directory),
+                "this file system cannot lock files, so two trainings there could "
+                "destroy each other's checkpoints; name a directory on another one, such as a local disk, or mount "
+                "this one with locks (NFS: without nolock; Lustre: with flock)",
+            ) from error
+        yield
+
+
+def _flush(place: Path) -> None:
+    opened = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -17,7 +17,7 @@ from jaxsens.core.base.files import only_inside, place_of
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.base.stopping import ENDING, StopRequest, noting
 from jaxsens.core.base.strict import naming_arguments, typed_arguments
-from jaxsens.training import checkpoints, events, storage
+from jaxsens.training import checkpoints, events
 from jaxsens.training.checkpoints import TrainedModel, load_checkpoint
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.data import batches
@@ -60,7 +60,12 @@ def train(
     with collecting("train") as problems:
         inputs.progress(progress, 1, "each event", problems, bar=False)
     place = Path(directory)
-    with only_inside(place), storage.lock(place), numerics(config.model.dtype), noting(*ENDING) as request:
+    with (
+        only_inside(place),
+        checkpoints.lock(place),
+        numerics(config.model.dtype),
+        noting(*ENDING) as request,
+    ):
         place_of(
             place / checkpoints.FOLDER / "step"
         )  # A link that leads out is refused before anything is computed.

@@ -15,7 +15,7 @@ from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.core.sweeps.jobs.job import run
 from jaxsens.languages import language
 from jaxsens.training.evaluation import accuracy, next_symbols
-from jaxsens.training.tables.generalisation import Generalisation
+from jaxsens.training.generalisation import Generalisation
 from jaxsens.training.theorem6.recurrent_parity import exact_parity_rnn
 from tests.refusals import refused
 

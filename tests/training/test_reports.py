@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from jaxsens.core.base.errors import InputError
-from jaxsens.training.tables.curves import read_table, training_figure, training_summary, write_training_plot
+from jaxsens.training.curves import read_table, training_figure, training_summary, write_training_plot
 from tests.core.report.drawn import clashes
 
 METRICS = (

@@ -1,62 +1,57 @@
-"""The Theorem 6 experiment: what a row holds, and that any run goes on where the last one ended."""
+"""The Theorem 6 experiment: a sweep of models that it trains, with what they predict beside their sensitivity."""
 
 from __future__ import annotations
 
-import csv
-import dataclasses
-import io
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import jaxsens
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.engines.options import Vmap
 from jaxsens.core.flip_sensitivity import flip_sensitivity
-from jaxsens.core.flips.flips import Substitute
-from jaxsens.core.measures import L1
-from jaxsens.core.sweeps.jobs.job import Outcome, RowsJob
-from jaxsens.core.sweeps.placement_table import PlacementTable
-from jaxsens.core.sweeps.points import Measurement
-from jaxsens.languages import Dyck, Language, Parity
-from jaxsens.training.baselines import LSTM
-from jaxsens.training.baselines_config import LSTMConfig
-from jaxsens.training.config import Task
+from jaxsens.core.sweeps.config import parse_sweep_config
+from jaxsens.core.sweeps.status import sweep_status
+from jaxsens.core.sweeps.sweep import read_plan, read_records, run_whole
+from jaxsens.languages import Dyck, Parity
+from jaxsens.training.checkpoints import load_checkpoint
 from jaxsens.training.evaluation import accuracy, cross_entropy
 from jaxsens.training.events import TrainingInterrupted
-from jaxsens.training.theorem6 import results as theorem6_results
 from jaxsens.training.theorem6 import run as theorem6
 from jaxsens.training.theorem6.config import Theorem6, load_theorem6_config, parse_theorem6_config
-from jaxsens.training.theorem6.results import (
-    ROWS_FOLDER,
-    KeptRow,
-    PlannedModel,
-    RowPlace,
-    complete,
-    is_theorem6,
-    lines_of,
-    measure,
-    models_folder,
-    read_plan,
-    read_rows,
-    tokens_to_flip,
-)
-from jaxsens.training.theorem6.run import Theorem6Job, run_theorem6
+from jaxsens.training.theorem6.run import models_folder, run_theorem6
 from tests.core.sweeps.tiny import printed, quiet
 from tests.disks import files_of_at_most
 from tests.refusals import refusal, refused
-from tests.training.tiny_training import PREDICTION, RECOGNITION, THEOREM6, write_training
+from tests.training.tiny_training import PREDICTION, THEOREM6, trained_into, write_training
 
 ROOT = Path(__file__).resolve().parents[2]
-EVALUATION = Theorem6(
-    lengths=(8,), seeds=(0, 3), words=8, inputs=2, measure=Measurement(Substitute(sample=5), engine=Vmap())
-)
+POINTS = [(name, n, seed) for name in ("lstm", "rnn") for n in (2, 4, 6) for seed in (0, 1)]
+DYCK = """
+lengths = [8]
+words = 8
+inputs = 2
+[measure]
+flips = {kind = "substitute", sample = 5}
+engine = "vmap"
+[[model]]
+name = "predictor"
+[model.train]
+language = {name = "2dyck", open_probability = 0.4}
+model = {kind = "lstm", width = 4}
+data = {lengths = [2, 2], batch = 4, steps_per_call = 2}
+optimiser = {steps = 2}
+evaluation = {every = 0}
+"""
+RECOGNISER = DYCK[DYCK.index("[[model]]") :].replace("predictor", "recogniser") + 'task = "recognition"\n'
 
 
 @pytest.fixture
@@ -66,146 +61,117 @@ def experiment(tmp_path) -> Theorem6:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> tuple[Path, Outcome]:
-    """The directory of the experiment, run once, and how the run ended; tests must not change it."""
+def finished(tmp_path_factory) -> Path:
+    """The directory of the experiment, run once; tests must not change it."""
     folder = tmp_path_factory.mktemp("finished")
     write_training(folder)
-    return folder / "out", run_theorem6(
-        parse_theorem6_config(THEOREM6, "tiny", folder), folder / "out", quiet()
-    )
+    run_theorem6(parse_theorem6_config(THEOREM6, "tiny", folder), folder / "out", quiet())
+    return folder / "out"
 
 
 @pytest.fixture
 def out(finished, tmp_path) -> Path:
-    return shutil.copytree(finished[0], tmp_path / "out")
+    return shutil.copytree(finished, tmp_path / "out")
 
 
-def lstm(logits: int, alphabet: int = 2) -> LSTM:
-    return LSTM(LSTMConfig(alphabet_size=alphabet, width=4, logits=logits), seed=1)
+def ended(experiment: Theorem6, out: Path) -> list[tuple[int, int, int]]:
+    """Of the trainings, the points and the evaluations: how many were computed, are done and were planned."""
+    return [(one.computed, one.finished, one.planned) for one in run_theorem6(experiment, out, quiet())[1]]
 
 
 def tables(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.glob("*.csv")}
 
 
-def planned(task: Task, language: Language, name: str = "lstm", fingerprint: str = "f") -> PlannedModel:
-    return PlannedModel(name, "", task, dict(language.settings), fingerprint=fingerprint)
+def row(directory: Path, name: str, *key: Any) -> dict[str, Any]:
+    table = pd.read_csv(directory / name).set_index(["variant", "n", "seed"])
+    return table.loc[key].to_dict()
 
 
-def row_of(task: Task, language: Language, model: Any, n: int, seed: int, of: str | None = None) -> Any:
-    return measure(RowPlace(planned(task, language), n, seed, of or task), model, EVALUATION).row
+def tokens_of(directory: Path, name: str, n: int, seed: int) -> tuple[Any, Any]:
+    """The words of a point, and its flips, from its file."""
+    (file,) = (directory / f"points/variant={name}/n={n}").glob(f"seed={seed}-*.parquet")
+    result = jaxsens.load_result(file)
+    return result.tokens, result
 
 
-def item_of(out: Path, text: str) -> Path:
-    plan = read_plan(out)
-    job = RowsJob(plan.items, None, KeptRow, {}, out, ROWS_FOLDER)
-    found = job.path(next(item for item in job.items if item.name == text))
-    assert found is not None
-    return found
+def test_points_and_evaluations_are_what_the_library_says(finished):
+    model, parity = load_checkpoint(models_folder(finished, "lstm")).model, Parity(0.5)
+    for n in (2, 6):
+        found, expected = row(finished, "evaluation.csv", "lstm", n, 1), cross_entropy(model, parity, n, 4, 1)
+        assert (found["cross_entropy"], found["excess"]) == (expected.mean, expected.excess)
+        assert (found["standard_error"], found["optimum"]) == (
+            expected.standard_error, parity.optimal_cross_entropy(n),
+        )  # fmt: skip
+        tokens, result = tokens_of(finished, "lstm", n, 1)
+        assert (tokens.shape, tokens[0, 0], int(tokens[0, 1:].max()) < 2) == ((1, n + 1), 2, True)
+        again = flip_sensitivity(model, tokens, engine="vmap")
+        assert (result.mean, result.max) == (again.mean, again.max)
+        assert row(finished, "points.csv", "lstm", n, 1)["mean"] == again.mean
+    exact = row(finished, "evaluation.csv", "rnn", 6, 0)["cross_entropy"]
+    assert exact == pytest.approx(parity.optimal_cross_entropy(6))
+    assert len({row(finished, "points.csv", *key)["mean"] for key in POINTS if key[0] == "rnn"}) == 1
+    np.testing.assert_array_equal(tokens_of(finished, "rnn", 6, 1)[0], tokens_of(finished, "lstm", 6, 1)[0])
+    state = sweep_status(finished)
+    assert (state.points, state.of_points, state.records) == (12, 12, {"evaluation": (12, 12)})
 
 
-def test_rows_of_a_predicting_model_are_what_the_library_says():
-    model, parity = lstm(3), Parity(0.3)
-    for seed in (0, 3):
-        row = row_of("prediction", parity, model, 9, seed)
-        flips = row_of("prediction", parity, model, 9, seed, "sensitivity")
-        expected = cross_entropy(model, parity, 9, words=8, seed=seed)
-        assert (row.cross_entropy, row.excess) == (expected.mean, expected.excess)
-        assert (row.standard_error, row.choice) == (expected.standard_error, None)
-        tokens = tokens_to_flip("prediction", parity, 9, 2, seed)
-        assert tokens.shape == (2, 10)
-        assert (tokens[:, 0] == 2).all()
-        assert (tokens[:, 1:] < 2).all()
-        result = flip_sensitivity(model, tokens, Substitute(sample=5, seed=seed), engine="vmap")
-        assert (flips.mean, flips.max, flips.flips, flips.population) == (result.mean, result.max, 5, 16)
-
-
-def test_a_row_of_a_recognising_model_holds_accuracy_and_margin():
-    model, dyck = lstm(2, alphabet=4), Dyck(2, 0.4)
-    row = row_of("recognition", dyck, model, 8, 3)
-    expected = accuracy(model, dyck, 8, words=8, seed=3)
-    assert (row.accuracy, row.margin) == (expected.accuracy, expected.margin)
-    tokens = tokens_to_flip("recognition", dyck, 8, 2, 0)
-    assert (tokens[:, -1] == 4).all()
-    flips = row_of("recognition", dyck, model, 8, 0, "sensitivity")
-    assert flips.population == 2 * 8 * 3  # the boundary symbol is read out, all others are flipped
-
-
-def test_brackets_have_a_choice_and_the_line_of_theorem_6():
-    model, dyck = lstm(5, alphabet=4), Dyck(2, 0.4)
-    row = row_of("prediction", dyck, model, 8, 0)
-    expected = cross_entropy(model, dyck, 8, words=8, seed=0)
-    assert (row.choice, row.choice_error) == (expected.choice, expected.choice_standard_error)
-    lines = lines_of(dyck, 8)
-    assert lines.bound == pytest.approx(lines.optimum + (lines.choice_bound or 0))
-    assert lines.choice_bound == pytest.approx(dyck.closing_choice_probability(8) * 0.6 * np.log(2))
-    assert lines_of(Dyck(1, 0.4), 8).bound is None
-    assert lines_of(Parity(0.4), 8).bound is None
-
-
-def test_where_a_row_is_kept_depends_on_what_its_numbers_depend_on():
-    def places(p=0.5, fingerprint="f", n=8, **changes):
-        plan = Theorem6Job(dataclasses.replace(EVALUATION, lengths=(n,), **changes), Path("out")).plan
-        models = (planned("prediction", Parity(p), "a", fingerprint),)
-        job = RowsJob(dataclasses.replace(plan, models=models).items, None, KeptRow, {}, Path("out"))
-        assert [item.name for item in job.items[:2]] == [f"a n={n} seed=0 {of}" for of in OF]
-        return [job.path(item) for item in job.items[:2]]
-
-    OF = ("prediction", "sensitivity")
-    first, both = places(), [places(n=9), places(fingerprint="g"), places(p=0.4)]
-    measures = (
-        Measurement(Substitute(sample=6), engine=Vmap()),
-        Measurement(Substitute(sample=5), L1(), Vmap()),
+def test_brackets_have_a_choice_and_a_recogniser_has_accuracy_and_margin(tmp_path):
+    assert ended(parse_theorem6_config(DYCK + RECOGNISER), tmp_path) == [(2, 2, 2), (2, 2, 2), (2, 2, 2)]
+    dyck = Dyck(2, 0.4)
+    predictor, recogniser = (
+        load_checkpoint(models_folder(tmp_path, name)).model for name in ("predictor", "recogniser")
     )
-    flips = [places(inputs=1), *(places(measure=one) for one in measures)]
-    words = [places(words=9)]
-    assert len({each[0] for each in (first, *both, *words)}) == 5
-    assert len({each[1] for each in (first, *both, *flips)}) == 7
-    assert {each[0] for each in flips} == {first[0]}
-    assert {each[1] for each in words} == {first[1]}
-    placement = PlacementTable(memory_budget=10**6, batch_size=2)
-    assert places(placement=placement, title="t", seeds=(0, 4)) == first
+    found, expected = row(tmp_path, "evaluation.csv", "predictor", 8, 0), cross_entropy(predictor, dyck, 8, 8)
+    assert (found["choice"], found["choice_error"]) == (expected.choice, expected.choice_standard_error)
+    assert found["bound"] == pytest.approx(found["optimum"] + found["choice_bound"])
+    gap = dyck.closing_choice_probability(8) * 0.6 * np.log(2)
+    assert found["choice_bound"] == pytest.approx(gap)
+    found, expected = row(tmp_path, "evaluation.csv", "recogniser", 8, 0), accuracy(recogniser, dyck, 8, 8)
+    assert (found["accuracy"], found["margin"]) == (expected.accuracy, expected.margin)
+    tokens, result = tokens_of(tmp_path, "recogniser", 8, 0)
+    assert (tokens[:, -1] == 4).all()  # the boundary symbol, which is read out and not flipped
+    assert (len(result), result.population) == (5, 2 * 8 * 3)
+    assert tokens_of(tmp_path, "predictor", 8, 0)[0].tolist() != tokens.tolist()
 
 
-@pytest.mark.long
-def test_a_run_trains_evaluates_and_writes_tables_and_the_next_one_keeps_everything(
-    experiment, finished, out
-):
-    _, outcome = finished
-    assert (outcome.finished, outcome.planned, outcome.failures, outcome.exit_code) == (24, 24, (), 0)
-    rows = list(csv.DictReader(io.StringIO((out / "cross_entropy.csv").read_text())))
-    assert [(row["model"], row["n"], row["seed"]) for row in rows[:3]] == [
-        ("lstm", "2", "0"), ("lstm", "2", "1"), ("lstm", "4", "0"),
-    ]  # fmt: skip
-    parity = Parity(0.5)
-    exact = next(row for row in rows if row["model"] == "rnn")
-    assert float(exact["cross_entropy"]) == pytest.approx(parity.optimal_cross_entropy(2))
-    assert float(exact["unigram"]) == parity.unigram_cross_entropy(2)
-    assert exact["bound"] == ""
-    flips = list(csv.DictReader(io.StringIO((out / "sensitivity.csv").read_text())))
-    assert len({row["mean"] for row in flips if row["model"] == "rnn"}) == 1
-    assert not (out / "recognition.csv").exists()
-    assert is_theorem6(out)
+def test_any_sweep_of_checkpoints_can_be_evaluated_and_no_other_one(tmp_path):
+    trained_into(tmp_path)
+    config = 'lengths = [4]\n[evaluation]\nwords = 4\n[[variant]]\nname = "a"\nmodel = {checkpoint = "run"}\n'
+    sweep = parse_sweep_config(config, "tiny", tmp_path)
+    run_whole(sweep, tmp_path / "out", sweep.points, quiet())
+    model = load_checkpoint(tmp_path / "run").model
+    # The boundary symbol counts in the n of other sweeps.
+    found = row(tmp_path / "out", "evaluation.csv", "a", 3, 0)
+    assert found["cross_entropy"] == cross_entropy(model, Parity(0.5), 3, 4, 0).mean
+    text = 'lengths = [4]\nvariants = ["softmax"]\n[model]\nalphabet_size = 2\n[evaluation]\nwords = 1\n'
+    refused("evaluation.words", parse_sweep_config, text)
+    refused("evaluation", parse_sweep_config, text.replace("words = 1", ""))
+
+
+def test_a_second_run_keeps_everything_and_other_words_change_evaluations_only(experiment, out, tmp_path):
     written = tables(out)
-    again = quiet()
-    assert run_theorem6(experiment, out, again).finished == 24
-    assert "24 of 24 were done before" in printed(again)
-    assert "loss" not in printed(again)
-    assert tables(out) == written
+    (out / "report.html").write_text("of the one before")
+    assert ended(experiment, out) == [(1, 1, 1), (0, 12, 12), (0, 12, 12)]
+    assert (tables(out), (out / "report.html").exists()) == (written, True)
+    other = parse_theorem6_config(THEOREM6.replace("words = 4", "words = 6"), "tiny", tmp_path)
+    assert ended(other, out) == [(1, 1, 1), (0, 12, 12), (12, 12, 12)]
+    assert row(out, "evaluation.csv", "lstm", 2, 0)["words"] == 6
+    assert not (out / "report.html").exists()
+    # The placement and the title change no numbers.
+    moved = experiment.text.replace('"tiny"', '"other"') + "[placement]\nbatch_size = 2\n"
+    assert ended(parse_theorem6_config(moved, "tiny", tmp_path), out)[1:] == [(0, 12, 12), (0, 12, 12)]
+    flips = parse_theorem6_config("inputs = 2\n" + THEOREM6, "tiny", tmp_path)
+    refused("directory", run_theorem6, flips, out, quiet())
 
 
-def test_a_damaged_row_is_measured_again_and_a_missing_one_too(experiment, out):
+def test_a_damaged_evaluation_is_computed_again(experiment, out):
     written = tables(out)
-    damaged = item_of(out, "lstm n=4 seed=0 prediction")
+    (damaged,) = (out / "evaluation/variant=lstm/n=4").glob("seed=0-*.json")
     damaged.write_text(damaged.read_text().replace('"words": 4', '"words": 5'))
-    item_of(out, "rnn n=6 seed=1 sensitivity").unlink()
-    with pytest.raises(InputError, match=rf"{damaged.name}: .*run `jaxsens theorem6` again"):
-        read_rows(out, read_plan(out))
-    console = quiet()
-    assert run_theorem6(experiment, out, console).finished == 24
-    assert "damaged, computed again: lstm n=4 seed=0 prediction: " in printed(console)
-    assert "does not match its checksum" in printed(console)
-    assert "22 of 24 were done before" in printed(console)
+    with pytest.raises(InputError, match="does not match its checksum"):
+        read_records(out, read_plan(out), "evaluation")
+    assert ended(experiment, out)[1:] == [(0, 12, 12), (1, 12, 12)]
     assert tables(out) == written
 
 
@@ -214,15 +180,15 @@ def test_a_training_that_fails_does_not_stop_the_others(experiment, tmp_path, mo
         raise InputError("no such luck")
 
     monkeypatch.setattr(theorem6, "train", failing)
-    out, console = tmp_path / "out", quiet()
-    outcome = run_theorem6(experiment, out, console)
-    assert [str(failure) for failure in outcome.failures] == ["lstm: no such luck"]
-    assert (outcome.exit_code, outcome.finished) == (1, 12)
-    model, exact = read_plan(out).models
-    assert (model.failure, model.fingerprint, model.steps, exact.steps) == ("no such luck", "", None, None)
+    out = tmp_path / "out"
+    _, outcomes = run_theorem6(experiment, out, quiet())
+    assert str(outcomes[0].failures[0]) == "lstm: no such luck"
+    assert [(one.finished, one.exit_code) for one in outcomes] == [(0, 1), (6, 1), (6, 1)]
+    state = sweep_status(out)
+    assert (state.points, state.state, len(state.failed)) == (6, "failed", 12)
+    assert state.failed[0].message == "lstm could not be trained: no such luck"
     monkeypatch.undo()
-    run_theorem6(experiment, out, console)
-    assert [model.steps for model in read_plan(out).models] == [4, None]
+    assert ended(experiment, out) == [(1, 1, 1), (6, 12, 12), (6, 12, 12)]
 
 
 def test_a_checkpoint_that_cannot_be_kept_ends_the_experiment_and_is_no_failed_model(tmp_path):
@@ -230,54 +196,23 @@ def test_a_checkpoint_that_cannot_be_kept_ends_the_experiment_and_is_no_failed_m
     experiment = parse_theorem6_config(THEOREM6.replace("[2, 4, 6]", "[2]"), "tiny", tmp_path)
     out = tmp_path / "out"
     with files_of_at_most(100_000):
-        outcome = run_theorem6(experiment, out, quiet())
+        _, (outcome,) = run_theorem6(experiment, out, quiet())
     why = f"File too large: nothing more can be kept in {out}; raise the limit on the size of a file (ulimit -f)"
     assert (outcome.unwritable, outcome.failures, outcome.exit_code) == (why, (), 1)
-    assert outcome.finished == 0
-    assert run_theorem6(experiment, out, quiet()).finished == 8
-
-
-def test_another_evaluation_never_stands_beside_the_report_of_the_one_before(experiment, out, tmp_path):
-    (out / "report.html").write_text("of the one before")
-    run_theorem6(experiment, out, quiet())
-    assert (out / "report.html").exists()
-    run_theorem6(
-        parse_theorem6_config(THEOREM6.replace("words = 4", "words = 6"), "tiny", tmp_path), out, quiet()
-    )
-    assert not (out / "report.html").exists()
-
-
-def test_a_row_that_fails_does_not_stop_the_others_and_leaves_its_length_incomplete(
-    experiment, tmp_path, monkeypatch
-):
-    def failing(place, *rest):
-        if (place.model.name, place.n, place.seed, place.of) == ("rnn", 4, 1, "sensitivity"):
-            raise ValueError("no such luck")
-        return measure(place, *rest)
-
-    out = tmp_path / "out"
-    monkeypatch.setattr(theorem6_results, "measure", failing)
-    outcome = run_theorem6(experiment, out, quiet())
-    told = ["rnn n=4 seed=1 sensitivity: ValueError: no such luck"]
-    assert [str(failure) for failure in outcome.failures] == told
-    assert (outcome.exit_code, outcome.finished) == (1, 23)
-    plan = read_plan(out)
-    known = {(one.row.model, one.row.n) for one in complete(read_rows(out, plan), plan)}
-    assert known == {(name, n) for name in ("lstm", "rnn") for n in (2, 4, 6)} - {("rnn", 4)}
+    assert ended(experiment, out) == [(1, 1, 1), (4, 4, 4), (4, 4, 4)]
 
 
 def test_a_directory_with_another_training_is_refused_before_anything_is_trained(experiment, out, tmp_path):
-    written = (out / "theorem6.toml").read_text()
     path = tmp_path / "lstm.toml"
     path.write_text(f"seed = 1\n{path.read_text()}")
     other = parse_theorem6_config(THEOREM6 + "# changed\n", "tiny", tmp_path)
     with refusal("model.lstm") as caught:
         run_theorem6(other, out, quiet())
     assert f"or remove {models_folder(out, 'lstm')} to train it again" in str(caught.value)
-    assert (out / "theorem6.toml").read_text() == written
-    shutil.rmtree(models_folder(out, "lstm"))
-    assert run_theorem6(other, out, quiet()).finished == 24
-    assert (out / "theorem6.toml").read_text() != written
+    assert (out / "sweep.toml").read_text() == THEOREM6
+    for folder in (models_folder(out, "lstm"), out / "points/variant=lstm"):
+        shutil.rmtree(folder)
+    assert ended(other, out) == [(1, 1, 1), (6, 12, 12), (6, 12, 12)]
 
 
 def test_a_changed_run_that_is_stopped_in_training_leaves_config_and_plan_of_one_run(
@@ -287,48 +222,13 @@ def test_a_changed_run_that_is_stopped_in_training_leaves_config_and_plan_of_one
         raise TrainingInterrupted(2, directory, 15)
 
     write_training(tmp_path)
-    names = ("theorem6.toml", "theorem6.json")
+    names = ("sweep.toml", "sweep.json")
     written = [(out / name).read_bytes() for name in names]
     other = parse_theorem6_config(THEOREM6.replace("words = 4", "words = 6"), "tiny", tmp_path)
-    with monkeypatch.context() as patched:
-        patched.setattr(theorem6, "train", stopped)
-        assert run_theorem6(other, out, quiet()).exit_code == 143
+    monkeypatch.setattr(theorem6, "train", stopped)
+    _, (outcome,) = run_theorem6(other, out, quiet())
+    assert outcome.exit_code == 143
     assert [(out / name).read_bytes() for name in names] == written
-    run_theorem6(other, out, quiet())
-    assert read_plan(out).words == 6
-    assert (out / "theorem6.toml").read_text() == other.text
-
-
-def test_a_run_stopped_in_its_first_training_is_told_from_no_run_and_from_a_sweep(tmp_path):
-    models_folder(tmp_path, "lstm").mkdir(parents=True)
-    assert is_theorem6(tmp_path)
-    assert "not trained to the end" in refused("directory", read_plan, tmp_path)
-    (tmp_path / "sweep.json").write_text("{}")
-    assert not is_theorem6(tmp_path)
-    assert "no models were trained here" in refused("directory", read_plan, tmp_path / "nowhere")
-
-
-def test_a_plan_in_which_anything_was_changed_is_refused(out):
-    text = (out / "theorem6.json").read_text()
-    (out / "theorem6.json").write_text(text.replace('"words": 4', '"words": 5'))
-    with pytest.raises(
-        InputError, match=r"theorem6\.json: its content.*checksum.*run `jaxsens theorem6` again"
-    ):
-        read_plan(out)
-
-
-def test_a_table_that_a_changed_config_has_no_rows_for_is_removed(experiment, tmp_path):
-    write_training(tmp_path, RECOGNITION, "told.toml")
-    told = '[[model]]\nname = "told"\ntrain = "told.toml"\n'
-    out = tmp_path / "out"
-    run_theorem6(
-        parse_theorem6_config(f"lengths = [2, 4]\nwords = 4\n{told}", "tiny", tmp_path), out, quiet()
-    )
-    assert (out / "recognition.csv").is_file()
-    assert not (out / "cross_entropy.csv").exists()
-    run_theorem6(experiment, out, quiet())
-    assert not (out / "recognition.csv").exists()
-    assert (out / "cross_entropy.csv").is_file()
 
 
 @pytest.mark.long
@@ -343,21 +243,18 @@ def test_sigterm_while_training_is_saved_and_the_next_run_goes_on(tmp_path):
     process = subprocess.Popen(
         [*command, str(tmp_path / "out")], cwd=ROOT, env=found, stderr=subprocess.PIPE, text=True
     )
-    assert process.stderr is not None
-    with process.stderr as log:
-        for line in log:
-            if "/200000" in line:
-                break
-        process.send_signal(signal.SIGTERM)
-        rest = log.read()
-    assert process.wait(60) == 143
-    assert "To resume: jaxsens theorem6" in rest
-    saved = max((models_folder(tmp_path / "out", "lstm") / "checkpoints").glob("step-*"))
+    checkpoints, deadline = models_folder(tmp_path / "out", "lstm") / "checkpoints", time.monotonic() + 120
+    while not [*checkpoints.glob("step-*")]:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    assert "To resume: jaxsens theorem6" in process.communicate(timeout=60)[1]
+    assert process.returncode == 143
+    saved = max(checkpoints.glob("step-*"))
     step = int(saved.name.removeprefix("step-"))
     train.write_text(endless.replace("steps = 200000", f"steps = {step + 4}"))
     console = quiet()
-    assert (
-        run_theorem6(load_theorem6_config(tmp_path / "theorem6.toml"), tmp_path / "out", console).finished
-        == 24
-    )
+    _, outcomes = run_theorem6(load_theorem6_config(tmp_path / "theorem6.toml"), tmp_path / "out", console)
+    assert [one.finished for one in outcomes] == [1, 12, 12]
     assert f"lstm: goes on from step {step}" in printed(console)

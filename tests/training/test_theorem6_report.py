@@ -1,32 +1,85 @@
-"""The report of the Theorem 6 experiment: pictures between the right lines, words that say what the numbers say."""
+"""Trained models in the report of a sweep: pictures between the right lines, words that say what the numbers say."""
 
 from __future__ import annotations
 
-import csv
-import dataclasses
 import math
-import re
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
-from jaxsens.languages import Dyck, Parity
+from jaxsens.languages import Dyck, Parity, language
+from jaxsens.training.theorem6.evaluation import EvaluationRecord, Lines
 from jaxsens.training.theorem6.report import (
-    build_theorem6_report,
+    Group,
+    ReportedEvaluation,
     cross_entropy_figure,
-    load_theorem6,
+    groups,
     prediction_table,
     recognition_figure,
     sentences,
-    write_theorem6_report,
 )
 from tests.core.report.drawn import clashes
-from tests.core.sweeps.tiny import draw_nothing
-from tests.refusals import refused
-from tests.training.theorem6_synthetic import LENGTHS, alone, experiment, without, write
+from tests.core.report.synthetic import points, power, sweep_data
 
-DATA = experiment()
-PARITY, DYCK, RECOGNITION = DATA.groups
+LENGTHS = (16, 64, 256, 1024)
+SEEDS = (0, 1, 2)
+PARITY_TABLE = {"name": "parity", "end_probability": 0.5}
+DYCK_TABLE = {"name": "dyck", "kinds": 2, "open_probability": 0.5}
+
+
+def record(
+    name: str, settings: dict, n: int, seed: int, share: float, trained: int | None
+) -> EvaluationRecord:
+    """What is found of a model that is this share of the way from the optimum to chance."""
+    wobble, numbers = 1 + 0.002 * (seed - 1), dict[str, Any]()
+    recognises = name.startswith("recognition")
+    if recognises:
+        numbers |= {"accuracy": 1 - share / 2, "accuracy_error": 0.01}
+        numbers |= {"margin": 5 * (1 - share) * wobble, "margin_error": 0.1}
+    else:
+        lines = Lines.of(language(**settings), n)
+        ceiling = lines.unigram if lines.bound is None else lines.bound
+        value = (lines.optimum + share * (ceiling - lines.optimum)) * wobble
+        numbers |= {
+            "cross_entropy": value,
+            "excess": value - lines.optimum,
+            "standard_error": 0.01,
+            **vars(lines),
+        }
+        if lines.choice_bound is not None:
+            numbers |= {"choice": share * lines.choice_bound, "choice_error": 0.002}
+    task = "recognition" if recognises else "prediction"
+    steps = None if trained is None else 600
+    return EvaluationRecord("k", name, n, seed, task, settings, trained, steps, 64, **numbers)
+
+
+def records(
+    name: str, settings: dict, share: float, trained: int | None = 128, lengths: Sequence[int] = LENGTHS
+) -> list[EvaluationRecord]:
+    return [record(name, settings, n, seed, share, trained) for n in lengths for seed in SEEDS]
+
+
+def alone(settings: dict, lengths: Sequence[int] = LENGTHS, share: float = 0.5) -> Group:
+    """One model on a language, this share of the way from the optimum to chance."""
+    (group,) = groups(records("soft", settings, share, lengths=lengths))
+    return group
+
+
+RECORDS = [
+    one
+    for task in ("parity", "2dyck", "recognition")
+    for settings in [DYCK_TABLE if task == "2dyck" else PARITY_TABLE]
+    for one in (
+        *records(f"{task}-transformer", settings, 0.9),
+        *records(f"{task}-lstm", settings, 0.0, 40),
+        *(records("exact", settings, 0.0, None) if task == "parity" else ()),
+    )
+]
+"""Transformers that end at chance beside recurrent networks that stay at the optimum."""
+
+PARITY, DYCK, RECOGNITION = GROUPS = groups(RECORDS)
 
 
 def figure_of(group):
@@ -45,7 +98,7 @@ def guides(axes) -> dict[str, np.ndarray]:
 
 
 def test_models_stand_together_by_task_and_language():
-    assert [(group.task, group.title) for group in DATA.groups] == [
+    assert [(group.task, group.title) for group in GROUPS] == [
         ("prediction", "PARITY, end probability 0.5"),
         ("prediction", "2DYCK, open probability 0.5"),
         ("recognition", "PARITY, end probability 0.5"),
@@ -98,7 +151,7 @@ def test_a_model_is_drawn_through_its_medians_over_seeds_and_says_how_far_it_was
     ]
 
 
-@pytest.mark.parametrize("group", DATA.groups, ids=lambda group: group.slug)
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.slug)
 def test_no_text_of_a_figure_overlaps_another(group):
     assert clashes(figure_of(group)) == []
 
@@ -128,8 +181,7 @@ def test_sentences_give_the_distance_to_chance_and_to_the_optimum():
 
 
 def test_a_model_that_is_worse_than_chance_is_said_to_be_worse_and_not_part_of_the_way():
-    data = alone(dict(PARITY.language.settings), LENGTHS, share=2.27)
-    (soft,) = sentences(data.groups[0])
+    (soft,) = sentences(alone(PARITY_TABLE, share=2.27))
     assert soft.endswith(" above the unigram level 1.0822; the optimum is 0.8664. This is worse than chance.")
 
 
@@ -140,34 +192,6 @@ def test_the_table_pools_seeds_and_their_standard_errors():
     assert table.rows[0][3] == f"{0.01 / math.sqrt(3):.4f}"
     assert len(table.rows) == 2 * len(LENGTHS)
     assert all(len(row) == len(table.header) for row in table.rows)
-
-
-@pytest.mark.long
-def test_a_directory_gives_one_page_with_every_figure_and_the_exponents_as_a_table(tmp_path):
-    write(DATA, tmp_path)
-    page, found, fits = write_theorem6_report(tmp_path)
-    text = page.read_text("utf-8")
-    assert len(found) == 7
-    assert "Incomplete" not in text
-    names = {path.stem for path in (tmp_path / "figures").glob("*.svg")}
-    assert names == {path.stem for path in (tmp_path / "figures").glob("*.png")}
-    assert names == {
-        "cross-entropy-prediction-1", "cross-entropy-prediction-2", "recognition-recognition-3",
-        "sensitivity-prediction-1", "sensitivity-prediction-2", "sensitivity-recognition-3",
-    }  # fmt: skip
-    assert text.count("<img") == len(names)
-    assert not re.search(r'src="(?!data:)', text)
-    linked = {name for name in re.findall(r'href="([^"]*)"', text) if "://" not in name}
-    assert linked
-    assert [name for name in linked if not (tmp_path / name).is_file()] == []
-    rows = {
-        (row["variant"], row["statistic"]): row
-        for row in csv.DictReader((tmp_path / "summary.csv").read_text().splitlines())
-    }
-    assert len(rows) == len(fits) == 14
-    assert float(rows["parity-transformer", "mean"]["exponent"]) == pytest.approx(-1)
-    assert float(rows["2dyck-lstm", "max"]["exponent"]) == pytest.approx(0)
-    assert "As n grows, the mean change over all flips (exponent of n in brackets) falls about as 1/n" in text
 
 
 @pytest.mark.quick(1)
@@ -189,16 +213,10 @@ def test_a_directory_gives_one_page_with_every_figure_and_the_exponents_as_a_tab
         ),
     ],
 )
-def test_where_the_prefix_says_nothing_there_is_no_way_to_chance(
-    tmp_path, settings, lengths, to_unigram, text
-):
+def test_where_the_prefix_says_nothing_there_is_no_way_to_chance(settings, lengths, to_unigram, text):
     """At these lengths the unigram level is the optimum, or both are 0: no share of the way between them."""
-    data = alone(settings, sorted(set(lengths)))
-    write(data, tmp_path)
-    assert write_theorem6_report(tmp_path)[0].is_file()
     last = lengths[-1]
-    data = dataclasses.replace(data, measured=tuple(one for one in data.measured if one.row.n <= last))
-    (group,) = data.groups
+    group = alone(settings, sorted({n for n in lengths if n <= last}))
     (sentence,) = sentences(group)
     assert text in sentence
     assert sentence.endswith(
@@ -210,8 +228,7 @@ def test_where_the_prefix_says_nothing_there_is_no_way_to_chance(
 
 
 def test_three_kinds_of_brackets_are_told_with_their_own_logarithm():
-    data = alone({"name": "dyck", "kinds": 3, "open_probability": 0.5}, LENGTHS)
-    (group,) = data.groups
+    group = alone({"name": "dyck", "kinds": 3, "open_probability": 0.5})
     figure = cross_entropy_figure(group)
     formula = "P0 (1 \N{MINUS SIGN} p) log 3"
     assert f"the optimum + {formula}: what remains" in figure.caption
@@ -221,57 +238,21 @@ def test_three_kinds_of_brackets_are_told_with_their_own_logarithm():
         assert text not in " ".join(prediction_table(group).header)
 
 
-def test_of_a_hand_set_network_only_the_slope_of_the_sensitivity_is_said_to_mean_anything():
-    report = build_theorem6_report(DATA)
-    told = [
-        " ".join(section.paragraphs) for section in report.sections if "Flip sensitivity" in section.heading
+def test_a_report_has_a_section_for_each_group_and_says_what_hand_set_weights_mean():
+    names = dict.fromkeys(one.variant for one in RECORDS)
+    data = sweep_data(points({name: {"mean": power(-1)} for name in names}))
+    models, *found = ReportedEvaluation().sections(data, RECORDS)
+    assert [section.heading for section in found] == [
+        "Predicting PARITY, end probability 0.5",
+        "Predicting 2DYCK, open probability 0.5",
+        "Recognising PARITY, end probability 0.5",
     ]
+    assert models.tables[0].rows[2] == ("exact", "prediction", "parity", "\N{EM DASH}", "\N{EM DASH}")
+    assert [len(section.bullets) for section in found] == [3, 2, 2]
+    told = [" ".join(section.paragraphs) for section in found]
     assert ["set by hand" in text for text in told] == [True, False, False]
     assert (
         "means nothing for exact, whose weights are set by hand: where the word cannot end, the logit of the end is -40"
         in told[0]
     )
-
-
-@pytest.mark.long
-def test_figures_of_an_earlier_report_that_this_one_does_not_have_are_removed(tmp_path, monkeypatch):
-    draw_nothing(monkeypatch)
-    write(DATA, tmp_path)
-    write_theorem6_report(tmp_path)
-    own = tmp_path / "figures" / "my-notes.png"
-    own.write_bytes(b"")
-    fewer = experiment(("parity",))
-    write(fewer, tmp_path)
-    write_theorem6_report(tmp_path)
-    assert {path.name for path in (tmp_path / "figures").iterdir()} == {
-        own.name,
-        *(
-            f"{name}-prediction-1.{kind}"
-            for name in ("cross-entropy", "sensitivity")
-            for kind in ("svg", "png")
-        ),
-    }
-    assert not (tmp_path / "recognition.csv").exists()
-
-
-def test_what_is_missing_is_said_and_the_rest_is_shown():
-    data = without(DATA, "parity-lstm", 1024)
-    failed = dataclasses.replace(data.plan.models[-1], failure="the loss is not finite")
-    data = dataclasses.replace(
-        data,
-        plan=dataclasses.replace(data.plan, models=(*data.plan.models[:-1], failed)),
-        measured=tuple(one for one in data.measured if one.row.model != failed.name),
-    )
-    report = build_theorem6_report(data)
-    assert report.warning == (
-        "recognition-lstm could not be trained (the loss is not finite); not evaluated: parity-lstm at n = 1024. "
-        "Run the same experiment again to continue."
-    )
-    assert any("parity-lstm: after n = 256 symbols" in text for text in report.sections[0].bullets)
-    assert len(report.figures) == 6
-
-
-def test_a_directory_without_the_experiment_or_without_a_complete_length_is_refused(tmp_path):
-    assert "no models were trained here" in refused("directory", load_theorem6, tmp_path)
-    write(dataclasses.replace(DATA, measured=DATA.measured[:5]), tmp_path)
-    assert "no model was evaluated here yet" in refused("directory", load_theorem6, tmp_path)
+    assert ReportedEvaluation().sections(data, []) == []

@@ -326,7 +326,9 @@ def cached(make: Callable[[*Arguments], Result]) -> Callable[[*Arguments], Resul
     return call
 
 
-def compiled(static: int) -> Callable[[Callable[[*Arguments], Result]], Callable[[*Arguments], Result]]:
+def compiled(
+    static: int, options: Any = SOONER
+) -> Callable[[Callable[[*Arguments], Result]], Callable[[*Arguments], Result]]:
     """Compiles a function with `jax.jit`, whose first `static` arguments are hashable, and the others trees of arrays.
 
     There is a program for each set of static arguments, shapes and dtypes. The programs do not hold static arguments,
@@ -342,7 +344,7 @@ def compiled(static: int) -> Callable[[Callable[[*Arguments], Result]], Callable
             key = tuple(_weakly(one, mortal) for one in args[:static])
             leaves, structure = jax.tree.flatten(args[static:])
             shapes = tuple((np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves)
-            program = programs.get((key, structure, shapes), mortal, partial(_Program, function))
+            program = programs.get((key, structure, shapes), mortal, partial(_Program, function, options))
             before, program.at_hand.static = getattr(program.at_hand, "static", None), args[:static]
             try:
                 if any(isinstance(leaf, Tracer) for leaf in leaves):
@@ -362,14 +364,14 @@ def compiled(static: int) -> Callable[[Callable[[*Arguments], Result]], Callable
 class _Program(Generic[Result]):
     """A program of arrays, which knows the static arguments only while it is called."""
 
-    def __init__(self, function: Callable[..., Result]) -> None:
+    def __init__(self, function: Callable[..., Result], options: Any) -> None:
         self.at_hand, self.ran = threading.local(), False
 
         def traced(*arrays: Any) -> Result:
             return function(*self.at_hand.static, *arrays)
 
         traced.__name__ = function.__name__  # what profiles call it
-        self.compiled, self.inner = jax.jit(traced, compiler_options=SOONER), jax.jit(traced)
+        self.compiled, self.inner = jax.jit(traced, compiler_options=options), jax.jit(traced)
 
 
 @dataclass
@@ -418,8 +420,22 @@ class _Results(Generic[Result]):
 def program_key(parameters: Any, n: int) -> tuple[Any, tuple[Any, ...], int, bool]:
     """Returns what a program of a model depends on besides its function; last, whether 64-bit types are on."""
     leaves, structure = jax.tree.flatten(parameters)
-    shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+    shapes = tuple((np.shape(leaf), _dtype_of(leaf)) for leaf in leaves)
     return structure, shapes, n, jnp.result_type(float) == jnp.float64
+
+
+def _dtype_of(leaf: Any) -> Any:
+    return leaf.dtype if _is_narrow(leaf) else jnp.result_type(leaf)
+
+
+def as_arrays(tree: Any) -> Any:
+    """Returns a tree with JAX's arrays in place of NumPy's and of numbers."""
+    return jax.tree.map(lambda leaf: leaf if _is_narrow(leaf) else jnp.asarray(leaf), tree)
+
+
+def _is_narrow(leaf: Any) -> bool:
+    """Returns whether an array is JAX's with numbers that have their dtype in every mode. To ask JAX takes long."""
+    return isinstance(leaf, jax.Array) and leaf.dtype.itemsize <= 4
 
 
 def abstract_of(structure: Any, shapes: tuple[Any, ...]) -> Any:

@@ -27,7 +27,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base.errors import InputError, UnchangedWarning, check_fits, collecting
 from jaxsens.core.base.nudged import nudged, salts
-from jaxsens.core.base.programs import LOW_PRECISION, abstract_of, cached, compiled, program_key
+from jaxsens.core.base.programs import LOW_PRECISION, abstract_of, as_arrays, cached, compiled, program_key
 from jaxsens.core.checks.indices import check_words
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.engines.vmap import compiled_output
@@ -306,7 +306,7 @@ def _check_memory(model: Model, n: int) -> None:
     """
     if n < _LONG or model.torch is not None:
         return
-    parameters = jax.tree.map(jnp.asarray, model.parameters)
+    parameters = as_arrays(model.parameters)
     program = jax.make_jaxpr(model.apply)(parameters, jax.ShapeDtypeStruct((n,), jnp.int32)).jaxpr
     made: list[Any] = [value.aval for equation in program.eqns for value in equation.outvars]
     sizes = {one.size * one.dtype.itemsize: one for one in made if hasattr(one, "dtype")}
@@ -344,7 +344,7 @@ def _measured(measure: Measure, outputs: tuple[int, ...] | None, y: Any, new: An
 @compiled(static=1)
 def _nudged(apply: Any, parameters: Any, word: Any) -> Array:
     """Returns outputs on a word with every rounding moved, and the output itself."""
-    parameters = jax.tree.map(jnp.asarray, parameters)
+    parameters = as_arrays(parameters)
     word = word.astype(jnp.int32)
     moved = jax.lax.map(lambda salt: nudged(apply, salt)(parameters, word), salts())
     outputs = jnp.concatenate([moved, jnp.asarray(apply(parameters, word))[None]])

@@ -18,7 +18,7 @@ from jaxtyping import Array, Int
 
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.nudged import inlined
-from jaxsens.core.base.programs import compiled
+from jaxsens.core.base.programs import as_arrays, compiled
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.models.adapters import Model
 
@@ -108,7 +108,7 @@ def _index_error(model: Model, inputs: Int[np.ndarray, "words n"]) -> Exception 
         except InputError as error:
             return error
         return None
-    parameters = jax.tree.map(jnp.asarray, model.parameters)
+    parameters = as_arrays(model.parameters)
     try:
         return _indices(model.apply, parameters, jnp.asarray(inputs, jnp.int32)).get_exception()
     except Exception:  # noqa: BLE001 - there are primitives that checkify has no rule for

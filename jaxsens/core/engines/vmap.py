@@ -16,7 +16,7 @@ from jax.extend.core import jaxprs_in_params
 from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base.nudged import nudged, salts
-from jaxsens.core.base.programs import Platform, abstract_of, cached, compiled, program_key
+from jaxsens.core.base.programs import Platform, abstract_of, as_arrays, cached, compiled, program_key
 from jaxsens.core.engines.engine import Changed, Cost, Engine, FlipBlock, PreparedPass, Values
 from jaxsens.core.flips.flips import Rewrite, replaced
 from jaxsens.core.measures.formulas import as_vector, difference, is_whole, l2
@@ -277,7 +277,7 @@ def compiled_output(
     apply: Callable[[Any, Any], Any], parameters: Any, tokens: Any
 ) -> Float[np.ndarray, " outputs"]:
     """Returns `output_vector`, compiled once for each model and length."""
-    parameters = jax.tree.map(jnp.asarray, parameters)
+    parameters = as_arrays(parameters)
     return np.asarray(_compiled_output(apply, parameters, jnp.asarray(tokens)))
 
 

@@ -24,7 +24,7 @@ from jaxtyping import Int
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.inputs import plain_numbers
-from jaxsens.core.base.programs import cached
+from jaxsens.core.base.programs import as_arrays, cached
 from jaxsens.core.base.strict import with_fields
 from jaxsens.core.models.model_problems import check_is_model
 from jaxsens.core.models.torch_model import TorchModel
@@ -190,7 +190,7 @@ class LayeredApply:
 
     def __call__(self, parameters: Any, tokens: Any) -> Any:
         """The output on one input."""
-        return forward(self.model, jax.tree.map(jnp.asarray, parameters), tokens, self.readout)
+        return forward(self.model, as_arrays(parameters), tokens, self.readout)
 
 
 def in_float64(apply: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any] | None:

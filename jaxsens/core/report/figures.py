@@ -103,8 +103,6 @@ def sensitivity_figure(
     styles: Mapping[str, LineStyle],
     *,
     statistics: Sequence[str],
-    name: str = "sensitivity",
-    heading: str = "How much does the output change when one symbol of the input is exchanged?",
     norm: str = "l2",
 ) -> ReportFigure:
     """Statistics against input length, log-log: a panel per statistic, a line per variant, exponents in the legend.
@@ -114,8 +112,6 @@ def sensitivity_figure(
         fits: of every variant in `styles` and every statistic in `statistics`.
         styles: of the variants, in the order of the legend.
         statistics: which ones.
-        name: of the figure's files.
-        heading: what the figure asks.
         norm: of the change of the output: "l1", "l2" or "linf".
     """
     labels = {(fit.variant, fit.statistic): f"{fit.variant}:  {fitted_power(fit)}" for fit in fits}
@@ -125,7 +121,11 @@ def sensitivity_figure(
         panels.append(sensitivity_panel(points, of_statistic, styles, statistic=statistic, norm=norm))
     caption = text("sensitivity", level=LEVEL, spread=text("spread"), strip=text("strip"))
     description = " ".join(summary_sentence(fits, statistic) for statistic in statistics)
-    return panel_figure(name, [caption, *about_inexact(panels)], description, panels, heading)
+    one_of_decisions = any(statistic in OF_DECISIONS for statistic in statistics)
+    asks = (
+        "often does a flip change the decision" if one_of_decisions else "much does a flip change the output"
+    )
+    return panel_figure("sensitivity", [caption, *about_inexact(panels)], description, panels, f"How {asks}?")
 
 
 def about_inexact(panels: Iterable[Panel]) -> list[str]:

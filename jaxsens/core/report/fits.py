@@ -241,14 +241,11 @@ class ExponentFit:
         return f"{self.variant}: {self.statistic} {self.growth.value}{f' ({note})' if note else ''}"
 
 
-def fit_exponents(
-    points: pandas.DataFrame, variants: Iterable[str] | None = None, minimum_length: int = 1
-) -> tuple[ExponentFit, ...]:
+def fit_exponents(points: pandas.DataFrame, minimum_length: int = 1) -> tuple[ExponentFit, ...]:
     """Fits every statistic of every variant: all statistics of the first variant, then of the next.
 
     Args:
         points: a table with the columns of points.csv.
-        variants: those to fit, in this order; None for all of them, in the order of the table.
         minimum_length: shorter inputs do not enter the fits.
 
     Raises:
@@ -261,7 +258,7 @@ def fit_exponents(
             "a statistic is negative or infinite, which no norm can be: measure that point again",
         )
     fits = []
-    for variant in dict.fromkeys(points["variant"]) if variants is None else variants:
+    for variant in dict.fromkeys(points["variant"]):
         rows = points.query("variant == @variant")
         for statistic in statistic_columns(points):
             columns = (rows["n"], rows[statistic], rows["seed"])

@@ -185,13 +185,11 @@ def run_table(data: SweepData) -> ReportTable:
     """What was run and on what. Values that differ between points are listed with the number of points of each."""
     points = data.metadata
     seconds = sum(point.seconds for point in points)
+    flips, population = (sum(getattr(point, name) for point in points) for name in ("flips", "population"))
     names = sorted({name for point in points for name in point.versions})
     rows = [
         ("points", f"{len(points)} of {len(data.plan.points)} planned"),
-        (
-            "flips",
-            flips_text(sum(point.flips for point in points), sum(point.population for point in points)),
-        ),
+        ("flips", f"random samples: {flips:,} of {population:,}" if flips < population else f"all {flips:,}"),
         ("computing time", f"{duration(seconds)}, summed over points"),
         ("device", _tally(": ".join(dict.fromkeys(point.device.split(": "))) for point in points)),
         ("number format", _tally(point.dtype for point in points)),
@@ -200,20 +198,6 @@ def run_table(data: SweepData) -> ReportTable:
         *((name, _tally(point.versions.get(name, "not recorded") for point in points)) for name in names),
     ]
     return ReportTable("", (), rows)
-
-
-def missing_text(missing: Sequence[tuple[str, int, int]]) -> str:
-    """The first ten missing points: "softmax n = 64 seed = 1"."""
-    names = [f"{variant} n = {n} seed = {seed}" for variant, n, seed in missing[:10]]
-    more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
-    return f"{', '.join(names)}{more}"
-
-
-def flips_text(measured: int, population: int) -> str:
-    """How many flips were measured, and of how many if these are random samples."""
-    return (
-        f"all {measured:,}" if measured == population else f"random samples: {measured:,} of {population:,}"
-    )
 
 
 def _tally(values: Iterable[str], between: str = "; ") -> str:

@@ -19,7 +19,6 @@ from jaxsens.core.report.page import (
     Report,
     Section,
     exponent_table,
-    missing_text,
     run_table,
     variant_table,
     write_local_slopes,
@@ -72,28 +71,21 @@ def build_report(data: SweepData) -> Report:
     caveats += [_about_estimates(data)] if data.estimated else []
     caveats += about_unresolved(data)
     caveats += [text("beyond-exactness", variant=variant, n=n) for variant, n in data.inexact.items()]
-    norm, asks = plan.measurement.measure.kind, "How much does a flip change the output?"
-    if plan.measurement.measure.indicator:
-        asks = "How often does a flip change the decision?"
-    figure = sensitivity_figure(
-        data.points,
-        fits,
-        styles,
-        statistics=(*main, *(name for name in plan.statistics if name not in main)),
-        heading=asks,
-        norm=norm,
-    )
+    norm, others = plan.measurement.measure.kind, [name for name in plan.statistics if name not in main]
+    figure = sensitivity_figure(data.points, fits, styles, statistics=[*main, *others], norm=norm)
+    fitted = [text("fitted-from", n=plan.fit_from)] if any(n < plan.fit_from for n in plan.lengths) else []
     sections = [
         Section("What was found", paragraphs=caveats, bullets=findings),
         Section("Sensitivity against input length", figures=[figure]),
         Section("The variants", tables=[variant_table(data)]),
-        Section("Fitted exponents", tables=[exponent_table(fits)]),
+        Section("Fitted exponents", fitted, tables=[exponent_table(fits)]),
     ]
     if any(fit.local for fit in fits if fit.statistic in main):
         figure = local_slope_figure(fits, styles, statistics=main, lengths=sorted(set(data.points["n"])))
         sections.append(Section("Is one exponent enough?", figures=[figure]))
     sections += decision_sections(data.flips)
-    if (profiles := data.flips.profiles) and not _of_readout(plan):  # there is no profile of one position
+    profiles = data.flips.profiles
+    if profiles and plan.measurement.flips.positions != (READOUT,):  # there is no profile of one position
         figure = profile_figure(profiles, data.names, norm=norm)
         sections.append(Section("Which positions matter", figures=[figure]))
     if (distances := distances_of(data)) is not None:
@@ -146,13 +138,8 @@ def _edit(plan: SweepPlan) -> str:
     """What a flip does."""
     flips = plan.measurement.flips
     kind = flips.kind if flips.longer else "substitute"
-    symbol = "the symbol at the readout" if _of_readout(plan) else "one symbol"
+    symbol = "the symbol at the readout" if flips.positions == (READOUT,) else "one symbol"
     return text(f"flip-{kind}", symbol=symbol, copies=f"{1 + flips.copies} copies")
-
-
-def _of_readout(plan: SweepPlan) -> bool:
-    """Whether the position that is read is the only one that is flipped."""
-    return plan.measurement.flips.positions == (READOUT,)
 
 
 def _about_estimates(data: SweepData) -> str:
@@ -210,11 +197,14 @@ def _networks(data: SweepData) -> str:
     if len(by_weights) == 1:
         return text(f"networks-{next(iter(by_weights))}")
     listed = (f"{text(f'networks-{kind}')} ({enumeration(names)})" for kind, names in by_weights.items())
-    return f"{' and on '.join(listed)}, all with the same inputs"
+    same = all(table.get("kind") != "language" for table in data.plan.inputs.values())
+    return f"{' and on '.join(listed)}, {'all with the same inputs' if same else 'each on words of its language'}"
 
 
 def _warning(data: SweepData) -> str:
     if not data.missing:
         return ""
-    which, planned = missing_text(data.missing), len(data.plan.points)
+    names = [f"{variant} n = {n} seed = {seed}" for variant, n, seed in data.missing[:10]]
+    more = f" and {len(data.missing) - 10} more" if len(data.missing) > 10 else ""
+    which, planned = ", ".join(names) + more, len(data.plan.points)
     return text("missing", missing=len(data.missing), planned=planned, which=which)

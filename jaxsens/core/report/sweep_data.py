@@ -51,7 +51,7 @@ class SweepData:
     def fits(self) -> tuple[ExponentFit, ...]:
         """The exponent of each statistic of each model, with the slopes between successive lengths. `str` says it in
         words."""
-        return fit_exponents(self.points)
+        return fit_exponents(self.points, minimum_length=self.plan.fit_from)
 
     @cached_property
     def variants(self) -> tuple[PlannedVariant, ...]:

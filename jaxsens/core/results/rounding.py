@@ -31,9 +31,18 @@ from jaxtyping import Array, Float, Int
 from jaxsens.core.base.errors import InputError, PrecisionWarning
 from jaxsens.core.base.nudged import DRAWS as NUDGES
 from jaxsens.core.base.nudged import nudged, salts
-from jaxsens.core.base.programs import SOONER, UNRESOLVED, cached, compiled, numerics, on_host, room_for
+from jaxsens.core.base.programs import (
+    SOONER,
+    UNRESOLVED,
+    as_arrays,
+    cached,
+    compiled,
+    numerics,
+    on_host,
+    room_for,
+)
 from jaxsens.core.engines.difference import engine as difference
-from jaxsens.core.engines.engine import Engine
+from jaxsens.core.engines.engine import Engine, FlipBlock
 from jaxsens.core.engines.vmap import HALF_UNIT, LARGEST_PASS, VmapEngine, output_vector, program_size
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.measures import L2
@@ -41,7 +50,7 @@ from jaxsens.core.models.adapters import Model, in_float64
 from jaxsens.core.models.transformer.parameters import TransformerParameters
 from jaxsens.core.placement.placement import Placement, where_computed
 from jaxsens.core.placement.preparing import Ready, arithmetic_of, inputs_at_once, of_first, prepared_on
-from jaxsens.core.placement.run import ErrorBounds, Measuring
+from jaxsens.core.placement.run import ErrorBounds
 
 if TYPE_CHECKING:
     from jaxsens.core.results.result import FlipSensitivity
@@ -195,12 +204,9 @@ def rounding_of(
     model: Model,
     tokens: Int[np.ndarray, "inputs n"],
     flips: FlipTable,
-    run: tuple[Any, Placement],
+    parameters: Any,
 ) -> tuple[Engine, ErrorBounds | None]:
-    """Returns the engine, and what bounds the rounding of outputs that it subtracts; None if it does so itself.
-
-    `given` are the engine's parameters and where it runs.
-    """
+    """Returns the engine, and what bounds the rounding of outputs that it subtracts; None if it does so itself."""
     if not isinstance(engine, VmapEngine) or not engine.foreign:
         return engine, output_rounding(model, tokens, len(flips))
     size = program_size(model.apply, model.parameters, tokens.shape[1])
@@ -209,21 +215,35 @@ def rounding_of(
     nudging, affordable = replace(engine, nudges=True), CHEAP / (NUDGES * max(size.operations, 1.0))
     if len(flips) <= affordable:
         return nudging, None
-    parameters, placement = run
+    sampled = replace(nudging, measure=L2())
 
     @cache
     def largest() -> float:  # at a sample of the flips of all inputs
         count = max(LEAST_NUDGED, int(affordable), int(SHARE_NUDGED * len(flips)))
         some = np.sort(np.random.default_rng(0).permutation(len(flips))[:count])
-        where = flips.inputs[some], flips.positions[some], flips.symbols[some]
-        sample = Measuring(replace(nudging, measure=L2()), parameters, tokens, *where, placement)
-        return float(np.max(sample.numbers()[0][:, 1]))
+        sample = np.resize(some, room_for(len(some)))
+        words = tokens[flips.inputs[sample]], flips.positions[sample], flips.symbols[sample]
+        return float(np.max(_moved_flips(sampled, parameters, *words, np.int32(len(some)))))
 
     def bound(inputs: Any, dtype: str, outputs: np.ndarray) -> np.ndarray:
         del inputs, dtype
         return np.full(outputs.shape, largest() / len(nudging.outputs or outputs[0]) ** 0.5)
 
     return engine, bound
+
+
+@compiled(static=1, options=None)
+def _moved_flips(
+    engine: VmapEngine, parameters: Any, words: Array, positions: Array, symbols: Array, count: Array
+) -> Float[Array, " room"]:
+    """Returns how far rounding puts the measure off, of each flip. What moves roundings takes a quarter of the time if
+    XLA fuses it as it does by default."""
+
+    def one(word: Array, *flip: Array) -> Array:
+        block = FlipBlock(*(part[None] for part in flip))
+        return engine.values(parameters, engine.prepare(parameters, word), block)[1][0]
+
+    return of_first(one, (words, positions, symbols), count)
 
 
 def output_rounding(model: Model, tokens: Int[np.ndarray, "inputs n"], flips: int = 0) -> ErrorBounds:
@@ -342,7 +362,7 @@ def _outputs_nudged(
     apply: Any, parameters: Any, tokens: Array, draws: Array, step: Array, count: Array
 ) -> Array:
     del step
-    parameters = jax.tree.map(jnp.asarray, parameters)
+    parameters = as_arrays(parameters)
 
     def run(word: Array) -> Array:
         return output_vector(apply, parameters, word)

@@ -98,7 +98,8 @@ class SweepPlan(Record):
     """What sweep.json says: everything about a sweep except its numbers. Points come in the order of the config.
 
     `config` is the config as it was given. `inputs` says what the inputs are, by length. By name, `tables` has the
-    config's tables of packages with all defaults, and `records` where the records of those that have some are.
+    config's tables of packages with all defaults, and `records` where the records of those that have some are. Lengths
+    below `fit_from` enter no fitted exponent.
     """
 
     kind: ClassVar[str] = "plan of a sweep"
@@ -114,6 +115,7 @@ class SweepPlan(Record):
     points: tuple[PlannedPoint, ...]
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
     records: dict[str, tuple[PlannedPoint, ...]] = field(default_factory=dict)
+    fit_from: int = 1
 
     @cached_property
     def measurement(self) -> Measurement:
@@ -153,6 +155,7 @@ class Sweep:
     """A sweep, checked and with every default written out.
 
     `sampled` names the variants of which flips are sampled beyond `measure.exact_up_to`; the others are estimated.
+    Lengths below `fit_from` enter no fitted exponent.
     """
 
     title: str
@@ -167,6 +170,7 @@ class Sweep:
     sampled: frozenset[str] = frozenset()
     tables: Mapping[str, SweepTable] = field(default_factory=dict)
     placement: Placement = field(default_factory=Placement)
+    fit_from: int = 1
 
     @cached_property
     def points(self) -> tuple[Point, ...]:
@@ -205,7 +209,7 @@ class Sweep:
         read = every.pop() if len(every) == 1 else every.pop().without_end()
         return SweepPlan(
             config=self.text,
-            **row_of(self, ("title", "claim", "lengths", "seeds", "statistics")),
+            **row_of(self, ("title", "claim", "lengths", "seeds", "statistics", "fit_from")),
             measure=self.measure.table(),
             inputs={str(n): self.inputs.expanded(read, n, self.seeds[0]) for n in self.lengths},
             variants=tuple(

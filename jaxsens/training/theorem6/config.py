@@ -46,6 +46,7 @@ from jaxsens.core.sweeps.config import Name, Settings, check_measure, check_poin
 from jaxsens.core.sweeps.points import Measurement
 from jaxsens.formal.languages import Language, Parity
 from jaxsens.training.config import Task, TrainConfig, logits_of
+from jaxsens.training.theorem6.evaluation import check_members
 from jaxsens.training.theorem6.recurrent_parity import exact_parity_rnn
 
 
@@ -205,11 +206,7 @@ def _check_entry(
     `lengths` is empty, and `measure` None, where they are not known.
     """
     where = f'model "{entry.name}"'
-    if entry.task == "recognition":
-        without = [n for n in lengths if not entry.language.has_members(n)]
-        if without:
-            remedy = f"lengths for which {entry.language.name} has words, which {where} is to recognise"
-            problems.add("lengths", without, remedy)
+    check_members(where, entry.task, entry.language, lengths, problems)
     network = None if entry.config is None else entry.config.model
     if lengths and isinstance(network, TransformerConfig):
         own = Problems()

@@ -1,89 +1,63 @@
-"""The report of the Theorem 6 experiment: what trained models predict, how sensitive they are, and what theory says."""
+"""Trained models in the report of a sweep: what they predict between the lines of the theory, in figures and words."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxsens.core.base.errors import InputError
-from jaxsens.core.base.files import only_inside
-from jaxsens.core.base.text import duration
 from jaxsens.core.report.data import spreads
-from jaxsens.core.report.figures import ReportFigure, panel_figure, sensitivity_figure
-from jaxsens.core.report.fits import ExponentFit, enumeration, fit_exponents, summary_sentence
-from jaxsens.core.report.page import (
-    DASH,
-    Report,
-    ReportTable,
-    Section,
-    boundedness,
-    exponent_table,
-    flips_text,
-    table_of,
-    write_page,
-    write_summary,
-)
+from jaxsens.core.report.figures import ReportFigure, panel_figure
+from jaxsens.core.report.fits import enumeration
+from jaxsens.core.report.page import DASH, ReportTable, Section, table_of
 from jaxsens.core.report.panels import Guide, Line, Panel, variant_styles
+from jaxsens.core.report.sweep_data import SweepData
 from jaxsens.core.report.texts import text
-from jaxsens.core.sweeps.sweep import KEY_COLUMNS
+from jaxsens.core.sweeps.sweep import row_of
 from jaxsens.formal.languages import Dyck, Language
+from jaxsens.training.theorem6.evaluation import EVALUATION_COLUMNS, Evaluation, EvaluationRecord, Lines
 from jaxsens.training.theorem6.recurrent_parity import NEVER
-from jaxsens.training.theorem6.results import (
-    CONFIG,
-    ROWS,
-    KeptRow,
-    Lines,
-    PlannedModel,
-    Row,
-    SensitivityRow,
-    Theorem6Plan,
-    complete,
-    lines_of,
-    read_plan,
-    read_rows,
-)
 
 if TYPE_CHECKING:
     import pandas
-
-DEFAULT_TITLE = "What trained models predict as inputs grow"
-
-STATISTICS = ("mean", "max")
-
-_FIGURES = ("cross-entropy-", "recognition-", "sensitivity-")
-"""The beginnings of the names of all figures of this report."""
 
 _LEAST = 1e-9
 """In nats. Levels that are closer to each other, or to 0, differ only by rounding: no share of them is taken."""
 
 
 @dataclass(frozen=True)
+class ReportedEvaluation(Evaluation):
+    """The `[evaluation]` table, with its sections of the report."""
+
+    def sections(self, data: SweepData, results: Sequence[EvaluationRecord]) -> list[Section]:
+        found = groups(results)
+        if not found:
+            return []
+        about = [text("known-of-trained-models"), text("trained-models")]
+        sampled = {point.variant for point in data.metadata if point.flips < point.population}
+        parts = (section for group in found for section in _sections(group, sampled))
+        return [Section("What the models learned", about, tables=[model_table(results)]), *parts]
+
+
+@dataclass(frozen=True)
 class Group:
-    """The models that do one task on one language, which share figures and tables.
+    """The models that do one task on one language, which share a figure and a table.
 
     Attributes:
         task: "prediction" or "recognition".
         language: of the words.
-        models: as planned, in the order of the config.
         slug: for the names of files.
-        rows: what was measured of these models.
-        fit_from: the length from which exponents are fitted.
+        records: of these models, in the order of the plan.
     """
 
     task: str
     language: Language
-    models: tuple[PlannedModel, ...]
     slug: str
-    rows: tuple[Row, ...]
-    fit_from: int
+    records: tuple[EvaluationRecord, ...]
 
     @property
     def title(self) -> str:
@@ -106,40 +80,38 @@ class Group:
         """The distance to the optimum that Theorem 6 predicts, as a formula; only for groups with such a choice."""
         return f"P0 (1 \N{MINUS SIGN} p) log {self.language.settings['kinds']}"
 
+    @cached_property
+    def reach(self) -> dict[str, int | None]:
+        """The longest words on which each model was trained; None for weights that were set by hand."""
+        return {record.variant: record.longest_trained for record in self.records}
+
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the models."""
-        return tuple(model.name for model in self.models)
+        """The names of the models, in the order of the config."""
+        return tuple(self.reach)
 
     @cached_property
     def lines(self) -> dict[int, Lines]:
         """What cross-entropy is compared with, by length: all lengths at which a model of the group was evaluated."""
-        return {n: lines_of(self.language, n) for n in sorted({row.n for row in self.rows})}
+        return {n: Lines.of(self.language, n) for n in sorted({record.n for record in self.records})}
 
     @cached_property
     def scores(self) -> pandas.DataFrame:
-        """The table of predictions or recognitions: a row per model ("variant"), length and seed.
+        """The rows of evaluation.csv.
 
         Column "per_choice", where there is a choice, is the part of the cross-entropy that chooses the kind of bracket,
         divided by how often there is such a choice.
         """
-        table = self._table(self.task)
+        import pandas as pd
+
+        table = pd.DataFrame([row_of(record, EVALUATION_COLUMNS) for record in self.records])
         if not self.has_choice:
             return table
         # A blind guess costs log k per choice, and `choice_bound` per symbol: their ratio says how often there is one.
-        blind = math.log(self.language.settings["kinds"])
-        often = [(self.lines[n].choice_bound or math.nan) / blind for n in table["n"]]
+        often = np.asarray(table["choice_bound"], dtype=np.float64) / math.log(
+            self.language.settings["kinds"]
+        )
         return table.assign(per_choice=np.asarray(table["choice"], dtype=np.float64) / often)
-
-    @cached_property
-    def sensitivity(self) -> pandas.DataFrame:
-        """Flip sensitivity as the table of points of a sweep: the models are the variants."""
-        return self._table("sensitivity").filter([*KEY_COLUMNS, *STATISTICS])
-
-    @cached_property
-    def fits(self) -> tuple[ExponentFit, ...]:
-        """The exponents of the sensitivity."""
-        return fit_exponents(self.sensitivity, self.names, self.fit_from)
 
     def estimate(self, model: str, n: int, value: str, error: str) -> tuple[float, float]:
         """The mean of a column over seeds, which all have the same number of words, and its standard error."""
@@ -149,172 +121,29 @@ class Group:
 
     def longest(self, model: str) -> int:
         """The longest words on which a model was evaluated."""
-        return max(row.n for row in self.rows if row.model == model)
-
-    def _table(self, kind: str) -> pandas.DataFrame:
-        import pandas as pd
-
-        rows = [dataclasses.asdict(row) for row in self.rows if isinstance(row, ROWS[kind])]
-        return pd.DataFrame(rows).rename(columns={"model": "variant"})
+        return max(record.n for record in self.records if record.variant == model)
 
 
-@dataclass(frozen=True)
-class Theorem6Data:
-    """Everything that the report shows: what the config asks for, and the models evaluated at each length."""
-
-    plan: Theorem6Plan
-    measured: tuple[KeptRow, ...]
-
-    @cached_property
-    def evaluated(self) -> set[tuple[str, int]]:
-        """The models with the lengths at which they are evaluated."""
-        return {(one.row.model, one.row.n) for one in self.measured}
-
-    @cached_property
-    def groups(self) -> tuple[Group, ...]:
-        """The groups with at least one row, in the order of the config."""
-        known = {model for model, _ in self.evaluated}
-        found: dict[tuple[str, str], list[PlannedModel]] = {}
-        for model in self.plan.models:
-            if model.name in known:
-                found.setdefault((model.task, str(sorted(model.language.items()))), []).append(model)
-        return tuple(
-            Group(
-                task,
-                models[0].learned,
-                tuple(models),
-                f"{task}-{k}",
-                tuple(one.row for one in self.measured if one.row.model in {model.name for model in models}),
-                self.plan.fit_from,
-            )
-            for k, ((task, _), models) in enumerate(found.items(), start=1)
-        )
-
-
-def load_theorem6(directory: str | os.PathLike[str]) -> Theorem6Data:
-    """Reads everything that the report of a directory shows: models at lengths at which nothing is missing.
-
-    Raises:
-        InputError: if this is not a directory of the experiment, or no model was evaluated yet.
-    """
-    plan = read_plan(directory)
-    measured = complete(read_rows(directory, plan), plan)
-    if not measured:
-        raise InputError.of(
-            "directory", str(directory), "no model was evaluated here yet; run `jaxsens theorem6` again"
-        )
-    return Theorem6Data(plan, measured)
-
-
-def write_theorem6_report(
-    directory: str | os.PathLike[str], format: str = "svg", width: str = "page"
-) -> tuple[Path, tuple[str, ...], tuple[ExponentFit, ...]]:
-    """Writes summary.csv, figures/ and report.html into a directory of the experiment.
-
-    Figures of an earlier report that this one does not have are removed. The report of an unfinished experiment says
-    what is missing. Each file is written atomically. Takes some seconds.
-
-    Returns:
-        The path of the page, what was found in sentences, and the fitted exponents.
-
-    Raises:
-        InputError: if no model was evaluated yet.
-    """
-    folder = Path(directory)
-    data = load_theorem6(folder)
-    fits = tuple(fit for group in data.groups for fit in group.fits)
-    report = build_theorem6_report(data)
-    with only_inside(folder):
-        write_summary(folder / "summary.csv", fits)
-        page = write_page(report, folder, format, width)
-    kept = {figure.name for figure in report.figures}
-    for path in [path for kind in ("*.svg", "*.png", "*.pdf") for path in (folder / "figures").glob(kind)]:
-        if path.stem.startswith(_FIGURES) and path.stem not in kept:
-            path.unlink()
-    return page, found(data), fits
-
-
-def build_theorem6_report(data: Theorem6Data) -> Report:
-    """Chooses what the report shows."""
-    growth = [
-        f"{group.title}, {group.task}: {summary_sentence(group.fits, statistic)}"
-        for group in data.groups
-        for statistic in STATISTICS
-    ]
-    return Report(
-        title=data.plan.title or DEFAULT_TITLE,
-        claim=data.plan.claim,
-        introduction=[text("known-of-trained-models"), text("trained-models")],
-        warning=missing_text(data),
-        sections=[
-            Section("What was found", bullets=[*found(data), *growth]),
-            Section("The models", tables=[model_table(data)]),
-            *(section for group in data.groups for section in _sections(data, group)),
-            Section("The config", ["The config file as it was given:"], code=data.plan.config),
-            Section("What was run", tables=[run_table(data)]),
-        ],
-        files={
-            "fitted exponents": "summary.csv",
-            **{
-                kind.file: kind.file
-                for kind in ROWS.values()
-                if any(isinstance(one.row, kind) for one in data.measured)
-            },
-            "config": CONFIG,
-        },
+def groups(records: Sequence[EvaluationRecord]) -> tuple[Group, ...]:
+    """The groups of models, in the order of the plan."""
+    found: dict[tuple[str, str], list[EvaluationRecord]] = {}
+    for record in records:
+        found.setdefault((record.task, str(sorted(record.language.items()))), []).append(record)
+    return tuple(
+        Group(task, each[0].learned, f"{task}-{k}", tuple(each))
+        for k, ((task, _), each) in enumerate(found.items(), start=1)
     )
 
 
-def found(data: Theorem6Data) -> tuple[str, ...]:
-    """What became of each model on the longest words, a sentence each."""
-    return tuple(f"{group.title}: {text}" for group in data.groups for text in sentences(group))
-
-
-def missing_text(data: Theorem6Data) -> str:
-    """Which models and lengths are missing, and why models could not be trained; empty if nothing is missing."""
-    failed = {model.name: model.failure for model in data.plan.models if model.failure}
-    lacking: dict[str, list[int]] = {}
-    for model, n in data.plan.cells:
-        if model.name not in failed and (model.name, n) not in data.evaluated:
-            lacking.setdefault(model.name, []).append(n)
-    listed = [f"{name} at n = {', '.join(map(str, lengths))}" for name, lengths in lacking.items()]
-    parts = [f"{name} could not be trained ({failure})" for name, failure in failed.items()]
-    parts += [f"not evaluated: {'; '.join(listed)}"] if listed else []
-    return f"{'; '.join(parts)}. Run the same experiment again to continue." if parts else ""
-
-
-def _sections(data: Theorem6Data, group: Group) -> list[Section]:
+def _sections(group: Group, sampled: set[str]) -> list[Section]:
     if group.task == "prediction":
-        about = "Predicting", cross_entropy_figure(group), prediction_table(group)
+        verb, figure, table = "Predicting", cross_entropy_figure(group), prediction_table(group)
     else:
-        about = "Recognising", recognition_figure(group), recognition_table(group)
-    verb, figure, table = about
-    rows = [row for row in group.rows if isinstance(row, SensitivityRow)]
-    sampled = any(row.flips < row.population for row in rows)
-    by_hand = [model.name for model in group.models if model.longest_trained is None]
-    sensitivity = sensitivity_figure(
-        group.sensitivity,
-        group.fits,
-        variant_styles(group.names),
-        statistics=STATISTICS,
-        name=f"sensitivity-{group.slug}",
-        heading="How much do the logits change when one symbol is exchanged?",
-        norm=data.plan.measure["measure"]["kind"],
-    )
-    return [
-        Section(f"{verb} {group.title}", figures=[figure], tables=[table]),
-        Section(
-            f"Flip sensitivity of the same models ({group.task})",
-            [
-                f"Exponents are fitted to the lengths from n = {group.fit_from} on.",
-                *([text("samples")] if sampled else []),
-                *([text("few-matter")] if sampled and group.has_choice else []),
-                *([text("set-by-hand", names=enumeration(by_hand), never=NEVER)] if by_hand else []),
-            ],
-            figures=[sensitivity],
-            tables=[exponent_table(group.fits, {model.name: model.bounded for model in group.models})],
-        ),
-    ]
+        verb, figure, table = "Recognising", recognition_figure(group), recognition_table(group)
+    by_hand = [name for name, trained in group.reach.items() if trained is None]
+    about = [text("few-matter")] if group.has_choice and sampled.intersection(group.names) else []
+    about += [text("set-by-hand", names=enumeration(by_hand), never=NEVER)] if by_hand else []
+    return [Section(f"{verb} {group.title}", about, sentences(group), [figure], [table])]
 
 
 def sentences(group: Group) -> tuple[str, ...]:
@@ -326,7 +155,7 @@ def sentences(group: Group) -> tuple[str, ...]:
 
 def _prediction_sentence(group: Group, model: str, n: int) -> str:
     lines, (value, _) = group.lines[n], group.estimate(model, n, "cross_entropy", "standard_error")
-    told = {"model": model, "n": n, "value": value, **lines._asdict()}
+    told = {"model": model, "n": n, "value": value, **vars(lines)}
     if group.has_choice and lines.choice_bound:
         choice, _ = group.estimate(model, n, "choice", "choice_error")
         share = 100 * choice / lines.choice_bound
@@ -348,18 +177,16 @@ def _recognition_sentence(group: Group, model: str, n: int) -> str:
     return text("recognises", model=model, n=n, percent=100 * share, margin=told)
 
 
-def model_table(data: Theorem6Data) -> ReportTable:
-    """What each model is, what it was trained on, and whether it satisfies Lemma 5's condition on embeddings."""
-    columns: dict[str, Callable[[PlannedModel], str]] = {
-        "model": lambda model: model.name,
-        "what it is": lambda model: model.description,
-        "task": lambda model: model.task,
-        "language": lambda model: model.learned.name,
-        "position embeddings": lambda model: boundedness(model.bounded),
-        "longest trained on": lambda model: _or_dash(model.longest_trained),
-        "steps": lambda model: _or_dash(model.steps),
+def model_table(records: Sequence[EvaluationRecord]) -> ReportTable:
+    """What each model was trained for, and on what."""
+    columns: dict[str, Any] = {
+        "model": lambda record: record.variant,
+        "task": lambda record: record.task,
+        "language": lambda record: record.learned.name,
+        "longest trained on": lambda record: _or_dash(record.longest_trained),
+        "steps": lambda record: _or_dash(record.steps),
     }
-    return table_of("", data.plan.models, columns, numeric=2)
+    return table_of("", {record.variant: record for record in records}.values(), columns, numeric=2)
 
 
 def _or_dash(value: int | None) -> str:
@@ -401,27 +228,6 @@ def recognition_table(group: Group) -> ReportTable:
     caption = text("table-of-recognitions", title=group.title)
     header = ("model", "n", "accuracy", "smallest to largest seed", "margin")
     return ReportTable(caption, header, rows, numeric=4, collapsed=True)
-
-
-def run_table(data: Theorem6Data) -> ReportTable:
-    """What was run and on what."""
-    plan, measured = data.plan, [one for one in data.measured if isinstance(one.row, SensitivityRow)]
-    flips = [(row.flips, row.population) for one in measured if isinstance(row := one.row, SensitivityRow)]
-    values = {
-        "engine": [one.engine for one in measured],
-        "number format": [one.dtype for one in measured],
-        **{name: [one.versions[name] for one in measured] for name in measured[0].versions},
-    }
-    rows = [
-        ("models and lengths", f"{len(data.evaluated)} of {len(plan.cells)}"),
-        ("seeds", ", ".join(map(str, plan.seeds))),
-        ("words per length and seed", str(plan.words)),
-        ("words per length and seed whose flips are measured", str(plan.inputs)),
-        ("flips", flips_text(*map(sum, zip(*flips, strict=True)))),
-        ("time of evaluation", duration(sum(one.seconds for one in data.measured))),
-        *((name, "; ".join(dict.fromkeys(texts))) for name, texts in values.items()),
-    ]
-    return ReportTable("", (), rows)
 
 
 def cross_entropy_figure(group: Group) -> ReportFigure:
@@ -473,11 +279,9 @@ def _level(group: Group, label: str, y: float) -> Guide:
 def _panel(group: Group, column: str, title: str, y_label: str, guides: Sequence[Guide]) -> Panel:
     """One column of the scores against length: a line per model."""
     styles, lines = variant_styles(group.names), []
-    for model in group.models:
-        trained = model.longest_trained
+    for name, trained in group.reach.items():
         reach = "set by hand" if trained is None else f"trained up to n = {trained}"
-        values = spreads(group.scores, model.name, column)
-        lines.append(Line(f"{model.name}:  {reach}", styles[model.name], values))
+        lines.append(Line(f"{name}:  {reach}", styles[name], spreads(group.scores, name, column)))
     part = {"prediction": "prefix", "recognition": "word"}[group.task]
     return Panel(
         title, y_label, lines, [*group.lines], guides, x_label=f"{part} length n (symbols)", log=False

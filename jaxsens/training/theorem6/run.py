@@ -1,43 +1,47 @@
-"""The Theorem 6 experiment as a job: trains every model, or goes on with it, and evaluates each at every length.
+"""The Theorem 6 experiment: models are trained, or gone on with, in DIR/models/NAME; then DIR is a sweep of them.
 
 All state is in the files: what was killed is resumed by running it again. Trainings go on from their newest checkpoint,
-and what is evaluated is kept row by row.
+points and evaluations are kept one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from jaxsens.core.base.errors import InputError, Problems
-from jaxsens.core.base.files import takes_no_more
-from jaxsens.core.base.stopping import check
-from jaxsens.core.base.text import print_text
-from jaxsens.core.models.transformer.config import TransformerConfig
-from jaxsens.core.sweeps.jobs.job import Failure, Named, Outcome, RowsJob, one_line, run
-from jaxsens.core.sweeps.jobs.progress import Reporter, watching
-from jaxsens.core.sweeps.sweep import row_of, write_config
+from jaxsens.core.sweeps.jobs.job import Job, Named, Outcome, run
+from jaxsens.core.sweeps.jobs.progress import Reporter
+from jaxsens.core.sweeps.points import select
+from jaxsens.core.sweeps.sweep import Sweep, SweepVariant, row_of, run_whole
 from jaxsens.training.checkpoints import check_directory
+from jaxsens.training.events import Event
 from jaxsens.training.loop import train
-from jaxsens.training.theorem6 import results
+from jaxsens.training.source import LearnerSource, trained_source
 from jaxsens.training.theorem6.config import ModelEntry, Theorem6
+from jaxsens.training.theorem6.evaluation import LanguageWords
+from jaxsens.training.theorem6.report import ReportedEvaluation
+
+STATISTICS = ("mean", "max")
 
 
-def run_theorem6(experiment: Theorem6, directory: Path, console: Console) -> Outcome:
-    """Trains what is not trained to the end, and evaluates what is not evaluated yet. See `run`.
+def run_theorem6(experiment: Theorem6, directory: Path, console: Console) -> tuple[Sweep, list[Outcome]]:
+    """Trains what is not trained to the end, then measures and evaluates what is not measured yet. See `run`.
+
+    Returns:
+        The sweep, and how the trainings, the points and the evaluations ended.
 
     Raises:
-        InputError: before any training, if the directory holds trainings by other configs: all of them.
+        InputError: before any training, if the directory holds trainings by other configs: all of them; after it, if
+            the directory holds points of another config.
     """
     problems = Problems(str(directory))
     for entry in experiment.models:
         if entry.config is not None:
-            folder = results.models_folder(directory, entry.name)
+            folder = models_folder(directory, entry.name)
             try:
                 check_directory(folder, entry.config)
             except InputError as error:
@@ -45,67 +49,73 @@ def run_theorem6(experiment: Theorem6, directory: Path, console: Console) -> Out
                 for one in error.problems:
                     problems.note(("model", entry.name), f"{one}: {remedy}")
     problems.raise_if_any()
-    return run(Theorem6Job(experiment, directory), console)
+    trainings = TrainingsJob(experiment, directory)
+    outcome = run(trainings, console)
+    failures = {str(failure.item): failure.message for failure in outcome.failures}
+    sweep = _sweep(experiment, trainings.sources, failures)
+    if outcome.ended_early:
+        return sweep, [outcome]
+    return sweep, [outcome, *run_whole(sweep, directory, select(sweep.points), console)]
 
 
-class Theorem6Job(RowsJob[results.RowPlace, results.KeptRow]):
-    """Makes the models ready, then measures their rows, short words first."""
+def models_folder(directory: Path, name: str) -> Path:
+    """Where the training of a model is kept."""
+    return directory / "models" / name
+
+
+class TrainingsJob(Job[Named[ModelEntry], LearnerSource]):
+    """Trains the models, each in its folder, which keeps what there is of it."""
 
     def __init__(self, experiment: Theorem6, directory: Path) -> None:
-        told = ("title", "claim", "lengths", "seeds", "words", "inputs", "fit_from")
-        self.experiment, self._models = experiment, dict[str, Any]()
-        self.plan = results.Theorem6Plan(
-            config=experiment.text,
-            **row_of(experiment, told),
-            measure=experiment.measure.table(),
-            models=tuple(map(_planned, experiment.models)),
+        trained = [entry for entry in experiment.models if entry.config is not None]
+        super().__init__([Named(entry.name, entry, (entry.name, 1)) for entry in trained], directory)
+        self.sources: dict[str, LearnerSource] = {}
+
+    def compute(self, item: Named[ModelEntry], reporter: Reporter) -> LearnerSource:
+        config = item.value.config
+        if config is None:
+            raise ValueError(f"{item}: not trained")
+
+        def watch(event: Event) -> None:
+            if event.done is not None:
+                reporter.inside(item.name, event.done, config.optimiser.steps, f"steps, {event.text}")
+            elif event.text:
+                reporter.note(f"{item}: {event.text}")
+
+        trained = train(config, models_folder(self.directory, item.name), watch)
+        self.sources[item.name] = trained_source(trained, own_words=True)
+        return self.sources[item.name]
+
+
+def _sweep(experiment: Theorem6, sources: Mapping[str, LearnerSource], failures: Mapping[str, str]) -> Sweep:
+    """The sweep of the models that were trained. Points of the others fail, and say why."""
+    made = {
+        entry.name: sources.get(entry.name) or _untrained(entry, failures.get(entry.name, "not trained yet"))
+        for entry in experiment.models
+    }
+    return Sweep(
+        **row_of(experiment, ("title", "claim", "lengths", "seeds", "measure", "text", "fit_from")),
+        variants=tuple(SweepVariant(one.name, one.description, made[one.name]) for one in experiment.models),
+        statistics=STATISTICS,
+        inputs=LanguageWords(experiment.inputs),
+        tables={"evaluation": ReportedEvaluation(experiment.words)},
+        placement=experiment.placement.placement(),
+    )
+
+
+def _untrained(entry: ModelEntry, failure: str) -> LearnerSource:
+    """The network that is set by hand, or a model that could not be trained."""
+    common: dict[str, Any] = {"language": entry.language, "task": entry.task, "own_words": True}
+    if entry.config is None:
+        model, p = entry.untrained(), entry.language.settings["end_probability"]
+        made = {"type": "exact_parity_rnn", "end_probability": p, "dtype": model.config.dtype}
+        return LearnerSource(
+            "constructed", model.config, made, lambda n, seed: model, end_first=True, **common
         )
-        super().__init__(self.plan.items, None, results.KeptRow, {}, directory, results.ROWS_FOLDER)
 
-    def prepare(self, console: Console, failures: list[Failure]) -> None:
-        """Trains the models. Only the rows of those that could be trained are left to measure."""
-        models = []
-        for entry, planned in zip(self.experiment.models, self.plan.models, strict=True):
-            check()
-            try:
-                model, found = self._made(entry, console)
-            except Exception as error:  # whatever one training raises, the others are done
-                if takes_no_more(error):
-                    raise
-                failures.append(Failure(entry.name, one_line(error)))
-                print_text(console, f"failed: {failures[-1]}")
-                model, found = None, {"failure": failures[-1].message}
-            self._models[entry.name] = model
-            models.append(replace(planned, **found))
-        self.plan = replace(self.plan, models=tuple(models))
-        self.items = self.plan.items
-        # Together, and after the training: what was there before stays as it is for as long as nothing replaces it.
-        write_config(self.directory / results.CONFIG, self.experiment.text)
-        self.plan.write(self.directory / results.PLAN)
+    def build(n: int, seed: int) -> Any:
+        raise InputError(f"{entry.name} could not be trained: {failure}")
 
-    def measure(self, item: Named[results.RowPlace], reporter: Reporter) -> results.KeptRow:
-        model, inside = self._models[item.value.model.name], partial(reporter.inside, str(item))
-        return results.measure(item.value, model, self.experiment, inside)
-
-    def write_tables(self, records: Sequence[results.KeptRow]) -> None:
-        results.write_tables(self.directory, records, self.plan)
-
-    def _made(self, entry: ModelEntry, console: Console) -> tuple[Any, dict[str, Any]]:
-        """A model, trained to the end, and what the plan says of it."""
-        if entry.config is None:
-            model, p = entry.untrained(), entry.language.settings["end_probability"]
-            return model, {"fingerprint": f"exact_parity_rnn({p!r}, {model.config.dtype})"}
-        steps = entry.config.optimiser.steps
-        with watching(console, steps, entry.name) as watch:
-            trained = train(entry.config, results.models_folder(self.directory, entry.name), watch)
-        return trained.model, {"fingerprint": trained.fingerprint, "steps": steps}
-
-
-def _planned(entry: ModelEntry) -> results.PlannedModel:
-    """What is known of a model before it is trained."""
-    config, settings = entry.config, dict(entry.language.settings)
-    planned = results.PlannedModel(entry.name, entry.description, entry.task, settings)
-    if config is None:
-        return planned
-    bounded = config.model.bounded if isinstance(config.model, TransformerConfig) else True
-    return replace(planned, bounded=bounded, longest_trained=config.data.lengths[1])
+    made = {"type": "CheckpointModel", "training": entry.config.table()}
+    end_first = entry.task == "prediction"
+    return LearnerSource("trained", entry.config.model, made, build, end_first=end_first, **common)

@@ -40,7 +40,7 @@ from jaxsens.core.engines.difference.softmax_change import (
     too_large,
 )
 from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change
-from jaxsens.core.models.parts.choices import inner_products, weighted_sums
+from jaxsens.core.models.parts.choices import inner_products, products_summed, weighted_sums
 from jaxsens.core.models.parts.masks import visible
 from jaxsens.core.models.parts.score_positions import Alibi, PartialAlibi, RelativeBias
 from jaxsens.core.models.parts.weighting import Sigmoid, SinkSoftmax, Softmax, averages, weights
@@ -224,17 +224,18 @@ def pulled_error(
     n, dtype = moved.s.shape[-1], moved.s.dtype
     u = unit(dtype, n)
     tiny = jnp.finfo(dtype).tiny * jnp.max(sizes, axis=-1)  # what weights that underflow would pull
-    error = jnp.sum(moved.error * sizes, axis=-1)
+    sizes = jnp.broadcast_to(sizes, moved.error.shape)
+    error = products_summed(moved.error, sizes)
     if distances is not None:
-        error = jnp.minimum(
-            error, jnp.sum(moved.rounded * sizes + moved.new * moved.step * distances, axis=-1)
-        )
-    error = error + jnp.sum(jnp.abs(moved.change) * (rounding + u * sizes), axis=-1) + tiny
+        stepped = products_summed(moved.new * moved.step, distances)
+        error = jnp.minimum(error, products_summed(moved.rounded, sizes) + stepped)
+    error = error + products_summed(jnp.abs(moved.change), rounding + u * sizes) + tiny
     if dv is None:
         return error
     keys = dv.size.shape[1]
     new, of_new = moved.new[..., :keys], moved.error[..., :keys]
-    return error + jnp.sum(new * (dv.error + u * dv.size)[:, None] + of_new * dv.size[:, None], axis=-1)
+    pulled = weighted_sums(new, (dv.error + u * dv.size)[..., None], False)
+    return error + (pulled + weighted_sums(of_new, dv.size[..., None], False))[..., 0]
 
 
 def readout_row(layer: TracedLayer, row: int, dq: HeadsMoved, moved: Moved) -> HeadsMoved:
@@ -337,7 +338,7 @@ def _weight_errors(
         return rounded + new * step, step, rounded
     far = jnp.sum(moved, axis=-1, keepdims=True) > FAR
     rounded = rounded + jnp.where(far, (2 * new + moved) * part, 0)
-    shared = jnp.sum(new * step, axis=-1, keepdims=True)
+    shared = products_summed(new, step)[..., None]
     # Of first order, p' (e - sum p' e): the key's own share counts once, less itself. Large errors have others.
     coarse = shared > FAR
     error = rounded + new * (step + shared + jnp.where(coarse, 0, u * shared - 2 * new * step))

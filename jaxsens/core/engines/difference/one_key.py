@@ -39,7 +39,7 @@ from jaxsens.core.engines.difference.moved import Bound, Heads, HeadsMoved, Numb
 from jaxsens.core.engines.difference.rounding import size, unit
 from jaxsens.core.engines.difference.softmax_change import cancelled, log1p, tied, too_large
 from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change
-from jaxsens.core.models.parts.choices import weighted_sums
+from jaxsens.core.models.parts.choices import products_summed, weighted_sums
 from jaxsens.core.models.parts.masks import visible
 from jaxsens.core.models.parts.weighting import SinkSoftmax, sink_score
 from jaxsens.core.models.transformer.trace import over_row_blocks, weighting_of
@@ -169,7 +169,7 @@ def other_keys_of(layer: TracedLayer, equal: FirstRows, row: int | None = None) 
         mean = weighted_sums(weight, values, False) - jnp.sum(weight, axis=-1, keepdims=True) * other
         rounding = unit(dtype, n) * (1 + jnp.where(weight > 0, jnp.abs(s), 0))
         error_bound = rounding * (sizes[:, None] + size(other)[..., None]) + value_error[:, None, None]
-        return mean, jnp.sum(weight * error_bound, axis=-1)
+        return mean, products_summed(weight, error_bound)
 
     def rows(block: Array) -> tuple[Array, ...]:
         s, seen = layer.row_scores(block)

@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, collecting
-from jaxsens.core.base.programs import cached, compiled_for
+from jaxsens.core.base.programs import as_arrays, cached, compiled_for
 from jaxsens.core.models.parts.masks import MASKS, AnyMask, KeyMask, Span, TypedMask, mask_of
 from jaxsens.core.models.parts.weighting import SinkSoftmax, Softmax, Weighting, sink_score
 from jaxsens.core.models.transformer.trace import in_blocks, over_row_blocks, rows_at_once, some_rows
@@ -232,7 +232,7 @@ class Layered(abc.ABC):
 
     def __call__(self, parameters: Any, tokens: Tokens) -> Outputs:
         """Returns the output on one input, in O(layers n^2 width) operations."""
-        return forward(self, jax.tree.map(jnp.asarray, parameters), jnp.asarray(tokens), self.readout)
+        return forward(self, as_arrays(parameters), jnp.asarray(tokens), self.readout)
 
     @property
     def scored_in_pairs(self) -> bool:
@@ -623,4 +623,4 @@ class LayeredModel:
             raise InputError(
                 f"ids of length {n}: the model reads at most {self.max_length} symbols; give a shorter input"
             )
-        return rows_of(self.layered, jax.tree.map(jnp.asarray, self.parameters), jnp.asarray(ids))
+        return rows_of(self.layered, as_arrays(self.parameters), jnp.asarray(ids))

@@ -457,13 +457,11 @@ class Named(Generic[Value]):
         name: for messages, and for the item's key.
         value: what the item is computed from.
         group: its group and its length n: see `TimeLeft`.
-        settings: what else determines its record, as JSON values.
     """
 
     name: str
     value: Value = field(compare=False)
     group: tuple[str, int] = field(default=("rows", 1), compare=False)
-    settings: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def __str__(self) -> str:
         return self.name
@@ -474,9 +472,9 @@ class RowsJob(Job[Named[Value], Row]):
 
     Args:
         items: The rows to come.
-        compute: Computes a row; None for a job that only reads, or has another `measure`.
+        compute: Computes a row.
         row: The class of the rows.
-        settings: What determines all rows, as JSON values.
+        settings: What determines all rows beside their names, as JSON values.
         directory: Where rows are kept, so that a stopped job can go on; None for memory only.
         folder: In the directory.
     """
@@ -484,7 +482,7 @@ class RowsJob(Job[Named[Value], Row]):
     def __init__(
         self,
         items: Sequence[Named[Value]],
-        compute: Callable[[Value], Row] | None,
+        compute: Callable[[Value], Row],
         row: type[Row],
         settings: Mapping[str, Any],
         directory: Path | None,
@@ -496,8 +494,7 @@ class RowsJob(Job[Named[Value], Row]):
         self._folder = None if directory is None else directory / folder
 
     def _key(self, item: Named[Value]) -> str:
-        common = {"format": _ROW_FORMAT, "row": self._row.__name__, "item": item.name}
-        return digest({**common, **self._settings, **item.settings})
+        return digest({"format": _ROW_FORMAT, "row": self._row.__name__, "item": item.name, **self._settings})
 
     def path(self, item: Named[Value]) -> Path | None:
         return None if self._folder is None else self._folder / f"{self._key(item)[:12]}.json"
@@ -510,6 +507,13 @@ class RowsJob(Job[Named[Value], Row]):
         check_key(path, content["key"], self._key(item))
         return _made(self._row, content["row"], path, _ROW)
 
+    def compute(self, item: Named[Value], reporter: Reporter) -> Row:
+        row: Any = self._compute(item.value)
+        path = self.path(item)
+        if path is not None:
+            write_sealed(path, _ROW, {"key": self._key(item), "row": asdict(row)})
+        return row
+
     def forget(self) -> None:
         """Removes this job's rows, and the folder if that leaves it empty."""
         for path in filter(None, map(self.path, self.items)):
@@ -517,23 +521,6 @@ class RowsJob(Job[Named[Value], Row]):
         if self._folder is not None:
             with suppress(OSError):
                 self._folder.rmdir()
-
-    def measure(self, item: Named[Value], reporter: Reporter) -> Row:
-        """Computes a row."""
-        if self._compute is None:
-            raise NotImplementedError(f"{item} is only read")
-        return self._compute(item.value)
-
-    def compute(self, item: Named[Value], reporter: Reporter) -> Row:
-        row = self.measure(item, reporter)
-        self.keep(item, row)
-        return row
-
-    def keep(self, item: Named[Value], row: Any) -> None:
-        """Writes a row."""
-        path = self.path(item)
-        if path is not None:
-            write_sealed(path, _ROW, {"key": self._key(item), "row": asdict(row)})
 
 
 def read_finished(items: Iterable[Place], read: Callable[[Place], Content], again: str) -> Iterator[Content]:

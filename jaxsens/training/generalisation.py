@@ -17,31 +17,35 @@ next (`jaxsens.training.evaluation.next_symbols`).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
 from matplotlib.figure import Figure
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from jaxsens.core.base.errors import InputError, Problems, collecting
+from jaxsens.core.base.files import write_text
 from jaxsens.core.base.inputs import count, is_count
 from jaxsens.core.base.sealed import digest
-from jaxsens.core.base.strict import Positive, checked_by
+from jaxsens.core.base.strict import STRICT, Positive, checked_by, parse_toml, read_table, read_toml
 from jaxsens.core.base.text import markdown_table
-from jaxsens.core.report.panels import grid
+from jaxsens.core.report.panels import grid, write_figure
 from jaxsens.core.sweeps.config import NAME, NAME_RULE, Seeds
-from jaxsens.core.sweeps.jobs.job import Named, RowsJob
+from jaxsens.core.sweeps.jobs.job import Named, RowsJob, write_table
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.evaluation import accuracy, next_symbols
 from jaxsens.training.loop import train
-from jaxsens.training.tables.table_experiment import TableExperiment
 
 Bin = tuple[int, int]
+
+COLUMNS = ("language", "model", "seed", "least", "largest", "words", "accuracy", "standard_error")
+"""The columns of accuracy.csv."""
 
 EVALUATED = 2**31
 """The seed of the words that are evaluated, the same for every model."""
@@ -92,7 +96,7 @@ class GeneralisationRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generalisation(TableExperiment[Place, GeneralisationRow]):
+class Generalisation:
     """The config of `jaxsens generalisation`.
 
     Attributes:
@@ -105,11 +109,10 @@ class Generalisation(TableExperiment[Place, GeneralisationRow]):
         seeds: of the trainings.
         lengths_per_bin: how many lengths of a bin are evaluated, evenly spaced, the largest among them.
         words: evaluated at each of these lengths.
+        title, claim: of the figure and of the Markdown file, for the reader; may be empty.
     """
 
-    stem = "accuracy"
-    parts = "trainings"
-    columns = ("language", "model", "seed", "least", "largest", "words", "accuracy", "standard_error")
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     bins: Annotated[tuple[Bin, ...], checked_by(_bins)]
     language: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)]
     model: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)]
@@ -118,6 +121,25 @@ class Generalisation(TableExperiment[Place, GeneralisationRow]):
     seeds: Seeds = (0,)
     lengths_per_bin: Positive = 2
     words: Annotated[int, checked_by(count, least=2)] = 200
+    title: str = ""
+    claim: str = ""
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Generalisation:
+        """Reads and checks a config.
+
+        Raises:
+            InputError: If the file cannot be read, is not TOML, or has errors: all of them, with their paths.
+        """
+        return cls.parse(read_toml(path)[0], str(path))
+
+    @classmethod
+    def parse(cls, text: str, subject: str = "config") -> Generalisation:
+        """As `load`, from the text itself."""
+        problems = Problems(subject)
+        made = read_table(cls, parse_toml(text, subject), "", problems)
+        problems.raise_if_any()
+        return cast("Generalisation", made)
 
     def __post_init__(self) -> None:
         _ = self.trainings
@@ -153,12 +175,20 @@ class Generalisation(TableExperiment[Place, GeneralisationRow]):
         items = [Named(name, place, (place[1], 1)) for place, name in names.items()]
         return RowsJob(items, partial(_trained, self, folder), GeneralisationRow, settings, folder, "rows")
 
+    def write(self, folder: Path, rows: Sequence[GeneralisationRow]) -> tuple[str, Path]:
+        """Writes accuracy.csv, .md, .svg and .png, each atomically; returns the table as Markdown, and the figure."""
+        table = self.markdown(rows)
+        write_table(folder / "accuracy.csv", COLUMNS, self.listed(rows))
+        above = (f"# {self.title}" if self.title else "", self.claim.strip())
+        write_text(folder / "accuracy.md", "\n\n".join(filter(None, (*above, table))) + "\n")
+        return table, write_figure(folder, "accuracy", self.figure(rows))
+
     def listed(self, rows: Sequence[GeneralisationRow]) -> Iterator[dict[str, Any]]:
         """A line for each trained model and bin."""
         for row in rows:
             for pair, lengths, *found in zip(self.bins, row.lengths, row.accuracies, row.errors, strict=True):
                 line = (row.language, row.model, row.seed, *pair, self.words * len(lengths), *found)
-                yield dict(zip(self.columns, line, strict=True))
+                yield dict(zip(COLUMNS, line, strict=True))
 
     def markdown(self, rows: Sequence[GeneralisationRow]) -> str:
         """The accuracies: a line for each language and model, a column for each bin, mean over seeds.

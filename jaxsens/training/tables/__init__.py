@@ -1,1 +1,0 @@
-"""Experiments that train: length generalisation; and the curves of one training."""
