@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -69,6 +68,8 @@ def sweep(
     out: str | os.PathLike[str] | None = None,
 ) -> SweepResult:
     """Measures models of your own at every length with every seed, and fits how their changes scale with the length.
+
+    Says on stderr how far it is: by a bar in terminals and notebooks, by a line a minute in scripts.
 
     All models read the same words. Each is made once before anything is measured, to tell whether it is the one that a
     finished point is of, and once more when it is measured; what is random in it must be drawn by the seed. Compiled
@@ -181,7 +182,8 @@ def _run(planned: Sweep, folder: Path) -> SweepResult:
     """Measures what is not done yet, and reads all of it."""
     import jax
 
-    console = Console(stderr=True, quiet=not sys.stderr.isatty())
+    # rich's own bar of a notebook needs ipywidgets, and warns without them: the one of a terminal does in both.
+    console = Console(stderr=True, force_jupyter=False, force_terminal=True if Console().is_jupyter else None)
     try:
         # A cache that the user gave JAX is left as it is.
         with nullcontext() if jax.config.jax_compilation_cache_dir else programs_kept():  # pyright: ignore[reportAttributeAccessIssue]
