@@ -189,7 +189,7 @@ def _slopes(points: pandas.DataFrame, schedules: dict[str, Schedule], statistic:
 
     fits = [
         fit
-        for fit in fit_exponents(points[points["variant"].isin([*schedules])])
+        for fit in fit_exponents(points.loc[points["variant"].isin([*schedules]), :])
         if fit.statistic == statistic
     ]
     rows = []

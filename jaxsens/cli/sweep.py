@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from jaxsens.core.sweeps.sweep import Sweep
     from jaxsens.core.sweeps.tables import SweepTable
 
-Format, Width = Literal["svg", "png", "pdf"], Literal["page", "one", "two"]
+Format = Literal["svg", "png", "pdf"]
+Width = Literal["page", "one", "two"]
 _SHARE_ABOVE = 60
 _PLACE = ("coordinator", "processes", "process")
 

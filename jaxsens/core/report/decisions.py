@@ -63,7 +63,7 @@ def model_figure(models: pandas.DataFrame) -> ReportFigure:
         caption=text("models-of-seeds"),
         description=f"The average sensitivity of the models of {enumeration(models['variant'].unique())}.",
         draw=partial(_draw_models, models),
-        panels=models["n"].nunique(),
+        panels=len({*models["n"]}),
     )
 
 

@@ -173,7 +173,7 @@ def figure_settings(size: float = 10.0) -> Iterator[None]:
 
     size: of texts in points; markers go with it.
     """
-    look = {"font.size": size, "legend.fontsize": 0.95 * size}
+    look: dict[Any, Any] = {"font.size": size, "legend.fontsize": 0.95 * size}
     look |= {"lines.markersize": 0.55 * size, "lines.linewidth": 0.16 * size}
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
