@@ -83,7 +83,6 @@ class Report:
         introduction: its paragraphs.
         warning: what is incomplete; empty if nothing is missing.
         sections: in order.
-        files: what else lies next to the page, with a name for each.
     """
 
     title: str
@@ -91,7 +90,6 @@ class Report:
     introduction: Sequence[str]
     warning: str
     sections: Sequence[Section]
-    files: Mapping[str, str]
 
     @property
     def figures(self) -> tuple[ReportFigure, ...]:

@@ -31,11 +31,6 @@ from jaxsens.core.report.texts import text
 from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, PER_POSITION
 from jaxsens.core.sweeps.sweep import SweepPlan, write_points_csv, write_results_csv
 
-DEFAULT_TITLE = "Flip sensitivity against input length"
-
-FILES = {"points.csv": "points.csv", "fitted exponents": "summary.csv", "local slopes": "local_slopes.csv"}
-"""What lies next to the page, by what it is called."""
-
 
 def write_report(
     data: SweepData, directory: str | os.PathLike[str], format: str = "svg", width: str = "page"
@@ -100,12 +95,11 @@ def build_report(data: SweepData) -> Report:
         flips = "a random sample of all flips"
     flips += ", in part by estimates," if data.estimated else ""
     return Report(
-        title=plan.title or DEFAULT_TITLE,
+        title=plan.title or "Flip sensitivity against input length",
         claim=plan.claim,
         introduction=_introduction(data, flips),
         warning=_warning(data),
         sections=sections,
-        files=FILES,
     )
 
 

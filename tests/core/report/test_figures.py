@@ -9,7 +9,7 @@ from jaxsens.core.report.figures import local_slope_figure, sensitivity_figure, 
 from jaxsens.core.report.fits import fit_exponents
 from jaxsens.core.report.panels import ZERO_LABEL, variant_styles
 from tests.core.report.drawn import axes_titled, clashes, y_labels
-from tests.core.report.synthetic import LENGTHS, points, power, six_variants
+from tests.core.report.synthetic import LENGTHS, six_variants
 
 TABLE = six_variants()
 FITS = fit_exponents(TABLE)
@@ -88,22 +88,3 @@ def test_local_slopes_have_a_panel_a_variant_and_a_line_a_statistic():
     assert (FITS[1].variant, FITS[1].statistic) == ("softmax", "max")
     drawn = [np.asarray(line.get_ydata()) for line in figure.axes[0].lines]
     assert any(len(y) == len(slopes) and np.allclose(y, slopes) for y in drawn)
-
-
-@pytest.mark.parametrize(
-    "table",
-    [
-        points({"a": {"mean": power(-1)}}, lengths=(64,)),
-        points({"a": {"mean": power(-1)}}, seeds=1),
-        points({"a": {"mean": power(0, 0.0)}}),
-        points({"a": {"mean": power(0)}}),
-        points({"a": {"mean": power(0, 1 - 2.0**-53)}}, seeds=1),
-        points({"a": {"mean": power(-8)}}, lengths=(10, 1000, 100000)),  # forty powers of ten
-    ],
-)
-def test_a_meagre_or_extreme_sweep_is_still_drawn_readably(table):
-    figure = sensitivity_figure(
-        table, fit_exponents(table), variant_styles(["a"]), statistics=["mean"]
-    ).figure
-    assert clashes(figure) == []
-    assert y_labels(figure.axes[0])

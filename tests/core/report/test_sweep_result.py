@@ -14,6 +14,7 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 import jaxsens
+from jaxsens.core.report.page import exponent_table
 from jaxsens.core.report.panels import ZERO_LABEL, variant_styles
 from jaxsens.core.report.report import build_report
 from jaxsens.core.sweeps import points as sweep_points
@@ -27,8 +28,8 @@ from tests.refusals import refused
 LENGTHS = (8, 16, 32, 64, 128)
 
 
-def swept(folder, monkeypatch, law, lengths=LENGTHS, seeds=3):
-    """A sweep of points whose flips all change the output by `law(n, seed)`: a value, and how far it may be off."""
+def swept(folder, monkeypatch, law, lengths, seeds):
+    """A sweep of points whose flips all change the output by `law(n, seed)`: a value, or also how far it may be off."""
     text = TINY.replace("[4, 6]", str([*lengths])).replace("seeds = 2", f"seeds = {seeds}")
     sweep = parse_sweep_config(
         text.replace(', "leftmost-hard"', "").replace('"mean", "max", "q90"', '"mean"')
@@ -37,9 +38,10 @@ def swept(folder, monkeypatch, law, lengths=LENGTHS, seeds=3):
 
     def measured(model, tokens, **options):
         made, point = fake_flip_sensitivity(model, tokens, **options), next(order)
-        value, resolution = law(point.n, point.seed)
-        every = np.ones(len(made))
-        return dataclasses.replace(made, values=value * every, resolution=resolution * every)
+        value, resolution = np.atleast_1d([*np.ravel(law(point.n, point.seed)), 0.0])[:2]
+        return dataclasses.replace(
+            made, values=np.full(len(made), value), resolution=np.full(len(made), resolution)
+        )
 
     monkeypatch.setattr(sweep_points, "flip_sensitivity", measured)
     run_sweep(sweep, folder, sweep.points, quiet())
@@ -50,121 +52,85 @@ def noise(n, seed, spread=1.0):
     return float(np.exp(spread * np.random.default_rng([n, seed]).normal()))
 
 
-def exact(law):
-    return lambda n, seed: (law(n, seed), 0.0)
-
-
+INVERSE = "falls about as 1/n (exponent −1.00 [−1.00, −1.00]"
+FEW = "has too few values for a trend (no seed has 3 values for a slope"
 SWEEPS = {
-    "1/n": (
-        exact(lambda n, seed: (1 + 0.2 * seed) / n),
-        {},
-        "falls about as 1/n (exponent −1.00 [−1.00, −1.00])",
-    ),
-    "flat": (exact(lambda n, seed: 1 + 0.2 * seed), {}, "stays about constant (exponent 0.00 [0.00, 0.00])"),
-    "grows": (exact(lambda n, seed: (1 + 0.2 * seed) * n**0.5), {}, "grows (exponent 0.50 [0.50, 0.50])"),
-    "falls slowly": (
-        exact(lambda n, seed: (1 + 0.2 * seed) * n**-0.3),
-        {},
-        "falls (exponent −0.30 [−0.30, −0.30])",
-    ),
+    "1/n": (lambda n, seed: (1 + 0.2 * seed) / n, f"{INVERSE})"),
+    "flat": (lambda n, seed: 1 + 0.2 * seed, "stays about constant (exponent 0.00 [0.00, 0.00])"),
+    "grows": (lambda n, seed: (1 + 0.2 * seed) * n**0.5, "grows (exponent 0.50 [0.50, 0.50])"),
+    "slow": (lambda n, seed: (1 + 0.2 * seed) * n**-0.3, "falls (exponent −0.30 [−0.30, −0.30])"),
     "log n / n": (
-        exact(lambda n, seed: math.log(n) / n),
-        {},
+        lambda n, seed: math.log(n) / n,
         "falls (exponent −0.70 [−0.70, −0.70]; not settled: local slopes from −0.58 to −0.78)",
     ),
     "falls, then flat": (
-        exact(lambda n, seed: 1 / n + 0.05),
-        {},
+        lambda n, seed: 1 / n + 0.05,
         "falls (exponent −0.40 [−0.40, −0.40]; not settled: local slopes from −0.64 to −0.18)",
     ),
     "noise": (
-        exact(noise),
-        {},
+        noise,
         "shows no clear trend (exponent 0.42 [−0.71, 1.54]; not settled: local slopes from 1.40 to −1.05)",
     ),
-    "little noise around flat": (
-        exact(lambda n, seed: noise(n, seed, 0.01)),
-        {},
+    "little noise": (
+        lambda n, seed: noise(n, seed, 0.01),
         "stays about constant (exponent 0.00 [−0.01, 0.02])",
     ),
-    "seeds differ": (
-        exact(lambda n, seed: n ** (seed - 1.0)),
-        {},
-        "shows no clear trend (exponent 0.00 [−2.48, 2.48])",
-    ),
-    "all zero": (exact(lambda n, seed: 0.0), {}, "is exactly 0"),
+    "seeds differ": (lambda n, seed: n ** (seed - 1.0), "shows no clear trend (exponent 0.00 [−2.48, 2.48])"),
+    "all zero": (lambda n, seed: 0.0, "is exactly 0"),
     "zero from 32 on": (
-        exact(lambda n, seed: float(n < 32)),
-        {},
-        "is exactly 0 (exactly 0 from n = 32 on; no seed has 3 "
-        "values for a slope; 9 zeros and 6 others left out of 15 values)",
+        lambda n, seed: float(n < 32),
+        "is exactly 0 (exactly 0 from n = 32 on; no seed has 3 values for a slope; 9 zeros and 6 others left out of "
+        "15 values)",
     ),
     "zero from 128 on": (
-        exact(lambda n, seed: (n < 128) / n),
-        {},
-        "is exactly 0 (exponent −1.00 [−1.00, −1.00]; not settled: exactly 0 "
-        "from n = 128 on; 3 zeros left out of 15 values)",
+        lambda n, seed: (n < 128) / n,
+        "is exactly 0 (exponent −1.00 [−1.00, −1.00]; not settled: exactly 0 from n = 128 on; 3 zeros left out of 15 "
+        "values)",
+    ),
+    "zero for most seeds from 64 on": (
+        lambda n, seed: (n < 64 or seed == 0) / n,
+        "is exactly 0 (exponent −1.00 [−1.00, −1.00]; not settled: exactly 0 for most seeds from n = 64 on; 4 zeros "
+        "left out of 15 values)",
     ),
     "zero at 16": (
-        exact(lambda n, seed: (n != 16) / n),
-        {},
-        "falls about as 1/n (exponent −1.00 [−1.00, −1.00]; not settled: exactly "
-        "0 at n = 16; 3 zeros left out of 15 values)",
+        lambda n, seed: (n != 16) / n,
+        f"{INVERSE}; not settled: exactly 0 at n = 16; 3 zeros left out of 15 values)",
     ),
-    "zero for one seed": (
-        exact(lambda n, seed: (seed > 0) / n),
-        {},
-        "falls about as 1/n (exponent −1.00 [−1.00, −1.00]; 5 zeros left out of 15 values)",
-    ),
-    "one length": (
-        exact(lambda n, seed: 1 / n),
-        {"lengths": [8]},
-        "has too few values for a trend (no seed has 3 values for a slope)",
-    ),
-    "two lengths": (
-        exact(lambda n, seed: 1 / n),
-        {"lengths": [8, 16]},
-        "has too few values for a trend (no seed has 3 values for a slope)",
-    ),
-    "one seed": (exact(lambda n, seed: 1 / n), {"seeds": 1}, "falls about as 1/n (exponent −1.00)"),
-    "one point": (
-        exact(lambda n, seed: 1 / n),
-        {"lengths": [8], "seeds": 1},
-        "has too few values for a trend (no seed has 3 values for a slope)",
-    ),
-    "nothing resolved": (
-        lambda n, seed: (1e-9, 1e-7),
-        {},
-        "has too few values for a trend (no seed has 3 "
-        "values for a slope; 15 unresolved left out of 15 values)",
-    ),
+    "zero for one seed": (lambda n, seed: (seed > 0) / n, f"{INVERSE}; 5 zeros left out of 15 values)"),
+    "one length": (lambda n, seed: 1 / n, f"{FEW})"),
+    "two lengths": (lambda n, seed: 1 / n, f"{FEW})"),
+    "one seed": (lambda n, seed: 1 / n, "falls about as 1/n (exponent −1.00)"),
+    "one point": (lambda n, seed: 1 / n, f"{FEW})"),
+    "none resolved": (lambda n, seed: (1e-9, 1e-7), f"{FEW}; 15 unresolved left out of 15 values)"),
     "the longest not resolved": (
         lambda n, seed: (1 / n, float(n > 64)),
-        {},
-        "falls about as 1/n (exponent −1.00 [−1.00, −1.00]; 3 unresolved left out of 15 values)",
+        f"{INVERSE}; 3 unresolved left out of 15 values)",
     ),
     "one value not resolved": (
         lambda n, seed: (1 / n, float((n, seed) == (32, 1))),
-        {},
-        "has too few values for a trend (no seed has 3 values "
-        "for a slope; 1 unresolved and 14 others left out of 15 values)",
+        f"{FEW}; 1 unresolved and 14 others left out of 15 values)",
     ),
-    "sixty powers of ten": (
-        exact(lambda n, seed: float(n) ** -50),
-        {},
-        "falls (exponent −50.00 [−50.00, −50.00])",
-    ),
+    "sixty powers of ten": (lambda n, seed: float(n) ** -50, "falls (exponent −50.00 [−50.00, −50.00])"),
 }
+SIZES = {"one length": ([8], 3), "two lengths": ([8, 16], 3), "one seed": (LENGTHS, 1), "one point": ([8], 1)}
 
 
 @pytest.mark.parametrize("case", SWEEPS)
 def test_what_is_said_of_a_sweep_and_that_every_length_of_it_is_drawn(case, tmp_path, monkeypatch):
-    law, options, said = SWEEPS[case]
-    result = swept(tmp_path, monkeypatch, law, **options)
+    (law, said), (planned, seeds) = SWEEPS[case], SIZES.get(case, (LENGTHS, 3))
+    result = swept(tmp_path, monkeypatch, law, planned, seeds)
     assert repr(result).splitlines()[1:] == [f"softmax: mean {said}"]
     report = build_report(result)
-    (bullet,) = report.sections[0].bullets
-    assert said.partition(" (")[0] in bullet
+    (bullet,), (fit,) = report.sections[0].bullets, result.fits
+    for text in (said, bullet, " ".join(exponent_table(result.fits).rows[0])):
+        assert fit.growth.value in text
+        assert fit.note in text
+    row = result.exponents.iloc[0]
+    assert (row["growth"], row["settled"]) == (
+        fit.growth.value,
+        "not settled" not in said and not fit.vanishing,
+    )
+    assert row["points"] + row["zeros"] + row["unresolved"] <= row["values"] == len(result.points)
     assert "nan" not in bullet + result.to_latex()
     figure = Figure(layout="constrained")
     axes = figure.subplots()
@@ -172,7 +138,7 @@ def test_what_is_said_of_a_sweep_and_that_every_length_of_it_is_drawn(case, tmp_
     lengths = {
         round(x) for line in axes.lines if line.get_marker() == "o" for x in np.asarray(line.get_xdata())
     }
-    assert lengths == {*options.get("lengths", LENGTHS)}
+    assert lengths == {*planned}
     assert clashes(figure) == []
 
 
