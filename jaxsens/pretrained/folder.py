@@ -109,8 +109,7 @@ class Folder:
 
     @property
     def name(self) -> str:
-        """What the model is called: its name at the hub if the folder is in the hub's cache, else the path that was
-        given."""
+        """What the model is called: its name at the hub if it is in the hub's cache, else the path that was given."""
         here = self.path.resolve()
         if here.parent.name == "snapshots":
             return here.parent.parent.name.removeprefix("models--").replace("--", "/")
