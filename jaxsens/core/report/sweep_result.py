@@ -103,7 +103,7 @@ class SweepResult(SweepData):
         if axes is None:
             _, axes = pyplot.subplots(figsize=(5.0, 3.6), layout="constrained")
         draw_panel(axes, panel, title or "")
-        axes.legend(handles=[legend_handle(line.label, line.style) for line in panel.lines], frameon=False)
+        axes.legend(handles=[legend_handle(line.label, line.style) for line in panel.lines])
         return axes
 
     def to_latex(self) -> str:
