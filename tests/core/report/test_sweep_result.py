@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from pathlib import Path
 
 import jax.numpy as jnp
-import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib import pyplot
@@ -223,19 +221,3 @@ def test_a_report_has_figures_in_the_format_and_width_of_a_paper(tmp_path):
     refused("format", result.report, tmp_path, format="jpg")
     refused("width", result.report, tmp_path, width="three")
     refused("directory", result.report, tmp_path / "report.html")
-
-
-def test_the_figure_of_the_guide_is_made_in_ten_lines(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    text = (Path(__file__).parents[3] / "docs" / "figures.md").read_text("utf-8")
-    code = text.split("```python\n")[1].split("```")[0]
-    assert len([line for line in code.splitlines() if line]) <= 10
-    text = TINY.replace("[4, 6]", "[4, 6, 8]")
-    sweep = parse_sweep_config(text)
-    assert run_sweep(sweep, Path("results/quickstart"), sweep.points, quiet()).exit_code == 0
-    with mpl.rc_context():
-        exec(compile(code, "figures.md", "exec"), {})
-        pyplot.close()
-    pdf = Path("figure.pdf").read_bytes()
-    assert b"/FontFile2" in pdf
-    assert b"/Type3" not in pdf
