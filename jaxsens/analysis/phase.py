@@ -59,8 +59,7 @@ class PhaseDiagram:
         1/tau(n) as a multiple of the critical one."""
         from jaxsens.core.report.panels import grid
 
-        heading = "Where softmax becomes sensitive"
-        with grid(heading, 3, 3, (4.4, 3.6)) as (figure, (of_log, of_power, relative)):
+        with grid("", 3, 3, (4.4, 3.6)) as (figure, (of_log, of_power, relative)):
             for axes, family in zip((of_log, of_power), FAMILIES, strict=True):
                 self._draw_slopes(axes, family)
             of_power.sharey(of_log)
